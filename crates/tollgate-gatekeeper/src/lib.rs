@@ -1,0 +1,1 @@
+//! What a Rust service embeds: bounded tables, a clock and the limiter.
