@@ -4,7 +4,11 @@
 //! out as values. So every promise that Tollgate makes can be tested here exhaustively and replayed in virtual time.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 extern crate alloc;
 
+pub mod limit;
+pub mod record;
 pub mod time;
+pub mod toll;

@@ -1,0 +1,111 @@
+//! A bucket that leaks whole drips: Sharkey's limit.
+//!
+//! The parent keeps a counter and a timestamp and lets them drift apart. Both follow from one moment, when the bucket will be empty, and
+//! from how much less than a full drip the last drip takes: before that moment the counter is the drips still to come, less
+//! the missing part of the last. So the timestamp moves by whole periods only, whatever the drip's size.
+
+use super::{LimitInfo, Misfit, Room};
+use crate::record::Record;
+use crate::time::{Moment, Span};
+
+/// Room for `size` requests, of which `drip` come back every `every`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    size: u32,
+    drip: u32,
+    every: Span,
+}
+
+/// What a record means at some moment.
+struct Fill {
+    empty_at: Moment,
+    /// Drips still to come until the bucket is empty.
+    drips: u64,
+    count: u64,
+}
+
+impl Bucket {
+    /// A bucket of `size` that leaks `drip` every `every`.
+    pub fn new(size: u32, drip: u32, every: Span) -> Result<Self, Misfit> {
+        if size == 0 || drip == 0 || every.is_zero() {
+            return Err(Misfit::Zero);
+        }
+        if every.as_nanos().checked_mul(u64::from(size.div_ceil(drip))).is_none() {
+            return Err(Misfit::TooLong);
+        }
+        Ok(Self { size, drip, every })
+    }
+
+    /// Size, drip, and the time between drips.
+    pub const fn figures(&self) -> (u32, u32, Span) {
+        (self.size, self.drip, self.every)
+    }
+
+    #[inline]
+    fn fill(&self, record: &impl Record, now: Moment) -> Fill {
+        let empty_at = Moment::from_nanos(record.word(0));
+        let drips = empty_at.since(now).as_nanos().div_ceil(self.every.as_nanos());
+        let count = drips.saturating_mul(u64::from(self.drip)).saturating_sub(u64::from(record.aux()));
+        Fill { empty_at, drips, count }
+    }
+
+    #[inline]
+    pub(super) fn room(&self, record: &impl Record, count: u64, now: Moment) -> Room {
+        if count > u64::from(self.size) {
+            return Room::Never;
+        }
+        self.room_in(&self.fill(record, now), count)
+    }
+
+    #[inline]
+    fn room_in(&self, fill: &Fill, count: u64) -> Room {
+        let over = fill.count.saturating_add(count).saturating_sub(u64::from(self.size));
+        if over == 0 {
+            return Room::Now;
+        }
+        let drips_left = fill.drips.saturating_sub(over.div_ceil(u64::from(self.drip)));
+        Room::From(fill.empty_at.before(self.every.times(drips_left)))
+    }
+
+    #[inline]
+    pub(super) fn charge(&self, record: &mut impl Record, count: u64, now: Moment) {
+        let fill = self.fill(record, now);
+        // The period of an empty bucket starts with the first request that is put into it.
+        let empty_at = if fill.drips == 0 { now } else { fill.empty_at };
+        self.store(record, fill.count.saturating_add(count), empty_at, fill.drips);
+    }
+
+    pub(super) fn refund(&self, record: &mut impl Record, count: u64, now: Moment) {
+        let fill = self.fill(record, now);
+        self.store(record, fill.count.saturating_sub(count), fill.empty_at, fill.drips);
+    }
+
+    /// Writes `count` into a bucket that was going to be empty at `empty_at`, after `drips` drips.
+    #[inline]
+    fn store(&self, record: &mut impl Record, count: u64, empty_at: Moment, drips: u64) {
+        let drip = u64::from(self.drip);
+        let drips_new = count.div_ceil(drip);
+        let empty_at = if drips_new >= drips {
+            empty_at + self.every.times(drips_new - drips)
+        } else {
+            empty_at.before(self.every.times(drips - drips_new))
+        };
+        record.set_word(0, empty_at.as_nanos());
+        record.set_aux(drips_new.saturating_mul(drip).saturating_sub(count) as u32);
+    }
+
+    #[inline]
+    pub(super) fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
+        let fill = self.fill(record, now);
+        LimitInfo {
+            remaining: u64::from(self.size).saturating_sub(fill.count),
+            reset: self.room_in(&fill, 1).wait(now),
+            clear: fill.empty_at.since(now),
+        }
+    }
+
+    #[inline]
+    pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
+        Moment::from_nanos(record.word(0))
+    }
+}

@@ -1,0 +1,74 @@
+//! CPU-seconds per second: Tempomat's limit.
+//!
+//! What a request costs is known only afterwards, so credit may go below zero: a key is admitted unless it is in debt, and debt is
+//! repaid, at the pace of its share, before the next admission. The state is the moment at which the credit is full again.
+
+use super::pace::{Ahead, Pace};
+use super::{LimitInfo, Misfit, Room};
+use crate::record::Record;
+use crate::time::{Moment, Span};
+
+/// Credit that regenerates at a part of the backend's cores, up to `burst` of CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    millionths: u32,
+    burst: Span,
+    pace: Pace,
+    /// How long a full burst takes to come back.
+    depth: Ahead,
+}
+
+const MILLION: u64 = 1_000_000;
+
+impl Budget {
+    /// A budget of `millionths` of a core, with a credit of at most `burst` of CPU time.
+    pub fn new(millionths: u32, burst: Span) -> Result<Self, Misfit> {
+        if millionths == 0 || burst.is_zero() {
+            return Err(Misfit::Zero);
+        }
+        let pace = Pace::new(u64::from(millionths), Span::from_nanos(MILLION)).ok_or(Misfit::TooFine)?;
+        let depth = pace.span_of(burst.as_nanos()).ok_or(Misfit::TooLong)?;
+        Ok(Self { millionths, burst, pace, depth })
+    }
+
+    /// Millionths of a core, and the burst in CPU time.
+    pub const fn figures(&self) -> (u32, Span) {
+        (self.millionths, self.burst)
+    }
+
+    #[inline]
+    pub(super) fn room(&self, record: &impl Record, now: Moment) -> Room {
+        let ahead = Ahead::read(record);
+        if ahead <= self.pace.plus(Ahead::at(now), self.depth) {
+            Room::Now
+        } else {
+            Room::From(self.pace.minus(ahead, self.depth).ceil())
+        }
+    }
+
+    #[inline]
+    pub(super) fn charge(&self, record: &mut impl Record, cpu: Span, now: Moment) {
+        self.pace.later(Ahead::read(record).max(Ahead::at(now)), cpu.as_nanos()).write(record);
+    }
+
+    pub(super) fn refund(&self, record: &mut impl Record, cpu: Span) {
+        self.pace.earlier(Ahead::read(record), cpu.as_nanos()).write(record);
+    }
+
+    /// What remains is the credit in milliseconds of CPU time.
+    #[inline]
+    pub(super) fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
+        let ahead = Ahead::read(record).max(Ahead::at(now));
+        let credit = self.pace.units_between(ahead, self.pace.plus(Ahead::at(now), self.depth));
+        LimitInfo {
+            remaining: credit / MILLION,
+            reset: self.room(record, now).wait(now),
+            clear: ahead.ceil().since(now),
+        }
+    }
+
+    #[inline]
+    pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
+        Ahead::read(record).ceil()
+    }
+}

@@ -1,0 +1,45 @@
+//! How many requests of one key are at work at once.
+
+use super::{LimitInfo, Misfit, Room};
+use crate::record::Record;
+use crate::time::{Moment, Span};
+
+/// At most `max` at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    max: u32,
+}
+
+impl InFlight {
+    /// At most `max` requests of a key at once.
+    pub fn new(max: u32) -> Result<Self, Misfit> {
+        if max == 0 { Err(Misfit::Zero) } else { Ok(Self { max }) }
+    }
+
+    /// The most at once.
+    pub const fn max(&self) -> u32 {
+        self.max
+    }
+
+    pub(super) fn room(&self, record: &impl Record) -> Room {
+        if record.aux() < self.max { Room::Now } else { Room::OnRelease }
+    }
+
+    pub(super) fn charge(&self, record: &mut impl Record) {
+        record.set_aux(record.aux().saturating_add(1));
+    }
+
+    pub(super) fn release(&self, record: &mut impl Record) {
+        record.set_aux(record.aux().saturating_sub(1));
+    }
+
+    pub(super) fn info(&self, record: &impl Record) -> LimitInfo {
+        let remaining = u64::from(self.max.saturating_sub(record.aux()));
+        LimitInfo { remaining, reset: Span::ZERO, clear: Span::ZERO }
+    }
+
+    /// A key with requests at work has no moment at which it is clear by itself.
+    pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
+        if record.aux() == 0 { Moment::ZERO } else { Moment::MAX }
+    }
+}

@@ -1,0 +1,178 @@
+//! What a key may have: the five limits.
+//!
+//! A limit is a pure step on a [`Record`]: is there room for this toll, and if the caller goes ahead, charge it. Looking changes nothing,
+//! so a refusal costs nothing, and several limits can be looked at before any is charged.
+
+mod bucket;
+mod budget;
+mod factor;
+mod in_flight;
+mod legacy;
+mod pace;
+mod rate;
+mod window;
+
+pub use bucket::Bucket;
+pub use budget::Budget;
+pub use factor::Factor;
+pub use in_flight::InFlight;
+pub use legacy::Legacy;
+pub use rate::Rate;
+pub use window::Window;
+
+use crate::record::Record;
+use crate::time::{Moment, Span};
+use crate::toll::Toll;
+
+/// One limit, of one of five kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// CPU-seconds per second, with credit that may go below zero.
+    Budget(Budget),
+    /// So many per period, with a burst.
+    Rate(Rate),
+    /// A bucket that leaks whole drips.
+    Bucket(Bucket),
+    /// So many in any window, and a ceiling.
+    Window(Window),
+    /// So many at once.
+    InFlight(InFlight),
+}
+
+/// Whether there is room for a toll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// There is.
+    Now,
+    /// From this moment on, if nothing else is charged until then.
+    From(Moment),
+    /// When a request that is at work ends.
+    OnRelease,
+    /// The toll is larger than the limit: waiting will not help.
+    Never,
+}
+
+impl Room {
+    /// The time until there is room, where that is known.
+    pub(crate) fn wait(self, now: Moment) -> Span {
+        match self {
+            Self::From(moment) => moment.since(now),
+            Self::Now | Self::OnRelease | Self::Never => Span::ZERO,
+        }
+    }
+}
+
+/// What a caller is told about a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitInfo {
+    /// What is left now: requests, or milliseconds of CPU time for a budget.
+    pub remaining: u64,
+    /// Time until one more fits; none when one fits now.
+    pub reset: Span,
+    /// Time until everything is available again.
+    pub clear: Span,
+}
+
+/// Why figures do not make a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// A figure that must be positive is zero.
+    Zero,
+    /// More per nanosecond than can be counted.
+    TooFine,
+    /// It would take longer than 584 years to refill.
+    TooLong,
+    /// The ceiling is below the most per window.
+    CeilingBelowMax,
+    /// A window's log would be longer than 65,535 entries.
+    LogTooLong,
+}
+
+impl Limit {
+    /// How many words a record of this limit has.
+    pub fn words(&self) -> usize {
+        match self {
+            Self::Window(window) => window.log_length(),
+            Self::Budget(_) | Self::Rate(_) | Self::Bucket(_) | Self::InFlight(_) => 1,
+        }
+    }
+
+    /// Whether there is room for `toll`. Changes nothing.
+    #[inline]
+    pub fn room(&self, record: &impl Record, toll: Toll, now: Moment) -> Room {
+        match self {
+            Self::Budget(budget) => budget.room(record, now),
+            Self::Rate(rate) => rate.room(record, toll.count, now),
+            Self::Bucket(bucket) => bucket.room(record, toll.count, now),
+            Self::Window(window) => window.room(record, toll.count, now),
+            Self::InFlight(in_flight) => in_flight.room(record),
+        }
+    }
+
+    /// Whether there is room while only ceilings apply.
+    pub fn room_under_ceiling(&self, record: &impl Record, toll: Toll, now: Moment) -> Room {
+        match self {
+            Self::Window(window) => window.room_under_ceiling(record, toll.count, now),
+            Self::Budget(_) | Self::Rate(_) | Self::Bucket(_) | Self::InFlight(_) => Room::Now,
+        }
+    }
+
+    /// Charges `toll`, room or not: what does not fit becomes debt.
+    #[inline]
+    pub fn charge(&self, record: &mut impl Record, toll: Toll, now: Moment) {
+        match self {
+            Self::Budget(budget) => budget.charge(record, toll.cpu, now),
+            Self::Rate(rate) => rate.charge(record, toll.count, now),
+            Self::Bucket(bucket) => bucket.charge(record, toll.count, now),
+            Self::Window(window) => window.charge(record, toll.count, now),
+            Self::InFlight(in_flight) => in_flight.charge(record),
+        }
+    }
+
+    /// Gives `toll` back, for a request that did not take place. What has come back by itself is not given twice.
+    pub fn refund(&self, record: &mut impl Record, toll: Toll, now: Moment) {
+        match self {
+            Self::Budget(budget) => budget.refund(record, toll.cpu),
+            Self::Rate(rate) => rate.refund(record, toll.count),
+            Self::Bucket(bucket) => bucket.refund(record, toll.count, now),
+            Self::Window(window) => window.refund(record, toll.count),
+            Self::InFlight(in_flight) => in_flight.release(record),
+        }
+    }
+
+    /// The request that was charged `reserved` has ended and has cost `actual`.
+    pub fn settle(&self, record: &mut impl Record, reserved: Toll, actual: Toll, now: Moment) {
+        match self {
+            Self::Budget(budget) if actual.cpu > reserved.cpu => {
+                budget.charge(record, reserved.cpu_missing(actual), now);
+            }
+            Self::Budget(budget) => budget.refund(record, actual.cpu_missing(reserved)),
+            Self::InFlight(in_flight) => in_flight.release(record),
+            Self::Rate(_) | Self::Bucket(_) | Self::Window(_) => {}
+        }
+    }
+
+    /// What to tell the caller.
+    #[inline]
+    pub fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
+        match self {
+            Self::Budget(budget) => budget.info(record, now),
+            Self::Rate(rate) => rate.info(record, now),
+            Self::Bucket(bucket) => bucket.info(record, now),
+            Self::Window(window) => window.info(record, now),
+            Self::InFlight(in_flight) => in_flight.info(record),
+        }
+    }
+
+    /// From this moment on the record is as good as a fresh one: dropping it loses nothing.
+    #[inline]
+    pub fn clear_at(&self, record: &impl Record) -> Moment {
+        match self {
+            Self::Budget(budget) => budget.clear_at(record),
+            Self::Rate(rate) => rate.clear_at(record),
+            Self::Bucket(bucket) => bucket.clear_at(record),
+            Self::Window(window) => window.clear_at(record),
+            Self::InFlight(in_flight) => in_flight.clear_at(record),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! So many requests per period, with a burst: Smockron's limit, as a generic cell rate algorithm.
+//!
+//! The state is the moment at which all that was charged is paid back. It only ever moves forward by what was admitted, so debt is kept
+//! until it is repaid and the burst is exact: N at once, then one per interval.
+
+use super::pace::{Ahead, Pace};
+use super::{LimitInfo, Misfit, Room};
+use crate::record::Record;
+use crate::time::{Moment, Span};
+
+/// `count` requests per `period` on average, at most `burst` at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    count: u64,
+    period: Span,
+    burst: u64,
+    pace: Pace,
+    /// How long a full burst takes to come back.
+    depth: Ahead,
+}
+
+impl Rate {
+    /// A limit of `count` per `period` with bursts of `burst`.
+    pub fn new(count: u64, period: Span, burst: u64) -> Result<Self, Misfit> {
+        if count == 0 || period.is_zero() || burst == 0 {
+            return Err(Misfit::Zero);
+        }
+        let pace = Pace::new(count, period).ok_or(Misfit::TooFine)?;
+        let depth = pace.span_of(burst).ok_or(Misfit::TooLong)?;
+        Ok(Self { count, period, burst, pace, depth })
+    }
+
+    /// How many requests per period, the period, and the burst.
+    pub const fn figures(&self) -> (u64, Span, u64) {
+        (self.count, self.period, self.burst)
+    }
+
+    #[inline]
+    pub(super) fn room(&self, record: &impl Record, count: u64, now: Moment) -> Room {
+        if count > self.burst {
+            return Room::Never;
+        }
+        let now = Ahead::at(now);
+        let spent = self.pace.later(Ahead::read(record).max(now), count);
+        if spent <= self.pace.plus(now, self.depth) {
+            Room::Now
+        } else {
+            Room::From(self.pace.minus(spent, self.depth).ceil())
+        }
+    }
+
+    #[inline]
+    pub(super) fn charge(&self, record: &mut impl Record, count: u64, now: Moment) {
+        self.pace.later(Ahead::read(record).max(Ahead::at(now)), count).write(record);
+    }
+
+    pub(super) fn refund(&self, record: &mut impl Record, count: u64) {
+        self.pace.earlier(Ahead::read(record), count).write(record);
+    }
+
+    #[inline]
+    pub(super) fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
+        let ahead = Ahead::read(record).max(Ahead::at(now));
+        let remaining = self.pace.units_between(ahead, self.pace.plus(Ahead::at(now), self.depth));
+        let reset = if remaining == 0 { self.room(record, 1, now).wait(now) } else { Span::ZERO };
+        LimitInfo { remaining, reset, clear: ahead.ceil().since(now) }
+    }
+
+    #[inline]
+    pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
+        Ahead::read(record).ceil()
+    }
+}

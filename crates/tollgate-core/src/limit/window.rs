@@ -1,0 +1,138 @@
+//! At most so many in any window of time, and a ceiling that nothing lifts: ScreenTinker's limit.
+//!
+//! The state is a ring of the moments of what was admitted. Refused tries are not in it: counting them would make the announced
+//! retry time a lie, since waiting as told would find the window still full of one's own refusals.
+
+use super::{LimitInfo, Misfit, Room};
+use crate::record::Record;
+use crate::time::{Moment, Span};
+
+/// At most `max` per window of `per`; while only ceilings apply, at most `ceiling`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    max: u32,
+    per: Span,
+    ceiling: Option<u32>,
+}
+
+/// The longest log that a record can hold.
+const LOG_MAX: u32 = u16::MAX as u32;
+
+/// Where the ring begins and how long it is, as kept in a record's 32 bits.
+#[derive(Clone, Copy)]
+struct Ring {
+    oldest: usize,
+    length: usize,
+}
+
+impl Ring {
+    fn read(record: &impl Record) -> Self {
+        Self { oldest: (record.aux() >> 16) as usize, length: (record.aux() & 0xffff) as usize }
+    }
+
+    fn write(self, record: &mut impl Record) {
+        record.set_aux(((self.oldest as u32) << 16) | self.length as u32);
+    }
+}
+
+impl Window {
+    /// A window of `per` with room for `max`, and with a ceiling if there is one.
+    pub fn new(max: u32, per: Span, ceiling: Option<u32>) -> Result<Self, Misfit> {
+        if max == 0 || per.is_zero() || ceiling == Some(0) {
+            return Err(Misfit::Zero);
+        }
+        if ceiling.is_some_and(|ceiling| ceiling < max) {
+            return Err(Misfit::CeilingBelowMax);
+        }
+        if ceiling.unwrap_or(max) > LOG_MAX {
+            return Err(Misfit::LogTooLong);
+        }
+        Ok(Self { max, per, ceiling })
+    }
+
+    /// The most per window, the window, and the ceiling.
+    pub const fn figures(&self) -> (u32, Span, Option<u32>) {
+        (self.max, self.per, self.ceiling)
+    }
+
+    /// How many moments a record must hold.
+    pub(super) fn log_length(&self) -> usize {
+        self.ceiling.unwrap_or(self.max) as usize
+    }
+
+    /// The moment `index` places after the oldest.
+    fn hit(&self, record: &impl Record, ring: Ring, index: usize) -> Moment {
+        Moment::from_nanos(record.word((ring.oldest + index) % self.log_length()))
+    }
+
+    /// How many of the oldest entries have left the window. An entry exactly as old as the window is gone.
+    fn gone(&self, record: &impl Record, ring: Ring, now: Moment) -> usize {
+        let (mut low, mut high) = (0, ring.length);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if now >= self.hit(record, ring, middle) + self.per {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    fn room_under(&self, most: u32, record: &impl Record, count: u64, now: Moment) -> Room {
+        if count > u64::from(most) {
+            return Room::Never;
+        }
+        let ring = Ring::read(record);
+        let gone = self.gone(record, ring, now);
+        let over = ((ring.length - gone) as u64 + count).saturating_sub(u64::from(most)) as usize;
+        if over == 0 { Room::Now } else { Room::From(self.hit(record, ring, gone + over - 1) + self.per) }
+    }
+
+    pub(super) fn room(&self, record: &impl Record, count: u64, now: Moment) -> Room {
+        self.room_under(self.max, record, count, now)
+    }
+
+    /// Whether there is room under the ceiling alone.
+    pub(super) fn room_under_ceiling(&self, record: &impl Record, count: u64, now: Moment) -> Room {
+        self.ceiling.map_or(Room::Now, |ceiling| self.room_under(ceiling, record, count, now))
+    }
+
+    pub(super) fn charge(&self, record: &mut impl Record, count: u64, now: Moment) {
+        let log = self.log_length();
+        let before = Ring::read(record);
+        let gone = self.gone(record, before, now);
+        let mut ring = Ring { oldest: (before.oldest + gone) % log, length: before.length - gone };
+        // The ring stays in order even when a thread comes late with an older moment.
+        let newest = ring.length.checked_sub(1).map_or(now, |last| now.max(self.hit(record, ring, last)));
+        for _ in 0..count.min(log as u64) {
+            if ring.length == log {
+                ring = Ring { oldest: (ring.oldest + 1) % log, length: log - 1 };
+            }
+            record.set_word((ring.oldest + ring.length) % log, newest.as_nanos());
+            ring.length += 1;
+        }
+        ring.write(record);
+    }
+
+    pub(super) fn refund(&self, record: &mut impl Record, count: u64) {
+        let mut ring = Ring::read(record);
+        ring.length = ring.length.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
+        ring.write(record);
+    }
+
+    pub(super) fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
+        let ring = Ring::read(record);
+        let inside = (ring.length - self.gone(record, ring, now)) as u64;
+        LimitInfo {
+            remaining: u64::from(self.max).saturating_sub(inside),
+            reset: self.room(record, 1, now).wait(now),
+            clear: self.clear_at(record).since(now),
+        }
+    }
+
+    pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
+        let ring = Ring::read(record);
+        ring.length.checked_sub(1).map_or(Moment::ZERO, |last| self.hit(record, ring, last) + self.per)
+    }
+}
