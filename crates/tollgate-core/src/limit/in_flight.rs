@@ -25,12 +25,13 @@ impl InFlight {
         if record.aux() < self.max { Room::Now } else { Room::OnRelease }
     }
 
-    pub(super) fn charge(&self, record: &mut impl Record) {
-        record.set_aux(record.aux().saturating_add(1));
+    /// A request is at work once, whatever it counts as; one that only looks is not.
+    pub(super) fn charge(&self, record: &mut impl Record, count: u64) {
+        record.set_aux(record.aux().saturating_add(u32::from(count > 0)));
     }
 
-    pub(super) fn release(&self, record: &mut impl Record) {
-        record.set_aux(record.aux().saturating_sub(1));
+    pub(super) fn release(&self, record: &mut impl Record, count: u64) {
+        record.set_aux(record.aux().saturating_sub(u32::from(count > 0)));
     }
 
     pub(super) fn info(&self, record: &impl Record) -> LimitInfo {

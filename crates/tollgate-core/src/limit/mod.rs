@@ -125,7 +125,7 @@ impl Limit {
             Self::Rate(rate) => rate.charge(record, toll.count, now),
             Self::Bucket(bucket) => bucket.charge(record, toll.count, now),
             Self::Window(window) => window.charge(record, toll.count, now),
-            Self::InFlight(in_flight) => in_flight.charge(record),
+            Self::InFlight(in_flight) => in_flight.charge(record, toll.count),
         }
     }
 
@@ -136,7 +136,7 @@ impl Limit {
             Self::Rate(rate) => rate.refund(record, toll.count),
             Self::Bucket(bucket) => bucket.refund(record, toll.count, now),
             Self::Window(window) => window.refund(record, toll.count),
-            Self::InFlight(in_flight) => in_flight.release(record),
+            Self::InFlight(in_flight) => in_flight.release(record, toll.count),
         }
     }
 
@@ -147,7 +147,7 @@ impl Limit {
                 budget.charge(record, reserved.cpu_missing(actual), now);
             }
             Self::Budget(budget) => budget.refund(record, actual.cpu_missing(reserved)),
-            Self::InFlight(in_flight) => in_flight.release(record),
+            Self::InFlight(in_flight) => in_flight.release(record, reserved.count),
             Self::Rate(_) | Self::Bucket(_) | Self::Window(_) => {}
         }
     }

@@ -1,0 +1,198 @@
+//! How callers are told apart.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::network::Network;
+use crate::request::Request;
+use crate::route::write_route;
+
+/// How callers are told apart: one part, or several at once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Class {
+    parts: Vec<Part>,
+}
+
+/// One thing about a request that tells callers apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Part {
+    /// The client's network, by prefix length in IPv4 and in IPv6.
+    Ip {
+        v4: u8,
+        v6: u8,
+    },
+    UserAgent,
+    Header(String),
+    Cookie(String),
+    /// The path's route.
+    Path,
+    Host,
+    Method,
+    /// What a gatekeeper or a caller names.
+    Identifier,
+    /// An entry of a descriptor.
+    Descriptor(String),
+}
+
+/// Where a key goes, piece by piece, so that it need not be built: into a hash, or into a name that a person reads.
+pub trait KeySink {
+    /// The client's network.
+    fn network(&mut self, network: Network);
+    /// More bytes of the current part.
+    fn write(&mut self, bytes: &[u8]);
+    /// The current part is complete. What follows belongs to the next.
+    fn end_part(&mut self);
+}
+
+/// Why a text names no class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoClass {
+    /// No class has this name.
+    Unknown(String),
+    /// An address prefix that is too long, or without its IPv6 half.
+    Prefix(String),
+    /// A header, cookie or descriptor without a name.
+    Nameless(String),
+}
+
+/// The classes that need no name of their own, for suggestions.
+pub const PLAIN_CLASSES: [&str; 8] = ["ip/32", "ip/24", "ip/16", "user-agent", "path", "host", "method", "identifier"];
+
+impl Class {
+    /// Reads `ip/24`, `header:x-api-key`, or several joined by `+` such as `method+path`.
+    pub fn parse(text: &str) -> Result<Self, NoClass> {
+        let parts = text.split('+').map(|part| Part::parse(part.trim())).collect::<Result<_, _>>()?;
+        Ok(Self { parts })
+    }
+
+    /// Hands the key of `request` to `sink`; `false` when the request has no such key, and then the rule does not apply to it.
+    #[inline]
+    pub fn write_key(&self, request: &impl Request, sink: &mut impl KeySink) -> bool {
+        self.parts.iter().all(|part| {
+            let present = part.write_key(request, sink);
+            sink.end_part();
+            present
+        })
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, part) in self.parts.iter().enumerate() {
+            if index > 0 {
+                formatter.write_str("+")?;
+            }
+            part.fmt(formatter)?;
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    fn parse(text: &str) -> Result<Self, NoClass> {
+        let named = |name: &str| match name {
+            "" => Err(NoClass::Nameless(text.to_string())),
+            name => Ok(name.to_string()),
+        };
+        match text.split_once(':') {
+            Some(("header", name)) => return named(name).map(|name| Self::Header(name.to_ascii_lowercase())),
+            Some(("cookie", name)) => return named(name).map(Self::Cookie),
+            Some(("descriptor", name)) => return named(name).map(Self::Descriptor),
+            _ => {}
+        }
+        if let Some(prefixes) = text.strip_prefix("ip/") {
+            return Self::parse_ip(prefixes).ok_or_else(|| NoClass::Prefix(text.to_string()));
+        }
+        Ok(match text {
+            "user-agent" => Self::UserAgent,
+            "path" => Self::Path,
+            "host" => Self::Host,
+            "method" => Self::Method,
+            "identifier" => Self::Identifier,
+            _ => return Err(NoClass::Unknown(text.to_string())),
+        })
+    }
+
+    /// `32`, `24` and `16` mean 64, 56 and 48 bits of IPv6; any other pair is written out, as in `ip/20,52`.
+    fn parse_ip(prefixes: &str) -> Option<Self> {
+        let (v4, v6) = match prefixes {
+            "32" => (32, 64),
+            "24" => (24, 56),
+            "16" => (16, 48),
+            pair => {
+                let (v4, v6) = pair.split_once(',')?;
+                (v4.parse().ok()?, v6.parse().ok()?)
+            }
+        };
+        (v4 <= 32 && v6 <= 128).then_some(Self::Ip { v4, v6 })
+    }
+
+    #[inline]
+    fn write_key(&self, request: &impl Request, sink: &mut impl KeySink) -> bool {
+        let bytes = match self {
+            Self::Ip { v4, v6 } => {
+                let Some(client) = request.client() else { return false };
+                let client = crate::network::unmapped(client);
+                sink.network(Network::of(client, if client.is_ipv4() { *v4 } else { *v6 }));
+                return true;
+            }
+            // Clients that do not say who they are share one key: leaving the header out must not be a way around the rule.
+            Self::UserAgent => Some(request.header("user-agent").unwrap_or_default()),
+            Self::Header(name) => request.header(name),
+            Self::Cookie(name) => request.cookie(name),
+            Self::Path => {
+                write_route(request.path(), |piece| sink.write(piece));
+                return true;
+            }
+            Self::Host => request.host(),
+            Self::Method => Some(request.method()),
+            Self::Identifier => request.attribute("identifier"),
+            Self::Descriptor(name) => request.attribute(name),
+        };
+        bytes.map(|bytes| sink.write(bytes)).is_some()
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip { v4: 32, v6: 64 } => formatter.write_str("ip/32"),
+            Self::Ip { v4: 24, v6: 56 } => formatter.write_str("ip/24"),
+            Self::Ip { v4: 16, v6: 48 } => formatter.write_str("ip/16"),
+            Self::Ip { v4, v6 } => write!(formatter, "ip/{v4},{v6}"),
+            Self::UserAgent => formatter.write_str("user-agent"),
+            Self::Header(name) => write!(formatter, "header:{name}"),
+            Self::Cookie(name) => write!(formatter, "cookie:{name}"),
+            Self::Path => formatter.write_str("path"),
+            Self::Host => formatter.write_str("host"),
+            Self::Method => formatter.write_str("method"),
+            Self::Identifier => formatter.write_str("identifier"),
+            Self::Descriptor(name) => write!(formatter, "descriptor:{name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_reads_back_as_it_was_written() {
+        for text in
+            ["ip/32", "ip/24", "ip/16", "ip/20,52", "user-agent", "header:x-api-key", "cookie:sid", "method+path"]
+        {
+            assert_eq!(Class::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Class::parse("header:X-Api-Key").unwrap().to_string(), "header:x-api-key");
+    }
+
+    #[test]
+    fn what_names_no_class_says_why() {
+        assert_eq!(Class::parse("ip/33"), Err(NoClass::Prefix("ip/33".to_string())));
+        assert_eq!(Class::parse("ip/24,129"), Err(NoClass::Prefix("ip/24,129".to_string())));
+        assert_eq!(Class::parse("header:"), Err(NoClass::Nameless("header:".to_string())));
+        assert_eq!(Class::parse("user_agent"), Err(NoClass::Unknown("user_agent".to_string())));
+        assert_eq!(Class::parse(""), Err(NoClass::Unknown(String::new())));
+    }
+}

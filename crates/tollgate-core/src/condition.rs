@@ -1,0 +1,105 @@
+//! When a rule applies.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::network::Network;
+use crate::request::Request;
+
+/// What a request must be like. Every field that says something must hold; of a field's alternatives one is enough.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// Methods, in upper case.
+    pub methods: Vec<String>,
+    /// Paths, without the query.
+    pub paths: Vec<Pattern>,
+    /// Hosts, in lower case, without a port.
+    pub hosts: Vec<Pattern>,
+    /// Headers and what they must be; the name is in lower case.
+    pub headers: Vec<(String, Pattern)>,
+    /// The protocol that the client asks to change to.
+    pub upgrades: Vec<Pattern>,
+    /// Networks, one of which the client is in.
+    pub clients: Vec<Network>,
+}
+
+impl Condition {
+    /// Whether the condition says nothing, and so holds for every request.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether `request` is like this.
+    pub fn holds(&self, request: &impl Request) -> bool {
+        let among = |patterns: &[Pattern], text: &[u8]| patterns.is_empty() || patterns.iter().any(|p| p.matches(text));
+        (self.methods.is_empty() || self.methods.iter().any(|method| method.as_bytes() == request.method()))
+            && among(&self.paths, request.path())
+            && among(&self.hosts, request.host().unwrap_or_default())
+            && among(&self.upgrades, request.header("upgrade").unwrap_or_default())
+            && self.headers.iter().all(|(name, pattern)| request.header(name).is_some_and(|v| pattern.matches(v)))
+            && (self.clients.is_empty()
+                || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))
+    }
+}
+
+/// A text in which `*` stands for anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+    ignore_case: bool,
+}
+
+impl Pattern {
+    /// A pattern that tells upper case from lower case, as paths do.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ignore_case: false }
+    }
+
+    /// A pattern that does not, as hosts and protocols.
+    pub fn ignoring_case(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ignore_case: true }
+    }
+
+    /// Whether all of `text` is like this, in time linear in both but for repeated stars, where it is their product.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        let pattern = self.text.as_bytes();
+        let same = |a: u8, b: u8| if self.ignore_case { a.eq_ignore_ascii_case(&b) } else { a == b };
+        let (mut p, mut t) = (0, 0);
+        let mut retry: Option<(usize, usize)> = None;
+        while t < text.len() {
+            if pattern.get(p) == Some(&b'*') {
+                retry = Some((p + 1, t));
+                p += 1;
+            } else if pattern.get(p).is_some_and(|&byte| same(byte, text[t])) {
+                p += 1;
+                t += 1;
+            } else if let Some((after_star, taken)) = retry {
+                retry = Some((after_star, taken + 1));
+                (p, t) = (after_star, taken + 1);
+            } else {
+                return false;
+            }
+        }
+        pattern[p..].iter().all(|&byte| byte == b'*')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_anything_and_the_rest_for_itself() {
+        let check = |pattern: &str, text: &str| Pattern::new(pattern).matches(text.as_bytes());
+        assert!(check("/login", "/login"));
+        assert!(!check("/login", "/login/"));
+        assert!(!check("/login", "/Login"));
+        assert!(check("/api/*", "/api/a/b"));
+        assert!(check("*.php", "/x.php.php"));
+        assert!(check("/a*b*c", "/aXbYbZc"));
+        assert!(!check("/a*b*c", "/aXbYbZ"));
+        assert!(check("*", ""));
+        assert!(!check("", "x"));
+        assert!(Pattern::ignoring_case("WebSocket").matches(b"websocket"));
+    }
+}

@@ -1,0 +1,99 @@
+//! Addresses and the networks that they are in.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A network: an address with the bits after the prefix cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+/// An IPv4 address that came as IPv6 (`::ffff:203.0.113.7`) is the same client as the IPv4 address.
+pub fn unmapped(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
+        IpAddr::V4(_) => address,
+    }
+}
+
+impl Network {
+    /// The network of `address` with this prefix; a longer prefix than the address has bits is the address itself.
+    #[inline]
+    pub fn of(address: IpAddr, prefix: u8) -> Self {
+        match unmapped(address) {
+            IpAddr::V4(v4) => {
+                let prefix = prefix.min(32);
+                let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+                Self { address: IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & mask)), prefix }
+            }
+            IpAddr::V6(v6) => {
+                let prefix = prefix.min(128);
+                let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+                Self { address: IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask)), prefix }
+            }
+        }
+    }
+
+    /// Reads `10.0.0.0/8`, `2001:db8::/32`, or an address alone.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address.parse::<IpAddr>().ok()?, Some(prefix.parse::<u8>().ok()?)),
+            None => (text.parse::<IpAddr>().ok()?, None),
+        };
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.unwrap_or(bits);
+        (prefix <= bits).then(|| Self::of(address, prefix))
+    }
+
+    /// Whether `address` is in this network.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = unmapped(address);
+        address.is_ipv4() == self.address.is_ipv4() && Self::of(address, self.prefix).address == self.address
+    }
+
+    /// The network's address.
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many bits of the address tell this network from others.
+    pub const fn prefix(&self) -> u8 {
+        self.prefix
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.address, self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_address_is_the_ipv4_address() {
+        let mapped: IpAddr = "::ffff:203.0.113.7".parse().unwrap();
+        assert_eq!(Network::of(mapped, 24), Network::parse("203.0.113.0/24").unwrap());
+        assert!(Network::parse("203.0.113.0/24").unwrap().contains(mapped));
+    }
+
+    #[test]
+    fn a_network_contains_its_addresses_and_no_others() {
+        let network = Network::parse("2001:db8:1:2::/64").unwrap();
+        assert!(network.contains("2001:db8:1:2:ffff::1".parse().unwrap()));
+        assert!(!network.contains("2001:db8:1:3::1".parse().unwrap()));
+        assert!(Network::parse("0.0.0.0/0").unwrap().contains("8.8.8.8".parse().unwrap()));
+        assert!(!Network::parse("0.0.0.0/0").unwrap().contains("::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn nonsense_is_no_network() {
+        for text in ["", "10.0.0.0/33", "10.0.0", "::/129", "10.0.0.0/-1", "10.0.0.0/8/8"] {
+            assert_eq!(Network::parse(text), None, "{text}");
+        }
+    }
+}

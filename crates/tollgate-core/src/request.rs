@@ -1,0 +1,38 @@
+//! What rules look at.
+
+use core::net::IpAddr;
+
+/// A request as rules see it. Everything may be absent but what makes it a request, so that a door which knows only a caller's name can
+/// ask too.
+pub trait Request {
+    /// The client's address, once trusted proxies are looked through.
+    fn client(&self) -> Option<IpAddr>;
+    /// The method, such as `GET`; empty when not known.
+    fn method(&self) -> &[u8];
+    /// The path and query, such as `/a?b=c`; empty when not known.
+    fn target(&self) -> &[u8];
+    /// The host that was asked for, without a port.
+    fn host(&self) -> Option<&[u8]>;
+    /// The first header of this name; names are given in lower case.
+    fn header(&self, name: &str) -> Option<&[u8]>;
+    /// What else a caller names: an identifier, an entry of a descriptor.
+    fn attribute(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+
+    /// The target without its query.
+    fn path(&self) -> &[u8] {
+        let target = self.target();
+        target.iter().position(|&byte| byte == b'?').map_or(target, |end| &target[..end])
+    }
+
+    /// The cookie of this name.
+    fn cookie(&self, name: &str) -> Option<&[u8]> {
+        let cookies = self.header("cookie")?;
+        cookies.split(|&byte| byte == b';').find_map(|cookie| {
+            let cookie = cookie.trim_ascii();
+            let equals = cookie.iter().position(|&byte| byte == b'=')?;
+            (&cookie[..equals] == name.as_bytes()).then(|| cookie[equals + 1..].trim_ascii())
+        })
+    }
+}
