@@ -4,7 +4,8 @@
 //! out as values. So every promise that Tollgate makes can be tested here exhaustively and replayed in virtual time.
 //!
 //! A [`rule`] says when it applies, how callers are told apart ([`class`]), and one [`limit`]; its state for one caller is a [`record`].
-//! Looking at records and charging them gives a [`decision`].
+//! To [`decide`] is to look at the
+//! records of all rules that apply and then charge all or none; what comes out is a [`decision`].
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -14,6 +15,7 @@ extern crate alloc;
 pub mod band;
 pub mod class;
 pub mod condition;
+pub mod decide;
 pub mod decision;
 pub mod escalation;
 pub mod limit;

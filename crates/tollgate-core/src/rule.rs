@@ -139,12 +139,13 @@ impl Rule {
         }
     }
 
-    /// The request goes on: takes the toll.
+    /// The request goes on: takes the toll, and says whether there was one to take.
     #[inline]
-    pub fn charge(&self, record: &mut impl Record, toll: Toll, check: &Check, now: Moment) {
+    pub fn charge(&self, record: &mut impl Record, toll: Toll, check: &Check, now: Moment) -> bool {
         if check.charges {
             self.limit.charge(record, toll, now);
         }
+        check.charges
     }
 
     /// This rule turns the request away: raises its level, if this was a violation.
@@ -188,6 +189,9 @@ impl Rule {
 }
 
 impl Check {
+    /// What a rule says that was not asked yet.
+    pub(crate) const UNSEEN: Self = Self::admit(Reason::NoRule, false);
+
     const fn admit(reason: Reason, charges: bool) -> Self {
         Self { verdict: Verdict::Admit, reason, level: 0, charges, penalty: None }
     }
