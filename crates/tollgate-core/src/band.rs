@@ -1,4 +1,16 @@
 //! How loaded the backend is.
+//!
+//! The obvious way, comparing each second's worst delay with an edge, follows the noise: one slow turn a second keeps a machine
+//! "elevated" for weeks, and a release that needs a run of clean seconds never comes. So a band is entered on a measure that is sustained,
+//! the median of the last [`WINDOWS`] windows, or at once on a catastrophic one; it is left, one step per window, when the median falls to
+//! half its edge. The median is published with the band: without it nobody can tell from a snapshot why the band is what it is.
+
+use crate::time::Span;
+
+/// How many windows the sustained measure looks back on.
+pub const WINDOWS: usize = 15;
+/// So many times the critical edge is a catastrophe: no need to wait for the median.
+const CATASTROPHE: u64 = 4;
 
 /// How loaded the backend is: it multiplies the penalty of a client that is over its own limit, and never touches another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +31,240 @@ impl Band {
             Self::Normal => "normal",
             Self::Elevated => "elevated",
             Self::Critical => "critical",
+        }
+    }
+}
+
+/// Where the bands begin. Each is left at half of where it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edges {
+    elevated: Span,
+    critical: Span,
+}
+
+impl Edges {
+    /// `None` when an edge is zero or the critical one is not the larger.
+    pub fn new(elevated: Span, critical: Span) -> Option<Self> {
+        (!elevated.is_zero() && elevated < critical).then_some(Self { elevated, critical })
+    }
+
+    /// Where elevated begins.
+    pub const fn elevated(self) -> Span {
+        self.elevated
+    }
+
+    /// Where critical begins.
+    pub const fn critical(self) -> Span {
+        self.critical
+    }
+
+    fn next(self, band: Band, sustained: Span, latest: Span) -> Band {
+        if latest >= self.critical.times(CATASTROPHE) || sustained >= self.critical {
+            return Band::Critical;
+        }
+        match band {
+            Band::Normal if sustained >= self.elevated => Band::Elevated,
+            Band::Critical if sustained <= half(self.critical) => Band::Elevated,
+            Band::Elevated if sustained <= half(self.elevated) => Band::Normal,
+            Band::Normal | Band::Elevated | Band::Critical => band,
+        }
+    }
+}
+
+const fn half(edge: Span) -> Span {
+    Span::from_nanos(edge.as_nanos() / 2)
+}
+
+/// Turns one measure per window (a delay, a lag, a pressure as time lost) into a band.
+#[derive(Clone, Debug)]
+pub struct Gauge {
+    edges: Edges,
+    band: Band,
+    /// Windows that have not been yet count as calm: after a start, too, one bad window is not sustained.
+    windows: [Span; WINDOWS],
+    next: usize,
+}
+
+/// What a window did to the band, with the figures that decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The band before.
+    pub was: Band,
+    /// The band from now on.
+    pub band: Band,
+    /// The median of the last windows.
+    pub sustained: Span,
+    /// This window's own measure.
+    pub latest: Span,
+}
+
+impl Gauge {
+    /// A gauge that has seen nothing and reads normal.
+    pub const fn new(edges: Edges) -> Self {
+        Self { edges, band: Band::Normal, windows: [Span::ZERO; WINDOWS], next: 0 }
+    }
+
+    /// The band now.
+    pub const fn band(&self) -> Band {
+        self.band
+    }
+
+    /// Takes one window's measure. A window in which nothing was measured is a calm one: [`Span::ZERO`].
+    pub fn record(&mut self, latest: Span) -> Verdict {
+        self.windows[self.next] = latest;
+        self.next = (self.next + 1) % WINDOWS;
+        let sustained = self.sustained();
+        let was = self.band;
+        self.band = self.edges.next(was, sustained, latest);
+        Verdict { was, band: self.band, sustained, latest }
+    }
+
+    /// The median of the last windows.
+    pub fn sustained(&self) -> Span {
+        let mut sorted = self.windows;
+        sorted.sort_unstable();
+        sorted[WINDOWS / 2]
+    }
+
+    /// Changes the edges and keeps what was measured.
+    pub fn set_edges(&mut self, edges: Edges) {
+        self.edges = edges;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    fn edges() -> Edges {
+        Edges::new(Span::from_millis(100), Span::from_millis(250)).unwrap()
+    }
+
+    fn gauge() -> Gauge {
+        Gauge::new(edges())
+    }
+
+    fn bands(gauge: &mut Gauge, windows_ms: &[u64]) -> Vec<Band> {
+        windows_ms.iter().map(|&ms| gauge.record(Span::from_millis(ms)).band).collect()
+    }
+
+    use Band::{Critical, Elevated, Normal};
+
+    /// The transition rule alone, with every edge taken from both sides.
+    #[test]
+    fn edges_are_inclusive_on_the_way_up_and_on_the_way_down() {
+        let check = |band, sustained_ms, latest_ms, expect| {
+            let next = edges().next(band, Span::from_millis(sustained_ms), Span::from_millis(latest_ms));
+            assert_eq!(next, expect, "{band:?} {sustained_ms} {latest_ms}");
+        };
+        check(Normal, 99, 99, Normal);
+        check(Normal, 100, 100, Elevated);
+        check(Normal, 249, 249, Elevated);
+        check(Normal, 250, 250, Critical);
+        check(Normal, 20, 999, Normal);
+        check(Normal, 20, 1000, Critical);
+        check(Elevated, 51, 51, Elevated);
+        check(Elevated, 50, 50, Normal);
+        check(Elevated, 249, 20, Elevated);
+        check(Elevated, 250, 20, Critical);
+        check(Critical, 126, 20, Critical);
+        check(Critical, 125, 20, Elevated);
+        check(Critical, 0, 0, Elevated);
+        check(Critical, 0, 1000, Critical);
+    }
+
+    #[test]
+    fn one_spike_among_calm_windows_stays_normal() {
+        let mut gauge = gauge();
+        assert_eq!(bands(&mut gauge, &[999, 20, 20]), [Normal; 3]);
+        bands(&mut gauge, &[20; WINDOWS]);
+        assert_eq!(bands(&mut gauge, &[999, 20, 20]), [Normal; 3]);
+    }
+
+    /// A production machine sat "elevated" for 16 days on this distribution, its median at the 20 ms floor.
+    #[test]
+    fn a_spike_in_two_windows_of_five_reads_normal() {
+        let mut gauge = gauge();
+        for _ in 0..10_000 {
+            assert_eq!(bands(&mut gauge, &[20, 400, 20, 999, 20]), [Normal; 5]);
+        }
+    }
+
+    #[test]
+    fn a_catastrophe_is_critical_at_once_and_heals_one_step_per_window() {
+        let mut gauge = gauge();
+        bands(&mut gauge, &[20; WINDOWS]);
+        assert_eq!(bands(&mut gauge, &[1000, 20, 20, 20]), [Critical, Elevated, Normal, Normal]);
+    }
+
+    #[test]
+    fn a_sustained_measure_enters_when_it_is_the_median_and_leaves_when_calm_is() {
+        let mut gauge = gauge();
+        bands(&mut gauge, &[20; WINDOWS]);
+        assert_eq!(bands(&mut gauge, &[300; 8])[6..], [Normal, Critical]);
+        bands(&mut gauge, &[300; 60]);
+        // Seven calm windows are outvoted; with the eighth the median is calm.
+        assert_eq!(bands(&mut gauge, &[20; 10])[6..], [Critical, Elevated, Normal, Normal]);
+    }
+
+    /// A customer stayed critical for seven hours after an incident; only a restart cleared it.
+    #[test]
+    fn seven_hours_of_load_are_forgotten_within_nine_calm_windows() {
+        let mut gauge = gauge();
+        bands(&mut gauge, &[900; 7 * 3600]);
+        assert_eq!(bands(&mut gauge, &[20; 9]).last(), Some(&Normal));
+    }
+
+    #[test]
+    fn between_the_edges_a_band_is_kept() {
+        let mut gauge = gauge();
+        bands(&mut gauge, &[120; WINDOWS]);
+        assert_eq!(bands(&mut gauge, &[60; 30]).last(), Some(&Elevated));
+        assert_eq!(bands(&mut gauge, &[50; 8]).last(), Some(&Normal));
+        assert_eq!(bands(&mut gauge, &[60; 30]).last(), Some(&Normal));
+    }
+
+    #[test]
+    fn the_figure_that_decided_is_published() {
+        let mut gauge = gauge();
+        bands(&mut gauge, &[300; 7]);
+        assert_eq!(gauge.sustained(), Span::ZERO);
+        let verdict = gauge.record(Span::from_millis(400));
+        assert_eq!((verdict.sustained, verdict.latest), (Span::from_millis(300), Span::from_millis(400)));
+    }
+
+    #[test]
+    fn nonsense_edges_are_refused() {
+        assert_eq!(Edges::new(Span::ZERO, Span::from_millis(1)), None);
+        assert_eq!(Edges::new(Span::from_millis(2), Span::from_millis(2)), None);
+        assert!(Edges::new(Span::from_nanos(1), Span::MAX).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_history_heals_within_nine_calm_windows(history in prop::collection::vec(any::<u64>(), 0..100)) {
+            let mut gauge = gauge();
+            for nanos in history {
+                gauge.record(Span::from_nanos(nanos));
+            }
+            bands(&mut gauge, &[0; 9]);
+            prop_assert_eq!(gauge.band(), Normal);
+        }
+
+        #[test]
+        fn a_band_is_explained_by_its_verdict(history in prop::collection::vec(0u64..1_500, 1..200)) {
+            let mut gauge = gauge();
+            for ms in history {
+                let verdict = gauge.record(Span::from_millis(ms));
+                prop_assert_eq!(verdict.band, edges().next(verdict.was, verdict.sustained, verdict.latest));
+                // Down only one step at a time, and only from below the lower edge.
+                prop_assert!(!(verdict.was == Critical && verdict.band == Normal));
+                if verdict.band < verdict.was {
+                    prop_assert!(verdict.sustained <= Span::from_millis(125));
+                }
+            }
         }
     }
 }

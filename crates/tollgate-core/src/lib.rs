@@ -26,3 +26,4 @@ pub mod route;
 pub mod rule;
 pub mod time;
 pub mod toll;
+pub mod virtual_clock;
