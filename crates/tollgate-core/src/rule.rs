@@ -114,6 +114,8 @@ impl Rule {
         if let Some(escalation) = &self.escalation {
             let band = if warm { Band::Normal } else { situation.band };
             self.escalate(&mut check, escalation, record, band, now);
+            // Who only looks violates nothing.
+            check.penalty = check.penalty.filter(|_| toll.count > 0);
         }
         check
     }
@@ -132,8 +134,10 @@ impl Rule {
             check.reason = Reason::InBackoff;
             check.verdict = check.verdict.max(Verdict::Refuse(blocked_until.max(room_from)));
         } else if let Verdict::Refuse(room_from) = check.verdict {
-            let penalty = escalation.penalty(record, at, band, now);
-            check.verdict = Verdict::Refuse(room_from.max(penalty.blocked_until));
+            // The block lasts as long as was announced: a try before that must not count as another violation.
+            let mut penalty = escalation.penalty(record, at, band, now);
+            penalty.blocked_until = penalty.blocked_until.max(room_from);
+            check.verdict = Verdict::Refuse(penalty.blocked_until);
             check.level = penalty.level;
             check.penalty = Some(penalty);
         }

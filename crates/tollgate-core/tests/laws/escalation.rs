@@ -1,0 +1,147 @@
+//! Repeated violations cost more each time, calm heals, and a band accuses nobody.
+
+use proptest::prelude::*;
+use tollgate_core::band::Band;
+use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::escalation::{Escalation, Multiplier};
+use tollgate_core::limit::{Limit, Window};
+use tollgate_core::record::PlainRecord;
+use tollgate_core::rule::{Rule, Situation};
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use crate::world::*;
+
+/// The device throttle that ScreenTinker ships: 5 per 10 s, backoff from 1 s to 60 s, one level forgiven per 30 s.
+fn reconnect() -> Rule {
+    let backoffs = (Span::from_secs(1), Span::from_secs(60));
+    let multipliers = (Multiplier::new(2_000).unwrap(), Multiplier::new(4_000).unwrap());
+    let escalation = Escalation::new(backoffs, 10, Span::from_secs(30), multipliers).unwrap();
+    let window = Window::new(5, Span::from_millis(10), Some(20)).unwrap();
+    Rule { escalation: Some(escalation), ..rule(Limit::Window(window)) }
+}
+
+/// Uses up the window at once and tries once more: one violation.
+fn violate(rule: &Rule, record: &mut PlainRecord, now: Moment, band: Band) -> Decision {
+    loop {
+        let decision = ask(rule, record, Toll::ONE, &Situation { band, ..at(now) });
+        if decision.verdict.is_refusal() {
+            return decision;
+        }
+    }
+}
+
+fn backoff_secs(decision: &Decision, now: Moment) -> u64 {
+    decision.verdict.retry_after(now).as_secs_ceil()
+}
+
+#[test]
+fn the_backoff_doubles_with_every_violation_up_to_its_cap() {
+    let rule = reconnect();
+    let mut record = fresh(&rule);
+    let mut now = millis(1_000);
+    for (level, secs) in
+        [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 32), (7, 60), (8, 60), (9, 60), (10, 60), (10, 60)]
+    {
+        let decision = violate(&rule, &mut record, now, Band::Normal);
+        assert_eq!((decision.level, backoff_secs(&decision, now)), (level, secs));
+        now = now + decision.verdict.retry_after(now);
+    }
+}
+
+#[test]
+fn a_band_multiplies_the_backoff_of_an_offender() {
+    for (band, secs) in [(Band::Normal, 1), (Band::Elevated, 2), (Band::Critical, 4)] {
+        let rule = reconnect();
+        let decision = violate(&rule, &mut fresh(&rule), millis(1), band);
+        assert_eq!(backoff_secs(&decision, millis(1)), secs);
+        assert_eq!(decision.band, band);
+    }
+}
+
+#[test]
+fn calm_forgives_one_level_per_release_without_any_traffic() {
+    let rule = reconnect();
+    let mut record = fresh(&rule);
+    let mut now = millis(1);
+    for _ in 0..3 {
+        now = now + violate(&rule, &mut record, now, Band::Normal).verdict.retry_after(now);
+    }
+    for (calm_secs, level) in [(0, 3), (29, 3), (30, 2), (59, 2), (60, 1), (90, 0), (100_000, 0)] {
+        let decision = ask(&rule, &mut record.clone(), Toll::ONE, &at(now + Span::from_secs(calm_secs)));
+        assert_eq!((decision.verdict, decision.level), (Verdict::Admit, level), "after {calm_secs} s");
+    }
+}
+
+#[test]
+fn a_device_on_a_timer_of_its_own_is_let_in_again() {
+    // The parent restarted the backoff on every try and kept such devices out for ever.
+    for timer_ms in [200, 1_000, 1_500, 3_000] {
+        let window = Window::new(5, Span::from_secs(10), Some(20)).unwrap();
+        let rule = Rule { limit: Limit::Window(window), ..reconnect() };
+        let mut record = fresh(&rule);
+        let start = millis(60_000);
+        violate(&rule, &mut record, start, Band::Normal);
+        let back = (1..)
+            .map(|tick| start + Span::from_millis(timer_ms * tick))
+            .find(|now| ask(&rule, &mut record, Toll::ONE, &at(*now)).verdict == Verdict::Admit);
+        assert!(back.unwrap().since(start) < Span::from_millis(10_000 + timer_ms), "every {timer_ms} ms: {back:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn tries_inside_a_backoff_change_nothing(limit in limits(), escalation in escalations(), tries in 1..20_u64) {
+        let rule = Rule { escalation: Some(escalation), ..rule(limit) };
+        let mut record = fresh(&rule);
+        let toll = Toll::of_cpu(Span::from_secs(100));
+        let mut now = millis(1);
+        // Stops at the first violation; with a limit too fast to violate at one moment there is nothing to show.
+        let refused = (0..200).find_map(|_| {
+            let decision = ask(&rule, &mut record, toll, &at(now));
+            decision.verdict.is_refusal().then_some(decision)
+        });
+        prop_assume!(refused.is_some_and(|refused| refused.level == 1));
+        let until = now + refused.unwrap().verdict.retry_after(now);
+        let after = record.clone();
+        let step = Span::from_nanos(until.since(now).as_nanos() / (tries + 1));
+        for _ in 0..tries {
+            now = now + step;
+            let decision = ask(&rule, &mut record, toll, &at(now));
+            prop_assert!(decision.verdict.is_refusal());
+            prop_assert_eq!((now + decision.verdict.retry_after(now), decision.reason), (until, Reason::InBackoff));
+            prop_assert_eq!(&record, &after);
+        }
+    }
+
+    #[test]
+    fn a_level_rises_by_one_at_most_per_violation(rule in rules(), arrivals in arrivals(), band in bands()) {
+        let mut record = fresh(&rule);
+        let mut now = Moment::ZERO;
+        let mut level = 0;
+        for (gap, toll) in arrivals {
+            now = now + gap;
+            let decision = ask(&rule, &mut record, toll, &Situation { band, ..at(now) });
+            prop_assert!(decision.level <= level + 1);
+            level = decision.level;
+        }
+    }
+
+    #[test]
+    fn a_healthy_client_is_never_touched_by_a_band(rule in rules(), arrivals in arrivals(), bands in prop::collection::vec(bands(), 80)) {
+        let mut calm = fresh(&rule);
+        let mut loaded = fresh(&rule);
+        let mut now = Moment::ZERO;
+        for ((gap, toll), band) in arrivals.into_iter().zip(bands) {
+            now = now + gap;
+            let expected = ask(&rule, &mut calm, toll, &at(now));
+            let decision = ask(&rule, &mut loaded, toll, &Situation { band, ..at(now) });
+            if expected.verdict.is_refusal() {
+                // From the first violation on it is an offender, and the band may lengthen its backoff.
+                prop_assert!(decision.verdict >= expected.verdict);
+                return Ok(());
+            }
+            prop_assert_eq!(decision.verdict, expected.verdict);
+        }
+    }
+}

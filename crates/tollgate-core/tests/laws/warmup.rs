@@ -1,0 +1,67 @@
+//! After a restart everybody comes back at once; only ceilings apply until that is over.
+
+use tollgate_core::decision::{Reason, Verdict};
+use tollgate_core::escalation::{Escalation, Multiplier};
+use tollgate_core::limit::{Limit, Rate, Window};
+use tollgate_core::rule::Rule;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use crate::world::*;
+
+fn reconnect() -> Rule {
+    let backoffs = (Span::from_secs(1), Span::from_secs(60));
+    let multipliers = (Multiplier::new(2_000).unwrap(), Multiplier::new(4_000).unwrap());
+    Rule {
+        escalation: Some(Escalation::new(backoffs, 10, Span::from_secs(30), multipliers).unwrap()),
+        warmup: Some(Span::from_secs(30)),
+        ..rule(Limit::Window(Window::new(5, Span::from_secs(10), Some(20)).unwrap()))
+    }
+}
+
+#[test]
+fn a_full_fleet_reconnecting_after_a_deploy_throttles_no_device() {
+    let rule = reconnect();
+    for device in 0..10_000_u64 {
+        let mut record = fresh(&rule);
+        // Each device needs up to eight attempts, more than the limit allows, spread over the first 30 s.
+        for attempt in 0..=(device % 8) {
+            let now = millis((device * 7919 + attempt * 400) % 27_000 + attempt * 300);
+            assert_eq!(ask(&rule, &mut record, Toll::ONE, &at(now)).verdict, Verdict::Admit);
+        }
+    }
+}
+
+#[test]
+fn a_stormer_is_caught_by_the_ceiling_even_in_warmup_and_its_neighbour_is_unaffected() {
+    let rule = reconnect();
+    let mut stormer = fresh(&rule);
+    let answers: Vec<_> = (0..30).map(|n| ask(&rule, &mut stormer, Toll::ONE, &at(millis(1_000 + n)))).collect();
+    assert!(answers[..20].iter().all(|answer| answer.verdict == Verdict::Admit));
+    assert_eq!((answers[20].reason, answers[20].level), (Reason::Ceiling, 1));
+    assert!(answers[21..].iter().all(|answer| answer.reason == Reason::InBackoff && answer.level == 1));
+    assert_eq!(ask(&rule, &mut fresh(&rule), Toll::ONE, &at(millis(1_030))).verdict, Verdict::Admit);
+}
+
+#[test]
+fn warmup_ends_on_time_and_the_limit_applies() {
+    let rule = reconnect();
+    let mut record = fresh(&rule);
+    for n in 0..6 {
+        assert_eq!(ask(&rule, &mut record, Toll::ONE, &at(millis(29_000 + n))).verdict, Verdict::Admit);
+    }
+    assert_eq!(ask(&rule, &mut record, Toll::ONE, &at(millis(30_000))).reason, Reason::OverLimit);
+}
+
+#[test]
+fn warmup_leaves_no_debt_behind() {
+    let rule =
+        Rule { warmup: Some(Span::from_secs(30)), ..rule(Limit::Rate(Rate::new(1, Span::from_secs(1), 5).unwrap())) };
+    let mut record = fresh(&rule);
+    for _ in 0..1_000 {
+        assert_eq!(ask(&rule, &mut record, Toll::ONE, &at(Moment::ZERO)).verdict, Verdict::Admit);
+    }
+    for _ in 0..5 {
+        assert_eq!(ask(&rule, &mut record, Toll::ONE, &at(millis(30_000))).verdict, Verdict::Admit);
+    }
+}
