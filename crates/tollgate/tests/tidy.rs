@@ -1,0 +1,146 @@
+//! What no compiler checks: that the pages tell the truth about the tree, and that the walls stand.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Every file of the project with one of these endings, as a path from the root and its text.
+fn files(endings: &[&str]) -> Vec<(String, String)> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !name.starts_with('.') && name != "target" && name != "corpus" && name != "artifacts" {
+                    walk(&path, found);
+                }
+            } else {
+                found.push(path);
+            }
+        }
+    }
+    let root = root();
+    let mut found = Vec::new();
+    walk(&root, &mut found);
+    found
+        .into_iter()
+        .filter(|path| endings.iter().any(|ending| path.to_string_lossy().ends_with(ending)))
+        .map(|path| {
+            let text = fs::read_to_string(&path).unwrap();
+            (path.strip_prefix(&root).unwrap().to_string_lossy().into_owned(), text)
+        })
+        .collect()
+}
+
+/// The pieces of `text` between `open` and `close`.
+fn between<'a>(text: &'a str, open: &str, close: &str) -> Vec<&'a str> {
+    text.split(open).skip(1).filter_map(|rest| rest.split_once(close)).map(|(inside, _)| inside).collect()
+}
+
+#[test]
+fn every_path_that_the_architecture_names_exists() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let prose = page.lines().filter(|line| !line.starts_with("```"));
+    let paths: Vec<_> = prose
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .filter(|word| word.contains('/') && !word.contains(' ') && !word.starts_with('/') && !word.contains("://"))
+        .collect();
+    assert!(paths.len() > 10, "ARCHITECTURE.md names too few paths to be a map");
+    let missing: Vec<_> = paths.into_iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:?}");
+}
+
+#[test]
+fn every_link_between_pages_leads_somewhere() {
+    for (page, text) in files(&[".md"]) {
+        let folder = root().join(&page).parent().unwrap().to_path_buf();
+        for target in between(&text, "](", ")") {
+            let file = target.split('#').next().unwrap();
+            if !file.is_empty() && !target.contains("://") && !target.starts_with("mailto:") {
+                assert!(folder.join(file).exists(), "{page} links to {target}, which does not exist");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_decision_is_found_from_the_architecture() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    for (decision, _) in files(&[".md"]).into_iter().filter(|(path, _)| path.starts_with("docs/decisions/")) {
+        assert!(page.contains(&decision), "ARCHITECTURE.md does not name {decision}");
+    }
+}
+
+#[test]
+fn no_file_holds_two_nouns() {
+    for (path, text) in files(&[".rs"]) {
+        let lines = text.lines().count();
+        assert!(lines <= 700, "{path} has {lines} lines: is there a second noun in it?");
+    }
+}
+
+#[test]
+fn nothing_is_left_half_done() {
+    // Spelled apart, so that this file does not find itself.
+    let marks =
+        [["#[ig", "nore"].concat(), ["tod", "o!("].concat(), ["unimple", "mented!("].concat(), ["db", "g!("].concat()];
+    for (path, text) in files(&[".rs"]) {
+        for mark in &marks {
+            assert!(!text.contains(mark), "{path} has {mark}");
+        }
+    }
+}
+
+#[test]
+fn the_core_has_no_dependency_and_nothing_of_the_outside_world() {
+    let manifest = fs::read_to_string(root().join("crates/tollgate-core/Cargo.toml")).unwrap();
+    assert!(!manifest.contains("\n[dependencies]"));
+    let library = fs::read_to_string(root().join("crates/tollgate-core/src/lib.rs")).unwrap();
+    assert!(library.contains("#![no_std]") && library.contains("#![forbid(unsafe_code)]"));
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let order = ["tollgate-core", "tollgate-wire", "tollgate-gatekeeper", "tollgate"];
+    for (place, name) in order.iter().enumerate() {
+        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let dependencies = manifest.split("[dev-dependencies]").next().unwrap();
+        for later in &order[place + 1..] {
+            assert!(!dependencies.contains(&format!("\n{later}.workspace")), "{name} depends on {later}");
+        }
+    }
+}
+
+#[test]
+fn roles_of_the_binary_never_import_each_other() {
+    let roles = ["gate", "master", "doors", "admin", "doctor", "replay", "demo"];
+    for (path, text) in files(&[".rs"]) {
+        let Some(inside) = path.strip_prefix("crates/tollgate/src/") else { continue };
+        let Some(role) =
+            roles.iter().find(|role| inside.starts_with(&format!("{role}/")) || inside == format!("{role}.rs"))
+        else {
+            continue;
+        };
+        for other in roles.iter().filter(|other| *other != role) {
+            assert!(
+                !text.contains(&format!("crate::{other}::")),
+                "{path} imports the role {other}: main assembles roles"
+            );
+        }
+    }
+}
+
+#[test]
+fn text_files_are_clean() {
+    for (path, text) in files(&[".rs", ".md", ".toml", ".lua"]) {
+        assert!(!text.contains('\r') && !text.contains('\t'), "{path} has tabs or carriage returns");
+        assert!(text.ends_with('\n') || text.is_empty(), "{path} does not end with a line end");
+        for (number, line) in text.lines().enumerate() {
+            assert!(!line.ends_with(' '), "{path}:{} ends with a space", number + 1);
+        }
+    }
+}
