@@ -1,0 +1,169 @@
+//! The crawler storm and the no-storm tax, against peers in the same run: see `bench/README.md`.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the person who started it")]
+
+mod child;
+mod peers;
+mod report;
+mod run;
+mod scenario;
+mod scrape;
+mod verdict;
+
+use clap::{Args, Parser, Subcommand};
+use peers::Peer;
+use report::Played;
+use run::Bench;
+use scenario::Scenario;
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    process::{Command, ExitCode},
+    time::Duration,
+};
+use tollgate_storm::{
+    cpu,
+    plan::{Phases, Plan},
+    site,
+};
+
+const PHASES: Phases =
+    Phases { calm: Duration::from_secs(20), storm: Duration::from_secs(60), recovery: Duration::from_secs(30) };
+const QUICK_PHASES: Phases =
+    Phases { calm: Duration::from_secs(8), storm: Duration::from_secs(12), recovery: Duration::from_secs(6) };
+
+/// Plays the crawler storm against every gate and prints one table.
+#[derive(Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Role>,
+    #[command(flatten)]
+    storm: StormArguments,
+}
+
+#[derive(Args)]
+struct StormArguments {
+    /// What to put in front of the site, by name.
+    #[arg(long, value_delimiter = ',', value_parser = Peer::of_name, default_values_t = peers::ALL.iter().copied())]
+    gates: Vec<Peer>,
+    /// Where the crawler sits.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Scenario::S1, Scenario::S2, Scenario::S3])]
+    scenarios: Vec<Scenario>,
+    /// How often each storm is played.
+    #[arg(long, default_value_t = 3)]
+    runs: u64,
+    /// Short phases, to see that everything works.
+    #[arg(long)]
+    quick: bool,
+    /// Where chance begins.
+    #[arg(long, default_value_t = 20_261_115)]
+    seed: u64,
+    /// Gives dear pages the same kind of path as cheap ones, so that no cost can be learned from a path.
+    #[arg(long)]
+    alike: bool,
+    /// The round trip that the crawler waits before each try, in milliseconds.
+    #[arg(long, default_value_t = 20)]
+    crawler_round_trip_ms: u64,
+    /// The core of the site, which has it alone.
+    #[arg(long, default_value_t = 1)]
+    site_core: usize,
+    /// The core of the gate and of everybody who knocks.
+    #[arg(long, default_value_t = 0)]
+    load_core: usize,
+    /// The Tollgate to test; built from this source if not given.
+    #[arg(long)]
+    tollgate: Option<PathBuf>,
+    /// Writes every figure of every run to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Serves the site under attack (the benchmark starts it by itself).
+    Site {
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long)]
+        core: usize,
+        #[arg(long)]
+        server_timing: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Some(Role::Site { listen, core, server_timing }) => serve_site(listen, core, server_timing),
+        None => play_storms(&arguments.storm),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench-storm: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve_site(listen: SocketAddr, core: usize, server_timing: bool) -> io::Result<()> {
+    cpu::pin(core)?;
+    site::serve(&TcpListener::bind(listen)?, site::Settings { server_timing, ..site::Settings::default() })
+}
+
+fn play_storms(arguments: &StormArguments) -> io::Result<()> {
+    if let Some(missing) = arguments.gates.iter().find_map(|gate| gate.missing()) {
+        return Err(io::Error::other(missing));
+    }
+    let tollgate = match &arguments.tollgate {
+        Some(path) => path.canonicalize()?,
+        None if arguments.gates.iter().any(|gate| gate.is_tollgate()) => build_tollgate()?,
+        None => PathBuf::new(),
+    };
+    // Before any thread or child is started: all of them inherit it, and the site then moves to its own.
+    cpu::pin(arguments.load_core)?;
+    let bench = Bench { site_core: arguments.site_core, tollgate };
+    let phases = if arguments.quick { QUICK_PHASES } else { PHASES };
+    let mut played = Vec::new();
+    let mut failures = 0;
+    for run in 0..arguments.runs {
+        for &scenario in &arguments.scenarios {
+            for &peer in &arguments.gates {
+                eprintln!("run {} of {}: {} against {}", run + 1, arguments.runs, scenario.name(), peer.name);
+                let plan = Plan {
+                    alike: arguments.alike,
+                    crawler_round_trip: Duration::from_millis(arguments.crawler_round_trip_ms),
+                    ..Plan::new(arguments.seed.wrapping_add(run), phases, scenario.origin())
+                };
+                match run::run(&bench, peer, plan) {
+                    Ok(outcome) => played.push(Played { scenario, peer, outcome }),
+                    // Hours of other gates' runs are not thrown away for one that did not start.
+                    Err(error) => {
+                        eprintln!("  not played: {error}");
+                        failures += 1;
+                    }
+                }
+            }
+        }
+    }
+    println!("{}", report::markdown(&played, phases));
+    if let Some(path) = &arguments.json {
+        std::fs::write(path, format!("{:#}\n", report::json(&played, phases)))?;
+    }
+    if failures > 0 { Err(io::Error::other(format!("{failures} storms were not played"))) } else { Ok(()) }
+}
+
+/// Builds the Tollgate of this source as it is released, and says where it is.
+fn build_tollgate() -> io::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo).args(["build", "--release", "-q", "-p", "tollgate"]).status()?;
+    if !status.success() {
+        return Err(io::Error::other("tollgate does not build"));
+    }
+    // Beside this program's own profile, wherever the target directory is.
+    let built = std::env::current_exe()?.with_file_name("../release/tollgate");
+    built.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("no tollgate at {}", built.display())))
+}

@@ -1,0 +1,104 @@
+//! One storm against one gate: site and gate started afresh, the plan played, the books read at the edges of the phases.
+
+use crate::{
+    child::{Child, ScratchDir, free_address},
+    peers::{Gate, Peer},
+    scrape,
+};
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+use tollgate_storm::{
+    counters::Reading,
+    plan::{Phases, Plan},
+    site, storm,
+    tally::{Crawled, Tally, View},
+};
+
+/// Where things run and what they are.
+pub(crate) struct Bench {
+    /// The core that is the site's alone.
+    pub(crate) site_core: usize,
+    /// The Tollgate under test.
+    pub(crate) tollgate: PathBuf,
+}
+
+/// What one storm showed.
+pub(crate) struct Outcome {
+    /// Every visit of people.
+    pub(crate) views: Vec<View>,
+    /// What the crawler got.
+    pub(crate) crawled: Crawled,
+    /// The site's books of the storm alone.
+    pub(crate) storm: Reading,
+    /// The site's books from the first request to the last, work left behind included.
+    pub(crate) total: Reading,
+    /// CPU time of the gate in the storm.
+    pub(crate) gate_cpu: Duration,
+    /// The sum of all tolls that the gate charged, where it tells.
+    pub(crate) tolls: Option<Duration>,
+}
+
+/// Plays `plan` against `peer`.
+pub(crate) fn run(bench: &Bench, peer: Peer, plan: Plan) -> io::Result<Outcome> {
+    let dir = ScratchDir::new()?;
+    let site_address = free_address()?;
+    let _site = start_site(bench.site_core, site_address, peer.wants_server_timing(), dir.path())?;
+    let gate = Arc::new(peer.start(site_address, dir.path(), &bench.tollgate)?);
+    let (listen, phases, start) = (gate.listen, plan.phases, Instant::now());
+    let watch = thread::spawn({
+        let gate = Arc::clone(&gate);
+        move || watch_the_storm(site_address, &gate, phases, start)
+    });
+    let tally = Arc::new(Tally::default());
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(storm::play(
+        Arc::new(plan),
+        listen,
+        start,
+        Arc::clone(&tally),
+    ));
+    let (storm, gate_cpu) = watch.join().map_err(|_| io::Error::other("the watch on the storm broke"))??;
+    let total = wait_until_idle(site_address)?;
+    let views = std::mem::take(&mut *tally.views());
+    Ok(Outcome { views, crawled: tally.crawled(), storm, total, gate_cpu, tolls: gate.admin.and_then(scrape::tolls) })
+}
+
+fn start_site(core: usize, listen: SocketAddr, server_timing: bool, dir: &Path) -> io::Result<Child> {
+    let program = std::env::current_exe()?;
+    let (core, listen_at) = (core.to_string(), listen.to_string());
+    let mut args = vec!["site", "--core", &core, "--listen", &listen_at];
+    if server_timing {
+        args.push("--server-timing");
+    }
+    Child::start(&program, args, dir, listen)
+}
+
+/// Reads the books when the crawler comes and when it leaves. In a thread of its own: a site in a storm may take its time to
+/// answer, and the load must not wait for it.
+fn watch_the_storm(site: SocketAddr, gate: &Gate, phases: Phases, start: Instant) -> io::Result<(Reading, Duration)> {
+    let gate_cpu = || gate.child.as_ref().map_or(Duration::ZERO, Child::cpu_time);
+    thread::sleep((start + phases.storm_at()).saturating_duration_since(Instant::now()));
+    let before = (site::read_counters(site)?, gate_cpu());
+    thread::sleep((start + phases.recovery_at()).saturating_duration_since(Instant::now()));
+    let after = (site::read_counters(site)?, gate_cpu());
+    Ok((after.0.since(&before.0), after.1.saturating_sub(before.1)))
+}
+
+/// The books once the site has worked off what was left behind.
+fn wait_until_idle(site: SocketAddr) -> io::Result<Reading> {
+    let begin = Instant::now();
+    let mut last = site::read_counters(site)?;
+    loop {
+        thread::sleep(Duration::from_millis(500));
+        let now = site::read_counters(site)?;
+        if now.cpu == last.cpu || begin.elapsed() > Duration::from_secs(60) {
+            return Ok(now);
+        }
+        last = now;
+    }
+}

@@ -1,0 +1,36 @@
+//! The storms that are played, by where the crawler sits.
+
+use tollgate_storm::crowd::Origin;
+
+/// A storm by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum Scenario {
+    /// The crawler has one address.
+    S1,
+    /// 64 addresses of one /24.
+    S2,
+    /// 64 addresses in 64 /24s of 64 /16s.
+    S3,
+    /// 64 addresses in 64 /24s of one /16.
+    S3Block,
+}
+
+impl Scenario {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::S1 => "S1",
+            Self::S2 => "S2",
+            Self::S3 => "S3",
+            Self::S3Block => "S3 one /16",
+        }
+    }
+
+    pub(crate) const fn origin(self) -> Origin {
+        match self {
+            Self::S1 => Origin::Address,
+            Self::S2 => Origin::Network,
+            Self::S3 => Origin::Everywhere,
+            Self::S3Block => Origin::Block,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The site's own books: requests and true CPU per crowd, as the thread clock measured them.
+//!
+//! They travel as lines of words (`human 12 240000000`), which is all that two programs of one build need.
+
+use crate::{cpu, crowd::Crowd};
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+/// The books while they are being written.
+pub(crate) struct Counters {
+    opened: Instant,
+    crowds: [Entry; 3],
+}
+
+#[derive(Default)]
+struct Entry {
+    requests: AtomicU64,
+    cpu_ns: AtomicU64,
+}
+
+/// The books at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Time since the site opened.
+    pub uptime: Duration,
+    /// CPU time of the whole site, what no crowd is charged with included.
+    pub process_cpu: Duration,
+    /// Requests begun, per crowd in the order of [`Crowd::ALL`].
+    pub requests: [u64; 3],
+    /// CPU time burnt, per crowd in the order of [`Crowd::ALL`], up to this moment, unfinished requests included.
+    pub cpu: [Duration; 3],
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self { opened: Instant::now(), crowds: Default::default() }
+    }
+
+    pub(crate) fn begin(&self, crowd: Crowd) {
+        self.crowds[crowd as usize].requests.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn spend(&self, crowd: Crowd, cpu: Duration) {
+        let cpu_ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
+        self.crowds[crowd as usize].cpu_ns.fetch_add(cpu_ns, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Reading {
+        Reading {
+            uptime: self.opened.elapsed(),
+            process_cpu: cpu::process_time(),
+            requests: Crowd::ALL.map(|crowd| self.crowds[crowd as usize].requests.load(Relaxed)),
+            cpu: Crowd::ALL.map(|crowd| Duration::from_nanos(self.crowds[crowd as usize].cpu_ns.load(Relaxed))),
+        }
+    }
+}
+
+impl Reading {
+    /// The CPU time burnt for `crowd`.
+    pub const fn cpu_of(&self, crowd: Crowd) -> Duration {
+        self.cpu[crowd as usize]
+    }
+
+    /// What was added since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let index = [0, 1, 2];
+        Self {
+            uptime: self.uptime.saturating_sub(earlier.uptime),
+            process_cpu: self.process_cpu.saturating_sub(earlier.process_cpu),
+            requests: index.map(|index| self.requests[index].saturating_sub(earlier.requests[index])),
+            cpu: index.map(|index| self.cpu[index].saturating_sub(earlier.cpu[index])),
+        }
+    }
+
+    pub(crate) fn to_text(self) -> String {
+        let mut text = format!("site {} {}\n", self.uptime.as_nanos(), self.process_cpu.as_nanos());
+        for crowd in Crowd::ALL {
+            let (requests, cpu) = (self.requests[crowd as usize], self.cpu[crowd as usize]);
+            writeln!(text, "{} {requests} {}", crowd.name(), cpu.as_nanos())
+                .expect("a string takes all that is written");
+        }
+        text
+    }
+
+    pub(crate) fn of_text(text: &str) -> Option<Self> {
+        let mut reading = Self::default();
+        let mut lines = text.lines();
+        let (uptime_ns, cpu_ns) = figures(lines.next()?, "site")?;
+        reading.uptime = Duration::from_nanos(uptime_ns);
+        reading.process_cpu = Duration::from_nanos(cpu_ns);
+        for crowd in Crowd::ALL {
+            let (requests, cpu_ns) = figures(lines.next()?, crowd.name())?;
+            reading.requests[crowd as usize] = requests;
+            reading.cpu[crowd as usize] = Duration::from_nanos(cpu_ns);
+        }
+        Some(reading)
+    }
+}
+
+fn figures(line: &str, name: &str) -> Option<(u64, u64)> {
+    let (first, second) = line.strip_prefix(name)?.trim().split_once(' ')?;
+    Some((first.parse().ok()?, second.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_survives_the_way_to_its_reader() {
+        let counters = Counters::new();
+        counters.begin(Crowd::Office);
+        counters.spend(Crowd::Crawler, Duration::from_millis(300));
+        let reading = counters.read();
+        assert_eq!(Reading::of_text(&reading.to_text()), Some(reading));
+        assert_eq!(reading.requests, [0, 1, 0]);
+        assert_eq!(reading.cpu_of(Crowd::Crawler), Duration::from_millis(300));
+    }
+
+    #[test]
+    fn nonsense_is_no_reading() {
+        for text in ["", "site 1\n", "site 1 2\nhuman 1 2\n", "site 1 2\nhuman 1 2\noffice 1 2\ncrawler 1 x\n"] {
+            assert_eq!(Reading::of_text(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_difference_of_readings_is_what_happened_between_them() {
+        let counters = Counters::new();
+        counters.spend(Crowd::Human, Duration::from_millis(20));
+        let before = counters.read();
+        counters.spend(Crowd::Human, Duration::from_millis(50));
+        assert_eq!(counters.read().since(&before).cpu_of(Crowd::Human), Duration::from_millis(50));
+    }
+}

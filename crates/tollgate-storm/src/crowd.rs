@@ -1,0 +1,120 @@
+//! Who comes to the site, and from which addresses.
+//!
+//! Every client has a loopback address of its own (127.x.y.z), bound before it connects, so whatever stands in between sees
+//! distinct clients without any header. The crowd itself travels in [`HEADER`], for the site's books only: nothing that
+//! decides about requests may read it.
+
+use std::net::Ipv4Addr;
+
+/// The request header in which a client tells the site its crowd.
+pub const HEADER: &str = "x-crowd";
+
+/// How many people browse, each from a network of their own.
+pub const HUMANS: u8 = 40;
+
+/// How many connections the crawler keeps busy.
+pub const CRAWLER_CONNECTIONS: u8 = 64;
+
+/// A group of clients whose experience is reported together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Crowd {
+    /// People, each behind an address of their own.
+    Human,
+    /// Thirty people behind one address.
+    Office,
+    /// The one who would take everything.
+    Crawler,
+}
+
+impl Crowd {
+    /// All of them, in the order in which they are reported.
+    pub const ALL: [Self; 3] = [Self::Human, Self::Office, Self::Crawler];
+
+    /// The crowd's name, as it stands in [`HEADER`].
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Human => "human",
+            Self::Office => "office",
+            Self::Crawler => "crawler",
+        }
+    }
+
+    /// The crowd of that name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|crowd| crowd.name() == name)
+    }
+}
+
+/// Where the crawler's connections come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// All from one address.
+    Address,
+    /// Each from an address of its own, all in one /24.
+    Network,
+    /// Each from a /24 of its own, all in one /16: a hosting provider.
+    Block,
+    /// Each from a /16 of its own: nothing in the addresses gives it away.
+    Everywhere,
+}
+
+impl Origin {
+    /// The address of the crawler's connection number `index`.
+    pub const fn address(self, index: u8) -> Ipv4Addr {
+        match self {
+            Self::Address => Ipv4Addr::new(127, 200, 1, 1),
+            Self::Network => Ipv4Addr::new(127, 200, 1, 1 + index),
+            Self::Block => Ipv4Addr::new(127, 200, 1 + index, 1),
+            Self::Everywhere => Ipv4Addr::new(127, 100 + index, 1, 1),
+        }
+    }
+}
+
+/// The one address of the whole office.
+pub const OFFICE: Ipv4Addr = Ipv4Addr::new(127, 90, 1, 1);
+
+/// The address of human number `index`, in a /24 (and /16) of its own.
+pub const fn human(index: u8) -> Ipv4Addr {
+    Ipv4Addr::new(127, 10 + index % HUMANS, 1, 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn crawlers(origin: Origin) -> Vec<[u8; 4]> {
+        (0..CRAWLER_CONNECTIONS).map(|index| origin.address(index).octets()).collect()
+    }
+
+    fn distinct(origin: Origin, octets: usize) -> usize {
+        crawlers(origin).iter().map(|address| address[..octets].to_vec()).collect::<HashSet<_>>().len()
+    }
+
+    #[test]
+    fn the_crawler_occupies_the_networks_that_its_origin_says() {
+        let networks = |origin| (distinct(origin, 4), distinct(origin, 3), distinct(origin, 2));
+        assert_eq!(networks(Origin::Address), (1, 1, 1));
+        assert_eq!(networks(Origin::Network), (64, 1, 1));
+        assert_eq!(networks(Origin::Block), (64, 64, 1));
+        assert_eq!(networks(Origin::Everywhere), (64, 64, 64));
+    }
+
+    #[test]
+    fn no_crowd_shares_a_block_with_another() {
+        let blocks = |addresses: Vec<[u8; 4]>| addresses.iter().map(|address| address[1]).collect::<HashSet<u8>>();
+        let people = blocks((0..HUMANS).map(|index| human(index).octets()).chain([OFFICE.octets()]).collect());
+        assert_eq!(people.len(), usize::from(HUMANS) + 1);
+        for origin in [Origin::Address, Origin::Network, Origin::Block, Origin::Everywhere] {
+            assert!(people.is_disjoint(&blocks(crawlers(origin))));
+        }
+    }
+
+    #[test]
+    fn a_crowd_is_found_by_its_name() {
+        for crowd in Crowd::ALL {
+            assert_eq!(Crowd::of_name(crowd.name()), Some(crowd));
+        }
+        assert_eq!(Crowd::of_name("nobody"), None);
+    }
+}

@@ -1,0 +1,255 @@
+//! The site: HTTP/1.1 on loopback, a few workers, first come first served, every page paid for in CPU time.
+//!
+//! It is as plain as an overloaded site is: a request that has begun is finished although its client has left, because most
+//! servers notice too late. So a storm leaves work behind that nobody waits for, and a benchmark sees it.
+//!
+//! A connection is a thread that burns its own requests behind the [`Turnstile`]. That is the simplest server with exact
+//! CPU accounting; its few hundred threads are asleep nearly always.
+
+use crate::{
+    counters::{Counters, Reading},
+    cpu,
+    crowd::{self, Crowd},
+    page::Kind,
+    turnstile::Turnstile,
+};
+use std::{
+    fmt::Write as _,
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+const CONNECTIONS_MAX: usize = 4096;
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+const HEADERS_MAX: usize = 64;
+const THREAD_STACK_BYTES: usize = 128 * 1024;
+const IDLE_MAX: Duration = Duration::from_secs(75);
+const COUNTERS_PATH: &str = "/-/counters";
+
+/// How the site is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Requests at work at once; the rest queue.
+    pub workers: usize,
+    /// Whether answers tell their CPU time in `Server-Timing`.
+    pub server_timing: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { workers: 16, server_timing: false }
+    }
+}
+
+struct Site {
+    settings: Settings,
+    turnstile: Turnstile,
+    counters: Counters,
+    connections: AtomicUsize,
+}
+
+/// Serves until the process ends. Stays on the core that the calling thread is pinned to.
+pub fn serve(listener: &TcpListener, settings: Settings) -> ! {
+    let site = Arc::new(Site {
+        settings,
+        turnstile: Turnstile::new(settings.workers),
+        counters: Counters::new(),
+        connections: AtomicUsize::new(0),
+    });
+    loop {
+        let (stream, _) = match listener.accept() {
+            Ok(accepted) => accepted,
+            // Out of descriptors, or the client left between knock and answer: neither ends a site.
+            Err(_) => {
+                thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+        };
+        if site.connections.fetch_add(1, Relaxed) >= CONNECTIONS_MAX {
+            site.connections.fetch_sub(1, Relaxed);
+            continue;
+        }
+        let server = Arc::clone(&site);
+        let thread = thread::Builder::new().stack_size(THREAD_STACK_BYTES).spawn(move || {
+            // A client that left or sent nonsense ends its connection and nothing else.
+            let _ = server.converse(stream);
+            server.connections.fetch_sub(1, Relaxed);
+        });
+        if thread.is_err() {
+            site.connections.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// Asks the site at `address` for its books.
+pub fn read_counters(address: SocketAddr) -> io::Result<Reading> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET {COUNTERS_PATH} HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.take(HEAD_BYTES_MAX as u64).read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    Reading::of_text(body)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the site's books are not readable"))
+}
+
+/// What a request asks for, as far as the site cares.
+struct Request {
+    path: String,
+    crowd: Crowd,
+    close: bool,
+}
+
+impl Site {
+    fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(IDLE_MAX))?;
+        let mut buffer = Vec::with_capacity(1024);
+        while let Some(request) = read_request(&mut stream, &mut buffer)? {
+            let answer = self.answer(&request);
+            stream.write_all(answer.as_bytes())?;
+            if request.close {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, request: &Request) -> String {
+        if request.path == COUNTERS_PATH {
+            return answer(200, &self.counters.read().to_text(), None);
+        }
+        let Some(kind) = Kind::of_path(&request.path) else {
+            return answer(404, "no such page\n", None);
+        };
+        let start = cpu::thread_time();
+        let _pass = self.turnstile.enter();
+        self.counters.begin(request.crowd);
+        self.burn(request.crowd, start + kind.cost());
+        let cpu = self.settings.server_timing.then(|| cpu::thread_time() - start);
+        answer(200, &"x".repeat(kind.body_bytes()), cpu)
+    }
+
+    /// Burns until this thread has used `until`. Books it as it goes, because a reading may fall into the middle of a page.
+    fn burn(&self, crowd: Crowd, until: Duration) {
+        let mut used = cpu::thread_time();
+        while used < until {
+            cpu::work();
+            let now = cpu::thread_time();
+            self.counters.spend(crowd, now - used);
+            used = now;
+        }
+    }
+}
+
+fn answer(status: u16, body: &str, cpu: Option<Duration>) -> String {
+    let mut answer = format!("HTTP/1.1 {status} -\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n", body.len());
+    if let Some(cpu) = cpu {
+        let dur_ms = cpu.as_secs_f64() * 1e3;
+        write!(answer, "Server-Timing: cpu;dur={dur_ms:.3}\r\n").expect("a string takes all that is written");
+    }
+    answer.push_str("\r\n");
+    answer.push_str(body);
+    answer
+}
+
+/// The next request off the connection, or nothing when the client is done.
+fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
+    let mut chunk = [0; 2048];
+    loop {
+        if let Some((request, used)) = parse(buffer)? {
+            buffer.drain(..used);
+            return Ok(Some(request));
+        }
+        if buffer.len() > HEAD_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let count = stream.read(&mut chunk)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        buffer.extend_from_slice(&chunk[..count]);
+    }
+}
+
+fn parse(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut head = httparse::Request::new(&mut headers);
+    let status = head.parse(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let httparse::Status::Complete(used) = status else { return Ok(None) };
+    let value = |name: &str| {
+        let header = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(header.value).ok()
+    };
+    let crowd = value(crowd::HEADER).and_then(Crowd::of_name).unwrap_or(Crowd::Human);
+    let close = value("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+    let path = head.path.unwrap_or_default().to_owned();
+    Ok(Some((Request { path, crowd, close }, used)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(settings: Settings) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || serve(&listener, settings));
+        address
+    }
+
+    fn ask(stream: &mut TcpStream, path: &str, crowd: Crowd) {
+        let name = crowd.name();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: site\r\nX-Crowd: {name}\r\nConnection: close\r\n\r\n").unwrap();
+    }
+
+    #[test]
+    fn a_page_burns_its_cost_and_says_so() {
+        let address = open(Settings { server_timing: true, ..Settings::default() });
+        let mut stream = TcpStream::connect(address).unwrap();
+        ask(&mut stream, "/article/1", Crowd::Office);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (_, rest) = answer.split_once("Server-Timing: cpu;dur=").unwrap();
+        let dur_ms: f64 = rest.split_once('\r').unwrap().0.parse().unwrap();
+        assert!((20.0..22.0).contains(&dur_ms), "{dur_ms}");
+        let reading = read_counters(address).unwrap();
+        assert_eq!(reading.requests, [0, 1, 0]);
+        let booked = reading.cpu_of(Crowd::Office).as_secs_f64() * 1e3;
+        assert!((19.9..22.0).contains(&booked), "{booked}");
+        assert!(reading.process_cpu >= reading.cpu_of(Crowd::Office));
+    }
+
+    #[test]
+    fn work_goes_on_when_the_client_has_left() {
+        let address = open(Settings { workers: 1, ..Settings::default() });
+        for _ in 0..3 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            ask(&mut stream, "/article/1", Crowd::Crawler);
+        }
+        let cost = Kind::Article.cost() * 3;
+        for _ in 0..2000 {
+            if read_counters(address).unwrap().cpu_of(Crowd::Crawler) + Duration::from_millis(1) >= cost {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the site forgot the work of clients that left");
+    }
+
+    #[test]
+    fn requests_sent_together_are_answered_in_turn() {
+        let address = open(Settings::default());
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET /assets/1.css HTTP/1.1\r\n\r\nGET /nowhere HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("HTTP/1.1 404 "), "{answer}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Walks a plan over real sockets.
+//!
+//! One thread carries it: run [`play`] on a current-thread runtime, pinned away from the site's core, so that the load
+//! generator takes nothing from what it measures.
+
+use crate::{
+    client::Client,
+    crowd::{CRAWLER_CONNECTIONS, Crowd},
+    page::Kind,
+    plan::{Plan, Visit},
+    tally::{Failure, PATIENCE, Tally, View},
+};
+use std::{net::SocketAddr, sync::Arc};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until, timeout_at},
+};
+
+/// What a page pulls in: one more request on the page's connection and this many on new ones, as browsers do.
+const ASSETS_ON_NEW_CONNECTIONS: u64 = 3;
+
+/// Lets everything happen that `plan` says, against whatever listens at `target`, and writes it into `tally`.
+/// Ends when the last visitor has an answer or no patience left.
+pub async fn play(plan: Arc<Plan>, target: SocketAddr, start: std::time::Instant, tally: Arc<Tally>) {
+    let start = Instant::from_std(start);
+    let mut clients = JoinSet::new();
+    for index in 0..CRAWLER_CONNECTIONS {
+        clients.spawn(crawl(Arc::clone(&plan), index, target, start, Arc::clone(&tally)));
+    }
+    for &visit in &plan.visits {
+        sleep_until(start + visit.at).await;
+        let (tally, alike) = (Arc::clone(&tally), plan.alike);
+        clients.spawn(async move {
+            let view = look(visit, alike, target, start).await;
+            tally.views().push(view);
+        });
+        // Finished clients are let go as we walk, so that only those still waiting take memory.
+        while clients.try_join_next().is_some() {}
+    }
+    while clients.join_next().await.is_some() {}
+}
+
+/// One person's look at a page: the page, then everything on it at once.
+async fn look(visit: Visit, alike: bool, target: SocketAddr, start: Instant) -> View {
+    let due = start + visit.at;
+    let mut client = Client::new(visit.crowd, visit.source, target);
+    let path = visit.kind.path(visit.id, alike);
+    let page = patiently(due + PATIENCE, client.ask(&path)).await.map(|()| due.elapsed());
+    let whole = match page {
+        Ok(_) => load_assets(visit, client, target).await.map(|()| due.elapsed()),
+        Err(failure) => Err(failure),
+    };
+    View { at: visit.at, crowd: visit.crowd, kind: visit.kind, page, whole }
+}
+
+async fn load_assets(visit: Visit, mut client: Client, target: SocketAddr) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    let path = move |number| Kind::Asset.path(visit.id % 100 * 4 + number, false);
+    let mut others = JoinSet::new();
+    for number in 1..=ASSETS_ON_NEW_CONNECTIONS {
+        let mut other = Client::new(visit.crowd, visit.source, target);
+        others.spawn(async move { patiently(deadline, other.ask(&path(number))).await });
+    }
+    let mut outcome = patiently(deadline, client.ask(&path(0))).await;
+    while let Some(other) = others.join_next().await {
+        outcome = outcome.and(other.unwrap_or(Err(Failure::Broken)));
+    }
+    outcome
+}
+
+async fn patiently(deadline: Instant, asking: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    timeout_at(deadline, asking).await.unwrap_or(Err(Failure::Late))
+}
+
+/// One of the crawler's connections: asks, takes what comes, asks again; heeds nothing.
+async fn crawl(plan: Arc<Plan>, index: u8, target: SocketAddr, start: Instant, tally: Arc<Tally>) {
+    let mut client = Client::new(Crowd::Crawler, plan.origin.address(index), target);
+    let first_id = u64::from(index) * 10_000;
+    sleep_until(start + plan.phases.storm_at()).await;
+    let crawling = async {
+        for id in first_id.. {
+            sleep(plan.crawler_round_trip).await;
+            tally.crawl(client.ask(&Kind::Archive.path(id, plan.alike)).await);
+        }
+    };
+    // Whatever it waits for when the storm ends, it walks away from.
+    let _ = timeout_at(start + plan.phases.recovery_at(), crawling).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        crowd::Origin,
+        plan::Phases,
+        site::{self, Settings},
+    };
+    use std::{net::TcpListener, time::Duration};
+
+    #[tokio::test]
+    async fn every_planned_visit_is_seen_and_the_crawler_comes_only_in_the_storm() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || site::serve(&listener, Settings::default()));
+        let phases = Phases {
+            calm: Duration::from_millis(900),
+            storm: Duration::from_millis(60),
+            recovery: Duration::from_millis(1),
+        };
+        let plan = Arc::new(Plan::new(1, phases, Origin::Network));
+        let tally = Arc::new(Tally::default());
+        let start = std::time::Instant::now();
+        let playing = tokio::spawn(play(Arc::clone(&plan), address, start, Arc::clone(&tally)));
+        sleep_until(Instant::from_std(start) + Duration::from_millis(850)).await;
+        assert_eq!(site::read_counters(address).unwrap().requests[Crowd::Crawler as usize], 0);
+        playing.await.unwrap();
+        assert!(site::read_counters(address).unwrap().requests[Crowd::Crawler as usize] > 0);
+        assert_eq!(tally.views().len(), plan.visits.len());
+        let first = tally.views()[0];
+        assert!(first.whole.unwrap() > first.page.unwrap() && first.page.unwrap() >= first.kind.cost());
+    }
+}
