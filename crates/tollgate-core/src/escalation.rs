@@ -83,6 +83,16 @@ impl Escalation {
         record.set_word(at + 1, u64::from(penalty.level));
     }
 
+    /// The later block stays, with the higher of the levels that are left when it begins to heal.
+    pub(crate) fn absorb(&self, into: &mut impl Record, from: &impl Record, at: usize) {
+        let block = |record: &dyn Record| (Moment::from_nanos(record.word(at)), record.word(at + 1));
+        let (ours, theirs) = (block(into), block(from));
+        let (later, earlier) = if ours >= theirs { (ours, theirs) } else { (theirs, ours) };
+        let healed = later.0.since(earlier.0).as_nanos() / self.release.as_nanos();
+        into.set_word(at, later.0.as_nanos());
+        into.set_word(at + 1, later.1.max(earlier.1.saturating_sub(healed)));
+    }
+
     pub(crate) fn clear_at(&self, record: &impl Record, at: usize) -> Moment {
         self.blocked_until(record, at) + self.release.times(record.word(at + 1))
     }

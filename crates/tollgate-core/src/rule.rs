@@ -146,10 +146,20 @@ impl Rule {
     /// The request goes on: takes the toll, and says whether there was one to take.
     #[inline]
     pub fn charge(&self, record: &mut impl Record, toll: Toll, check: &Check, now: Moment) -> bool {
-        if check.charges {
+        if check.charges && !self.limit.is_free(toll) {
             self.limit.charge(record, toll, now);
         }
         check.charges
+    }
+
+    /// Whether carrying `check` out changes the record, given what all rules together say.
+    #[inline]
+    pub(crate) fn changes(&self, check: &Check, toll: Toll, refused: bool) -> bool {
+        if check.is_refusal() {
+            check.penalty.is_some()
+        } else {
+            !refused && check.charges && !self.limit.is_free(toll)
+        }
     }
 
     /// This rule turns the request away: raises its level, if this was a violation.
@@ -178,6 +188,15 @@ impl Rule {
             info: Some(LimitInfo { reset, ..info }),
             level: check.level,
             band: situation.band,
+        }
+    }
+
+    /// Worsens `into` until it leaves no more, now or at any later moment, than `from` does. So one record can stand for many that a
+    /// table had no room for, and none of those keys gains by it.
+    pub fn absorb(&self, into: &mut impl Record, from: &impl Record) {
+        self.limit.absorb(into, from);
+        if let Some(escalation) = &self.escalation {
+            escalation.absorb(into, from, self.limit.words());
         }
     }
 

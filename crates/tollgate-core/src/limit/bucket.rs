@@ -104,6 +104,20 @@ impl Bucket {
         }
     }
 
+    /// A bucket that is empty later may still hold less, by the missing part of its last drip, but never by a whole drip.
+    pub(super) fn absorb(&self, into: &mut impl Record, from: &impl Record) {
+        let (ours, theirs) = (self.clear_at(into), self.clear_at(from));
+        let missing = if theirs >= ours + self.every {
+            from.aux()
+        } else if ours >= theirs + self.every {
+            into.aux()
+        } else {
+            into.aux().min(from.aux())
+        };
+        into.set_word(0, ours.max(theirs).as_nanos());
+        into.set_aux(missing);
+    }
+
     #[inline]
     pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
         Moment::from_nanos(record.word(0))

@@ -39,6 +39,10 @@ impl InFlight {
         LimitInfo { remaining, reset: Span::ZERO, clear: Span::ZERO }
     }
 
+    pub(super) fn absorb(into: &mut impl Record, from: &impl Record) {
+        into.set_aux(into.aux().max(from.aux()));
+    }
+
     /// A key with requests at work has no moment at which it is clear by itself.
     pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
         if record.aux() == 0 { Moment::ZERO } else { Moment::MAX }

@@ -152,6 +152,25 @@ impl Limit {
         }
     }
 
+    /// Whether `toll` is nothing to this limit, so that charging it changes nothing.
+    #[inline]
+    pub fn is_free(&self, toll: Toll) -> bool {
+        match self {
+            Self::Budget(_) => toll.cpu.is_zero(),
+            Self::Rate(_) | Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => toll.count == 0,
+        }
+    }
+
+    /// Worsens `into` until it leaves no more, now or at any later moment, than `from` does.
+    pub fn absorb(&self, into: &mut impl Record, from: &impl Record) {
+        match self {
+            Self::Budget(_) | Self::Rate(_) => pace::Ahead::absorb(into, from),
+            Self::Bucket(bucket) => bucket.absorb(into, from),
+            Self::Window(window) => window.absorb(into, from),
+            Self::InFlight(_) => InFlight::absorb(into, from),
+        }
+    }
+
     /// What to tell the caller.
     #[inline]
     pub fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {

@@ -42,6 +42,11 @@ impl Ahead {
         Self { nanos: moment.as_nanos(), fraction: 0 }
     }
 
+    /// Makes `into` the later of the two: the one that leaves less.
+    pub(super) fn absorb(into: &mut impl Record, from: &impl Record) {
+        Self::read(into).max(Self::read(from)).write(into);
+    }
+
     /// The first whole moment that is not before this.
     #[inline]
     pub(super) fn ceil(self) -> Moment {

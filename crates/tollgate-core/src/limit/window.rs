@@ -131,6 +131,23 @@ impl Window {
         }
     }
 
+    /// From the newest backwards, the later moment of each pair: any window then holds as many as it did in either log.
+    pub(super) fn absorb(&self, into: &mut impl Record, from: &impl Record) {
+        let log = self.log_length();
+        let (ours, theirs) = (Ring::read(into), Ring::read(from));
+        let length = ours.length.max(theirs.length);
+        let merged = Ring { oldest: (ours.oldest + ours.length + log - length) % log, length };
+        for age in 1..=length {
+            let nth_newest = |record: &dyn Record, ring: Ring| {
+                let index = ring.length.checked_sub(age)?;
+                Some(record.word((ring.oldest + index) % log))
+            };
+            let later = nth_newest(into, ours).max(nth_newest(from, theirs)).unwrap_or_default();
+            into.set_word((merged.oldest + length - age) % log, later);
+        }
+        merged.write(into);
+    }
+
     pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
         let ring = Ring::read(record);
         ring.length.checked_sub(1).map_or(Moment::ZERO, |last| self.hit(record, ring, last) + self.per)
