@@ -78,6 +78,11 @@ impl Child {
     pub(crate) fn cpu_time(&self) -> Duration {
         self.family().into_iter().filter_map(cpu_time_of).sum()
     }
+
+    /// Memory that would come free if it ended (proportional set size), in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.family().into_iter().filter_map(memory_bytes_of).sum()
+    }
 }
 
 impl Drop for Child {
@@ -103,6 +108,12 @@ fn cpu_time_of(pid: u32) -> Option<Duration> {
         fs::read_to_string(thread.path().join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()
     };
     Some(Duration::from_nanos(threads.filter_map(|thread| nanos(thread.ok()?)).sum()))
+}
+
+fn memory_bytes_of(pid: u32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
 /// A directory for one run, removed with everything in it when the run is over.
@@ -162,7 +173,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_used_time() {
-        assert!(cpu_time_of(std::process::id()).unwrap() > Duration::ZERO);
+    fn a_process_has_used_time_and_memory() {
+        let pid = std::process::id();
+        assert!(cpu_time_of(pid).unwrap() > Duration::ZERO);
+        assert!(memory_bytes_of(pid).unwrap() > 100_000);
     }
 }

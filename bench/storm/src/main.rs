@@ -9,7 +9,9 @@ mod report;
 mod run;
 mod scenario;
 mod scrape;
+mod tax;
 mod verdict;
+mod wrk;
 
 use clap::{Args, Parser, Subcommand};
 use peers::Peer;
@@ -19,7 +21,7 @@ use scenario::Scenario;
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
     time::Duration,
 };
@@ -83,6 +85,8 @@ struct StormArguments {
 
 #[derive(Subcommand)]
 enum Role {
+    /// Measures what a gate costs when there is no storm.
+    Tax(tax::TaxArguments),
     /// Serves the site under attack (the benchmark starts it by itself).
     Site {
         #[arg(long)]
@@ -98,6 +102,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match arguments.command {
         Some(Role::Site { listen, core, server_timing }) => serve_site(listen, core, server_timing),
+        Some(Role::Tax(arguments)) => tax::levy(&arguments),
         None => play_storms(&arguments.storm),
     };
     match done {
@@ -118,10 +123,9 @@ fn play_storms(arguments: &StormArguments) -> io::Result<()> {
     if let Some(missing) = arguments.gates.iter().find_map(|gate| gate.missing()) {
         return Err(io::Error::other(missing));
     }
-    let tollgate = match &arguments.tollgate {
-        Some(path) => path.canonicalize()?,
-        None if arguments.gates.iter().any(|gate| gate.is_tollgate()) => build_tollgate()?,
-        None => PathBuf::new(),
+    let tollgate = match arguments.gates.iter().any(|gate| gate.is_tollgate()) {
+        true => find_tollgate(arguments.tollgate.as_deref())?,
+        false => PathBuf::new(),
     };
     // Before any thread or child is started: all of them inherit it, and the site then moves to its own.
     cpu::pin(arguments.load_core)?;
@@ -156,8 +160,11 @@ fn play_storms(arguments: &StormArguments) -> io::Result<()> {
     if failures > 0 { Err(io::Error::other(format!("{failures} storms were not played"))) } else { Ok(()) }
 }
 
-/// Builds the Tollgate of this source as it is released, and says where it is.
-fn build_tollgate() -> io::Result<PathBuf> {
+/// The Tollgate that was named, or else the one of this source, built as it is released.
+fn find_tollgate(named: Option<&Path>) -> io::Result<PathBuf> {
+    if let Some(path) = named {
+        return path.canonicalize();
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo).args(["build", "--release", "-q", "-p", "tollgate"]).status()?;
     if !status.success() {

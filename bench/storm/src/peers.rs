@@ -3,6 +3,7 @@
 
 use crate::child::{Child, find_program, free_address};
 use std::{
+    ffi::OsString,
     fmt, fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -22,7 +23,7 @@ enum Kind {
     Nginx { zones: &'static str, limits: &'static str },
     HaProxy { tables: &'static str, limits: &'static str, server: &'static str },
     Envoy { filters: &'static str },
-    Tollgate { server_timing: bool },
+    Tollgate { server_timing: bool, rules: &'static str },
 }
 
 const fn nginx(name: &'static str, zones: &'static str, limits: &'static str) -> Peer {
@@ -72,9 +73,26 @@ pub(crate) const ALL: &[Peer] = &[
     ),
     Peer { name: "envoy-adaptive", kind: Kind::Envoy { filters: include_str!("../peers/envoy-adaptive.yaml") } },
     Peer { name: "envoy-tuned", kind: Kind::Envoy { filters: include_str!("../peers/envoy-tuned.yaml") } },
-    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false } },
-    Peer { name: "tollgate-timing", kind: Kind::Tollgate { server_timing: true } },
+    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, rules: "" } },
+    Peer { name: "tollgate-timing", kind: Kind::Tollgate { server_timing: true, rules: "" } },
 ];
+
+/// Those that forward everything: what a gate costs when there is no storm.
+pub(crate) const FORWARDING: [&str; 3] = ["nginx", "haproxy", "tollgate"];
+
+/// The same three, refusing all but the first request of an address: what a refusal costs.
+pub(crate) const REFUSING: [Peer; 3] = [
+    nginx("nginx", "limit_req_zone $binary_remote_addr zone=reqs:10m rate=1r/m;", "limit_req zone=reqs;"),
+    haproxy("haproxy", ADDRESS_TABLE, "http-request deny deny_status 429 if { sc0_http_req_rate gt 1 }", ""),
+    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, rules: REFUSE_ALL } },
+];
+
+const REFUSE_ALL: &str = r#"[[rule]]
+name = "refuse"
+class = "ip/32"
+rate = { rate = "1/min", burst = 1 }
+hold = "0s"
+"#;
 
 const ADDRESS_CONNECTIONS: &str = "limit_conn_zone $binary_remote_addr zone=connections:10m;";
 const NETWORK_CONNECTIONS: &str = "map $remote_addr $network { ~^(?<net>[0-9]+[.][0-9]+[.][0-9]+) $net; default -; }
@@ -111,7 +129,7 @@ impl Peer {
 
     /// Whether the site tells this peer what its pages cost.
     pub(crate) const fn wants_server_timing(self) -> bool {
-        matches!(self.kind, Kind::Tollgate { server_timing: true })
+        matches!(self.kind, Kind::Tollgate { server_timing: true, .. })
     }
 
     /// Whether this is Tollgate, which has to be built first.
@@ -138,7 +156,7 @@ impl Peer {
             Kind::Nginx { zones, limits } => start_nginx(site, listen, dir, zones, limits),
             Kind::HaProxy { tables, limits, server } => start_haproxy(site, listen, dir, [tables, limits, server]),
             Kind::Envoy { filters } => start_envoy(site, listen, dir, filters),
-            Kind::Tollgate { .. } => return start_tollgate(site, listen, dir, tollgate),
+            Kind::Tollgate { rules, .. } => return start_tollgate(site, listen, dir, tollgate, rules),
         }?;
         Ok(Gate { listen, child: Some(child), admin: None })
     }
@@ -183,13 +201,32 @@ fn start_envoy(site: SocketAddr, listen: SocketAddr, dir: &Path, filters: &str) 
     Child::start(&envoy, args.iter().map(AsRef::as_ref).chain([config.as_os_str()]), dir, listen)
 }
 
-/// Tollgate as anybody would first start it: a backend and nothing else said.
-fn start_tollgate(site: SocketAddr, listen: SocketAddr, dir: &Path, tollgate: &Path) -> io::Result<Gate> {
+/// Tollgate as anybody would first start it: a backend and nothing else said, unless there are `rules`.
+fn start_tollgate(site: SocketAddr, listen: SocketAddr, dir: &Path, tollgate: &Path, rules: &str) -> io::Result<Gate> {
     let admin = free_address()?;
-    let (backend, listen_at, admin_at) = (format!("http://{site}"), listen.to_string(), admin.to_string());
-    let args = ["gate", "--backend", &backend, "--listen", &listen_at, "--admin", &admin_at];
+    let mut args: Vec<OsString> = ["gate", "--backend"].map(Into::into).to_vec();
+    args.push(format!("http://{site}").into());
+    args.extend(["--listen".into(), listen.to_string().into(), "--admin".into(), admin.to_string().into()]);
+    if !rules.is_empty() {
+        let config = dir.join("tollgate.toml");
+        fs::write(&config, rules)?;
+        args.extend(["--config".into(), config.into()]);
+    }
     let child = Child::start(tollgate, args, dir, listen)?;
     Ok(Gate { listen, child: Some(child), admin: Some(admin) })
+}
+
+/// Starts the backend of the tax: nginx with one small file.
+pub(crate) fn start_backend(dir: &Path) -> io::Result<(SocketAddr, Child)> {
+    let listen = free_address()?;
+    let config = dir.join("backend.conf");
+    fs::create_dir(dir.join("www"))?;
+    fs::write(dir.join("www/index.html"), "x".repeat(1024))?;
+    let text = include_str!("../peers/backend.conf")
+        .replace("{dir}", &dir.to_string_lossy())
+        .replace("{listen}", &listen.to_string());
+    fs::write(&config, text)?;
+    Ok((listen, Child::start(&program("nginx")?, ["-c".as_ref(), config.as_os_str()], dir, listen)?))
 }
 
 fn program(name: &str) -> io::Result<PathBuf> {

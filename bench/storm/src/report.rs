@@ -155,7 +155,7 @@ fn millis(span: Duration) -> f64 {
 
 /// The middle value; of an even number the lower of the two, so that it is always one that was measured.
 /// Values that are missing (NaN) sort last.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }

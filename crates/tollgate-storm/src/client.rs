@@ -19,7 +19,7 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 
 /// One client: who it is, where it asks, and the connection that it keeps while the server lets it.
-pub(crate) struct Client {
+pub struct Client {
     crowd: Crowd,
     source: Ipv4Addr,
     target: SocketAddr,
@@ -27,12 +27,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) const fn new(crowd: Crowd, source: Ipv4Addr, target: SocketAddr) -> Self {
+    /// A client that has not connected yet.
+    pub const fn new(crowd: Crowd, source: Ipv4Addr, target: SocketAddr) -> Self {
         Self { crowd, source, target, connection: None }
     }
 
     /// Asks for `path`; anything but the page is a failure.
-    pub(crate) async fn ask(&mut self, path: &str) -> Result<(), Failure> {
+    pub async fn ask(&mut self, path: &str) -> Result<(), Failure> {
         let answer = self.exchange(path).await.map_err(|_| Failure::Broken)?;
         match answer.status {
             200 => Ok(()),

@@ -11,7 +11,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
-mod client;
+pub mod client;
 pub mod counters;
 pub mod cpu;
 pub mod crowd;
