@@ -1,3 +1,16 @@
 //! Tollgate keeps a service usable when some of its clients would take all of it.
 
-fn main() {}
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod check;
+mod cli;
+#[allow(dead_code, unused_imports, reason = "not every role that reads them is there yet")]
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    cli::Cli::parse().run()
+}

@@ -1,0 +1,39 @@
+//! The commands and their arguments.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::check;
+
+/// The exit code for wrong arguments or a wrong configuration.
+pub(crate) const WRONG: u8 = 2;
+
+/// Keeps a service usable when some of its clients would take all of it.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Look for faults in a configuration file
+    ///
+    /// Prints every fault as file:line:column: message. Exits 0 if there is none, 2 if there are some.
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+}
+
+impl Cli {
+    /// Runs the command that the arguments name.
+    pub(crate) fn run(self) -> ExitCode {
+        match self.command {
+            Command::Check { file } => check::run(&file),
+        }
+    }
+}

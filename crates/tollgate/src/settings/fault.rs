@@ -1,0 +1,190 @@
+//! What is wrong with a file: where, and what to write instead.
+//!
+//! A person who has made five mistakes wants to hear of five, not of one five times. So reading goes on after a fault, and the faults are
+//! sorted and shown together. What the parser made of a line that is not TOML is a guess: nothing more is said about such a line.
+
+use std::fmt;
+use std::ops::Range;
+
+/// More faults than this are only counted: a file of another kind has one on every line.
+const SHOWN_MAX: usize = 100;
+/// How many characters of a line are shown.
+const SNIPPET_MAX: usize = 100;
+
+/// One thing that is wrong, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The line, from 1.
+    pub(crate) line: usize,
+    /// The character within the line, from 1.
+    pub(crate) column: usize,
+    /// What is wrong and what to write instead.
+    pub(crate) message: String,
+    snippet: Option<Snippet>,
+}
+
+/// The part of the file that a fault is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Snippet {
+    line: String,
+    /// How many characters of `line` come before the fault.
+    before: usize,
+    /// How many characters the fault is about.
+    length: usize,
+}
+
+/// Everything that is wrong with a file, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Faults {
+    file: String,
+    faults: Vec<Fault>,
+    /// How many more there are that are not shown.
+    more: usize,
+}
+
+impl Faults {
+    /// A file that cannot be read at all. It has one fault, at its beginning, so that every fault has the same form.
+    pub(crate) fn unreadable(file: impl Into<String>, message: impl Into<String>) -> Self {
+        let fault = Fault { line: 1, column: 1, message: message.into(), snippet: None };
+        Self { file: file.into(), faults: vec![fault], more: 0 }
+    }
+
+    /// Each fault, in the order of the file.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fault> {
+        self.faults.iter()
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for fault in &self.faults {
+            writeln!(formatter, "{}:{}:{}: {}", self.file, fault.line, fault.column, fault.message)?;
+            if let Some(Snippet { line, before, length }) = &fault.snippet {
+                let gutter = " ".repeat(fault.line.to_string().len());
+                writeln!(formatter, "  {} | {line}", fault.line)?;
+                writeln!(formatter, "  {gutter} | {}{}", " ".repeat(*before), "^".repeat(*length))?;
+            }
+        }
+        match self.more {
+            0 => Ok(()),
+            more => writeln!(formatter, "{}: and {more} more", self.file),
+        }
+    }
+}
+
+/// A fault whose place is known by bytes.
+struct Raw {
+    span: Range<usize>,
+    message: String,
+    syntax: bool,
+}
+
+/// Collects faults while a file is read.
+#[derive(Default)]
+pub(super) struct Collector {
+    raw: Vec<Raw>,
+}
+
+impl Collector {
+    /// The value at `span` is wrong.
+    pub(super) fn fault(&mut self, span: &Range<usize>, message: impl Into<String>) {
+        self.raw.push(Raw { span: span.clone(), message: message.into(), syntax: false });
+    }
+
+    /// What is at `span` is not TOML.
+    pub(super) fn syntax(&mut self, span: Range<usize>, message: impl Into<String>) {
+        self.raw.push(Raw { span, message: message.into(), syntax: true });
+    }
+
+    /// Something that should be near `span` is not there. After a line that is no TOML nobody knows whether it is.
+    pub(super) fn missing(&mut self, span: &Range<usize>, message: impl Into<String>) {
+        if !self.raw.iter().any(|raw| raw.syntax) {
+            self.fault(span, message);
+        }
+    }
+
+    /// Whether nothing is wrong.
+    pub(super) fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// The faults with their lines and columns.
+    pub(super) fn place(mut self, file: &str, text: &str) -> Faults {
+        let lines = Lines::of(text);
+        let mut broken: Vec<usize> = Vec::new();
+        self.raw.sort_by_key(|raw| (!raw.syntax, raw.span.start));
+        self.raw.retain(|raw| {
+            let line = lines.line(raw.span.start);
+            let spoilt = broken.binary_search(&line).is_ok();
+            if raw.syntax && !spoilt {
+                broken.push(line);
+            }
+            !spoilt
+        });
+        self.raw.sort_by_key(|raw| raw.span.start);
+        let more = self.raw.len().saturating_sub(SHOWN_MAX);
+        let faults = self.raw.into_iter().take(SHOWN_MAX).map(|raw| lines.fault(raw)).collect();
+        Faults { file: file.to_string(), faults, more }
+    }
+}
+
+/// Where the lines of a text begin.
+struct Lines<'text> {
+    text: &'text str,
+    starts: Vec<usize>,
+}
+
+impl<'text> Lines<'text> {
+    fn of(text: &'text str) -> Self {
+        let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Self { text, starts }
+    }
+
+    /// The line, from 0, that a byte is in.
+    fn line(&self, at: usize) -> usize {
+        self.starts.partition_point(|&start| start <= at).saturating_sub(1)
+    }
+
+    fn fault(&self, raw: Raw) -> Fault {
+        let at = self.text.floor_char_boundary(raw.span.start);
+        let end = self.text.floor_char_boundary(raw.span.end);
+        let line = self.line(at);
+        let start = self.starts[line];
+        let before = self.text[start..at].chars().count();
+        let whole = self.text[start..].lines().next().unwrap_or_default();
+        let length = self.text[at..end.max(at)].lines().next().unwrap_or_default().chars().count();
+        Fault { line: line + 1, column: before + 1, message: raw.message, snippet: Snippet::of(whole, before, length) }
+    }
+}
+
+impl Snippet {
+    /// The line, or the part of a long one that the fault is in, fit for a terminal.
+    fn of(line: &str, before: usize, length: usize) -> Option<Self> {
+        let skipped = if before < SNIPPET_MAX * 3 / 4 { 0 } else { before - SNIPPET_MAX / 2 };
+        let part: String =
+            line.chars().skip(skipped).take(SNIPPET_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let width = part.chars().count();
+        let before = before - skipped;
+        (!part.trim().is_empty()).then(|| Self {
+            line: part,
+            before,
+            length: length.min(width.saturating_sub(before)).max(1),
+        })
+    }
+}
+
+/// A piece of the file inside a message: in backticks, short, and without what would disturb a terminal.
+pub(super) fn shown(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let mut shown: String = text
+        .chars()
+        .take(LONGEST)
+        .flat_map(|c| {
+            if c.is_control() { c.escape_default().to_string() } else { c.to_string() }.chars().collect::<Vec<_>>()
+        })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push_str("...");
+    }
+    format!("`{shown}`")
+}

@@ -1,0 +1,218 @@
+//! Settings: a TOML file becomes meaning once, and everything that is wrong with it is said in one go.
+//!
+//! A file is parsed with the place of every key and value kept. Tables ([`table`]) are read into the structs that declare them, then
+//! each struct becomes what it means, in the core's own types. Faults are collected on the way and never stop it. The declarations are also the
+//! manual.
+
+mod condition;
+mod escalation;
+mod fault;
+mod gate;
+mod limit;
+mod listeners;
+mod roles;
+mod rule;
+mod shape;
+mod suggestion;
+mod table;
+mod value;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use toml::de::DeTable;
+
+pub(crate) use fault::{Fault, Faults};
+pub(crate) use gate::{Connections, Gate, Head, Hold, Timeouts, Tls, TollSource, Weight};
+pub(crate) use roles::{Admin, Doors, Master, Redis, Watch};
+pub(crate) use rule::{RuleSettings, State};
+pub(crate) use value::{Backend, Scheme};
+
+use fault::Collector;
+use gate::GateTable;
+use roles::{AdminTable, DoorsTable, MasterTable, RedisTable, WatchTable};
+use rule::{RuleTable, Surroundings};
+use table::{Entries, Placed, table};
+use value::Name;
+
+/// What a file says. A role that the file does not name is `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// The reverse proxy.
+    pub(crate) gate: Option<Gate>,
+    /// The rules by domain; the first is [`DEFAULT_DOMAIN`], always there.
+    pub(crate) domains: Vec<Domain>,
+    /// The bookkeeper off the path.
+    pub(crate) master: Option<Master>,
+    /// The ways in for others.
+    pub(crate) doors: Option<Doors>,
+    /// The address for operators.
+    pub(crate) admin: Option<Admin>,
+    /// What turns refusals into episodes and flags.
+    pub(crate) watch: Watch,
+    /// Redis or Valkey.
+    pub(crate) redis: Option<Redis>,
+}
+
+/// A protected thing with its own rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Domain {
+    /// What gates, doors and masters call it.
+    pub(crate) name: String,
+    /// Its rules, in the order of the file. A legacy limit may have become two rules of the same name.
+    pub(crate) rules: Vec<RuleSettings>,
+}
+
+/// The domain that rules outside of any `[[domain]]` belong to.
+pub(crate) const DEFAULT_DOMAIN: &str = "default";
+
+/// A file larger than this is not a settings file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+table! {
+    /// A settings file. Every table may be left out; an empty file means the defaults.
+    struct FileTable {
+        /// The reverse proxy.
+        gate: GateTable,
+        /// Rules of the domain `default`. Written `[[rule]]`, once for each.
+        rule: Vec<Placed<RuleTable>>,
+        /// More domains, each with its own rules. Written `[[domain]]`, once for each.
+        domain: Vec<Placed<DomainTable>>,
+        /// The bookkeeper of a fleet of gates.
+        master: MasterTable,
+        /// Ways in for programs that are not behind this gate.
+        doors: DoorsTable,
+        /// The address for operators.
+        admin: AdminTable,
+        /// What turns refusals into episodes and flags.
+        watch: WatchTable = "{}",
+        /// Redis or Valkey, for rules with `state = "redis"`.
+        redis: RedisTable,
+    }
+}
+
+table! {
+    /// A protected thing with its own rules, for gatekeepers and callers that name it.
+    struct DomainTable {
+        /// What gates, doors and masters call it. No other domain has it.
+        name: Name = required,
+        /// The rules of this domain. Written `[[domain.rule]]`, once for each.
+        rule: Vec<Placed<RuleTable>>,
+    }
+}
+
+impl Settings {
+    /// Reads a file.
+    pub(crate) fn load(path: &Path) -> Result<Self, Faults> {
+        let file = path.display().to_string();
+        let bytes = read_file(path).map_err(|message| Faults::unreadable(&file, message))?;
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::parse(&file, &text),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                let mut faults = Collector::default();
+                faults.syntax(at..at, "this byte is not UTF-8: save the file as UTF-8");
+                Err(faults.place(&file, &String::from_utf8_lossy(error.as_bytes())))
+            }
+        }
+    }
+
+    /// Reads the text of a file of this name.
+    pub(crate) fn parse(file: &str, text: &str) -> Result<Self, Faults> {
+        let mut faults = Collector::default();
+        let (document, errors) = DeTable::parse_recoverable(text);
+        for error in errors {
+            let span = error.span().unwrap_or(0..0);
+            match error.message() {
+                "duplicate key" => {
+                    faults.fault(&span, "duplicate key: it has a value already, leave one of the two out")
+                }
+                message => faults.syntax(span, message),
+            }
+        }
+        let entries = Entries::new(document.get_ref(), document.span(), &mut faults);
+        let settings = FileTable::read_entries(entries).meaning(&mut faults);
+        if faults.is_empty() { Ok(settings) } else { Err(faults.place(file, text)) }
+    }
+
+    /// The rules of the domain of this name.
+    pub(crate) fn rules(&self, domain: &str) -> Option<&[RuleSettings]> {
+        self.domains.iter().find(|candidate| candidate.name == domain).map(|domain| domain.rules.as_slice())
+    }
+}
+
+impl Default for Settings {
+    /// What an empty file means.
+    fn default() -> Self {
+        Self::parse("", "").expect("an empty file is right, as a test shows")
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    let file = File::open(path).map_err(unreadable)?;
+    if file.metadata().map_err(unreadable)?.is_dir() {
+        return Err("is a directory: name a file".to_string());
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("is larger than {FILE_BYTES_MAX} bytes, too large for a settings file"));
+    }
+    Ok(bytes)
+}
+
+impl FileTable {
+    /// What the file means. What is wrong has been reported and is as good as absent.
+    fn meaning(self, faults: &mut Collector) -> Settings {
+        listeners::refuse_clashes(&self, faults);
+        let gate = self.gate.map(|gate| gate.value.meaning(faults));
+        let around = {
+            let gate = gate.clone().unwrap_or_default();
+            Surroundings {
+                cores_millionths: gate.cores_millionths,
+                hold_max: gate.hold.max,
+                redis: self.written.has("redis"),
+            }
+        };
+        let mut domains = vec![Domain::new(DEFAULT_DOMAIN, self.rule, &around, faults)];
+        for domain in self.domain.map(|domain| domain.value).unwrap_or_default() {
+            let Some(name) = domain.value.name else { continue };
+            if name.value.0 == DEFAULT_DOMAIN {
+                faults.fault(&name.span, "the domain `default` is there already: write its rules as `[[rule]]`");
+            } else if domains.iter().any(|known| known.name == name.value.0) {
+                faults.fault(&name.span, "another domain has this name: write another, or join the two");
+            }
+            domains.push(Domain::new(&name.value.0, domain.value.rule, &around, faults));
+        }
+        Settings {
+            gate,
+            domains,
+            master: self.master.map(|master| master.value.meaning(faults)),
+            doors: self.doors.map(|doors| doors.value.meaning()),
+            admin: self.admin.map(|admin| admin.value.meaning(faults)),
+            watch: self.watch.value.meaning(faults),
+            redis: self.redis.and_then(|redis| redis.value.meaning(faults)),
+        }
+    }
+}
+
+impl Domain {
+    fn new(
+        name: &str,
+        rules: Option<Placed<Vec<Placed<RuleTable>>>>,
+        around: &Surroundings,
+        faults: &mut Collector,
+    ) -> Self {
+        let mut names = std::collections::HashSet::new();
+        let rules = rules.map(|rules| rules.value).unwrap_or_default();
+        for name in rules.iter().filter_map(|rule| rule.value.name.as_ref()) {
+            if !names.insert(name.value.0.clone()) {
+                faults.fault(&name.span, "another rule of this domain has this name: write another");
+            }
+        }
+        let rules = rules.into_iter().flat_map(|rule| rule.meaning(around, faults)).collect();
+        Self { name: name.to_string(), rules }
+    }
+}

@@ -1,0 +1,246 @@
+//! A rule of the file, and what it means.
+
+use tollgate_core::class::Class;
+use tollgate_core::condition::Condition;
+use tollgate_core::limit::{Factor, Limit};
+use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::time::Span;
+
+use super::condition::ConditionTable;
+use super::escalation::EscalationTable;
+use super::fault::Collector;
+use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit};
+use super::table::{Placed, table};
+use super::value::{Choice, Millionths, Name, StatusCode, Thousandths};
+
+/// A rule, and what the core need not know about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RuleSettings {
+    /// What the core decides by.
+    pub(crate) rule: Rule,
+    /// Where the state of its keys lives.
+    pub(crate) state: State,
+    /// The status of its refusals, if not the usual one.
+    pub(crate) status: Option<u16>,
+    /// Whether answers tell the client about this limit.
+    pub(crate) headers: bool,
+    /// How much of the limit a gate takes from Redis ahead of need, in millionths.
+    pub(crate) lease_millionths: Option<u32>,
+}
+
+/// Where the state of a rule's keys lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In this gate's memory.
+    #[default]
+    Local,
+    /// On Redis: exact across gates.
+    Redis,
+    /// In this gate's memory, and at the master, which tells gates whom to delay.
+    Master,
+}
+
+impl Choice for State {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("local", Self::Local), ("redis", Self::Redis), ("master", Self::Master)];
+}
+
+impl Choice for Mode {
+    const WORDS: &'static [(&'static str, Self)] = &[("enforce", Self::Enforce), ("observe", Self::Observe)];
+}
+
+table! {
+    /// When it applies, how callers are told apart, exactly one limit, and what to do. All rules that apply to a request are looked at,
+    /// then all are charged; the strictest decides. The limit is one of `budget`, `rate`, `bucket`, `window`, `in_flight` and `legacy`.
+    struct RuleTable {
+        /// What people call the rule, in logs, metrics and answers. No other rule of the domain has it.
+        name: Name = required,
+        /// What a request must be like for the rule to apply. Without it the rule applies to every request.
+        when: ConditionTable,
+        /// What a request must not be like for the rule to apply.
+        unless: ConditionTable,
+        /// How callers are told apart: `ip/32`, `ip/24`, `ip/16` (64, 56 and 48 bits of IPv6; other pairs as `ip/20,52`), `user-agent`,
+        /// `header:NAME`, `cookie:NAME`, `path` (numbers and hashes in it count as one), `host`, `method`, `identifier` (what a gatekeeper or a caller names),
+        /// `descriptor:NAME`, or several joined by `+`, as in `method+path`. The rule does not apply to a request that has no such key.
+        class: Class = required,
+        /// CPU-seconds per second for each key.
+        budget: BudgetTable,
+        /// Requests per time for each key, with a burst.
+        rate: RateTable,
+        /// A leaking bucket for each key.
+        bucket: BucketTable,
+        /// Requests in any window of time for each key.
+        window: WindowTable,
+        /// How many requests of one key may be at work at once: a number, or a table with `max`.
+        in_flight: InFlightMax,
+        /// So many per duration for each key, so far apart, or both.
+        legacy: LegacyTable,
+        /// Scales the limit's size and rate together: 0.5 allows twice as much, 2 half as much. A window's `ceiling` stays.
+        factor: Thousandths,
+        /// How the penalty grows for a key that goes on offending.
+        escalation: EscalationTable,
+        /// For how long after the start only a window's `ceiling` applies, so that a fleet that reconnects after a restart is not throttled.
+        warmup: Span,
+        /// The longest that a request is held back until there is room for it; one that would have to wait longer is refused. `0s` refuses at once.
+        /// Without it 5s for `budget` and `rate`, 0s for the others, and never longer than `gate.hold.max`.
+        hold: Span,
+        /// `enforce` holds and refuses, `observe` decides and counts but lets pass.
+        mode: Mode = "\"enforce\"",
+        /// Where the state of the keys lives: `local` is this gate's memory, `redis` is exact across gates, `master` is local with a master that tells all gates
+        /// whom to delay.
+        state: State = "\"local\"",
+        /// The status of refusals, from 400 to 599. Without it 429, or 503 where the backend's load is the reason.
+        status: StatusCode,
+        /// Whether answers carry this limit's figures, admitted ones too.
+        headers: bool = "true",
+        /// With `state = "redis"`, the part of the limit that a gate takes ahead of need, at most 1, to decide from memory. Without it every
+        /// request asks Redis.
+        lease: Millionths,
+    }
+}
+
+/// What a rule must agree with elsewhere in the file.
+pub(super) struct Surroundings {
+    /// The backend's cores, in millionths.
+    pub(super) cores_millionths: u32,
+    /// The longest hold of any request at the gate.
+    pub(super) hold_max: Span,
+    /// Whether the file says where Redis is.
+    pub(super) redis: bool,
+}
+
+/// The keys of a rule's limit.
+const LIMITS: [&str; 6] = ["budget", "rate", "bucket", "window", "in_flight", "legacy"];
+/// How long `budget` and `rate` hold a request if the rule does not say.
+const HOLD_DEFAULT: Span = Span::from_secs(5);
+
+impl Placed<RuleTable> {
+    /// The rule, or the two rules that a legacy limit can be, or none if something is wrong with it.
+    pub(super) fn meaning(self, around: &Surroundings, faults: &mut Collector) -> Vec<RuleSettings> {
+        let limits = self.limits(around, faults);
+        let escalation = self.value.escalation.as_ref().map(|escalation| escalation.meaning(faults));
+        self.check_state(around, faults);
+        let hold = self.hold(around, faults);
+        let warmup = self.value.warmup.as_ref().map(|warmup| super::limit::nonzero(warmup, faults));
+        let table = self.value;
+        let (Some(name), Some(class)) = (table.name, table.class) else { return Vec::new() };
+        if escalation == Some(None) || warmup == Some(None) {
+            return Vec::new();
+        }
+        let when = table.when.map(|when| when.value.meaning()).unwrap_or_default();
+        let unless = table.unless.map(|unless| unless.value.meaning()).filter(|unless: &Condition| !unless.is_empty());
+        let settings = |limit: Limit| RuleSettings {
+            rule: Rule {
+                name: name.value.0.clone(),
+                when: when.clone(),
+                unless: unless.clone(),
+                class: class.value.clone(),
+                limit,
+                escalation: escalation.flatten(),
+                warmup: warmup.flatten(),
+                hold_max: hold.unwrap_or(default_hold(&limit, around.hold_max)),
+                mode: table.mode.value,
+            },
+            state: table.state.value,
+            status: table.status.as_ref().map(|status| status.value.0),
+            headers: table.headers.value,
+            lease_millionths: table.lease.as_ref().map(|lease| lease.value.0),
+        };
+        limits.into_iter().map(settings).collect()
+    }
+
+    /// The limit that the rule has, under its factor.
+    fn limits(&self, around: &Surroundings, faults: &mut Collector) -> Vec<Limit> {
+        let table = &self.value;
+        let mut found: Vec<(&str, &std::ops::Range<usize>)> = Vec::new();
+        let mut limits: Vec<Limit> = Vec::new();
+        if let Some(budget) = &table.budget {
+            found.push(("budget", &budget.span));
+            limits.extend(budget.limit(around.cores_millionths, faults));
+        }
+        if let Some(rate) = &table.rate {
+            found.push(("rate", &rate.span));
+            limits.extend(rate.limit(faults));
+        }
+        if let Some(bucket) = &table.bucket {
+            found.push(("bucket", &bucket.span));
+            limits.extend(bucket.limit(faults));
+        }
+        if let Some(window) = &table.window {
+            found.push(("window", &window.span));
+            limits.extend(window.limit(faults));
+        }
+        if let Some(in_flight) = &table.in_flight {
+            found.push(("in_flight", &in_flight.span));
+            limits.extend(in_flight.limit(faults));
+        }
+        if let Some(legacy) = &table.legacy {
+            found.push(("legacy", &legacy.span));
+            limits.extend(legacy.limits(faults));
+        }
+        self.refuse_several(found, faults);
+        self.scaled(limits, faults)
+    }
+
+    fn refuse_several(&self, mut found: Vec<(&str, &std::ops::Range<usize>)>, faults: &mut Collector) {
+        found.sort_by_key(|(_, span)| span.start);
+        match found.as_slice() {
+            [] if LIMITS.iter().any(|limit| self.value.written.has(limit)) => {}
+            [] => {
+                let message = format!("a rule needs a limit: write one of `{}`", LIMITS.join("`, `"));
+                faults.missing(&self.span, message);
+            }
+            [(first, _), others @ ..] => {
+                for (other, span) in others {
+                    let message = format!(
+                        "a rule has one limit and this has `{first}` already: move `{other}` to a rule of its own"
+                    );
+                    faults.fault(span, message);
+                }
+            }
+        }
+    }
+
+    fn scaled(&self, limits: Vec<Limit>, faults: &mut Collector) -> Vec<Limit> {
+        let Some(factor) = &self.value.factor else { return limits };
+        let scaled = |limit: Limit| Factor::new(factor.value.0).and_then(|factor| limit.scaled(factor));
+        limits.into_iter().filter_map(|limit| fit(scaled(limit), factor, faults)).collect()
+    }
+
+    fn check_state(&self, around: &Surroundings, faults: &mut Collector) {
+        let state = &self.value.state;
+        if state.value == State::Redis && !around.redis {
+            faults.missing(
+                &state.span,
+                "`state = \"redis\"` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there",
+            );
+        }
+        let Some(lease) = &self.value.lease else { return };
+        if state.value != State::Redis {
+            faults
+                .fault(&lease.span, "`lease` needs `state = \"redis\"` beside it: there is nothing else to lease from");
+        } else if lease.value.0 > 1_000_000 {
+            faults.fault(&lease.span, "a lease is a part of the limit, at most 1: write a number such as 0.1");
+        }
+    }
+
+    /// The longest hold that the rule asks for.
+    fn hold(&self, around: &Surroundings, faults: &mut Collector) -> Option<Span> {
+        let hold = self.value.hold.as_ref()?;
+        if hold.value > around.hold_max {
+            let message = format!(
+                "the gate holds no request longer than `gate.hold.max`, {}ms: write less here or more there",
+                around.hold_max.as_millis_ceil()
+            );
+            faults.fault(&hold.span, message);
+        }
+        Some(hold.value)
+    }
+}
+
+fn default_hold(limit: &Limit, most: Span) -> Span {
+    match limit {
+        Limit::Budget(_) | Limit::Rate(_) => HOLD_DEFAULT.min(most),
+        Limit::Bucket(_) | Limit::Window(_) | Limit::InFlight(_) => Span::ZERO,
+    }
+}

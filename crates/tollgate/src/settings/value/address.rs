@@ -1,0 +1,61 @@
+//! Where to listen.
+
+use std::net::SocketAddr;
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::super::fault::{Collector, shown};
+use super::super::shape::Shape;
+use super::super::table::Value;
+use super::read_text;
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Address(pub(in super::super) SocketAddr);
+
+impl Address {
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| {
+            let instead = match text.rsplit_once(':') {
+                Some(("localhost", port)) => format!("127.0.0.1:{port}"),
+                Some(("" | "*", port)) => format!("0.0.0.0:{port}"),
+                None if text.parse::<u16>().is_ok() => format!("127.0.0.1:{text}"),
+                None if text.parse::<std::net::Ipv4Addr>().is_ok() => format!("{text}:8888"),
+                _ => "127.0.0.1:8888".to_string(),
+            };
+            let instead = if instead.parse::<SocketAddr>().is_ok() { instead } else { "127.0.0.1:8888".to_string() };
+            format!("{} is no address and port: write one such as \"{instead}\"", shown(text))
+        })
+    }
+}
+
+impl Value for Address {
+    fn shape() -> Shape {
+        Shape::Text { what: "an address and port", example: "127.0.0.1:8888" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), Self::parse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_near_address_is_told_what_to_write() {
+        assert!(Address::parse("[::1]:80").is_ok());
+        let check = |text: &str, instead: &str| {
+            let message = Address::parse(text).unwrap_err();
+            assert!(message.contains(instead), "{text}: {message}");
+        };
+        check("localhost:80", "\"127.0.0.1:80\"");
+        check(":80", "\"0.0.0.0:80\"");
+        check("80", "\"127.0.0.1:80\"");
+        check("10.0.0.1", "\"10.0.0.1:8888\"");
+        check("localhost:99999", "\"127.0.0.1:8888\"");
+        check("", "\"127.0.0.1:8888\"");
+    }
+}

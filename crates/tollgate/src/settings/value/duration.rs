@@ -1,0 +1,146 @@
+//! Lengths of time as people write them: `250ms`, `10s`, `5min`, `2 days`.
+
+use tollgate_core::time::Span;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::super::fault::{Collector, shown};
+use super::super::shape::Shape;
+use super::super::suggestion::did_you_mean;
+use super::super::table::Value;
+use super::decimal::{Decimal, Inexact};
+use super::read_text;
+
+/// A unit by the names it goes by, and its length in nanoseconds.
+type Unit = (&'static [&'static str], u64);
+
+const UNITS: [Unit; 8] = [
+    (&["ns"], 1),
+    (&["us", "µs", "μs"], 1_000),
+    (&["ms", "msec"], 1_000_000),
+    (&["s", "sec", "second", "seconds"], 1_000_000_000),
+    (&["min", "m", "minute", "minutes"], 60_000_000_000),
+    (&["h", "hr", "hour", "hours"], 3_600_000_000_000),
+    (&["d", "day", "days"], 86_400_000_000_000),
+    (&["w", "week", "weeks"], 604_800_000_000_000),
+];
+
+/// The unit of this name in nanoseconds, or the message for a person.
+pub(super) fn parse_unit(text: &str) -> Result<u64, String> {
+    let unit = UNITS.iter().find(|(names, _)| names.contains(&text));
+    unit.map(|(_, nanos)| *nanos).ok_or_else(|| {
+        let hint = did_you_mean(text, UNITS.iter().flat_map(|(names, _)| names.iter().copied()));
+        let hint = if hint.is_empty() { ": write ms, s, min, h, day or week".to_string() } else { hint };
+        format!("unknown unit of time {}{hint}", shown(text))
+    })
+}
+
+/// Splits `10 s` into its number and its unit, either of which may be empty.
+pub(super) fn split_number(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    // A sign or a word such as `nan` belongs to the number, so that what is wrong with it can be said.
+    let word = ["nan", "inf"].iter().find(|word| text.trim_start_matches(['+', '-']).starts_with(**word));
+    let end = match word {
+        Some(_) => text.find(|c: char| c == '/' || c.is_whitespace()).unwrap_or(text.len()),
+        None => number_length(text),
+    };
+    (&text[..end], text[end..].trim())
+}
+
+/// The length of the sign, digits and point that `text` begins with, and of an exponent if one follows.
+fn number_length(text: &str) -> usize {
+    let digits = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
+    let exponent = &text[digits..];
+    match exponent.strip_prefix(['e', 'E']) {
+        Some(rest) if rest.starts_with(|c: char| matches!(c, '0'..='9' | '+' | '-')) => {
+            let length = rest.find(|c: char| !matches!(c, '0'..='9' | '+' | '-')).unwrap_or(rest.len());
+            digits + 1 + length
+        }
+        _ => digits,
+    }
+}
+
+/// Reads a duration. The error is the message for a person.
+pub(in super::super) fn parse_duration(text: &str) -> Result<Span, String> {
+    let (number, unit) = split_number(text);
+    if number.is_empty() {
+        return Err(format!(
+            "{} is not a duration: write a number and a unit such as \"250ms\" or \"10s\"",
+            shown(text)
+        ));
+    }
+    let number_read = Decimal::parse(number)?;
+    if unit.is_empty() {
+        return Err(format!(
+            "a duration needs a unit: write \"{number}s\" for seconds or \"{number}ms\" for milliseconds"
+        ));
+    }
+    match number_read.times(parse_unit(unit)?) {
+        Ok(nanos) => Ok(Span::from_nanos(nanos)),
+        Err(Inexact::TooLarge) => Err(format!("{} is longer than 584 years", shown(text))),
+        Err(Inexact::TooFine) => Err(format!("{} is not a whole number of nanoseconds", shown(text))),
+    }
+}
+
+impl Value for Span {
+    fn shape() -> Shape {
+        Shape::Text { what: "a duration", example: "10s" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        let bare = match value.get_ref() {
+            DeValue::Integer(number) => Some(number.to_string()),
+            DeValue::Float(number) => Some(number.as_str().to_string()),
+            _ => None,
+        };
+        match bare {
+            Some(number) => parse_duration(&number).map_err(|message| faults.fault(&value.span(), message)).ok(),
+            None => read_text(value, faults, &Self::shape(), parse_duration),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_exactly() {
+        let check = |text: &str, nanos: u64| assert_eq!(parse_duration(text), Ok(Span::from_nanos(nanos)), "{text}");
+        check("250ms", 250_000_000);
+        check("10s", 10_000_000_000);
+        check("5min", 300_000_000_000);
+        check("5 m", 300_000_000_000);
+        check("1h", 3_600_000_000_000);
+        check("2 days", 172_800_000_000_000);
+        check(" 1 week ", 604_800_000_000_000);
+        check("1.5s", 1_500_000_000);
+        check("0.1us", 100);
+        check("3µs", 3_000);
+        check("1e3ms", 1_000_000_000);
+        check("0s", 0);
+        check("18446744073709551615ns", u64::MAX);
+    }
+
+    #[test]
+    fn what_is_no_duration_says_what_to_write() {
+        let check = |text: &str, words: &str| {
+            let message = parse_duration(text).unwrap_err();
+            assert!(message.contains(words), "{text}: {message}");
+        };
+        check("30", "write \"30s\"");
+        check("10 sekonds", "did you mean `seconds`?");
+        check("10 fortnights", "write ms, s, min");
+        check("", "a number and a unit");
+        check("soon", "a number and a unit");
+        check("-5s", "negative");
+        check("nan s", "finite");
+        check("infs", "finite");
+        check("1e308s", "584 years");
+        check("1e-300s", "nanoseconds");
+        check("0.5ns", "nanoseconds");
+        check("99999999999 weeks", "584 years");
+        check("1h 30min", "unknown unit");
+        check("5s\u{1b}[31m", "\\u{1b}");
+    }
+}

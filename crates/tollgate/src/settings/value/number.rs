@@ -1,0 +1,124 @@
+//! Counts and fractions.
+
+use std::num::{NonZeroU8, NonZeroU32, NonZeroU64};
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::super::fault::{Collector, shown};
+use super::super::shape::Shape;
+use super::super::table::{Value, refuse};
+use super::decimal::{Decimal, Inexact};
+
+/// A whole number from 1 to `max`, or a fault.
+fn read_count(value: &Spanned<DeValue<'_>>, max: u64, faults: &mut Collector) -> Option<u64> {
+    let DeValue::Integer(number) = value.get_ref() else {
+        refuse(value, &Shape::Integer { min: 1, max }, faults);
+        return None;
+    };
+    let message = match i128::from_str_radix(number.as_str(), number.radix()) {
+        Ok(0) => "must not be 0: write a whole number, at least 1".to_string(),
+        Ok(negative) if negative < 0 => format!("{negative} is negative: write a whole number, at least 1"),
+        Ok(count) if count <= i128::from(max) => return u64::try_from(count).ok(),
+        _ => format!("{} is too large: the most is {max}", shown(&number.to_string())),
+    };
+    faults.fault(&value.span(), message);
+    None
+}
+
+macro_rules! count {
+    ($($type:ty, $plain:ty;)*) => { $(
+        impl Value for $type {
+            fn shape() -> Shape {
+                Shape::Integer { min: 1, max: u64::from(<$plain>::MAX) }
+            }
+
+            fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+                let count = read_count(value, u64::from(<$plain>::MAX), faults)?;
+                <$plain>::try_from(count).ok().and_then(Self::new)
+            }
+        }
+    )* };
+}
+count! { NonZeroU8, u8; NonZeroU32, u32; NonZeroU64, u64; }
+
+impl Value for bool {
+    fn shape() -> Shape {
+        Shape::Flag
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        match value.get_ref() {
+            DeValue::Boolean(flag) => Some(*flag),
+            _ => {
+                refuse(value, &Self::shape(), faults);
+                None
+            }
+        }
+    }
+}
+
+/// A number above 0, kept as an integer of its `SCALE`th parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Parts<const SCALE: u64>(pub(in super::super) u32);
+
+/// A number above 0 with at most three decimals.
+pub(in super::super) type Thousandths = Parts<1_000>;
+/// A number above 0 with at most six decimals.
+pub(in super::super) type Millionths = Parts<1_000_000>;
+
+impl<const SCALE: u64> Parts<SCALE> {
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = Decimal::parse(text)?;
+        if number.is_zero() {
+            return Err("must not be 0: write a number above 0".to_string());
+        }
+        let parts = number.times(SCALE).and_then(|parts| u32::try_from(parts).map_err(|_| Inexact::TooLarge));
+        parts.map(Self).map_err(|inexact| match inexact {
+            Inexact::TooLarge => format!("{} is too large: the most is {}", shown(text), u64::from(u32::MAX) / SCALE),
+            Inexact::TooFine => format!("{} has more than {} decimals", shown(text), SCALE.ilog10()),
+        })
+    }
+}
+
+impl<const SCALE: u64> Value for Parts<SCALE> {
+    fn shape() -> Shape {
+        Shape::Number
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        let text = match value.get_ref() {
+            DeValue::Float(number) => number.as_str().to_string(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_string(),
+            _ => {
+                refuse(value, &Self::shape(), faults);
+                return None;
+            }
+        };
+        Self::parse(&text).map_err(|message| faults.fault(&value.span(), message)).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_is_kept_exactly_or_refused() {
+        assert_eq!(Millionths::parse("0.1"), Ok(Parts(100_000)));
+        assert_eq!(Thousandths::parse("2"), Ok(Parts(2_000)));
+        assert_eq!(Thousandths::parse("+1.500"), Ok(Parts(1_500)));
+        let check = |text: &str, words: &str| {
+            let message = Thousandths::parse(text).unwrap_err();
+            assert!(message.contains(words), "{text}: {message}");
+        };
+        check("0", "above 0");
+        check("0.0", "above 0");
+        check("-1", "negative");
+        check("nan", "finite");
+        check("inf", "finite");
+        check("1e308", "too large");
+        check("1e-300", "more than 3 decimals");
+        check("0.0001", "more than 3 decimals");
+    }
+}

@@ -1,0 +1,91 @@
+//! Amounts of memory as people write them: `64MiB`.
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::super::fault::{Collector, shown};
+use super::super::shape::Shape;
+use super::super::suggestion::did_you_mean;
+use super::super::table::Value;
+use super::decimal::{Decimal, Inexact};
+use super::duration::split_number;
+use super::read_text;
+
+/// An amount of memory in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Size(pub(in super::super) u64);
+
+const UNITS: [(&str, u64); 8] = [
+    ("B", 1),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+];
+
+/// Reads a size. The error is the message for a person.
+pub(in super::super) fn parse_size(text: &str) -> Result<Size, String> {
+    let (number, unit) = split_number(text);
+    if number.is_empty() {
+        return Err(format!("{} is not a size: write a number and a unit such as \"64MiB\"", shown(text)));
+    }
+    let number_read = Decimal::parse(number)?;
+    if unit.is_empty() {
+        return Err(format!("a size needs a unit: write \"{number}MiB\", \"{number}KiB\" or \"{number}B\""));
+    }
+    let Some((_, bytes)) = UNITS.iter().find(|(name, _)| *name == unit) else {
+        let hint = did_you_mean(unit, UNITS.iter().map(|(name, _)| *name));
+        let hint = if hint.is_empty() { ": write B, KiB, MiB or GiB".to_string() } else { hint };
+        return Err(format!("unknown unit of memory {}{hint}", shown(unit)));
+    };
+    number_read.times(*bytes).map(Size).map_err(|inexact| match inexact {
+        Inexact::TooLarge => format!("{} is more memory than can be addressed", shown(text)),
+        Inexact::TooFine => format!("{} is not a whole number of bytes", shown(text)),
+    })
+}
+
+impl Value for Size {
+    fn shape() -> Shape {
+        Shape::Text { what: "a size", example: "64MiB" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        if let DeValue::Integer(number) = value.get_ref() {
+            let message = parse_size(&number.to_string());
+            return message.map_err(|message| faults.fault(&value.span(), message)).ok();
+        }
+        read_text(value, faults, &Self::shape(), parse_size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_exactly() {
+        let check = |text: &str, bytes: u64| assert_eq!(parse_size(text), Ok(Size(bytes)), "{text}");
+        check("64MiB", 64 << 20);
+        check("1.5 GiB", 3 << 29);
+        check("10kB", 10_000);
+        check("512B", 512);
+    }
+
+    #[test]
+    fn what_is_no_size_says_what_to_write() {
+        let check = |text: &str, words: &str| {
+            let message = parse_size(text).unwrap_err();
+            assert!(message.contains(words), "{text}: {message}");
+        };
+        check("64", "\"64MiB\"");
+        check("64Mib", "did you mean `MiB`?");
+        check("64 pages", "write B, KiB");
+        check("0.3B", "whole number of bytes");
+        check("1e30TiB", "more memory");
+        check("-1MiB", "negative");
+        check("lots", "a number and a unit");
+    }
+}

@@ -1,0 +1,256 @@
+//! Words, names and patterns, alone or in lists and tables.
+
+use std::path::PathBuf;
+
+use tollgate_core::class::{Class, NoClass, PLAIN_CLASSES};
+use tollgate_core::network::Network;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::super::fault::{Collector, shown};
+use super::super::shape::Shape;
+use super::super::suggestion::did_you_mean;
+use super::super::table::{Placed, Value, refuse};
+use super::read_text;
+
+/// One of a few words.
+pub(in super::super) trait Choice: Copy + 'static {
+    /// The words, and what each means.
+    const WORDS: &'static [(&'static str, Self)];
+}
+
+impl<T: Choice> Value for T {
+    fn shape() -> Shape {
+        Shape::Choice(T::WORDS.iter().map(|(word, _)| *word).collect())
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), |text| {
+            let meaning = T::WORDS.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning);
+            meaning.ok_or_else(|| {
+                let hint = did_you_mean(text, T::WORDS.iter().map(|(word, _)| *word));
+                let hint = if hint.is_empty() { String::new() } else { hint };
+                format!("unknown word {}, expected {}{hint}", shown(text), Self::shape().words())
+            })
+        })
+    }
+}
+
+/// What people call something: not empty, short, and in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct Name(pub(in super::super) String);
+
+const NAME_MAX: usize = 128;
+
+impl Value for Name {
+    fn shape() -> Shape {
+        Shape::Text { what: "a name", example: "api" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), |text| match text {
+            "" => Err("a name must not be empty".to_string()),
+            text if text.len() > NAME_MAX => {
+                Err(format!("a name has at most {NAME_MAX} bytes, this has {}", text.len()))
+            }
+            text if text.chars().any(char::is_control) => {
+                Err(format!("a name must not contain control characters, as {} does", shown(text)))
+            }
+            text => Ok(Self(text.to_string())),
+        })
+    }
+}
+
+impl Value for PathBuf {
+    fn shape() -> Shape {
+        Shape::Text { what: "a path", example: "/etc/tollgate/token" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), |text| match text {
+            "" => Err("a path must not be empty".to_string()),
+            text if text.contains('\0') => Err("a path must not contain NUL".to_string()),
+            text => Ok(Self::from(text)),
+        })
+    }
+}
+
+impl Value for Class {
+    fn shape() -> Shape {
+        Shape::Text { what: "a class", example: "ip/32" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), |text| {
+            Self::parse(text).map_err(|no_class| match no_class {
+                NoClass::Unknown(part) => unknown_class(&part),
+                NoClass::Prefix(part) => format!(
+                    "{} is no network: write `ip/32`, `ip/24`, `ip/16`, or prefix lengths for IPv4 and IPv6 as in `ip/20,52`",
+                    shown(&part)
+                ),
+                NoClass::Nameless(part) => format!("{0} needs a name after the colon", shown(&part)),
+            })
+        })
+    }
+}
+
+fn unknown_class(part: &str) -> String {
+    const NAMED: [&str; 3] = ["header:NAME", "cookie:NAME", "descriptor:NAME"];
+    let kind = part.split_once(':').map_or(part, |(kind, _)| kind);
+    let plain = did_you_mean(part, PLAIN_CLASSES);
+    let hint = if plain.is_empty() { did_you_mean(&format!("{kind}:NAME"), NAMED) } else { plain };
+    let hint = match hint.as_str() {
+        "" => format!("; classes are {}, {}, and several joined by `+`", PLAIN_CLASSES.join(", "), NAMED.join(", ")),
+        _ => hint,
+    };
+    format!("unknown class {}{hint}", shown(part))
+}
+
+impl Value for Network {
+    fn shape() -> Shape {
+        Shape::Text { what: "an address or network", example: "10.0.0.0/8" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), |text| {
+            Self::parse(text)
+                .ok_or_else(|| format!("{} is no address or network: write one such as \"10.0.0.0/8\"", shown(text)))
+        })
+    }
+}
+
+/// A text in which `*` stands for anything.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Glob(pub(in super::super) String);
+
+impl Value for Glob {
+    fn shape() -> Shape {
+        Shape::Text { what: "a text in which `*` stands for anything,", example: "/api/*" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), |text| match text {
+            "" => Err("an empty pattern matches nothing: write `*` for anything, or leave the key out".to_string()),
+            text => Ok(Self(text.to_string())),
+        })
+    }
+}
+
+/// A method, in upper case.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Method(pub(in super::super) String);
+
+impl Value for Method {
+    fn shape() -> Shape {
+        Shape::Text { what: "a method", example: "POST" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), |text| {
+            if is_token(text) {
+                Ok(Self(text.to_ascii_uppercase()))
+            } else {
+                Err(format!("{} is no method: write one such as \"POST\"", shown(text)))
+            }
+        })
+    }
+}
+
+/// The name of a header, in lower case.
+#[derive(Clone, Debug)]
+pub(in super::super) struct HeaderName(pub(in super::super) String);
+
+impl HeaderName {
+    fn parse(text: &str) -> Result<Self, String> {
+        if is_token(text) {
+            Ok(Self(text.to_ascii_lowercase()))
+        } else {
+            Err(format!("{} is no name of a header: write one such as \"x-api-key\"", shown(text)))
+        }
+    }
+}
+
+impl Value for HeaderName {
+    fn shape() -> Shape {
+        Shape::Text { what: "the name of a header", example: "x-api-key" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), Self::parse)
+    }
+}
+
+/// A token of HTTP, as methods and names of headers are.
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+}
+
+/// The status of an answer that refuses.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct StatusCode(pub(in super::super) u16);
+
+impl Value for StatusCode {
+    fn shape() -> Shape {
+        Shape::Integer { min: 400, max: 599 }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        let number = value.get_ref().as_integer().and_then(|number| number.as_str().parse().ok());
+        match number {
+            Some(status @ 400..=599) => Some(Self(status)),
+            _ => {
+                refuse(value, &Self::shape(), faults);
+                None
+            }
+        }
+    }
+}
+
+/// One value, or a list of several.
+#[derive(Clone, Debug)]
+pub(in super::super) struct OneOrMany<T>(pub(in super::super) Vec<Placed<T>>);
+
+impl<T: Value> Value for OneOrMany<T> {
+    fn shape() -> Shape {
+        Shape::Either(vec![T::shape(), Shape::List(Box::new(T::shape()))])
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        if !matches!(value.get_ref(), DeValue::Array(_)) {
+            return T::read(value, faults).map(|one| Self(vec![Placed { value: one, span: value.span() }]));
+        }
+        let many = Vec::<Placed<T>>::read(value, faults)?;
+        if many.is_empty() && value.get_ref().as_array().is_some_and(|array| array.is_empty()) {
+            faults.fault(&value.span(), "an empty list says nothing: write at least one, or leave the key out");
+        }
+        Some(Self(many))
+    }
+}
+
+/// A table whose keys are free.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Map<K, V>(pub(in super::super) Vec<(Placed<K>, V)>);
+
+impl<K: Value, V: Value> Value for Map<K, V> {
+    fn shape() -> Shape {
+        let (keys, example) = match K::shape() {
+            Shape::Text { what, example } => (what, example),
+            _ => ("a text", "name"),
+        };
+        Shape::Map { keys, example, values: Box::new(V::shape()) }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        let DeValue::Table(table) = value.get_ref() else {
+            refuse(value, &Self::shape(), faults);
+            return None;
+        };
+        let read = table.iter().filter_map(|(key, value)| {
+            let name = Spanned::new(key.span(), DeValue::String(key.get_ref().clone()));
+            let name_read = K::read(&name, faults);
+            let value_read = V::read(value, faults);
+            Some((Placed { value: name_read?, span: key.span() }, value_read?))
+        });
+        Some(Self(read.collect()))
+    }
+}
