@@ -1,1 +1,6 @@
 //! Bytes to values and back, with no I/O: everything that a stranger can send is parsed here, where it can be fuzzed.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod smockron;
+pub mod zmtp;
