@@ -2,5 +2,4 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod smockron;
-pub mod zmtp;
+pub mod log;
