@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the person who started it")]
 
-mod machine;
+mod child;
 mod peers;
 mod report;
 mod run;

@@ -1,14 +1,13 @@
 //! What can stand in front of the site: nothing, Tollgate, and its peers in the settings that people use against crawlers,
 //! each with the best that its kind can do.
 
-use crate::machine::find_program;
+use crate::child::{Child, find_program, free_address};
 use std::{
     ffi::OsString,
     fmt, fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
-use tollgate_storm::child::{Child, free_address};
 
 /// Something in front of the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,7 +242,7 @@ fn find_envoy() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::ScratchDir;
+    use crate::child::ScratchDir;
     use std::{
         io::{Read, Write},
         net::{TcpListener, TcpStream},

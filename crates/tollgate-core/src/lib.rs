@@ -27,4 +27,3 @@ pub mod rule;
 pub mod time;
 pub mod toll;
 pub mod virtual_clock;
-pub mod watch;

@@ -9,9 +9,8 @@
 //!                                                      site (burns exact CPU per page, counts it per crowd)
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-pub mod child;
 pub mod client;
 pub mod counters;
 pub mod cpu;

@@ -2,4 +2,5 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod log;
+pub mod forwarded;
+pub mod http1;

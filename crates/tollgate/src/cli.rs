@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::check;
+use crate::gate::command;
 
 /// The exit code for wrong arguments or a wrong configuration.
 pub(crate) const WRONG: u8 = 2;
@@ -20,6 +21,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Stand in front of a site and keep it usable
+    ///
+    /// With no file the backend is protected by fairness alone. Ends on SIGTERM once the requests in flight are done.
+    Gate(command::Options),
     /// Look for faults in a configuration file
     ///
     /// Prints every fault as file:line:column: message. Exits 0 if there is none, 2 if there are some.
@@ -33,6 +38,7 @@ impl Cli {
     /// Runs the command that the arguments name.
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
+            Command::Gate(options) => command::run(&options),
             Command::Check { file } => check::run(&file),
         }
     }

@@ -1,0 +1,217 @@
+//! `X-Forwarded-For` and `Forwarded`: who is behind a proxy, and how we tell the backend.
+//!
+//! Anybody can write these fields. Only what a trusted proxy appended is worth anything, so they are walked from the right:
+//! each trusted address vouches for the one to its left, and the first that is not trusted is the client. What cannot be read
+//! ends the walk at the last good hop.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use tollgate_core::network::unmapped;
+
+/// The most hops that are walked: a chain of more trusted proxies than this is nobody's.
+const HOPS_MAX: usize = 64;
+
+/// The client behind `peer`, by `X-Forwarded-For` values in the order they came. `peer` itself must be trusted.
+pub fn client_by_x_forwarded_for<'a>(
+    peer: IpAddr,
+    values: impl DoubleEndedIterator<Item = &'a [u8]>,
+    trusted: impl Fn(IpAddr) -> bool,
+) -> IpAddr {
+    let hops = values.rev().flat_map(|value| value.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii));
+    walk(peer, hops.map(address), trusted)
+}
+
+/// The client behind `peer`, by `Forwarded` values (RFC 7239) in the order they came. `peer` itself must be trusted.
+pub fn client_by_forwarded<'a>(
+    peer: IpAddr,
+    values: impl DoubleEndedIterator<Item = &'a [u8]>,
+    trusted: impl Fn(IpAddr) -> bool,
+) -> IpAddr {
+    let hops = values.rev().flat_map(|value| ElementsFromRight { rest: Some(value) }.map(forwarded_for));
+    walk(peer, hops, trusted)
+}
+
+fn walk(peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>, trusted: impl Fn(IpAddr) -> bool) -> IpAddr {
+    let mut client = unmapped(peer);
+    for hop in hops.take(HOPS_MAX) {
+        let Some(hop) = hop else { break };
+        client = hop;
+        if !trusted(hop) {
+            break;
+        }
+    }
+    client
+}
+
+/// Reads an address as proxies write it: alone, with a port, in brackets.
+pub fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = core::str::from_utf8(text).ok()?;
+    let bracketed = || {
+        let (inside, after) = text.strip_prefix('[')?.split_once(']')?;
+        let port_is_plain = after.is_empty() || after.strip_prefix(':').is_some_and(is_port);
+        if port_is_plain { inside.parse::<Ipv6Addr>().ok().map(IpAddr::V6) } else { None }
+    };
+    let address = text
+        .parse::<IpAddr>()
+        .ok()
+        .or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))
+        .or_else(bracketed)?;
+    Some(unmapped(address))
+}
+
+fn is_port(text: &str) -> bool {
+    // RFC 7239 lets a proxy hide the port behind a name such as `_a1`.
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+}
+
+/// The elements of a `Forwarded` list from the right; commas inside quotes do not divide.
+struct ElementsFromRight<'a> {
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> Iterator for ElementsFromRight<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest?;
+        let mut quoted = false;
+        for (at, byte) in rest.iter().enumerate().rev() {
+            match byte {
+                b'"' => quoted = !quoted,
+                b',' if !quoted => {
+                    self.rest = Some(&rest[..at]);
+                    return Some(rest[at + 1..].trim_ascii());
+                }
+                _ => {}
+            }
+        }
+        self.rest = None;
+        Some(rest.trim_ascii())
+    }
+}
+
+fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+    element.split(|byte| *byte == b';').find_map(|pair| {
+        let pair = pair.trim_ascii();
+        let (name, value) = pair.split_at_checked(4)?;
+        let value = value.trim_ascii();
+        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        name.eq_ignore_ascii_case(b"for=").then(|| address(value))?
+    })
+}
+
+/// Writes one element of `Forwarded`: `for=203.0.113.7;host="site:80";proto=https`.
+pub fn write_forwarded(out: &mut Vec<u8>, client: IpAddr, client_text: &str, host: &[u8], secure: bool) {
+    match client {
+        IpAddr::V4(_) => {
+            out.extend_from_slice(b"for=");
+            out.extend_from_slice(client_text.as_bytes());
+        }
+        IpAddr::V6(_) => {
+            out.extend_from_slice(b"for=\"[");
+            out.extend_from_slice(client_text.as_bytes());
+            out.extend_from_slice(b"]\"");
+        }
+    }
+    // A host that is not a token must be quoted. It has neither quotes nor backslashes in it: requests with such are refused.
+    if !host.is_empty() {
+        let plain = host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'));
+        out.extend_from_slice(if plain { b";host=" } else { b";host=\"" });
+        out.extend_from_slice(host);
+        out.extend_from_slice(if plain { b"" } else { b"\"" });
+    }
+    out.extend_from_slice(if secure { b";proto=https" } else { b";proto=http" });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn trusted(address: IpAddr) -> bool {
+        address.is_loopback() || address == ip("10.0.0.1") || address == ip("10.0.0.2")
+    }
+
+    fn by_xff(lines: &[&str]) -> String {
+        client_by_x_forwarded_for(ip("127.0.0.1"), lines.iter().map(|line| line.as_bytes()), trusted).to_string()
+    }
+
+    fn by_forwarded(lines: &[&str]) -> String {
+        client_by_forwarded(ip("127.0.0.1"), lines.iter().map(|line| line.as_bytes()), trusted).to_string()
+    }
+
+    #[test]
+    fn the_client_is_the_first_untrusted_address_from_the_right() {
+        assert_eq!(by_xff(&["1.2.3.4"]), "1.2.3.4");
+        assert_eq!(by_xff(&["6.6.6.6, 1.2.3.4"]), "1.2.3.4");
+        assert_eq!(by_xff(&["6.6.6.6, 1.2.3.4, 10.0.0.1"]), "1.2.3.4");
+        assert_eq!(by_xff(&["6.6.6.6", "1.2.3.4", "10.0.0.1 ,10.0.0.2"]), "1.2.3.4");
+        assert_eq!(by_xff(&["10.0.0.2, 10.0.0.1"]), "10.0.0.2", "all trusted: the leftmost");
+        assert_eq!(by_xff(&[]), "127.0.0.1");
+    }
+
+    #[test]
+    fn garbage_ends_the_walk_at_the_last_good_hop() {
+        assert_eq!(by_xff(&["1.2.3.4, unknown"]), "127.0.0.1");
+        assert_eq!(by_xff(&["1.2.3.4, unknown, 10.0.0.1"]), "10.0.0.1");
+        for garbage in ["", ",", "1.2.3", "1.2.3.4.5", "::1::", "1.2.3.4:99999", "[::1", "localhost", "\u{e9}"] {
+            assert_eq!(by_xff(&[garbage]), "127.0.0.1", "{garbage}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_as_proxies_write_them() {
+        for (text, address) in [
+            ("1.2.3.4:5678", "1.2.3.4"),
+            ("[2001:db8::1]", "2001:db8::1"),
+            ("[2001:db8::1]:5678", "2001:db8::1"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("::ffff:1.2.3.4", "1.2.3.4"),
+            ("[::ffff:1.2.3.4]:80", "1.2.3.4"),
+        ] {
+            assert_eq!(by_xff(&[text]), address, "{text}");
+        }
+    }
+
+    #[test]
+    fn ten_thousand_elements_are_not_walked() {
+        let line = "10.0.0.1,".repeat(10_000) + "10.0.0.1";
+        assert_eq!(by_xff(&[&line]), "10.0.0.1");
+        assert_eq!(by_forwarded(&[&"for=10.0.0.1,".repeat(10_000)]), "127.0.0.1");
+    }
+
+    #[test]
+    fn forwarded_is_walked_the_same_way() {
+        assert_eq!(by_forwarded(&["for=1.2.3.4"]), "1.2.3.4");
+        assert_eq!(by_forwarded(&["for=6.6.6.6, For=\"1.2.3.4:80\";proto=http, for=10.0.0.1;by=x"]), "1.2.3.4");
+        assert_eq!(by_forwarded(&["for=\"[2001:db8::1]:4711\";host=\"a,b\""]), "2001:db8::1");
+        assert_eq!(by_forwarded(&["for=1.2.3.4, for=_hidden"]), "127.0.0.1");
+        assert_eq!(by_forwarded(&["for=1.2.3.4, proto=http"]), "127.0.0.1");
+        assert_eq!(by_forwarded(&["for=\"1.2.3.4"]), "127.0.0.1");
+    }
+
+    #[test]
+    fn our_element_is_quoted_where_it_must_be() {
+        let written = |address: &str, host: &str, secure| {
+            let mut out = Vec::new();
+            write_forwarded(&mut out, ip(address), address, host.as_bytes(), secure);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(written("1.2.3.4", "site", false), "for=1.2.3.4;host=site;proto=http");
+        assert_eq!(written("2001:db8::1", "site:8080", true), "for=\"[2001:db8::1]\";host=\"site:8080\";proto=https");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_names_the_peer_or_an_address_in_it(text in "[ -~]{0,80}") {
+            let client = by_xff(&[&text]);
+            prop_assert!(client == "127.0.0.1" || address(client.as_bytes()).is_some());
+            by_forwarded(&[&text]);
+        }
+    }
+}

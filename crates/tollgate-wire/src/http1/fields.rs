@@ -1,0 +1,222 @@
+//! Header fields, in one piece of memory that is used again for the next message.
+//!
+//! A map of owned strings allocates for every field of every request. A proxy reads a dozen fields and copies them on, so
+//! here they are slices of one text, in the order they came, with the few names that a gate must know about told apart once.
+
+/// The field names that a gate acts on; every other one is [`Name::Other`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// `accept`
+    Accept,
+    /// `connection`
+    Connection,
+    /// `content-length`
+    ContentLength,
+    /// `cookie`
+    Cookie,
+    /// `expect`
+    Expect,
+    /// `forwarded`
+    Forwarded,
+    /// `host`
+    Host,
+    /// `http2-settings`
+    Http2Settings,
+    /// `keep-alive`
+    KeepAlive,
+    /// `proxy-authenticate`
+    ProxyAuthenticate,
+    /// `proxy-authorization`
+    ProxyAuthorization,
+    /// `proxy-connection`
+    ProxyConnection,
+    /// `server-timing`
+    ServerTiming,
+    /// `te`
+    Te,
+    /// `transfer-encoding`
+    TransferEncoding,
+    /// `upgrade`
+    Upgrade,
+    /// `x-forwarded-for`
+    XForwardedFor,
+    /// `x-forwarded-host`
+    XForwardedHost,
+    /// `x-forwarded-proto`
+    XForwardedProto,
+    /// `x-real-ip`
+    XRealIp,
+    /// Any other name.
+    Other,
+}
+
+impl Name {
+    /// The name that these lower-case bytes spell.
+    pub fn of(name: &[u8]) -> Self {
+        match name {
+            b"te" => Self::Te,
+            b"host" => Self::Host,
+            b"accept" => Self::Accept,
+            b"cookie" => Self::Cookie,
+            b"expect" => Self::Expect,
+            b"upgrade" => Self::Upgrade,
+            b"forwarded" => Self::Forwarded,
+            b"x-real-ip" => Self::XRealIp,
+            b"connection" => Self::Connection,
+            b"keep-alive" => Self::KeepAlive,
+            b"server-timing" => Self::ServerTiming,
+            b"content-length" => Self::ContentLength,
+            b"http2-settings" => Self::Http2Settings,
+            b"x-forwarded-for" => Self::XForwardedFor,
+            b"proxy-connection" => Self::ProxyConnection,
+            b"x-forwarded-host" => Self::XForwardedHost,
+            b"transfer-encoding" => Self::TransferEncoding,
+            b"x-forwarded-proto" => Self::XForwardedProto,
+            b"proxy-authenticate" => Self::ProxyAuthenticate,
+            b"proxy-authorization" => Self::ProxyAuthorization,
+            _ => Self::Other,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    name: Name,
+    start: u32,
+    name_len: u32,
+    value_len: u32,
+}
+
+/// Header or trailer fields in the order they came, names in lower case.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    text: Vec<u8>,
+    slots: Vec<Slot>,
+}
+
+/// One field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// The name told apart.
+    pub name: Name,
+    /// The name as lower-case bytes.
+    pub name_bytes: &'a [u8],
+    /// The value, without white space around it.
+    pub value: &'a [u8],
+}
+
+impl Fields {
+    /// Forgets all fields and keeps the memory.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.slots.clear();
+    }
+
+    /// How many fields there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Adds a field at the end. Name and value must be valid: they come from a parser or from us.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        let start = self.text.len();
+        self.text.extend_from_slice(name);
+        self.text[start..].make_ascii_lowercase();
+        let known = Name::of(&self.text[start..]);
+        self.text.extend_from_slice(value);
+        self.slots.push(Slot {
+            name: known,
+            start: start as u32,
+            name_len: name.len() as u32,
+            value_len: value.len() as u32,
+        });
+    }
+
+    /// All fields in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Field<'_>> {
+        self.slots.iter().map(|slot| self.field(slot))
+    }
+
+    /// The values of every field of this name, in order.
+    pub fn all(&self, name: Name) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.slots.iter().filter(move |slot| slot.name == name).map(|slot| self.field(slot).value)
+    }
+
+    /// The value of the first field of this name.
+    pub fn first(&self, name: Name) -> Option<&[u8]> {
+        self.all(name).next()
+    }
+
+    /// The value of the first field with this lower-case name.
+    pub fn find(&self, name: &[u8]) -> Option<&[u8]> {
+        self.iter().find(|field| field.name_bytes == name).map(|field| field.value)
+    }
+
+    /// Whether any field of this name has `token` in its comma-separated list, in any case.
+    pub fn has_token(&self, name: Name, token: &[u8]) -> bool {
+        self.all(name).any(|value| tokens(value).any(|other| other.eq_ignore_ascii_case(token)))
+    }
+
+    /// Keeps only the fields for which `keep` holds.
+    pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
+        let text = &self.text;
+        self.slots.retain(|slot| keep(field_in(text, slot)));
+    }
+
+    fn field(&self, slot: &Slot) -> Field<'_> {
+        field_in(&self.text, slot)
+    }
+}
+
+fn field_in<'a>(text: &'a [u8], slot: &Slot) -> Field<'a> {
+    let name_end = slot.start as usize + slot.name_len as usize;
+    Field {
+        name: slot.name,
+        name_bytes: &text[slot.start as usize..name_end],
+        value: &text[name_end..name_end + slot.value_len as usize],
+    }
+}
+
+/// The non-empty members of a comma-separated list, without white space around them.
+pub fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_whatever_its_case_was() {
+        let mut fields = Fields::default();
+        fields.push(b"X-Api-Key", b"K");
+        fields.push(b"CONTENT-LENGTH", b"5");
+        assert_eq!(fields.find(b"x-api-key"), Some(&b"K"[..]));
+        assert_eq!(fields.first(Name::ContentLength), Some(&b"5"[..]));
+    }
+
+    #[test]
+    fn tokens_are_found_across_lines_and_cases() {
+        let mut fields = Fields::default();
+        fields.push(b"connection", b"keep-alive , ,x-a");
+        fields.push(b"connection", b"UPGRADE");
+        assert!(fields.has_token(Name::Connection, b"upgrade"));
+        assert!(fields.has_token(Name::Connection, b"X-A"));
+        assert!(!fields.has_token(Name::Connection, b"keep"));
+    }
+
+    #[test]
+    fn cleared_fields_leave_nothing_behind() {
+        let mut fields = Fields::default();
+        fields.push(b"a", b"1");
+        fields.clear();
+        fields.push(b"b", b"2");
+        assert_eq!(fields.iter().count(), 1);
+        assert_eq!(fields.find(b"a"), None);
+    }
+}

@@ -1,0 +1,205 @@
+//! The head of a response.
+
+use core::mem::MaybeUninit;
+
+use super::fields::{Fields, Name};
+use super::request::FIELDS_MAX;
+use super::{Length, Version, content_length};
+
+/// A backend's answer that a gate cannot pass on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbage(
+    /// What is wrong with it.
+    pub &'static str,
+);
+
+/// A response's head. The memory is used again for the next response.
+#[derive(Clone, Debug, Default)]
+pub struct ResponseHead {
+    /// The status code, 100 to 999.
+    pub status: u16,
+    /// The reason phrase, as it came.
+    pub reason: Vec<u8>,
+    /// The version the backend speaks.
+    pub version: Version,
+    /// How long the body is.
+    pub length: Length,
+    /// Every field but `Content-Length`, which is in `length`.
+    pub fields: Fields,
+    /// The `Content-Length` of an answer that has no body of its own (to HEAD, or 304): what it would have been.
+    pub would_be_length: Option<u64>,
+}
+
+impl ResponseHead {
+    /// Parses the bytes of one whole head. `to_head` says that the request was a HEAD.
+    pub fn parse(&mut self, bytes: &[u8], to_head: bool) -> Result<(), Garbage> {
+        let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+        let mut parsed = httparse::Response::new(&mut []);
+        let parsing =
+            httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, bytes, &mut slots);
+        match parsing {
+            Ok(httparse::Status::Complete(end)) if end == bytes.len() => {}
+            Ok(_) => return Err(Garbage("the head is cut short")),
+            Err(_) => return Err(Garbage("the head is not HTTP/1.1")),
+        }
+        let (Some(status @ 100..), Some(minor)) = (parsed.code, parsed.version) else {
+            return Err(Garbage("the status line is incomplete"));
+        };
+        self.clear();
+        self.status = status;
+        self.reason.extend_from_slice(parsed.reason.unwrap_or_default().as_bytes());
+        self.version = if minor == 0 { Version::Http10 } else { Version::Http11 };
+        let mut length = None;
+        let mut chunked = None;
+        for header in parsed.headers.iter() {
+            if header.name.eq_ignore_ascii_case("content-length") {
+                let value = content_length(header.value).ok_or(Garbage("Content-Length is not a number"))?;
+                if length.replace(value).is_some_and(|other| other != value) {
+                    return Err(Garbage("two different Content-Lengths"));
+                }
+            } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                if chunked.replace(header.value.eq_ignore_ascii_case(b"chunked")).is_some() {
+                    return Err(Garbage("more than one Transfer-Encoding"));
+                }
+            } else {
+                self.fields.push(header.name.as_bytes(), header.value);
+            }
+        }
+        self.frame(length, chunked, to_head)
+    }
+
+    /// Forgets the response and keeps the memory.
+    pub fn clear(&mut self) {
+        self.status = 0;
+        self.reason.clear();
+        self.version = Version::Http11;
+        self.length = Length::Empty;
+        self.fields.clear();
+        self.would_be_length = None;
+    }
+
+    /// Whether this is an interim answer, with the final one still to come. 101 is final: it ends HTTP.
+    pub fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+
+    /// Whether the backend keeps the connection open for another request.
+    pub fn keeps_alive(&self) -> bool {
+        self.length != Length::UntilClose
+            && match self.version {
+                Version::Http11 => !self.fields.has_token(Name::Connection, b"close"),
+                Version::Http10 => self.fields.has_token(Name::Connection, b"keep-alive"),
+            }
+    }
+
+    fn frame(&mut self, length: Option<u64>, chunked: Option<bool>, to_head: bool) -> Result<(), Garbage> {
+        if length.is_some() && chunked.is_some() {
+            return Err(Garbage("both Content-Length and Transfer-Encoding"));
+        }
+        self.length = match (chunked, length) {
+            _ if to_head || self.status < 200 || matches!(self.status, 204 | 304) => {
+                self.would_be_length = length.filter(|_| to_head || self.status == 304);
+                Length::Empty
+            }
+            (Some(true), _) if self.version == Version::Http11 => Length::Chunked,
+            (Some(_), _) => return Err(Garbage("a transfer coding other than chunked")),
+            (None, Some(length)) => Length::Fixed(length),
+            (None, None) => Length::UntilClose,
+        };
+        Ok(())
+    }
+}
+
+/// The usual reason phrase of a status.
+pub fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        103 => "Early Hints",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        204 => "No Content",
+        206 => "Partial Content",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        422 => "Unprocessable Content",
+        426 => "Upgrade Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, to_head: bool) -> Result<ResponseHead, Garbage> {
+        let mut head = ResponseHead::default();
+        head.parse(text.as_bytes(), to_head).map(|()| head)
+    }
+
+    #[test]
+    fn the_body_ends_where_the_rules_say() {
+        let length =
+            |fields: &str, to_head| parse(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), to_head).unwrap().length;
+        assert_eq!(length("Content-Length: 7\r\n", false), Length::Fixed(7));
+        assert_eq!(length("Content-Length: 7\r\n", true), Length::Empty);
+        assert_eq!(length("Transfer-Encoding: chunked\r\n", false), Length::Chunked);
+        assert_eq!(length("", false), Length::UntilClose);
+        for status in [100, 101, 204, 304] {
+            let head = parse(&format!("HTTP/1.1 {status} x\r\nContent-Length: 7\r\n\r\n"), false).unwrap();
+            assert_eq!(head.length, Length::Empty);
+            assert_eq!(head.would_be_length, (status == 304).then_some(7));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_can_be_read_in_two_ways_is_garbage() {
+        for fields in [
+            "Content-Length: 7\r\nTransfer-Encoding: chunked\r\n",
+            "Content-Length: 7\r\nContent-Length: 8\r\n",
+            "Content-Length: x\r\n",
+            "Transfer-Encoding: gzip\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        ] {
+            assert!(parse(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), false).is_err(), "{fields:?}");
+        }
+        for line in ["HTTP/1.1 99 x", "HTTP/1.1", "SSH-2.0-x", "HTTP/2 200 OK", "HTTP/1.1 2000 x"] {
+            assert!(parse(&format!("{line}\r\n\r\n"), false).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_kept_when_both_can_tell_where_the_answer_ends() {
+        let keeps = |text| parse(text, false).unwrap().keeps_alive();
+        assert!(keeps("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"));
+        assert!(!keeps("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));
+        assert!(!keeps("HTTP/1.1 200 OK\r\n\r\n"));
+        assert!(!keeps("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"));
+        assert!(keeps("HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: Keep-Alive\r\n\r\n"));
+    }
+}

@@ -1,0 +1,135 @@
+//! Where does a head end?
+//!
+//! A client may send its head byte by byte. Parsing from the start on every arrival makes that quadratic, and cheap for the
+//! client. [`Scan`] remembers how far it has looked, so each byte is looked at once, and only a whole head is parsed.
+
+use super::Fault;
+
+/// How large a head may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The longest first line, in bytes.
+    pub line_bytes_max: usize,
+    /// The longest head, first line included, in bytes.
+    pub head_bytes_max: usize,
+}
+
+/// Looks for the empty line that ends a head.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scan {
+    seen: usize,
+    line_start: usize,
+    head_start: usize,
+    lines: usize,
+}
+
+/// What a look at more bytes has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The head begins at `start` (after empty lines that may precede it) and its last line end is just before `end`.
+    Head {
+        /// Where the first line begins.
+        start: usize,
+        /// The first byte after the head.
+        end: usize,
+    },
+    /// The head goes on.
+    More,
+}
+
+impl Scan {
+    /// Looks at the bytes that have arrived since the last look. `bytes` must begin with the same bytes as before.
+    ///
+    /// With `strict`, a line that ends in a bare LF is a fault: two readers may not agree that it is a line.
+    pub fn look(&mut self, bytes: &[u8], bounds: Bounds, strict: bool) -> Result<Found, Fault> {
+        while let Some(found) = memchr::memchr(b'\n', &bytes[self.seen..]) {
+            let newline = self.seen + found;
+            let carriage_return = newline > self.line_start && bytes[newline - 1] == b'\r';
+            if strict && !carriage_return {
+                return Err(Fault::Malformed("a line ends in a bare LF"));
+            }
+            let text_end = newline - usize::from(carriage_return);
+            self.seen = newline + 1;
+            if text_end == self.line_start {
+                if self.lines > 0 {
+                    return if self.seen - self.head_start > bounds.head_bytes_max {
+                        Err(Fault::HeadTooLarge)
+                    } else {
+                        Ok(Found::Head { start: self.head_start, end: self.seen })
+                    };
+                }
+                self.head_start = self.seen;
+            } else {
+                self.lines += 1;
+            }
+            if self.lines == 1 && text_end - self.head_start > bounds.line_bytes_max {
+                return Err(Fault::TargetTooLong);
+            }
+            self.line_start = self.seen;
+            self.check(bounds)?;
+        }
+        self.seen = bytes.len();
+        self.check(bounds)?;
+        Ok(Found::More)
+    }
+
+    /// Whether nothing but empty lines has been seen.
+    pub fn is_blank(&self) -> bool {
+        self.lines == 0 && self.line_start == self.seen
+    }
+
+    fn check(&self, bounds: Bounds) -> Result<(), Fault> {
+        let read = self.seen - self.head_start;
+        if self.lines == 0 && read > bounds.line_bytes_max + 2 {
+            return Err(Fault::TargetTooLong);
+        }
+        // Empty lines before a head are skipped, but they are bytes all the same.
+        if read > bounds.head_bytes_max || self.head_start > 64 {
+            return Err(Fault::HeadTooLarge);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { line_bytes_max: 40, head_bytes_max: 100 };
+
+    fn look_in_pieces(bytes: &[u8], piece: usize, strict: bool) -> Result<Found, Fault> {
+        let mut scan = Scan::default();
+        let mut end = 0;
+        loop {
+            end = (end + piece).min(bytes.len());
+            match scan.look(&bytes[..end], BOUNDS, strict)? {
+                Found::More if end < bytes.len() => {}
+                found => return Ok(found),
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_is_found_however_it_is_cut() {
+        for piece in 1..20 {
+            let found = look_in_pieces(b"\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\nbody", piece, true);
+            assert_eq!(found, Ok(Found::Head { start: 4, end: 31 }), "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn a_bare_lf_is_a_fault_only_where_we_are_strict() {
+        let bytes = b"GET / HTTP/1.1\nhost: a\n\n";
+        assert!(matches!(look_in_pieces(bytes, 3, true), Err(Fault::Malformed(_))));
+        assert_eq!(look_in_pieces(bytes, 3, false), Ok(Found::Head { start: 0, end: bytes.len() }));
+    }
+
+    #[test]
+    fn what_is_too_long_is_known_before_it_ends() {
+        assert_eq!(look_in_pieces(&[b'a'; 50], 1, true), Err(Fault::TargetTooLong));
+        let mut head = b"GET / HTTP/1.1\r\n".to_vec();
+        head.extend([b'a'; 100]);
+        assert_eq!(look_in_pieces(&head, 7, true), Err(Fault::HeadTooLarge));
+        assert_eq!(look_in_pieces(&b"\r\n".repeat(40), 7, true), Err(Fault::HeadTooLarge));
+    }
+}

@@ -1,0 +1,56 @@
+//! Opening a connection to a backend.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+
+use super::Backend;
+use crate::gate::socket::{Socket, Stream};
+use crate::gate::worker::Worker;
+use crate::settings::{Backend as Address, Scheme};
+
+/// Opens a connection, or says why not.
+pub(crate) async fn connect(backend: &Backend, worker: &Worker) -> io::Result<Socket> {
+    let settings = worker.settings();
+    match tokio::time::timeout(settings.timeouts.connect, open(backend, worker)).await {
+        Ok(stream) => Ok(Socket::new(stream?, worker.timers.timer())),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
+    let address = &backend.address;
+    let stream = dial(address).await?;
+    stream.set_nodelay(true)?;
+    if address.scheme != Scheme::Https {
+        return Ok(Stream::Plain(stream));
+    }
+    let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
+    let connector = tokio_rustls::TlsConnector::from(worker.shared.backend_tls.clone());
+    Ok(Stream::ClientTls(Box::new(connector.connect(name, stream).await?)))
+}
+
+/// Connects to the first address that answers. A name is looked up each time: connections are kept, so it is not often.
+async fn dial(address: &Address) -> io::Result<TcpStream> {
+    if let Ok(ip) = address.host.parse() {
+        return TcpStream::connect(SocketAddr::new(ip, address.port)).await;
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in tokio::net::lookup_host((address.host.as_str(), address.port)).await? {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// How TLS is spoken to backends.
+pub(crate) fn tls_config(roots: rustls::RootCertStore) -> Arc<rustls::ClientConfig> {
+    let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config)
+}

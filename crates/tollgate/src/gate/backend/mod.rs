@@ -1,0 +1,162 @@
+//! The backends: which one to ask, how it is doing, and the connections to it.
+
+pub(crate) mod connect;
+pub(crate) mod h1;
+pub(crate) mod health;
+pub(crate) mod pool;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::settings::Backend as Address;
+use health::Health;
+
+/// Host and port as in a `Host` field.
+fn authority(address: &Address) -> String {
+    let Address { host, port, .. } = address;
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// One backend, as all workers see it.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    /// Its place among the backends.
+    pub(crate) index: usize,
+    /// Where it is.
+    pub(crate) address: Address,
+    /// Host and port, for requests that name no host.
+    pub(crate) authority: String,
+    in_flight: AtomicU32,
+    health: std::sync::Mutex<Health>,
+    /// Whether the health is anything but good: read without the lock on every request.
+    ailing: std::sync::atomic::AtomicBool,
+    began: Instant,
+}
+
+/// All backends.
+#[derive(Debug)]
+pub(crate) struct Backends {
+    all: Vec<Arc<Backend>>,
+    turn: AtomicUsize,
+}
+
+/// A request's place at a backend: counted while it lives.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) backend: Arc<Backend>,
+}
+
+/// Nobody can be asked; perhaps after this time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AllDown(pub(crate) Duration);
+
+impl Backends {
+    pub(crate) fn new(addresses: &[Address]) -> Self {
+        let backend = |(index, address): (usize, &Address)| {
+            Arc::new(Backend {
+                index,
+                address: address.clone(),
+                authority: authority(address),
+                in_flight: AtomicU32::new(0),
+                health: std::sync::Mutex::default(),
+                ailing: false.into(),
+                began: Instant::now(),
+            })
+        };
+        Self { all: addresses.iter().enumerate().map(backend).collect(), turn: AtomicUsize::new(0) }
+    }
+
+    /// The backend that has the fewest requests in flight, of those that are up. Equals take turns.
+    pub(crate) fn choose(&self, avoid: Option<usize>) -> Result<Place, AllDown> {
+        let count = self.all.len();
+        let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let mut best: Option<(u32, &Arc<Backend>)> = None;
+        let mut wait = Duration::MAX;
+        for step in 0..count {
+            let backend = &self.all[(turn + step) % count];
+            if avoid == Some(backend.index) && count > 1 {
+                continue;
+            }
+            if let Err(down_for) = backend.is_up() {
+                wait = wait.min(down_for);
+                continue;
+            }
+            let in_flight = backend.in_flight.load(Ordering::Relaxed);
+            if best.is_none_or(|(least, _)| in_flight < least) {
+                best = Some((in_flight, backend));
+            }
+        }
+        match best {
+            Some((_, backend)) if backend.admit_probe() => Ok(Place::at(backend)),
+            Some(_) => Err(AllDown(health::BACKOFF_MIN)),
+            None => Err(AllDown(if wait == Duration::MAX { health::BACKOFF_MIN } else { wait })),
+        }
+    }
+
+    /// How many backends there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Each backend.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        self.all.iter()
+    }
+}
+
+impl Place {
+    fn at(backend: &Arc<Backend>) -> Self {
+        backend.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self { backend: backend.clone() }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.backend.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Backend {
+    /// The backend answered.
+    pub(crate) fn succeeded(&self) {
+        if self.ailing.load(Ordering::Relaxed) {
+            let recovered = self.with_health(|health, _| health.succeeded());
+            if recovered {
+                tracing::info!(backend = self.authority, "backend is up again");
+            }
+        }
+    }
+
+    /// The backend did not answer: not reached, hung, or broke off before its answer.
+    pub(crate) fn failed(&self, why: &str) {
+        if let Some(backoff) = self.with_health(Health::failed) {
+            tracing::warn!(backend = self.authority, backoff_ms = backoff.as_millis() as u64, why, "backend is down");
+        }
+    }
+
+    /// How many requests are in flight.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests go there, or else for how long none do.
+    pub(crate) fn is_up(&self) -> Result<(), Duration> {
+        if !self.ailing.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.with_health(|health, now| health.is_up(now))
+    }
+
+    fn admit_probe(&self) -> bool {
+        !self.ailing.load(Ordering::Relaxed) || self.with_health(Health::admit)
+    }
+
+    fn with_health<T>(&self, act: impl FnOnce(&mut Health, Duration) -> T) -> T {
+        let mut health = self.health.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let outcome = act(&mut health, self.began.elapsed());
+        self.ailing.store(!health.is_good(), Ordering::Relaxed);
+        outcome
+    }
+}

@@ -1,0 +1,78 @@
+//! Connections to backends that wait for the next request. Each worker has its own, so that nobody waits for a lock and a
+//! connection's events wake the thread that uses it.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use super::h1::Connection;
+
+struct Waiting {
+    connection: Connection,
+    since_ms: u64,
+}
+
+/// The idle connections of one worker.
+pub(crate) struct Pool {
+    by_backend: RefCell<Vec<Vec<Waiting>>>,
+}
+
+/// Which connection will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Any that is alive.
+    Any,
+    /// One that was used a moment ago: the backend is unlikely to be closing it just now. For requests that must not be sent twice.
+    Recent,
+    /// None: a new one.
+    New,
+}
+
+/// How long ago is a moment ago.
+const RECENT_MS: u64 = 1000;
+
+impl Pool {
+    pub(crate) fn new(backends: usize) -> Self {
+        Self { by_backend: RefCell::new((0..backends).map(|_| Vec::new()).collect()) }
+    }
+
+    /// The connection that was used last, of those that are still good.
+    pub(crate) fn take(&self, backend: usize, wanted: Wanted, now_ms: u64) -> Option<Connection> {
+        if wanted == Wanted::New {
+            return None;
+        }
+        let mut by_backend = self.by_backend.borrow_mut();
+        let idle = by_backend.get_mut(backend)?;
+        while let Some(waiting) = idle.pop() {
+            if wanted == Wanted::Recent && now_ms.saturating_sub(waiting.since_ms) > RECENT_MS {
+                idle.push(waiting);
+                return None;
+            }
+            if !waiting.connection.socket.has_stirred() {
+                return Some(waiting.connection);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection for the next request.
+    pub(crate) fn give(&self, backend: usize, connection: Connection, bound: usize, now_ms: u64) {
+        if let Some(idle) = self.by_backend.borrow_mut().get_mut(backend)
+            && idle.len() < bound
+        {
+            idle.push(Waiting { connection, since_ms: now_ms });
+        }
+    }
+
+    /// Closes those that have waited too long or that the backend has closed.
+    pub(crate) fn sweep(&self, now_ms: u64, wait_max: Duration) {
+        let oldest_ms = now_ms.saturating_sub(wait_max.as_millis() as u64);
+        for idle in self.by_backend.borrow_mut().iter_mut() {
+            idle.retain(|waiting| waiting.since_ms >= oldest_ms && !waiting.connection.socket.has_stirred());
+        }
+    }
+
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.by_backend.borrow().iter().map(Vec::len).sum()
+    }
+}

@@ -1,0 +1,164 @@
+//! Memory for bytes that have been read and not yet used.
+//!
+//! A buffer per connection, held for its whole life, makes ten thousand idle connections cost hundreds of megabytes. Here a
+//! [`Buffer`] has memory only while there are bytes in it; the blocks go back to a free list of the worker's thread.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// What a buffer begins with.
+const SMALL: usize = 16 * 1024;
+/// What a buffer grows to when a read fills it: also the most that is held for one head.
+pub(crate) const LARGE: usize = 64 * 1024;
+/// How many free blocks of each size a worker keeps.
+const FREE_MAX: usize = 64;
+
+#[derive(Default)]
+struct FreeBlocks {
+    small: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
+}
+
+thread_local! {
+    static FREE: RefCell<FreeBlocks> = RefCell::default();
+}
+
+fn take_block(size: usize) -> Vec<u8> {
+    let free = FREE.with_borrow_mut(|free| if size == SMALL { free.small.pop() } else { free.large.pop() });
+    free.unwrap_or_else(|| vec![0; size])
+}
+
+fn give_block(block: Vec<u8>) {
+    FREE.with_borrow_mut(|free| {
+        let list = match block.len() {
+            SMALL => &mut free.small,
+            LARGE => &mut free.large,
+            _ => return,
+        };
+        if list.len() < FREE_MAX {
+            list.push(block);
+        }
+    });
+}
+
+/// Bytes that have been read and not yet used.
+#[derive(Default)]
+pub(crate) struct Buffer {
+    block: Vec<u8>,
+    used: Range<usize>,
+}
+
+impl Buffer {
+    /// The bytes that have not been used.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.block[self.used.clone()]
+    }
+
+    /// Whether there is nothing to use.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used.is_empty()
+    }
+
+    /// Whether nothing more can be read into it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.used.len() >= LARGE
+    }
+
+    /// Uses up the first `length` bytes.
+    pub(crate) fn consume(&mut self, length: usize) {
+        self.used.start += length;
+        debug_assert!(self.used.start <= self.used.end, "more used up than there was");
+        if self.used.is_empty() {
+            self.used = 0..0;
+        }
+    }
+
+    /// Room to read into: never empty unless the buffer is full. Gives it memory if it has none.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        if self.block.is_empty() {
+            self.block = take_block(SMALL);
+        } else if self.used.end == self.block.len() {
+            self.make_room();
+        }
+        &mut self.block[self.used.end..]
+    }
+
+    /// Says that `length` bytes of the room have been filled.
+    pub(crate) fn filled(&mut self, length: usize) {
+        self.used.end += length;
+        debug_assert!(self.used.end <= self.block.len(), "more filled than there was room");
+        // A read that fills the room says that more is waiting: a bulk transfer goes better in larger pieces.
+        if self.used.end == self.block.len() && self.block.len() == SMALL {
+            self.move_to(take_block(LARGE));
+        }
+    }
+
+    /// Gives the memory back if there is nothing in it.
+    pub(crate) fn rest(&mut self) {
+        if self.used.is_empty() && !self.block.is_empty() {
+            self.used = 0..0;
+            give_block(std::mem::take(&mut self.block));
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.used.start > 0 {
+            self.block.copy_within(self.used.clone(), 0);
+            self.used = 0..self.used.len();
+        } else if self.block.len() < LARGE {
+            self.move_to(take_block(LARGE));
+        }
+    }
+
+    fn move_to(&mut self, mut block: Vec<u8>) {
+        let length = self.used.len();
+        block[..length].copy_from_slice(self.bytes());
+        give_block(std::mem::replace(&mut self.block, block));
+        self.used = 0..length;
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        give_block(std::mem::take(&mut self.block));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(buffer: &mut Buffer, length: usize, byte: u8) {
+        let mut left = length;
+        while left > 0 {
+            let room = buffer.room();
+            let step = room.len().min(left);
+            room[..step].fill(byte);
+            buffer.filled(step);
+            left -= step;
+        }
+    }
+
+    #[test]
+    fn a_buffer_with_nothing_in_it_has_no_memory() {
+        let mut buffer = Buffer::default();
+        fill(&mut buffer, 10, b'a');
+        buffer.rest();
+        assert_eq!(buffer.bytes(), [b'a'; 10]);
+        buffer.consume(10);
+        buffer.rest();
+        assert!(buffer.block.is_empty());
+    }
+
+    #[test]
+    fn bytes_survive_growth_and_moving() {
+        let mut buffer = Buffer::default();
+        fill(&mut buffer, SMALL - 1, b'a');
+        buffer.consume(SMALL - 11);
+        fill(&mut buffer, LARGE - 10, b'b');
+        assert!(buffer.is_full());
+        assert!(buffer.room().is_empty());
+        assert_eq!(&buffer.bytes()[..12], b"aaaaaaaaaabb");
+        assert_eq!(buffer.bytes().len(), LARGE);
+    }
+}

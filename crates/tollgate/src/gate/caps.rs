@@ -1,0 +1,142 @@
+//! How many connections there may be, in total and from one address.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollgate_core::network::Network;
+
+const SHARDS: usize = 16;
+
+/// Counts connections for all workers. Touched when a connection opens and closes, never by requests.
+#[derive(Debug)]
+pub(crate) struct Caps {
+    total_max: usize,
+    total: AtomicUsize,
+    /// How many connections each address has. As many entries as there are connections, at most.
+    by_address: Arc<[Mutex<HashMap<IpAddr, usize>>]>,
+}
+
+/// Why there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRoom {
+    /// The gate has as many as it may have.
+    InTotal,
+    /// The address has as many as it may have.
+    ForAddress,
+}
+
+/// A connection that is counted while this lives.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    caps: Arc<[Mutex<HashMap<IpAddr, usize>>]>,
+    address: Option<IpAddr>,
+}
+
+impl Caps {
+    pub(crate) fn new(total_max: usize) -> Self {
+        Self { total_max, total: AtomicUsize::new(0), by_address: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    /// How many connections there are.
+    pub(crate) fn total(&self) -> usize {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// How many there may be.
+    pub(crate) fn total_max(&self) -> usize {
+        self.total_max
+    }
+
+    /// Counts a connection in the total.
+    pub(crate) fn enter(&self) -> Result<(), NoRoom> {
+        let entered = self
+            .total
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |total| (total < self.total_max).then_some(total + 1));
+        entered.map(drop).map_err(|_| NoRoom::InTotal)
+    }
+
+    /// Takes a connection off the total.
+    pub(crate) fn leave(&self) {
+        self.total.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection for its address; an IPv6 client is its /64. No bound: it is not counted.
+    pub(crate) fn count(&self, address: IpAddr, per_address_max: Option<usize>) -> Result<Counted, NoRoom> {
+        let caps = self.by_address.clone();
+        let Some(per_address_max) = per_address_max else {
+            return Ok(Counted { caps, address: None });
+        };
+        let address = Network::of(address, if address.is_ipv6() { 64 } else { 32 }).address();
+        {
+            let mut counts = shard(&caps, address).lock().unwrap_or_else(PoisonError::into_inner);
+            let count = counts.entry(address).or_default();
+            if *count >= per_address_max {
+                if *count == 0 {
+                    counts.remove(&address);
+                }
+                return Err(NoRoom::ForAddress);
+            }
+            *count += 1;
+        }
+        Ok(Counted { caps, address: Some(address) })
+    }
+}
+
+fn shard(shards: &[Mutex<HashMap<IpAddr, usize>>], address: IpAddr) -> &Mutex<HashMap<IpAddr, usize>> {
+    let byte = match address {
+        IpAddr::V4(v4) => v4.octets()[3],
+        IpAddr::V6(v6) => v6.octets()[7],
+    };
+    &shards[usize::from(byte) % SHARDS]
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(address) = self.address {
+            let mut counts = shard(&self.caps, address).lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(count) = counts.get_mut(&address) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&address);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_as_many_connections_as_it_may_and_gets_them_back() {
+        let caps = Caps::new(100);
+        let address: IpAddr = "192.0.2.1".parse().unwrap();
+        let held: Vec<_> = (0..3).map(|_| caps.count(address, Some(3)).unwrap()).collect();
+        assert_eq!(caps.count(address, Some(3)).unwrap_err(), NoRoom::ForAddress);
+        assert!(caps.count("192.0.2.2".parse().unwrap(), Some(3)).is_ok());
+        assert!(caps.count(address, None).is_ok(), "who is not counted is not bounded");
+        drop(held);
+        assert!(caps.count(address, Some(3)).is_ok());
+        assert!(caps.by_address.iter().all(|shard| shard.lock().unwrap().is_empty()), "nothing is left behind");
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_client() {
+        let caps = Caps::new(100);
+        let _first = caps.count("2001:db8::1".parse().unwrap(), Some(1)).unwrap();
+        assert!(caps.count("2001:db8::ffff:1".parse().unwrap(), Some(1)).is_err());
+        assert!(caps.count("2001:db8:0:1::1".parse().unwrap(), Some(1)).is_ok());
+    }
+
+    #[test]
+    fn the_total_is_bounded() {
+        let caps = Caps::new(2);
+        assert!(caps.enter().is_ok() && caps.enter().is_ok());
+        assert_eq!(caps.enter(), Err(NoRoom::InTotal));
+        caps.leave();
+        assert!(caps.enter().is_ok());
+    }
+}

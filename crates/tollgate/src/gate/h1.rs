@@ -1,0 +1,214 @@
+//! A client's connection over HTTP/1.1: one request after the other, each answered before the next is read.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tollgate_wire::http1::scan::{Bounds, Found, Scan};
+use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
+
+use super::body::{Broken, Rest, Sink};
+use super::buffer::Buffer;
+use super::exchange::{After, ClientBody, Reply, Scratch, Visit, exchange};
+use super::forward;
+use super::h1_body::{BodyReader, BodyWriter, Pace};
+use super::identify::Peer;
+use super::refusal::OwnAnswer;
+use super::settings::Settings;
+use super::socket::Socket;
+use super::timer::Way;
+use super::tunnel;
+use super::worker::Worker;
+
+/// How long, and how much, is read from a client that is still sending while its connection is closed. Closing with unread bytes
+/// resets the connection, and the client may lose the answer with it.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 256 * 1024;
+
+/// Serves requests until the connection ends. `buffer` holds what was read to find out that this is HTTP/1.1.
+pub(crate) async fn serve(socket: Socket, mut buffer: Buffer, peer: &Peer, worker: &Rc<Worker>, settings: &Settings) {
+    let mut first = true;
+    loop {
+        if !await_request(&socket, &mut buffer, settings, first).await {
+            return;
+        }
+        first = false;
+        let mut scratch = worker.scratch();
+        let after = match read_head(&socket, &mut buffer, &mut scratch, settings).await {
+            Ok(true) => serve_one(&socket, &mut buffer, &mut scratch, peer, worker, settings).await,
+            Ok(false) => return,
+            Err(fault) => {
+                worker.tally.malformed();
+                answer_fault(&socket, &mut scratch, fault, settings).await
+            }
+        };
+        worker.keep_scratch(scratch);
+        match after {
+            After::Keep => {}
+            After::Close => return linger(&socket, &mut buffer).await,
+            After::Cut => return,
+            After::Tunnel(backend, place) => {
+                return tunnel::run(socket, buffer, *backend, place, settings.timeouts.upgraded_idle).await;
+            }
+        }
+    }
+}
+
+/// Waits for the first byte of a request; holds no memory meanwhile. Says whether there is one.
+async fn await_request(socket: &Socket, buffer: &mut Buffer, settings: &Settings, first: bool) -> bool {
+    if !buffer.is_empty() {
+        return true;
+    }
+    let patience = if first { settings.timeouts.head } else { settings.timeouts.keep_alive };
+    socket.timer.set(Way::In, patience);
+    socket.timer.set_idle(true);
+    let read = socket.read(buffer).await;
+    socket.timer.set_idle(false);
+    matches!(read, Ok(1..))
+}
+
+/// Reads a whole head within its deadline. Says whether there is one.
+async fn read_head(
+    socket: &Socket,
+    buffer: &mut Buffer,
+    scratch: &mut Scratch,
+    settings: &Settings,
+) -> Result<bool, Fault> {
+    let bounds =
+        Bounds { line_bytes_max: settings.bounds.line_bytes_max, head_bytes_max: settings.bounds.head_bytes_max };
+    let mut scan = Scan::default();
+    let mut timed = false;
+    loop {
+        if let Found::Head { start, end } = scan.look(buffer.bytes(), bounds, true)? {
+            scratch.request.parse(&buffer.bytes()[start..end])?;
+            if scratch.request.fields.len() > settings.bounds.fields_max {
+                return Err(Fault::HeadTooLarge);
+            }
+            buffer.consume(end);
+            socket.timer.clear(Way::In);
+            return Ok(true);
+        }
+        if !timed {
+            // From here on the whole head has this long, however the bytes trickle in.
+            socket.timer.set(Way::In, settings.timeouts.head);
+            timed = true;
+        }
+        match socket.read(buffer).await {
+            Ok(0) => return Ok(false),
+            Ok(_) => {}
+            Err(_) => return Ok(false),
+        }
+    }
+}
+
+async fn serve_one(
+    socket: &Socket,
+    buffer: &mut Buffer,
+    scratch: &mut Scratch,
+    peer: &Peer,
+    worker: &Rc<Worker>,
+    settings: &Settings,
+) -> After {
+    let Scratch { request, response, request_decoder, response_decoder, client_out, backend_out, value } = scratch;
+    worker.tally.request();
+    let pace =
+        Pace { idle_max: settings.timeouts.body_idle, bytes_per_sec_min: settings.timeouts.body_bytes_per_sec_min };
+    client_out.clear();
+    let keep = request.keeps_alive();
+    let mut body = BodyReader::new(socket, buffer, request_decoder, request.length, pace);
+    let mut reply = H1Reply {
+        version: request.version,
+        closes: false,
+        body: BodyWriter::new(socket, client_out, Length::Empty, settings.timeouts.write),
+    };
+    let visit =
+        Visit { worker, settings, peer, request, response, decoder: response_decoder, out: backend_out, value, keep };
+    let after = exchange(visit, &mut body, &mut reply).await;
+    let closes = reply.closes;
+    body.give_back();
+    match after {
+        After::Keep if closes || !body.has_ended() => After::Close,
+        after => after,
+    }
+}
+
+async fn answer_fault(socket: &Socket, scratch: &mut Scratch, fault: Fault, settings: &Settings) -> After {
+    let Scratch { response, client_out, .. } = scratch;
+    client_out.clear();
+    let answer = OwnAnswer::malformed(fault, response);
+    let body = BodyWriter::new(socket, client_out, Length::Empty, settings.timeouts.write);
+    let mut reply = H1Reply { version: Version::Http11, closes: false, body };
+    let sent = async {
+        reply.begin(response, false)?;
+        reply.send(&answer.body, Rest::End).await?;
+        reply.end(None).await
+    };
+    if sent.await.is_ok() { After::Close } else { After::Cut }
+}
+
+/// Says that nothing more will be sent, and gives the client a moment to read what was.
+async fn linger(socket: &Socket, buffer: &mut Buffer) {
+    socket.timer.set(Way::Out, LINGER);
+    if socket.shutdown().await.is_err() {
+        return;
+    }
+    socket.timer.set(Way::In, LINGER);
+    let mut left = LINGER_BYTES_MAX;
+    loop {
+        let length = buffer.bytes().len();
+        buffer.consume(length);
+        match socket.read(buffer).await {
+            Ok(length @ 1..) if length <= left => left -= length,
+            _ => return,
+        }
+    }
+}
+
+/// The client's side of the answer.
+struct H1Reply<'a> {
+    version: Version,
+    /// Whether only closing the connection ends the answer.
+    closes: bool,
+    body: BodyWriter<'a>,
+}
+
+impl Reply for H1Reply<'_> {
+    async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken> {
+        if self.version == Version::Http10 {
+            return Ok(());
+        }
+        forward::write_response(self.body.out(), head, Length::Empty, self.version, true);
+        self.body.flush().await
+    }
+
+    fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), Broken> {
+        let length = forward::response_length(head.length, self.version);
+        self.closes = length == Length::UntilClose || !keep;
+        self.body.set_length(length);
+        forward::write_response(self.body.out(), head, length, self.version, !self.closes);
+        Ok(())
+    }
+}
+
+impl Sink for H1Reply<'_> {
+    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+        self.body.send(data, rest).await
+    }
+
+    async fn flush(&mut self) -> Result<(), Broken> {
+        self.body.flush().await
+    }
+
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+        self.body.end(trailers).await
+    }
+}
+
+impl ClientBody for BodyReader<'_> {
+    async fn departure(&mut self) -> Broken {
+        BodyReader::departure(self).await
+    }
+
+    fn has_ended(&self) -> bool {
+        BodyReader::has_ended(self)
+    }
+}

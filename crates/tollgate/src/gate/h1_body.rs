@@ -1,0 +1,256 @@
+//! Bodies of HTTP/1.1, read from and written to a [`Socket`]; both sides of the gate use the same two.
+
+use std::io::IoSlice;
+use std::time::Duration;
+
+use tollgate_wire::http1::chunked::{self, Decoder, Step};
+use tollgate_wire::http1::{Fields, Length};
+
+use super::body::{Broken, Piece, Rest, Sink, Source};
+use super::buffer::Buffer;
+use super::socket::Socket;
+use super::timer::Way;
+
+/// Up to this many bytes are copied behind what is waiting to be sent, instead of being sent as a part of their own.
+const COPY_MAX: usize = 4 * 1024;
+/// What may be kept back while more follows at once.
+const KEEP_MAX: usize = 16 * 1024;
+
+/// How slowly a peer may send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// The longest silence.
+    pub(crate) idle_max: Duration,
+    /// The least it must send on average, after a first `idle_max`.
+    pub(crate) bytes_per_sec_min: Option<u64>,
+}
+
+/// Reads one body from a connection.
+pub(crate) struct BodyReader<'a> {
+    socket: &'a Socket,
+    buffer: &'a mut Buffer,
+    decoder: &'a mut Decoder,
+    length: Length,
+    pace: Pace,
+    /// Bytes at the start of the buffer that were lent out with the last piece.
+    lent: usize,
+    ended: bool,
+    began_ms: u64,
+    received: u64,
+}
+
+impl<'a> BodyReader<'a> {
+    pub(crate) fn new(
+        socket: &'a Socket,
+        buffer: &'a mut Buffer,
+        decoder: &'a mut Decoder,
+        length: Length,
+        pace: Pace,
+    ) -> Self {
+        decoder.reset();
+        let began_ms = socket.timer.now_ms();
+        let ended = matches!(length, Length::Empty | Length::Fixed(0));
+        Self { socket, buffer, decoder, length, pace, lent: 0, ended, began_ms, received: 0 }
+    }
+
+    /// Whether the whole body has been read, so that what follows on the connection is another message.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Waits until the peer goes, once the body is complete. Bytes that come in the meantime are kept for the next message.
+    pub(crate) async fn departure(&mut self) -> Broken {
+        self.give_back();
+        self.socket.timer.clear(Way::In);
+        loop {
+            if self.buffer.is_full() {
+                // A client that sends a whole buffer ahead is there; whether it still is shows when it is answered.
+                std::future::pending::<()>().await;
+            }
+            match self.socket.read(self.buffer).await {
+                Ok(0) | Err(_) => return Broken::Gone,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// The bytes that have been read and not used, lent ones included.
+    pub(crate) fn at_hand(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+
+    /// Uses up bytes that were looked at, not lent.
+    pub(crate) fn use_up(&mut self, length: usize) {
+        self.buffer.consume(length);
+    }
+
+    /// Reads more to look at, within the deadline that is set.
+    pub(crate) async fn read_more(&mut self) -> Result<usize, Broken> {
+        if self.buffer.is_full() {
+            return Err(Broken::Malformed("more than fits"));
+        }
+        Ok(self.socket.read(self.buffer).await?)
+    }
+
+    /// Begins the body that follows a head.
+    pub(crate) fn begin(&mut self, length: Length) {
+        self.decoder.reset();
+        self.length = length;
+        self.ended = matches!(length, Length::Empty | Length::Fixed(0));
+        self.began_ms = self.socket.timer.now_ms();
+        self.received = 0;
+    }
+
+    /// Uses up what was lent, so that the buffer begins with what has not been seen.
+    pub(crate) fn give_back(&mut self) {
+        let lent = std::mem::take(&mut self.lent);
+        self.buffer.consume(lent);
+    }
+
+    async fn fill(&mut self) -> Result<usize, Broken> {
+        self.set_deadline();
+        let length = self.socket.read(self.buffer).await?;
+        self.received += length as u64;
+        Ok(length)
+    }
+
+    fn set_deadline(&self) {
+        let mut time = self.pace.idle_max;
+        if let Some(rate) = self.pace.bytes_per_sec_min {
+            let elapsed = Duration::from_millis(self.socket.timer.now_ms() - self.began_ms);
+            let earned = Duration::from_millis(self.received.saturating_mul(1000) / rate.max(1));
+            time = time.min((self.pace.idle_max + earned).saturating_sub(elapsed));
+        }
+        self.socket.timer.set(Way::In, time);
+    }
+
+    /// Finds the next piece in the buffer, as a range of it and what follows.
+    fn step(&mut self) -> Result<Option<(std::ops::Range<usize>, Rest)>, Broken> {
+        let at_hand = self.buffer.bytes().len();
+        match &mut self.length {
+            Length::Fixed(left) => {
+                let length = usize::try_from(*left).unwrap_or(usize::MAX).min(at_hand);
+                *left -= length as u64;
+                self.ended = *left == 0;
+                Ok((length > 0).then_some((0..length, if self.ended { Rest::End } else { Rest::ToCome })))
+            }
+            Length::UntilClose => Ok((at_hand > 0).then_some((0..at_hand, Rest::ToCome))),
+            Length::Chunked => match self.decoder.decode(self.buffer.bytes()) {
+                Ok(Step::Data(range)) => {
+                    let rest = if range.end < at_hand { Rest::AtHand } else { Rest::ToCome };
+                    Ok(Some((range, rest)))
+                }
+                Ok(Step::More(used)) => {
+                    self.buffer.consume(used);
+                    Ok(None)
+                }
+                Ok(Step::End(used)) => {
+                    self.buffer.consume(used);
+                    self.ended = true;
+                    Ok(None)
+                }
+                Err(chunked::Malformed) => Err(Broken::Malformed("the chunks of the body are malformed")),
+            },
+            Length::Empty => Ok(None),
+        }
+    }
+}
+
+impl Source for BodyReader<'_> {
+    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+        self.give_back();
+        loop {
+            if self.ended {
+                self.socket.timer.clear(Way::In);
+                let trailers = self.decoder.trailers();
+                return Ok(Piece::End((!trailers.is_empty()).then_some(trailers)));
+            }
+            if let Some((range, rest)) = self.step()? {
+                self.lent = range.end;
+                return Ok(Piece::Data(&self.buffer.bytes()[range], rest));
+            }
+            if self.ended {
+                continue;
+            }
+            if self.fill().await? == 0 {
+                if self.length != Length::UntilClose {
+                    return Err(Broken::Gone);
+                }
+                self.ended = true;
+            }
+        }
+    }
+}
+
+/// Writes one body to a connection, behind a head that may be waiting in `out`.
+pub(crate) struct BodyWriter<'a> {
+    socket: &'a Socket,
+    out: &'a mut Vec<u8>,
+    length: Length,
+    patience: Duration,
+}
+
+impl<'a> BodyWriter<'a> {
+    /// `patience` is how long the peer may take to accept the next bytes.
+    pub(crate) fn new(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, patience: Duration) -> Self {
+        Self { socket, out, length, patience }
+    }
+
+    /// What is waiting to be sent; heads are written here.
+    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
+        self.out
+    }
+
+    /// How the body is delimited, from now on.
+    pub(crate) fn set_length(&mut self, length: Length) {
+        self.length = length;
+    }
+
+    async fn write(&mut self, data: &[u8], after: &[u8]) -> Result<(), Broken> {
+        self.socket.timer.set(Way::Out, self.patience);
+        let mut parts = [IoSlice::new(self.out), IoSlice::new(data), IoSlice::new(after)];
+        let written = match (data.is_empty(), after.is_empty()) {
+            (true, _) => self.socket.write_all(&mut parts[..1]).await,
+            (false, true) => self.socket.write_all(&mut parts[..2]).await,
+            (false, false) => self.socket.write_all(&mut parts).await,
+        };
+        self.out.clear();
+        written?;
+        self.socket.flush().await?;
+        self.socket.timer.clear(Way::Out);
+        Ok(())
+    }
+}
+
+impl Sink for BodyWriter<'_> {
+    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+        let chunked = self.length == Length::Chunked;
+        if self.length == Length::Empty {
+            return Ok(());
+        }
+        if chunked {
+            chunked::write_size(self.out, data.len());
+        }
+        let after: &[u8] = if chunked { b"\r\n" } else { b"" };
+        if data.len() > COPY_MAX {
+            return self.write(data, after).await;
+        }
+        self.out.extend_from_slice(data);
+        self.out.extend_from_slice(after);
+        if rest == Rest::ToCome || self.out.len() > KEEP_MAX { self.flush().await } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> Result<(), Broken> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        self.write(&[], &[]).await
+    }
+
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+        if self.length == Length::Chunked {
+            chunked::write_end(self.out, trailers);
+        }
+        self.flush().await
+    }
+}

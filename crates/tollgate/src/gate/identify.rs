@@ -1,0 +1,119 @@
+//! Who is asking? The peer's address, unless the peer is a trusted proxy that says who is behind it.
+
+use std::net::IpAddr;
+
+use tollgate_core::network::unmapped;
+use tollgate_wire::forwarded;
+use tollgate_wire::http1::{Name, RequestHead};
+
+use super::settings::Settings;
+
+/// The other end of a connection, as TCP or the PROXY protocol tells it.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// Its address; IPv4 if it is IPv4 in any form.
+    pub(crate) address: IpAddr,
+    /// The address as text, written once per connection.
+    pub(crate) text: String,
+    /// Whether it is a trusted proxy.
+    pub(crate) trusted: bool,
+    /// Whether it speaks TLS to us.
+    pub(crate) secure: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(address: IpAddr, secure: bool, settings: &Settings) -> Self {
+        let address = unmapped(address);
+        Self { address, text: address.to_string(), trusted: settings.trusts(address), secure }
+    }
+
+    /// The client that this request is from.
+    pub(crate) fn client(&self, head: &RequestHead, settings: &Settings) -> IpAddr {
+        if !self.trusted {
+            return self.address;
+        }
+        let fields = &head.fields;
+        if fields.first(Name::XForwardedFor).is_some() {
+            let values = fields.all(Name::XForwardedFor);
+            return forwarded::client_by_x_forwarded_for(self.address, values, |address| settings.trusts(address));
+        }
+        forwarded::client_by_forwarded(self.address, fields.all(Name::Forwarded), |address| settings.trusts(address))
+    }
+}
+
+/// A request as rules see it.
+pub(crate) struct RequestView<'a> {
+    /// The client, once trusted proxies are looked through.
+    pub(crate) client: IpAddr,
+    /// The head, without the fields that are for this hop only.
+    pub(crate) head: &'a RequestHead,
+}
+
+impl tollgate_core::request::Request for RequestView<'_> {
+    fn client(&self) -> Option<IpAddr> {
+        Some(self.client)
+    }
+
+    fn method(&self) -> &[u8] {
+        &self.head.method
+    }
+
+    fn target(&self) -> &[u8] {
+        &self.head.target
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        let authority = &self.head.authority[..];
+        let host = match authority {
+            [b'[', ..] => authority.split_inclusive(|byte| *byte == b']').next()?,
+            _ => authority.split(|byte| *byte == b':').next()?,
+        };
+        (!host.is_empty()).then_some(host)
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        match name {
+            "host" => Some(&self.head.authority),
+            _ => self.head.fields.find(name.as_bytes()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::network::Network;
+    use tollgate_core::request::Request;
+
+    use super::*;
+
+    fn head(text: &str) -> RequestHead {
+        let mut head = RequestHead::default();
+        head.parse(format!("GET /a?b HTTP/1.1\r\n{text}\r\n").as_bytes()).unwrap();
+        head
+    }
+
+    fn client(peer: &str, fields: &str) -> String {
+        let mut settings = Settings::new(&crate::settings::Gate::default());
+        settings.trusted_proxies.push(Network::parse("10.0.0.0/8").unwrap());
+        let peer = Peer::new(peer.parse().unwrap(), false, &settings);
+        peer.client(&head(&format!("Host: a\r\n{fields}")), &settings).to_string()
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_is_believed() {
+        assert_eq!(client("192.0.2.1", "X-Forwarded-For: 1.2.3.4\r\n"), "192.0.2.1");
+        assert_eq!(client("10.0.0.1", "X-Forwarded-For: 1.2.3.4\r\n"), "1.2.3.4");
+        assert_eq!(client("::ffff:10.0.0.1", "X-Forwarded-For: 1.2.3.4\r\n"), "1.2.3.4");
+        assert_eq!(client("10.0.0.1", "Forwarded: for=1.2.3.4\r\n"), "1.2.3.4");
+        assert_eq!(client("10.0.0.1", ""), "10.0.0.1");
+    }
+
+    #[test]
+    fn a_host_is_seen_without_its_port() {
+        for (authority, host) in [("site:80", "site"), ("site", "site"), ("[::1]:80", "[::1]")] {
+            let head = head(&format!("Host: {authority}\r\n"));
+            let view = RequestView { client: "192.0.2.1".parse().unwrap(), head: &head };
+            assert_eq!(view.host(), Some(host.as_bytes()));
+        }
+    }
+}

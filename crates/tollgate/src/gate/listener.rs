@@ -1,0 +1,94 @@
+//! Listening sockets, and the loop that accepts and must never stop.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpStream;
+
+use super::connection;
+use super::worker::Worker;
+
+/// How many connections the system may complete before they are accepted.
+const BACKLOG: i32 = 4096;
+/// How long accepting pauses when the process is out of file descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How many idle connections are closed at once when there is no room for a new one.
+const MAKE_ROOM: usize = 32;
+
+/// A socket for one worker. All workers bind the same address and the system spreads connections among them.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Accepts for ever.
+pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>) {
+    let mut failing = false;
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                failing = false;
+                welcome(stream, address, &worker);
+            }
+            Err(error) if is_one_connections_fault(&error) => worker.tally.accept_failed(),
+            Err(error) => {
+                worker.tally.accept_failed();
+                // Out of file descriptors or memory. Idle connections make room; the rest is waiting.
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "cannot accept connections; closing idle ones");
+                }
+                worker.timers.close_idle(MAKE_ROOM);
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Errors that concern the connection that was being accepted, and say nothing about the next.
+fn is_one_connections_fault(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
+fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
+    worker.tally.accepted();
+    let caps = &worker.shared.caps;
+    // Room is made before there is none: who has been idle the longest goes first.
+    if caps.total() + MAKE_ROOM > caps.total_max() {
+        worker.timers.close_idle(MAKE_ROOM);
+    }
+    if caps.enter().is_err() {
+        worker.tally.turned_away();
+        return;
+    }
+    let served = connection::serve(stream, address, worker.clone());
+    let guard = TotalGuard(worker.clone());
+    tokio::task::spawn_local(async move {
+        served.await;
+        drop(guard);
+    });
+}
+
+struct TotalGuard(Rc<Worker>);
+
+impl Drop for TotalGuard {
+    fn drop(&mut self) {
+        self.0.shared.caps.leave();
+    }
+}

@@ -1,0 +1,233 @@
+//! Answers that the gate gives itself: refusals, and faults of the request or of the backend.
+
+use std::net::IpAddr;
+
+use tollgate_core::time::Span;
+use tollgate_wire::http1::fields::tokens;
+use tollgate_wire::http1::response::reason;
+use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
+
+/// Why a request is refused, as programs are told (draft-ietf-httpapi-ratelimit-headers).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The client is over a limit of its own.
+    QuotaExceeded,
+    /// The service as a whole is short of capacity.
+    ReducedCapacity,
+    /// The client is doing something out of the ordinary.
+    AbnormalUsage,
+}
+
+impl Cause {
+    fn kind(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            Self::ReducedCapacity => "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            Self::AbnormalUsage => "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "Request cannot be satisfied as assigned quota has been exceeded",
+            Self::ReducedCapacity => "Request cannot be satisfied due to temporary server capacity constraints",
+            Self::AbnormalUsage => "Request not satisfied due to detection of abnormal request pattern",
+        }
+    }
+
+    fn status(self) -> u16 {
+        match self {
+            Self::QuotaExceeded | Self::AbnormalUsage => 429,
+            Self::ReducedCapacity => 503,
+        }
+    }
+}
+
+/// A request turned away, and what its client is told.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    /// Why.
+    pub(crate) cause: Cause,
+    /// A status other than the cause's.
+    pub(crate) status: Option<u16>,
+    /// When to come back. None: waiting does not help.
+    pub(crate) retry_after: Option<Span>,
+    /// The name of the rule that refused it.
+    pub(crate) rule: Option<String>,
+}
+
+/// An answer that the gate makes itself.
+#[derive(Debug, Default)]
+pub(crate) struct OwnAnswer {
+    pub(crate) body: Vec<u8>,
+}
+
+/// What a client that was turned away comes back with is spread over this share of the wait, so that a crowd that was told the same
+/// moment does not come back as a crowd. Upwards only: whoever waits as told is not early.
+const JITTER_PARTS: u64 = 4;
+
+/// The seconds to say, given a random number.
+pub(crate) fn jittered_secs(retry_after: Span, random: u64) -> u64 {
+    let secs = retry_after.as_secs_ceil().max(1);
+    let spread = (secs / JITTER_PARTS).clamp(1, 60);
+    secs.saturating_add(random % (spread + 1))
+}
+
+impl OwnAnswer {
+    /// The answer to a refused request.
+    pub(crate) fn refuse(refusal: &Refusal, request: &RequestHead, response: &mut ResponseHead, random: u64) -> Self {
+        response.clear();
+        response.status = refusal.status.unwrap_or_else(|| refusal.cause.status());
+        let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
+        if let Some(secs) = retry_secs {
+            response.fields.push(b"retry-after", secs.to_string().as_bytes());
+        }
+        response.fields.push(b"cache-control", b"no-store");
+        let body = if wants_html(request) {
+            response.fields.push(b"content-type", b"text/html; charset=utf-8");
+            html(retry_secs)
+        } else {
+            response.fields.push(b"content-type", b"application/problem+json");
+            problem(refusal, response.status)
+        };
+        Self::finish(response, body, request.is_head())
+    }
+
+    /// The answer to a request that is not forwarded because of itself or because of the backend.
+    pub(crate) fn fault(
+        status: u16,
+        detail: &str,
+        retry_after_secs: Option<u64>,
+        to_head: bool,
+        response: &mut ResponseHead,
+    ) -> Self {
+        response.clear();
+        response.status = status;
+        if let Some(secs) = retry_after_secs {
+            response.fields.push(b"retry-after", secs.to_string().as_bytes());
+        }
+        response.fields.push(b"content-type", b"application/problem+json");
+        let title = reason(status);
+        let body =
+            format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"}}\n");
+        Self::finish(response, body.into_bytes(), to_head)
+    }
+
+    /// The answer to a request that cannot be read.
+    pub(crate) fn malformed(fault: Fault, response: &mut ResponseHead) -> Self {
+        Self::fault(fault.status(), fault.detail(), None, false, response)
+    }
+
+    fn finish(response: &mut ResponseHead, body: Vec<u8>, to_head: bool) -> Self {
+        if to_head {
+            response.length = Length::Empty;
+            response.would_be_length = Some(body.len() as u64);
+            return Self { body: Vec::new() };
+        }
+        response.length = Length::Fixed(body.len() as u64);
+        Self { body }
+    }
+}
+
+/// A browser shows what it is sent, a program reads it.
+fn wants_html(request: &RequestHead) -> bool {
+    request.fields.all(Name::Accept).flat_map(tokens).any(|range| range.starts_with(b"text/html"))
+}
+
+fn problem(refusal: &Refusal, status: u16) -> Vec<u8> {
+    let rule = refusal.rule.as_deref().map(json_string);
+    let violated = rule.map_or_else(String::new, |rule| format!(",\"violated-policies\":[{rule}]"));
+    let (kind, title) = (refusal.cause.kind(), refusal.cause.title());
+    format!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status}{violated}}}\n").into_bytes()
+}
+
+fn json_string(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            '\0'..='\u{1f}' | '\u{7f}' => out.extend(format!("\\u{:04x}", u32::from(character)).chars()),
+            _ => out.push(character),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A page that says when to come back, and comes back by itself then. It needs nothing else from anywhere.
+fn html(retry_secs: Option<u64>) -> Vec<u8> {
+    let (refresh, when) = match retry_secs {
+        Some(secs) => (
+            format!("<meta http-equiv=\"refresh\" content=\"{secs}\">"),
+            format!("This page tries again by itself in <b id=\"s\">{secs}</b> s."),
+        ),
+        None => {
+            (String::new(), "This request is larger than what is allowed, and waiting does not change that.".to_owned())
+        }
+    };
+    let count = "<script>var e=document.getElementById('s'),n=e?+e.textContent:0;\
+                 setInterval(function(){if(n>0)e.textContent=--n},1000)</script>";
+    format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">{refresh}\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>One moment</title>\
+         <style>body{{font:1.1rem/1.5 system-ui,sans-serif;max-width:32rem;margin:20vh auto 0;padding:0 1rem;color:#222}}\
+         @media(prefers-color-scheme:dark){{body{{background:#181818;color:#ddd}}}}</style></head>\
+         <body><h1>One moment, please</h1><p>This site is busy, and there have been many requests from your side. {when}</p>{count}</body></html>\n"
+    )
+    .into_bytes()
+}
+
+/// Spreads retries without a source of randomness: clients differ, and so do moments.
+pub(crate) fn spread_of(client: IpAddr, now_ms: u64) -> u64 {
+    let bits = match client {
+        IpAddr::V4(v4) => u64::from(v4.to_bits()),
+        IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64 ^ v6.to_bits() as u64,
+    };
+    let mut mixed = (bits ^ now_ms.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^= mixed >> 29;
+    mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(fields: &str) -> RequestHead {
+        let mut head = RequestHead::default();
+        head.parse(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).unwrap();
+        head
+    }
+
+    fn refusal() -> Refusal {
+        Refusal {
+            cause: Cause::QuotaExceeded,
+            status: None,
+            retry_after: Some(Span::from_millis(2500)),
+            rule: Some("a\"b".into()),
+        }
+    }
+
+    #[test]
+    fn a_program_gets_a_problem_and_a_browser_a_page() {
+        let mut response = ResponseHead::default();
+        let answer = OwnAnswer::refuse(&refusal(), &request(""), &mut response, 0);
+        assert_eq!(response.status, 429);
+        assert_eq!(response.fields.find(b"retry-after"), Some(&b"3"[..]));
+        let text = String::from_utf8(answer.body).unwrap();
+        assert!(text.contains("#quota-exceeded\"") && text.contains("\"violated-policies\":[\"a\\\"b\"]"), "{text}");
+        let answer = OwnAnswer::refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, 0);
+        let text = String::from_utf8(answer.body).unwrap();
+        assert!(text.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{text}");
+    }
+
+    #[test]
+    fn a_retry_is_never_told_too_early_and_a_crowd_is_spread() {
+        for millis in [0, 1, 999, 1000, 1001, 60_000, 3_600_000] {
+            let wait = Span::from_millis(millis);
+            let told: std::collections::BTreeSet<u64> = (0..1000).map(|random| jittered_secs(wait, random)).collect();
+            assert!(told.iter().all(|secs| secs * 1000 >= millis));
+            assert!(told.len() >= 2, "{millis} ms is told as {told:?}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Deadlines for every phase of every connection, swept by one tick per worker.
+//!
+//! A runtime timer per read and write costs more than the read. Deadlines here are hundreds of milliseconds to minutes, and
+//! none has to be exact. So setting one is a store into a cell, the current time is a number that the sweep leaves behind, and
+//! a sweep ten times a second wakes the tasks whose time is up.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+/// How often deadlines are looked at.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+const NEVER: u64 = u64::MAX;
+
+/// Which way a wait goes. Both ways of one connection can be waited for at once, each with its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    In = 0,
+    Out = 1,
+}
+
+/// All deadlines of one worker.
+pub(crate) struct Timers {
+    began: Instant,
+    now_ms: Cell<u64>,
+    slots: RefCell<Slots>,
+}
+
+#[derive(Default)]
+struct Slots {
+    cells: Vec<Option<Rc<TimerCell>>>,
+    free: Vec<usize>,
+}
+
+struct TimerCell {
+    due_ms: [Cell<u64>; 2],
+    waker: RefCell<Option<Waker>>,
+    /// Since when the connection has waited for a client that owes nothing; [`NEVER`] while it is at work.
+    idle_since_ms: Cell<u64>,
+    closing: Cell<bool>,
+}
+
+/// The deadlines of one connection or stream.
+pub(crate) struct Timer {
+    timers: Rc<Timers>,
+    cell: Rc<TimerCell>,
+    index: usize,
+}
+
+impl Timers {
+    pub(crate) fn new() -> Rc<Self> {
+        Rc::new(Self { began: Instant::now(), now_ms: Cell::new(0), slots: RefCell::default() })
+    }
+
+    /// Milliseconds since the worker began, as of the last sweep.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ms.get()
+    }
+
+    /// A timer with nothing due.
+    pub(crate) fn timer(self: &Rc<Self>) -> Timer {
+        let cell = Rc::new(TimerCell {
+            due_ms: [Cell::new(NEVER), Cell::new(NEVER)],
+            waker: RefCell::default(),
+            idle_since_ms: Cell::new(NEVER),
+            closing: Cell::new(false),
+        });
+        let mut slots = self.slots.borrow_mut();
+        let index = slots.free.pop().unwrap_or_else(|| {
+            slots.cells.push(None);
+            slots.cells.len() - 1
+        });
+        slots.cells[index] = Some(cell.clone());
+        Timer { timers: self.clone(), cell, index }
+    }
+
+    /// Moves time on and wakes every task whose deadline has passed.
+    pub(crate) fn sweep(&self) {
+        self.advance_to(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(NEVER - 1));
+    }
+
+    fn advance_to(&self, now_ms: u64) {
+        self.now_ms.set(now_ms);
+        for cell in self.slots.borrow().cells.iter().flatten() {
+            if cell.due_ms.iter().any(|due| due.get() <= now_ms) {
+                cell.wake();
+            }
+        }
+    }
+
+    /// Closes up to `count` idle connections, those idle the longest first. Says how many there were.
+    pub(crate) fn close_idle(&self, count: usize) -> usize {
+        let slots = self.slots.borrow();
+        let mut idle: Vec<&Rc<TimerCell>> = slots
+            .cells
+            .iter()
+            .flatten()
+            .filter(|cell| cell.idle_since_ms.get() != NEVER && !cell.closing.get())
+            .collect();
+        if idle.len() > count {
+            idle.select_nth_unstable_by_key(count, |cell| cell.idle_since_ms.get());
+            idle.truncate(count);
+        }
+        for cell in &idle {
+            cell.closing.set(true);
+            cell.wake();
+        }
+        idle.len()
+    }
+}
+
+impl TimerCell {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Timer {
+    /// Makes a wait in this direction end after `time` from now.
+    pub(crate) fn set(&self, way: Way, time: Duration) {
+        let now_ms = self.timers.now_ms();
+        // One tick is added because the time known here may be a tick old: a deadline is never early.
+        let due_ms = now_ms.saturating_add(time.as_millis() as u64).saturating_add(TICK.as_millis() as u64);
+        self.cell.due_ms[way as usize].set(due_ms);
+    }
+
+    /// Lets a wait in this direction last.
+    pub(crate) fn clear(&self, way: Way) {
+        self.cell.due_ms[way as usize].set(NEVER);
+    }
+
+    /// Whether the deadline has passed; if not, the task is woken when it does. To be called while waiting.
+    pub(crate) fn is_over(&self, way: Way, cx: &mut Context<'_>) -> bool {
+        if self.cell.due_ms[way as usize].get() <= self.timers.now_ms() {
+            return true;
+        }
+        let mut waker = self.cell.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+        false
+    }
+
+    /// Says whether the connection is waiting for a client that owes nothing, and may be closed to make room.
+    pub(crate) fn set_idle(&self, idle: bool) {
+        self.cell.idle_since_ms.set(if idle { self.timers.now_ms() } else { NEVER });
+    }
+
+    /// Whether the connection was chosen to be closed while idle.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.cell.closing.get() && self.cell.idle_since_ms.get() != NEVER
+    }
+
+    /// The clock this timer runs on.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.timers.now_ms()
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        let mut slots = self.timers.slots.borrow_mut();
+        slots.cells[self.index] = None;
+        slots.free.push(self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_task_is_woken_when_its_deadline_has_passed_and_not_before() {
+        let (timers, count) = (Timers::new(), Arc::new(Count::default()));
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        let timer = timers.timer();
+        timer.set(Way::In, Duration::from_millis(500));
+        assert!(!timer.is_over(Way::In, &mut cx));
+        timers.advance_to(599);
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        timers.advance_to(600);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(timer.is_over(Way::In, &mut cx));
+        assert!(!timer.is_over(Way::Out, &mut cx));
+    }
+
+    #[test]
+    fn the_longest_idle_are_closed_first_and_the_busy_never() {
+        let timers = Timers::new();
+        let timers_by_age: Vec<Timer> = (0..5)
+            .map(|age| {
+                timers.advance_to(age * 10);
+                let timer = timers.timer();
+                timer.set_idle(age != 1);
+                timer
+            })
+            .collect();
+        assert_eq!(timers.close_idle(2), 2);
+        let closing: Vec<bool> = timers_by_age.iter().map(Timer::is_closing).collect();
+        assert_eq!(closing, [true, false, true, false, false]);
+        timers_by_age[0].set_idle(false);
+        assert!(!timers_by_age[0].is_closing(), "a request that came in time is served");
+    }
+}

@@ -1,0 +1,191 @@
+//! One thread that serves: its own runtime, listeners, deadlines, connections to backends and counters. Workers share nothing that
+//! is written on the way of a request but what decides about it.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use super::admission::Admission;
+use super::backend::Backends;
+use super::backend::h1::Connection;
+use super::backend::pool::Pool;
+use super::caps::Caps;
+use super::exchange::Scratch;
+use super::listener;
+use super::settings::Settings;
+use super::tally::Tally;
+use super::timer::{TICK, Timers};
+
+/// What all workers share.
+pub(crate) struct Shared {
+    pub(crate) settings: ArcSwap<Settings>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) backends: Backends,
+    pub(crate) caps: Caps,
+    pub(crate) tallies: Vec<Arc<Tally>>,
+    /// How TLS is spoken to backends.
+    pub(crate) backend_tls: Arc<rustls::ClientConfig>,
+}
+
+/// How far a gate is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It serves.
+    Serving,
+    /// It accepts nothing more and finishes what it has.
+    Draining,
+    /// It ends now.
+    Over,
+}
+
+/// How many sets of memory for exchanges a worker keeps.
+const SCRATCHES_MAX: usize = 64;
+
+/// One worker's own things.
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) timers: Rc<Timers>,
+    pub(crate) pool: Pool,
+    pub(crate) tally: Arc<Tally>,
+    settings: RefCell<Arc<Settings>>,
+    #[expect(clippy::vec_box, reason = "they move in and out of tasks, and a box is cheaper to move")]
+    scratches: RefCell<Vec<Box<Scratch>>>,
+    draining: Cell<bool>,
+    connections: Cell<usize>,
+    date: RefCell<(u64, Rc<str>)>,
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>, index: usize) -> Rc<Self> {
+        let settings = shared.settings.load_full();
+        Rc::new(Self {
+            timers: Timers::new(),
+            pool: Pool::new(shared.backends.len()),
+            tally: shared.tallies[index].clone(),
+            settings: RefCell::new(settings),
+            scratches: RefCell::default(),
+            draining: Cell::new(false),
+            connections: Cell::new(0),
+            date: RefCell::new((u64::MAX, Rc::from(""))),
+            shared,
+        })
+    }
+
+    /// The settings in force.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.borrow().clone()
+    }
+
+    /// Whether connections are to be closed after the request they are at.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Memory for an exchange.
+    pub(crate) fn scratch(&self) -> Box<Scratch> {
+        self.scratches.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes the memory back for the next exchange.
+    pub(crate) fn keep_scratch(&self, scratch: Box<Scratch>) {
+        let mut scratches = self.scratches.borrow_mut();
+        if scratches.len() < SCRATCHES_MAX {
+            scratches.push(scratch);
+        }
+    }
+
+    /// Keeps a connection to a backend for the next request.
+    pub(crate) fn keep(&self, backend: usize, mut connection: Connection) {
+        connection.buffer.rest();
+        let bound = self.settings.borrow().bounds.backend_idle_max;
+        self.pool.give(backend, connection, bound, self.timers.now_ms());
+    }
+
+    /// The date as HTTP writes it, made at most once a second.
+    pub(crate) fn date(&self) -> Rc<str> {
+        let now = std::time::SystemTime::now();
+        let secs = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let mut date = self.date.borrow_mut();
+        if date.0 != secs {
+            *date = (secs, Rc::from(httpdate::fmt_http_date(now)));
+        }
+        date.1.clone()
+    }
+
+    /// Counts a connection while the guard lives.
+    pub(crate) fn count_connection(self: &Rc<Self>) -> ConnectionGuard {
+        self.connections.set(self.connections.get() + 1);
+        ConnectionGuard(self.clone())
+    }
+
+    fn sweep(&self) {
+        self.timers.sweep();
+        let settings = self.shared.settings.load_full();
+        self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive);
+        *self.settings.borrow_mut() = settings;
+    }
+}
+
+/// One of a worker's connections.
+pub(crate) struct ConnectionGuard(Rc<Worker>);
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+/// Serves on these listeners until told to stop, and then until the last request is done or time is up.
+pub(crate) fn run(
+    shared: Arc<Shared>,
+    index: usize,
+    listeners: Vec<TcpListener>,
+    phase: watch::Receiver<Phase>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+    runtime.block_on(serve(shared, index, listeners, phase))
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    index: usize,
+    listeners: Vec<TcpListener>,
+    mut phase: watch::Receiver<Phase>,
+) -> io::Result<()> {
+    let worker = Worker::new(shared, index);
+    let mut accepting = Vec::new();
+    for listener in listeners {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        accepting.push(tokio::task::spawn_local(listener::accept(listener, worker.clone())));
+    }
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => worker.sweep(),
+            changed = phase.changed() => {
+                let now = *phase.borrow_and_update();
+                if changed.is_err() || now == Phase::Over {
+                    return Ok(());
+                }
+                if now == Phase::Draining {
+                    worker.draining.set(true);
+                    for accepting in accepting.drain(..) {
+                        accepting.abort();
+                    }
+                }
+            }
+        }
+        if worker.is_draining() {
+            worker.timers.close_idle(usize::MAX);
+            if worker.connections.get() == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
