@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the person who started it")]
 
-mod child;
+mod machine;
 mod peers;
 mod report;
 mod run;

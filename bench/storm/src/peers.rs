@@ -1,13 +1,14 @@
 //! What can stand in front of the site: nothing, Tollgate, and its peers in the settings that people use against crawlers,
 //! each with the best that its kind can do.
 
-use crate::child::{Child, find_program, free_address};
+use crate::machine::find_program;
 use std::{
     ffi::OsString,
     fmt, fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
+use tollgate_storm::child::{Child, free_address};
 
 /// Something in front of the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,7 +243,7 @@ fn find_envoy() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::child::ScratchDir;
+    use crate::machine::ScratchDir;
     use std::{
         io::{Read, Write},
         net::{TcpListener, TcpStream},

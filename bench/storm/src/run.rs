@@ -1,7 +1,7 @@
 //! One storm against one gate: site and gate started afresh, the plan played, the books read at the edges of the phases.
 
 use crate::{
-    child::{Child, ScratchDir, free_address},
+    machine::ScratchDir,
     peers::{Gate, Peer},
     scrape,
 };
@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tollgate_storm::{
+    child::{Child, free_address},
     counters::Reading,
     plan::{Phases, Plan},
     site, storm,

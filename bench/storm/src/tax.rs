@@ -4,8 +4,8 @@
 //! shared machine drift by tens of percent within minutes, so gates take turns and are compared within their round.
 
 use crate::{
-    child::ScratchDir,
     find_tollgate,
+    machine::ScratchDir,
     peers::{self, FORWARDING, Gate, Peer, REFUSING},
     report::median,
     wrk::{self, Round},

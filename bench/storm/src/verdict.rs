@@ -174,6 +174,8 @@ mod tests {
         assert!(is_bad(&view(0, Some(101)), &CALM));
         assert!(!is_bad(&view(0, Some(100)), &CALM));
         assert!(is_bad(&view(0, None), &CALM));
+        let without_its_assets = View { whole: Err(Failure::Refused(429)), ..view(0, Some(30)) };
+        assert!(is_bad(&without_its_assets, &CALM));
     }
 
     #[test]

@@ -27,3 +27,4 @@ pub mod rule;
 pub mod time;
 pub mod toll;
 pub mod virtual_clock;
+pub mod watch;

@@ -4,7 +4,7 @@
 //! the thread's own CPU clock says what was really taken, so pages burn until that clock has moved.
 
 use rustix::{
-    thread::{CpuSet, sched_setaffinity},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
     time::{ClockId, clock_gettime},
 };
 use std::{hint::black_box, io, time::Duration};
@@ -17,6 +17,12 @@ pub fn pin(core: usize) -> io::Result<()> {
     let mut cores = CpuSet::new();
     cores.set(core);
     sched_setaffinity(None, &cores).map_err(io::Error::from)
+}
+
+/// The cores that this thread may run on.
+pub fn cores() -> io::Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
 }
 
 /// The CPU time that this thread has used.
@@ -55,6 +61,16 @@ mod tests {
             work();
         }
         assert!(process_time() - process_start >= Duration::from_millis(5));
+    }
+
+    #[test]
+    fn a_pinned_thread_may_run_on_one_core() {
+        let last = *cores().unwrap().last().unwrap();
+        let pinned = std::thread::spawn(move || {
+            pin(last).unwrap();
+            cores().unwrap()
+        });
+        assert_eq!(pinned.join().unwrap(), [last]);
     }
 
     #[test]

@@ -9,8 +9,9 @@
 //!                                                      site (burns exact CPU per page, counts it per crowd)
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod child;
 pub mod client;
 pub mod counters;
 pub mod cpu;

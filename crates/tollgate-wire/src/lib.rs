@@ -4,3 +4,4 @@
 
 pub mod forwarded;
 pub mod http1;
+pub mod log;

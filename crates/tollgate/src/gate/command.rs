@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli::WRONG;
-use crate::settings::{Backend, Settings as File};
+use crate::settings::{BackendUrl, Settings as File};
 
 /// The arguments of `tollgate gate`. An argument counts before the file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Where requests are forwarded to, such as http://127.0.0.1:8080; may be given more than once
-    #[arg(long, value_name = "URL", value_parser = Backend::parse)]
-    backend: Vec<Backend>,
+    #[arg(long, value_name = "URL", value_parser = BackendUrl::parse)]
+    backend: Vec<BackendUrl>,
     /// Where clients connect [default: 127.0.0.1:8888]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
@@ -52,7 +52,7 @@ fn settings(options: &Options) -> Result<super::Settings, String> {
     };
     let mut gate = file.gate.unwrap_or_default();
     if let Some(listen) = options.listen {
-        gate.listen = listen;
+        gate.listen = vec![listen];
     }
     if !options.backend.is_empty() {
         gate.backends.clone_from(&options.backend);

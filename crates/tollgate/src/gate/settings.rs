@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate_core::network::Network;
 
 use super::buffer::LARGE;
-use crate::settings::{Backend, Gate, Tls};
+use crate::settings::{BackendUrl, CertificateFiles, Gate};
 
 /// Everything the proxy needs to know.
 #[derive(Clone, Debug)]
@@ -14,15 +14,15 @@ pub(crate) struct Settings {
     /// Where clients connect.
     pub(crate) listen: Vec<SocketAddr>,
     /// What is protected. At least one.
-    pub(crate) backends: Vec<Backend>,
+    pub(crate) backends: Vec<BackendUrl>,
     /// Whose `X-Forwarded-For`, `Forwarded` and PROXY protocol headers are believed.
     pub(crate) trusted_proxies: Vec<Network>,
     /// Whether every connection must begin with a PROXY protocol header, from a trusted proxy.
     pub(crate) proxy_protocol: bool,
     /// Whether HTTP/2 is spoken without TLS, to clients that begin with it.
     pub(crate) h2c: bool,
-    /// The certificate to speak TLS with; none: plain HTTP.
-    pub(crate) tls: Option<Tls>,
+    /// Certificates to speak TLS with; none: plain HTTP.
+    pub(crate) tls: Vec<CertificateFiles>,
     /// How many threads serve; each has its own runtime, listener and connections to the backends.
     pub(crate) workers: usize,
     /// How long each phase may take.
@@ -35,14 +35,14 @@ impl Settings {
     /// What the file means for the proxy.
     pub(crate) fn new(gate: &Gate) -> Self {
         Self {
-            listen: vec![gate.listen],
+            listen: gate.listen.clone(),
             backends: gate.backends.clone(),
             trusted_proxies: gate.trusted_proxies.clone(),
             proxy_protocol: gate.proxy_protocol,
             h2c: gate.h2c,
             tls: gate.tls.clone(),
-            workers: std::thread::available_parallelism().map_or(1, usize::from),
-            timeouts: Timeouts::new(&gate.timeouts),
+            workers: gate.workers,
+            timeouts: Timeouts::new(gate),
             bounds: Bounds::new(gate),
         }
     }
@@ -80,25 +80,21 @@ pub(crate) struct Timeouts {
     pub(crate) drain: Duration,
 }
 
-/// A body that comes slower than this is not sent by somebody who wants it to arrive.
-const BODY_BYTES_PER_SEC_MIN: u64 = 256;
-/// Backends close idle connections after a few seconds to a minute; we would rather be the one who does.
-const BACKEND_KEEP_ALIVE: Duration = Duration::from_secs(15);
-
 impl Timeouts {
-    fn new(timeouts: &crate::settings::Timeouts) -> Self {
+    fn new(gate: &Gate) -> Self {
+        let timeouts = &gate.timeouts;
         Self {
-            head: timeouts.request_head.into(),
-            body_idle: timeouts.request_body.into(),
-            body_bytes_per_sec_min: Some(BODY_BYTES_PER_SEC_MIN),
-            write: timeouts.write.into(),
-            keep_alive: timeouts.keep_alive.into(),
-            connect: timeouts.connect.into(),
-            response_head: timeouts.response_head.into(),
-            backend_idle: timeouts.response_body.into(),
-            backend_keep_alive: BACKEND_KEEP_ALIVE,
-            upgraded_idle: timeouts.upgraded.into(),
-            drain: timeouts.drain.into(),
+            head: timeouts.head,
+            body_idle: timeouts.body_idle,
+            body_bytes_per_sec_min: Some(gate.bounds.body_bytes_per_sec_min),
+            write: timeouts.write,
+            keep_alive: timeouts.keep_alive,
+            connect: timeouts.connect,
+            response_head: timeouts.response_head,
+            backend_idle: timeouts.backend_idle,
+            backend_keep_alive: timeouts.backend_keep_alive,
+            upgraded_idle: timeouts.upgraded_idle,
+            drain: timeouts.drain,
         }
     }
 }
@@ -126,22 +122,19 @@ pub(crate) struct Bounds {
     pub(crate) unheard_bytes_max: u64,
 }
 
-/// The method, the version and what is between them, beside the target, in a request line.
-const LINE_BESIDE_TARGET: usize = 64;
-
 impl Bounds {
     fn new(gate: &Gate) -> Self {
-        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX).min(LARGE - 1);
+        let bounds = &gate.bounds;
         Self {
-            line_bytes_max: bytes(gate.head.target_bytes).saturating_add(LINE_BESIDE_TARGET).min(LARGE - 1),
-            head_bytes_max: bytes(gate.head.size_bytes),
-            fields_max: gate.head.fields as usize,
-            connections_max: gate.connections.total as usize,
-            connections_per_address_max: gate.connections.per_client as usize,
-            streams_max: 128,
-            backend_idle_max: gate.connections.idle_per_backend as usize,
-            refused_body_bytes_max: 64 * 1024,
-            unheard_bytes_max: 1024 * 1024,
+            line_bytes_max: bounds.line_bytes_max.min(LARGE - 1),
+            head_bytes_max: bounds.head_bytes_max.min(LARGE - 1),
+            fields_max: bounds.fields_max,
+            connections_max: bounds.connections_max,
+            connections_per_address_max: bounds.connections_per_address_max,
+            streams_max: bounds.streams_max,
+            backend_idle_max: bounds.backend_idle_max,
+            refused_body_bytes_max: bounds.refused_body_bytes_max,
+            unheard_bytes_max: bounds.unheard_bytes_max,
         }
     }
 }

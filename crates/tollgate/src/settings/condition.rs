@@ -3,7 +3,8 @@
 use tollgate_core::condition::{Condition, Pattern};
 use tollgate_core::network::Network;
 
-use super::table::table;
+use super::fault::Collector;
+use super::table::{Placed, table};
 use super::value::{Glob, HeaderName, Map, Method, OneOrMany};
 
 table! {
@@ -25,19 +26,26 @@ table! {
 }
 
 impl ConditionTable {
-    pub(super) fn meaning(self) -> Condition {
-        fn all<T, U>(values: Option<super::table::Placed<OneOrMany<T>>>, meaning: impl FnMut(T) -> U) -> Vec<U> {
-            let values = values.map(|values| values.value.0).unwrap_or_default();
-            values.into_iter().map(|placed| placed.value).map(meaning).collect()
+    /// What the table means. An empty list would hold for every request, which nobody means by it.
+    pub(super) fn meaning(self, faults: &mut Collector) -> Condition {
+        fn all<T, U>(
+            values: Option<Placed<OneOrMany<T>>>,
+            faults: &mut Collector,
+            meaning: impl FnMut(T) -> U,
+        ) -> Vec<U> {
+            if let Some(empty) = values.as_ref().filter(|values| values.value.is_empty()) {
+                faults.fault(&empty.span, "an empty list says nothing: write at least one, or leave the key out");
+            }
+            values.into_iter().flat_map(|values| values.value.values()).map(meaning).collect()
         }
         let headers = self.header.map(|header| header.value.0).unwrap_or_default();
         Condition {
-            methods: all(self.method, |method| method.0),
-            paths: all(self.path, |glob| Pattern::new(glob.0)),
-            hosts: all(self.host, |glob| Pattern::ignoring_case(glob.0)),
+            methods: all(self.method, faults, |method| method.0),
+            paths: all(self.path, faults, |glob| Pattern::new(glob.0)),
+            hosts: all(self.host, faults, |glob| Pattern::ignoring_case(glob.0)),
             headers: headers.into_iter().map(|(name, glob)| (name.value.0, Pattern::new(glob.0))).collect(),
-            upgrades: all(self.upgrade, |glob| Pattern::ignoring_case(glob.0)),
-            clients: all(self.client, |network| network),
+            upgrades: all(self.upgrade, faults, |glob| Pattern::ignoring_case(glob.0)),
+            clients: all(self.client, faults, |network| network),
         }
     }
 }

@@ -4,33 +4,37 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use tollgate_core::band::Edges;
 use tollgate_core::class::Class;
 use tollgate_core::network::Network;
 use tollgate_core::time::Span;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::bounds::{Bounds, BoundsTable};
 use super::fault::{Collector, shown};
-use super::limit::nonzero;
 use super::shape::Shape;
-use super::table::{Placed, Value, table};
-use super::value::{Address, Backend, HeaderName, Map, Millionths, OneOrMany, Size};
+use super::table::{Entries, Placed, Value, table};
+use super::timeouts::{Timeouts, TimeoutsTable};
+use super::value::{Address, BackendUrl, HeaderName, Map, Millionths, OneOrMany, Size};
 
 /// What a gate does, but for its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gate {
     /// Where clients connect.
-    pub(crate) listen: SocketAddr,
-    /// Where requests are forwarded to; an argument may name them instead.
-    pub(crate) backends: Vec<Backend>,
-    /// Whose word about the client's address is taken.
+    pub(crate) listen: Vec<SocketAddr>,
+    /// What is protected; an argument may name them instead.
+    pub(crate) backends: Vec<BackendUrl>,
+    /// Whose `X-Forwarded-For`, `Forwarded` and PROXY protocol headers are believed.
     pub(crate) trusted_proxies: Vec<Network>,
-    /// Whether every connection begins with a PROXY protocol header.
+    /// Whether every connection must begin with a PROXY protocol header, from a trusted proxy.
     pub(crate) proxy_protocol: bool,
-    /// The certificate that clients are shown, if the gate speaks TLS.
-    pub(crate) tls: Option<Tls>,
-    /// Whether clients may speak HTTP/2 in the clear.
+    /// Certificates to speak TLS with; none: plain HTTP.
+    pub(crate) tls: Vec<CertificateFiles>,
+    /// Whether HTTP/2 is spoken without TLS, to clients that begin with it.
     pub(crate) h2c: bool,
+    /// How many threads serve.
+    pub(crate) workers: usize,
     /// The backend's cores, in millionths.
     pub(crate) cores_millionths: u32,
     /// How many requests may be at the backend at once; none means that the gate finds out.
@@ -43,20 +47,20 @@ pub(crate) struct Gate {
     pub(crate) memory_bytes: u64,
     /// How the price of a request is learned.
     pub(crate) toll: TollSource,
+    /// Where the bands of load begin.
+    pub(crate) bands: Edges,
     /// How long each phase may take.
     pub(crate) timeouts: Timeouts,
-    /// How many connections there may be.
-    pub(crate) connections: Connections,
-    /// How large the head of a request may be.
-    pub(crate) head: Head,
+    /// How much of everything there may be.
+    pub(crate) bounds: Bounds,
 }
 
-/// The files of a certificate.
+/// A certificate chain and its key, in PEM files that are read again when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tls {
-    /// The certificate chain, PEM.
-    pub(crate) cert: PathBuf,
-    /// The private key, PEM.
+pub(crate) struct CertificateFiles {
+    /// The chain, leaf first.
+    pub(crate) chain: PathBuf,
+    /// The private key.
     pub(crate) key: PathBuf,
 }
 
@@ -91,51 +95,6 @@ pub(crate) struct TollSource {
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// How long each phase may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Timeouts {
-    /// Until the head of a request is complete.
-    pub(crate) request_head: Span,
-    /// Between two pieces of a request's body.
-    pub(crate) request_body: Span,
-    /// Until a backend accepts a connection.
-    pub(crate) connect: Span,
-    /// Until the head of a backend's answer is complete.
-    pub(crate) response_head: Span,
-    /// Between two pieces of an answer's body.
-    pub(crate) response_body: Span,
-    /// Until a client takes the next piece of an answer.
-    pub(crate) write: Span,
-    /// Between two requests of a client's connection.
-    pub(crate) keep_alive: Span,
-    /// Without a byte in either direction after an upgrade.
-    pub(crate) upgraded: Span,
-    /// For requests at work to end when the gate stops.
-    pub(crate) drain: Span,
-}
-
-/// How many connections there may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Connections {
-    /// Of all clients.
-    pub(crate) total: u32,
-    /// Of one address.
-    pub(crate) per_client: u32,
-    /// That wait idle for the next request, for each backend and thread.
-    pub(crate) idle_per_backend: u32,
-}
-
-/// How large the head of a request may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    /// Bytes of the whole head.
-    pub(crate) size_bytes: u64,
-    /// Header fields.
-    pub(crate) fields: u32,
-    /// Bytes of path and query.
-    pub(crate) target_bytes: u64,
-}
-
 /// `"auto"`, or a number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Concurrency(Option<NonZeroU32>);
@@ -163,20 +122,24 @@ table! {
     /// The reverse proxy: where it listens, what it protects, and its bounds. With no file at all a gate protects its backend by
     /// fairness alone.
     struct GateTable {
-        /// Where clients connect.
-        listen: Address = "\"127.0.0.1:8888\"",
-        /// Where requests are forwarded to: `http://` speaks HTTP/1.1, `https://` HTTP/2 or HTTP/1.1 over TLS, `h2c://` HTTP/2 in the clear. Of several, the one with the
-        /// fewest requests at work is next. `--backend` names them instead.
-        backend: OneOrMany<Backend>,
-        /// Proxies whose word about the client's address is taken: `X-Forwarded-For` and `Forwarded` are looked at only when they come from one of these.
-        trusted_proxies: OneOrMany<Network>,
-        /// Whether every connection begins with a PROXY protocol header, version 1 or 2. Needs `trusted_proxies`, and connections of
+        /// Where clients connect: an address and port, or several.
+        listen: OneOrMany<Address> = "\"127.0.0.1:8888\"",
+        /// Where requests are forwarded to, one or several: `http://` and `https://` speak HTTP/1.1, `h2c://` and `h2://` HTTP/2 without and with TLS.
+        /// Of several, the one with the fewest requests at work is next. `--backend` names them instead.
+        backend: OneOrMany<BackendUrl>,
+        /// Proxies whose word about the client's address is taken: `X-Forwarded-For` and `Forwarded` are looked at only when they come from one of
+        /// these.
+        trusted_proxies: OneOrMany<Network> = "[]",
+        /// Whether every connection begins with a PROXY protocol header, version 1 or 2. Needs `trusted_proxies`; connections of
         /// others are closed.
         proxy_protocol: bool = "false",
-        /// Speaks TLS to clients, with HTTP/2 where they can. The files are read again when they change.
-        tls: TlsTable,
-        /// Whether clients may speak HTTP/2 in the clear, without asking first.
+        /// Certificates to speak TLS with, one or several, each as `{ cert = "chain.pem", key = "key.pem" }`. HTTP/2 is spoken where clients can. The files are read again
+        /// when they change.
+        tls: OneOrMany<TlsTable>,
+        /// Whether HTTP/2 is spoken without TLS, to clients that begin with it.
         h2c: bool = "false",
+        /// How many threads serve, each with its own connections. Without it, as many as this machine has cores.
+        workers: NonZeroU32,
         /// How many cores the backend has: what a second of its time is worth. Without it, as many as this machine has.
         cores: Millionths,
         /// How many requests may be at the backend at once; the others wait at the gate, where the order can be chosen. `"auto"` finds the number.
@@ -190,21 +153,21 @@ table! {
         memory: Size = "\"64MiB\"",
         /// How the price of a request is learned.
         toll: TollTable = "{}",
-        /// How long each phase of a request may take.
+        /// Where the bands of load begin, by how long requests wait at the gate.
+        bands: BandsTable = "{}",
+        /// How long each phase of a connection may take.
         timeouts: TimeoutsTable = "{}",
-        /// How many connections there may be.
-        connections: ConnectionsTable = "{}",
-        /// How large the head of a request may be.
-        head: HeadTable = "{}",
+        /// How much of everything there may be.
+        bounds: BoundsTable = "{}",
     }
 }
 
 table! {
-    /// The certificate that clients are shown.
+    /// A certificate that clients are shown.
     struct TlsTable {
-        /// The file with the certificate chain, PEM.
+        /// The PEM file with the certificate chain, leaf first.
         cert: PathBuf = required,
-        /// The file with the private key, PEM.
+        /// The PEM file with the private key.
         key: PathBuf = required,
     }
 }
@@ -235,50 +198,13 @@ table! {
 }
 
 table! {
-    /// How long each phase of a request may take.
-    struct TimeoutsTable {
-        /// From the first byte of a request to the end of its head.
-        request_head: Span = "\"10s\"",
-        /// Between two pieces of a request's body.
-        request_body: Span = "\"30s\"",
-        /// Until a backend accepts a connection.
-        connect: Span = "\"5s\"",
-        /// Until the head of a backend's answer is complete.
-        response_head: Span = "\"60s\"",
-        /// Between two pieces of the body of a backend's answer.
-        response_body: Span = "\"60s\"",
-        /// Until a client takes the next piece of an answer.
-        write: Span = "\"30s\"",
-        /// Between two requests of one connection.
-        keep_alive: Span = "\"75s\"",
-        /// Without a byte in either direction after an upgrade, such as a websocket.
-        upgraded: Span = "\"1h\"",
-        /// For requests at work to end when the gate is told to stop.
-        drain: Span = "\"30s\"",
-    }
-}
-
-table! {
-    /// How many connections there may be. When there are too many, the one that has been idle for longest is closed.
-    struct ConnectionsTable {
-        /// How many of all clients together.
-        total: NonZeroU32 = "16384",
-        /// How many of one address.
-        per_client: NonZeroU32 = "1024",
-        /// How many wait idle for the next request, for each backend and each thread of the gate.
-        idle_per_backend: NonZeroU32 = "64",
-    }
-}
-
-table! {
-    /// How large the head of a request may be. A larger one is answered 431, a longer path 414.
-    struct HeadTable {
-        /// The whole head.
-        size: Size = "\"32KiB\"",
-        /// How many header fields.
-        fields: NonZeroU32 = "100",
-        /// The path and query.
-        target: Size = "\"8KiB\"",
+    /// Where the bands of load begin, by how long requests wait at the gate. Each is left at half of where it begins. A band multiplies the
+    /// penalty of who is over a limit, and touches nobody else.
+    struct BandsTable {
+        /// Where elevated begins.
+        elevated: Span = "\"100ms\"",
+        /// Where critical begins.
+        critical: Span = "\"250ms\"",
     }
 }
 
@@ -288,64 +214,73 @@ const MEMORY_MIN: u64 = 64 << 10;
 
 impl Default for Gate {
     fn default() -> Self {
-        let empty = toml::de::DeTable::new();
-        let mut faults = Collector::default();
-        GateTable::read_entries(super::table::Entries::new(&empty, 0..0, &mut faults))
-            .meaning(&mut Collector::default())
+        let (empty, mut faults) = (toml::de::DeTable::new(), Collector::default());
+        GateTable::read_entries(Entries::new(&empty, 0..0, &mut faults)).meaning(&mut Collector::default())
     }
 }
 
 impl GateTable {
     /// What the table means. What is wrong has been reported and is as good as absent.
     pub(super) fn meaning(self, faults: &mut Collector) -> Gate {
-        let trusted_proxies: Vec<_> = values(self.trusted_proxies);
-        if self.proxy_protocol.value && !self.written.has("trusted_proxies") {
+        self.check(faults);
+        let certificate = |tls: TlsTable| Some(CertificateFiles { chain: tls.cert?.value, key: tls.key?.value });
+        let weight = |(class, weight): (Placed<Class>, Millionths)| Weight { class: class.value, millionths: weight.0 };
+        Gate {
+            listen: self.listen.value.values().map(|address| address.0).collect(),
+            backends: self.backend.into_iter().flat_map(|backend| backend.value.values()).collect(),
+            trusted_proxies: self.trusted_proxies.value.values().collect(),
+            proxy_protocol: self.proxy_protocol.value,
+            tls: self.tls.into_iter().flat_map(|tls| tls.value.values()).filter_map(certificate).collect(),
+            h2c: self.h2c.value,
+            workers: self.workers.map_or_else(machine_cores, |workers| workers.value.get()) as usize,
+            cores_millionths: self.cores.map_or_else(machine_cores_millionths, |cores| cores.value.0),
+            in_flight: self.in_flight.value.0.map(NonZeroU32::get),
+            hold: self.hold.value.meaning(),
+            fairness: self.fairness.value.0.into_iter().map(weight).collect(),
+            memory_bytes: self.memory.value.0,
+            toll: self.toll.value.meaning(),
+            bands: self.bands.value.meaning(faults),
+            timeouts: self.timeouts.value.meaning(faults),
+            bounds: self.bounds.value.meaning(faults),
+        }
+    }
+
+    fn check(&self, faults: &mut Collector) {
+        if self.proxy_protocol.value && self.trusted_proxies.value.is_empty() {
             let message = "`proxy_protocol` needs `trusted_proxies`: write the addresses that may send the header";
             faults.missing(&self.proxy_protocol.span, message);
+        }
+        if self.listen.value.is_empty() {
+            faults.fault(&self.listen.span, "a gate that listens nowhere serves nobody: write an address and port");
         }
         if self.memory.value.0 < MEMORY_MIN {
             faults.fault(&self.memory.span, "too little to keep state in: write at least \"64KiB\"");
         }
         if self.fairness.value.0.is_empty() {
-            faults.fault(
-                &self.fairness.span,
-                "without a class nobody is told apart: write one such as `\"ip/32\" = 0.10`, or leave the key out",
-            );
-        }
-        Gate {
-            listen: self.listen.value.0,
-            backends: values(self.backend),
-            trusted_proxies,
-            proxy_protocol: self.proxy_protocol.value,
-            tls: self.tls.and_then(|tls| Some(Tls { cert: tls.value.cert?.value, key: tls.value.key?.value })),
-            h2c: self.h2c.value,
-            cores_millionths: self.cores.map_or_else(machine_cores_millionths, |cores| cores.value.0),
-            in_flight: self.in_flight.value.0.map(NonZeroU32::get),
-            hold: self.hold.value.meaning(),
-            fairness: self
-                .fairness
-                .value
-                .0
-                .into_iter()
-                .map(|(class, weight)| Weight { class: class.value, millionths: weight.0 })
-                .collect(),
-            memory_bytes: self.memory.value.0,
-            toll: self.toll.value.meaning(),
-            timeouts: self.timeouts.value.meaning(faults),
-            connections: self.connections.value.meaning(),
-            head: self.head.value.meaning(faults),
+            let message = "without a class nobody is told apart: write `\"ip/32\" = 0.10`, or leave the key out";
+            faults.fault(&self.fairness.span, message);
         }
     }
 }
 
-fn values<T>(list: Option<Placed<OneOrMany<T>>>) -> Vec<T> {
-    list.map(|list| list.value.0.into_iter().map(|placed| placed.value).collect()).unwrap_or_default()
+/// The cores of this machine, as far as this process may use them.
+fn machine_cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
-/// The cores of this machine, as far as this process may use them.
 fn machine_cores_millionths() -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get) as u64;
-    u32::try_from(cores.saturating_mul(MILLION)).unwrap_or(u32::MAX)
+    u32::try_from(u64::from(machine_cores()) * MILLION).unwrap_or(u32::MAX)
+}
+
+impl BandsTable {
+    fn meaning(self, faults: &mut Collector) -> Edges {
+        let edges = Edges::new(self.elevated.value, self.critical.value);
+        if edges.is_none() {
+            let message = "critical load begins after elevated load, and both after 0: write a longer time";
+            faults.fault(&self.critical.span, message);
+        }
+        edges.unwrap_or_else(|| Edges::new(Span::from_millis(100), Span::from_millis(250)).expect("100 is below 250"))
+    }
 }
 
 impl HoldTable {
@@ -357,46 +292,5 @@ impl HoldTable {
 impl TollTable {
     fn meaning(self) -> TollSource {
         TollSource { header: self.header.value.0, keep: self.keep.value, cgroup: self.cgroup.map(|path| path.value) }
-    }
-}
-
-impl TimeoutsTable {
-    fn meaning(self, faults: &mut Collector) -> Timeouts {
-        let mut timeout = |span: Placed<Span>| nonzero(&span, faults).unwrap_or(Span::from_secs(1));
-        Timeouts {
-            request_head: timeout(self.request_head),
-            request_body: timeout(self.request_body),
-            connect: timeout(self.connect),
-            response_head: timeout(self.response_head),
-            response_body: timeout(self.response_body),
-            write: timeout(self.write),
-            keep_alive: timeout(self.keep_alive),
-            upgraded: timeout(self.upgraded),
-            drain: timeout(self.drain),
-        }
-    }
-}
-
-impl ConnectionsTable {
-    fn meaning(self) -> Connections {
-        Connections {
-            total: self.total.value.get(),
-            per_client: self.per_client.value.get(),
-            idle_per_backend: self.idle_per_backend.value.get(),
-        }
-    }
-}
-
-/// What a request needs at the least, and what a connection may hold at the most.
-const HEAD_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 16;
-
-impl HeadTable {
-    fn meaning(self, faults: &mut Collector) -> Head {
-        for size in [&self.size, &self.target] {
-            if !HEAD_BYTES.contains(&size.value.0) {
-                faults.fault(&size.span, "the head of a request takes from \"1KiB\" to \"64KiB\"");
-            }
-        }
-        Head { size_bytes: self.size.value.0, fields: self.fields.value.get(), target_bytes: self.target.value.0 }
     }
 }

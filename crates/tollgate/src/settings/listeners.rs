@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::FileTable;
 use super::fault::Collector;
-use super::table::Placed;
+use super::roles::DoorsTable;
 use super::value::Address;
 
 /// An address that a role of the file listens on, and the key that says so.
@@ -31,23 +31,32 @@ pub(super) fn refuse_clashes(file: &FileTable, faults: &mut Collector) {
 }
 
 fn listeners(file: &FileTable) -> Vec<Listener<'_>> {
-    fn listener<'file>(key: &'static str, address: Option<&'file Placed<Address>>) -> Option<Listener<'file>> {
-        address.map(|address| Listener { key, address: address.value.0, span: &address.span })
+    let mut listeners = Vec::new();
+    let mut add = |key, address: &Address, span| listeners.push(Listener { key, address: address.0, span });
+    if let Some(gate) = &file.gate {
+        let listen = &gate.value.listen;
+        for address in &listen.value.0 {
+            // A default is nowhere in the file: its place is that of the table.
+            let span = if gate.value.written.has("listen") { &address.span } else { &listen.span };
+            add("gate.listen", &address.value, span);
+        }
     }
-    let master = file.master.as_ref().map(|master| &master.value);
-    let doors = file.doors.as_ref().map(|doors| &doors.value);
-    [
-        listener("gate.listen", file.gate.as_ref().map(|gate| &gate.value.listen)),
-        listener("master.accounting", master.map(|master| &master.accounting)),
-        listener("master.control", master.map(|master| &master.control)),
-        listener("doors.http", doors.and_then(|doors| doors.http.as_ref())),
-        listener("doors.grpc", doors.and_then(|doors| doors.grpc.as_ref())),
-        listener("doors.resp", doors.and_then(|doors| doors.resp.as_ref())),
-        listener("admin.listen", file.admin.as_ref().map(|admin| &admin.value.listen)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    if let Some(master) = &file.master {
+        add("master.accounting", &master.value.accounting.value, &master.value.accounting.span);
+        add("master.control", &master.value.control.value, &master.value.control.span);
+    }
+    if let Some(doors) = &file.doors {
+        let DoorsTable { http, grpc, resp, .. } = &doors.value;
+        for (key, door) in [("doors.http", http), ("doors.grpc", grpc), ("doors.resp", resp)] {
+            if let Some(address) = door {
+                add(key, &address.value, &address.span);
+            }
+        }
+    }
+    if let Some(admin) = &file.admin {
+        add("admin.listen", &admin.value.listen.value, &admin.value.listen.span);
+    }
+    listeners
 }
 
 /// Whether one of two addresses takes the other's place. Port 0 is any free port, and an unspecified address is all of them.

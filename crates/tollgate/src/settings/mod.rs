@@ -4,6 +4,7 @@
 //! each struct becomes what it means, in the core's own types. Faults are collected on the way and never stop it. The declarations are also the
 //! manual.
 
+mod bounds;
 mod condition;
 mod escalation;
 mod fault;
@@ -15,6 +16,7 @@ mod rule;
 mod shape;
 mod suggestion;
 mod table;
+mod timeouts;
 mod value;
 
 use std::fs::File;
@@ -23,11 +25,13 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
+pub(crate) use bounds::Bounds;
 pub(crate) use fault::{Fault, Faults};
-pub(crate) use gate::{Connections, Gate, Head, Hold, Timeouts, Tls, TollSource, Weight};
+pub(crate) use gate::{CertificateFiles, Gate, Hold, TollSource, Weight};
 pub(crate) use roles::{Admin, Doors, Master, Redis, Watch};
 pub(crate) use rule::{RuleSettings, State};
-pub(crate) use value::{Backend, Scheme};
+pub(crate) use timeouts::Timeouts;
+pub(crate) use value::{BackendUrl, Protocol};
 
 use fault::Collector;
 use gate::GateTable;

@@ -1,7 +1,6 @@
 //! A rule of the file, and what it means.
 
 use tollgate_core::class::Class;
-use tollgate_core::condition::Condition;
 use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
@@ -9,7 +8,7 @@ use tollgate_core::time::Span;
 use super::condition::ConditionTable;
 use super::escalation::EscalationTable;
 use super::fault::Collector;
-use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit};
+use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit, nonzero};
 use super::table::{Placed, table};
 use super::value::{Choice, Millionths, Name, StatusCode, Thousandths};
 
@@ -121,14 +120,14 @@ impl Placed<RuleTable> {
         let escalation = self.value.escalation.as_ref().map(|escalation| escalation.meaning(faults));
         self.check_state(around, faults);
         let hold = self.hold(around, faults);
-        let warmup = self.value.warmup.as_ref().map(|warmup| super::limit::nonzero(warmup, faults));
+        let warmup = self.value.warmup.as_ref().map(|warmup| nonzero(warmup, faults));
         let table = self.value;
+        let when = table.when.map(|when| when.value.meaning(faults)).unwrap_or_default();
+        let unless = table.unless.map(|unless| unless.value.meaning(faults)).filter(|unless| !unless.is_empty());
         let (Some(name), Some(class)) = (table.name, table.class) else { return Vec::new() };
         if escalation == Some(None) || warmup == Some(None) {
             return Vec::new();
         }
-        let when = table.when.map(|when| when.value.meaning()).unwrap_or_default();
-        let unless = table.unless.map(|unless| unless.value.meaning()).filter(|unless: &Condition| !unless.is_empty());
         let settings = |limit: Limit| RuleSettings {
             rule: Rule {
                 name: name.value.0.clone(),

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::Backend;
 use crate::gate::socket::{Socket, Stream};
 use crate::gate::worker::Worker;
-use crate::settings::{Backend as Address, Scheme};
+use crate::settings::BackendUrl as Address;
 
 /// Opens a connection, or says why not.
 pub(crate) async fn connect(backend: &Backend, worker: &Worker) -> io::Result<Socket> {
@@ -25,7 +25,7 @@ async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
     let address = &backend.address;
     let stream = dial(address).await?;
     stream.set_nodelay(true)?;
-    if address.scheme != Scheme::Https {
+    if !address.tls {
         return Ok(Stream::Plain(stream));
     }
     let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::settings::Backend as Address;
+use crate::settings::BackendUrl as Address;
 use health::Health;
 
 /// Host and port as in a `Host` field.

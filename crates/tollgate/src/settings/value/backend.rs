@@ -11,41 +11,44 @@ use super::super::suggestion::did_you_mean;
 use super::super::table::Value;
 use super::read_text;
 
-/// A server that requests are forwarded to.
+/// A backend's address: `http://host:port`, `https://host:port`, or `h2c://` and `h2://` for HTTP/2 without and with TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Backend {
-    /// How it is spoken to.
-    pub(crate) scheme: Scheme,
-    /// A name or an address; an IPv6 address without its brackets.
+pub(crate) struct BackendUrl {
+    /// Host name or address, without brackets.
     pub(crate) host: String,
     /// The port.
     pub(crate) port: u16,
+    /// Whether to speak TLS.
+    pub(crate) tls: bool,
+    /// How it is spoken to.
+    pub(crate) protocol: Protocol,
 }
 
 /// How a backend is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Scheme {
-    /// HTTP/1.1 in the clear.
-    Http,
-    /// HTTP/2 or HTTP/1.1, whichever the backend prefers, over TLS.
-    Https,
-    /// HTTP/2 in the clear, known to be spoken.
-    H2c,
+pub(crate) enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, from the first byte.
+    Http2,
 }
 
-impl Backend {
+/// The schemes, and what each means.
+const SCHEMES: [(&str, bool, Protocol); 4] = [
+    ("http", false, Protocol::Http1),
+    ("https", true, Protocol::Http1),
+    ("h2c", false, Protocol::Http2),
+    ("h2", true, Protocol::Http2),
+];
+
+impl BackendUrl {
     /// Reads `http://host:port`. The error is the message for a person.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let no_backend = |why: &str| format!("{} is no backend: {why}, as in \"http://127.0.0.1:8080\"", shown(text));
         let (scheme, rest) = text.split_once("://").ok_or_else(|| no_backend("write its scheme"))?;
-        let (scheme, port_default) = match scheme {
-            "http" => (Scheme::Http, 80),
-            "https" => (Scheme::Https, 443),
-            "h2c" => (Scheme::H2c, 80),
-            other => {
-                let hint = did_you_mean(other, ["http", "https", "h2c"]);
-                return Err(format!("unknown scheme {}, expected http, https or h2c{hint}", shown(other)));
-            }
+        let Some((_, tls, protocol)) = SCHEMES.into_iter().find(|(name, ..)| *name == scheme) else {
+            let hint = did_you_mean(scheme, SCHEMES.map(|(name, ..)| name));
+            return Err(format!("unknown scheme {}, expected http, https, h2c or h2{hint}", shown(scheme)));
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains(['/', '?', '#']) {
@@ -56,7 +59,14 @@ impl Backend {
         }
         let (host, port) =
             split_port(authority).ok_or_else(|| no_backend("write a host, and a port from 1 to 65535"))?;
-        Ok(Self { scheme, host: host.to_ascii_lowercase(), port: port.unwrap_or(port_default) })
+        let port = port.unwrap_or(if tls { 443 } else { 80 });
+        Ok(Self { host: host.to_ascii_lowercase(), port, tls, protocol })
+    }
+
+    /// Host and port as in a `Host` field.
+    pub(crate) fn authority(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 }
 
@@ -79,21 +89,15 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     Some((host, port))
 }
 
-impl fmt::Display for Backend {
+impl fmt::Display for BackendUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-            Scheme::H2c => "h2c",
-        };
-        match self.host.contains(':') {
-            true => write!(formatter, "{scheme}://[{}]:{}", self.host, self.port),
-            false => write!(formatter, "{scheme}://{}:{}", self.host, self.port),
-        }
+        let same = |(_, tls, protocol): &&(&str, bool, Protocol)| (*tls, *protocol) == (self.tls, self.protocol);
+        let scheme = SCHEMES.iter().find(same).map_or("", |(name, ..)| name);
+        write!(formatter, "{scheme}://{}", self.authority())
     }
 }
 
-impl Value for Backend {
+impl Value for BackendUrl {
     fn shape() -> Shape {
         Shape::Text { what: "a URL", example: "http://127.0.0.1:8080" }
     }
@@ -109,17 +113,18 @@ mod tests {
 
     #[test]
     fn a_backend_reads_back_in_full() {
-        let check = |text: &str, full: &str| assert_eq!(Backend::parse(text).unwrap().to_string(), full);
+        let check = |text: &str, full: &str| assert_eq!(BackendUrl::parse(text).unwrap().to_string(), full);
         check("http://127.0.0.1:8080", "http://127.0.0.1:8080");
         check("http://Site.example/", "http://site.example:80");
         check("https://[::1]", "https://[::1]:443");
+        check("h2://site.example", "h2://site.example:443");
         check("h2c://[2001:db8::1]:50051", "h2c://[2001:db8::1]:50051");
     }
 
     #[test]
     fn what_is_no_backend_says_why() {
         let check = |text: &str, words: &str| {
-            let message = Backend::parse(text).unwrap_err();
+            let message = BackendUrl::parse(text).unwrap_err();
             assert!(message.contains(words), "{text}: {message}");
         };
         check("127.0.0.1:8080", "write its scheme");

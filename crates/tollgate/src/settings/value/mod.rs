@@ -12,7 +12,7 @@ mod size;
 mod word;
 
 pub(super) use address::Address;
-pub(crate) use backend::{Backend, Scheme};
+pub(crate) use backend::{BackendUrl, Protocol};
 pub(super) use number::{Millionths, Thousandths};
 pub(super) use rate::PerTime;
 pub(super) use size::Size;

@@ -219,11 +219,19 @@ impl<T: Value> Value for OneOrMany<T> {
         if !matches!(value.get_ref(), DeValue::Array(_)) {
             return T::read(value, faults).map(|one| Self(vec![Placed { value: one, span: value.span() }]));
         }
-        let many = Vec::<Placed<T>>::read(value, faults)?;
-        if many.is_empty() && value.get_ref().as_array().is_some_and(|array| array.is_empty()) {
-            faults.fault(&value.span(), "an empty list says nothing: write at least one, or leave the key out");
-        }
-        Some(Self(many))
+        Vec::read(value, faults).map(Self)
+    }
+}
+
+impl<T> OneOrMany<T> {
+    /// Whether it is an empty list.
+    pub(in super::super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each, without its place.
+    pub(in super::super) fn values(self) -> impl Iterator<Item = T> {
+        self.0.into_iter().map(|placed| placed.value)
     }
 }
 

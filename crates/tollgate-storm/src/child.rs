@@ -1,13 +1,15 @@
-//! A process that this benchmark started, and ends: by its own id, when the value goes out of scope.
+//! A process that we started, and end: by its own id, when the value goes out of scope.
 //!
-//! A benchmark that is killed in the middle must not leave a server behind either, so every child asks the kernel to be
-//! told when its parent dies (`setpriv --pdeathsig`; from util-linux, and it keeps this crate free of unsafe code).
+//! A parent that is killed cannot clean up, and a server left behind holds its port and its core. So the kernel is asked to
+//! end the child with its parent.
 
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use std::{
     ffi::OsStr,
     fs::{self, File},
     io,
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread::sleep,
@@ -18,30 +20,26 @@ const START_MAX: Duration = Duration::from_secs(15);
 const STOP_MAX: Duration = Duration::from_secs(3);
 
 /// A running process with what it wrote to standard error.
-pub(crate) struct Child {
+pub struct Child {
     process: std::process::Child,
     log: PathBuf,
 }
 
 impl Child {
     /// Starts `program` on the cores that this thread is pinned to, and waits until it listens on `address`.
-    pub(crate) fn start<I, S>(program: &Path, args: I, dir: &Path, address: SocketAddr) -> io::Result<Self>
+    pub fn start<I, S>(program: &Path, args: I, dir: &Path, address: SocketAddr) -> io::Result<Self>
     where
         I: IntoIterator<Item = S>,
         S: AsRef<OsStr>,
     {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         let log = dir.join(format!("{name}.stderr"));
-        let process = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(program)
-            .args(args)
-            .current_dir(dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&log)?)
+        let mut command = Command::new(program);
+        command.args(args).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
+        die_with_parent(&mut command);
+        let process = command
             .spawn()
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot run setpriv (util-linux): {error}")))?;
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot run {}: {error}", program.display())))?;
         let mut child = Self { process, log };
         child.wait_until_it_listens(&name, address)?;
         Ok(child)
@@ -75,20 +73,20 @@ impl Child {
     }
 
     /// CPU time used so far, by all threads of the process and its children.
-    pub(crate) fn cpu_time(&self) -> Duration {
+    pub fn cpu_time(&self) -> Duration {
         self.family().into_iter().filter_map(cpu_time_of).sum()
     }
 
     /// Memory that would come free if it ended (proportional set size), in bytes.
-    pub(crate) fn memory_bytes(&self) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         self.family().into_iter().filter_map(memory_bytes_of).sum()
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.process);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let pid = Pid::from_child(&self.process);
+        let _ = kill_process(pid, Signal::TERM);
         let begin = Instant::now();
         while begin.elapsed() < STOP_MAX {
             if !matches!(self.process.try_wait(), Ok(None)) {
@@ -99,6 +97,13 @@ impl Drop for Child {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+#[expect(unsafe_code, reason = "what runs between fork and exec is beyond the compiler")]
+fn die_with_parent(command: &mut Command) {
+    let ask = || set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from);
+    // SAFETY: the closure makes one system call and touches no memory of the parent, so it may run after a fork.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// The scheduler's own sum for every thread, in nanoseconds; `stat` counts only in ticks of 10 ms.
@@ -116,38 +121,9 @@ fn memory_bytes_of(pid: u32) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// A directory for one run, removed with everything in it when the run is over.
-pub(crate) struct ScratchDir(PathBuf);
-
-impl ScratchDir {
-    pub(crate) fn new() -> io::Result<Self> {
-        let nanos = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-        let path = std::env::temp_dir().join(format!("bench-storm-{}-{nanos}", std::process::id()));
-        fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for ScratchDir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// An address on loopback that nobody listens on at the moment.
-pub(crate) fn free_address() -> io::Result<SocketAddr> {
-    std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
-}
-
-/// Where a program is: on the path, or where distributions hide daemons.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
-    dirs.map(|dir| dir.join(name)).find(|program| program.is_file())
+pub fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
 #[cfg(test)]
@@ -156,20 +132,22 @@ mod tests {
 
     #[test]
     fn a_child_that_ends_at_once_is_reported_with_what_it_said() {
-        let dir = ScratchDir::new().unwrap();
-        let shell = find_program("sh").unwrap();
+        let dir = std::env::temp_dir();
         let address = free_address().unwrap();
-        let error = Child::start(&shell, ["-c", "echo no such port >&2; exit 3"], dir.path(), address).err().unwrap();
+        let args = ["-c", "echo no such port >&2; exit 3"];
+        let error = Child::start(Path::new("/bin/sh"), args, &dir, address).err().unwrap();
         assert!(error.to_string().contains("no such port"), "{error}");
     }
 
     #[test]
-    fn a_scratch_directory_leaves_nothing_behind() {
-        let dir = ScratchDir::new().unwrap();
-        let path = dir.path().to_owned();
-        fs::write(path.join("file"), "x").unwrap();
-        drop(dir);
-        assert!(!path.exists());
+    fn a_child_ends_with_its_value() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let child = Child::start(Path::new("/bin/sleep"), ["60"], &std::env::temp_dir(), address).unwrap();
+        let proc = PathBuf::from(format!("/proc/{}", child.process.id()));
+        assert!(proc.exists());
+        drop(child);
+        assert!(!proc.exists());
     }
 
     #[test]

@@ -1,0 +1,222 @@
+//! Dates as logs write them, as nanoseconds since 1970 in UTC.
+
+use tollgate_core::time::Moment;
+
+use super::decimal::Decimal;
+
+const MONTHS: [&[u8]; 12] =
+    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
+
+/// `10/Oct/2000:13:55:36 -0700`: the time of the common log format, and nothing behind it.
+#[inline]
+pub(super) fn common(text: &[u8]) -> Option<Moment> {
+    let text: &[u8; 26] = text.try_into().ok()?;
+    if [text[2], text[6], text[11], text[14], text[17], text[20]] != *b"//::: " {
+        return None;
+    }
+    let month = 1 + MONTHS.iter().position(|month| *month == &text[3..6])? as u64;
+    let date = (digits(&text[7..11])?, month, digits(&text[..2])?);
+    let time = (digits(&text[12..14])?, digits(&text[15..17])?, digits(&text[18..20])?);
+    moment(date, time, 0, zone(&text[21..])?)
+}
+
+/// `2026-11-15T03:27:00.123+01:00` and its relatives: a space for the `T`, slashes for the dashes, a comma for the point, the
+/// zone without its colon, or no zone at all, which is UTC.
+pub(super) fn rfc3339(text: &[u8]) -> Option<Moment> {
+    let (stamp, rest) = text.split_at_checked(19)?;
+    let marks = [stamp[4], stamp[7], stamp[10], stamp[13], stamp[16]];
+    if !matches!(marks, [b'-', b'-', b'T' | b't' | b' ', b':', b':'] | [b'/', b'/', b' ' | b'T', b':', b':']) {
+        return None;
+    }
+    let date = (digits(&stamp[..4])?, digits(&stamp[5..7])?, digits(&stamp[8..10])?);
+    let time = (digits(&stamp[11..13])?, digits(&stamp[14..16])?, digits(&stamp[17..])?);
+    let (nanos, rest) = fraction(rest)?;
+    let offset = match rest {
+        [] | [b'Z' | b'z'] => 0,
+        _ => zone(rest)?,
+    };
+    moment(date, time, nanos, offset)
+}
+
+/// A count since 1970 in seconds, milliseconds, microseconds or nanoseconds: its size tells which, for any time between
+/// 1973 and 5138.
+pub(super) fn epoch(count: Decimal) -> Option<Moment> {
+    let shift = match count.scaled(0)? {
+        0..100_000_000_000 => 9,
+        100_000_000_000..100_000_000_000_000 => 6,
+        100_000_000_000_000..100_000_000_000_000_000 => 3,
+        _ => 0,
+    };
+    count.scaled(shift).map(Moment::from_nanos)
+}
+
+/// Any of the forms above.
+pub(super) fn parse(text: &[u8]) -> Option<Moment> {
+    rfc3339(text).or_else(|| common(text)).or_else(|| epoch(Decimal::whole(text)?))
+}
+
+fn digits(text: &[u8]) -> Option<u64> {
+    text.iter().try_fold(0, |value, byte| byte.is_ascii_digit().then(|| value * 10 + u64::from(byte - b'0')))
+}
+
+/// The fraction of a second that `text` begins with, if any, in nanoseconds, and what follows.
+fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
+    let [b'.' | b',', rest @ ..] = text else {
+        return Some((0, text));
+    };
+    let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (places, rest) = rest.split_at(length);
+    let nanos = digits(&places[..length.min(9)])? * 10u64.pow(9 - length.min(9) as u32);
+    (length > 0).then_some((nanos, rest))
+}
+
+/// `+hhmm` or `+hh:mm`, in seconds east of Greenwich.
+fn zone(text: &[u8]) -> Option<i64> {
+    let (sign, hours, minutes) = match text {
+        [sign, hours @ .., b':', a, b] => (sign, hours, [*a, *b]),
+        [sign, hours @ .., a, b] => (sign, hours, [*a, *b]),
+        _ => return None,
+    };
+    let sign = match sign {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return None,
+    };
+    let (hours, minutes) = (digits(hours).filter(|_| hours.len() == 2)?, digits(&minutes)?);
+    (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3600 + minutes * 60) as i64)
+}
+
+/// The moment of a date and time in a zone; nothing before 1970 and nothing that is not on the calendar.
+fn moment(
+    (year, month, day): (u64, u64, u64),
+    (hour, minute, second): (u64, u64, u64),
+    nanos: u64,
+    zone: i64,
+) -> Option<Moment> {
+    // A leap second has the number 60; it is read as the second before, so that time does not run backwards.
+    if hour > 23 || minute > 59 || second > 60 || !(1..=12).contains(&month) || day < 1 || day > month_days(year, month)
+    {
+        return None;
+    }
+    let seconds = days(year, month, day)? * 86_400 + hour * 3600 + minute * 60 + second.min(59);
+    let seconds = seconds.checked_add_signed(-zone)?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanos).map(Moment::from_nanos)
+}
+
+const fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+const fn month_days(year: u64, month: u64) -> u64 {
+    match month {
+        2 => 28 + is_leap(year) as u64,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days from 1970-01-01 to this one. Years begin in March here, so that the leap day is the last of its year.
+fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+    let year = year - u64::from(month <= 2).min(year);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    (year * 365 + year / 4 - year / 100 + year / 400 + day_of_year).checked_sub(719_468)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(text: &str, expect_nanos: u64) {
+        assert_eq!(parse(text.as_bytes()), Some(Moment::from_nanos(expect_nanos)), "{text}");
+    }
+
+    #[test]
+    fn the_same_instant_in_every_form_is_the_same_moment() {
+        for text in [
+            "10/Oct/2000:13:55:36 -0700",
+            "10/Oct/2000:20:55:36 +0000",
+            "11/Oct/2000:02:25:36 +0530",
+            "2000-10-10T20:55:36Z",
+            "2000-10-10T20:55:36+00:00",
+            "2000-10-10 13:55:36.000-07:00",
+            "2000-10-10T13:55:36,000000-0700",
+            "2000/10/10 20:55:36",
+            "971211336",
+            "971211336.000",
+            "971211336000",
+            "971211336000000",
+            "971211336000000000",
+            "9.71211336e8",
+        ] {
+            check(text, 971_211_336_000_000_000);
+        }
+    }
+
+    #[test]
+    fn fractions_are_kept_to_the_nanosecond() {
+        check("2026-11-15T03:27:00.1Z", 1_794_713_220_100_000_000);
+        check("2026-11-15T03:27:00.123456789123Z", 1_794_713_220_123_456_789);
+        check("1646861401.5241024", 1_646_861_401_524_102_400);
+    }
+
+    #[test]
+    fn leap_years_and_leap_seconds_are_on_the_calendar() {
+        check("2000-02-29T00:00:00Z", 951_782_400_000_000_000);
+        check("2016-12-31T23:59:60Z", 1_483_228_799_000_000_000);
+        check("1970-01-01T00:00:00Z", 0);
+        assert_eq!(parse(b"1900-02-29T00:00:00Z"), None);
+        assert_eq!(parse(b"2026-02-29T00:00:00Z"), None);
+    }
+
+    #[test]
+    fn what_is_no_date_is_none() {
+        for text in [
+            "",
+            "-",
+            "10/Oct/2000:13:55:36",
+            "10/Okt/2000:13:55:36 -0700",
+            "32/Oct/2000:13:55:36 -0700",
+            "10/Oct/2000:24:55:36 -0700",
+            "10/Oct/2000:13:55:36 -070x",
+            "10/Oct/2000:13:55:36 -0700 ",
+            "1969-12-31T23:59:59Z",
+            "1970-01-01T00:00:00+01:00",
+            "2026-13-01T00:00:00Z",
+            "2026-00-01T00:00:00Z",
+            "2026-01-00T00:00:00Z",
+            "2026-01-01T00:00:00.Z",
+            "2026-01-01T00:00:00+1:00",
+            "2026-01-01T00:00:00+24:00",
+            "0000-01-01T00:00:00Z",
+            "2026-11-15",
+            "yesterday",
+            "-5",
+            "9999-12-31T23:59:59Z",
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_day_follows_the_one_before(year in 1970u64..2500, month in 1u64..=12, day in 1u64..=28) {
+            let today = days(year, month, day).unwrap();
+            let next = if day < month_days(year, month) { days(year, month, day + 1) } else { None };
+            prop_assert!(next.is_none_or(|next| next == today + 1));
+            let last = days(year, month, month_days(year, month)).unwrap();
+            let first = if month == 12 { days(year + 1, 1, 1) } else { days(year, month + 1, 1) };
+            prop_assert_eq!(first, Some(last + 1));
+        }
+
+        #[test]
+        fn no_text_can_upset_a_date(text in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn nearly_a_date_cannot_upset_it_either(text in "[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[T ][0-9:]{8}[.,+-]?[0-9:Z]{0,12}|[0-9]{2}/(Jan|Feb|Oct)/[0-9]{4}:[0-9:]{8} [+-][0-9:]{4}") {
+            let _ = parse(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Decimal numbers as people and programs write them, scaled to integers without passing through floating point.
+//!
+//! `1646861401.5241024` seconds has more digits than a float holds exactly; times compared for order must not suffer from that.
+
+/// `mantissa` x 10^`exponent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Decimal {
+    negative: bool,
+    mantissa: u64,
+    exponent: i32,
+}
+
+/// Larger exponents overflow and smaller ones vanish whatever the mantissa, so counting on is pointless.
+const EXPONENT_MAX: i32 = 100_000;
+
+impl Decimal {
+    /// Reads the JSON number that `bytes` begin with; the second value is its length in bytes.
+    #[inline]
+    pub(super) fn prefix(bytes: &[u8]) -> Option<(Self, usize)> {
+        let negative = bytes.first() == Some(&b'-');
+        let start = usize::from(negative);
+        let mut number = Self { negative, mantissa: 0, exponent: 0 };
+        let mut at = number.digits(bytes, start, 0);
+        if at == start || (bytes[start] == b'0' && at > start + 1) {
+            return None;
+        }
+        if bytes.get(at) == Some(&b'.') {
+            let end = number.digits(bytes, at + 1, -1);
+            if end == at + 1 {
+                return None;
+            }
+            at = end;
+        }
+        if matches!(bytes.get(at), Some(b'e' | b'E')) {
+            at = number.power(bytes, at + 1)?;
+        }
+        Some((number, at))
+    }
+
+    /// Reads all of `bytes`.
+    pub(super) fn whole(bytes: &[u8]) -> Option<Self> {
+        Self::prefix(bytes).and_then(|(number, length)| (length == bytes.len()).then_some(number))
+    }
+
+    /// Whether it was written without a decimal point and without a negative exponent.
+    pub(super) const fn is_whole(self) -> bool {
+        self.exponent >= 0
+    }
+
+    /// Takes digits from `at` on and returns where they end. Each adds `step` to the exponent if it enters the mantissa, and
+    /// `step + 1` if the mantissa has no room for it.
+    fn digits(&mut self, bytes: &[u8], mut at: usize, step: i32) -> usize {
+        while let Some(digit) = bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
+            if self.mantissa < u64::MAX / 10 {
+                self.mantissa = self.mantissa * 10 + u64::from(digit);
+                self.exponent += step;
+            } else {
+                self.exponent = (self.exponent + step + 1).min(EXPONENT_MAX);
+            }
+            at += 1;
+        }
+        at
+    }
+
+    /// Takes the exponent that begins at `at` and returns where it ends.
+    fn power(&mut self, bytes: &[u8], mut at: usize) -> Option<usize> {
+        let negative = bytes.get(at) == Some(&b'-');
+        at += usize::from(matches!(bytes.get(at), Some(b'-' | b'+')));
+        let start = at;
+        let mut power = 0i32;
+        while let Some(digit) = bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
+            power = (power * 10 + i32::from(digit)).min(EXPONENT_MAX);
+            at += 1;
+        }
+        self.exponent += if negative { -power } else { power };
+        (at > start).then_some(at)
+    }
+
+    /// This number x 10^`shift`, cut off to an integer; nothing if it is negative or does not fit.
+    #[inline]
+    pub(super) fn scaled(self, shift: i32) -> Option<u64> {
+        if self.mantissa == 0 {
+            return Some(0);
+        }
+        if self.negative {
+            return None;
+        }
+        let exponent = self.exponent + shift;
+        let power = 10u64.checked_pow(exponent.unsigned_abs());
+        if exponent >= 0 {
+            power.and_then(|power| self.mantissa.checked_mul(power))
+        } else {
+            Some(power.map_or(0, |power| self.mantissa / power))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(text: &str, shift: i32, expect: Option<u64>) {
+        assert_eq!(Decimal::whole(text.as_bytes()).and_then(|number| number.scaled(shift)), expect, "{text}");
+    }
+
+    #[test]
+    fn a_number_is_scaled_without_losing_a_digit() {
+        check("1646861401.5241024", 9, Some(1_646_861_401_524_102_400));
+        check("0.1", 6, Some(100_000));
+        check("18446744073709551615", 0, Some(u64::MAX / 10 * 10));
+        check("1000", 6, Some(1_000_000_000));
+        check("1.5e3", 0, Some(1500));
+        check("15E-1", 0, Some(1));
+        check("-0", 0, Some(0));
+        check("0.0000000000000000000000000000001", 9, Some(0));
+    }
+
+    #[test]
+    fn what_does_not_fit_or_is_no_json_number_is_refused() {
+        for text in ["1e308", "99999999999999999999999", "-1", "-0.5", "1e99999999999999999999"] {
+            check(text, 9, None);
+        }
+        for text in ["", "-", "01", "1.", ".5", "1e", "1e+", "+1", "NaN", "Infinity", "0x10", "1_000", " 1"] {
+            assert_eq!(Decimal::whole(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_million_digits_are_read_in_one_pass() {
+        let digits = vec![b'9'; 1_000_000];
+        assert_eq!(Decimal::whole(&digits).and_then(|number| number.scaled(0)), None);
+        let mut small = b"0.".to_vec();
+        small.resize(1_000_000, b'0');
+        assert_eq!(Decimal::whole(&small).and_then(|number| number.scaled(9)), Some(0));
+    }
+
+    proptest! {
+        #[test]
+        fn every_millisecond_with_nanoseconds_comes_back(nanos in 0u64..10_000_000_000_000_000) {
+            let text = format!("{}.{:06}", nanos / 1_000_000, nanos % 1_000_000);
+            prop_assert_eq!(Decimal::whole(text.as_bytes()).and_then(|number| number.scaled(6)), Some(nanos));
+        }
+
+        #[test]
+        fn any_number_agrees_with_floating_point(value in -1e12f64..1e12) {
+            for text in [format!("{value}"), format!("{value:e}")] {
+                let scaled = Decimal::whole(text.as_bytes()).unwrap().scaled(3);
+                if value < 0.0 {
+                    prop_assert_eq!(scaled, None);
+                } else {
+                    prop_assert!((scaled.unwrap() as f64 - value * 1e3).abs() <= 1.0 + value * 1e-12);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Which kind of recording a file is, told from its first lines.
+
+use super::{LINE_BYTES_MAX, Parser};
+
+/// A kind of recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Our own trace, JSON Lines.
+    Trace,
+    /// Apache's and nginx's combined or common log format.
+    Combined,
+    /// An access log with one JSON object per line.
+    Json,
+}
+
+/// How many lines are tried at most.
+const LINES_MAX: usize = 32;
+
+impl Format {
+    /// Every format, the one that says most first.
+    pub const ALL: [Self; 3] = [Self::Trace, Self::Combined, Self::Json];
+
+    /// The name that a person types.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Combined => "combined",
+            Self::Json => "json",
+        }
+    }
+
+    /// The format in which most of the first lines can be read, if any can. `head` is how the recording begins; its last line may
+    /// be cut off.
+    pub fn detect(head: &[u8]) -> Option<Self> {
+        let mut parser = Parser::new();
+        let mut scores = Self::ALL.map(|format| (0, format));
+        for line in lines(head) {
+            for (score, format) in &mut scores {
+                *score += u32::from(parser.parse(*format, line).is_ok());
+            }
+        }
+        let best = scores.into_iter().reduce(|best, next| if next.0 > best.0 { next } else { best })?;
+        (best.0 > 0).then_some(best.1)
+    }
+}
+
+/// The first lines that are worth a look.
+fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
+    let lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    lines.filter(|line| !line.is_empty() && line.len() <= LINE_BYTES_MAX).take(LINES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = r#"{"at_ms": 1000, "client": "203.0.113.7"}"#;
+    const COMBINED: &str = r#"203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 12 "-" "x""#;
+    const JSON: &str = r#"{"time": "2026-11-15T03:27:00Z", "remote_addr": "203.0.113.7"}"#;
+
+    #[test]
+    fn the_first_lines_tell_the_format() {
+        assert_eq!(Format::detect(TRACE.as_bytes()), Some(Format::Trace));
+        assert_eq!(Format::detect(COMBINED.as_bytes()), Some(Format::Combined));
+        assert_eq!(Format::detect(JSON.as_bytes()), Some(Format::Json));
+        assert_eq!(Format::detect(format!("\u{feff}\r\n\n{TRACE}\r\n").as_bytes()), Some(Format::Trace));
+        assert_eq!(Format::detect(br#"{"at_ms": 2000, "band": "critical"}"#), Some(Format::Trace));
+    }
+
+    #[test]
+    fn a_few_wrong_lines_do_not_hide_it() {
+        let head = format!("# rotated\n{TRACE}\n{COMBINED}\n{COMBINED}\n{{\"at_ms\": 10");
+        assert_eq!(Format::detect(head.as_bytes()), Some(Format::Combined));
+    }
+
+    #[test]
+    fn what_is_no_recording_has_no_format() {
+        for head in [&b""[..], b"\n\n\n", b"hello world", b"{}", b"\x1f\x8b\x08\0\0\0", &[b'['; 1_000_000]] {
+            assert_eq!(Format::detect(head), None);
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! Access logs of one JSON object per line: nginx (whatever its `log_format` calls things), Caddy, Traefik, Envoy, and what
+//! follows ECS, Google's `httpRequest` or pino.
+//!
+//! There is no standard, but there are habits. One table says what a field of a given name means; where several tell the same
+//! thing the better one wins (a start over an end, the backend's time over the client's). Only objects that hold such
+//! fields are entered, so the depth is that of the table and not that of the line.
+
+use tollgate_core::time::Span;
+
+use super::combined::{request_line, seconds};
+use super::decimal::Decimal;
+use super::request::{Draft, Request};
+use super::scanner::Scanner;
+use super::text::{List, Scratch, Text};
+use super::{Expected, Fault, date, trace};
+
+/// What a field means. Ranks: where several fields tell the same, the highest wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// When, in any form; with its rank.
+    Time(u8),
+    /// Who; with its rank.
+    Client(u8),
+    Method,
+    /// What was asked for; with its rank.
+    Target(u8),
+    /// A whole request line, or an object that tells about the request.
+    Request,
+    Status,
+    /// How long it took: rank, unit.
+    Cost(u8, Unit),
+    /// A header, with its name.
+    Header(&'static str),
+    /// An object of headers.
+    Headers,
+    /// An object with fields of the table in it.
+    Inside,
+}
+
+/// The unit of a time taken, as powers of ten to nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Seconds,
+    Millis,
+    Micros,
+    Nanos,
+    /// Milliseconds if it is a whole number, seconds if it has a fraction: the name alone does not tell.
+    Unsaid,
+}
+
+fn meaning(path: &[u8]) -> Option<Meaning> {
+    use Meaning::{Client, Cost, Header, Headers, Inside, Method, Request, Status, Target, Time};
+    Some(match path {
+        b"StartUTC" | b"start_time" => Time(3),
+        b"StartLocal" | b"time_iso8601" | b"msec" | b"ts" | b"timestamp" | b"@timestamp" | b"datetime" => Time(2),
+        b"time" | b"time_local" | b"date" => Time(1),
+
+        b"client_ip" | b"request.client_ip" | b"client.ip" => Client(3),
+        b"remote_addr" | b"remote_ip" | b"request.remote_ip" | b"ClientHost" | b"clientip" | b"clientIp"
+        | b"client" | b"source.ip" => Client(2),
+        b"httpRequest.remoteIp" | b"req.remoteAddress" | b"remote_host" | b"remoteAddr" | b"ip" => Client(2),
+        b"ClientAddr" | b"request.remote_addr" | b"downstream_remote_address" | b"client_addr" => Client(1),
+
+        b"request_method" | b"method" | b"RequestMethod" | b"request.method" | b"http.request.method" => Method,
+        b"httpRequest.requestMethod" | b"req.method" | b"verb" => Method,
+
+        b"request_uri" | b"x_envoy_original_path" => Target(3),
+        b"uri"
+        | b"path"
+        | b"url"
+        | b"RequestPath"
+        | b"request.uri"
+        | b"url.original"
+        | b"httpRequest.requestUrl"
+        | b"req.url" => Target(2),
+        b"url.path" => Target(1),
+
+        b"request" => Request,
+        b"status" | b"DownstreamStatus" | b"response_code" | b"status_code" | b"http.response.status_code" => Status,
+        b"httpRequest.status" | b"res.statusCode" => Status,
+
+        b"cost_ms" => Cost(3, Unit::Millis),
+        b"OriginDuration" => Cost(2, Unit::Nanos),
+        b"upstream_response_time" => Cost(2, Unit::Seconds),
+        b"upstream_service_time" => Cost(2, Unit::Millis),
+        b"request_time" | b"httpRequest.latency" => Cost(1, Unit::Seconds),
+        b"Duration" | b"event.duration" => Cost(1, Unit::Nanos),
+        b"responseTime" => Cost(1, Unit::Millis),
+        b"duration" | b"latency" | b"elapsed" | b"response_time" => Cost(1, Unit::Unsaid),
+
+        b"user_agent" | b"userAgent" | b"agent" | b"user_agent.original" | b"httpRequest.userAgent" => {
+            Header("user-agent")
+        }
+        b"referer" | b"referrer" | b"httpRequest.referer" => Header("referer"),
+        b"host" | b"authority" | b"RequestHost" | b"request.host" | b"url.domain" => Header("host"),
+        b"x_forwarded_for" | b"xff" => Header("x-forwarded-for"),
+        b"headers" | b"request_headers" | b"request.headers" | b"req.headers" => Headers,
+
+        b"http" | b"http.request" | b"http.response" | b"source" | b"event" | b"httpRequest" | b"req" | b"res" => {
+            Inside
+        }
+        _ => return cost_with_unit(path),
+    })
+}
+
+/// `duration_ms`, `request_time_us` and the like.
+fn cost_with_unit(path: &[u8]) -> Option<Meaning> {
+    let underscore = path.iter().rposition(|byte| *byte == b'_')?;
+    let unit = match &path[underscore + 1..] {
+        b"s" | b"sec" | b"secs" | b"seconds" => Unit::Seconds,
+        b"ms" | b"msec" | b"millis" | b"milliseconds" => Unit::Millis,
+        b"us" | b"usec" | b"micros" | b"microseconds" => Unit::Micros,
+        b"ns" | b"nsec" | b"nanos" | b"nanoseconds" => Unit::Nanos,
+        _ => return None,
+    };
+    let known = matches!(
+        &path[..underscore],
+        b"duration" | b"latency" | b"elapsed" | b"response_time" | b"request_time" | b"time_taken"
+    );
+    known.then_some(Meaning::Cost(1, unit))
+}
+
+/// Reads one line.
+pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Request<'a>, Fault> {
+    let mut scanner = Scanner::new(line);
+    let mut findings = Findings::default();
+    findings.object(&mut scanner, scratch, &Path::default())?;
+    scanner.end()?;
+    let Findings { draft, wrong_time, .. } = findings;
+    match (draft.at, wrong_time) {
+        (None, Some(fault)) => Err(fault),
+        _ => draft.finish(line, scratch, Expected::Time),
+    }
+}
+
+/// What the line told so far, and how well.
+#[derive(Default)]
+struct Findings {
+    draft: Draft,
+    time_rank: u8,
+    client_rank: u8,
+    target_rank: u8,
+    cost_rank: u8,
+    wrong_time: Option<Fault>,
+}
+
+/// A value that is a number or a text.
+enum Scalar {
+    Number(Decimal),
+    Text(Text),
+}
+
+impl Findings {
+    fn object(&mut self, scanner: &mut Scanner<'_>, scratch: &mut Scratch, parent: &Path) -> Result<(), Fault> {
+        scanner.enter_object()?;
+        let mut first = true;
+        while let Some(name) = scanner.next_field(first, scratch)? {
+            first = false;
+            let path = parent.join(scratch.bytes(name, scanner.line()));
+            let Some(meaning) = path.as_ref().and_then(|path| meaning(path.bytes())) else {
+                self.other(name, scanner, scratch)?;
+                continue;
+            };
+            match (meaning, path, scanner.peek()) {
+                (Meaning::Headers, _, Some(b'{')) => trace::fields(List::Headers, scanner, scratch)?,
+                (_, Some(path), Some(b'{')) => self.object(scanner, scratch, &path)?,
+                _ => self.field(meaning, scanner, scratch)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn field(&mut self, meaning: Meaning, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), Fault> {
+        let column = scanner.index();
+        let Some(scalar) = scalar(scanner, scratch)? else {
+            return Ok(());
+        };
+        let line = scanner.line();
+        match (meaning, scalar) {
+            (Meaning::Time(rank), scalar) if rank > self.time_rank => self.time(rank, scalar, line, scratch, column),
+            (Meaning::Client(rank), Scalar::Text(text)) if rank > self.client_rank => {
+                self.draft.client = Some(text);
+                self.client_rank = rank;
+            }
+            (Meaning::Method, Scalar::Text(text)) => self.draft.method = Some(text),
+            (Meaning::Target(rank), Scalar::Text(text)) if rank > self.target_rank => {
+                self.draft.target = Some(text);
+                self.target_rank = rank;
+            }
+            (Meaning::Request, Scalar::Text(text)) if self.draft.target.is_none() => {
+                request_line(text, line, scratch, &mut self.draft);
+            }
+            (Meaning::Status, scalar) => self.draft.status = status(scalar, line, scratch),
+            (Meaning::Cost(rank, unit), scalar) if rank > self.cost_rank => {
+                if let Some(cost) = cost(scalar, unit, line, scratch) {
+                    self.draft.cost = Some(cost);
+                    self.cost_rank = rank;
+                }
+            }
+            (Meaning::Header(name), Scalar::Text(text)) => scratch.add_header(name, text, column)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, rank: u8, scalar: Scalar, line: &[u8], scratch: &Scratch, column: usize) {
+        let at = match scalar {
+            Scalar::Number(count) => date::epoch(count),
+            Scalar::Text(text) => date::parse(scratch.bytes(text, line)),
+        };
+        match at {
+            Some(at) => {
+                self.draft.at = Some(at);
+                self.time_rank = rank;
+            }
+            None => self.wrong_time = Some(Fault::at(column, Expected::Time)),
+        }
+    }
+
+    /// A field that the table does not have: a header if it is called `http_user_agent` (nginx) or `request_User-Agent`
+    /// (Traefik), and of no interest otherwise.
+    fn other(&mut self, name: Text, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), Fault> {
+        let bytes = scratch.bytes(name, scanner.line());
+        let prefix = match bytes {
+            [b'h', b't', b't', b'p', b'_', _, ..] => 5,
+            [b'r', b'e', b'q', b'u', b'e', b's', b't', b'_', b'A'..=b'Z', ..] => 8,
+            _ => return scanner.skip_value(),
+        };
+        let header = name.slice(prefix, bytes.len());
+        let column = scanner.index();
+        if let Some(Scalar::Text(value)) = scalar(scanner, scratch)?
+            && scratch.bytes(value, scanner.line()) != b"-"
+        {
+            let header = scratch.dashed(header, scanner.line());
+            scratch.add(List::Headers, header, value, column)?;
+        }
+        Ok(())
+    }
+}
+
+/// The number or non-empty text that is next; anything else is stepped over.
+fn scalar(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Scalar>, Fault> {
+    Ok(match scanner.peek() {
+        Some(b'"') => Some(scanner.string(scratch)?).filter(|text| !text.is_empty()).map(Scalar::Text),
+        Some(b'-' | b'0'..=b'9') => Some(Scalar::Number(scanner.number()?)),
+        _ => {
+            scanner.skip_value()?;
+            None
+        }
+    })
+}
+
+fn status(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u16> {
+    let number = match scalar {
+        Scalar::Number(number) => number,
+        Scalar::Text(text) => Decimal::whole(scratch.bytes(text, line))?,
+    };
+    number.scaled(0).and_then(|status| u16::try_from(status).ok())
+}
+
+/// The time taken. Text may bring its own unit; nginx quotes its numbers, and lists them if it asked several backends.
+fn cost(scalar: Scalar, unit: Unit, line: &[u8], scratch: &Scratch) -> Option<Span> {
+    let number = match scalar {
+        Scalar::Number(number) => number,
+        Scalar::Text(text) => {
+            let bytes = scratch.bytes(text, line);
+            let Some((number, length)) = Decimal::prefix(bytes) else {
+                return seconds(bytes);
+            };
+            let unit = match &bytes[length..] {
+                b"" => unit,
+                b"s" => Unit::Seconds,
+                b"ms" => Unit::Millis,
+                b"us" | b"\xc2\xb5s" => Unit::Micros,
+                b"ns" => Unit::Nanos,
+                _ => return seconds(bytes),
+            };
+            return unit.span(number);
+        }
+    };
+    unit.span(number)
+}
+
+impl Unit {
+    fn span(self, number: Decimal) -> Option<Span> {
+        let shift = match self {
+            Self::Seconds => 9,
+            Self::Millis => 6,
+            Self::Micros => 3,
+            Self::Nanos => 0,
+            Self::Unsaid => {
+                if number.is_whole() {
+                    6
+                } else {
+                    9
+                }
+            }
+        };
+        number.scaled(shift).map(Span::from_nanos)
+    }
+}
+
+/// Names of objects and the field in them, with dots between.
+#[derive(Clone, Copy, Default)]
+struct Path {
+    bytes: [u8; Self::BYTES_MAX],
+    length: usize,
+}
+
+impl Path {
+    /// Longer than any path of the table.
+    const BYTES_MAX: usize = 32;
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// The path of a field in the object of this path; nothing if it is too long to be in the table.
+    fn join(&self, name: &[u8]) -> Option<Self> {
+        let mut path = *self;
+        if self.length > 0 {
+            *path.bytes.get_mut(path.length)? = b'.';
+            path.length += 1;
+        }
+        let end = path.length + name.len();
+        path.bytes.get_mut(path.length..end)?.copy_from_slice(name);
+        path.length = end;
+        Some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Client, Format, Line, Parser};
+    use super::*;
+
+    fn with_request(line: &str, check: impl FnOnce(Request<'_>)) {
+        match Parser::new().parse(Format::Json, line.as_bytes()) {
+            Ok(Line::Request(request)) => check(request),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    /// The line must say this, and that a curl was at work.
+    fn check(line: &str, client: &str, (method, target): (&str, &str), cost_us: u64, status: u16, at_ms: u64) {
+        with_request(line, |request| {
+            assert_eq!(request.client, Client::Address(client.parse().unwrap()), "{line}");
+            assert_eq!(request.method, Some(method.as_bytes()), "{line}");
+            assert_eq!(request.target, Some(target.as_bytes()), "{line}");
+            assert!(request.headers.first(b"user-agent").is_some_and(|agent| agent.starts_with(b"curl/")), "{line}");
+            assert_eq!(request.cost.map(|cost| cost.as_nanos() / 1000), Some(cost_us), "{line}");
+            assert_eq!(request.status, Some(status), "{line}");
+            assert_eq!(request.at.as_nanos() / 1_000_000, at_ms, "{line}");
+        });
+    }
+
+    #[test]
+    fn the_logs_of_the_usual_servers_are_read() {
+        // nginx, with the names of its variables.
+        check(
+            r#"{"time_local":"10/Oct/2000:13:55:36 -0700","remote_addr":"203.0.113.7","remote_user":"","request":"GET /a?b HTTP/1.1","status":"200","body_bytes_sent":"612","request_time":"0.250","upstream_response_time":"0.123","http_referrer":"","http_user_agent":"curl/8"}"#,
+            "203.0.113.7",
+            ("GET", "/a?b"),
+            123_000,
+            200,
+            971_211_336_000,
+        );
+        check(
+            r#"{"msec":971211336.250,"time_iso8601":"2000-10-10T13:55:36-07:00","remote_addr":"2001:db8::7","request_method":"POST","request_uri":"/a","uri":"/index.php","status":404,"request_time":0.007,"upstream_response_time":"0.001, 0.002","http_user_agent":"curl/8"}"#,
+            "2001:db8::7",
+            ("POST", "/a"),
+            3_000,
+            404,
+            971_211_336_250,
+        );
+        // Caddy.
+        check(
+            r#"{"level":"info","ts":971211336.5,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"10.0.0.1","remote_port":"41342","client_ip":"203.0.113.7","proto":"HTTP/2.0","method":"GET","host":"localhost","uri":"/x","headers":{"User-Agent":["curl/7.82.0"],"Accept":["*/*"]},"tls":{"resumed":false,"version":772}},"bytes_read":0,"user_id":"","duration":0.000929675,"size":10900,"status":200,"resp_headers":{"Server":["Caddy"]}}"#,
+            "203.0.113.7",
+            ("GET", "/x"),
+            929,
+            200,
+            971_211_336_500,
+        );
+        // Traefik.
+        check(
+            r#"{"ClientAddr":"203.0.113.7:56789","ClientHost":"203.0.113.7","ClientPort":"56789","DownstreamContentSize":19,"DownstreamStatus":404,"Duration":35013000,"OriginDuration":31013000,"Overhead":4000,"RequestHost":"example.org","RequestMethod":"GET","RequestPath":"/y","RequestProtocol":"HTTP/1.1","StartUTC":"2000-10-10T20:55:36.235Z","level":"info","msg":"","request_User-Agent":"curl/8","time":"2000-10-10T20:55:37Z"}"#,
+            "203.0.113.7",
+            ("GET", "/y"),
+            31_013,
+            404,
+            971_211_336_235,
+        );
+        // Envoy, as Istio sets it up.
+        check(
+            r#"{"start_time":"2000-10-10T20:55:36.123Z","method":"GET","path":"/z","protocol":"HTTP/1.1","response_code":200,"duration":12,"upstream_service_time":"11","user_agent":"curl/8","authority":"example.org","downstream_remote_address":"203.0.113.7:1234"}"#,
+            "203.0.113.7",
+            ("GET", "/z"),
+            11_000,
+            200,
+            971_211_336_123,
+        );
+        // ECS, Google's httpRequest, pino.
+        check(
+            r#"{"@timestamp":"2000-10-10T20:55:36Z","client":{"ip":"203.0.113.7"},"http":{"request":{"method":"GET"},"response":{"status_code":200}},"url":{"path":"/e"},"user_agent":{"original":"curl/8"},"event":{"duration":5000000}}"#,
+            "203.0.113.7",
+            ("GET", "/e"),
+            5_000,
+            200,
+            971_211_336_000,
+        );
+        check(
+            r#"{"httpRequest":{"requestMethod":"GET","requestUrl":"https://example.org/g","status":200,"userAgent":"curl/8","remoteIp":"203.0.113.7","latency":"0.5s"},"timestamp":"2000-10-10T20:55:36Z"}"#,
+            "203.0.113.7",
+            ("GET", "https://example.org/g"),
+            500_000,
+            200,
+            971_211_336_000,
+        );
+        check(
+            r#"{"level":30,"time":971211336123,"req":{"method":"GET","url":"/p","headers":{"user-agent":"curl/8"},"remoteAddress":"::ffff:203.0.113.7"},"res":{"statusCode":200},"responseTime":7,"msg":"request completed"}"#,
+            "203.0.113.7",
+            ("GET", "/p"),
+            7_000,
+            200,
+            971_211_336_123,
+        );
+    }
+
+    #[test]
+    fn the_name_of_a_field_or_its_text_tells_the_unit() {
+        for (field, expect_us) in [
+            (r#""duration_ms": 12"#, Some(12_000)),
+            (r#""duration_us": 12"#, Some(12)),
+            (r#""latency_ns": 12000"#, Some(12)),
+            (r#""request_time_s": 0.012"#, Some(12_000)),
+            (r#""duration": 12"#, Some(12_000)),
+            (r#""duration": 0.012"#, Some(12_000)),
+            (r#""duration": "12ms""#, Some(12_000)),
+            (r#""duration": "12µs""#, Some(12)),
+            (r#""latency": "0.012s""#, Some(12_000)),
+            (r#""cost_ms": 12.5"#, Some(12_500)),
+            (r#""request_time": "-""#, None),
+            (r#""request_time": null"#, None),
+            (r#""request_time": -1"#, None),
+            (r#""request_time": {}"#, None),
+            (r#""upstream_response_time": "-", "request_time": "0.012""#, Some(12_000)),
+            (r#""upstream_response_time": "0.001 : 0.011""#, Some(12_000)),
+        ] {
+            with_request(&format!(r#"{{"ts": 1, "ip": "::1", {field}}}"#), |request| {
+                assert_eq!(request.cost.map(|cost| cost.as_nanos() / 1000), expect_us, "{field}");
+            });
+        }
+    }
+
+    #[test]
+    fn headers_that_nginx_was_told_to_log_are_headers() {
+        with_request(r#"{"ts": 1, "ip": "::1", "http_x_api_key": "k", "http_cookie": "-", "http_": "x"}"#, |request| {
+            let headers: Vec<_> = request.headers.iter().collect();
+            assert_eq!(headers, [(&b"x-api-key"[..], &b"k"[..])]);
+        });
+    }
+
+    #[test]
+    fn a_wrong_line_says_what_was_expected_and_where() {
+        for (line, column, expected) in [
+            ("{}", 3, Expected::Time),
+            (r#"{"ip": "::1"}"#, 14, Expected::Time),
+            (r#"{"ip": "::1", "time": "noon"}"#, 23, Expected::Time),
+            (r#"{"ts": 1}"#, 10, Expected::Client),
+            (r#"{"ts": 1, "ip": ""}"#, 20, Expected::Client),
+            (r#"{"ts": 1, "ip": "::1"} x"#, 24, Expected::End),
+            (r#"{"ts": 1, "http": {"request": [}}"#, 32, Expected::Value),
+        ] {
+            let fault = Parser::new().parse(Format::Json, line.as_bytes()).unwrap_err();
+            assert_eq!((fault.column, fault.expected), (column, expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn objects_are_entered_no_deeper_than_the_table() {
+        let deep = format!(r#"{{"ts": 1, "ip": "::1", "request": {}}}"#, r#"{"request":"#.repeat(10_000));
+        assert!(Parser::new().parse(Format::Json, deep.as_bytes()).is_err());
+        let odd = r#"{"ts": 1, "ip": "::1", "ts2": 5, "method": {"method": {"method": "X"}}, "a_path_that_is_longer_than_any_in_the_table": 1}"#;
+        with_request(odd, |request| assert_eq!(request.method, None));
+    }
+}

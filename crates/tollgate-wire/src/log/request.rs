@@ -1,0 +1,208 @@
+//! What one line says.
+
+use core::net::IpAddr;
+
+use tollgate_core::band::Band;
+use tollgate_core::time::{Moment, Span};
+
+use super::client::Client;
+use super::text::{Scratch, Text};
+use super::{Expected, Fault};
+
+/// One line of a recording.
+#[derive(Clone, Copy, Debug)]
+pub enum Line<'a> {
+    /// A request was made.
+    Request(Request<'a>),
+    /// From now on the backend is loaded like this.
+    Band {
+        /// When.
+        at: Moment,
+        /// How loaded.
+        band: Band,
+    },
+}
+
+/// A request as a trace or an access log tells it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// When, since the origin of the trace or since 1970.
+    pub at: Moment,
+    /// Who.
+    pub client: Client<'a>,
+    /// Who, in the words of the line.
+    pub client_text: &'a [u8],
+    /// The method; nothing if the line does not tell or the request was no HTTP.
+    pub method: Option<&'a [u8]>,
+    /// What was asked for, query included; nothing if the line does not tell or the request was no HTTP.
+    pub target: Option<&'a [u8]>,
+    /// The headers that the line tells of.
+    pub headers: Fields<'a>,
+    /// What else a caller named, for descriptors.
+    pub attributes: Fields<'a>,
+    /// What the request cost, or the time it took where the line knows no better.
+    pub cost: Option<Span>,
+    /// What it was answered with.
+    pub status: Option<u16>,
+}
+
+/// Names and values that came with one request.
+#[derive(Clone, Copy)]
+pub struct Fields<'a> {
+    line: &'a [u8],
+    decoded: &'a [u8],
+    texts: &'a [(Text, Text)],
+}
+
+impl tollgate_core::request::Request for Request<'_> {
+    fn client(&self) -> Option<IpAddr> {
+        match self.client {
+            Client::Address(address) => Some(address),
+            Client::Name(_) => None,
+        }
+    }
+
+    fn method(&self) -> &[u8] {
+        self.method.unwrap_or_default()
+    }
+
+    fn target(&self) -> &[u8] {
+        self.target.map(|target| split_authority(target).1).unwrap_or_default()
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        let host = match self.target.map(split_authority) {
+            Some((authority @ [_, ..], _)) => authority,
+            _ => self.headers.first(b"host")?,
+        };
+        // A colon within brackets belongs to the address.
+        let end = host.iter().rposition(|byte| *byte == b':').filter(|colon| !host[*colon..].contains(&b']'));
+        Some(&host[..end.unwrap_or(host.len())])
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.first(name.as_bytes())
+    }
+
+    /// What callers name, where a caller is all that is known, is the client as the line has it.
+    fn attribute(&self, name: &str) -> Option<&[u8]> {
+        self.attributes.first(name.as_bytes()).or_else(|| (name == "identifier").then_some(self.client_text))
+    }
+}
+
+/// Authority and the rest of `http://host/path`, which is what clients of forward proxies ask for; of any other target,
+/// nothing and all of it.
+fn split_authority(target: &[u8]) -> (&[u8], &[u8]) {
+    if target.first() == Some(&b'/') {
+        return (b"", target);
+    }
+    let Some(scheme) = target.windows(3).take(10).position(|three| three == b"://") else {
+        return (b"", target);
+    };
+    let rest = &target[scheme + 3..];
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+    (&rest[..end], if rest.get(end) == Some(&b'/') { &rest[end..] } else { b"/" })
+}
+
+impl<'a> Fields<'a> {
+    /// The first value of this name, whatever its case.
+    pub fn first(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.iter().find(|(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// Names and values in the order of the line.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let Self { line, decoded, texts } = *self;
+        texts.iter().map(move |(name, value)| (name.bytes(line, decoded), value.bytes(line, decoded)))
+    }
+}
+
+impl core::fmt::Debug for Fields<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let text = |bytes| String::from_utf8_lossy(bytes);
+        f.debug_map().entries(self.iter().map(|(name, value)| (text(name), text(value)))).finish()
+    }
+}
+
+/// A request while its line is still being read.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub(super) at: Option<Moment>,
+    pub(super) client: Option<Text>,
+    pub(super) method: Option<Text>,
+    pub(super) target: Option<Text>,
+    pub(super) cost: Option<Span>,
+    pub(super) status: Option<u16>,
+}
+
+impl Draft {
+    /// The request, once the line was read; a fault if it lacks a time or a client. `time` says what kind of time was looked for.
+    #[inline]
+    pub(super) fn finish<'a>(self, line: &'a [u8], scratch: &'a Scratch, time: Expected) -> Result<Request<'a>, Fault> {
+        let decoded = scratch.decoded();
+        let text = |text: Text| text.bytes(line, decoded);
+        let at = self.at.ok_or(Fault::at(line.len(), time))?;
+        let client = self.client.filter(|client| !client.is_empty()).ok_or(Fault::at(line.len(), Expected::Client))?;
+        Ok(Request {
+            at,
+            client: Client::parse(text(client)),
+            client_text: text(client),
+            method: self.method.map(text),
+            target: self.target.map(text),
+            headers: Fields { line, decoded, texts: scratch.headers() },
+            attributes: Fields { line, decoded, texts: scratch.attributes() },
+            cost: self.cost,
+            status: self.status,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Format, Parser};
+    use super::*;
+    use tollgate_core::request::Request as _;
+
+    #[test]
+    fn a_target_is_what_the_backend_sees() {
+        for (target, authority, rest) in [
+            ("/", "", "/"),
+            ("/a/b?c=/d", "", "/a/b?c=/d"),
+            ("http://example.org/a?b", "example.org", "/a?b"),
+            ("http://example.org?a=/b", "example.org", "/"),
+            ("https://[::1]:8443", "[::1]:8443", "/"),
+            ("/redirect?to=http://example.org/x", "", "/redirect?to=http://example.org/x"),
+            ("*", "", "*"),
+            ("example.org:443", "", "example.org:443"),
+            ("", "", ""),
+        ] {
+            assert_eq!(split_authority(target.as_bytes()), (authority.as_bytes(), rest.as_bytes()), "{target}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_no_port_and_an_absolute_target_outranks_the_header() {
+        for (path, host, expect) in [
+            ("/", "example.org:80", "example.org"),
+            ("/", "[::1]:80", "[::1]"),
+            ("/", "[::1]", "[::1]"),
+            ("http://example.net:8080/a", "example.org", "example.net"),
+        ] {
+            let line = format!(r#"{{"at_ms": 1, "client": "x", "path": "{path}", "headers": {{"Host": "{host}"}}}}"#);
+            let mut parser = Parser::new();
+            let Ok(Line::Request(request)) = parser.parse(Format::Trace, line.as_bytes()) else { panic!("{line}") };
+            assert_eq!(request.host(), Some(expect.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn a_caller_that_is_named_is_an_identifier() {
+        let line = br#"{"at_ms": 1, "client": "device-7", "attributes": {"user": "u1"}}"#;
+        let mut parser = Parser::new();
+        let Ok(Line::Request(request)) = parser.parse(Format::Trace, line) else { panic!("not read") };
+        assert_eq!(request.client(), None);
+        assert_eq!(request.attribute("identifier"), Some(&b"device-7"[..]));
+        assert_eq!(request.attribute("user"), Some(&b"u1"[..]));
+        assert_eq!(request.attribute("team"), None);
+    }
+}

@@ -1,0 +1,414 @@
+//! A cursor over one line of JSON: takes what is wanted, steps over the rest, builds nothing.
+//!
+//! It accepts what RFC 8259 accepts, with two mercies for logs as they are: bytes that are not UTF-8 may stand in a string, and
+//! half of a surrogate pair becomes U+FFFD. Nesting is kept in the bits of one integer, so no input can exhaust the stack.
+
+use super::decimal::Decimal;
+use super::text::{Scratch, Text};
+use super::{DEPTH_MAX, Expected, Fault};
+
+/// Where in the line we are.
+#[derive(Debug)]
+pub(super) struct Scanner<'a> {
+    line: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    pub(super) const fn new(line: &'a [u8]) -> Self {
+        Self { line, at: 0 }
+    }
+
+    /// The line that is read.
+    pub(super) const fn line(&self) -> &'a [u8] {
+        self.line
+    }
+
+    /// The index of the next byte.
+    pub(super) const fn index(&self) -> usize {
+        self.at
+    }
+
+    /// A fault here.
+    pub(super) const fn fault(&self, expected: Expected) -> Fault {
+        Fault::at(self.at, expected)
+    }
+
+    /// The next byte that is not white space.
+    #[inline(always)]
+    pub(super) fn peek(&mut self) -> Option<u8> {
+        loop {
+            match self.line.get(self.at) {
+                // One comparison lets nearly everything through; only what is left is told apart.
+                Some(byte) if *byte > b' ' => return Some(*byte),
+                Some(b' ' | b'\t' | b'\r' | b'\n') => self.at += 1,
+                other => return other.copied(),
+            }
+        }
+    }
+
+    /// Steps over `byte` if it is next.
+    #[inline(always)]
+    pub(super) fn take(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    #[inline(always)]
+    fn require(&mut self, byte: u8, expected: Expected) -> Result<(), Fault> {
+        if self.take(byte) { Ok(()) } else { Err(self.fault(expected)) }
+    }
+
+    /// Nothing but white space is left.
+    pub(super) fn end(&mut self) -> Result<(), Fault> {
+        if self.peek().is_none() { Ok(()) } else { Err(self.fault(Expected::End)) }
+    }
+
+    /// Enters an object.
+    pub(super) fn enter_object(&mut self) -> Result<(), Fault> {
+        self.require(b'{', Expected::Object)
+    }
+
+    /// The name of the next field, the colon behind it taken; nothing at the end of the object. `first` is whether this is the
+    /// first field.
+    #[inline(always)]
+    pub(super) fn next_field(&mut self, first: bool, scratch: &mut Scratch) -> Result<Option<Text>, Fault> {
+        let mut next = self.peek();
+        if next == Some(b'}') {
+            self.at += 1;
+            return Ok(None);
+        }
+        if !first {
+            if next != Some(b',') {
+                return Err(self.fault(Expected::CommaOrEnd));
+            }
+            self.at += 1;
+            next = self.peek();
+        }
+        if next != Some(b'"') {
+            return Err(self.fault(Expected::FieldName));
+        }
+        let name = self.string(scratch)?;
+        self.require(b':', Expected::Colon)?;
+        Ok(Some(name))
+    }
+
+    /// Steps over `null` if it is next.
+    pub(super) fn null(&mut self) -> bool {
+        self.peek();
+        let found = self.line[self.at..].starts_with(b"null");
+        self.at += if found { 4 } else { 0 };
+        found
+    }
+
+    /// A number.
+    #[inline]
+    pub(super) fn number(&mut self) -> Result<Decimal, Fault> {
+        self.peek();
+        let (number, length) = Decimal::prefix(&self.line[self.at..]).ok_or(self.fault(Expected::Number))?;
+        self.at += length;
+        Ok(number)
+    }
+
+    /// A string, decoded if it has escapes.
+    #[inline(always)]
+    pub(super) fn string(&mut self, scratch: &mut Scratch) -> Result<Text, Fault> {
+        self.require(b'"', Expected::String)?;
+        let start = self.at;
+        self.at += plain_length(&self.line[start..]);
+        if self.line.get(self.at) == Some(&b'"') {
+            self.at += 1;
+            return Ok(Text::in_line(start, self.at - 1));
+        }
+        self.decoded_string(start, scratch)
+    }
+
+    /// A string that has an escape and began at `start`.
+    #[cold]
+    #[inline(never)]
+    fn decoded_string(&mut self, start: usize, scratch: &mut Scratch) -> Result<Text, Fault> {
+        let mut outcome = Ok(());
+        let text = scratch.decode(|bytes| outcome = self.decode(start, bytes));
+        outcome.map(|()| text)
+    }
+
+    fn decode(&mut self, start: usize, bytes: &mut Vec<u8>) -> Result<(), Fault> {
+        bytes.extend_from_slice(&self.line[start..self.at]);
+        loop {
+            match self.line.get(self.at) {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => self.escape(bytes)?,
+                Some(_) => return Err(self.fault(Expected::Escape)),
+                None => return Err(self.fault(Expected::String)),
+            }
+            let start = self.at;
+            self.at += plain_length(&self.line[start..]);
+            bytes.extend_from_slice(&self.line[start..self.at]);
+        }
+    }
+
+    fn escape(&mut self, bytes: &mut Vec<u8>) -> Result<(), Fault> {
+        let fault = self.fault(Expected::Escape);
+        self.at += 2;
+        bytes.push(match self.line.get(self.at - 1) {
+            Some(b'n') => b'\n',
+            Some(b't') => b'\t',
+            Some(b'r') => b'\r',
+            Some(b'b') => 8,
+            Some(b'f') => 12,
+            Some(plain @ (b'"' | b'\\' | b'/')) => *plain,
+            Some(b'u') => {
+                let symbol = self.symbol().ok_or(fault)?;
+                bytes.extend_from_slice(symbol.encode_utf8(&mut [0; 4]).as_bytes());
+                return Ok(());
+            }
+            _ => return Err(fault),
+        });
+        Ok(())
+    }
+
+    /// The character behind `\u`, with its second half if it has one.
+    fn symbol(&mut self) -> Option<char> {
+        let high = self.hex()?;
+        if (0xD800..0xDC00).contains(&high) && self.line[self.at..].starts_with(b"\\u") {
+            let after = self.at;
+            self.at += 2;
+            let low = self.hex()?;
+            if (0xDC00..0xE000).contains(&low) {
+                return char::from_u32(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00));
+            }
+            self.at = after;
+        }
+        Some(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+
+    fn hex(&mut self) -> Option<u32> {
+        let digits = self.line.get(self.at..self.at + 4)?;
+        self.at += 4;
+        digits.iter().try_fold(0, |value, digit| Some(value * 16 + char::from(*digit).to_digit(16)?))
+    }
+
+    /// Steps over a string without decoding it, but not over a wrong one.
+    fn skip_string(&mut self) -> Result<(), Fault> {
+        self.at += 1;
+        loop {
+            self.at += plain_length(&self.line[self.at..]);
+            match self.line.get(self.at) {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => self.skip_escape()?,
+                Some(_) => return Err(self.fault(Expected::Escape)),
+                None => return Err(self.fault(Expected::String)),
+            }
+        }
+    }
+
+    fn skip_escape(&mut self) -> Result<(), Fault> {
+        let fault = self.fault(Expected::Escape);
+        self.at += 2;
+        match self.line.get(self.at - 1) {
+            Some(b'n' | b't' | b'r' | b'b' | b'f' | b'"' | b'\\' | b'/') => Ok(()),
+            Some(b'u') => self.hex().map(|_| ()).ok_or(fault),
+            _ => Err(fault),
+        }
+    }
+
+    /// Steps over any value.
+    pub(super) fn skip_value(&mut self) -> Result<(), Fault> {
+        // One bit per level: set for an object, clear for an array.
+        let mut levels = 0u64;
+        let mut depth = 0;
+        loop {
+            let opened = self.skip_scalar_or_open()?;
+            if let Some(object) = opened {
+                if depth == DEPTH_MAX {
+                    return Err(self.fault(Expected::ShallowerValue));
+                }
+                depth += 1;
+                levels = levels << 1 | u64::from(object);
+                if !self.take(closer(object)) {
+                    self.skip_name_of(object)?;
+                    continue;
+                }
+                depth -= 1;
+                levels >>= 1;
+            }
+            loop {
+                if depth == 0 {
+                    return Ok(());
+                }
+                let object = levels & 1 == 1;
+                if self.take(b',') {
+                    self.skip_name_of(object)?;
+                    break;
+                }
+                self.require(closer(object), Expected::CommaOrEnd)?;
+                depth -= 1;
+                levels >>= 1;
+            }
+        }
+    }
+
+    /// Steps over a string, number or word, or into an object (`true`) or array (`false`).
+    fn skip_scalar_or_open(&mut self) -> Result<Option<bool>, Fault> {
+        match self.peek() {
+            Some(open @ (b'{' | b'[')) => {
+                self.at += 1;
+                return Ok(Some(open == b'{'));
+            }
+            Some(b'"') => self.skip_string()?,
+            Some(b'-' | b'0'..=b'9') => drop(self.number()?),
+            _ => {
+                let rest = &self.line[self.at..];
+                let word = [&b"null"[..], b"true", b"false"].into_iter().find(|word| rest.starts_with(word));
+                self.at += word.ok_or(self.fault(Expected::Value))?.len();
+            }
+        }
+        Ok(None)
+    }
+
+    fn skip_name_of(&mut self, object: bool) -> Result<(), Fault> {
+        if !object {
+            return Ok(());
+        }
+        if self.peek() != Some(b'"') {
+            return Err(self.fault(Expected::FieldName));
+        }
+        self.skip_string()?;
+        self.require(b':', Expected::Colon)
+    }
+}
+
+const fn closer(object: bool) -> u8 {
+    if object { b'}' } else { b']' }
+}
+
+/// How many bytes come before the first quote, backslash or control character: eight at a time, because most texts are short
+/// and a call to a vector search would cost more than it finds.
+#[inline]
+pub(super) fn plain_length(bytes: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    let mut at = 0;
+    while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*chunk);
+        let quote = word ^ (ONES * b'"' as u64);
+        let backslash = word ^ (ONES * b'\\' as u64);
+        // Per byte: below 0x20, or zero after the exclusive or. Borrows only disturb bytes above a true hit.
+        let control = word.wrapping_sub(ONES * 0x20) & !word;
+        let equal = (quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash);
+        let hits = (control | equal) & TOPS;
+        if hits != 0 {
+            return at + hits.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while bytes.get(at).is_some_and(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)) {
+        at += 1;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decoded(json: &str) -> Result<Vec<u8>, Fault> {
+        let mut scratch = Scratch::default();
+        let mut scanner = Scanner::new(json.as_bytes());
+        let text = scanner.string(&mut scratch)?;
+        scanner.end()?;
+        Ok(scratch.bytes(text, json.as_bytes()).to_vec())
+    }
+
+    fn skips(json: &[u8]) -> Result<(), Fault> {
+        let mut scanner = Scanner::new(json);
+        scanner.skip_value()?;
+        scanner.end()
+    }
+
+    #[test]
+    fn escapes_become_the_characters_they_stand_for() {
+        for (json, expect) in [
+            (r#""plain""#, "plain"),
+            (r#""a\"b\\c\/d\n\t\r\b\f""#, "a\"b\\c/d\n\t\r\u{8}\u{c}"),
+            (r#""\u00e9\u20AC""#, "é€"),
+            (r#""\ud83d\ude00!""#, "😀!"),
+            (r#""\ud83dx""#, "\u{fffd}x"),
+            (r#""\ud83d\u0041""#, "\u{fffd}A"),
+            (r#""\ude00""#, "\u{fffd}"),
+            (r#""\u0000""#, "\0"),
+        ] {
+            assert_eq!(decoded(json).unwrap(), expect.as_bytes(), "{json}");
+        }
+    }
+
+    #[test]
+    fn a_string_that_never_ends_or_escapes_wrongly_is_a_fault() {
+        for json in [r#"""#, r#""abc"#, r#""\"#, r#""\q""#, r#""\u12"#, r#""\u12G4""#, "\"a\nb\"", "\"a\0b\"", "x"] {
+            assert!(decoded(json).is_err(), "{json}");
+            assert!(skips(json.as_bytes()).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn nesting_has_a_floor_however_deep_a_line_digs() {
+        let nest = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
+        assert_eq!(skips(&nest(64)), Ok(()));
+        assert_eq!(skips(&nest(65)).unwrap_err().expected, Expected::ShallowerValue);
+        assert_eq!(skips(&vec![b'['; 10_000_000]).unwrap_err().column, 66);
+    }
+
+    proptest! {
+        #[test]
+        fn the_plain_length_ends_at_the_first_special_byte(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let expect = bytes.iter().position(|b| matches!(b, b'"' | b'\\' | 0..0x20)).unwrap_or(bytes.len());
+            prop_assert_eq!(plain_length(&bytes), expect);
+        }
+
+        #[test]
+        fn exactly_json_is_stepped_over(json in "[\\[\\]{}:, \"a\\\\u01-9.eE+ntrulfs-]{0,24}") {
+            let expect = serde_json::from_str::<serde::de::IgnoredAny>(&json);
+            prop_assert_eq!(skips(json.as_bytes()).is_ok(), expect.is_ok(), "{:?} {:?}", json, expect);
+        }
+
+        #[test]
+        fn any_value_is_stepped_over_whole(value in value()) {
+            let json = serde_json::to_vec(&value).unwrap();
+            prop_assert_eq!(skips(&json), Ok(()));
+            for cut in 1..json.len() {
+                let whole_number = serde_json::from_slice::<serde::de::IgnoredAny>(&json[..cut]).is_ok();
+                prop_assert_eq!(skips(&json[..cut]).is_ok(), whole_number);
+            }
+        }
+
+        #[test]
+        fn any_string_comes_back(text in any::<String>()) {
+            prop_assert_eq!(decoded(&serde_json::to_string(&text).unwrap()).unwrap(), text.as_bytes());
+        }
+    }
+
+    fn value() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<i64>().prop_map(Into::into),
+            any::<f64>().prop_map(Into::into),
+            any::<String>().prop_map(Into::into),
+        ];
+        leaf.prop_recursive(5, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                prop::collection::vec((any::<String>(), inner), 0..6)
+                    .prop_map(|fields| serde_json::Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+}

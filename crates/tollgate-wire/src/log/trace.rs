@@ -1,0 +1,264 @@
+//! The trace: one JSON object per line, a request or a change of band.
+//!
+//! ```json
+//! {"at_ms": 1000, "client": "203.0.113.7", "method": "GET", "path": "/", "headers": {"user-agent": "x"}, "cost_ms": 250}
+//! {"at_ms": 2000, "band": "critical"}
+//! ```
+//!
+//! Fields come in any order; only `at_ms` and `client` (or `band`) are needed; fields of other names are ignored, and `null`
+//! is as good as absent. Milliseconds may have decimals. `"attributes": {"user": "u1"}` stands for what a caller of a door names.
+
+use tollgate_core::band::Band;
+use tollgate_core::time::{Moment, Span};
+
+use super::request::{Draft, Line};
+use super::scanner::Scanner;
+use super::text::{List, Scratch, Text};
+use super::{Expected, Fault};
+
+/// Powers of ten from milliseconds to nanoseconds.
+const MILLIS: i32 = 6;
+
+/// Reads one line of a trace.
+pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, Fault> {
+    let mut scanner = Scanner::new(line);
+    let mut draft = Draft::default();
+    let mut band = None;
+    scanner.enter_object()?;
+    let mut first = true;
+    while let Some(name) = scanner.next_field(first, scratch)? {
+        first = false;
+        match scratch.bytes(name, line) {
+            b"at_ms" => draft.at = millis(&mut scanner, Expected::AtMs)?.map(Moment::from_nanos),
+            b"client" => draft.client = string(&mut scanner, scratch)?,
+            b"method" => draft.method = string(&mut scanner, scratch)?,
+            b"path" => draft.target = string(&mut scanner, scratch)?,
+            b"headers" => fields(List::Headers, &mut scanner, scratch)?,
+            b"attributes" => fields(List::Attributes, &mut scanner, scratch)?,
+            b"cost_ms" => draft.cost = millis(&mut scanner, Expected::CostMs)?.map(Span::from_nanos),
+            b"band" => band = named_band(&mut scanner, scratch)?,
+            _ => scanner.skip_value()?,
+        }
+    }
+    scanner.end()?;
+    match (band, draft.client) {
+        (Some(band), None) => {
+            let at = draft.at.ok_or(Fault::at(line.len(), Expected::AtMs))?;
+            Ok(Line::Band { at, band })
+        }
+        (None, Some(_)) => draft.finish(line, scratch, Expected::AtMs).map(Line::Request),
+        _ => Err(Fault::at(line.len(), Expected::ClientOrBand)),
+    }
+}
+
+#[inline]
+fn millis(scanner: &mut Scanner<'_>, expected: Expected) -> Result<Option<u64>, Fault> {
+    if scanner.peek() == Some(b'n') && scanner.null() {
+        return Ok(None);
+    }
+    let fault = scanner.fault(expected);
+    let nanos = scanner.number().map_err(|_| fault)?.scaled(MILLIS);
+    nanos.map(Some).ok_or(fault)
+}
+
+#[inline]
+fn string(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Text>, Fault> {
+    if scanner.peek() == Some(b'n') && scanner.null() {
+        return Ok(None);
+    }
+    scanner.string(scratch).map(Some)
+}
+
+fn named_band(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Band>, Fault> {
+    scanner.peek();
+    let fault = scanner.fault(Expected::Band);
+    let Some(name) = string(scanner, scratch).map_err(|_| fault)? else {
+        return Ok(None);
+    };
+    let bands = [Band::Normal, Band::Elevated, Band::Critical];
+    bands
+        .into_iter()
+        .find(|band| band.as_str().as_bytes() == scratch.bytes(name, scanner.line()))
+        .map(Some)
+        .ok_or(fault)
+}
+
+/// Adds the fields of an object: values are strings, or arrays of them for headers that came several times.
+pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), Fault> {
+    if scanner.null() {
+        return Ok(());
+    }
+    scanner.enter_object()?;
+    let mut first = true;
+    while let Some(name) = scanner.next_field(first, scratch)? {
+        first = false;
+        if scanner.take(b'[') {
+            let mut first = true;
+            while !scanner.take(b']') {
+                if !first && !scanner.take(b',') {
+                    return Err(scanner.fault(Expected::CommaOrEnd));
+                }
+                first = false;
+                let value = scanner.string(scratch)?;
+                scratch.add(list, name, value, scanner.index())?;
+            }
+        } else if let Some(value) = string(scanner, scratch)? {
+            scratch.add(list, name, value, scanner.index())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Client, Format, Parser, Request};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn with_request(line: &str, check: impl FnOnce(Request<'_>)) {
+        match Parser::new().parse(Format::Trace, line.as_bytes()) {
+            Ok(Line::Request(request)) => check(request),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn fault(line: &str) -> (u32, Expected) {
+        let fault = Parser::new().parse(Format::Trace, line.as_bytes()).unwrap_err();
+        (fault.column, fault.expected)
+    }
+
+    #[test]
+    fn a_whole_request_is_read() {
+        with_request(
+            r#"{"at_ms": 1000, "client": "203.0.113.7", "method": "GET", "path": "/a?b", "headers": {"user-agent": "x", "Accept": "y"}, "cost_ms": 250}"#,
+            |request| {
+                assert_eq!(request.at, Moment::from_millis(1000));
+                assert_eq!(request.client, Client::Address("203.0.113.7".parse().unwrap()));
+                assert_eq!(request.method, Some(&b"GET"[..]));
+                assert_eq!(request.target, Some(&b"/a?b"[..]));
+                assert_eq!(request.headers.first(b"User-Agent"), Some(&b"x"[..]));
+                assert_eq!(request.headers.first(b"accept"), Some(&b"y"[..]));
+                assert_eq!(request.headers.first(b"cookie"), None);
+                assert_eq!(request.cost, Some(Span::from_millis(250)));
+            },
+        );
+    }
+
+    #[test]
+    fn only_the_time_and_the_client_are_needed_in_any_order() {
+        with_request(r#"{"client":"device-7","at_ms":0.5}"#, |request| {
+            assert_eq!(request.at, Moment::from_nanos(500_000));
+            assert_eq!(request.client, Client::Name(b"device-7"));
+            assert!(request.method.is_none() && request.target.is_none() && request.cost.is_none());
+        });
+    }
+
+    #[test]
+    fn strange_fields_and_nulls_are_stepped_over() {
+        with_request(
+            " { \"x\" : [ { \"y\" : [1e5, true, \"\\u0041\"] } , null ] , \"at_ms\":1e3,\"client\":\"::1\",\"method\":null,\"headers\":null,\"cost_ms\":null} \r",
+            |request| {
+                assert_eq!(request.at, Moment::from_millis(1000));
+                assert_eq!(request.headers.iter().count(), 0);
+            },
+        );
+    }
+
+    #[test]
+    fn escaped_texts_and_repeated_headers_are_decoded() {
+        with_request(
+            r#"{"at_ms":1,"cl\u0069ent":"a\"b","path":"\/x\ud83d\ude00","headers":{"a\u002db":["1","2\n"],"c":[]}}"#,
+            |request| {
+                assert_eq!(request.client, Client::Name(b"a\"b"));
+                assert_eq!(request.target, Some("/x😀".as_bytes()));
+                let headers: Vec<_> = request.headers.iter().collect();
+                assert_eq!(headers, [(&b"a-b"[..], &b"1"[..]), (b"a-b", b"2\n")]);
+            },
+        );
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_kept() {
+        let line = b"{\"at_ms\":1,\"client\":\"\xff\xfe\",\"path\":\"/\xc3\"}";
+        let mut parser = Parser::new();
+        let Ok(Line::Request(request)) = parser.parse(Format::Trace, line) else { panic!("not read") };
+        assert_eq!(request.client, Client::Name(b"\xff\xfe"));
+        assert_eq!(request.target, Some(&b"/\xc3"[..]));
+    }
+
+    #[test]
+    fn a_band_is_read() {
+        for (name, expect) in [("normal", Band::Normal), ("elevated", Band::Elevated), ("critical", Band::Critical)] {
+            let line = format!(r#"{{"band": "{name}", "at_ms": 2000}}"#);
+            match Parser::new().parse(Format::Trace, line.as_bytes()) {
+                Ok(Line::Band { at, band }) => assert_eq!((at, band), (Moment::from_millis(2000), expect)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_line_says_what_was_expected_and_where() {
+        for (line, column, expected) in [
+            ("", 1, Expected::Object),
+            ("hello", 1, Expected::Object),
+            ("[1]", 1, Expected::Object),
+            ("{", 2, Expected::FieldName),
+            (r#"{"at_ms" 1}"#, 10, Expected::Colon),
+            (r#"{"at_ms": "1"}"#, 11, Expected::AtMs),
+            (r#"{"at_ms": -1, "client": "x"}"#, 11, Expected::AtMs),
+            (r#"{"at_ms": 1e300, "client": "x"}"#, 11, Expected::AtMs),
+            (r#"{"at_ms": NaN, "client": "x"}"#, 11, Expected::AtMs),
+            (r#"{"client": "x"}"#, 16, Expected::AtMs),
+            (r#"{"at_ms": 1}"#, 13, Expected::ClientOrBand),
+            (r#"{"at_ms": 1, "client": ""}"#, 27, Expected::Client),
+            (r#"{"at_ms": 1, "client": 7}"#, 24, Expected::String),
+            (r#"{"at_ms": 1, "client": "x", "cost_ms": -3}"#, 40, Expected::CostMs),
+            (r#"{"at_ms": 1, "client": "x", "band": "normal"}"#, 46, Expected::ClientOrBand),
+            (r#"{"at_ms": 1, "band": "warm"}"#, 22, Expected::Band),
+            (r#"{"at_ms": 1, "client": "x"} {}"#, 29, Expected::End),
+            (r#"{"at_ms": 1, "client": "x""#, 27, Expected::CommaOrEnd),
+            (r#"{"at_ms": 1, "client": "x",}"#, 28, Expected::FieldName),
+            (r#"{"at_ms": 1, "headers": {"a": 1}}"#, 31, Expected::String),
+        ] {
+            assert_eq!(fault(line), (column, expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn too_much_of_anything_is_a_fault_and_not_a_burden() {
+        let long = format!(r#"{{"at_ms": 1, "client": "{}"}}"#, "x".repeat(10_000_000));
+        assert_eq!(fault(&long).1, Expected::ShorterLine);
+        let headers: Vec<_> = (0..200).map(|index| format!(r#""h{index}":"v""#)).collect();
+        let crowded = format!(r#"{{"at_ms": 1, "client": "x", "headers": {{{}}}}}"#, headers.join(","));
+        assert_eq!(fault(&crowded).1, Expected::FewerFields);
+        let deep = format!(r#"{{"at_ms": 1, "x": {}}}"#, "[".repeat(100_000));
+        assert_eq!(fault(&deep).1, Expected::ShallowerValue);
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_comes_back(
+            at_ms in 0u64..1 << 41,
+            client in "\\PC{1,20}",
+            path in proptest::option::of(any::<String>()),
+            headers in prop::collection::vec((any::<String>(), any::<String>()), 0..5),
+            cost_ms in proptest::option::of(0u64..1 << 40),
+        ) {
+            let object: serde_json::Map<_, _> = headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+            let line = serde_json::json!({"at_ms": at_ms, "client": client, "path": path, "headers": object, "cost_ms": cost_ms}).to_string();
+            let mut parser = Parser::new();
+            let Ok(Line::Request(request)) = parser.parse(Format::Trace, line.as_bytes()) else { panic!("{line}") };
+            prop_assert_eq!(request.at, Moment::from_millis(at_ms));
+            prop_assert_eq!(request.client, Client::parse(client.as_bytes()));
+            prop_assert_eq!(request.target, path.as_deref().map(str::as_bytes));
+            prop_assert_eq!(request.cost, cost_ms.map(Span::from_millis));
+            let read: Vec<_> = request.headers.iter().collect();
+            prop_assert_eq!(read.len(), object.len());
+            for (name, value) in read {
+                let name = str::from_utf8(name).unwrap();
+                prop_assert_eq!(object[name].as_str().unwrap().as_bytes(), value);
+            }
+        }
+    }
+}
