@@ -5,3 +5,6 @@
 pub mod forwarded;
 pub mod http1;
 pub mod log;
+pub mod proxy_protocol;
+pub mod rate_limit_headers;
+pub mod server_timing;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cli::WRONG;
-use crate::settings::{BackendUrl, Settings as File};
+use crate::settings::{BackendUrl, Gate, Settings};
 
 /// The arguments of `tollgate gate`. An argument counts before the file.
 #[derive(Debug, clap::Args)]
@@ -45,10 +45,10 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-fn settings(options: &Options) -> Result<super::Settings, String> {
+fn settings(options: &Options) -> Result<Gate, String> {
     let file = match &options.config {
-        Some(path) => File::load(path).map_err(|faults| faults.to_string())?,
-        None => File::default(),
+        Some(path) => Settings::load(path).map_err(|faults| faults.to_string())?,
+        None => Settings::default(),
     };
     let mut gate = file.gate.unwrap_or_default();
     if let Some(listen) = options.listen {
@@ -60,11 +60,10 @@ fn settings(options: &Options) -> Result<super::Settings, String> {
     if gate.backends.is_empty() {
         return Err("no backend to protect: give --backend URL, or backend in [gate] of the file".to_owned());
     }
-    let mut settings = super::Settings::new(&gate);
     if let Some(workers) = options.workers {
-        settings.workers = usize::from(workers);
+        gate.workers = usize::from(workers);
     }
-    Ok(settings)
+    Ok(gate)
 }
 
 /// Text for people, JSON for machines.

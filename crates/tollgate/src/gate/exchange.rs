@@ -24,10 +24,10 @@ use super::forward;
 use super::h1_body::{BodyWriter, Pace};
 use super::identify::{Peer, RequestView};
 use super::refusal::{OwnAnswer, Refusal, spread_of};
-use super::settings::Settings;
 use super::socket::Socket;
 use super::timer::Way;
 use super::worker::Worker;
+use crate::settings::Gate as Settings;
 
 /// What a client sends after the head.
 pub(crate) trait ClientBody: Source {
@@ -411,7 +411,8 @@ async fn hear_out(
             }
         }
     };
-    let heard: Result<Result<bool, Broken>, _> = tokio::time::timeout(settings.timeouts.response_head, heard).await;
+    let heard: Result<Result<bool, Broken>, _> =
+        tokio::time::timeout(settings.timeouts.response_head.max(settings.timeouts.unheard), heard).await;
     let outcome = match heard {
         Ok(Ok(true)) => Outcome::Answered,
         Ok(Ok(false)) | Err(_) => Outcome::Abandoned,

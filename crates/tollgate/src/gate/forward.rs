@@ -162,11 +162,11 @@ pub(crate) fn write_response(out: &mut Vec<u8>, head: &ResponseHead, length: Len
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::settings::Settings;
+    use crate::settings::Gate as Settings;
     use tollgate_wire::http1::hop_by_hop::strip_nominated;
 
     fn forwarded(peer: &str, fields: &str) -> String {
-        let mut settings = Settings::new(&crate::settings::Gate::default());
+        let mut settings = Settings::default();
         settings.trusted_proxies.push(tollgate_core::network::Network::parse("10.0.0.0/8").unwrap());
         let mut head = RequestHead::default();
         head.parse(format!("GET /a HTTP/1.1\r\nHost: site\r\n{fields}\r\n").as_bytes()).unwrap();

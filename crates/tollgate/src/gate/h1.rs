@@ -7,22 +7,24 @@ use tollgate_wire::http1::scan::{Bounds, Found, Scan};
 use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
 
 use super::body::{Broken, Rest, Sink};
-use super::buffer::Buffer;
+use super::buffer::{Buffer, LARGE};
 use super::exchange::{After, ClientBody, Reply, Scratch, Visit, exchange};
 use super::forward;
 use super::h1_body::{BodyReader, BodyWriter, Pace};
 use super::identify::Peer;
 use super::refusal::OwnAnswer;
-use super::settings::Settings;
 use super::socket::Socket;
 use super::timer::Way;
 use super::tunnel;
 use super::worker::Worker;
+use crate::settings::Gate as Settings;
 
 /// How long, and how much, is read from a client that is still sending while its connection is closed. Closing with unread bytes
 /// resets the connection, and the client may lose the answer with it.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 256 * 1024;
+/// A head has to fit into a buffer with room to spare.
+const HEAD_BYTES_MAX: usize = LARGE - 1;
 
 /// Serves requests until the connection ends. `buffer` holds what was read to find out that this is HTTP/1.1.
 pub(crate) async fn serve(socket: Socket, mut buffer: Buffer, peer: &Peer, worker: &Rc<Worker>, settings: &Settings) {
@@ -73,8 +75,10 @@ async fn read_head(
     scratch: &mut Scratch,
     settings: &Settings,
 ) -> Result<bool, Fault> {
-    let bounds =
-        Bounds { line_bytes_max: settings.bounds.line_bytes_max, head_bytes_max: settings.bounds.head_bytes_max };
+    let bounds = Bounds {
+        line_bytes_max: settings.bounds.line_bytes_max.min(HEAD_BYTES_MAX),
+        head_bytes_max: settings.bounds.head_bytes_max.min(HEAD_BYTES_MAX),
+    };
     let mut scan = Scan::default();
     let mut timed = false;
     loop {
@@ -111,7 +115,7 @@ async fn serve_one(
     let Scratch { request, response, request_decoder, response_decoder, client_out, backend_out, value } = scratch;
     worker.tally.request();
     let pace =
-        Pace { idle_max: settings.timeouts.body_idle, bytes_per_sec_min: settings.timeouts.body_bytes_per_sec_min };
+        Pace { idle_max: settings.timeouts.body_idle, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
     client_out.clear();
     let keep = request.keeps_alive();
     let mut body = BodyReader::new(socket, buffer, request_decoder, request.length, pace);

@@ -2,11 +2,10 @@
 
 use std::net::IpAddr;
 
+use crate::settings::Gate as Settings;
 use tollgate_core::network::unmapped;
 use tollgate_wire::forwarded;
 use tollgate_wire::http1::{Name, RequestHead};
-
-use super::settings::Settings;
 
 /// The other end of a connection, as TCP or the PROXY protocol tells it.
 #[derive(Clone, Debug)]
@@ -24,7 +23,7 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(address: IpAddr, secure: bool, settings: &Settings) -> Self {
         let address = unmapped(address);
-        Self { address, text: address.to_string(), trusted: settings.trusts(address), secure }
+        Self { address, text: address.to_string(), trusted: trusts(settings, address), secure }
     }
 
     /// The client that this request is from.
@@ -35,10 +34,15 @@ impl Peer {
         let fields = &head.fields;
         if fields.first(Name::XForwardedFor).is_some() {
             let values = fields.all(Name::XForwardedFor);
-            return forwarded::client_by_x_forwarded_for(self.address, values, |address| settings.trusts(address));
+            return forwarded::client_by_x_forwarded_for(self.address, values, |address| trusts(settings, address));
         }
-        forwarded::client_by_forwarded(self.address, fields.all(Name::Forwarded), |address| settings.trusts(address))
+        forwarded::client_by_forwarded(self.address, fields.all(Name::Forwarded), |address| trusts(settings, address))
     }
+}
+
+/// Whether what this address says about who is behind it is believed.
+pub(crate) fn trusts(settings: &Settings, address: IpAddr) -> bool {
+    settings.trusted_proxies.iter().any(|network| network.contains(address))
 }
 
 /// A request as rules see it.
@@ -93,7 +97,7 @@ mod tests {
     }
 
     fn client(peer: &str, fields: &str) -> String {
-        let mut settings = Settings::new(&crate::settings::Gate::default());
+        let mut settings = Settings::default();
         settings.trusted_proxies.push(Network::parse("10.0.0.0/8").unwrap());
         let peer = Peer::new(peer.parse().unwrap(), false, &settings);
         peer.client(&head(&format!("Host: a\r\n{fields}")), &settings).to_string()

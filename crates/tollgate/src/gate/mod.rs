@@ -19,7 +19,6 @@ mod identify;
 mod listener;
 mod refusal;
 mod run;
-mod settings;
 mod socket;
 mod tally;
 mod timer;
@@ -27,4 +26,3 @@ mod tunnel;
 mod worker;
 
 pub(crate) use run::run;
-pub(crate) use settings::Settings;

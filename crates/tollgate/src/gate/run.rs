@@ -12,9 +12,9 @@ use super::admission::Admission;
 use super::backend::{Backends, connect};
 use super::caps::Caps;
 use super::listener;
-use super::settings::Settings;
 use super::tally::Tally;
 use super::worker::{self, Phase, Shared};
+use crate::settings::Gate as Settings;
 
 /// File descriptors that are not for clients: listeners, logs, connections to backends of requests under way.
 const DESCRIPTORS_RESERVED: usize = 64;

@@ -17,9 +17,9 @@ use super::backend::pool::Pool;
 use super::caps::Caps;
 use super::exchange::Scratch;
 use super::listener;
-use super::settings::Settings;
 use super::tally::Tally;
 use super::timer::{TICK, Timers};
+use crate::settings::Gate as Settings;
 
 /// What all workers share.
 pub(crate) struct Shared {

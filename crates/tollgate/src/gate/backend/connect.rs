@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::Backend;
 use crate::gate::socket::{Socket, Stream};
 use crate::gate::worker::Worker;
-use crate::settings::BackendUrl as Address;
+use crate::settings::BackendUrl;
 
 /// Opens a connection, or says why not.
 pub(crate) async fn connect(backend: &Backend, worker: &Worker) -> io::Result<Socket> {
@@ -22,24 +22,24 @@ pub(crate) async fn connect(backend: &Backend, worker: &Worker) -> io::Result<So
 }
 
 async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
-    let address = &backend.address;
-    let stream = dial(address).await?;
+    let url = &backend.url;
+    let stream = dial(url).await?;
     stream.set_nodelay(true)?;
-    if !address.tls {
+    if !url.tls {
         return Ok(Stream::Plain(stream));
     }
-    let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
+    let name = ServerName::try_from(url.host.clone()).map_err(io::Error::other)?;
     let connector = tokio_rustls::TlsConnector::from(worker.shared.backend_tls.clone());
     Ok(Stream::ClientTls(Box::new(connector.connect(name, stream).await?)))
 }
 
 /// Connects to the first address that answers. A name is looked up each time: connections are kept, so it is not often.
-async fn dial(address: &Address) -> io::Result<TcpStream> {
-    if let Ok(ip) = address.host.parse() {
-        return TcpStream::connect(SocketAddr::new(ip, address.port)).await;
+async fn dial(url: &BackendUrl) -> io::Result<TcpStream> {
+    if let Ok(ip) = url.host.parse() {
+        return TcpStream::connect(SocketAddr::new(ip, url.port)).await;
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in tokio::net::lookup_host((address.host.as_str(), address.port)).await? {
+    for address in tokio::net::lookup_host((url.host.as_str(), url.port)).await? {
         match TcpStream::connect(address).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,

@@ -9,14 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::settings::BackendUrl as Address;
+use crate::settings::BackendUrl;
 use health::Health;
-
-/// Host and port as in a `Host` field.
-fn authority(address: &Address) -> String {
-    let Address { host, port, .. } = address;
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
 
 /// One backend, as all workers see it.
 #[derive(Debug)]
@@ -24,7 +18,7 @@ pub(crate) struct Backend {
     /// Its place among the backends.
     pub(crate) index: usize,
     /// Where it is.
-    pub(crate) address: Address,
+    pub(crate) url: BackendUrl,
     /// Host and port, for requests that name no host.
     pub(crate) authority: String,
     in_flight: AtomicU32,
@@ -52,19 +46,19 @@ pub(crate) struct Place {
 pub(crate) struct AllDown(pub(crate) Duration);
 
 impl Backends {
-    pub(crate) fn new(addresses: &[Address]) -> Self {
-        let backend = |(index, address): (usize, &Address)| {
+    pub(crate) fn new(urls: &[BackendUrl]) -> Self {
+        let backend = |(index, url): (usize, &BackendUrl)| {
             Arc::new(Backend {
                 index,
-                address: address.clone(),
-                authority: authority(address),
+                url: url.clone(),
+                authority: url.authority(),
                 in_flight: AtomicU32::new(0),
                 health: std::sync::Mutex::default(),
                 ailing: false.into(),
                 began: Instant::now(),
             })
         };
-        Self { all: addresses.iter().enumerate().map(backend).collect(), turn: AtomicUsize::new(0) }
+        Self { all: urls.iter().enumerate().map(backend).collect(), turn: AtomicUsize::new(0) }
     }
 
     /// The backend that has the fewest requests in flight, of those that are up. Equals take turns.
@@ -124,7 +118,7 @@ impl Backend {
         if self.ailing.load(Ordering::Relaxed) {
             let recovered = self.with_health(|health, _| health.succeeded());
             if recovered {
-                tracing::info!(backend = self.authority, "backend is up again");
+                tracing::info!(backend = %self.url, "backend is up again");
             }
         }
     }
@@ -132,7 +126,7 @@ impl Backend {
     /// The backend did not answer: not reached, hung, or broke off before its answer.
     pub(crate) fn failed(&self, why: &str) {
         if let Some(backoff) = self.with_health(Health::failed) {
-            tracing::warn!(backend = self.authority, backoff_ms = backoff.as_millis() as u64, why, "backend is down");
+            tracing::warn!(backend = %self.url, backoff_ms = backoff.as_millis() as u64, why, "backend is down");
         }
     }
 

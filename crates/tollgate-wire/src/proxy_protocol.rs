@@ -1,0 +1,198 @@
+//! The PROXY protocol, versions 1 and 2: what a load balancer says about a connection before its first byte.
+//!
+//! Whoever may send this header may claim to be anybody, so a gate asks for it only where it is configured, and only from
+//! proxies that it trusts. Where it is asked for it must be there.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The longest header of version 1, line end included.
+const V1_BYTES_MAX: usize = 107;
+/// The most that follows the first 16 bytes of version 2; real ones have a few hundred bytes of extensions.
+const V2_BYTES_MAX: usize = 4096;
+const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// What the first bytes of a connection are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// A header of this many bytes.
+    Header {
+        /// How many bytes it has; what the client sent begins after them.
+        length: usize,
+        /// Who connected to the proxy; none when the proxy speaks for itself, as in a health check.
+        source: Option<SocketAddr>,
+    },
+    /// The beginning of a header.
+    More,
+}
+
+/// The bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoHeader;
+
+/// Reads the header at the start of a connection.
+pub fn parse(bytes: &[u8]) -> Result<Opening, NoHeader> {
+    let signature_seen = bytes.len().min(V2_SIGNATURE.len());
+    if bytes[..signature_seen] == V2_SIGNATURE[..signature_seen] {
+        return parse_v2(bytes);
+    }
+    let name_seen = bytes.len().min(6);
+    if bytes[..name_seen] == b"PROXY "[..name_seen] { parse_v1(bytes) } else { Err(NoHeader) }
+}
+
+fn parse_v1(bytes: &[u8]) -> Result<Opening, NoHeader> {
+    let seen = &bytes[..bytes.len().min(V1_BYTES_MAX)];
+    let Some(newline) = memchr::memchr(b'\n', seen) else {
+        return if seen.len() == V1_BYTES_MAX { Err(NoHeader) } else { Ok(Opening::More) };
+    };
+    let line = seen[..newline].strip_suffix(b"\r").ok_or(NoHeader)?;
+    let line = core::str::from_utf8(line).map_err(|_| NoHeader)?;
+    let mut words = line.split(' ').skip(1);
+    let source = match words.next() {
+        Some("UNKNOWN") => None,
+        Some("TCP4") => Some(v1_source::<Ipv4Addr>(words)?),
+        Some("TCP6") => Some(v1_source::<Ipv6Addr>(words)?),
+        _ => return Err(NoHeader),
+    };
+    Ok(Opening::Header { length: newline + 1, source })
+}
+
+fn v1_source<'a, A: core::str::FromStr + Into<IpAddr>>(
+    mut words: impl Iterator<Item = &'a str>,
+) -> Result<SocketAddr, NoHeader> {
+    let mut word = || words.next().ok_or(NoHeader);
+    let (source, _destination) = (address::<A>(word()?)?, address::<A>(word()?)?);
+    let (port, _destination_port) = (port(word()?)?, port(word()?)?);
+    if words.next().is_some() {
+        return Err(NoHeader);
+    }
+    Ok(SocketAddr::new(source, port))
+}
+
+fn address<A: core::str::FromStr + Into<IpAddr>>(word: &str) -> Result<IpAddr, NoHeader> {
+    word.parse::<A>().map(Into::into).map_err(|_| NoHeader)
+}
+
+fn port(word: &str) -> Result<u16, NoHeader> {
+    let plain = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    if plain { word.parse().map_err(|_| NoHeader) } else { Err(NoHeader) }
+}
+
+fn parse_v2(bytes: &[u8]) -> Result<Opening, NoHeader> {
+    let Some(fixed) = bytes.first_chunk::<16>() else { return Ok(Opening::More) };
+    let (command, family) = (fixed[12], fixed[13]);
+    let after = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+    if after > V2_BYTES_MAX || command >> 4 != 2 {
+        return Err(NoHeader);
+    }
+    let Some(body) = bytes.get(16..16 + after) else { return Ok(Opening::More) };
+    let source = match (command & 0xf, family >> 4) {
+        // The proxy itself: a health check.
+        (0, _) => None,
+        (1, 1) => {
+            let addresses = body.first_chunk::<12>().ok_or(NoHeader)?;
+            let [a, b, c, d, _, _, _, _, high, low, ..] = *addresses;
+            Some(SocketAddr::new(Ipv4Addr::new(a, b, c, d).into(), u16::from_be_bytes([high, low])))
+        }
+        (1, 2) => {
+            let addresses = body.first_chunk::<36>().ok_or(NoHeader)?;
+            let source = addresses.first_chunk::<16>().ok_or(NoHeader)?;
+            Some(SocketAddr::new(Ipv6Addr::from(*source).into(), u16::from_be_bytes([addresses[32], addresses[33]])))
+        }
+        // Unspecified, or a local socket: a real client, but one without an address.
+        (1, 0 | 3) => None,
+        _ => return Err(NoHeader),
+    };
+    Ok(Opening::Header { length: 16 + after, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn source(bytes: &[u8]) -> Result<Option<String>, NoHeader> {
+        for cut in 0..bytes.len() {
+            if let Ok(Opening::Header { length, .. }) = parse(&bytes[..cut]) {
+                assert!(length <= cut);
+            }
+        }
+        match parse(bytes)? {
+            Opening::Header { source, .. } => Ok(source.map(|source| source.to_string())),
+            Opening::More => panic!("not whole: {bytes:?}"),
+        }
+    }
+
+    fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        let mut bytes = V2_SIGNATURE.to_vec();
+        bytes.extend([command, family]);
+        bytes.extend((body.len() as u16).to_be_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn version_1_is_read() {
+        assert_eq!(source(b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 443\r\nGET /"), Ok(Some("192.0.2.1:56324".into())));
+        assert_eq!(source(b"PROXY TCP6 2001:db8::1 ::1 1 2\r\n"), Ok(Some("[2001:db8::1]:1".into())));
+        assert_eq!(source(b"PROXY UNKNOWN\r\n"), Ok(None));
+        assert_eq!(source(b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n"), Ok(None));
+    }
+
+    #[test]
+    fn version_2_is_read() {
+        let v4 = [192, 0, 2, 1, 10, 0, 0, 1, 0xdc, 0x04, 1, 187];
+        assert_eq!(source(&v2(0x21, 0x11, &v4)), Ok(Some("192.0.2.1:56324".into())));
+        let mut with_extension = v4.to_vec();
+        with_extension.extend([4, 0, 1, 0]);
+        assert_eq!(source(&v2(0x21, 0x11, &with_extension)), Ok(Some("192.0.2.1:56324".into())));
+        let mut v6 = vec![0x20, 1, 0xd, 0xb8];
+        v6.extend([0; 11]);
+        v6.push(1);
+        v6.extend([0; 16]);
+        v6.extend([0, 80, 0, 81]);
+        assert_eq!(source(&v2(0x21, 0x21, &v6)), Ok(Some("[2001:db8::1]:80".into())));
+        assert_eq!(source(&v2(0x20, 0, &[])), Ok(None), "a health check");
+        assert_eq!(source(&v2(0x21, 0x31, &[0; 216])), Ok(None), "a local socket");
+    }
+
+    #[test]
+    fn what_is_no_header_is_known_at_once() {
+        for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"\x16\x03\x01", b"PROXX", b"\r\n\r\n\0\r\nQUIX"] {
+            assert_eq!(parse(bytes), Err(NoHeader), "{bytes:?}");
+        }
+        for line in [
+            "PROXY TCP4 192.0.2.1 10.0.0.1 56324\r\n",
+            "PROXY TCP4 192.0.2.1 10.0.0.1 56324 443 1\r\n",
+            "PROXY TCP4 2001:db8::1 10.0.0.1 1 2\r\n",
+            "PROXY TCP4 192.0.2.256 10.0.0.1 1 2\r\n",
+            "PROXY TCP4 192.0.2.1 10.0.0.1 +1 2\r\n",
+            "PROXY TCP4 192.0.2.1 10.0.0.1 1 65536\r\n",
+            "PROXY TCP4  192.0.2.1 10.0.0.1 1 2\r\n",
+            "PROXY TCP4 192.0.2.1 10.0.0.1 1 2\n",
+            "PROXY UDP4 192.0.2.1 10.0.0.1 1 2\r\n",
+        ] {
+            assert_eq!(parse(line.as_bytes()), Err(NoHeader), "{line}");
+        }
+        assert_eq!(parse(&[b"PROXY UNKNOWN ".to_vec(), vec![b'a'; 100]].concat()), Err(NoHeader), "too long");
+        for bytes in [
+            v2(0x31, 0x11, &[0; 12]),
+            v2(0x22, 0x11, &[0; 12]),
+            v2(0x21, 0x11, &[0; 11]),
+            v2(0x21, 0x41, &[0; 12]),
+            v2(0x21, 0x11, &[0; 5000]),
+        ] {
+            assert_eq!(parse(&bytes), Err(NoHeader), "{:?}", &bytes[12..16]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(start in 0usize..3, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let start: &[u8] = [&b""[..], b"PROXY TCP4 ", V2_SIGNATURE][start];
+            if let Ok(Opening::Header { length, .. }) = parse(&[start, &bytes].concat()) {
+                prop_assert!(length <= start.len() + bytes.len());
+            }
+        }
+    }
+}

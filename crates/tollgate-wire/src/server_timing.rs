@@ -1,0 +1,150 @@
+//! What a backend says about the CPU time that a request took: `Server-Timing: cpu;dur=12.3`, or milliseconds in a field of its own.
+//!
+//! The number sets prices, so it is read strictly: digits and one point. Anything else (`NaN`, `-5`, `1e300`, `abc`) is no
+//! number, and the caller goes on as if nothing had been said.
+
+use tollgate_core::time::Span;
+
+/// Something was said that is not a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonsense;
+
+/// Reads milliseconds such as `12` or `12.3`.
+pub fn milliseconds(text: &[u8]) -> Result<Span, Nonsense> {
+    let (whole, fraction) = match memchr::memchr(b'.', text) {
+        Some(point) => (&text[..point], &text[point + 1..]),
+        None => (text, &b"0"[..]),
+    };
+    let digits = |text: &[u8], max: usize| !text.is_empty() && text.len() <= max && text.iter().all(u8::is_ascii_digit);
+    // Twelve digits of milliseconds are thirty years.
+    if !digits(whole, 12) || !digits(fraction, 32) {
+        return Err(Nonsense);
+    }
+    let number = |text: &[u8]| text.iter().fold(0u64, |number, digit| number * 10 + u64::from(digit - b'0'));
+    // Six digits after the point are nanoseconds; what is beyond is not worth knowing.
+    let mut nanos = [b'0'; 6];
+    let kept = fraction.len().min(6);
+    nanos[..kept].copy_from_slice(&fraction[..kept]);
+    Ok(Span::from_nanos(number(whole) * 1_000_000 + number(&nanos)))
+}
+
+/// The `cpu` metric of a `Server-Timing` value, if there is one.
+pub fn cpu(value: &[u8]) -> Result<Option<Span>, Nonsense> {
+    let Some(metric) = metrics(value).find(|metric| is_cpu(metric)) else { return Ok(None) };
+    let duration = split_outside_quotes(metric, b';').skip(1).find_map(|parameter| {
+        let equals = memchr::memchr(b'=', parameter)?;
+        let (name, value) = (parameter[..equals].trim_ascii(), parameter[equals + 1..].trim_ascii());
+        name.eq_ignore_ascii_case(b"dur").then_some(value)
+    });
+    let duration = duration.ok_or(Nonsense)?;
+    let unquoted = duration.strip_prefix(b"\"").and_then(|inside| inside.strip_suffix(b"\"")).unwrap_or(duration);
+    milliseconds(unquoted).map(Some)
+}
+
+/// Writes the value without its `cpu` metric. Says whether anything is left.
+pub fn write_without_cpu(value: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut any = false;
+    for metric in metrics(value).filter(|metric| !is_cpu(metric)) {
+        if any {
+            out.extend_from_slice(b", ");
+        }
+        out.extend_from_slice(metric);
+        any = true;
+    }
+    any
+}
+
+/// Whether a claim can be true of a request that took `wall` on this many thousandths of a core, with a tenth for bad clocks.
+pub fn is_plausible(cpu: Span, wall: Span, cores_milli: u32) -> bool {
+    let most = u128::from(wall.as_nanos()) * u128::from(cores_milli) * 11 / 10_000;
+    u128::from(cpu.as_nanos()) <= most
+}
+
+fn is_cpu(metric: &[u8]) -> bool {
+    let name = metric.split(|byte| *byte == b';').next().unwrap_or_default();
+    name.trim_ascii().eq_ignore_ascii_case(b"cpu")
+}
+
+/// The metrics of a list.
+fn metrics(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    split_outside_quotes(value, b',').filter(|metric| !metric.is_empty())
+}
+
+/// The parts between separators, without white space around them; a separator inside quotes does not divide.
+fn split_outside_quotes(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let mut quoted = false;
+    let mut escaped = false;
+    value
+        .split(move |byte| {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' if quoted => escaped = true,
+                b'"' => quoted = !quoted,
+                _ => {}
+            }
+            *byte == separator && !quoted
+        })
+        .map(<[u8]>::trim_ascii)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_cpu_metric_is_found_among_others() {
+        for (value, nanos) in [
+            ("cpu;dur=12", 12_000_000),
+            ("cpu;dur=12.3", 12_300_000),
+            ("db;dur=53, CPU; desc=\"a,b;dur=9\" ;Dur = 0.000001", 1),
+            ("cpu;dur=\"7.5\"", 7_500_000),
+            ("cpu;dur=0", 0),
+        ] {
+            assert_eq!(cpu(value.as_bytes()), Ok(Some(Span::from_nanos(nanos))), "{value}");
+        }
+        for value in ["", "db;dur=53", "cpux;dur=5", "x;desc=\"cpu;dur=5\""] {
+            assert_eq!(cpu(value.as_bytes()), Ok(None), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_ignored() {
+        for text in
+            ["NaN", "-5", "1e300", "abc", "", ".", "1.", ".5", "inf", "+5", "0x5", "5ms", "1234567890123", "1 2", "٣"]
+        {
+            assert_eq!(cpu(format!("cpu;dur={text}").as_bytes()), Err(Nonsense), "{text}");
+        }
+        assert_eq!(cpu(b"cpu"), Err(Nonsense));
+    }
+
+    #[test]
+    fn the_rest_stays_when_the_cpu_metric_goes() {
+        let without = |value: &str| {
+            let mut out = Vec::new();
+            let any = write_without_cpu(value.as_bytes(), &mut out);
+            (any, String::from_utf8(out).unwrap())
+        };
+        assert_eq!(without("cpu;dur=5"), (false, String::new()));
+        assert_eq!(without("db;dur=1, cpu;dur=5, x;desc=\"a, b\""), (true, "db;dur=1, x;desc=\"a, b\"".into()));
+    }
+
+    #[test]
+    fn a_claim_beyond_what_the_cores_can_do_is_not_plausible() {
+        let second = Span::from_secs(1);
+        assert!(is_plausible(second, second, 1000));
+        assert!(is_plausible(Span::from_millis(1100), second, 1000));
+        assert!(!is_plausible(Span::from_millis(1101), second, 1000));
+        assert!(is_plausible(Span::from_millis(4400), second, 4000));
+        assert!(!is_plausible(Span::MAX, second, 4000));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_duration_or_nothing(value in "[ -~]{0,60}") {
+            let _ = cpu(value.as_bytes());
+            write_without_cpu(value.as_bytes(), &mut Vec::new());
+        }
+    }
+}
