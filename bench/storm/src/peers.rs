@@ -172,7 +172,7 @@ fn start_nginx(site: SocketAddr, listen: SocketAddr, dir: &Path, zones: &str, li
         .replace("{listen}", &listen.to_string())
         .replace("{site}", &site.to_string());
     fs::write(&config, text)?;
-    Child::start(&program("nginx")?, ["-c".as_ref(), config.as_os_str()], dir, listen)
+    Child::start(&program("nginx")?, ["-c".as_ref(), config.as_os_str()], listen)
 }
 
 fn start_haproxy(site: SocketAddr, listen: SocketAddr, dir: &Path, variant: [&str; 3]) -> io::Result<Child> {
@@ -185,7 +185,7 @@ fn start_haproxy(site: SocketAddr, listen: SocketAddr, dir: &Path, variant: [&st
         .replace("{listen}", &listen.to_string())
         .replace("{site}", &site.to_string());
     fs::write(&config, text)?;
-    Child::start(&program("haproxy")?, ["-db".as_ref(), "-f".as_ref(), config.as_os_str()], dir, listen)
+    Child::start(&program("haproxy")?, ["-db".as_ref(), "-f".as_ref(), config.as_os_str()], listen)
 }
 
 fn start_envoy(site: SocketAddr, listen: SocketAddr, dir: &Path, filters: &str) -> io::Result<Child> {
@@ -199,22 +199,21 @@ fn start_envoy(site: SocketAddr, listen: SocketAddr, dir: &Path, filters: &str) 
     fs::write(&config, text)?;
     let envoy = find_envoy().ok_or_else(|| io::Error::other("envoy is not installed"))?;
     let args = ["--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error", "-c"];
-    Child::start(&envoy, args.iter().map(AsRef::as_ref).chain([config.as_os_str()]), dir, listen)
+    Child::start(&envoy, args.iter().map(AsRef::as_ref).chain([config.as_os_str()]), listen)
 }
 
 /// Tollgate as anybody would first start it: a backend and nothing else said, unless there are `rules`.
 fn start_tollgate(site: SocketAddr, listen: SocketAddr, dir: &Path, tollgate: &Path, rules: &str) -> io::Result<Gate> {
-    let admin = free_address()?;
     let mut args: Vec<OsString> = ["gate", "--backend"].map(Into::into).to_vec();
     args.push(format!("http://{site}").into());
-    args.extend(["--listen".into(), listen.to_string().into(), "--admin".into(), admin.to_string().into()]);
+    args.extend(["--listen".into(), listen.to_string().into()]);
     if !rules.is_empty() {
         let config = dir.join("tollgate.toml");
         fs::write(&config, rules)?;
         args.extend(["--config".into(), config.into()]);
     }
-    let child = Child::start(tollgate, args, dir, listen)?;
-    Ok(Gate { listen, child: Some(child), admin: Some(admin) })
+    let child = Child::start(tollgate, args, listen)?;
+    Ok(Gate { listen, child: Some(child), admin: None })
 }
 
 /// Starts the backend of the tax: nginx with one small file.
@@ -227,7 +226,7 @@ pub(crate) fn start_backend(dir: &Path) -> io::Result<(SocketAddr, Child)> {
         .replace("{dir}", &dir.to_string_lossy())
         .replace("{listen}", &listen.to_string());
     fs::write(&config, text)?;
-    Ok((listen, Child::start(&program("nginx")?, ["-c".as_ref(), config.as_os_str()], dir, listen)?))
+    Ok((listen, Child::start(&program("nginx")?, ["-c".as_ref(), config.as_os_str()], listen)?))
 }
 
 fn program(name: &str) -> io::Result<PathBuf> {

@@ -8,7 +8,7 @@ use crate::{
 use std::{
     io,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -49,7 +49,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(bench: &Bench, peer: Peer, plan: Plan) -> io::Result<Outcome> {
     let dir = ScratchDir::new()?;
     let site_address = free_address()?;
-    let _site = start_site(bench.site_core, site_address, peer.wants_server_timing(), dir.path())?;
+    let _site = start_site(bench.site_core, site_address, peer.wants_server_timing())?;
     let gate = Arc::new(peer.start(site_address, dir.path(), &bench.tollgate)?);
     let (listen, phases, start) = (gate.listen, plan.phases, Instant::now());
     let watch = thread::spawn({
@@ -69,14 +69,14 @@ pub(crate) fn run(bench: &Bench, peer: Peer, plan: Plan) -> io::Result<Outcome> 
     Ok(Outcome { views, crawled: tally.crawled(), storm, total, gate_cpu, tolls: gate.admin.and_then(scrape::tolls) })
 }
 
-fn start_site(core: usize, listen: SocketAddr, server_timing: bool, dir: &Path) -> io::Result<Child> {
+fn start_site(core: usize, listen: SocketAddr, server_timing: bool) -> io::Result<Child> {
     let program = std::env::current_exe()?;
     let (core, listen_at) = (core.to_string(), listen.to_string());
     let mut args = vec!["site", "--core", &core, "--listen", &listen_at];
     if server_timing {
         args.push("--server-timing");
     }
-    Child::start(&program, args, dir, listen)
+    Child::start(&program, args, listen)
 }
 
 /// Reads the books when the crawler comes and when it leaves. In a thread of its own: a site in a storm may take its time to

@@ -127,7 +127,7 @@ fn is_bad(view: &View, calm: &PageTimes) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_storm::tally::Failure;
+    use tollgate_storm::tally::{Failure, PATIENCE};
 
     const CALM: PageTimes = PageTimes {
         article: Some(Duration::from_millis(50)),
@@ -137,7 +137,9 @@ mod tests {
 
     fn view(at_ms: u64, page_ms: Option<u64>) -> View {
         let time = page_ms.map(Duration::from_millis).ok_or(Failure::Late);
-        View { at: Duration::from_millis(at_ms), crowd: Crowd::Human, kind: Kind::Article, page: time, whole: time }
+        let at = Duration::from_millis(at_ms);
+        let ended = at + time.unwrap_or(PATIENCE);
+        View { at, crowd: Crowd::Human, kind: Kind::Article, page: time, whole: time, ended }
     }
 
     /// A phase from second 10 to second 30 with a page every 100 ms, of which those in `bad_ms` fail.

@@ -7,40 +7,42 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use std::{
     ffi::OsStr,
     fs::{self, File},
-    io,
+    io::{self, Read, Seek},
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::process::CommandExt,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread::sleep,
     time::{Duration, Instant},
 };
 
 const START_MAX: Duration = Duration::from_secs(15);
+const LOG_BYTES_MAX: u64 = 64 * 1024;
 const STOP_MAX: Duration = Duration::from_secs(3);
 
 /// A running process with what it wrote to standard error.
 pub struct Child {
     process: std::process::Child,
-    log: PathBuf,
+    log: File,
 }
 
 impl Child {
     /// Starts `program` on the cores that this thread is pinned to, and waits until it listens on `address`.
-    pub fn start<I, S>(program: &Path, args: I, dir: &Path, address: SocketAddr) -> io::Result<Self>
+    pub fn start<I, S>(program: &Path, args: I, address: SocketAddr) -> io::Result<Self>
     where
         I: IntoIterator<Item = S>,
         S: AsRef<OsStr>,
     {
-        let name = program.file_name().unwrap_or_default().to_string_lossy();
-        let log = dir.join(format!("{name}.stderr"));
+        let log = nameless_file()?;
         let mut command = Command::new(program);
-        command.args(args).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);
         die_with_parent(&mut command);
         let process = command
             .spawn()
             .map_err(|error| io::Error::new(error.kind(), format!("cannot run {}: {error}", program.display())))?;
         let mut child = Self { process, log };
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
         child.wait_until_it_listens(&name, address)?;
         Ok(child)
     }
@@ -60,7 +62,11 @@ impl Child {
     }
 
     fn complaint(&self) -> String {
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let mut text = String::new();
+        let read = (&self.log).rewind().and_then(|()| (&self.log).take(LOG_BYTES_MAX).read_to_string(&mut text));
+        if read.is_err() {
+            return "and what it said is not readable".to_owned();
+        }
         let tail: Vec<&str> = text.lines().rev().take(5).collect();
         tail.into_iter().rev().collect::<Vec<_>>().join(" | ")
     }
@@ -99,6 +105,16 @@ impl Drop for Child {
     }
 }
 
+/// A file that has no name any more, so that nothing is left of it however we end.
+fn nameless_file() -> io::Result<File> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("tollgate-storm-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+    let path = std::env::temp_dir().join(name);
+    let file = File::options().read(true).append(true).create_new(true).open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
 #[expect(unsafe_code, reason = "what runs between fork and exec is beyond the compiler")]
 fn die_with_parent(command: &mut Command) {
     let ask = || set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from);
@@ -132,10 +148,8 @@ mod tests {
 
     #[test]
     fn a_child_that_ends_at_once_is_reported_with_what_it_said() {
-        let dir = std::env::temp_dir();
-        let address = free_address().unwrap();
         let args = ["-c", "echo no such port >&2; exit 3"];
-        let error = Child::start(Path::new("/bin/sh"), args, &dir, address).err().unwrap();
+        let error = Child::start(Path::new("/bin/sh"), args, free_address().unwrap()).err().unwrap();
         assert!(error.to_string().contains("no such port"), "{error}");
     }
 
@@ -143,11 +157,11 @@ mod tests {
     fn a_child_ends_with_its_value() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let child = Child::start(Path::new("/bin/sleep"), ["60"], &std::env::temp_dir(), address).unwrap();
-        let proc = PathBuf::from(format!("/proc/{}", child.process.id()));
-        assert!(proc.exists());
+        let child = Child::start(Path::new("/bin/sleep"), ["60"], address).unwrap();
+        let process = format!("/proc/{}", child.process.id());
+        assert!(Path::new(&process).exists());
         drop(child);
-        assert!(!proc.exists());
+        assert!(!Path::new(&process).exists());
     }
 
     #[test]

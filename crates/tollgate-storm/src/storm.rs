@@ -50,7 +50,7 @@ async fn look(visit: Visit, alike: bool, target: SocketAddr, start: Instant) -> 
         Ok(_) => load_assets(visit, client, target).await.map(|()| due.elapsed()),
         Err(failure) => Err(failure),
     };
-    View { at: visit.at, crowd: visit.crowd, kind: visit.kind, page, whole }
+    View { at: visit.at, crowd: visit.crowd, kind: visit.kind, page, whole, ended: start.elapsed() }
 }
 
 async fn load_assets(visit: Visit, mut client: Client, target: SocketAddr) -> Result<(), Failure> {

@@ -36,6 +36,8 @@ pub struct View {
     pub page: Result<Duration, Failure>,
     /// From when it was due until everything on the page was there.
     pub whole: Result<Duration, Failure>,
+    /// When it was over, one way or the other, since the start.
+    pub ended: Duration,
 }
 
 impl View {

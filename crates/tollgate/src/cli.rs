@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::check;
 use crate::gate::command;
+use crate::{check, demo};
 
 /// The exit code for wrong arguments or a wrong configuration.
 pub(crate) const WRONG: u8 = 2;
@@ -32,6 +32,11 @@ enum Command {
         /// The file
         file: PathBuf,
     },
+    /// See what it does: a site in a storm, without a gate and with one
+    ///
+    /// Starts a small site, people and a crawler on this machine, first without a gate and then with one in front, and shows
+    /// the difference.
+    Demo(demo::Arguments),
 }
 
 impl Cli {
@@ -40,6 +45,7 @@ impl Cli {
         match self.command {
             Command::Gate(options) => command::run(&options),
             Command::Check { file } => check::run(&file),
+            Command::Demo(arguments) => demo::run(&arguments),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod check;
 mod cli;
+mod demo;
 #[allow(dead_code, reason = "some of what it offers has no user yet")]
 mod gate;
 #[allow(dead_code, unused_imports, reason = "not every role that reads them is there yet")]

@@ -1,0 +1,168 @@
+//! How things stand at one moment of the storm: what the screen shows.
+
+use std::{collections::HashSet, time::Duration};
+use tollgate_storm::{
+    counters::Reading,
+    crowd::Crowd,
+    page::Kind,
+    plan::{Plan, Visit},
+    tally::{View, percentile},
+};
+
+/// Over how long a rate is taken.
+const RATE_SPAN: Duration = Duration::from_secs(2);
+/// Pages that ended within this time count for the p99.
+const PAGE_SPAN: Duration = Duration::from_secs(5);
+
+/// What was read at one tick.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// When, since the start.
+    pub(super) at: Duration,
+    /// The site's books.
+    pub(super) reading: Reading,
+    /// Pages that the crawler had got.
+    pub(super) crawled: u64,
+}
+
+/// How one crowd of people fares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Glance {
+    /// Pages served with all that belongs to them, per second.
+    pub(super) pages_per_second: f64,
+    /// Of ordinary pages; those still waited for count with the time waited so far.
+    pub(super) p99: Option<Duration>,
+    /// People who wait for something at this moment.
+    pub(super) waiting: usize,
+}
+
+/// One moment.
+#[derive(Clone, Debug)]
+pub(super) struct Picture {
+    pub(super) at: Duration,
+    pub(super) people: Glance,
+    pub(super) office: Glance,
+    /// Pages per second that the crawler gets.
+    pub(super) crawled_per_second: f64,
+    /// Share of the site's core that people and office have.
+    pub(super) people_cpu: f64,
+    /// Share of the site's core that the crawler has.
+    pub(super) crawler_cpu: f64,
+    /// Pages of people and office in each second so far.
+    pub(super) history: Vec<usize>,
+}
+
+impl Picture {
+    /// The picture at the time of the last sample.
+    pub(super) fn of(plan: &Plan, views: &[View], samples: &[Sample]) -> Self {
+        let now = samples.last().map_or(Duration::ZERO, |sample| sample.at);
+        let (span, gained, crawled) = gained(samples);
+        let share = |crowd| gained.cpu_of(crowd).as_secs_f64() / span.as_secs_f64();
+        Self {
+            at: now,
+            people: Glance::of(Crowd::Human, plan, views, now),
+            office: Glance::of(Crowd::Office, plan, views, now),
+            crawled_per_second: crawled as f64 / span.as_secs_f64(),
+            people_cpu: share(Crowd::Human) + share(Crowd::Office),
+            crawler_cpu: share(Crowd::Crawler),
+            history: history(views, now),
+        }
+    }
+}
+
+impl Glance {
+    fn of(crowd: Crowd, plan: &Plan, views: &[View], now: Duration) -> Self {
+        let of_crowd = || views.iter().filter(|view| view.crowd == crowd);
+        let since = now.saturating_sub(RATE_SPAN);
+        let served = of_crowd().filter(|view| view.whole.is_ok() && view.ended > since).count();
+        let ended: HashSet<Duration> = of_crowd().map(|view| view.at).collect();
+        let due = plan.visits.iter().filter(|visit| visit.crowd == crowd).take_while(|visit| visit.at <= now);
+        let waiting: Vec<&Visit> = due.filter(|visit| !ended.contains(&visit.at)).collect();
+        let recent = of_crowd().filter(|view| view.kind == Kind::Article && view.ended + PAGE_SPAN > now);
+        let mut times: Vec<Duration> = recent.map(View::page_time).collect();
+        times.extend(waiting.iter().filter(|visit| visit.kind == Kind::Article).map(|visit| now - visit.at));
+        Self {
+            pages_per_second: served as f64 / (now - since).as_secs_f64().max(1.0),
+            p99: percentile(&mut times, 99.0),
+            waiting: waiting.len(),
+        }
+    }
+}
+
+/// What came in over the last stretch of samples: how long it was, the books' gain, the crawler's pages.
+fn gained(samples: &[Sample]) -> (Duration, Reading, u64) {
+    let instant = Duration::from_millis(1);
+    let Some(last) = samples.last() else { return (instant, Reading::default(), 0) };
+    let first = samples.iter().find(|sample| sample.at + RATE_SPAN >= last.at).unwrap_or(last);
+    let span = (last.at - first.at).max(instant);
+    (span, last.reading.since(&first.reading), last.crawled - first.crawled)
+}
+
+/// Pages served in each full second so far.
+fn history(views: &[View], now: Duration) -> Vec<usize> {
+    let mut seconds = vec![0; usize::try_from(now.as_secs()).unwrap_or(0)];
+    for view in views.iter().filter(|view| view.whole.is_ok()) {
+        let second = usize::try_from(view.ended.as_secs()).unwrap_or(usize::MAX);
+        if let Some(count) = seconds.get_mut(second) {
+            *count += 1;
+        }
+    }
+    seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_storm::{crowd::Origin, plan::Phases, tally::Failure};
+
+    fn plan() -> Plan {
+        let second = Duration::from_secs(1);
+        Plan::new(1, Phases { calm: second * 4, storm: second * 4, recovery: second * 2 }, Origin::Address)
+    }
+
+    fn view(visit: &Visit, page_ms: u64) -> View {
+        let time = Duration::from_millis(page_ms);
+        let (at, crowd, kind) = (visit.at, visit.crowd, visit.kind);
+        View { at, crowd, kind, page: Ok(time), whole: Ok(time), ended: at + time }
+    }
+
+    #[test]
+    fn those_who_are_due_and_not_served_are_waiting() {
+        let plan = plan();
+        let now = Duration::from_secs(4);
+        let due: Vec<&Visit> = plan.visits.iter().filter(|visit| visit.at <= now).collect();
+        let nobody = Glance::of(Crowd::Human, &plan, &[], now);
+        assert_eq!(nobody.waiting, due.iter().filter(|visit| visit.crowd == Crowd::Human).count());
+        assert!(nobody.p99.unwrap() > Duration::from_secs(1), "{nobody:?}");
+        let views: Vec<View> = due.iter().map(|visit| view(visit, 30)).collect();
+        let everybody = Glance::of(Crowd::Human, &plan, &views, now);
+        assert_eq!((everybody.waiting, everybody.p99), (0, Some(Duration::from_millis(30))));
+        assert!(everybody.pages_per_second > 2.0);
+    }
+
+    #[test]
+    fn a_failed_page_is_neither_served_nor_waited_for() {
+        let plan = plan();
+        let visit = plan.visits[0];
+        let failed = View { page: Err(Failure::Late), whole: Err(Failure::Late), ..view(&visit, 5000) };
+        let glance = Glance::of(visit.crowd, &plan, &[failed], visit.at);
+        assert_eq!((glance.waiting, glance.pages_per_second > 0.0), (0, false));
+        assert_eq!(history(&[failed], Duration::from_secs(9)), vec![0; 9]);
+    }
+
+    #[test]
+    fn shares_are_of_the_last_stretch_alone() {
+        let sample = |at_s: u64, cpu_ms: u64| Sample {
+            at: Duration::from_secs(at_s),
+            reading: Reading {
+                cpu: [Duration::ZERO, Duration::ZERO, Duration::from_millis(cpu_ms)],
+                ..Reading::default()
+            },
+            crawled: cpu_ms / 300,
+        };
+        let samples = [sample(0, 0), sample(4, 0), sample(5, 600), sample(6, 1500)];
+        let picture = Picture::of(&plan(), &[], &samples);
+        assert!((picture.crawler_cpu - 0.75).abs() < 1e-9);
+        assert!((picture.crawled_per_second - 2.5).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,140 @@
+//! The two halves side by side, in words for somebody who has never heard of any of this.
+
+use super::screen::time;
+use std::{ops::Range, time::Duration};
+use tollgate_storm::{
+    counters::Reading,
+    crowd::Crowd,
+    page::Kind,
+    plan::{Phases, Plan},
+    tally::{PATIENCE, View, percentile},
+};
+
+/// One half in a few figures; all of the storm but the first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figures {
+    /// p99 of an ordinary page before the crawler came.
+    calm_p99: Option<Duration>,
+    /// p99 of an ordinary page while it was there; who was never served counts with all the patience there is.
+    p99: Option<Duration>,
+    humans_served: f64,
+    office_served: f64,
+    crawler_cpu: f64,
+    core_used: f64,
+}
+
+impl Figures {
+    pub(super) fn of(plan: &Plan, views: &[View], storm: &Reading) -> Self {
+        let (calm, stormy) =
+            (Duration::ZERO..plan.phases.storm_at(), plan.phases.storm_at()..plan.phases.recovery_at());
+        let wall_s = storm.uptime.as_secs_f64();
+        Self {
+            calm_p99: p99(plan, views, &calm),
+            p99: p99(plan, views, &stormy),
+            humans_served: served(plan, views, Crowd::Human, &stormy),
+            office_served: served(plan, views, Crowd::Office, &stormy),
+            crawler_cpu: storm.cpu_of(Crowd::Crawler).as_secs_f64() / wall_s,
+            core_used: storm.process_cpu.as_secs_f64() / wall_s,
+        }
+    }
+}
+
+/// Over all visits that were due, not only over those that came to an end.
+fn p99(plan: &Plan, views: &[View], when: &Range<Duration>) -> Option<Duration> {
+    let ordinary = |kind: Kind, at: Duration| kind == Kind::Article && when.contains(&at);
+    let due = plan.visits.iter().filter(|visit| ordinary(visit.kind, visit.at)).count();
+    let mut times: Vec<Duration> =
+        views.iter().filter(|view| ordinary(view.kind, view.at)).map(View::page_time).collect();
+    times.resize(due.max(times.len()), PATIENCE);
+    percentile(&mut times, 99.0)
+}
+
+fn served(plan: &Plan, views: &[View], crowd: Crowd, when: &Range<Duration>) -> f64 {
+    let due = plan.visits.iter().filter(|visit| visit.crowd == crowd && when.contains(&visit.at)).count();
+    let complete =
+        views.iter().filter(|view| view.crowd == crowd && when.contains(&view.at) && view.whole.is_ok()).count();
+    complete as f64 / due.max(1) as f64
+}
+
+/// What is about to happen.
+pub(super) fn introduction(phases: Phases) -> String {
+    format!(
+        "
+  A small site with one CPU core. 40 people read it, and an office of 30 behind one address;
+  a page costs the site 20 ms of CPU. After {} seconds a crawler comes: 64 connections from
+  one network, each asking for pages that cost 300 ms, as fast as it gets them.
+
+  First without a gate, then with `tollgate gate` in front and nothing else configured.
+  It takes about {} seconds.
+",
+        phases.storm_at().as_secs(),
+        phases.end_at().as_secs() * 2
+    )
+}
+
+/// The difference.
+pub(super) fn side_by_side(without: &Figures, with: &Figures) -> String {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let slowest = |p99: Option<Duration>| match p99 {
+        Some(p99) if p99 >= PATIENCE => format!("over {}", time(Some(PATIENCE))),
+        p99 => time(p99),
+    };
+    let rows: [(&str, String, String); 6] = [
+        ("people served", percent(without.humans_served), percent(with.humans_served)),
+        ("office served", percent(without.office_served), percent(with.office_served)),
+        ("99 of 100 pages within", slowest(without.p99), slowest(with.p99)),
+        ("    before the crawler came", slowest(without.calm_p99), slowest(with.calm_p99)),
+        ("crawler's share of the CPU", percent(without.crawler_cpu), percent(with.crawler_cpu)),
+        ("CPU in use", percent(without.core_used), percent(with.core_used)),
+    ];
+    let mut text =
+        format!("\n  {:<30} {:>18} {:>18}\n", "While the crawler was there", "without Tollgate", "with Tollgate");
+    for (name, without, with) in rows {
+        text += &format!("  {name:<30} {without:>18} {with:>18}\n");
+    }
+    text + "
+  The same site, visitors and crawler both times. The crawler is not banned: it gets
+  what nobody else wants.
+
+  In front of a site of yours:  tollgate gate --backend http://127.0.0.1:8080
+"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_storm::crowd::Origin;
+
+    fn plan() -> Plan {
+        let second = Duration::from_secs(1);
+        Plan::new(1, Phases { calm: second * 4, storm: second * 12, recovery: second * 2 }, Origin::Address)
+    }
+
+    fn views(plan: &Plan) -> Vec<View> {
+        let time = Duration::from_millis(30);
+        let view = |at, crowd, kind| View { at, crowd, kind, page: Ok(time), whole: Ok(time), ended: at + time };
+        plan.visits.iter().map(|visit| view(visit.at, visit.crowd, visit.kind)).collect()
+    }
+
+    fn figures(views: &[View]) -> Figures {
+        let second = Duration::from_secs(1);
+        let cpu = [second, second, second * 9];
+        Figures::of(&plan(), views, &Reading { uptime: second * 12, process_cpu: second * 11, cpu, requests: [0; 3] })
+    }
+
+    #[test]
+    fn who_was_never_served_counts_as_waiting_for_ever() {
+        let (all, nobody) = (figures(&views(&plan())), figures(&[]));
+        assert_eq!((all.p99, nobody.p99), (Some(Duration::from_millis(30)), Some(PATIENCE)));
+        assert!((all.humans_served - 1.0).abs() < 1e-9 && nobody.humans_served.abs() < 1e-9);
+        assert!((all.crawler_cpu - 0.75).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_summary_puts_both_halves_next_to_each_other() {
+        let text = side_by_side(&figures(&[]), &figures(&views(&plan())));
+        let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().to_owned();
+        assert!(line("people served").ends_with("0 %              100 %"), "{}", line("people served"));
+        assert!(line("99 of 100").contains("over 5.0 s") && line("99 of 100").ends_with("30 ms"));
+    }
+}
