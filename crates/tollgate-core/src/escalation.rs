@@ -61,6 +61,11 @@ impl Escalation {
         Ok(Self { backoff, backoff_max, levels, release, elevated, critical })
     }
 
+    /// The first backoff and the longest, the levels, and the calm that forgives one.
+    pub const fn figures(&self) -> ((Span, Span), u8, Span) {
+        ((self.backoff, self.backoff_max), self.levels, self.release)
+    }
+
     /// Until when the key is blocked; `at` is the first of this escalation's words.
     pub(crate) fn blocked_until(&self, record: &impl Record, at: usize) -> Moment {
         Moment::from_nanos(record.word(at))
@@ -97,13 +102,14 @@ impl Escalation {
         self.blocked_until(record, at) + self.release.times(record.word(at + 1))
     }
 
-    fn backoff(&self, level: u8, band: Band) -> Span {
+    /// How long the backoff of a level is in a band; levels count from 1.
+    pub fn backoff(&self, level: u8, band: Band) -> Span {
         let thousandths = match band {
             Band::Normal => 1000,
             Band::Elevated => self.elevated.thousandths,
             Band::Critical => self.critical.thousandths,
         };
-        let doubled = u128::from(self.backoff.as_nanos()) << u32::from(level - 1).min(63);
+        let doubled = u128::from(self.backoff.as_nanos()) << u32::from(level.saturating_sub(1)).min(63);
         let nanos = doubled.saturating_mul(u128::from(thousandths)) / 1000;
         Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(self.backoff_max)
     }

@@ -1,0 +1,175 @@
+//! Where the store is, as people write it, and how to get a connection there.
+
+use core::fmt;
+use core::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisError, RedisResult};
+
+/// A connection that takes longer than this to be made is not made.
+const CONNECT_MAX: Duration = Duration::from_millis(500);
+
+/// Where the store is.
+///
+/// | written | means |
+/// |---|---|
+/// | `redis://user:password@host:6379/0` | one server |
+/// | `unix:///run/redis.sock` | one server on this machine |
+/// | `redis+cluster://host:7000,host:7001` | a Cluster, by some of its nodes |
+/// | `redis+sentinel://host:26379,host:26380/mymaster` | the master that Sentinels know by this name |
+///
+/// User, password and database are written as for one server.
+#[derive(Clone)]
+pub struct Address(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Single(Client),
+    /// Some of its nodes.
+    Cluster(Vec<redis::ConnectionInfo>),
+    Sentinel {
+        sentinels: Vec<Client>,
+        master: String,
+        /// The master's address with a host and port to be filled in.
+        template: redis::ConnectionInfo,
+    },
+}
+
+/// What is wrong with an address.
+#[derive(Debug)]
+pub struct AddressFault(String);
+
+impl fmt::Display for AddressFault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for AddressFault {}
+
+impl From<RedisError> for AddressFault {
+    fn from(error: RedisError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl fmt::Debug for Address {
+    // Without the password.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Single(client) => write!(formatter, "{}", client.get_connection_info().addr()),
+            Kind::Cluster(_) => formatter.write_str("a cluster"),
+            Kind::Sentinel { master, .. } => write!(formatter, "{master}, by its sentinels"),
+        }
+    }
+}
+
+/// A connection that calls can be sent on.
+#[derive(Clone)]
+pub(super) enum Connection {
+    Single(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Address {
+    /// Reads an address.
+    pub fn parse(text: &str) -> Result<Self, AddressFault> {
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| AddressFault(format!("no scheme in {text:?}")))?;
+        match scheme.split_once('+') {
+            None => Ok(Self(Kind::Single(Client::open(text)?))),
+            Some((scheme, "cluster")) => {
+                let (credentials, hosts, path) = parts(rest);
+                let nodes: Vec<_> = hosts
+                    .split(',')
+                    .map(|host| format!("{scheme}://{credentials}{host}{path}").into_connection_info())
+                    .collect::<RedisResult<_>>()?;
+                // Finds what is wrong now, and not when it is too late.
+                ClusterClientBuilder::new(nodes.clone()).build()?;
+                Ok(Self(Kind::Cluster(nodes)))
+            }
+            Some((scheme, "sentinel")) => {
+                let (credentials, hosts, path) = parts(rest);
+                let (master, database) =
+                    path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), "0"));
+                if master.is_empty() {
+                    return Err(AddressFault("the address of sentinels ends with /name of the master".into()));
+                }
+                let sentinels = hosts
+                    .split(',')
+                    .map(|host| Client::open(format!("{scheme}://{host}")))
+                    .collect::<RedisResult<_>>()?;
+                let template = format!("{scheme}://{credentials}127.0.0.1/{database}").into_connection_info()?;
+                Ok(Self(Kind::Sentinel { sentinels, master: master.into(), template }))
+            }
+            Some((_, other)) => {
+                Err(AddressFault(format!("unknown kind of store {other:?}: cluster or sentinel is known")))
+            }
+        }
+    }
+
+    /// Whether rules of different keys may be on different nodes.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.0, Kind::Cluster(_))
+    }
+
+    /// Makes a connection, to whoever is the master now, that is given up when it is silent for `silence_max` while an answer is due.
+    pub(super) async fn connect(&self, silence_max: Duration) -> RedisResult<Connection> {
+        match &self.0 {
+            Kind::Single(client) => connect(client, silence_max).await.map(Connection::Single),
+            Kind::Cluster(nodes) => {
+                let builder = ClusterClientBuilder::new(nodes.clone())
+                    .connection_timeout(CONNECT_MAX)
+                    .response_timeout(silence_max)
+                    .overall_response_timeout(Some(silence_max))
+                    .retries(2)
+                    .min_retry_wait(1)
+                    .max_retry_wait(4);
+                builder.build()?.get_async_connection().await.map(Connection::Cluster)
+            }
+            Kind::Sentinel { sentinels, master, template } => {
+                let mut last =
+                    RedisError::from((redis::ErrorKind::MasterNameNotFoundBySentinel, "no sentinel answers"));
+                for sentinel in sentinels {
+                    match ask_sentinel(sentinel, master).await {
+                        Ok((host, port)) => {
+                            let client = client_of(template, host, port)?;
+                            return connect(&client, silence_max).await.map(Connection::Single);
+                        }
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+}
+
+/// User and password up to and with the at sign, hosts, and the path with its slash.
+fn parts(rest: &str) -> (&str, &str, &str) {
+    let (authority, path) = rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash));
+    let (credentials, hosts) = authority.rfind('@').map_or(("", authority), |at| authority.split_at(at + 1));
+    (credentials, hosts, path)
+}
+
+async fn connect(client: &Client, silence_max: Duration) -> RedisResult<MultiplexedConnection> {
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_MAX)).set_response_timeout(Some(silence_max));
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+async fn ask_sentinel(sentinel: &Client, master: &str) -> RedisResult<(String, u16)> {
+    let mut connection = connect(sentinel, CONNECT_MAX).await?;
+    redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(master).query_async(&mut connection).await
+}
+
+fn client_of(template: &redis::ConnectionInfo, host: String, port: u16) -> RedisResult<Client> {
+    let addr = match template.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    Client::open(template.clone().set_addr(addr))
+}

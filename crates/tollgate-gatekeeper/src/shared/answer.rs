@@ -1,0 +1,161 @@
+//! What the script answers, as a decision.
+//!
+//! The script says when it decided, whether the request goes on, and which states it found. Everything that is told to a client
+//! follows from those by the core itself, run on the same states at the same moment: there is no second implementation of figures and
+//! reasons that could drift from the first. Where the two disagree about the outcome, nothing is believed.
+
+use redis::Value;
+use tollgate_core::decide::{Claim, decide};
+use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::limit::Limit;
+use tollgate_core::record::{PlainRecord, Record};
+use tollgate_core::rule::{Rule, Situation};
+use tollgate_core::time::Moment;
+use tollgate_core::toll::Toll;
+
+use super::Unanswered;
+use super::rule::{kind, pace};
+
+/// The bytes before the numbers of a limit: tag, time of writing, end of the block with its nanoseconds, and level.
+const HEAD_LENGTH: usize = 2 + 4 * 8;
+const NANOS_PER_MICRO: u64 = 1_000;
+const MICROS_PER_SEC: u64 = 1_000_000;
+
+/// What the store decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What all shared rules together say, in the store's time.
+    pub decision: Decision,
+    /// The store's time when it decided.
+    pub now: Moment,
+}
+
+impl Answer {
+    /// The decision on the clock of a caller who got the answer at `now`: what is to be waited for is as long.
+    pub fn on_clock(&self, now: Moment) -> Decision {
+        let moved = |moment: Moment| now + moment.since(self.now);
+        let verdict = match self.decision.verdict {
+            Verdict::Hold(until) => Verdict::Hold(moved(until)),
+            Verdict::Refuse(from) => Verdict::Refuse(moved(from)),
+            verdict @ (Verdict::Admit | Verdict::RefuseUntilRelease | Verdict::RefuseForGood) => verdict,
+        };
+        Decision { verdict, ..self.decision }
+    }
+}
+
+/// What the script said, before it is made sense of.
+#[derive(Debug, PartialEq)]
+pub(super) struct Reply {
+    now: Moment,
+    goes_on: bool,
+    states: Vec<Option<Vec<u8>>>,
+}
+
+impl Reply {
+    /// Makes sense of what came over the wire.
+    pub(super) fn parse(value: Value) -> Result<Self, Unanswered> {
+        let Value::Array(items) = value else { return Err(Unanswered::Garbled) };
+        let mut items = items.into_iter();
+        let mut number = || match items.next() {
+            Some(Value::Int(number)) => Some(number),
+            Some(Value::BulkString(text)) => core::str::from_utf8(&text).ok()?.parse().ok(),
+            _ => None,
+        };
+        let (Some(secs), Some(micros), Some(outcome)) = (number(), number(), number()) else {
+            return Err(Unanswered::Garbled);
+        };
+        if outcome < 0 {
+            return Err(Unanswered::Foreign);
+        }
+        let micros = u64::try_from(secs)
+            .ok()
+            .zip(u64::try_from(micros).ok())
+            .map(|(secs, micros)| secs.saturating_mul(MICROS_PER_SEC).saturating_add(micros))
+            .ok_or(Unanswered::Garbled)?;
+        let states = items
+            .map(|item| match item {
+                Value::Nil => Ok(None),
+                Value::BulkString(state) => Ok(Some(state)),
+                _ => Err(Unanswered::Garbled),
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { now: Moment::from_nanos(micros.saturating_mul(NANOS_PER_MICRO)), goes_on: outcome == 1, states })
+    }
+
+    /// What the core says about the states that the script found, and which rules were charged.
+    pub(super) fn answer(
+        &self,
+        rules: &[(usize, &Rule)],
+        toll: Toll,
+        asked: &Situation,
+    ) -> Result<(Answer, Vec<bool>), Unanswered> {
+        if self.states.len() != rules.len() {
+            return Err(Unanswered::Garbled);
+        }
+        let mut claims = Vec::with_capacity(rules.len());
+        for ((place, rule), state) in rules.iter().zip(&self.states) {
+            claims.push(Claim::new(*place, rule, record(rule, state.as_deref(), self.now).ok_or(Unanswered::Garbled)?));
+        }
+        // Warm-up runs on the gate's clock: it is as far on as it was there.
+        let situation =
+            Situation { now: self.now, started: self.now.before(asked.now.since(asked.started)), band: asked.band };
+        let decision = decide(&mut claims, toll, &situation);
+        if decision.verdict.is_refusal() == self.goes_on {
+            return Err(Unanswered::Garbled);
+        }
+        Ok((Answer { decision, now: self.now }, claims.iter().map(Claim::charged).collect()))
+    }
+}
+
+/// The core's record of what the script keeps as `state`.
+fn record(rule: &Rule, state: Option<&[u8]>, now: Moment) -> Option<PlainRecord> {
+    let mut record = PlainRecord::new(rule.words());
+    let Some(state) = state else { return Some(record) };
+    let (head, body) = state.split_at_checked(HEAD_LENGTH)?;
+    let (tag, head) = head.split_at(2);
+    if tag != [b't', kind(&rule.limit)] {
+        return None;
+    }
+    if rule.escalation.is_some() {
+        let (blocked, blocked_ns, level) = (number(head, 1)?, number(head, 2)?, number(head, 3)?);
+        let at = rule.words() - 2;
+        record.set_word(at, blocked.saturating_mul(NANOS_PER_MICRO).saturating_add(blocked_ns));
+        record.set_word(at + 1, level);
+    }
+    match &rule.limit {
+        Limit::Rate(_) | Limit::Budget(_) => {
+            let (us, rest, (_, per)) = (number(body, 0)?, number(body, 1)?, pace(&rule.limit));
+            record.set_word(0, us.saturating_mul(NANOS_PER_MICRO).saturating_add(rest / per));
+            record.set_aux((rest % per) as u32);
+        }
+        Limit::Bucket(_) => {
+            record.set_word(0, number(body, 0)?.saturating_mul(NANOS_PER_MICRO));
+            record.set_aux(u32::try_from(number(body, 1)?).ok()?);
+        }
+        Limit::Window(_) => {
+            let length = body.len() / 8;
+            if length > rule.limit.words() {
+                return None;
+            }
+            for index in 0..length {
+                record.set_word(index, number(body, index)?.saturating_mul(NANOS_PER_MICRO));
+            }
+            record.set_aux(length as u32);
+        }
+        Limit::InFlight(_) => {
+            let mut at_work = 0_u32;
+            for entry in 0..body.len() / 16 {
+                let until = number(body, 2 * entry + 1)?;
+                at_work += u32::from(Moment::from_nanos(until.saturating_mul(NANOS_PER_MICRO)) > now);
+            }
+            record.set_aux(at_work);
+        }
+    }
+    Some(record)
+}
+
+/// The number at `index`, which the script has found to be whole.
+fn number(bytes: &[u8], index: usize) -> Option<u64> {
+    let bytes = bytes.get(index * 8..index * 8 + 8)?;
+    Some(f64::from_le_bytes(bytes.try_into().ok()?) as u64)
+}

@@ -1,0 +1,295 @@
+//! The script and the core are two implementations of one step: whatever happens to one happens to the other, and they must agree.
+//!
+//! The core runs on a record of its own; the script on a real server, with a clock that the test drives. What the script answers is turned
+//! into a decision from the states that it kept, so one digit wrong in what it keeps shows in what is said next.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use redis::{Connection, Value};
+use tollgate_core::band::Band;
+use tollgate_core::class::Class;
+use tollgate_core::condition::Condition;
+use tollgate_core::decide::{Claim, decide};
+use tollgate_core::decision::Decision;
+use tollgate_core::escalation::{Escalation, Multiplier};
+use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
+use tollgate_core::record::PlainRecord;
+use tollgate_core::rule::{Mode, Rule, Situation};
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use super::answer::Reply;
+use super::rule::{Operation, SharedRule, Work};
+use super::script::{Errand, Script};
+
+#[path = "../../tests/support/redis_server.rs"]
+mod redis_server;
+use redis_server::RedisServer;
+
+/// When the driven clock starts: in 2026, so that numbers are as large as they will be.
+const START_US: u64 = 1_794_700_000_123_457;
+
+const RENEW_EVERY: Span = Span::from_secs(20);
+
+/// A server whose clock the test drives.
+struct Store {
+    _server: RedisServer,
+    connection: Connection,
+    script: Script,
+}
+
+impl Store {
+    fn start() -> Self {
+        let server = RedisServer::start(&[]);
+        let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+        let script = Script::with_clock("local time = redis.call('LRANGE', 'clock', 0, -1)\n");
+        script.load().exec(&mut connection).unwrap();
+        Self { _server: server, connection, script }
+    }
+
+    fn call(&mut self, errands: &[Errand], now: Moment) -> Value {
+        let micros = now.as_nanos() / 1_000;
+        redis::pipe()
+            .del("clock")
+            .ignore()
+            .rpush("clock", &[micros / 1_000_000, micros % 1_000_000])
+            .ignore()
+            .add_command(self.script.call(errands))
+            .query::<[Value; 1]>(&mut self.connection)
+            .unwrap()
+            .into_iter()
+            .next()
+            .unwrap()
+    }
+}
+
+/// The rules of one key, twice: in the core's records and in the store.
+struct Both<'store> {
+    store: &'store mut Store,
+    rules: Vec<SharedRule>,
+    records: Vec<PlainRecord>,
+    started: Moment,
+    renewed: Moment,
+    /// Those who are at work, with the rules that they were charged by.
+    at_work: Vec<(Work, Toll, Vec<bool>)>,
+    requests: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Ask(Toll, Band),
+    /// The oldest request at work did not take place.
+    Refund,
+    /// The oldest request at work has ended, having taken this much CPU time.
+    Settle(Span),
+}
+
+impl<'store> Both<'store> {
+    fn new(store: &'store mut Store, rules: &[Rule], started: Moment) -> Self {
+        redis::cmd("FLUSHALL").exec(&mut store.connection).unwrap();
+        Self {
+            store,
+            rules: rules
+                .iter()
+                .enumerate()
+                .map(|(place, rule)| SharedRule::new("test:", &place.to_string(), rule.clone()).unwrap())
+                .collect(),
+            records: rules.iter().map(|rule| PlainRecord::new(rule.words())).collect(),
+            started,
+            renewed: started,
+            at_work: Vec::new(),
+            requests: 0,
+        }
+    }
+
+    /// Lets time pass: the gate says every now and then which requests are still at work.
+    fn pass(&mut self, to: Moment) {
+        while to.since(self.renewed) > RENEW_EVERY {
+            self.renewed = self.renewed + RENEW_EVERY;
+            for (work, toll, charged) in self.at_work.clone() {
+                self.after(work, &charged, self.renewed, |rule, _| {
+                    matches!(rule.limit, Limit::InFlight(_)).then_some((Operation::Charge, toll))
+                });
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step, now: Moment) {
+        match step {
+            Step::Ask(toll, band) => {
+                let situation = Situation { now, started: self.started, band };
+                let work = Work::new(u64::MAX - (self.requests << 12));
+                self.requests += 1;
+                let (expected, charged) = self.ask_core(toll, &situation);
+                assert_eq!(self.ask_store(toll, work, &situation), expected, "at {now:?}");
+                if charged.iter().any(|charged| *charged) {
+                    self.at_work.push((work, toll, charged));
+                }
+            }
+            Step::Refund if !self.at_work.is_empty() => {
+                let (work, toll, charged) = self.at_work.remove(0);
+                self.after(work, &charged, now, |rule, record| {
+                    rule.limit.refund(record, toll, now);
+                    Some((Operation::Refund, toll))
+                });
+            }
+            Step::Settle(cpu) if !self.at_work.is_empty() => {
+                let (work, toll, charged) = self.at_work.remove(0);
+                let actual = Toll { cpu, ..toll };
+                self.after(work, &charged, now, |rule, record| {
+                    rule.limit.settle(record, toll, actual, now);
+                    SharedRule::settlement(rule, toll, actual)
+                });
+            }
+            Step::Refund | Step::Settle(_) => {}
+        }
+    }
+
+    fn ask_core(&mut self, toll: Toll, situation: &Situation) -> (Decision, Vec<bool>) {
+        let mut claims: Vec<_> = self
+            .rules
+            .iter()
+            .zip(&self.records)
+            .enumerate()
+            .map(|(place, (rule, record))| Claim::new(place, rule.rule(), record.clone()))
+            .collect();
+        let decision = decide(&mut claims, toll, situation);
+        let charged = claims.iter().map(Claim::charged).collect();
+        self.records = claims.into_iter().map(Claim::into_record).collect();
+        (decision, charged)
+    }
+
+    fn ask_store(&mut self, toll: Toll, work: Work, situation: &Situation) -> Decision {
+        let errands: Vec<_> = self
+            .rules
+            .iter()
+            .map(|rule| Errand { slot: rule.slot(b"key"), claim: rule.claim(Operation::Decide, toll, work, situation) })
+            .collect();
+        let reply = Reply::parse(self.store.call(&errands, situation.now)).unwrap();
+        let rules: Vec<_> = self.rules.iter().map(SharedRule::rule).enumerate().collect();
+        let (answer, _) = reply.answer(&rules, toll, situation).unwrap();
+        assert_eq!(answer.now, situation.now);
+        answer.decision
+    }
+
+    fn after(
+        &mut self,
+        work: Work,
+        charged: &[bool],
+        now: Moment,
+        mut carry_out: impl FnMut(&Rule, &mut PlainRecord) -> Option<(Operation, Toll)>,
+    ) {
+        let situation = Situation { now, started: self.started, band: Band::Normal };
+        let mut errands = Vec::new();
+        for ((rule, record), charged) in self.rules.iter().zip(&mut self.records).zip(charged) {
+            if *charged && let Some((operation, toll)) = carry_out(rule.rule(), record) {
+                errands.push(Errand { slot: rule.slot(b"key"), claim: rule.claim(operation, toll, work, &situation) });
+            }
+        }
+        self.store.call(&errands, now);
+    }
+}
+
+fn rule(limit: Limit) -> Rule {
+    Rule {
+        name: "rule".into(),
+        when: Condition::default(),
+        unless: None,
+        class: Class::parse("ip/32").unwrap(),
+        limit,
+        escalation: None,
+        warmup: None,
+        hold_max: Span::ZERO,
+        mode: Mode::Enforce,
+    }
+}
+
+fn limits() -> impl Strategy<Value = Limit> {
+    let rates = prop_oneof![
+        (1..5_u64).prop_map(|count| (count, Span::from_secs(86_400))),
+        (1..2_000_u64).prop_map(|count| (count, Span::from_secs(1))),
+        (1..1_000_u64).prop_map(|count| (count, Span::from_secs(60))),
+        Just((999_999_937, Span::from_secs(1))),
+        Just((1_000_000_000, Span::from_secs(1))),
+    ];
+    let every = prop_oneof![
+        (1..5_000_000_u64).prop_map(|micros| Span::from_nanos(micros * 1_000)),
+        Just(Span::from_secs(86_400))
+    ];
+    prop_oneof![
+        (rates, 1..20_u64).prop_map(|((count, period), burst)| Limit::Rate(Rate::new(count, period, burst).unwrap())),
+        (1..30_u32, prop_oneof![Just(1_u32), Just(2), Just(5), 1..40_u32], every)
+            .prop_map(|(size, drip, every)| Limit::Bucket(Bucket::new(size, drip, every).unwrap())),
+        (1..8_000_000_u32, 1..60_000_u64)
+            .prop_map(|(millionths, burst)| Limit::Budget(Budget::new(millionths, Span::from_millis(burst)).unwrap())),
+        (1..12_u32, 1..20_000_u64, proptest::option::of(0..10_u32)).prop_map(|(max, per, above)| {
+            Limit::Window(Window::new(max, Span::from_millis(per), above.map(|above| max + above)).unwrap())
+        }),
+        (1..5_u32).prop_map(|max| Limit::InFlight(InFlight::new(max).unwrap())),
+    ]
+}
+
+fn rules() -> impl Strategy<Value = Rule> {
+    let escalations =
+        (1..5_000_u64, 0..60_000_u64, 1..12_u8, 1..60_000_u64).prop_map(|(backoff, more, levels, release)| {
+            let backoffs = (Span::from_millis(backoff), Span::from_millis(backoff + more));
+            let multipliers = (Multiplier::new(1_500).unwrap(), Multiplier::new(4_000).unwrap());
+            Escalation::new(backoffs, levels, Span::from_millis(release), multipliers).unwrap()
+        });
+    (
+        limits(),
+        proptest::option::of(escalations),
+        prop_oneof![Just(0_u64), 0..5_000_000_000_u64],
+        proptest::option::weighted(0.3, 1..30_000_u64),
+        prop_oneof![4 => Just(Mode::Enforce), 1 => Just(Mode::Observe)],
+    )
+        .prop_map(|(limit, escalation, hold, warmup, mode)| Rule {
+            escalation,
+            hold_max: Span::from_nanos(hold),
+            warmup: warmup.map(Span::from_millis),
+            mode,
+            ..rule(limit)
+        })
+}
+
+/// What happens, and how long after what happened before.
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let gap_us = prop_oneof![
+        4 => Just(0_u64),
+        4 => 0..1_000_000_u64,
+        2 => 0..10_000_000_u64,
+        1 => 0..400_000_000_u64,
+    ];
+    let toll = (prop_oneof![8 => Just(1_u64), 1 => 0..5_u64], 0..3_000_000_000_u64)
+        .prop_map(|(count, cpu)| Toll { count, cpu: Span::from_nanos(cpu) });
+    let band = prop_oneof![Just(Band::Normal), Just(Band::Elevated), Just(Band::Critical)];
+    let step = prop_oneof![
+        6 => (toll, band).prop_map(|(toll, band)| Step::Ask(toll, band)),
+        1 => Just(Step::Refund),
+        1 => (0..3_000_000_000_u64).prop_map(|cpu| Step::Settle(Span::from_nanos(cpu))),
+    ];
+    prop::collection::vec((gap_us, step), 1..60)
+}
+
+#[test]
+fn the_script_decides_as_the_core_does() {
+    let mut store = Store::start();
+    let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let strategy = (prop::collection::vec(rules(), 1..4), steps());
+    let store = core::cell::RefCell::new(&mut store);
+    runner
+        .run(&strategy, |(rules, steps)| {
+            let mut now = Moment::from_nanos(START_US * 1_000);
+            let mut store = store.borrow_mut();
+            let mut both = Both::new(&mut store, &rules, now);
+            for (gap_us, step) in steps {
+                now = now + Span::from_nanos(gap_us * 1_000);
+                both.pass(now);
+                both.step(step, now);
+            }
+            Ok(())
+        })
+        .unwrap();
+}

@@ -1,0 +1,237 @@
+//! Carries calls to the store and answers back: one task per connection, many calls per pipeline.
+//!
+//! Calls that are made while a pipeline is under way wait for the next and then go together, so the busier the gate, the fewer the round trips
+//! per decision. A call whose caller has gone by then is not sent. When a connection breaks, its task makes
+//! another, at growing and jittered pauses; nobody waits for that, since callers have deadlines of their own.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::cluster_async::ClusterConnection;
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, sleep};
+
+use super::Unanswered;
+use super::address::{Address, Connection};
+use super::count::Tallies;
+use super::random;
+use super::script::{Errand, Script};
+
+const RECONNECT_MIN: Duration = Duration::from_millis(20);
+const RECONNECT_MAX: Duration = Duration::from_secs(1);
+/// So many calls at most in one pipeline: more would make the first wait for the last.
+const PIPELINE_MAX: usize = 256;
+/// So many failures in a row and a Cluster's connections are made anew.
+const FAILURES_MAX: usize = 64;
+
+/// A script call that waits to be sent.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// What to do, in one step.
+    pub(super) errands: Vec<Errand>,
+    /// When nobody waits for it any more; none for what is to be done in any case.
+    pub(super) expires: Option<Instant>,
+    /// Where the answer goes.
+    pub(super) answer: oneshot::Sender<Result<Value, Unanswered>>,
+}
+
+/// What the couriers of a store share.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) address: Address,
+    pub(super) script: Script,
+    pub(super) calls: Mutex<mpsc::Receiver<Call>>,
+    pub(super) tallies: Arc<Tallies>,
+    pub(super) waiting_max: usize,
+    /// A connection that owes an answer for longer is given up.
+    pub(super) silence_max: Duration,
+}
+
+/// Carries calls until nobody can make any more.
+pub(super) async fn carry(route: Arc<Route>) {
+    let mut pause = RECONNECT_MIN;
+    loop {
+        match open(&route).await {
+            Ok(connection) => {
+                pause = RECONNECT_MIN;
+                route.tallies.connects.add(1);
+                let ended = match connection {
+                    Connection::Single(connection) => pipeline(&route, connection).await,
+                    Connection::Cluster(connection) => scatter(&route, connection).await,
+                };
+                if ended {
+                    return;
+                }
+            }
+            Err(_) => {
+                if route.calls.lock().await.is_closed() {
+                    return;
+                }
+                sleep(pause / 2 + (pause / 2).mul_f64(random::fraction())).await;
+                pause = (pause * 2).min(RECONNECT_MAX);
+            }
+        }
+    }
+}
+
+async fn open(route: &Route) -> RedisResult<Connection> {
+    let connection = route.address.connect(route.silence_max).await?;
+    match connection.clone() {
+        Connection::Single(mut connection) => route.script.load().exec_async(&mut connection).await?,
+        Connection::Cluster(mut connection) => route.script.load().exec_async(&mut connection).await?,
+    }
+    Ok(connection)
+}
+
+/// Takes what is waiting, without what has waited for too long. Nothing means that the store is closed.
+async fn take(route: &Route, most: usize) -> Vec<Call> {
+    let mut calls = Vec::new();
+    let mut waiting = route.calls.lock().await;
+    while calls.is_empty() {
+        if waiting.recv_many(&mut calls, most).await == 0 {
+            break;
+        }
+        let now = Instant::now();
+        calls.retain(|call| call.expires.is_none_or(|expires| now < expires));
+    }
+    calls
+}
+
+/// Sends calls to one server, many at a time. Ends with whether the store is closed; else the connection is broken.
+async fn pipeline(route: &Route, mut connection: MultiplexedConnection) -> bool {
+    loop {
+        let calls = take(route, PIPELINE_MAX).await;
+        if calls.is_empty() {
+            return true;
+        }
+        route.tallies.calls.add(calls.len() as u64);
+        route.tallies.pipelines.add(1);
+        let mut answers = match send(route, &calls, &mut connection).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                fail(calls, Unanswered::Down);
+                return false;
+            }
+        };
+        if answers.iter().any(is_unknown_script) {
+            // The server forgot, or is another one. What did run must not run twice.
+            match again(route, &calls, answers, &mut connection).await {
+                Ok(retried) => answers = retried,
+                Err(_) => {
+                    fail(calls, Unanswered::Down);
+                    return false;
+                }
+            }
+        }
+        let demoted = answers.iter().any(is_demoted);
+        for (call, answer) in calls.into_iter().zip(answers) {
+            // A caller who has gone is no error.
+            drop(call.answer.send(answer.map_err(|error| why(&error))));
+        }
+        if demoted {
+            return false;
+        }
+    }
+}
+
+async fn send(
+    route: &Route,
+    calls: &[Call],
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<Vec<RedisResult<Value>>> {
+    let mut pipeline = redis::Pipeline::with_capacity(calls.len());
+    for call in calls {
+        pipeline.add_command(route.script.call(&call.errands));
+    }
+    pipeline.ignore_errors().query_async(connection).await
+}
+
+/// Makes the script known and sends again what failed for not knowing it.
+async fn again(
+    route: &Route,
+    calls: &[Call],
+    mut answers: Vec<RedisResult<Value>>,
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<Vec<RedisResult<Value>>> {
+    route.script.load().exec_async(connection).await?;
+    for (call, answer) in calls.iter().zip(&mut answers) {
+        if is_unknown_script(answer) {
+            *answer = route.script.call(&call.errands).query_async(connection).await;
+        }
+    }
+    Ok(answers)
+}
+
+/// Sends each call to the node that has its slot. Ends with whether the store is closed; else the connections are of no use.
+async fn scatter(route: &Arc<Route>, connection: ClusterConnection) -> bool {
+    let under_way = Arc::new(Semaphore::new(route.waiting_max));
+    let failures = Arc::new(AtomicUsize::new(0));
+    loop {
+        let calls = take(route, PIPELINE_MAX).await;
+        if calls.is_empty() {
+            return true;
+        }
+        if failures.load(Ordering::Relaxed) >= FAILURES_MAX {
+            fail(calls, Unanswered::Down);
+            return false;
+        }
+        route.tallies.calls.add(calls.len() as u64);
+        for call in calls {
+            let Ok(permit) = Arc::clone(&under_way).try_acquire_owned() else {
+                fail(vec![call], Unanswered::Busy);
+                continue;
+            };
+            let (route, mut connection, failures) = (Arc::clone(route), connection.clone(), Arc::clone(&failures));
+            tokio::spawn(async move {
+                let command = route.script.call(&call.errands);
+                let answer = deliver(&route.script, &command, &mut connection).await;
+                match &answer {
+                    Ok(_) => failures.store(0, Ordering::Relaxed),
+                    Err(_) => drop(failures.fetch_add(1, Ordering::Relaxed)),
+                }
+                drop(call.answer.send(answer.map_err(|error| why(&error))));
+                drop(permit);
+            });
+        }
+    }
+}
+
+async fn deliver(script: &Script, command: &Cmd, connection: &mut ClusterConnection) -> RedisResult<Value> {
+    let answer = command.query_async(connection).await;
+    if is_unknown_script(&answer) {
+        script.load().exec_async(connection).await?;
+        return command.query_async(connection).await;
+    }
+    answer
+}
+
+fn fail(calls: Vec<Call>, why: Unanswered) {
+    for call in calls {
+        drop(call.answer.send(Err(why)));
+    }
+}
+
+/// Whether there was a server that said no, or none that said anything.
+fn why(error: &RedisError) -> Unanswered {
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown) => Unanswered::Down,
+        ErrorKind::Server(_) | ErrorKind::Extension => Unanswered::Failed,
+        _ => Unanswered::Down,
+    }
+}
+
+fn is_unknown_script(answer: &RedisResult<Value>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
+}
+
+/// Whether the server is not, or not yet, one that can decide: another one may be by now.
+fn is_demoted(answer: &RedisResult<Value>) -> bool {
+    let demoted = |error: &RedisError| {
+        matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown))
+            || error.code() == Some("READONLY")
+    };
+    answer.as_ref().is_err_and(demoted)
+}

@@ -1,0 +1,315 @@
+//! A rule as the script sees it: its figures in the script's numbers, and the name of the slot that holds a key's state.
+//!
+//! The script counts in doubles, which are exact up to 2^53, so not every rule can be shared: one that is finer than the server's
+//! clock, or that remembers for longer than a century, is turned away when the settings are read and not when it is too late.
+
+use core::fmt;
+
+use tollgate_core::band::Band;
+use tollgate_core::limit::Limit;
+use tollgate_core::rule::{Mode, Rule, Situation};
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+/// Why a rule cannot be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unshareable {
+    /// A time of it is not a whole number of microseconds, which is as fine as the server's clock is.
+    TooFine,
+    /// It remembers for longer than a century.
+    TooLong,
+    /// It counts more than [`LOG_MAX`] requests one by one.
+    LogTooLong,
+}
+
+impl fmt::Display for Unshareable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooFine => formatter.write_str("times of a shared rule must be whole microseconds"),
+            Self::TooLong => formatter.write_str("a shared rule must not remember for longer than a century"),
+            Self::LogTooLong => {
+                write!(formatter, "a shared window or in-flight limit must not be larger than {LOG_MAX}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Unshareable {}
+
+/// The longest log of a shared window, and the most at work: all of it travels with every answer.
+pub const LOG_MAX: u32 = 1024;
+
+/// A century, beyond which the script's numbers would not be exact.
+const CENTURY_US: u64 = 100 * 365 * 86_400 * 1_000_000;
+const NANOS_PER_MICRO: u64 = 1_000;
+/// Longer keys are named by their digest, so that a client cannot fill the store with names.
+const NAME_MAX: usize = 96;
+
+/// What the script is to do with a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    /// Look, and charge if every claim of the request has room.
+    Decide,
+    /// Charge in any case.
+    Charge,
+    /// Give back.
+    Refund,
+}
+
+/// One request at work, as the store tells it from others: were only a number kept, a gate that died would leave it too large for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Work(u64);
+
+impl Work {
+    /// From random bits, of which the script can tell 52 apart.
+    pub(super) const fn new(random: u64) -> Self {
+        Self(random >> 12)
+    }
+}
+
+/// How long a request counts as being at work after the last sign of its gate.
+pub const WORK_LIFE: Span = Span::from_secs(60);
+
+/// A rule whose state is shared.
+#[derive(Clone, Debug)]
+pub struct SharedRule {
+    rule: Rule,
+    /// The name of a slot up to the key.
+    slot_prefix: Vec<u8>,
+}
+
+/// A length of time as the script adds it up: microseconds, and parts of `1 / (1000 * per)` of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    us: u64,
+    rest: u64,
+}
+
+impl Parts {
+    /// How long `units` take when `nanos / per` nanoseconds are one; no longer than a century.
+    fn of_units(units: u64, (nanos, per): (u64, u64)) -> Self {
+        let total = u128::from(units) * u128::from(nanos);
+        let parts = u128::from(per) * u128::from(NANOS_PER_MICRO);
+        match u64::try_from(total / parts) {
+            Ok(us) if us <= CENTURY_US => Self { us, rest: (total % parts) as u64 },
+            _ => Self { us: CENTURY_US, rest: 0 },
+        }
+    }
+
+    /// `span`, in parts of a limit that has `per` of them in a nanosecond.
+    fn of_span(span: Span, per: u64) -> Self {
+        let us = micros(span);
+        if us >= CENTURY_US {
+            return Self { us: CENTURY_US, rest: 0 };
+        }
+        Self { us, rest: span.as_nanos() % NANOS_PER_MICRO * per }
+    }
+}
+
+/// How long one unit of a rate or budget takes to come back, as a fraction in lowest terms: nanoseconds, per so many units.
+pub(super) fn pace(limit: &Limit) -> (u64, u64) {
+    let (units, nanos) = match limit {
+        Limit::Rate(rate) => {
+            let (count, period, _) = rate.figures();
+            (count, period.as_nanos())
+        }
+        Limit::Budget(budget) => (u64::from(budget.figures().0), 1_000_000),
+        Limit::Bucket(_) | Limit::Window(_) | Limit::InFlight(_) => (1, 1),
+    };
+    let divisor = gcd(units, nanos).max(1);
+    (nanos / divisor, units / divisor)
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+impl SharedRule {
+    /// `rule` of `domain`, under names that begin with `prefix`.
+    pub fn new(prefix: &str, domain: &str, rule: Rule) -> Result<Self, Unshareable> {
+        shareable(&rule)?;
+        let mut shared = Self { rule, slot_prefix: Vec::new() };
+        // State under other figures means something else. A rule that changes starts afresh, under another name.
+        let figures = fingerprint(&shared.figures());
+        shared.slot_prefix = format!("{prefix}{domain}:{}:{figures:08x}:", shared.rule.name).into_bytes();
+        Ok(shared)
+    }
+
+    /// The rule itself.
+    pub const fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// The name of the slot that holds `key`'s state. What is in braces decides about the node of a Cluster, so that the
+    /// rules of one key are on one node.
+    pub fn slot(&self, key: &[u8]) -> Vec<u8> {
+        let mut slot = Vec::with_capacity(self.slot_prefix.len() + key.len().min(NAME_MAX) + 2);
+        slot.extend_from_slice(&self.slot_prefix);
+        slot.push(b'{');
+        if key.is_empty() {
+            slot.push(b'-');
+        } else if key.len() <= NAME_MAX {
+            slot.extend_from_slice(key);
+        } else {
+            slot.extend_from_slice(b"sha1:");
+            slot.extend_from_slice(sha1_smol::Sha1::from(key).digest().to_string().as_bytes());
+        }
+        slot.push(b'}');
+        slot
+    }
+
+    /// What is left to do when a request that was charged `reserved` has ended and has cost `actual`.
+    pub(super) fn settlement(rule: &Rule, reserved: Toll, actual: Toll) -> Option<(Operation, Toll)> {
+        let (more, less) = (reserved.cpu_missing(actual), actual.cpu_missing(reserved));
+        match &rule.limit {
+            Limit::Budget(_) if !more.is_zero() => Some((Operation::Charge, Toll { cpu: more, ..reserved })),
+            Limit::Budget(_) if !less.is_zero() => Some((Operation::Refund, Toll { cpu: less, ..reserved })),
+            Limit::InFlight(_) => Some((Operation::Refund, reserved)),
+            Limit::Budget(_) | Limit::Rate(_) | Limit::Bucket(_) | Limit::Window(_) => None,
+        }
+    }
+
+    /// What the script needs to know to do `operation`.
+    pub(super) fn claim(&self, operation: Operation, toll: Toll, work: Work, situation: &Situation) -> Vec<u8> {
+        let rule = &self.rule;
+        let warm = rule.warmup.is_some_and(|warmup| situation.now.since(situation.started) < warmup);
+        // Warm-up is calm by definition.
+        let band = if warm { Band::Normal } else { situation.band };
+        let (_, per) = pace(&rule.limit);
+        let hold = Parts::of_span(rule.hold_max, per);
+        let (levels, release) = rule.escalation.map_or((0, Span::ZERO), |escalation| {
+            let (_, levels, release) = escalation.figures();
+            (levels, release)
+        });
+        let backoff = rule.escalation.map_or(Span::ZERO, |escalation| escalation.backoff(1, band));
+        let backoff_max = rule.escalation.map_or(Span::ZERO, |escalation| escalation.figures().0.1);
+        let mut claim = Vec::with_capacity(CLAIM_LENGTH);
+        claim.extend_from_slice(&[
+            kind(&rule.limit),
+            operation as u8,
+            u8::from(rule.mode == Mode::Enforce),
+            u8::from(warm),
+            levels,
+        ]);
+        for number in
+            [toll.count.min(COUNT_MAX), hold.us, hold.rest, micros(backoff), micros(backoff_max), micros(release)]
+        {
+            claim.extend_from_slice(&(number as f64).to_le_bytes());
+        }
+        for number in self.numbers(toll, work) {
+            claim.extend_from_slice(&(number as f64).to_le_bytes());
+        }
+        claim
+    }
+
+    /// What the kind of limit needs, in the script's order.
+    fn numbers(&self, toll: Toll, work: Work) -> [u64; 6] {
+        let pace = pace(&self.rule.limit);
+        match &self.rule.limit {
+            Limit::Rate(rate) => {
+                let burst = rate.figures().2;
+                let depth = Parts::of_units(burst, pace);
+                let span = Parts::of_units(toll.count, pace);
+                [pace.1, depth.us, depth.rest, span.us, span.rest, burst.min(COUNT_MAX - 1)]
+            }
+            Limit::Budget(budget) => {
+                let depth = Parts::of_units(budget.figures().1.as_nanos(), pace);
+                let span = Parts::of_units(toll.cpu.as_nanos(), pace);
+                [pace.1, depth.us, depth.rest, span.us, span.rest, 0]
+            }
+            Limit::Bucket(bucket) => {
+                let (size, drip, every) = bucket.figures();
+                [u64::from(size), u64::from(drip), micros(every), 0, 0, 0]
+            }
+            Limit::Window(window) => {
+                let (max, per, ceiling) = window.figures();
+                [u64::from(max), ceiling.map_or(0, u64::from), micros(per), 0, 0, 0]
+            }
+            Limit::InFlight(in_flight) => [u64::from(in_flight.max()), work.0, micros(WORK_LIFE), 0, 0, 0],
+        }
+    }
+
+    /// What makes a state of this rule mean what it means: whatever the toll.
+    fn figures(&self) -> Vec<u8> {
+        let calm = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
+        let nothing = Toll { count: 0, cpu: Span::ZERO };
+        self.claim(Operation::Decide, nothing, Work(0), &calm)
+    }
+}
+
+/// The bytes of a claim: five of them, and twelve numbers.
+const CLAIM_LENGTH: usize = 5 + 12 * 8;
+/// More than any limit has room for.
+const COUNT_MAX: u64 = 1 << 52;
+
+/// The letter by which the script tells limits apart.
+pub(super) const fn kind(limit: &Limit) -> u8 {
+    match limit {
+        Limit::Rate(_) => b'r',
+        Limit::Budget(_) => b'c',
+        Limit::Bucket(_) => b'b',
+        Limit::Window(_) => b'w',
+        Limit::InFlight(_) => b'f',
+    }
+}
+
+const fn micros(span: Span) -> u64 {
+    span.as_nanos() / NANOS_PER_MICRO
+}
+
+/// FNV-1a, folded: the same in every process and every version.
+fn fingerprint(bytes: &[u8]) -> u32 {
+    let hash = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    (hash ^ (hash >> 32)) as u32
+}
+
+fn shareable(rule: &Rule) -> Result<(), Unshareable> {
+    let pace = pace(&rule.limit);
+    match &rule.limit {
+        Limit::Rate(rate) => remembers(Parts::of_units(rate.figures().2, pace))?,
+        Limit::Budget(budget) => remembers(Parts::of_units(budget.figures().1.as_nanos(), pace))?,
+        Limit::Bucket(bucket) => {
+            let (size, drip, every) = bucket.figures();
+            whole(every.times(u64::from(size.div_ceil(drip))))?;
+            whole(every)?;
+        }
+        Limit::Window(window) => {
+            let (max, per, ceiling) = window.figures();
+            whole(per)?;
+            if ceiling.unwrap_or(max) > LOG_MAX {
+                return Err(Unshareable::LogTooLong);
+            }
+        }
+        Limit::InFlight(in_flight) if in_flight.max() > LOG_MAX => return Err(Unshareable::LogTooLong),
+        Limit::InFlight(_) => {}
+    }
+    if let Some(escalation) = &rule.escalation {
+        let ((_, backoff_max), levels, release) = escalation.figures();
+        for span in [backoff_max, release, release.times(u64::from(levels))] {
+            whole(span)?;
+        }
+        for band in [Band::Normal, Band::Elevated, Band::Critical] {
+            whole(escalation.backoff(1, band))?;
+        }
+    }
+    Ok(())
+}
+
+fn remembers(depth: Parts) -> Result<(), Unshareable> {
+    if depth.us < CENTURY_US { Ok(()) } else { Err(Unshareable::TooLong) }
+}
+
+fn whole(span: Span) -> Result<(), Unshareable> {
+    if micros(span) >= CENTURY_US {
+        Err(Unshareable::TooLong)
+    } else if !span.as_nanos().is_multiple_of(NANOS_PER_MICRO) {
+        Err(Unshareable::TooFine)
+    } else {
+        Ok(())
+    }
+}

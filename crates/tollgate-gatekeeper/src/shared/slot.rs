@@ -1,0 +1,42 @@
+//! Which of the 16,384 slots of a Cluster a name falls into: the checksum of what is in braces, or of all of it.
+
+/// How many slots a Cluster has.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// The slot of `name`.
+pub(super) fn slot_of(name: &[u8]) -> u16 {
+    crc16(tag(name)) % SLOTS
+}
+
+fn tag(name: &[u8]) -> &[u8] {
+    let Some(open) = name.iter().position(|byte| *byte == b'{') else { return name };
+    let rest = &name[open + 1..];
+    match rest.iter().position(|byte| *byte == b'}') {
+        Some(close) if close > 0 => &rest[..close],
+        _ => name,
+    }
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(
+            crc ^ (u16::from(*byte) << 8),
+            |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 },
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"{user1000}.followers"));
+        assert_eq!(slot_of(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
+        assert_eq!(slot_of(b"foo{{bar}}zap"), crc16(b"{bar") % SLOTS);
+        assert_eq!(slot_of(b"foo{bar}{zap}"), crc16(b"bar") % SLOTS);
+    }
+}

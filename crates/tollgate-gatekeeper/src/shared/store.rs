@@ -1,0 +1,330 @@
+//! The store as a gate sees it: a question with a deadline.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redis::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, interval, timeout_at};
+use tollgate_core::decision::Decision;
+use tollgate_core::rule::Situation;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use super::answer::{Answer, Reply};
+use super::breaker::Breaker;
+use super::count::{Counts, Tallies};
+use super::courier::{self, Call, Route};
+use super::random;
+use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
+use super::script::{Errand, Script};
+use super::slot::{SLOTS, slot_of};
+use super::ticket::{Taken, Ticket};
+use super::{Address, Unanswered};
+
+/// How the store is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long an answer is waited for.
+    pub deadline: Duration,
+    /// How many calls may wait to be sent.
+    pub waiting_max: usize,
+    /// How many connections are made.
+    pub connections: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { deadline: Duration::from_millis(5), waiting_max: 4096, connections: 2 }
+    }
+}
+
+/// A connection that owes an answer for longer than this, and than the deadline, is given up.
+const SILENCE_MAX: Duration = Duration::from_millis(500);
+
+/// A part of a Cluster that is asked or not asked as one: a node that is gone must not take the others with it.
+const SEGMENTS: u16 = 64;
+
+/// A store that many gates share. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    options: Options,
+    is_cluster: bool,
+    calls: mpsc::Sender<Call>,
+    breakers: Vec<Breaker>,
+    tallies: Arc<Tallies>,
+    origin: Instant,
+    works: AtomicU64,
+    /// What says that a request is still at work, for those that a rule counts.
+    at_work: Mutex<HashMap<Work, Vec<Errand>>>,
+}
+
+/// A shared rule that applies to a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'request> {
+    /// Where the rule stands among all rules.
+    pub place: usize,
+    /// The rule.
+    pub rule: &'request Arc<SharedRule>,
+    /// The request's key in the rule's class.
+    pub key: &'request [u8],
+}
+
+/// The claims of a request that are decided in one step.
+struct Group {
+    breaker: usize,
+    asked: Vec<(usize, Taken)>,
+}
+
+impl Store {
+    /// A store at `address`, asked by tasks of the runtime that this is called on. Connections are made in the background: a
+    /// store that is not there is no reason not to start.
+    pub fn open(address: Address, options: Options) -> Self {
+        let (calls, waiting) = mpsc::channel(options.waiting_max.max(1));
+        let is_cluster = address.is_cluster();
+        let tallies = Arc::new(Tallies::default());
+        let breakers = if is_cluster { usize::from(SEGMENTS) } else { 1 };
+        let inner = Arc::new(Inner {
+            options,
+            is_cluster,
+            calls,
+            breakers: (0..breakers).map(|_| Breaker::default()).collect(),
+            tallies: Arc::clone(&tallies),
+            origin: Instant::now(),
+            works: AtomicU64::new(random::bits()),
+            at_work: Mutex::default(),
+        });
+        let route = Arc::new(Route {
+            address,
+            script: Script::new(),
+            calls: tokio::sync::Mutex::new(waiting),
+            tallies,
+            waiting_max: options.waiting_max.max(1),
+            silence_max: options.deadline.max(SILENCE_MAX),
+        });
+        // The connections of a Cluster are shared by all calls already.
+        for _ in 0..if is_cluster { 1 } else { options.connections.max(1) } {
+            tokio::spawn(courier::carry(Arc::clone(&route)));
+        }
+        tokio::spawn(renew(Arc::downgrade(&inner)));
+        Self { inner }
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> Counts {
+        self.inner.tallies.counts()
+    }
+
+    /// Which part of the store counts as gone and is not asked, from none (0.0) to all (1.0).
+    pub fn gone(&self) -> f64 {
+        let open = self.inner.breakers.iter().filter(|breaker| breaker.is_open()).count();
+        open as f64 / self.inner.breakers.len() as f64
+    }
+
+    /// Asks the store about a request to which all of `asked` apply. The decision is on the store's clock: see
+    /// [`Answer::on_clock`].
+    pub async fn decide(
+        &self,
+        asked: &[Asked<'_>],
+        toll: Toll,
+        situation: &Situation,
+    ) -> Result<(Answer, Ticket), Unanswered> {
+        let outcome = self.inner.decide(asked, toll, situation).await;
+        match &outcome {
+            Ok(_) => self.inner.tallies.answered.add(1),
+            Err(why) => self.inner.tallies.unanswered(*why),
+        }
+        outcome
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Moment {
+        Moment::ZERO + Span::from(self.origin.elapsed())
+    }
+
+    async fn decide(
+        self: &Arc<Self>,
+        asked: &[Asked<'_>],
+        toll: Toll,
+        situation: &Situation,
+    ) -> Result<(Answer, Ticket), Unanswered> {
+        let work = Work::new(self.works.fetch_add(1 << 12, Ordering::Relaxed));
+        let groups = self.groups(asked);
+        let now = self.now();
+        if !groups.iter().all(|group| self.breakers[group.breaker].lets_through(now)) {
+            return Err(Unanswered::Down);
+        }
+        let expires = Instant::now() + self.options.deadline;
+        let mut pending = Vec::with_capacity(groups.len());
+        for group in groups {
+            let errands = group
+                .asked
+                .iter()
+                .map(|(_, taken)| Errand {
+                    slot: taken.slot.clone(),
+                    claim: taken.rule.claim(Operation::Decide, toll, work, situation),
+                })
+                .collect();
+            let (answer, answered) = oneshot::channel();
+            let sent = self.calls.try_send(Call { errands, expires: Some(expires), answer });
+            pending.push((group, sent.is_ok().then_some(answered)));
+        }
+        let mut total: Option<Answer> = None;
+        let mut ticket = Ticket { taken: Vec::new(), toll, work, inner: Arc::clone(self) };
+        let mut failure = None;
+        for (group, answered) in pending {
+            match self.collect(&group, answered, expires, toll, work, situation).await {
+                Ok((answer, charged)) => {
+                    let charged_here = group.asked.into_iter().zip(charged).filter(|(_, charged)| *charged);
+                    ticket.taken.extend(charged_here.map(|((_, taken), _)| taken));
+                    total = Some(stricter(total, answer));
+                }
+                Err(why) => failure = Some(why),
+            }
+        }
+        if let Some(why) = failure {
+            self.give_back(ticket);
+            return Err(why);
+        }
+        let answer = total.unwrap_or(Answer { decision: Decision::no_rule(situation.band), now: Moment::ZERO });
+        if answer.decision.verdict.is_refusal() {
+            // Another node of a Cluster may have charged what this one refused.
+            self.give_back(ticket);
+            return Ok((answer, Ticket { taken: Vec::new(), toll, work, inner: Arc::clone(self) }));
+        }
+        let sign_of_life = ticket.sign_of_life();
+        if !sign_of_life.is_empty() {
+            self.at_work.lock().unwrap_or_else(PoisonError::into_inner).insert(work, sign_of_life);
+        }
+        Ok((answer, ticket))
+    }
+
+    /// Those that are decided in one step: all, or on a Cluster those of one slot.
+    fn groups(&self, asked: &[Asked<'_>]) -> Vec<Group> {
+        let mut groups: Vec<(u16, Group)> = Vec::with_capacity(1);
+        for asked in asked {
+            let slot = asked.rule.slot(asked.key);
+            let number = if self.is_cluster { slot_of(&slot) } else { 0 };
+            let taken = (asked.place, Taken { rule: Arc::clone(asked.rule), slot });
+            match groups.iter_mut().find(|(of, _)| *of == number) {
+                Some((_, group)) => group.asked.push(taken),
+                None => {
+                    let breaker = usize::from(number / (SLOTS / SEGMENTS));
+                    groups.push((number, Group { breaker, asked: vec![taken] }));
+                }
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+
+    /// Waits for an answer, no longer than until `expires`, and says which claims were charged.
+    async fn collect(
+        self: &Arc<Self>,
+        group: &Group,
+        answered: Option<oneshot::Receiver<Result<Value, Unanswered>>>,
+        expires: Instant,
+        toll: Toll,
+        work: Work,
+        situation: &Situation,
+    ) -> Result<(Answer, Vec<bool>), Unanswered> {
+        let breaker = &self.breakers[group.breaker];
+        let Some(mut answered) = answered else { return Err(Unanswered::Busy) };
+        let value = match timeout_at(expires, &mut answered).await {
+            Ok(Ok(Ok(value))) => value,
+            Ok(Ok(Err(Unanswered::Down)) | Err(_)) => {
+                breaker.missed(self.now(), random::bits());
+                return Err(Unanswered::Down);
+            }
+            Ok(Ok(Err(why))) => {
+                breaker.answered();
+                return Err(why);
+            }
+            Err(_) => {
+                breaker.missed(self.now(), random::bits());
+                self.give_back_late(group, answered, toll, work, situation);
+                return Err(Unanswered::Late);
+            }
+        };
+        breaker.answered();
+        let rules: Vec<_> = group.asked.iter().map(|(place, taken)| (*place, taken.rule.rule())).collect();
+        Reply::parse(value)?.answer(&rules, toll, situation)
+    }
+
+    /// Gives back what the store charges after nobody waited for it any more.
+    fn give_back_late(
+        self: &Arc<Self>,
+        group: &Group,
+        answered: oneshot::Receiver<Result<Value, Unanswered>>,
+        toll: Toll,
+        work: Work,
+        situation: &Situation,
+    ) {
+        let (inner, asked, situation) = (Arc::clone(self), group.asked.clone(), *situation);
+        tokio::spawn(async move {
+            let Ok(Ok(value)) = answered.await else { return };
+            let rules: Vec<_> = asked.iter().map(|(place, taken)| (*place, taken.rule.rule())).collect();
+            let Ok((_, charged)) = Reply::parse(value).and_then(|reply| reply.answer(&rules, toll, &situation)) else {
+                return;
+            };
+            let taken = asked.into_iter().zip(charged).filter(|(_, charged)| *charged).map(|((_, taken), _)| taken);
+            inner.give_back(Ticket { taken: taken.collect(), toll, work, inner: Arc::clone(&inner) });
+        });
+    }
+
+    fn give_back(&self, ticket: Ticket) {
+        if !ticket.taken.is_empty() {
+            self.tallies.given_back.add(1);
+            ticket.refund();
+        }
+    }
+
+    /// Tells the store something that needs no answer.
+    pub(super) fn tell(&self, errands: Vec<Errand>) {
+        let mut rest = errands;
+        while let Some(first) = rest.first() {
+            let slot = slot_of(&first.slot);
+            let (here, elsewhere) =
+                rest.into_iter().partition(|errand| !self.is_cluster || slot_of(&errand.slot) == slot);
+            let (answer, _) = oneshot::channel();
+            if self.calls.try_send(Call { errands: here, expires: None, answer }).is_err() {
+                self.tallies.unsettled.add(1);
+            }
+            rest = elsewhere;
+        }
+    }
+
+    /// The request is not at work any more.
+    pub(super) fn forget(&self, work: Work) {
+        self.at_work.lock().unwrap_or_else(PoisonError::into_inner).remove(&work);
+    }
+}
+
+fn stricter(total: Option<Answer>, answer: Answer) -> Answer {
+    let Some(mut total) = total else { return answer };
+    // Nodes have clocks of their own: what one says is moved to the clock of the other.
+    total.decision.tighten(answer.on_clock(total.now));
+    total
+}
+
+/// Says of requests that are at work for long that they still are.
+async fn renew(inner: std::sync::Weak<Inner>) {
+    let mut ticks = interval(Duration::from(WORK_LIFE) / 3);
+    // The first tick is at once.
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        let Some(inner) = inner.upgrade() else { return };
+        let signs: Vec<_> = inner.at_work.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        for sign in signs {
+            inner.tell(sign);
+        }
+    }
+}

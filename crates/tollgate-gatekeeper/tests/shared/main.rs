@@ -1,0 +1,10 @@
+//! Limits on a store that is really there, asked by processes that really are several.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../support/redis_server.rs"]
+mod redis_server;
+
+mod cluster;
+mod exact;
+mod hammer;
+mod world;

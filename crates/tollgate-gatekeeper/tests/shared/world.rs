@@ -1,0 +1,83 @@
+//! Rules, and a store to ask about them.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use tollgate_core::band::Band;
+use tollgate_core::class::Class;
+use tollgate_core::condition::Condition;
+use tollgate_core::decide::{Claim, decide};
+use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
+use tollgate_core::record::PlainRecord;
+use tollgate_core::rule::{Mode, Rule, Situation};
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::shared::{Address, Asked, Options, SharedRule, Store, Ticket, Unanswered};
+
+pub(crate) const DAY: Span = Span::from_secs(86_400);
+/// What every request costs where a limit looks at that.
+pub(crate) const TOLL: Toll = Toll::of_cpu(Span::from_millis(10));
+pub(crate) const SITUATION: Situation = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
+
+/// So patient that only the store decides.
+pub(crate) const PATIENT: Options = Options { deadline: Duration::from_secs(30), waiting_max: 8_192, connections: 2 };
+
+pub(crate) fn rule(name: &str, limit: Limit) -> Rule {
+    Rule {
+        name: name.into(),
+        when: Condition::default(),
+        unless: None,
+        class: Class::parse("ip/32").unwrap(),
+        limit,
+        escalation: None,
+        warmup: None,
+        hold_max: Span::ZERO,
+        mode: Mode::Enforce,
+    }
+}
+
+/// Limits with room for about `size` that do not refill within a test, by the names they go by.
+pub(crate) const LIMITS: [&str; 7] = ["budget", "rate", "drip-1", "drip-2", "drip-5", "window", "in-flight"];
+
+pub(crate) fn limit(name: &str, size: u32) -> Limit {
+    match name {
+        "budget" => Limit::Budget(Budget::new(1, Span::from_millis(10 * u64::from(size))).unwrap()),
+        "rate" => Limit::Rate(Rate::new(1, DAY, u64::from(size)).unwrap()),
+        "drip-1" => Limit::Bucket(Bucket::new(size, 1, DAY).unwrap()),
+        "drip-2" => Limit::Bucket(Bucket::new(size, 2, DAY).unwrap()),
+        "drip-5" => Limit::Bucket(Bucket::new(size, 5, DAY).unwrap()),
+        "window" => Limit::Window(Window::new(size, DAY, None).unwrap()),
+        "in-flight" => Limit::InFlight(InFlight::new(size).unwrap()),
+        other => panic!("no limit is called {other}"),
+    }
+}
+
+/// How many of many requests the core itself lets through at once.
+pub(crate) fn room(rule: &Rule) -> usize {
+    let mut record = PlainRecord::new(rule.words());
+    let situation = Situation { now: Moment::from_millis(1_000_000), ..SITUATION };
+    (0..10_000)
+        .take_while(|_| {
+            let mut claims = [Claim::new(0, rule, record.clone())];
+            let decision = decide(&mut claims, TOLL, &situation);
+            let [claim] = claims;
+            record = claim.into_record();
+            !decision.verdict.is_refusal()
+        })
+        .count()
+}
+
+pub(crate) fn shared(rule: Rule) -> Arc<SharedRule> {
+    Arc::new(SharedRule::new("test:", "default", rule).unwrap())
+}
+
+pub(crate) fn open(url: &str, options: Options) -> Store {
+    Store::open(Address::parse(url).unwrap(), options)
+}
+
+/// Asks once; the ticket if the request was admitted.
+pub(crate) async fn ask(store: &Store, rules: &[(&Arc<SharedRule>, &[u8])]) -> Result<Option<Ticket>, Unanswered> {
+    let asked: Vec<_> = rules.iter().enumerate().map(|(place, (rule, key))| Asked { place, rule, key }).collect();
+    let (answer, ticket) = store.decide(&asked, TOLL, &SITUATION).await?;
+    Ok((!answer.decision.verdict.is_refusal()).then_some(ticket))
+}

@@ -1,0 +1,134 @@
+//! A server of one's own, for a test: on a free port, without a file, gone with the value.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of it")]
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A running server.
+pub(crate) struct RedisServer {
+    process: Child,
+    port: u16,
+}
+
+impl RedisServer {
+    /// Starts a server with `options` on its command line.
+    pub(crate) fn start(options: &[&str]) -> Self {
+        Self::start_on(free_port(), options)
+    }
+
+    /// Starts a server on a port that was free, or that a server had before.
+    pub(crate) fn start_on(port: u16, options: &[&str]) -> Self {
+        let process = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(options)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server must be installed (Debian package redis-server)");
+        let server = Self { process, port };
+        server.await_listening();
+        server
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Sends a command on a connection of its own and gives what is answered as text.
+    pub(crate) fn command(&self, words: &[&str]) -> String {
+        let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
+        let mut command = redis::cmd(words[0]);
+        for word in &words[1..] {
+            command.arg(*word);
+        }
+        match command.query::<redis::Value>(&mut connection).unwrap() {
+            redis::Value::BulkString(text) => String::from_utf8(text).unwrap(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn await_listening(&self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+            assert!(Instant::now() < deadline, "redis-server does not listen on port {}", self.port);
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// A port that nobody listens on at the moment.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// A Cluster of three masters.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<RedisServer>,
+    directory: std::path::PathBuf,
+}
+
+impl Cluster {
+    /// Starts three masters that share all slots.
+    pub(crate) fn start() -> Self {
+        let directory = std::env::temp_dir().join(format!("tollgate-cluster-{}-{}", std::process::id(), free_port()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let nodes: Vec<_> = (0..3)
+            .map(|node| {
+                let file = format!("nodes-{node}.conf");
+                let options =
+                    ["--cluster-enabled", "yes", "--cluster-config-file", &file, "--dir", directory.to_str().unwrap()];
+                let more = ["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000"];
+                RedisServer::start_on(free_cluster_port(), &[&options[..], &more[..]].concat())
+            })
+            .collect();
+        for (node, (first, last)) in nodes.iter().zip([(0, 5_460), (5_461, 10_922), (10_923, 16_383)]) {
+            node.command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+            node.command(&["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port().to_string()]);
+        }
+        let cluster = Self { nodes, directory };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !cluster.nodes.iter().all(|node| {
+            let info = node.command(&["CLUSTER", "INFO"]);
+            info.contains("cluster_state:ok")
+                && info.contains("cluster_size:3")
+                && info.contains("cluster_known_nodes:3")
+        }) {
+            assert!(Instant::now() < deadline, "the cluster does not form");
+            sleep(Duration::from_millis(50));
+        }
+        cluster
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let nodes: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        format!("redis+cluster://{}", nodes.join(","))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.nodes.clear();
+        drop(std::fs::remove_dir_all(&self.directory));
+    }
+}
+
+/// A free port whose companion for the bus of a Cluster, 10,000 higher, exists and is free.
+fn free_cluster_port() -> u16 {
+    (0..1_000)
+        .map(|_| free_port())
+        .find(|port| port.checked_add(10_000).is_some_and(|bus| TcpListener::bind((Ipv4Addr::LOCALHOST, bus)).is_ok()))
+        .expect("there are ports below 55,536")
+}
