@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::gate::command;
-use crate::{check, demo};
+use crate::{check, demo, manual, settings};
 
 /// The exit code for wrong arguments or a wrong configuration.
 pub(crate) const WRONG: u8 = 2;
@@ -37,6 +37,10 @@ enum Command {
     /// Starts a small site, people and a crawler on this machine, first without a gate and then with one in front, and shows
     /// the difference.
     Demo(demo::Arguments),
+    /// Print the JSON schema of configuration files
+    Schema,
+    /// Print the reference page of configuration files, in Markdown
+    Reference,
 }
 
 impl Cli {
@@ -46,6 +50,8 @@ impl Cli {
             Command::Gate(options) => command::run(&options),
             Command::Check { file } => check::run(&file),
             Command::Demo(arguments) => demo::run(&arguments),
+            Command::Schema => manual::run(&settings::schema()),
+            Command::Reference => manual::run(&settings::reference()),
         }
     }
 }

@@ -43,7 +43,7 @@ impl ConditionTable {
             methods: all(self.method, faults, |method| method.0),
             paths: all(self.path, faults, |glob| Pattern::new(glob.0)),
             hosts: all(self.host, faults, |glob| Pattern::ignoring_case(glob.0)),
-            headers: headers.into_iter().map(|(name, glob)| (name.value.0, Pattern::new(glob.0))).collect(),
+            headers: headers.into_iter().map(|(name, glob)| (name.0, Pattern::new(glob.value.0))).collect(),
             upgrades: all(self.upgrade, faults, |glob| Pattern::ignoring_case(glob.0)),
             clients: all(self.client, faults, |network| network),
         }

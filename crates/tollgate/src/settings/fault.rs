@@ -83,6 +83,8 @@ struct Raw {
 #[derive(Default)]
 pub(super) struct Collector {
     raw: Vec<Raw>,
+    /// Whether something of the file is not TOML.
+    torn: bool,
 }
 
 impl Collector {
@@ -93,12 +95,13 @@ impl Collector {
 
     /// What is at `span` is not TOML.
     pub(super) fn syntax(&mut self, span: Range<usize>, message: impl Into<String>) {
+        self.torn = true;
         self.raw.push(Raw { span, message: message.into(), syntax: true });
     }
 
     /// Something that should be near `span` is not there. After a line that is no TOML nobody knows whether it is.
     pub(super) fn missing(&mut self, span: &Range<usize>, message: impl Into<String>) {
-        if !self.raw.iter().any(|raw| raw.syntax) {
+        if !self.torn {
             self.fault(span, message);
         }
     }
@@ -111,15 +114,20 @@ impl Collector {
     /// The faults with their lines and columns.
     pub(super) fn place(mut self, file: &str, text: &str) -> Faults {
         let lines = Lines::of(text);
-        let mut broken: Vec<usize> = Vec::new();
         self.raw.sort_by_key(|raw| (!raw.syntax, raw.span.start));
+        // Lines of which nothing more is said, in order and apart: those that are no TOML, and what a torn header leaves homeless.
+        let mut spoilt: Vec<Range<usize>> = Vec::new();
         self.raw.retain(|raw| {
             let line = lines.line(raw.span.start);
-            let spoilt = broken.binary_search(&line).is_ok();
-            if raw.syntax && !spoilt {
-                broken.push(line);
+            let before = spoilt.partition_point(|range| range.start <= line);
+            let last = before.checked_sub(1).map(|index| &spoilt[index]);
+            if raw.syntax {
+                let first_of_line = last.is_none_or(|last| last.start != line);
+                spoilt.extend(first_of_line.then(|| lines.spoilt_by(line)));
+                first_of_line
+            } else {
+                last.is_none_or(|last| !last.contains(&line))
             }
-            !spoilt
         });
         self.raw.sort_by_key(|raw| raw.span.start);
         let more = self.raw.len().saturating_sub(SHOWN_MAX);
@@ -143,6 +151,16 @@ impl<'text> Lines<'text> {
     /// The line, from 0, that a byte is in.
     fn line(&self, at: usize) -> usize {
         self.starts.partition_point(|&start| start <= at).saturating_sub(1)
+    }
+
+    /// The lines about which nothing is known when `line` is no TOML: that line, and if it was to be a header all up to the next header.
+    fn spoilt_by(&self, line: usize) -> Range<usize> {
+        let is_header = |line: usize| self.text[self.starts[line]..].trim_start_matches([' ', '\t']).starts_with('[');
+        if !is_header(line) {
+            return line..line + 1;
+        }
+        let next = (line + 1..self.starts.len()).find(|&line| is_header(line));
+        line..next.unwrap_or(self.starts.len())
     }
 
     fn fault(&self, raw: Raw) -> Fault {

@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use tollgate_core::band::Edges;
-use tollgate_core::class::Class;
 use tollgate_core::network::Network;
 use tollgate_core::time::Span;
+use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -16,7 +16,7 @@ use super::fault::{Collector, shown};
 use super::shape::Shape;
 use super::table::{Entries, Placed, Value, table};
 use super::timeouts::{Timeouts, TimeoutsTable};
-use super::value::{Address, BackendUrl, HeaderName, Map, Millionths, OneOrMany, Size};
+use super::value::{Address, BackendUrl, Choice, HeaderName, Map, OneOrMany, Size, Thousandths};
 
 /// What a gate does, but for its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,14 +35,14 @@ pub(crate) struct Gate {
     pub(crate) h2c: bool,
     /// How many threads serve.
     pub(crate) workers: usize,
-    /// The backend's cores, in millionths.
-    pub(crate) cores_millionths: u32,
+    /// What the backend has.
+    pub(crate) cores: Cores,
     /// How many requests may be at the backend at once; none means that the gate finds out.
     pub(crate) in_flight: Option<u32>,
     /// What is held at the gate.
     pub(crate) hold: Hold,
-    /// The classes among which the backend is shared fairly, and their weights.
-    pub(crate) fairness: Vec<Weight>,
+    /// How the backend is shared while it is scarce.
+    pub(crate) fairness: Fairness,
     /// Bytes of memory for the state of all keys of all rules.
     pub(crate) memory_bytes: u64,
     /// How the price of a request is learned.
@@ -75,13 +75,15 @@ pub(crate) struct Hold {
     pub(crate) total: u32,
 }
 
-/// A class among which the backend is shared, and the weight of each of its keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Weight {
-    /// The class.
-    pub(crate) class: Class,
-    /// The weight of each of its keys.
-    pub(crate) millionths: u32,
+/// What part of the backend each of a request's keys is due, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fairness {
+    /// One address: `ip/32`.
+    pub(crate) address_milli: u32,
+    /// Its network: `ip/24`.
+    pub(crate) network_milli: u32,
+    /// Its block: `ip/16`.
+    pub(crate) block_milli: u32,
 }
 
 /// How the price of a request is learned.
@@ -93,6 +95,19 @@ pub(crate) struct TollSource {
     pub(crate) keep: bool,
     /// The control group of the backend.
     pub(crate) cgroup: Option<PathBuf>,
+}
+
+/// What fairness tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Address,
+    Network,
+    Block,
+}
+
+impl Choice for Level {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("ip/32", Self::Address), ("ip/24", Self::Network), ("ip/16", Self::Block)];
 }
 
 /// `"auto"`, or a number.
@@ -141,15 +156,16 @@ table! {
         /// How many threads serve, each with its own connections. Without it, as many as this machine has cores.
         workers: NonZeroU32,
         /// How many cores the backend has: what a second of its time is worth. Without it, as many as this machine has.
-        cores: Millionths,
+        cores: Thousandths,
         /// How many requests may be at the backend at once; the others wait at the gate, where the order can be chosen. `"auto"` finds the number.
         in_flight: Concurrency = "\"auto\"",
         /// What waits at the gate, and how long.
         hold: HoldTable = "{}",
-        /// The classes among whose keys the backend's time is shared while it is scarce, each with the weight of one key: the
-        /// part of the backend that it may count on.
-        fairness: Map<Class, Millionths> = "{ \"ip/32\" = 0.10, \"ip/24\" = 0.25, \"ip/16\" = 0.50 }",
-        /// Memory for the state of all keys of all rules. It is taken at the start and never grows.
+        /// How the backend's time is shared while it is scarce: the part of it that an address (`ip/32`), its network (`ip/24`) and its
+        /// block (`ip/16`) are due, each at most 1. What nobody else wants, anybody gets. One that is left out has its default.
+        fairness: Map<Level, Thousandths> = "{ \"ip/32\" = 0.10, \"ip/24\" = 0.25, \"ip/16\" = 0.50 }",
+        /// Memory for the state of all keys, split over the rules that do not have `memory` themselves. It is taken at the start and never
+        /// grows.
         memory: Size = "\"64MiB\"",
         /// How the price of a request is learned.
         toll: TollTable = "{}",
@@ -208,7 +224,10 @@ table! {
     }
 }
 
-const MILLION: u64 = 1_000_000;
+/// More threads than any machine has use for.
+const WORKERS_MAX: u32 = 1024;
+/// More addresses than a gate has use for.
+pub(super) const LISTEN_MAX: usize = 64;
 /// The least memory that is of use.
 const MEMORY_MIN: u64 = 64 << 10;
 
@@ -224,7 +243,6 @@ impl GateTable {
     pub(super) fn meaning(self, faults: &mut Collector) -> Gate {
         self.check(faults);
         let certificate = |tls: TlsTable| Some(CertificateFiles { chain: tls.cert?.value, key: tls.key?.value });
-        let weight = |(class, weight): (Placed<Class>, Millionths)| Weight { class: class.value, millionths: weight.0 };
         Gate {
             listen: self.listen.value.values().map(|address| address.0).collect(),
             backends: self.backend.into_iter().flat_map(|backend| backend.value.values()).collect(),
@@ -233,10 +251,10 @@ impl GateTable {
             tls: self.tls.into_iter().flat_map(|tls| tls.value.values()).filter_map(certificate).collect(),
             h2c: self.h2c.value,
             workers: self.workers.map_or_else(machine_cores, |workers| workers.value.get()) as usize,
-            cores_millionths: self.cores.map_or_else(machine_cores_millionths, |cores| cores.value.0),
+            cores: self.cores.map_or(Cores::whole(machine_cores()), |cores| Cores::from_milli(cores.value.0)),
             in_flight: self.in_flight.value.0.map(NonZeroU32::get),
             hold: self.hold.value.meaning(),
-            fairness: self.fairness.value.0.into_iter().map(weight).collect(),
+            fairness: fairness(&self.fairness.value, faults),
             memory_bytes: self.memory.value.0,
             toll: self.toll.value.meaning(),
             bands: self.bands.value.meaning(faults),
@@ -253,12 +271,15 @@ impl GateTable {
         if self.listen.value.is_empty() {
             faults.fault(&self.listen.span, "a gate that listens nowhere serves nobody: write an address and port");
         }
+        if self.listen.value.0.len() > LISTEN_MAX {
+            faults.fault(&self.listen.span, format!("too many addresses: write at most {LISTEN_MAX}"));
+        }
         if self.memory.value.0 < MEMORY_MIN {
             faults.fault(&self.memory.span, "too little to keep state in: write at least \"64KiB\"");
         }
-        if self.fairness.value.0.is_empty() {
-            let message = "without a class nobody is told apart: write `\"ip/32\" = 0.10`, or leave the key out";
-            faults.fault(&self.fairness.span, message);
+        if let Some(workers) = self.workers.as_ref().filter(|workers| workers.value.get() > WORKERS_MAX) {
+            let message = format!("more threads than cores only get in each other's way: write at most {WORKERS_MAX}");
+            faults.fault(&workers.span, message);
         }
     }
 }
@@ -268,8 +289,19 @@ fn machine_cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
-fn machine_cores_millionths() -> u32 {
-    u32::try_from(u64::from(machine_cores()) * MILLION).unwrap_or(u32::MAX)
+fn fairness(shares: &Map<Level, Thousandths>, faults: &mut Collector) -> Fairness {
+    let mut fairness = Fairness { address_milli: 100, network_milli: 250, block_milli: 500 };
+    for (level, share) in &shares.0 {
+        if share.value.0 > 1000 {
+            faults.fault(&share.span, "a share is a part of the whole, at most 1: write a number such as 0.1");
+        }
+        *match level {
+            Level::Address => &mut fairness.address_milli,
+            Level::Network => &mut fairness.network_milli,
+            Level::Block => &mut fairness.block_milli,
+        } = share.value.0;
+    }
+    fairness
 }
 
 impl BandsTable {

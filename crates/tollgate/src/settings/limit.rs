@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use tollgate_core::limit::{Bucket, Budget, InFlight, Legacy, Limit, Misfit, Rate, Window};
 use tollgate_core::time::Span;
+use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -101,8 +102,8 @@ const BURST_MIN: Span = Span::from_millis(1);
 const MILLION: u64 = 1_000_000;
 
 impl Placed<BudgetTable> {
-    /// The budget of a backend with this many millionths of a core.
-    pub(super) fn limit(&self, cores_millionths: u32, faults: &mut Collector) -> Option<Limit> {
+    /// The budget of a backend with these cores.
+    pub(super) fn limit(&self, cores: Cores, faults: &mut Collector) -> Option<Limit> {
         let table = &self.value;
         let millionths = match (&table.share, &table.cores) {
             (Some(share), Some(_)) => {
@@ -125,7 +126,7 @@ impl Placed<BudgetTable> {
                 return None;
             }
             (Some(share), None) => {
-                let millionths = (u64::from(share.value.0) * u64::from(cores_millionths)).div_ceil(MILLION);
+                let millionths = (u64::from(share.value.0) * u64::from(cores.as_milli())).div_ceil(1000);
                 u32::try_from(millionths).unwrap_or(u32::MAX)
             }
             (None, Some(cores)) => cores.value.0,

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::FileTable;
 use super::fault::Collector;
+use super::gate::LISTEN_MAX;
 use super::roles::DoorsTable;
 use super::value::Address;
 
@@ -35,7 +36,7 @@ fn listeners(file: &FileTable) -> Vec<Listener<'_>> {
     let mut add = |key, address: &Address, span| listeners.push(Listener { key, address: address.0, span });
     if let Some(gate) = &file.gate {
         let listen = &gate.value.listen;
-        for address in &listen.value.0 {
+        for address in listen.value.0.iter().take(LISTEN_MAX) {
             // A default is nowhere in the file: its place is that of the table.
             let span = if gate.value.written.has("listen") { &address.span } else { &listen.span };
             add("gate.listen", &address.value, span);

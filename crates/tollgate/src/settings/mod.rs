@@ -2,7 +2,7 @@
 //!
 //! A file is parsed with the place of every key and value kept. Tables ([`table`]) are read into the structs that declare them, then
 //! each struct becomes what it means, in the core's own types. Faults are collected on the way and never stop it. The declarations are also the
-//! manual.
+//! manual: [`schema`] and [`reference`] are made from them.
 
 mod bounds;
 mod condition;
@@ -11,14 +11,18 @@ mod fault;
 mod gate;
 mod limit;
 mod listeners;
+mod reference;
 mod roles;
 mod rule;
+mod schema;
 mod shape;
 mod suggestion;
+mod syntax;
 mod table;
 mod timeouts;
 mod value;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -27,9 +31,11 @@ use toml::de::DeTable;
 
 pub(crate) use bounds::Bounds;
 pub(crate) use fault::{Fault, Faults};
-pub(crate) use gate::{CertificateFiles, Gate, Hold, TollSource, Weight};
+pub(crate) use gate::{CertificateFiles, Fairness, Gate, Hold, TollSource};
+pub(crate) use reference::reference;
 pub(crate) use roles::{Admin, Doors, Master, Redis, Watch};
 pub(crate) use rule::{RuleSettings, State};
+pub(crate) use schema::schema;
 pub(crate) use timeouts::Timeouts;
 pub(crate) use value::{BackendUrl, Protocol};
 
@@ -106,6 +112,9 @@ table! {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 impl Settings {
     /// Reads a file.
     pub(crate) fn load(path: &Path) -> Result<Self, Faults> {
@@ -127,13 +136,7 @@ impl Settings {
         let mut faults = Collector::default();
         let (document, errors) = DeTable::parse_recoverable(text);
         for error in errors {
-            let span = error.span().unwrap_or(0..0);
-            match error.message() {
-                "duplicate key" => {
-                    faults.fault(&span, "duplicate key: it has a value already, leave one of the two out")
-                }
-                message => faults.syntax(span, message),
-            }
+            syntax::report(&error, text, &mut faults);
         }
         let entries = Entries::new(document.get_ref(), document.span(), &mut faults);
         let settings = FileTable::read_entries(entries).meaning(&mut faults);
@@ -172,23 +175,32 @@ impl FileTable {
     fn meaning(self, faults: &mut Collector) -> Settings {
         listeners::refuse_clashes(&self, faults);
         let gate = self.gate.map(|gate| gate.value.meaning(faults));
-        let around = {
+        let domain_tables = self.domain.map(|domain| domain.value).unwrap_or_default();
+        let rule_tables = domain_tables.iter().map(|domain| &domain.value.rule).chain([&self.rule]);
+        let rules = rule_tables.flatten().map(|rules| rules.value.len()).sum::<usize>();
+        let (cores, hold_max, memory_bytes) = {
             let gate = gate.clone().unwrap_or_default();
-            Surroundings {
-                cores_millionths: gate.cores_millionths,
-                hold_max: gate.hold.max,
-                redis: self.written.has("redis"),
-            }
+            (gate.cores, gate.hold.max, gate.memory_bytes)
+        };
+        let around = Surroundings {
+            cores,
+            hold_max,
+            // A power of two, so that one more rule seldom gives all others tables of another size, which would have to begin empty.
+            memory_bytes: memory_bytes / rules.next_power_of_two() as u64,
+            redis: self.written.has("redis"),
         };
         let mut domains = vec![Domain::new(DEFAULT_DOMAIN, self.rule, &around, faults)];
-        for domain in self.domain.map(|domain| domain.value).unwrap_or_default() {
-            let Some(name) = domain.value.name else { continue };
-            if name.value.0 == DEFAULT_DOMAIN {
-                faults.fault(&name.span, "the domain `default` is there already: write its rules as `[[rule]]`");
-            } else if domains.iter().any(|known| known.name == name.value.0) {
-                faults.fault(&name.span, "another domain has this name: write another, or join the two");
-            }
-            domains.push(Domain::new(&name.value.0, domain.value.rule, &around, faults));
+        let mut names = HashSet::new();
+        for domain in domain_tables {
+            let name = domain.value.name.map_or_else(String::new, |name| {
+                if name.value.0 == DEFAULT_DOMAIN {
+                    faults.fault(&name.span, "the domain `default` is there already: write its rules as `[[rule]]`");
+                } else if !names.insert(name.value.0.clone()) {
+                    faults.fault(&name.span, "another domain has this name: write another, or join the two");
+                }
+                name.value.0
+            });
+            domains.push(Domain::new(&name, domain.value.rule, &around, faults));
         }
         Settings {
             gate,
@@ -209,7 +221,7 @@ impl Domain {
         around: &Surroundings,
         faults: &mut Collector,
     ) -> Self {
-        let mut names = std::collections::HashSet::new();
+        let mut names = HashSet::new();
         let rules = rules.map(|rules| rules.value).unwrap_or_default();
         for name in rules.iter().filter_map(|rule| rule.value.name.as_ref()) {
             if !names.insert(name.value.0.clone()) {

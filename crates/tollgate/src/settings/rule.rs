@@ -4,13 +4,14 @@ use tollgate_core::class::Class;
 use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
+use tollgate_core::virtual_clock::Cores;
 
 use super::condition::ConditionTable;
 use super::escalation::EscalationTable;
 use super::fault::Collector;
 use super::limit::{BucketTable, BudgetTable, InFlightMax, LegacyTable, RateTable, WindowTable, fit, nonzero};
 use super::table::{Placed, table};
-use super::value::{Choice, Millionths, Name, StatusCode, Thousandths};
+use super::value::{Choice, Millionths, Name, Size, StatusCode, Thousandths};
 
 /// A rule, and what the core need not know about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(crate) struct RuleSettings {
     pub(crate) headers: bool,
     /// How much of the limit a gate takes from Redis ahead of need, in millionths.
     pub(crate) lease_millionths: Option<u32>,
+    /// Bytes of memory for the state of its keys.
+    pub(crate) memory_bytes: u64,
 }
 
 /// Where the state of a rule's keys lives.
@@ -95,15 +98,20 @@ table! {
         /// With `state = "redis"`, the part of the limit that a gate takes ahead of need, at most 1, to decide from memory. Without it every
         /// request asks Redis.
         lease: Millionths,
+        /// Memory for the state of this rule's keys: 16 bytes a key for most limits, more with `window` and `escalation`. Without it, an
+        /// equal part of `gate.memory`.
+        memory: Size,
     }
 }
 
 /// What a rule must agree with elsewhere in the file.
 pub(super) struct Surroundings {
-    /// The backend's cores, in millionths.
-    pub(super) cores_millionths: u32,
+    /// What the backend has.
+    pub(super) cores: Cores,
     /// The longest hold of any request at the gate.
     pub(super) hold_max: Span,
+    /// The memory of a rule that does not say how much it takes.
+    pub(super) memory_bytes: u64,
     /// Whether the file says where Redis is.
     pub(super) redis: bool,
 }
@@ -144,6 +152,7 @@ impl Placed<RuleTable> {
             status: table.status.as_ref().map(|status| status.value.0),
             headers: table.headers.value,
             lease_millionths: table.lease.as_ref().map(|lease| lease.value.0),
+            memory_bytes: table.memory.as_ref().map_or(around.memory_bytes, |memory| memory.value.0),
         };
         limits.into_iter().map(settings).collect()
     }
@@ -155,7 +164,7 @@ impl Placed<RuleTable> {
         let mut limits: Vec<Limit> = Vec::new();
         if let Some(budget) = &table.budget {
             found.push(("budget", &budget.span));
-            limits.extend(budget.limit(around.cores_millionths, faults));
+            limits.extend(budget.limit(around.cores, faults));
         }
         if let Some(rate) = &table.rate {
             found.push(("rate", &rate.span));

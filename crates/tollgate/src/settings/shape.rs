@@ -5,6 +5,8 @@
 
 /// A table: what it is for, and its keys.
 pub(super) struct TableShape {
+    /// What the table is called: the declaration's name.
+    pub(super) name: &'static str,
     /// The doc comment, line by line.
     pub(super) doc: &'static [&'static str],
     /// The keys, in the order of the reference page.
@@ -62,10 +64,8 @@ pub(super) enum Shape {
     List(Box<Shape>),
     /// A table whose keys are free.
     Map {
-        /// What the keys are, with their article.
-        keys: &'static str,
-        /// One such key.
-        example: &'static str,
+        /// What the keys look like.
+        keys: Box<Shape>,
         /// What the values look like.
         values: Box<Shape>,
     },
@@ -88,8 +88,39 @@ impl Shape {
             }
             Self::Table(_) => format!("a table such as `{}`", self.example()),
             Self::List(each) => format!("a list such as `[{}]`", each.example()),
-            Self::Map { keys, values, .. } => format!("a table from {keys} to {}", values.words()),
+            Self::Map { .. } => format!("a table such as `{}`", self.example()),
             Self::Either(shapes) => shapes.iter().map(Self::words).collect::<Vec<_>>().join(", or "),
+        }
+    }
+
+    /// What it is, in words, without an example.
+    pub(super) fn kind(&self) -> String {
+        match self {
+            Self::Text { what, .. } => (*what).to_string(),
+            Self::Integer { min: 1, max } if *max >= u64::from(u32::MAX) => "a whole number".to_string(),
+            Self::List(each) => format!("a list, each {}", each.kind()),
+            Self::Map { keys, values } => format!("a table from {} to {}", keys.kind(), values.kind()),
+            Self::Either(shapes) => match shapes.as_slice() {
+                [one, Self::List(_)] => format!("{}, or a list of such", one.kind()),
+                shapes => shapes.iter().map(Self::kind).collect::<Vec<_>>().join(", or "),
+            },
+            Self::Table(_) => "a table".to_string(),
+            Self::Integer { .. } | Self::Number | Self::Flag | Self::Choice(_) => self.words(),
+        }
+    }
+
+    /// The table that such a value is, or is a list of, or can be.
+    pub(super) fn table(&self) -> Option<&'static TableShape> {
+        match self {
+            Self::Table(table) => Some(table),
+            Self::List(each) => each.table(),
+            Self::Either(shapes) => shapes.iter().find_map(Self::table),
+            Self::Text { .. }
+            | Self::Integer { .. }
+            | Self::Number
+            | Self::Flag
+            | Self::Choice(_)
+            | Self::Map { .. } => None,
         }
     }
 
@@ -103,7 +134,7 @@ impl Shape {
             Self::Choice(words) => format!("\"{}\"", words.first().unwrap_or(&"")),
             Self::Table(table) => table.example(),
             Self::List(each) => format!("[{}]", each.example()),
-            Self::Map { example, values, .. } => format!("{{ \"{example}\" = {} }}", values.example()),
+            Self::Map { keys, values } => format!("{{ {} = {} }}", keys.example(), values.example()),
             Self::Either(shapes) => shapes.first().map(Self::example).unwrap_or_default(),
         }
     }
@@ -128,10 +159,17 @@ impl TableShape {
 
     /// The keys of tables directly inside this one that have the key `key`.
     pub(super) fn homes_of(&self, key: &str) -> Vec<&'static str> {
-        let has = |field: &&FieldShape| match (field.shape)() {
-            Shape::Table(table) => table.fields.iter().any(|inner| inner.key == key),
-            _ => false,
+        let has = |field: &&FieldShape| {
+            (field.shape)().table().is_some_and(|table| table.fields.iter().any(|inner| inner.key == key))
         };
         self.fields.iter().filter(has).map(|field| field.key).collect()
+    }
+
+    /// What the table is called where people read it: `hold` for `HoldTable`.
+    pub(super) fn word(&self) -> String {
+        let name = self.name.strip_suffix("Table").unwrap_or(self.name);
+        let parts =
+            name.chars().map(|c| if c.is_uppercase() { format!("-{}", c.to_lowercase()) } else { c.to_string() });
+        parts.collect::<String>().trim_start_matches('-').to_string()
     }
 }

@@ -53,6 +53,7 @@ macro_rules! table {
 
         impl $name {
             pub(in crate::settings) const SHAPE: $crate::settings::shape::TableShape = $crate::settings::shape::TableShape {
+                name: stringify!($name),
                 doc: &[$($doc),*],
                 fields: &[$( $crate::settings::shape::FieldShape {
                     key: stringify!($field),

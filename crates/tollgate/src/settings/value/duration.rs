@@ -25,6 +25,11 @@ const UNITS: [Unit; 8] = [
     (&["w", "week", "weeks"], 604_800_000_000_000),
 ];
 
+/// The names of all units, each unit's first name first.
+pub(in super::super) fn unit_names() -> impl Iterator<Item = &'static [&'static str]> {
+    UNITS.iter().map(|(names, _)| *names)
+}
+
 /// The unit of this name in nanoseconds, or the message for a person.
 pub(super) fn parse_unit(text: &str) -> Result<u64, String> {
     let unit = UNITS.iter().find(|(names, _)| names.contains(&text));

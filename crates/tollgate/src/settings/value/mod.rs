@@ -5,10 +5,10 @@
 mod address;
 mod backend;
 mod decimal;
-mod duration;
+pub(super) mod duration;
 mod number;
 mod rate;
-mod size;
+pub(super) mod size;
 mod word;
 
 pub(super) use address::Address;

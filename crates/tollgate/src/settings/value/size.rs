@@ -26,6 +26,11 @@ const UNITS: [(&str, u64); 8] = [
     ("TiB", 1 << 40),
 ];
 
+/// The names of all units.
+pub(in super::super) fn unit_names() -> impl Iterator<Item = &'static str> {
+    UNITS.iter().map(|(name, _)| *name)
+}
+
 /// Reads a size. The error is the message for a person.
 pub(in super::super) fn parse_size(text: &str) -> Result<Size, String> {
     let (number, unit) = split_number(text);

@@ -63,7 +63,7 @@ impl Value for Name {
 
 impl Value for PathBuf {
     fn shape() -> Shape {
-        Shape::Text { what: "a path", example: "/etc/tollgate/token" }
+        Shape::Text { what: "a path", example: "/path/to/file" }
     }
 
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
@@ -125,7 +125,7 @@ pub(in super::super) struct Glob(pub(in super::super) String);
 
 impl Value for Glob {
     fn shape() -> Shape {
-        Shape::Text { what: "a text in which `*` stands for anything,", example: "/api/*" }
+        Shape::Text { what: "a pattern", example: "/api/*" }
     }
 
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
@@ -237,15 +237,11 @@ impl<T> OneOrMany<T> {
 
 /// A table whose keys are free.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Map<K, V>(pub(in super::super) Vec<(Placed<K>, V)>);
+pub(in super::super) struct Map<K, V>(pub(in super::super) Vec<(K, Placed<V>)>);
 
 impl<K: Value, V: Value> Value for Map<K, V> {
     fn shape() -> Shape {
-        let (keys, example) = match K::shape() {
-            Shape::Text { what, example } => (what, example),
-            _ => ("a text", "name"),
-        };
-        Shape::Map { keys, example, values: Box::new(V::shape()) }
+        Shape::Map { keys: Box::new(K::shape()), values: Box::new(V::shape()) }
     }
 
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
@@ -257,7 +253,7 @@ impl<K: Value, V: Value> Value for Map<K, V> {
             let name = Spanned::new(key.span(), DeValue::String(key.get_ref().clone()));
             let name_read = K::read(&name, faults);
             let value_read = V::read(value, faults);
-            Some((Placed { value: name_read?, span: key.span() }, value_read?))
+            Some((name_read?, Placed { value: value_read?, span: value.span() }))
         });
         Some(Self(read.collect()))
     }

@@ -1,0 +1,112 @@
+//! The reference page of the settings file: made from the declarations of the tables, in Markdown.
+
+use super::FileTable;
+use super::schema::prose;
+use super::shape::{FieldShape, Presence, Shape, TableShape};
+use super::value::{duration, size};
+
+/// A table of the page, and everywhere that it occurs in a file.
+struct Section {
+    table: &'static TableShape,
+    places: Vec<String>,
+    nested: bool,
+}
+
+/// The reference page of the settings file.
+pub(crate) fn reference() -> String {
+    let mut page = introduction();
+    for section in sections() {
+        page.push_str(&section.page());
+    }
+    page
+}
+
+fn introduction() -> String {
+    let code = |name: &str| format!("`{name}`");
+    let times: Vec<_> = duration::unit_names().filter_map(|names| names.first()).map(|name| code(name)).collect();
+    let sizes: Vec<_> = size::unit_names().map(code).collect();
+    let (times, sizes) = (times.join(", "), sizes.join(", "));
+    format!(
+        "# Settings
+
+<!-- Made by `cargo run -- reference > docs/reference.md`. Change the doc comments in crates/tollgate/src/settings instead. -->
+
+A settings file is TOML, at most 1 MiB of UTF-8. `tollgate check FILE` says everything that is wrong with one, with line and column,
+and exits 2. An empty file is right and means the defaults. For completion and captions in an editor, begin the file with
+`#:schema` and the path of [tollgate.schema.json](tollgate.schema.json), which `tollgate schema` prints.
+
+Every part once, with comments: [everything.toml](../examples/everything.toml).
+
+How values are written:
+
+- a duration is a number and a unit: `\"250ms\"`, `\"1.5s\"`, `\"2 days\"`. Units are {times}, and their longer names.
+- a rate is a count and a time: `\"5/min\"`, `\"2000/s\"`, `\"1 per 10s\"`, `\"0.5/s\"`.
+- a size is a number and a unit: `\"64MiB\"`. Units are {sizes}.
+- a pattern is a text in which `*` stands for anything: `\"/api/*\"`.
+- numbers are kept exactly as they are written. What cannot be kept is refused, never rounded.
+
+Tables, in the order of a file:
+
+{}",
+        FileTable::SHAPE.rows()
+    )
+}
+
+/// Every table once, in the order in which the page is read.
+fn sections() -> Vec<Section> {
+    let mut sections: Vec<Section> = Vec::new();
+    collect(&FileTable::SHAPE, "", &mut sections);
+    sections
+}
+
+fn collect(table: &'static TableShape, path: &str, sections: &mut Vec<Section>) {
+    for field in table.fields {
+        let shape = (field.shape)();
+        let Some(inner) = shape.table() else { continue };
+        let dotted = if path.is_empty() { field.key.to_string() } else { format!("{path}.{}", field.key) };
+        let place = match shape {
+            Shape::List(_) => format!("`[[{dotted}]]`"),
+            _ if path.is_empty() => format!("`[{dotted}]`"),
+            _ => format!("`{dotted}`"),
+        };
+        match sections.iter_mut().find(|section| section.table.name == inner.name) {
+            Some(known) => known.places.push(place),
+            None => {
+                sections.push(Section { table: inner, places: vec![place], nested: !path.is_empty() });
+                collect(inner, &dotted, sections);
+            }
+        }
+    }
+}
+
+impl Section {
+    fn page(&self) -> String {
+        let hashes = if self.nested { "###" } else { "##" };
+        let (word, doc) = (self.table.word(), prose(self.table.doc));
+        format!("\n<a id=\"{word}\"></a>\n\n{hashes} {}\n\n{doc}\n\n{}", self.places.join(", "), self.table.rows())
+    }
+}
+
+impl TableShape {
+    fn rows(&self) -> String {
+        let rows: String = self.fields.iter().map(FieldShape::row).collect();
+        format!("| key | value | if left out | meaning |\n|---|---|---|---|\n{rows}")
+    }
+}
+
+impl FieldShape {
+    fn row(&self) -> String {
+        let shape = (self.shape)();
+        let value = match shape.table() {
+            Some(table) => format!("[{}](#{})", shape.kind(), table.word()),
+            None => shape.kind(),
+        };
+        let absent = match self.presence {
+            Presence::Required => "*required*".to_string(),
+            Presence::Optional | Presence::Default("{}") => String::new(),
+            Presence::Default(text) => format!("`{text}`"),
+        };
+        let cell = |text: String| text.replace('|', "\\|");
+        format!("| `{}` | {} | {} | {} |\n", self.key, cell(value), cell(absent), cell(prose(self.doc)))
+    }
+}

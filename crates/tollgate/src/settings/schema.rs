@@ -1,0 +1,103 @@
+//! The JSON schema of a settings file, for editors: made from the declarations of the tables.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::FileTable;
+use super::shape::{FieldShape, Presence, Shape, TableShape};
+
+/// The JSON schema of a settings file.
+pub(crate) fn schema() -> String {
+    let mut definitions = BTreeMap::new();
+    let mut schema = table_schema(&FileTable::SHAPE, &mut definitions);
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!("Tollgate settings");
+    schema["$defs"] = json!(definitions);
+    // The same whether or not another crate of the build asks for maps in the order of insertion.
+    schema.sort_all_objects();
+    format!("{schema:#}\n")
+}
+
+type Definitions = BTreeMap<String, Value>;
+
+fn table_schema(table: &TableShape, definitions: &mut Definitions) -> Value {
+    let required = table.fields.iter().filter(|field| field.presence == Presence::Required);
+    let required: Vec<_> = required.map(|field| field.key).collect();
+    let properties: Map<_, _> =
+        table.fields.iter().map(|field| (field.key.to_string(), field_schema(field, definitions))).collect();
+    let mut schema = json!({
+        "type": "object",
+        "description": prose(table.doc),
+        "properties": properties,
+        "additionalProperties": false,
+    });
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    schema
+}
+
+fn field_schema(field: &FieldShape, definitions: &mut Definitions) -> Value {
+    let mut schema = shape_schema(&(field.shape)(), definitions);
+    schema["description"] = json!(prose(field.doc));
+    if let Presence::Default(text) = field.presence {
+        let default = DeValue::parse(text).expect("the defaults of all tables are read by a test");
+        schema["default"] = to_json(&default);
+    }
+    schema
+}
+
+fn shape_schema(shape: &Shape, definitions: &mut Definitions) -> Value {
+    match shape {
+        Shape::Text { example, .. } => json!({ "type": "string", "examples": [example] }),
+        Shape::Integer { min, max } => {
+            let mut schema = json!({ "type": "integer", "minimum": min });
+            // TOML has no larger integers.
+            if i64::try_from(*max).is_ok() {
+                schema["maximum"] = json!(max);
+            }
+            schema
+        }
+        Shape::Number => json!({ "type": "number", "exclusiveMinimum": 0 }),
+        Shape::Flag => json!({ "type": "boolean" }),
+        Shape::Choice(words) => json!({ "enum": words }),
+        Shape::Table(table) => {
+            let word = table.word();
+            if !definitions.contains_key(&word) {
+                let definition = table_schema(table, definitions);
+                definitions.insert(word.clone(), definition);
+            }
+            json!({ "$ref": format!("#/$defs/{word}") })
+        }
+        Shape::List(each) => json!({ "type": "array", "items": shape_schema(each, definitions) }),
+        Shape::Map { keys, values } => json!({
+            "type": "object",
+            "propertyNames": shape_schema(keys, definitions),
+            "additionalProperties": shape_schema(values, definitions),
+        }),
+        Shape::Either(shapes) => {
+            let shapes: Vec<_> = shapes.iter().map(|shape| shape_schema(shape, definitions)).collect();
+            json!({ "anyOf": shapes })
+        }
+    }
+}
+
+/// A doc comment as one paragraph.
+pub(super) fn prose(doc: &[&str]) -> String {
+    doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
+}
+
+fn to_json(value: &Spanned<DeValue<'_>>) -> Value {
+    match value.get_ref() {
+        DeValue::String(text) => json!(text),
+        DeValue::Integer(number) => json!(number.as_str().parse::<i64>().ok()),
+        DeValue::Float(number) => json!(number.as_str().parse::<f64>().ok()),
+        DeValue::Boolean(flag) => json!(flag),
+        DeValue::Datetime(date) => json!(date.to_string()),
+        DeValue::Array(array) => array.iter().map(to_json).collect(),
+        DeValue::Table(table) => table.iter().map(|(key, value)| (key.get_ref().to_string(), to_json(value))).collect(),
+    }
+}

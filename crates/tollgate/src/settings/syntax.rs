@@ -1,0 +1,23 @@
+//! What is no TOML, in words that say what to write instead. The parser says what it expected, which is not always that.
+
+use toml::de::Error;
+
+use super::fault::{Collector, shown};
+
+/// Reports what the parser found.
+pub(super) fn report(error: &Error, text: &str, faults: &mut Collector) {
+    // Only what is nested too deeply has no place of its own.
+    let span = error.span().unwrap_or(0..0);
+    match error.message() {
+        // The line is TOML all the same: what else it says can be looked at.
+        "duplicate key" => faults.fault(&span, "duplicate key: it is in this table already, leave one of the two out"),
+        message if message.starts_with("string values must be quoted") => match text.get(span.clone()) {
+            None | Some("") => faults.syntax(span, "a value is missing: write one after the `=`"),
+            Some(word) => faults.syntax(span, format!("{} needs quotes: write \"{word}\"", shown(word))),
+        },
+        message if message.contains("recurs") => {
+            faults.syntax(span, "tables or lists are nested too deeply: no settings are")
+        }
+        message => faults.syntax(span, message),
+    }
+}

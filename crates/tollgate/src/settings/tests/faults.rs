@@ -1,0 +1,235 @@
+//! What is wrong is said where it is, once, with what to write instead.
+
+use super::*;
+
+/// The text has exactly these faults: each begins with its place and contains these words.
+fn check(text: &str, expected: &[(&str, &str)]) {
+    let found = faults(text);
+    let fits = |(found, (place, words)): (&String, &(&str, &str))| {
+        found.starts_with(&format!("{place}: ")) && found.contains(words)
+    };
+    let right = found.len() == expected.len() && found.iter().zip(expected).all(fits);
+    assert!(right, "{text}\nexpected {expected:#?}\nfound {found:#?}");
+}
+
+/// A rule with this line has one fault, in that line, with these words.
+fn check_rule(line: &str, column: usize, words: &str) {
+    check(&format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n{line}\n"), &[(&format!("4:{column}"), words)]);
+}
+
+#[test]
+fn figures_that_make_no_limit() {
+    for (rate, words) in [
+        ("\"0/s\"", "above 0"),
+        ("\"-1/s\"", "negative"),
+        ("\"nan/s\"", "finite"),
+        ("\"inf/s\"", "finite"),
+        ("\"1e308/s\"", "more than can be counted"),
+        ("\"1e-300/s\"", "finer than can be counted"),
+        ("\"5/0s\"", "a period of 0"),
+        ("\"5/mn\"", "did you mean"),
+        ("0", "say per what time"),
+        ("-1", "negative"),
+        ("nan", "finite"),
+        ("inf", "finite"),
+        ("1e308", "say per what time"),
+        ("5", "\"5/s\""),
+        ("true", "a rate such as `\"5/min\"`"),
+    ] {
+        check_rule(&format!("rate = {{ rate = {rate}, burst = 1 }}"), 17, words);
+    }
+    check_rule("rate = { rate = \"1/s\", burst = 0 }", 32, "must not be 0");
+    check_rule("rate = { rate = \"1/s\", burst = -1 }", 32, "negative");
+    check_rule("rate = { rate = \"1/s\", burst = 0.5 }", 32, "a whole number, at least 1");
+    check_rule("rate = { rate = \"1/s\", burst = 9223372036854775808000 }", 32, "too large");
+    check_rule("rate = { rate = \"1/week\", burst = 9223372036854775807 }", 8, "584 years");
+    check_rule("rate = { rate = \"9223372036854775809/s\", burst = 1 }", 8, "more per nanosecond");
+    check_rule("bucket = { size = 0 }", 19, "must not be 0");
+    check_rule("bucket = { size = 10, every = \"0s\" }", 31, "must not be 0");
+    check_rule("bucket = { size = 10, drip = 0 }", 30, "must not be 0");
+    check_rule("bucket = { size = 4294967296 }", 19, "the most is 4294967295");
+    check_rule("bucket = { size = 4294967295, every = \"9999 weeks\" }", 10, "584 years");
+    check_rule("window = { max = 5, per = \"10s\", ceiling = 2 }", 44, "below max");
+    check_rule("window = { max = 70000, per = \"10s\" }", 10, "65535");
+    check_rule("window = { max = 5, per = 10 }", 27, "write \"10s\"");
+    check_rule("in_flight = 0", 13, "must not be 0");
+    check_rule("in_flight = \"many\"", 13, "a whole number");
+    check_rule("budget = { share = 0.1, burst = \"0s\" }", 33, "less than one request's toll");
+    check_rule("budget = { share = 0.1, burst = \"999us\" }", 33, "less than one request's toll");
+    check_rule("budget = { share = 0, burst = \"1s\" }", 20, "above 0");
+    check_rule("budget = { share = 1.01, burst = \"1s\" }", 20, "at most 1");
+    check_rule("budget = { share = nan, burst = \"1s\" }", 20, "finite");
+    check_rule("budget = { share = -inf, burst = \"1s\" }", 20, "finite");
+    check_rule("budget = { share = 1e-300, burst = \"1s\" }", 20, "more than 6 decimals");
+    check_rule("budget = { cores = 1e308, burst = \"1s\" }", 20, "too large");
+    check_rule("budget = { share = 0.1, cores = 1, burst = \"1s\" }", 20, "not both");
+    check_rule("budget = { burst = \"1s\" }", 10, "`share` or `cores`");
+    check_rule("legacy = {}", 10, "`max` and `duration`");
+    check_rule("legacy = { max = 1 }", 18, "needs `duration`");
+    check_rule("legacy = { duration = \"1s\" }", 23, "needs `max`");
+    check_rule("legacy = { max = 1, duration = \"0s\" }", 32, "must not be 0");
+    check_rule("legacy = { min_interval = \"0s\" }", 27, "must not be 0");
+}
+
+/// A rule with a limit and this line has one fault, in that line, with these words.
+fn check_beside(line: &str, column: usize, words: &str) {
+    let text = format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\nrate = {{ rate = \"1/s\", burst = 1 }}\n{line}\n");
+    check(&text, &[(&format!("5:{column}"), words)]);
+}
+
+#[test]
+fn what_a_rule_has_beside_its_limit() {
+    check_beside("bucket = { size = 1 }", 10, "has `rate` already");
+    check_beside("factor = 0", 10, "above 0");
+    check_beside("factor = -1", 10, "negative");
+    check_beside("factor = 0.0001", 10, "more than 3 decimals");
+    check_beside("hold = \"11s\"", 8, "`gate.hold.max`");
+    check_beside("warmup = \"0s\"", 10, "must not be 0");
+    check_beside("mode = \"obsrve\"", 8, "did you mean `observe`?");
+    check_beside("mode = \"off\"", 8, "expected `\"enforce\"` or `\"observe\"`");
+    check_beside("state = \"reddis\"", 9, "did you mean `redis`?");
+    check_beside("state = \"redis\"", 9, "needs a `[redis]` table");
+    check_beside("lease = 0.1", 9, "needs `state = \"redis\"`");
+    check_beside("status = 200", 10, "from 400 to 599");
+    check_beside("headers = \"yes\"", 11, "`true` or `false`");
+    check_beside("elevated = 2", 1, "belongs inside `escalation`");
+    check_beside("size = 2", 1, "belongs inside `bucket`");
+    check_beside("when = { path = [] }", 17, "an empty list");
+    check_beside("when = { path = \"\" }", 17, "matches nothing");
+    check_beside("when = { method = \"PO ST\" }", 19, "no method");
+    check_beside("when = { client = \"10.0.0.0/33\" }", 19, "no address or network");
+    check_beside("when = { header = { \"x y\" = \"1\" } }", 21, "no name of a header");
+    check_beside("when = \"POST\"", 8, "expected a table");
+    check_beside("escalation = { critical = 1.5 }", 27, "below `elevated`");
+    check_beside("escalation = { elevated = 0.5 }", 27, "at least 1");
+    check_beside("escalation = { backoff = \"5min\" }", 14, "shorter than `backoff`");
+    check_beside("escalation = { backoff = \"5s\", backoff_max = \"1s\" }", 46, "shorter than `backoff`");
+    check_beside("escalation = { backoff = \"0s\" }", 26, "must not be 0");
+    check_beside("escalation = { release = \"0s\" }", 26, "must not be 0");
+    check_beside("escalation = { levels = 0 }", 25, "must not be 0");
+    check_beside("escalation = { levels = 256 }", 25, "the most is 255");
+}
+
+#[test]
+fn what_names_a_rule_and_its_class() {
+    let rule = |head: &str| format!("[[rule]]\n{head}\nin_flight = 1\n");
+    check(&rule("class = \"ip/32\""), &[("1:1", "missing key `name`")]);
+    check(&rule("name = \"r\""), &[("1:1", "missing key `class`: write `class = \"ip/32\"`")]);
+    check(&rule("name = \"\"\nclass = \"path\""), &[("2:8", "must not be empty")]);
+    check(&rule("name = \"a\\u001b\"\nclass = \"path\""), &[("2:8", "control characters")]);
+    check(&rule("name = 5\nclass = \"path\""), &[("2:8", "a name such as")]);
+    let class =
+        |class: &str, words: &str| check(&rule(&format!("name = \"r\"\nclass = \"{class}\"")), &[("3:9", words)]);
+    class("user_agent", "did you mean `user-agent`?");
+    class("ip/33", "`ip/20,52`");
+    class("headr:x-api-key", "did you mean `header:NAME`?");
+    class("header:", "needs a name");
+    class("colour", "classes are ip/32");
+    let twice = "[[rule]]\nname = \"a\"\nclass = \"path\"\nin_flight = 1\n";
+    check(&twice.repeat(2), &[("6:8", "another rule of this domain has this name")]);
+    check("[[rule]]\nname = \"a\"\nclass = \"path\"\n", &[("1:1", "a rule needs a limit")]);
+    check("[rule]\nname = \"a\"\n", &[("1:1", "two brackets")]);
+}
+
+#[test]
+fn one_mistake_is_one_fault() {
+    let rule = "[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n";
+    check(
+        &format!("{rule}rate = {{ rate = \"1/s\", brust = 1 }}"),
+        &[("4:24", "unknown key `brust`, did you mean `burst`?")],
+    );
+    check(&format!("{rule}rates = {{ rate = \"1/s\", burst = 1 }}"), &[("4:1", "did you mean `rate`?")]);
+    check(&format!("{rule}rate = \"1/s\""), &[("4:8", "a table such as `{ rate = \"5/min\", burst = 10 }`")]);
+    check(
+        &format!("{rule}budget = {{ share = 2, burst = \"1s\" }}\nstate = \"redis\"\n[redis]\nurl = \"http://a\""),
+        &[("4:20", "at most 1"), ("7:7", "no URL of Redis")],
+    );
+    check("[admin]\nlisten = \"0.0.0.0:1\"\ntoken_file = \"\"", &[("3:14", "must not be empty")]);
+}
+
+#[test]
+fn what_roles_need() {
+    check("[admin]\nlisten = \"0.0.0.0:9\"", &[("2:10", "needs a token")]);
+    check("[admin]\nlisten = \"localhost:9\"", &[("2:10", "\"127.0.0.1:9\"")]);
+    check("[master]\naccounting = \"0.0.0.0:9\"", &[("2:14", "needs keys")]);
+    check("[redis]\ndeadline = \"1ms\"", &[("1:1", "missing key `url`")]);
+    check("[redis]\nurl = \"redis://h\"\ndeadline = \"0s\"", &[("3:12", "must not be 0")]);
+    check("[redis]\nurl = \"redis+clustr://h\"", &[("2:7", "did you mean `redis+cluster`?")]);
+    check("[watch]\nflag_threshold = 0\nflag_window = \"0s\"", &[("2:18", "must not be 0"), ("3:15", "must not be 0")]);
+    check("[gate]\nproxy_protocol = true", &[("2:18", "needs `trusted_proxies`")]);
+    check("[gate]\ntls = { cert = \"a\" }", &[("2:7", "missing key `key`")]);
+    check("[gate]\nlisten = []", &[("2:10", "serves nobody")]);
+    check("[gate]\nbackend = \"127.0.0.1:80\"", &[("2:11", "write its scheme")]);
+    check("[gate]\nin_flight = \"many\"", &[("2:13", "\"auto\"")]);
+    check("[gate]\ncores = 0", &[("2:9", "above 0")]);
+    check("[gate]\nworkers = 5000", &[("2:11", "at most 1024")]);
+    check("[gate]\nmemory = \"1B\"", &[("2:10", "at least \"64KiB\"")]);
+    check("[gate]\nmemory = 64", &[("2:10", "\"64MiB\"")]);
+    check("[gate]\nfairness = { \"ip/33\" = 0.1 }", &[("2:14", "did you mean `ip/32`?")]);
+    check("[gate]\nfairness = { \"ip/32\" = 2 }", &[("2:24", "at most 1")]);
+    check("[gate]\nbands = { elevated = \"1s\" }", &[("2:9", "critical load begins after")]);
+    check("[gate]\ntimeouts = { head = \"0s\" }", &[("2:21", "must not be 0")]);
+    check("[gate]\nbounds = { head = \"1GiB\" }", &[("2:19", "\"64KiB\"")]);
+}
+
+#[test]
+fn two_listeners_on_one_address() {
+    let text =
+        "[gate]\nlisten = \"0.0.0.0:80\"\n[doors]\nhttp = \"127.0.0.1:80\"\n[admin]\nlisten = \"127.0.0.1:81\"\n";
+    check(text, &[("4:8", "`gate.listen` and `doors.http`")]);
+    // The default of a gate is where its table is.
+    check("[admin]\nlisten = \"127.0.0.1:8888\"\n\n[gate]", &[("4:1", "`admin.listen` and `gate.listen`")]);
+}
+
+#[test]
+fn what_names_domains() {
+    check("[[domain]]\nname = \"default\"", &[("2:8", "write its rules as `[[rule]]`")]);
+    check("[[domain]]\nname = \"a\"\n[[domain]]\nname = \"a\"", &[("4:8", "another domain has this name")]);
+    let nameless = "[[domain]]\n[[domain.rule]]\nname = \"r\"\nclass = \"pth\"\nin_flight = 1";
+    check(nameless, &[("1:1", "missing key `name`"), ("4:9", "did you mean `path`?")]);
+}
+
+#[test]
+fn what_is_no_toml() {
+    check(
+        "[gate\nlisten = \"0.0.0.0:80\"\nx = \n\n[gate]\ny = 1",
+        &[("1:6", "expected `]`"), ("6:1", "unknown key `y`")],
+    );
+    check("a = 1\nb =\nc = \"\n", &[("1:1", "unknown key `a`"), ("2:4", "a value is missing"), ("3:6", "expected")]);
+    check("[gate]\nbackend = http\n", &[("2:11", "write \"http\"")]);
+    check("[gate]\nh2c = true\nh2c = false\n", &[("3:1", "duplicate key")]);
+    check("[gate]\n[gate]\n", &[("2:2", "duplicate key")]);
+    // A rule of which a line is torn is not said to miss what may be in that line.
+    check("[[rule]]\nname = \"r\nclass = \"path\"\nin_flight = 1\n", &[("2:10", "expected")]);
+}
+
+#[test]
+fn places_are_characters_not_bytes() {
+    check("[gate] # ééé\nlisten = \"日本:80\" # é\n", &[("2:10", "`日本:80`")]);
+    check("[gate]\n\"é\" = 1\n", &[("2:1", "unknown key `é`")]);
+    check("gate.\"日本\".x = 1\n", &[("1:6", "unknown key `日本`")]);
+    check("[gate]\r\nh2c = 1\r\n", &[("2:7", "`true` or `false`")]);
+}
+
+#[test]
+fn hostile_files_are_bounded() {
+    let nested = format!("a = {}", "[".repeat(100_000));
+    assert!(!faults(&nested).is_empty());
+    let dotted = format!("{} = 1", vec!["a"; 100_000].join("."));
+    assert!(!faults(&dotted).is_empty());
+    let many = faults(&"[[rule]]\n".repeat(100_000));
+    assert_eq!(many.len(), 100, "only so many are shown");
+    let long_line = faults(&format!("{} = 1", "k".repeat(500_000)));
+    assert!(long_line.len() == 1 && long_line[0].len() < 1000, "{}", long_line[0].len());
+    let escaped = faults("\"\\u001b[31m\" = 1");
+    assert!(!escaped[0].contains('\u{1b}'), "{escaped:?}");
+}
+
+#[test]
+fn a_fault_is_shown_with_its_line() {
+    let faults = Settings::parse("t.toml", "[gate]\n  lisen = \"x\"\n").unwrap_err().to_string();
+    assert_eq!(
+        faults,
+        "t.toml:2:3: unknown key `lisen`, did you mean `listen`?\n  2 |   lisen = \"x\"\n    |   ^^^^^\n"
+    );
+}

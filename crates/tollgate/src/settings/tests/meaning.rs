@@ -1,0 +1,183 @@
+//! What is right means what it says.
+
+use std::time::Duration;
+
+use tollgate_core::class::Class;
+use tollgate_core::condition::{Condition, Pattern};
+use tollgate_core::escalation::{Escalation, Multiplier};
+use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
+use tollgate_core::network::Network;
+use tollgate_core::rule::Mode;
+use tollgate_core::time::Span;
+use tollgate_core::virtual_clock::Cores;
+
+use super::*;
+
+/// The only rule of a file with this body.
+fn rule(body: &str) -> RuleSettings {
+    let mut settings = read(&format!("[gate]\ncores = 4\n[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n{body}"));
+    assert_eq!(settings.domains[0].rules.len(), 1);
+    settings.domains.remove(0).rules.remove(0)
+}
+
+fn secs(secs: u64) -> Span {
+    Span::from_secs(secs)
+}
+
+#[test]
+fn every_limit_becomes_the_limit_of_the_core() {
+    let check = |body: &str, limit: Limit| assert_eq!(rule(body).rule.limit, limit, "{body}");
+    let budget = |millionths| Limit::Budget(Budget::new(millionths, secs(30)).unwrap());
+    check("budget = { share = 0.10, burst = \"30s\" }", budget(400_000));
+    check("budget = { cores = 0.4, burst = \"30s\" }", budget(400_000));
+    check("budget = { share = 0.000001, burst = \"30s\" }", budget(4));
+    let rate = |count, period| Limit::Rate(Rate::new(count, period, 10).unwrap());
+    check("rate = { rate = \"5/min\", burst = 10 }", rate(5, secs(60)));
+    check("rate = { rate = \"0.5/s\", burst = 10 }", rate(1, secs(2)));
+    let bucket = |drip, every| Limit::Bucket(Bucket::new(100, drip, every).unwrap());
+    check("bucket = { size = 100, drip = 10, every = \"2s\" }", bucket(10, secs(2)));
+    check("bucket = { size = 100 }", bucket(1, secs(1)));
+    let window = |ceiling| Limit::Window(Window::new(5, secs(10), ceiling).unwrap());
+    check("window = { max = 5, per = \"10s\", ceiling = 20 }", window(Some(20)));
+    check("window = { max = 5, per = \"10s\" }", window(None));
+    check("in_flight = 2", Limit::InFlight(InFlight::new(2).unwrap()));
+    check("in_flight = { max = 2 }", Limit::InFlight(InFlight::new(2).unwrap()));
+    let spacing = Limit::Rate(Rate::new(1, Span::from_millis(200), 1).unwrap());
+    check("legacy = { min_interval = \"200ms\" }", spacing);
+    check("bucket = { size = 100 }\nfactor = 0.5", Limit::Bucket(Bucket::new(200, 1, Span::from_millis(500)).unwrap()));
+}
+
+#[test]
+fn a_legacy_limit_of_both_kinds_is_two_rules_of_one_name() {
+    let settings = read(EVERYTHING);
+    let old: Vec<_> = settings.domains[0].rules.iter().filter(|rule| rule.rule.name == "old-clients").collect();
+    assert_eq!(old.len(), 2);
+    assert!(matches!(old[0].rule.limit, Limit::Bucket(_)));
+    assert_eq!(old[1].rule.limit, Limit::Rate(Rate::new(1, Span::from_millis(200), 1).unwrap()));
+    assert!(old.iter().all(|rule| rule.rule.mode == Mode::Observe && !rule.headers));
+}
+
+#[test]
+fn everything_beside_the_limit_is_kept() {
+    let settings = read(EVERYTHING);
+    let rules = settings.rules("default").unwrap();
+    let login = &rules[1];
+    let when = Condition { methods: vec!["POST".into()], paths: vec![Pattern::new("/login")], ..Condition::default() };
+    assert_eq!(login.rule.when, when);
+    let unless = Condition { clients: vec![Network::parse("10.0.0.0/8").unwrap()], ..Condition::default() };
+    assert_eq!(login.rule.unless, Some(unless));
+    assert_eq!(login.rule.class, Class::parse("ip/32").unwrap());
+    assert_eq!((login.state, login.status, login.headers), (State::Local, None, true));
+    assert_eq!(rules[2].state, State::Redis);
+    let reconnect = &rules[3].rule;
+    assert_eq!(reconnect.when.upgrades, vec![Pattern::ignoring_case("websocket")]);
+    let multiplier = |thousandths| Multiplier::new(thousandths).unwrap();
+    let bands = (multiplier(2000), multiplier(4000));
+    assert_eq!(reconnect.escalation, Some(Escalation::new((secs(1), secs(60)), 10, secs(30), bands).unwrap()));
+    assert_eq!(reconnect.warmup, Some(secs(30)));
+    assert_eq!(rules[4].status, Some(503));
+    let uploads = &settings.rules("uploads").unwrap()[0];
+    assert_eq!((uploads.rule.name.as_str(), uploads.state), ("per-client", State::Master));
+    assert_eq!(settings.rules("nobody"), None);
+}
+
+#[test]
+fn conditions_take_one_or_several_and_names_in_any_case() {
+    let body =
+        "in_flight = 1\nwhen = { method = [\"get\", \"HEAD\"], host = \"*.Example\", header = { X-Kind = \"b*\" } }";
+    let when = rule(body).rule.when;
+    assert_eq!(when.methods, ["GET", "HEAD"]);
+    assert_eq!(when.hosts, [Pattern::ignoring_case("*.Example")]);
+    assert_eq!(when.headers, [("x-kind".to_string(), Pattern::new("b*"))]);
+}
+
+#[test]
+fn a_rule_holds_as_long_as_it_says_and_by_default_by_its_limit() {
+    let check = |body: &str, hold: Span| assert_eq!(rule(body).rule.hold_max, hold, "{body}");
+    check("budget = { share = 0.1, burst = \"30s\" }", secs(5));
+    check("rate = { rate = \"1/s\", burst = 1 }", secs(5));
+    check("bucket = { size = 1 }", Span::ZERO);
+    check("window = { max = 1, per = \"1s\" }", Span::ZERO);
+    check("in_flight = 1", Span::ZERO);
+    check("bucket = { size = 1 }\nhold = \"10s\"", secs(10));
+    check("rate = { rate = \"1/s\", burst = 1 }\nhold = \"0s\"", Span::ZERO);
+    let short = read(
+        "[gate]\nhold = { max = \"2s\" }\n[[rule]]\nname = \"r\"\nclass = \"path\"\nrate = { rate = \"1/s\", burst = 1 }",
+    );
+    assert_eq!(short.domains[0].rules[0].rule.hold_max, secs(2));
+}
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    for text in ["", "\n", "# nothing\n", "\u{feff}"] {
+        assert_eq!(read(text), Settings::default(), "{text:?}");
+    }
+    let Settings { gate, domains, master, doors, admin, watch, redis } = Settings::default();
+    assert_eq!(domains, [Domain { name: "default".to_string(), rules: Vec::new() }]);
+    assert!(gate.is_none() && master.is_none() && doors.is_none() && admin.is_none() && redis.is_none());
+    assert_eq!((watch.flag_threshold, watch.flag_window), (1000, secs(600)));
+}
+
+#[test]
+fn an_empty_gate_is_the_default_gate() {
+    let gate = read("[gate]").gate.unwrap();
+    assert_eq!(gate, Gate::default());
+    assert_eq!(gate.listen, ["127.0.0.1:8888".parse().unwrap()]);
+    assert!(gate.backends.is_empty() && gate.tls.is_empty() && gate.in_flight.is_none());
+    assert_eq!((gate.hold.max, gate.hold.per_key, gate.hold.total), (secs(10), 16, 1024));
+    assert_eq!(gate.fairness, Fairness { address_milli: 100, network_milli: 250, block_milli: 500 });
+    assert_eq!(gate.timeouts.head, Duration::from_secs(10));
+    assert_eq!(gate.bounds.head_bytes_max, 32 << 10);
+}
+
+#[test]
+fn a_gate_is_what_it_is_told_to_be() {
+    let gate = read(
+        "[gate]
+        listen = [\"0.0.0.0:80\", \"[::1]:443\"]
+        backend = \"h2c://site.example:81\"
+        trusted_proxies = \"10.0.0.0/8\"
+        proxy_protocol = true
+        tls = { cert = \"a.pem\", key = \"a.key\" }
+        cores = 1.5
+        in_flight = 32
+        workers = 3
+        fairness = { \"ip/24\" = 0.3 }
+        bands = { elevated = \"50ms\", critical = \"1s\" }
+        timeouts.drain = \"1min\"
+        bounds.head = \"16KiB\"
+        toll = { header = \"X-Cpu-Ms\", keep = true, cgroup = \"/sys/fs/cgroup/site\" }",
+    )
+    .gate
+    .unwrap();
+    assert_eq!(gate.listen.len(), 2);
+    assert_eq!(gate.backends, [BackendUrl::parse("h2c://site.example:81").unwrap()]);
+    assert!(gate.proxy_protocol && gate.trusted_proxies.len() == 1);
+    assert_eq!(gate.tls, [CertificateFiles { chain: "a.pem".into(), key: "a.key".into() }]);
+    assert_eq!((gate.cores, gate.in_flight, gate.workers), (Cores::from_milli(1500), Some(32), 3));
+    assert_eq!(gate.fairness, Fairness { address_milli: 100, network_milli: 300, block_milli: 500 });
+    assert_eq!(gate.bands.critical(), secs(1));
+    assert_eq!(gate.timeouts.drain, Duration::from_secs(60));
+    assert_eq!(gate.bounds.head_bytes_max, 16 << 10);
+    assert_eq!((gate.toll.header.as_str(), gate.toll.keep), ("x-cpu-ms", true));
+}
+
+#[test]
+fn the_memory_is_split_over_the_rules() {
+    let text = |rules: usize| {
+        let rule = |n| format!("[[rule]]\nname = \"{n}\"\nclass = \"path\"\nin_flight = 1\n");
+        format!("[gate]\nmemory = \"64MiB\"\n{}", (0..rules).map(rule).collect::<String>())
+    };
+    for (rules, mebibytes) in [(1, 64), (2, 32), (3, 16), (4, 16), (5, 8)] {
+        assert!(read(&text(rules)).domains[0].rules.iter().all(|rule| rule.memory_bytes == mebibytes << 20), "{rules}");
+    }
+    assert_eq!(rule("in_flight = 1\nmemory = \"1MiB\"").memory_bytes, 1 << 20);
+}
+
+#[test]
+fn a_rule_that_did_not_change_compares_equal_whatever_changed_around_it() {
+    let before = read(EVERYTHING);
+    let after = read(&EVERYTHING.replace("burst = 10 }", "burst = 11 }").replace("# ", "#  "));
+    let same = |index: usize| before.domains[0].rules[index] == after.domains[0].rules[index];
+    assert_eq!((0..7).map(same).collect::<Vec<_>>(), [true, false, true, true, true, true, true]);
+}

@@ -1,0 +1,118 @@
+//! `tollgate check`: 0 and one quiet line, or 2 and everything that is wrong.
+
+use crate::program::{Run, Scratch, root, tollgate};
+
+fn check_file(name: &str, content: &[u8]) -> (Run, String) {
+    let scratch = Scratch::new(name, content);
+    let file = scratch.file.display().to_string();
+    (tollgate(["check", &file]), file)
+}
+
+/// The file is refused with one fault, which begins with its place and contains these words.
+fn refused(name: &str, content: &[u8], place: &str, words: &str) {
+    let (run, file) = check_file(name, content);
+    let first = run.stderr.lines().next().unwrap_or_default();
+    assert_eq!(run.code, Some(2), "{name}: {}", run.stderr);
+    assert!(first.starts_with(&format!("{file}:{place}: ")) && first.contains(words), "{name}: {first}");
+    assert!(run.stdout.is_empty());
+}
+
+#[test]
+fn a_right_file_is_one_quiet_line() {
+    let run = tollgate(["check", "examples/everything.toml"]);
+    assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
+    assert_eq!(run.stdout, "examples/everything.toml: ok, 8 rules in 2 domains\n");
+}
+
+#[test]
+fn an_empty_file_is_right_and_means_the_defaults() {
+    let (run, file) = check_file("empty", b"");
+    assert_eq!((run.code, run.stdout), (Some(0), format!("{file}: ok, 0 rules in 1 domain\n")));
+}
+
+/// One fault of each kind, each on a line that ends with the column and words that are expected of it.
+const TEN_FAULTS: &str = r#"[gate]
+lisen = "0.0.0.0:8888"                                              # 1: did you mean `listen`?
+cores = nan                                                         # 9: finite
+
+[[rule]]
+name  = "login"
+class = "ip/33"                                                     # 9: is no network
+rate  = { rate = "0/min", burst = 10 }                              # 18: a rate of 0
+
+[[rule]]
+name  = "login"                                                     # 9: another rule of this domain has this name
+class = "header:x-api-key"
+bucket = { size = 100, every = 5 }                                  # 32: write "5s"
+window = { max = 5, per = "1min" }                                  # 10: has `bucket` already
+elevated = 2                                                        # 1: belongs inside `escalation`
+
+[[rule]]
+name  = "api"
+class = "cookie:sid"
+budget = { share = 0.1, burst = "0s" }                              # 33: less than one request's toll
+
+[admin]
+listen = "0.0.0.0:9000"                                             # 10: needs a token
+"#;
+
+#[test]
+fn ten_faults_are_ten_messages_with_their_places() {
+    let scratch = Scratch::new("ten", TEN_FAULTS.as_bytes());
+    let file = scratch.file.display().to_string();
+    let run = tollgate(["check", &file]);
+    let messages: Vec<_> = run.stderr.lines().filter(|line| line.starts_with(&file)).collect();
+    let marked = TEN_FAULTS.lines().enumerate().filter_map(|(index, line)| Some((index + 1, line.split_once("# ")?.1)));
+    let expected: Vec<_> = marked.map(|(line, mark)| (line, mark.split_once(": ").unwrap())).collect();
+    assert_eq!(expected.len(), 10);
+    assert_eq!((run.code, messages.len()), (Some(2), 10), "{}", run.stderr);
+    for (message, (line, (column, words))) in messages.iter().zip(expected) {
+        let place = format!("{file}:{line}:{column}: ");
+        assert!(message.starts_with(&place) && message.contains(words), "{message}\nexpected {place}...{words}");
+    }
+}
+
+#[test]
+fn what_is_no_text_is_said_where_it_begins() {
+    refused("latin1", b"[gate]\nlisten = \"caf\xe9\"\n", "2:14", "not UTF-8");
+    refused("binary", &[0x7f, b'E', b'L', b'F', 0, 1, 2, 0xff], "1:8", "not UTF-8");
+    refused("zeros", b"[gate]\nh2c = tr\0ue\n", "2:7", "");
+}
+
+#[test]
+fn what_cannot_be_read_is_said_with_the_reason() {
+    let directory = root().join("examples").display().to_string();
+    for (path, words) in [(directory.as_str(), "is a directory"), ("examples/absent.toml", "No such file")] {
+        let run = tollgate(["check", path]);
+        assert_eq!(run.code, Some(2));
+        assert!(run.stderr.starts_with(&format!("{path}:1:1: ")) && run.stderr.contains(words), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_file_that_is_too_large_is_not_read() {
+    refused("large", &vec![b'#'; (1 << 20) + 1], "1:1", "is larger than");
+    let (run, _) = check_file("just-right", &vec![b'#'; 1 << 20]);
+    assert_eq!(run.code, Some(0));
+}
+
+#[test]
+fn a_file_of_nothing_but_faults_is_answered_soon_and_in_short() {
+    let started = std::time::Instant::now();
+    for (name, piece) in
+        [("rules", "[[rule]]\n"), ("keys", "k=1\n"), ("nested", "["), ("texts", "\"a\"\n"), ("dots", "a.")]
+    {
+        let (run, _) = check_file(name, piece.repeat((1 << 20) / piece.len()).as_bytes());
+        assert_eq!(run.code, Some(2), "{name}");
+        assert!(run.stderr.len() < 100_000, "{name}: {} bytes", run.stderr.len());
+    }
+    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+}
+
+#[test]
+fn wrong_arguments_exit_2_and_help_exits_0() {
+    assert_eq!(tollgate(["check"]).code, Some(2));
+    assert_eq!(tollgate(["chekc", "x"]).code, Some(2));
+    assert_eq!(tollgate(["check", "a", "b"]).code, Some(2));
+    assert_eq!(tollgate(["check", "--help"]).code, Some(0));
+}

@@ -1,0 +1,67 @@
+//! Every configuration that people are shown is right.
+//!
+//! Files in `examples/`, and every block of a page that is fenced as plain `toml`. A block that is not a whole settings file says what else it
+//! is, as in `toml cargo`.
+
+use std::path::{Path, PathBuf};
+
+use crate::program::{Scratch, root, tollgate};
+
+fn files_below(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files_below(&path, ending, found);
+        } else if path.extension().is_some_and(|extension| extension == ending) {
+            found.push(path);
+        }
+    }
+}
+
+/// The blocks that are fenced as `toml`, each with the number of its first line.
+fn blocks(page: &str) -> Vec<(usize, String)> {
+    let mut blocks: Vec<(usize, String)> = Vec::new();
+    let mut open = None;
+    for (index, line) in page.lines().enumerate() {
+        match (open, line.trim()) {
+            (None, fence) if fence.starts_with("```") => {
+                open = Some(fence == "```toml");
+                blocks.extend((fence == "```toml").then(|| (index + 2, String::new())));
+            }
+            (Some(_), "```") => open = None,
+            (Some(true), _) => blocks.last_mut().unwrap().1.push_str(&format!("{line}\n")),
+            _ => {}
+        }
+    }
+    blocks
+}
+
+#[test]
+fn every_example_file_is_right() {
+    let mut examples = Vec::new();
+    files_below(&root().join("examples"), "toml", &mut examples);
+    assert!(!examples.is_empty());
+    for example in examples {
+        let run = tollgate([Path::new("check"), &example]);
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn every_configuration_on_a_page_is_right() {
+    let mut pages = vec![root().join("README.md")];
+    files_below(&root().join("docs"), "md", &mut pages);
+    for page in pages {
+        for (line, block) in blocks(&std::fs::read_to_string(&page).unwrap()) {
+            let scratch = Scratch::new("page", block.as_bytes());
+            let run = tollgate([Path::new("check"), &scratch.file]);
+            assert_eq!(run.code, Some(0), "{}, block at line {line}:\n{}", page.display(), run.stderr);
+        }
+    }
+}
+
+#[test]
+fn blocks_are_found_and_others_are_not() {
+    let page = "a\n```toml\nx = 1\n```\n```toml cargo\ny = 1\n```\n```\nz\n```\n  ```toml\nw = 1\n  ```\n";
+    assert_eq!(blocks(page), [(3, "x = 1\n".to_string()), (12, "w = 1\n".to_string())]);
+}
