@@ -68,8 +68,9 @@ pub(crate) const ALL: &[Peer] = &[
     haproxy("haproxy-maxconn", "", "", "maxconn 4"),
     haproxy(
         "haproxy-priority",
-        NETWORK_TABLES,
-        "http-request set-priority-class int(1) if { sc0_conn_cur gt 10 } or { sc1_conn_cur gt 10 }",
+        NETWORK_TABLE,
+        // Whoever has more connections from its /24 stands further back, as if it had come four seconds later for each.
+        "http-request set-priority-offset sc0_conn_cur,mul(4000)",
         "maxconn 2",
     ),
     Peer { name: "envoy-adaptive", kind: Kind::Envoy { filters: include_str!("../peers/envoy-adaptive.yaml") } },
@@ -100,8 +101,8 @@ const NETWORK_CONNECTIONS: &str = "map $remote_addr $network { ~^(?<net>[0-9]+[.
     limit_conn_zone $network zone=connections:10m;";
 const ADDRESS_TABLE: &str = "stick-table type ip size 100k expire 60s store http_req_rate(10s),conn_cur
     tcp-request connection track-sc0 src";
-const NETWORK_TABLES: &str = "tcp-request connection track-sc0 src table addresses
-    tcp-request connection track-sc1 src,ipmask(24) table networks";
+const NETWORK_TABLE: &str = "stick-table type ip size 100k expire 60s store conn_cur
+    tcp-request connection track-sc0 src,ipmask(24)";
 
 /// A gate that is up, with what is needed to ask it questions.
 pub(crate) struct Gate {

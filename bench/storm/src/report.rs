@@ -137,7 +137,7 @@ fn run_json(outcome: &Outcome, verdict: &Verdict) -> Value {
             "refused": outcome.crawled.refused,
             "broken": outcome.crawled.broken,
         },
-        "cpu_ms": outcome.total.cpu.map(millis),
+        "storm_cpu_ms": outcome.storm.cpu.map(millis),
     })
 }
 

@@ -37,12 +37,10 @@ pub(crate) struct Outcome {
     pub(crate) crawled: Crawled,
     /// The site's books of the storm alone.
     pub(crate) storm: Reading,
-    /// The site's books from the first request to the last, work left behind included.
-    pub(crate) total: Reading,
     /// CPU time of the gate in the storm.
     pub(crate) gate_cpu: Duration,
-    /// The sum of all tolls that the gate charged, where it tells.
-    pub(crate) tolls: Option<Duration>,
+    /// Tolls charged per CPU time truly burnt over the whole run, where the gate tells.
+    pub(crate) tolls: Option<f64>,
 }
 
 /// Plays `plan` against `peer`.
@@ -64,9 +62,12 @@ pub(crate) fn run(bench: &Bench, peer: Peer, plan: Plan) -> io::Result<Outcome> 
         Arc::clone(&tally),
     ));
     let (storm, gate_cpu) = watch.join().map_err(|_| io::Error::other("the watch on the storm broke"))??;
-    let total = wait_until_idle(site_address)?;
+    let tolls = match gate.admin {
+        Some(admin) => settle(site_address, admin)?,
+        None => None,
+    };
     let views = std::mem::take(&mut *tally.views());
-    Ok(Outcome { views, crawled: tally.crawled(), storm, total, gate_cpu, tolls: gate.admin.and_then(scrape::tolls) })
+    Ok(Outcome { views, crawled: tally.crawled(), storm, gate_cpu, tolls })
 }
 
 fn start_site(core: usize, listen: SocketAddr, server_timing: bool) -> io::Result<Child> {
@@ -88,6 +89,12 @@ fn watch_the_storm(site: SocketAddr, gate: &Gate, phases: Phases, start: Instant
     thread::sleep((start + phases.recovery_at()).saturating_duration_since(Instant::now()));
     let after = (site::read_counters(site)?, gate_cpu());
     Ok((after.0.since(&before.0), after.1.saturating_sub(before.1)))
+}
+
+/// Tolls per CPU time, once both are complete.
+fn settle(site: SocketAddr, admin: SocketAddr) -> io::Result<Option<f64>> {
+    let burnt: Duration = wait_until_idle(site)?.cpu.iter().sum();
+    Ok(scrape::tolls(admin).map(|charged| charged.as_secs_f64() / burnt.as_secs_f64()))
 }
 
 /// The books once the site has worked off what was left behind.

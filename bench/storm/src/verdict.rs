@@ -79,7 +79,6 @@ impl Verdict {
     pub(crate) fn of(outcome: &Outcome, phases: Phases, calm: &PageTimes) -> Self {
         let storm = phases.storm_at()..phases.recovery_at();
         let wall_s = outcome.storm.uptime.as_secs_f64();
-        let burnt_s = outcome.total.cpu.iter().sum::<Duration>().as_secs_f64();
         Self {
             humans_ok: share_ok(&outcome.views, Crowd::Human, &storm),
             office_ok: share_ok(&outcome.views, Crowd::Office, &storm),
@@ -89,7 +88,7 @@ impl Verdict {
             crawler_cpu: outcome.storm.cpu_of(Crowd::Crawler).as_secs_f64() / wall_s,
             core_used: outcome.storm.process_cpu.as_secs_f64() / wall_s,
             gate_cpu: outcome.gate_cpu.as_secs_f64() / wall_s,
-            tolls: outcome.tolls.map(|tolls| tolls.as_secs_f64() / burnt_s),
+            tolls: outcome.tolls,
         }
     }
 }
