@@ -214,10 +214,17 @@ fn fail(calls: Vec<Call>, why: Unanswered) {
     }
 }
 
-/// Whether there was a server that said no, or none that said anything.
+/// Whether a server that could decide said no, or none could: not there, not yet ready, or sending us on to one that is not there.
 fn why(error: &RedisError) -> Unanswered {
     match error.kind() {
-        ErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown) => Unanswered::Down,
+        ErrorKind::Server(
+            ServerErrorKind::Moved
+            | ServerErrorKind::Ask
+            | ServerErrorKind::TryAgain
+            | ServerErrorKind::BusyLoading
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown,
+        ) => Unanswered::Down,
         ErrorKind::Server(_) | ErrorKind::Extension => Unanswered::Failed,
         _ => Unanswered::Down,
     }

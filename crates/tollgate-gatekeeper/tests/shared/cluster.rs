@@ -1,11 +1,15 @@
 //! The same on a Cluster of three masters.
 
+use core::time::Duration;
+
 use crate::hammer::hammer;
+use crate::load::*;
 use crate::redis_server::Cluster;
 use crate::world::*;
 
 #[test]
 fn four_processes_admit_exactly_what_there_is_room_for_on_a_cluster() {
+    let _alone = ALONE.blocking_lock();
     let cluster = Cluster::start();
     for name in LIMITS {
         let expected = room(&rule(name, limit(name, 10)));
@@ -15,6 +19,7 @@ fn four_processes_admit_exactly_what_there_is_room_for_on_a_cluster() {
 
 #[tokio::test]
 async fn a_refusal_on_one_node_takes_nothing_on_another() {
+    let _alone = ALONE.lock().await;
     let cluster = Cluster::start();
     let store = open(&cluster.url(), PATIENT);
     let wide = shared(rule("wide", limit("drip-1", 50)));
@@ -35,4 +40,55 @@ async fn a_refusal_on_one_node_takes_nothing_on_another() {
     }
     assert_eq!(left, 10);
     assert!(store.counts().given_back > 0, "all keys fell on one node");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_gone_takes_only_its_own_keys_with_it() {
+    let _alone = ALONE.lock().await;
+    let mut cluster = Cluster::start();
+    // With a deadline that a busy machine keeps, so that only who is gone counts as gone.
+    let (store, rule) = open_with(&cluster.url(), Duration::from_millis(200)).await;
+    drop(cluster.nodes.remove(1));
+    // Long enough for the first to wait in vain, and for the others to be spared that.
+    Load::during(&store, &rule, Duration::from_secs(1)).await;
+    let report = Load::during(&store, &rule, Duration::from_secs(2)).await;
+    let share = report.answered as f64 / (report.answered + report.unanswered()) as f64;
+    assert!((0.5..0.8).contains(&share), "{share} answered of what two of three nodes have");
+    assert!((0.2..0.5).contains(&store.gone()), "{} counts as gone", store.gone());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_moves_to_another_node_keeps_its_count() {
+    let _alone = ALONE.lock().await;
+    let cluster = Cluster::start();
+    let store = open(&cluster.url(), PATIENT);
+    let rule = shared(rule("rule", limit("drip-1", 200)));
+    let slot_name = String::from_utf8(rule.slot(b"key")).unwrap();
+    let slot = cluster.nodes[0].command(&["CLUSTER", "KEYSLOT", &slot_name]);
+    let slot = slot.trim_start_matches("int(").trim_end_matches(')').to_owned();
+    let owner = cluster.nodes.iter().position(|node| node.command_or_error(&["GET", &slot_name]).is_ok()).unwrap();
+    let (from, to) = (&cluster.nodes[owner], &cluster.nodes[(owner + 1) % 3]);
+    let (from_id, to_id) = (from.command(&["CLUSTER", "MYID"]), to.command(&["CLUSTER", "MYID"]));
+
+    let asking = tokio::spawn({
+        let (store, rule) = (store.clone(), rule.clone());
+        async move {
+            let mut admitted = 0;
+            for _ in 0..400 {
+                admitted += usize::from(ask(&store, &[(&rule, b"key")]).await.unwrap().is_some());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            admitted
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+    from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    from.command(&["MIGRATE", "127.0.0.1", &to.port().to_string(), &slot_name, "0", "1000"]);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for node in [to, from] {
+        node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+    }
+    assert_eq!(asking.await.unwrap(), 200);
 }

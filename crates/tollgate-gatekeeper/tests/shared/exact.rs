@@ -6,6 +6,7 @@ use crate::world::*;
 
 #[test]
 fn four_processes_admit_exactly_what_there_is_room_for() {
+    let _alone = ALONE.blocking_lock();
     let server = RedisServer::start(&[]);
     for name in LIMITS {
         for size in [1, 10, 777] {

@@ -6,5 +6,7 @@ mod redis_server;
 
 mod cluster;
 mod exact;
+mod faults;
 mod hammer;
+mod load;
 mod world;

@@ -14,6 +14,9 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::shared::{Address, Asked, Options, SharedRule, Store, Ticket, Unanswered};
 
+/// Tests that measure time, or take all of the machine, do so one after the other.
+pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 pub(crate) const DAY: Span = Span::from_secs(86_400);
 /// What every request costs where a limit looks at that.
 pub(crate) const TOLL: Toll = Toll::of_cpu(Span::from_millis(10));

@@ -40,17 +40,27 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Sends the process a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()));
+    }
+
     /// Sends a command on a connection of its own and gives what is answered as text.
     pub(crate) fn command(&self, words: &[&str]) -> String {
-        let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
+        self.command_or_error(words).unwrap()
+    }
+
+    pub(crate) fn command_or_error(&self, words: &[&str]) -> redis::RedisResult<String> {
+        let mut connection = redis::Client::open(self.url())?.get_connection()?;
         let mut command = redis::cmd(words[0]);
         for word in &words[1..] {
             command.arg(*word);
         }
-        match command.query::<redis::Value>(&mut connection).unwrap() {
-            redis::Value::BulkString(text) => String::from_utf8(text).unwrap(),
+        Ok(match command.query::<redis::Value>(&mut connection)? {
+            redis::Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
             other => format!("{other:?}"),
-        }
+        })
     }
 
     fn await_listening(&self) {

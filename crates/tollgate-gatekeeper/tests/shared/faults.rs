@@ -1,0 +1,191 @@
+//! Whatever happens to the store, every request is decided in time, and afterwards the store decides again.
+
+use core::time::Duration;
+
+use tollgate_gatekeeper::shared::{Options, Unanswered};
+
+use crate::load::*;
+use crate::redis_server::RedisServer;
+use crate::world::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How soon after a fault the store must decide again.
+const HEALED: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_killed_is_not_waited_for_and_is_asked_again_when_it_is_back() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let port = server.port();
+    let (store, rule) = open_by_default(&server.url()).await;
+    let load = Load::start(&store, &rule);
+    drop(server);
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(store.gone() > 0.0);
+    let _server = RedisServer::start_on(port, &[]);
+    answers_within(&store, &rule, HEALED).await;
+    let report = load.stop().await;
+    report.assert_in_time();
+    assert!(report.unanswered() > 0 && report.answered > 0);
+    // The breaker spared most of them the wait.
+    assert!(report.unanswered[&Unanswered::Down] > report.unanswered() / 2, "{:?}", report.unanswered);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_paused_for_three_seconds_is_not_waited_for() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (store, rule) = open_by_default(&server.url()).await;
+    let load = Load::start(&store, &rule);
+    server.signal("STOP");
+    tokio::time::sleep(3 * SECOND).await;
+    server.signal("CONT");
+    answers_within(&store, &rule, HEALED).await;
+    let report = load.stop().await;
+    report.assert_in_time();
+    assert!(report.unanswered() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_takes_two_seconds_is_not_waited_for() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&["--enable-debug-command", "local"]);
+    let (store, rule) = open_by_default(&server.url()).await;
+    let load = Load::start(&store, &rule);
+    let server = tokio::task::spawn_blocking(move || {
+        server.command(&["DEBUG", "SLEEP", "2"]);
+        server
+    })
+    .await
+    .unwrap();
+    answers_within(&store, &rule, HEALED).await;
+    let report = load.stop().await;
+    report.assert_in_time();
+    assert!(report.unanswered() > 0);
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_forgets_everything_starts_afresh_and_misses_no_request() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let store = open(&server.url(), PATIENT);
+    let rule = shared(rule("rule", limit("drip-1", 3)));
+    for (forget, expected) in [(&["PING"][..], 3), (&["FLUSHALL"], 3), (&["SCRIPT", "FLUSH"], 0)] {
+        server.command(forget);
+        let mut admitted = 0;
+        for _ in 0..10 {
+            admitted += usize::from(ask(&store, &[(&rule, b"key")]).await.unwrap().is_some());
+        }
+        assert_eq!(admitted, expected, "after {forget:?}");
+    }
+    assert_eq!(store.counts().unanswered(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_full_says_so_and_decides_again_when_there_is_room() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (store, rule) = open_by_default(&server.url()).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let report = Load::during(&store, &rule, SECOND).await;
+    report.assert_in_time();
+    assert_eq!(report.answered, 0);
+    assert!(report.unanswered[&Unanswered::Failed] > 0);
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    answers_within(&store, &rule, HEALED).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_becomes_a_replica_is_left() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (store, rule) = open_by_default(&server.url()).await;
+    let connects = store.counts().connects;
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let report = Load::during(&store, &rule, SECOND).await;
+    report.assert_in_time();
+    assert_eq!(report.answered, 0);
+    // Whoever is the master by then is asked: so a connection to a replica is not kept.
+    assert!(store.counts().connects > connects);
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    answers_within(&store, &rule, HEALED).await;
+}
+
+#[tokio::test]
+async fn what_is_not_ours_is_left_alone_and_blocks_nobody() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let store = open(&server.url(), PATIENT);
+    let mut foreign = 0;
+    for name in LIMITS {
+        let rule = shared(rule(name, limit(name, 1)));
+        let slot = String::from_utf8(rule.slot(b"key")).unwrap();
+        let ours = {
+            let _at_work = ask(&store, &[(&rule, b"other")]).await.unwrap();
+            let other = String::from_utf8(rule.slot(b"other")).unwrap();
+            let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+            redis::cmd("GET").arg(other).query::<Vec<u8>>(&mut connection).unwrap()
+        };
+        let not_a_number = [&ours[..2], &f64::NAN.to_le_bytes(), &ours[10..]].concat();
+        let cut = &ours[..ours.len() - 1];
+        for garbage in [b"".as_slice(), b"hello", &[0xff; 50], &not_a_number, cut] {
+            let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+            redis::cmd("SET").arg(&slot).arg(garbage).exec(&mut connection).unwrap();
+            assert_eq!(ask(&store, &[(&rule, b"key")]).await.unwrap_err(), Unanswered::Foreign, "{name}: {garbage:?}");
+            let kept: Vec<u8> = redis::cmd("GET").arg(&slot).query(&mut connection).unwrap();
+            assert_eq!(kept, garbage);
+            foreign += 1;
+        }
+        server.command(&["DEL", &slot]);
+        server.command(&["LPUSH", &slot, "a", "list"]);
+        assert_eq!(ask(&store, &[(&rule, b"key")]).await.unwrap_err(), Unanswered::Foreign, "{name}: a list");
+        foreign += 1;
+        server.command(&["DEL", &slot]);
+        assert!(ask(&store, &[(&rule, b"key")]).await.unwrap().is_some());
+    }
+    assert_eq!(store.counts().foreign, foreign);
+}
+
+#[tokio::test]
+async fn after_an_outage_nobody_is_blocked_who_was_not_before() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (store, _) = open_by_default(&server.url()).await;
+    let rule = shared(rule("rule", limit("rate", 1)));
+    server.signal("STOP");
+    // Asked while nobody answers; the script may still run when the server goes on, for what was sent by then.
+    for key in 0..50_u32 {
+        assert!(ask(&store, &[(&rule, &key.to_be_bytes())]).await.is_err());
+    }
+    server.signal("CONT");
+    answers_within(&store, &shared(crate::world::rule("probe", limit("drip-1", 1_000))), HEALED).await;
+    // What was charged although nobody waited for the answer has been given back by now.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut blocked = 0;
+    for key in 0..50_u32 {
+        blocked += usize::from(ask(&store, &[(&rule, &key.to_be_bytes())]).await.is_ok_and(|ticket| ticket.is_none()));
+    }
+    assert_eq!(blocked, 0, "{:?}", store.counts());
+}
+
+#[tokio::test]
+async fn requests_at_work_are_counted_until_they_end_however_they_end() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    // On one connection what is told first is done first.
+    let store = open(&server.url(), Options { connections: 1, ..PATIENT });
+    let rule = shared(rule("rule", limit("in-flight", 2)));
+    for round in 0..3 {
+        let first = ask(&store, &[(&rule, b"key")]).await.unwrap().expect("there is room");
+        let second = ask(&store, &[(&rule, b"key")]).await.unwrap().expect("there is room");
+        assert!(ask(&store, &[(&rule, b"key")]).await.unwrap().is_none());
+        match round {
+            0 => first.settle(TOLL),
+            1 => first.refund(),
+            _ => drop(first),
+        }
+        drop(second);
+    }
+    assert!(ask(&store, &[(&rule, b"key")]).await.unwrap().is_some());
+}
