@@ -114,3 +114,37 @@ impl Escalation {
         Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(self.backoff_max)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::PlainRecord;
+    use proptest::prelude::*;
+
+    fn record(blocked_until_ms: u64, level: u64) -> PlainRecord {
+        let mut record = PlainRecord::new(WORDS);
+        record.set_word(0, Moment::from_millis(blocked_until_ms).as_nanos());
+        record.set_word(1, level);
+        record
+    }
+
+    proptest! {
+        #[test]
+        fn what_absorbed_another_is_blocked_as_long_and_heals_no_sooner(
+            one in (0..10_000_u64, 0..10_u64), other in (0..10_000_u64, 0..10_u64), wait_ms in 0..20_000_u64,
+        ) {
+            let multipliers = (Multiplier::new(2_000).unwrap(), Multiplier::new(4_000).unwrap());
+            let backoffs = (Span::from_secs(1), Span::from_secs(60));
+            let escalation = Escalation::new(backoffs, 10, Span::from_secs(1), multipliers).unwrap();
+            let parts = [record(one.0, one.1), record(other.0, other.1)];
+            let mut merged = parts[0].clone();
+            escalation.absorb(&mut merged, &parts[1], 0);
+            let healing_at = escalation.blocked_until(&merged, 0) + Span::from_millis(wait_ms);
+            for part in &parts {
+                prop_assert!(escalation.blocked_until(&merged, 0) >= escalation.blocked_until(part, 0));
+                prop_assert!(escalation.level(&merged, 0, healing_at) >= escalation.level(part, 0, healing_at));
+                prop_assert!(escalation.clear_at(&merged, 0) >= escalation.clear_at(part, 0));
+            }
+        }
+    }
+}
