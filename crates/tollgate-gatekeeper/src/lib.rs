@@ -1,5 +1,22 @@
 //! What a Rust service embeds: bounded tables, a clock and the limiter.
+//!
+//! A [`limiter`] holds rules and, for each, a table of fixed size with the state of every caller. It decides from memory, from any number of
+//! threads, without allocating and without a lock that they all share. What it let in comes back to it as a [`ticket`].
+//! Time comes from a [`clock`], and is an argument everywhere else.
+#![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod clock;
+pub mod hash;
+pub mod limiter;
+mod line;
+mod memory;
+pub mod names;
+mod seat;
 #[cfg(feature = "redis")]
 pub mod shared;
+mod sync;
+pub mod table;
+pub mod ticket;
+
+pub use memory::NoMemory;

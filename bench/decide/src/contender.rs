@@ -1,0 +1,116 @@
+//! Who decides: our limiter by rate and by bucket, and the governor crate.
+
+use std::num::NonZeroU32;
+
+use governor::clock::DefaultClock;
+use governor::state::keyed::DashMapStateStore;
+use governor::{Quota, RateLimiter};
+use tollgate_core::band::Band;
+use tollgate_core::class::Class;
+use tollgate_core::condition::Condition;
+use tollgate_core::limit::{Bucket, Limit, Rate};
+use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::hash::Seed;
+use tollgate_gatekeeper::limiter::{Limiter, Plan};
+use tollgate_gatekeeper::table::table_bytes_for;
+
+use crate::keys::key;
+
+/// 100 per second with a burst of 10, for everybody.
+const PER_SECOND: u32 = 100;
+const BURST: u32 = 10;
+
+/// Who decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Rate,
+    Bucket,
+    Governor,
+}
+
+impl Kind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "Tollgate rate",
+            Self::Bucket => "Tollgate bucket",
+            Self::Governor => "governor",
+        }
+    }
+
+    /// A limiter that has seen all of `keys` keys, and has room for them.
+    pub(crate) fn contender(self, keys: u32) -> Contender {
+        let contender = match self {
+            Self::Rate => Contender::ours(
+                Limit::Rate(
+                    Rate::new(PER_SECOND.into(), Span::from_secs(1), BURST.into()).expect("these figures make a rate"),
+                ),
+                keys,
+            ),
+            Self::Bucket => Contender::ours(
+                Limit::Bucket(
+                    Bucket::new(BURST, 1, Span::from_millis(1_000 / u64::from(PER_SECOND)))
+                        .expect("these figures make a bucket"),
+                ),
+                keys,
+            ),
+            Self::Governor => {
+                let count = |count| NonZeroU32::new(count).expect("not zero");
+                let quota = Quota::per_second(count(PER_SECOND)).allow_burst(count(BURST));
+                Contender::Governor(RateLimiter::dashmap(quota))
+            }
+        };
+        contender.decide_all(0..keys);
+        contender
+    }
+}
+
+/// A limiter with its clock.
+pub(crate) enum Contender {
+    Ours { limiter: Limiter, clock: Clock },
+    Governor(RateLimiter<u64, DashMapStateStore<u64>, DefaultClock>),
+}
+
+impl Contender {
+    fn ours(limit: Limit, keys: u32) -> Self {
+        let rule = Rule {
+            name: "bench".into(),
+            when: Condition::default(),
+            unless: None,
+            class: Class::parse("identifier").expect("a class"),
+            limit,
+            escalation: None,
+            warmup: None,
+            hold_max: Span::ZERO,
+            mode: Mode::Enforce,
+        };
+        let bytes = table_bytes_for(&rule, keys as usize);
+        let plan = Plan { rules: vec![(rule, bytes)], started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
+        let limiter = Limiter::new(plan).expect("this machine has the memory");
+        Self::Ours { limiter, clock: Clock::start() }
+    }
+
+    /// One decision per key, each at the time that its clock shows; says how many were admitted.
+    pub(crate) fn decide_all(&self, keys: impl Iterator<Item = u32>) -> u64 {
+        match self {
+            Self::Ours { limiter, clock } => keys
+                .map(|number| {
+                    let key = key(number).to_le_bytes();
+                    let decided = limiter.decide_key(0, &key, Toll::ONE, Band::Normal, || clock.now());
+                    u64::from(decided.is_some_and(|(verdict, _)| !verdict.is_refusal()))
+                })
+                .sum(),
+            Self::Governor(limiter) => keys.map(|number| u64::from(limiter.check_key(&key(number)).is_ok())).sum(),
+        }
+    }
+
+    /// What it takes outside the heap.
+    pub(crate) fn mapped_bytes(&self) -> usize {
+        match self {
+            Self::Ours { limiter, .. } => limiter.table(0).map_or(0, |table| table.bytes),
+            Self::Governor(_) => 0,
+        }
+    }
+}

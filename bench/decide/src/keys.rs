@@ -1,0 +1,70 @@
+//! Which key comes when.
+
+/// How keys are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Draw {
+    /// Each as often as any other.
+    Uniform,
+    /// The n-th most frequent in proportion to 1/n^0.99.
+    Zipf,
+}
+
+impl Draw {
+    pub(crate) const ALL: [Self; 2] = [Self::Uniform, Self::Zipf];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Zipf => "zipf 0.99",
+        }
+    }
+
+    /// `count` draws from keys 0 to `keys`, the same in every run.
+    pub(crate) fn draw(self, keys: u32, count: usize) -> Vec<u32> {
+        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        match self {
+            Self::Uniform => (0..count).map(|_| random.below(keys)).collect(),
+            Self::Zipf => {
+                let mut sum = 0.0;
+                let sums: Vec<f64> = (1..=keys)
+                    .map(|rank| {
+                        sum += f64::from(rank).powf(-0.99);
+                        sum
+                    })
+                    .collect();
+                (0..count)
+                    .map(|_| {
+                        let point = random.unit() * sum;
+                        sums.partition_point(|&sum| sum < point) as u32
+                    })
+                    .collect()
+            }
+        }
+    }
+}
+
+/// The eight bytes of a key: neighbours in rank are no neighbours in memory.
+#[inline]
+pub(crate) const fn key(number: u32) -> u64 {
+    (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Marsaglia's xorshift.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: u32) -> u32 {
+        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u32
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}

@@ -1,0 +1,113 @@
+//! The one place that reads the machine's clock.
+//!
+//! Decisions run on a monotonic clock that starts at zero with the process. Asking the system costs more than the decision itself, and
+//! keeps the processor from working ahead; so where the kernel itself trusts the processor's counter, that is read directly. Where
+//! it does not (a virtual machine that may move to another host, an old processor), the system is asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tollgate_core::time::{Moment, Span};
+
+/// Tells the time since it was started. Copies tell the same time.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    source: Source,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Counter { counter: quanta::Clock, start: u64 },
+    System { start: Instant },
+    Hand { nanos: Arc<AtomicU64> },
+}
+
+/// Moves a clock that was made with [`Clock::by_hand`].
+#[derive(Clone, Debug)]
+pub struct Hand {
+    nanos: Arc<AtomicU64>,
+}
+
+impl Clock {
+    /// A clock that starts now.
+    pub fn start() -> Self {
+        if kernel_trusts_counter() { Self::start_counter() } else { Self::start_system() }
+    }
+
+    fn start_counter() -> Self {
+        let counter = quanta::Clock::new();
+        let start = counter.raw();
+        Self { source: Source::Counter { counter, start } }
+    }
+
+    fn start_system() -> Self {
+        Self { source: Source::System { start: Instant::now() } }
+    }
+
+    /// A clock for tests, which stands still until its hand is moved.
+    pub fn by_hand() -> (Self, Hand) {
+        let nanos = Arc::new(AtomicU64::new(0));
+        (Self { source: Source::Hand { nanos: Arc::clone(&nanos) } }, Hand { nanos })
+    }
+
+    /// The time since the start.
+    #[inline]
+    pub fn now(&self) -> Moment {
+        match &self.source {
+            Source::Counter { counter, start } => Moment::from_nanos(counter.delta_as_nanos(*start, counter.raw())),
+            Source::System { start } => Moment::ZERO + Span::from(start.elapsed()),
+            Source::Hand { nanos } => Moment::from_nanos(nanos.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl Hand {
+    /// Lets `span` pass.
+    pub fn advance(&self, span: Span) {
+        self.set(Moment::from_nanos(self.nanos.load(Ordering::Relaxed)) + span);
+    }
+
+    /// Puts the clock to `moment`, be it in the past.
+    pub fn set(&self, moment: Moment) {
+        self.nanos.store(moment.as_nanos(), Ordering::Relaxed);
+    }
+}
+
+/// Whether the kernel keeps its own time by the processor's counter, and so vouches that it is steady and the same on all cores.
+fn kernel_trusts_counter() -> bool {
+    let source = if cfg!(target_arch = "aarch64") { "arch_sys_counter" } else { "tsc" };
+    std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+        .is_ok_and(|current| current.trim() == source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_never_goes_back_and_agrees_with_the_system() {
+        for clock in [Clock::start(), Clock::start_counter(), Clock::start_system()] {
+            let (before, system) = (clock.now(), Instant::now());
+            let mut last = before;
+            while system.elapsed().as_millis() < 20 {
+                let now = clock.now();
+                assert!(now >= last);
+                last = now;
+            }
+            let (ours, theirs) = (clock.now().since(before).as_nanos() as f64, system.elapsed().as_nanos() as f64);
+            // The thread may lose its processor between the two readings.
+            assert!((ours / theirs - 1.0).abs() < 0.5, "{ours} against {theirs}");
+        }
+    }
+
+    #[test]
+    fn a_clock_by_hand_stands_still_until_it_is_moved() {
+        let (clock, hand) = Clock::by_hand();
+        assert_eq!(clock.now(), Moment::ZERO);
+        hand.advance(Span::from_secs(3));
+        assert_eq!(clock.clone().now(), Moment::from_millis(3_000));
+        hand.set(Moment::from_millis(1));
+        assert_eq!(clock.now(), Moment::from_millis(1));
+    }
+}

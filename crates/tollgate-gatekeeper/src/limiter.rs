@@ -1,0 +1,354 @@
+//! Rules with their tables: what decides in a running process.
+//!
+//! All rules that apply are looked at, then all are charged or none. Between the look and the charge nobody else may charge, or two
+//! requests that each fit would both go in where one does. A lock around it all would make the limiter the bottleneck that it is there
+//! to prevent, so only the lines concerned are locked, all at once, in one order for all threads, for some nanoseconds. And a
+//! decision that changes nothing, as nearly all refusals are, locks nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrayvec::ArrayVec;
+use tollgate_core::band::Band;
+use tollgate_core::decide::{Claim, carry_out, look};
+use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::limit::Limit;
+use tollgate_core::request::Request;
+use tollgate_core::rule::{Rule, Situation};
+use tollgate_core::time::Moment;
+use tollgate_core::toll::Toll;
+
+use crate::hash::{KeyHash, Seed};
+use crate::line::Locked;
+use crate::names::{Names, Throttled, Throttling};
+use crate::seat::{Place, Seat};
+use crate::table::{NoTable, Table, TableReport};
+use crate::ticket::{RULES_AT_ONCE_MAX, Stub, Ticket};
+
+/// The rules of one domain, with the state of all callers.
+pub struct Limiter {
+    posts: Box<[Post]>,
+    started: Moment,
+    names: Arc<Names>,
+    passed_over: AtomicU64,
+}
+
+/// A rule on duty.
+struct Post {
+    rule: Rule,
+    table: Arc<Table>,
+}
+
+/// Makes a [`Limiter`].
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The rules, each with the size of its table in bytes.
+    pub rules: Vec<(Rule, usize)>,
+    /// When warm-up begins.
+    pub started: Moment,
+    /// Where keys go; [`Seed::random`] except where a run must come out the same every time.
+    pub seed: Seed,
+    /// How many names of throttled callers are kept for people to see.
+    pub names_max: usize,
+}
+
+/// A rule whose table cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoLimiter {
+    /// Which rule, by its place.
+    pub rule: usize,
+    /// Why.
+    pub cause: NoTable,
+}
+
+impl core::fmt::Display for NoLimiter {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(formatter, "rule {}: {}", self.rule + 1, self.cause)
+    }
+}
+
+impl core::error::Error for NoLimiter {}
+
+type Claims<'t, const N: usize> = ArrayVec<Claim<'t, Seat<'t>>, N>;
+
+impl Limiter {
+    /// A limiter to which everybody is new.
+    pub fn new(plan: Plan) -> Result<Self, NoLimiter> {
+        let names = Arc::new(Names::new(plan.names_max));
+        Self::build(plan, names, |_, _| None)
+    }
+
+    /// A limiter for changed rules that takes over the state, and the names, of this one: all that a rule knows stays known unless its
+    /// class, its limit, its escalation or its table's size changed. Both may decide at the same time, and tickets of the old one can be
+    /// settled with the new one.
+    pub fn succeeded_by(&self, plan: Plan) -> Result<Self, NoLimiter> {
+        let started = self.started;
+        Self::build(Plan { started, ..plan }, Arc::clone(&self.names), |rule, bytes| {
+            let means_the_same = |post: &&Post| {
+                let old = &post.rule;
+                (&old.name, &old.class, &old.limit, &old.escalation)
+                    == (&rule.name, &rule.class, &rule.limit, &rule.escalation)
+                    && post.table.bytes_asked() == bytes
+            };
+            self.posts.iter().find(means_the_same).map(|post| Arc::clone(&post.table))
+        })
+    }
+
+    fn build(
+        plan: Plan,
+        names: Arc<Names>,
+        inherited: impl Fn(&Rule, usize) -> Option<Arc<Table>>,
+    ) -> Result<Self, NoLimiter> {
+        let post = |(place, (rule, bytes)): (usize, (Rule, usize))| {
+            let table = match inherited(&rule, bytes) {
+                Some(table) => table,
+                None => Table::new(&rule, bytes, plan.seed).map_err(|cause| NoLimiter { rule: place, cause })?,
+            };
+            Ok(Post { rule, table })
+        };
+        let posts = plan.rules.into_iter().enumerate().map(post).collect::<Result<_, _>>()?;
+        Ok(Self { posts, started: plan.started, names, passed_over: AtomicU64::new(0) })
+    }
+
+    /// The rule at `place`.
+    pub fn rule(&self, place: usize) -> Option<&Rule> {
+        self.posts.get(place).map(|post| &post.rule)
+    }
+
+    /// All rules, in their order.
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
+        self.posts.iter().map(|post| &post.rule)
+    }
+
+    /// How the table of the rule at `place` is doing.
+    pub fn table(&self, place: usize) -> Option<TableReport> {
+        self.posts.get(place).map(|post| post.table.report())
+    }
+
+    /// How often a rule was not looked at because more than [`RULES_AT_ONCE_MAX`] applied to a request.
+    pub fn rules_passed_over(&self) -> u64 {
+        self.passed_over.load(Ordering::Relaxed)
+    }
+
+    /// Decides about a request that is expected to cost `toll`, and charges it if it goes on, held or not.
+    pub fn decide(&self, request: &impl Request, toll: Toll, band: Band, now: Moment) -> (Decision, Ticket) {
+        let situation = self.situation(band, now);
+        let keys = self.keys(request);
+        let mut claims: Claims<'_, RULES_AT_ONCE_MAX> =
+            keys.iter().map(|&(place, hash)| self.posts[place].claim(place, hash, now)).collect();
+        let decision = carry_through(&mut claims, toll, &situation, |claims| self.lock_all(claims));
+        let stubs = claims.iter().zip(&keys).filter_map(|(claim, &(place, hash))| self.posts[place].stub(claim, hash));
+        let ticket = Ticket { toll, stubs: stubs.collect() };
+        self.note(request, &decision, &keys, now);
+        (decision, ticket)
+    }
+
+    /// Decides by the rule at `place` alone, about a caller whose key is at hand: the shortest way, for embedding where rules need not be
+    /// matched. It tells the verdict and no figures, and keeps no name, since who asks has it. The time is asked for when the key's
+    /// record is already on its way to the processor. `None` when there is no such rule.
+    #[inline]
+    pub fn decide_key(
+        &self,
+        place: usize,
+        key: &[u8],
+        toll: Toll,
+        band: Band,
+        now: impl FnOnce() -> Moment,
+    ) -> Option<(Verdict, Ticket<1>)> {
+        let post = self.posts.get(place)?;
+        let hash = post.table.hasher().hash(key);
+        post.table.prefetch(hash);
+        let situation = self.situation(band, now());
+        let answer = post.decide_known(hash, toll, &situation);
+        Some(answer.unwrap_or_else(|| post.decide_any(hash, toll, &situation)))
+    }
+
+    /// What each rule that applies would say, for people who ask why. Nothing is charged, nobody takes a place.
+    pub fn explain(
+        &self,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+        now: Moment,
+    ) -> ArrayVec<Decision, RULES_AT_ONCE_MAX> {
+        let situation = self.situation(band, now);
+        let explain = |&(place, hash): &(usize, KeyHash)| {
+            let post = &self.posts[place];
+            let claim = post.claim(place, hash, now);
+            let mut seat = claim.into_record();
+            let held = seat.lock();
+            seat.refresh();
+            let check = post.rule.check(&seat, toll, &situation);
+            let decision = post.rule.decision(place, &check, &seat, &situation);
+            drop(held);
+            decision
+        };
+        self.keys(request).iter().map(explain).collect()
+    }
+
+    /// The request with this ticket has ended and has cost `actual`.
+    pub fn settle<const N: usize>(&self, ticket: Ticket<N>, actual: Toll, now: Moment) {
+        let reserved = ticket.toll;
+        for stub in &ticket.stubs {
+            self.with_charged(stub, now, |rule, seat| match rule.limit {
+                Limit::InFlight(_) => rule.limit.settle(seat, reserved, actual, now),
+                // What is missing is charged even to a key that has lost its place. What is too much is only given back where it
+                // was taken: the floor stands for others too.
+                Limit::Budget(_) if actual.cpu > reserved.cpu || seat.has_slot() => {
+                    rule.limit.settle(seat, reserved, actual, now);
+                }
+                _ => {}
+            });
+        }
+    }
+
+    /// The request with this ticket did not take place: somebody further on turned it away.
+    pub fn refund<const N: usize>(&self, ticket: Ticket<N>, now: Moment) {
+        for stub in &ticket.stubs {
+            self.with_charged(stub, now, |rule, seat| {
+                if seat.has_slot() || matches!(rule.limit, Limit::InFlight(_)) {
+                    rule.limit.refund(seat, ticket.toll, now);
+                }
+            });
+        }
+    }
+
+    /// The callers that were held or refused most, and what is left to them.
+    pub fn throttled(&self, most: usize, now: Moment) -> Vec<Throttled> {
+        let mut throttled = self.names.top(most, now);
+        throttled.retain_mut(|caller| {
+            let Some(place) = self.posts.iter().position(|post| post.table.id() == caller.table) else { return false };
+            let post = &self.posts[place];
+            let seat = post.table.seat(&post.rule, caller.hash, now);
+            caller.rule = place;
+            caller.info = post.rule.limit.info(&seat, now);
+            true
+        });
+        throttled
+    }
+
+    fn situation(&self, band: Band, now: Moment) -> Situation {
+        Situation { now, started: self.started, band }
+    }
+
+    /// The rules that apply, with the request's key for each, whose lines are on their way to the processor already.
+    fn keys(&self, request: &impl Request) -> ArrayVec<(usize, KeyHash), RULES_AT_ONCE_MAX> {
+        let mut keys = ArrayVec::new();
+        for (place, post) in self.posts.iter().enumerate() {
+            if !post.rule.applies(request) {
+                continue;
+            }
+            let mut hasher = *post.table.hasher();
+            if !post.rule.class.write_key(request, &mut hasher) {
+                continue;
+            }
+            let hash = hasher.finish();
+            post.table.prefetch(hash);
+            if keys.try_push((place, hash)).is_err() {
+                self.passed_over.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        keys
+    }
+
+    /// Locks the lines of all claims, in the order of their tables.
+    fn lock_all<'t>(&'t self, claims: &[Claim<'t, Seat<'t>>]) -> ArrayVec<Locked<'t>, RULES_AT_ONCE_MAX> {
+        let table = |claim: &&Claim<'t, Seat<'t>>| self.posts[claim.place()].table.id();
+        let mut order: ArrayVec<&Claim<'t, Seat<'t>>, RULES_AT_ONCE_MAX> = claims.iter().collect();
+        order.sort_unstable_by_key(table);
+        order.iter().map(|claim| claim.record().lock()).collect()
+    }
+
+    /// Calls `change` with what `stub` was charged to, if it is still there and has anything to settle.
+    fn with_charged(&self, stub: &Stub, now: Moment, change: impl FnOnce(&Rule, &mut Seat<'_>)) {
+        // A rule that a reload has dropped has nothing left to settle.
+        let Some(post) = self.posts.iter().find(|post| post.table.id() == stub.table) else { return };
+        let mut seat = post.table.seat(&post.rule, stub.hash, now);
+        let _held = seat.lock();
+        seat.refresh();
+        if stub.on_floor {
+            seat.sit_on_floor();
+        } else if matches!(post.rule.limit, Limit::InFlight(_)) && !seat.has_slot() {
+            return;
+        }
+        change(&post.rule, &mut seat);
+    }
+
+    /// Keeps the name of a caller that was held or refused, or would have been.
+    fn note(&self, request: &impl Request, decision: &Decision, keys: &[(usize, KeyHash)], now: Moment) {
+        let Some(throttling) = Throttling::of(decision) else { return };
+        let Some(place) = decision.rule else { return };
+        let Some(&(_, hash)) = keys.iter().find(|key| key.0 == place) else { return };
+        let post = &self.posts[place];
+        self.names.note(post.table.id(), hash, throttling, now, |name| {
+            post.rule.class.write_key(request, name);
+        });
+    }
+}
+
+impl Post {
+    #[inline]
+    fn claim(&self, place: usize, hash: KeyHash, now: Moment) -> Claim<'_, Seat<'_>> {
+        Claim::new(place, &self.rule, self.table.seat(&self.rule, hash, now))
+    }
+
+    /// Decides about a key that has a slot; `None` when it has none, or when another thread came between.
+    #[inline]
+    fn decide_known(&self, hash: KeyHash, toll: Toll, situation: &Situation) -> Option<(Verdict, Ticket<1>)> {
+        let line = self.table.line(hash);
+        let version = line.version();
+        let mut slot = line.slot(line.find(hash.fingerprint())?);
+        let check = self.rule.check(&slot, toll, situation);
+        let charged = if self.rule.changes(&check, toll) {
+            let _held = line.lock();
+            line.was_still(version).then(|| self.rule.carry_out(&mut slot, toll, &check, situation.now))?
+        } else {
+            line.is_still(version).then(|| check.charges())?
+        };
+        let stub = charged.then_some(Stub { table: self.table.id(), hash, on_floor: false });
+        Some((self.rule.verdict(&check).0, Ticket { toll, stubs: stub.into_iter().collect() }))
+    }
+
+    /// Decides about any key.
+    #[cold]
+    fn decide_any(&self, hash: KeyHash, toll: Toll, situation: &Situation) -> (Verdict, Ticket<1>) {
+        let mut claims = [self.claim(0, hash, situation.now)];
+        let decision = carry_through(&mut claims, toll, situation, |claims| claims[0].record().lock());
+        let stubs = claims.iter().filter_map(|claim| self.stub(claim, hash)).collect();
+        (decision.verdict, Ticket { toll, stubs })
+    }
+
+    /// What is to be settled of `claim`.
+    fn stub(&self, claim: &Claim<'_, Seat<'_>>, hash: KeyHash) -> Option<Stub> {
+        let on_floor = claim.record().place() == Place::Floor;
+        if claim.charged() && on_floor {
+            self.table.count_shared();
+        }
+        claim.charged().then_some(Stub { table: self.table.id(), hash, on_floor })
+    }
+}
+
+/// Looks, and carries it out: without any lock if nothing changes, else under what `lock` takes.
+#[inline]
+fn carry_through<'t, L>(
+    claims: &mut [Claim<'t, Seat<'t>>],
+    toll: Toll,
+    situation: &Situation,
+    lock: impl FnOnce(&[Claim<'t, Seat<'t>>]) -> L,
+) -> Decision {
+    let mut outlook = look(claims, toll, situation);
+    if !outlook.changes() {
+        let decision = carry_out(claims, outlook, toll, situation);
+        if claims.iter().all(|claim| claim.record().is_current()) {
+            return decision;
+        }
+    }
+    let held = lock(claims);
+    let changed = claims.iter_mut().fold(false, |changed, claim| claim.record_mut().refresh() | changed);
+    if changed {
+        outlook = look(claims, toll, situation);
+    }
+    let decision = carry_out(claims, outlook, toll, situation);
+    drop(held);
+    decision
+}

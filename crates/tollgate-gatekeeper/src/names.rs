@@ -1,0 +1,299 @@
+//! The names of those who were throttled, for people to see.
+//!
+//! Tables keep fingerprints, not names: a name per key would cost more than the key's state. A person wants to see only who is held or
+//! refused, and those are few, unless somebody invents callers to hide among. So the store has a fixed number of places and counts by
+//! the Space-Saving rule: a newcomer takes the place with the least weight and inherits that weight, so one who was throttled often stays
+//! however many are seen once. What is shown is counted since the name took its place, and is never more than what happened.
+
+use core::fmt::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use tollgate_core::class::KeySink;
+use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::limit::LimitInfo;
+use tollgate_core::network::Network;
+use tollgate_core::time::{Moment, Span};
+
+use crate::hash::KeyHash;
+
+/// Names are cut after so many bytes.
+pub const NAME_BYTES_MAX: usize = 120;
+/// Who was not throttled for so long weighs nothing any more.
+const MEMORY: Span = Span::from_secs(3_600);
+const SHARD_NAMES: usize = 16;
+
+/// A caller that was throttled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Throttled {
+    /// By which rule, by its place.
+    pub rule: usize,
+    /// Its key, as it came: escape it before it goes to a terminal or a page.
+    pub key: Vec<u8>,
+    /// Whether the key was longer than that.
+    pub cut: bool,
+    /// How often it was held, or would have been by a rule that observes.
+    pub held: u64,
+    /// How often it was refused, or would have been by a rule that observes.
+    pub refused: u64,
+    /// When that began, as far as is remembered.
+    pub first: Moment,
+    /// When it happened last.
+    pub last: Moment,
+    /// What is left to it now.
+    pub info: LimitInfo,
+    pub(crate) table: u32,
+    pub(crate) hash: KeyHash,
+}
+
+/// What is remembered of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Throttling {
+    Hold,
+    Refuse,
+}
+
+impl Throttling {
+    pub(crate) fn of(decision: &Decision) -> Option<Self> {
+        match (decision.verdict, decision.reason) {
+            (Verdict::Hold(_), _) | (_, Reason::WouldHold) => Some(Self::Hold),
+            (Verdict::Admit, Reason::WouldRefuse) => Some(Self::Refuse),
+            (Verdict::Admit, _) => None,
+            _ => Some(Self::Refuse),
+        }
+    }
+}
+
+/// A bounded store of names, by weight.
+pub(crate) struct Names {
+    shards: Box<[Mutex<[Entry; SHARD_NAMES]>]>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    table: u32,
+    hash: KeyHash,
+    /// The weight of the one whose place this was.
+    inherited: u64,
+    held: u64,
+    refused: u64,
+    first: Moment,
+    last: Moment,
+    name: Name,
+}
+
+impl Names {
+    /// Places for at least `most` names.
+    pub(crate) fn new(most: usize) -> Self {
+        let shards = most.div_ceil(SHARD_NAMES).max(1);
+        Self { shards: (0..shards).map(|_| Mutex::new([Entry::EMPTY; SHARD_NAMES])).collect() }
+    }
+
+    /// Counts that the key with `hash` was throttled; `write` gives its name, if that is not known yet.
+    pub(crate) fn note(
+        &self,
+        table: u32,
+        hash: KeyHash,
+        throttling: Throttling,
+        now: Moment,
+        write: impl FnOnce(&mut Name),
+    ) {
+        let shard = &self.shards[hash.line(self.shards.len() as u64)];
+        let mut entries = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let known =
+            entries.iter().position(|entry| (entry.table, entry.hash) == (table, hash) && entry.weight(now) > 0);
+        let index = known.unwrap_or_else(|| {
+            let index = (0..SHARD_NAMES).min_by_key(|&index| entries[index].weight(now)).unwrap_or(0);
+            let inherited = entries[index].weight(now);
+            entries[index] = Entry { table, hash, inherited, first: now, ..Entry::EMPTY };
+            write(&mut entries[index].name);
+            index
+        });
+        entries[index].count(throttling, now);
+    }
+
+    /// Those who were throttled most.
+    pub(crate) fn top(&self, most: usize, now: Moment) -> Vec<Throttled> {
+        let mut all: Vec<Throttled> = Vec::new();
+        for shard in &self.shards {
+            let entries = *shard.lock().unwrap_or_else(PoisonError::into_inner);
+            all.extend(entries.iter().filter(|entry| entry.weight(now) > 0).map(Entry::shown));
+        }
+        all.sort_by_key(|caller| core::cmp::Reverse((caller.refused.saturating_add(caller.held), caller.last)));
+        all.truncate(most);
+        all
+    }
+}
+
+impl Entry {
+    const EMPTY: Self = Self {
+        table: 0,
+        hash: KeyHash(0),
+        inherited: 0,
+        held: 0,
+        refused: 0,
+        first: Moment::ZERO,
+        last: Moment::ZERO,
+        name: Name::EMPTY,
+    };
+
+    fn weight(&self, now: Moment) -> u64 {
+        let remembered = now.since(self.last) < MEMORY;
+        if remembered { self.inherited.saturating_add(self.held).saturating_add(self.refused) } else { 0 }
+    }
+
+    fn count(&mut self, throttling: Throttling, now: Moment) {
+        let counter = match throttling {
+            Throttling::Hold => &mut self.held,
+            Throttling::Refuse => &mut self.refused,
+        };
+        *counter = counter.saturating_add(1);
+        self.last = self.last.max(now);
+    }
+
+    fn shown(&self) -> Throttled {
+        Throttled {
+            rule: 0,
+            key: self.name.as_bytes().to_vec(),
+            cut: self.name.cut,
+            held: self.held,
+            refused: self.refused,
+            first: self.first,
+            last: self.last,
+            info: LimitInfo::default(),
+            table: self.table,
+            hash: self.hash,
+        }
+    }
+}
+
+/// A key as a person reads it, as far as it fits.
+#[derive(Clone, Copy)]
+pub(crate) struct Name {
+    bytes: [u8; NAME_BYTES_MAX],
+    length: u8,
+    cut: bool,
+    /// Whether a part is complete: if another follows, a space goes between.
+    part_ended: bool,
+}
+
+impl Name {
+    const EMPTY: Self = Self { bytes: [0; NAME_BYTES_MAX], length: 0, cut: false, part_ended: false };
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        let length = usize::from(self.length);
+        let fits = bytes.len().min(NAME_BYTES_MAX - length);
+        self.bytes[length..length + fits].copy_from_slice(&bytes[..fits]);
+        self.length += fits as u8;
+        self.cut |= fits < bytes.len();
+    }
+}
+
+impl Write for Name {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl KeySink for Name {
+    fn network(&mut self, network: Network) {
+        self.write(b"");
+        let _ = write!(self, "{network}");
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if core::mem::take(&mut self.part_ended) {
+            self.push(b" ");
+        }
+        self.push(bytes);
+    }
+
+    fn end_part(&mut self) {
+        self.part_ended = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(names: &Names, key: &str, hash: u64, now: Moment) {
+        names.note(1, KeyHash(hash), Throttling::Refuse, now, |name| name.write(key.as_bytes()));
+    }
+
+    fn keys(names: &Names, now: Moment) -> Vec<String> {
+        names.top(100, now).into_iter().map(|caller| String::from_utf8(caller.key).unwrap()).collect()
+    }
+
+    /// Spreads numbers over all shards.
+    fn scattered(number: u64) -> u64 {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    #[test]
+    fn an_offender_stays_however_many_are_seen_once() {
+        let names = Names::new(64);
+        for round in 0..100_000 {
+            note(&names, &format!("sprayed {round}"), scattered(round + 1), Moment::ZERO);
+            if round % 20 == 0 {
+                note(&names, "offender", 5, Moment::ZERO);
+            }
+        }
+        let top = names.top(1, Moment::ZERO);
+        assert_eq!(top[0].key, b"offender");
+        assert!(top[0].refused > 4_900 && top[0].refused <= 5_000, "{}", top[0].refused);
+    }
+
+    #[test]
+    fn what_is_shown_is_never_more_than_what_happened() {
+        let names = Names::new(16);
+        for number in 0..1_000 {
+            note(&names, "once", scattered(number + 1), Moment::ZERO);
+        }
+        assert_eq!(names.top(100, Moment::ZERO).len(), SHARD_NAMES);
+        assert!(names.top(100, Moment::ZERO).iter().all(|caller| caller.refused == 1));
+    }
+
+    #[test]
+    fn who_behaves_is_forgotten_after_an_hour() {
+        let names = Names::new(16);
+        for _ in 0..1_000 {
+            note(&names, "yesterday", 1, Moment::ZERO);
+        }
+        let later = Moment::ZERO + MEMORY;
+        assert!(keys(&names, later).is_empty());
+        for number in 0..16 {
+            note(&names, "today", 100 + number, later);
+        }
+        assert_eq!(keys(&names, later), vec!["today"; 16]);
+    }
+
+    #[test]
+    fn holds_and_refusals_are_told_apart_and_have_their_times() {
+        let names = Names::new(16);
+        let at = Moment::from_millis;
+        names.note(3, KeyHash(9), Throttling::Hold, at(1), |name| name.write(b"k"));
+        names.note(3, KeyHash(9), Throttling::Refuse, at(2), |_| panic!("the name is known"));
+        names.note(3, KeyHash(9), Throttling::Refuse, at(4), |_| panic!("the name is known"));
+        let [caller] = &names.top(10, at(5))[..] else { panic!("one name") };
+        assert_eq!((caller.held, caller.refused, caller.first, caller.last), (1, 2, at(1), at(4)));
+    }
+
+    #[test]
+    fn names_are_cut_and_parts_are_apart() {
+        let mut name = Name::EMPTY;
+        name.write(b"GET");
+        name.end_part();
+        name.network(Network::parse("203.0.113.0/24").unwrap());
+        name.end_part();
+        assert_eq!(name.as_bytes(), b"GET 203.0.113.0/24");
+        assert!(!name.cut);
+        name.write(&[b'x'; 500]);
+        assert_eq!(name.as_bytes().len(), NAME_BYTES_MAX);
+        assert!(name.cut);
+    }
+}

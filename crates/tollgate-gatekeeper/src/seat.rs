@@ -1,0 +1,174 @@
+//! Where a key sits in its line, or would sit.
+//!
+//! Looking takes no place: a key that was never seen, or that comes back, is shown what it would start from, and takes a place only when
+//! something is charged to it. So refusals evict nobody, and who only tries cannot push others out.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use tollgate_core::record::Record;
+use tollgate_core::rule::Rule;
+use tollgate_core::time::Moment;
+
+use crate::line::{FLOOR, Line, Locked, SLOTS, Version};
+use crate::table::Strain;
+
+/// A key's record, where it is, or what it would be.
+pub(crate) struct Seat<'t> {
+    line: Line<'t>,
+    rule: &'t Rule,
+    strain: &'t Strain,
+    fingerprint: u32,
+    now: Moment,
+    version: Version,
+    place: Place,
+}
+
+/// Where a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In this slot.
+    Slot(usize),
+    /// Together with others, in the floor.
+    Floor,
+    /// Nowhere yet. It would take this slot and start from the floor.
+    FromFloor(usize),
+    /// Nowhere yet. It would take this slot and start afresh.
+    Fresh(usize),
+}
+
+impl<'t> Seat<'t> {
+    /// Finds the key with `fingerprint`.
+    #[inline]
+    pub(crate) fn new(line: Line<'t>, rule: &'t Rule, strain: &'t Strain, fingerprint: u32, now: Moment) -> Self {
+        let version = line.version();
+        let place = match line.find(fingerprint) {
+            Some(index) => Place::Slot(index),
+            None => place_for_newcomer(&line, rule, now),
+        };
+        Self { line, rule, strain, fingerprint, now, version, place }
+    }
+
+    /// Where the key is.
+    #[inline]
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Whether the key has a slot of its own.
+    pub(crate) fn has_slot(&self) -> bool {
+        matches!(self.place, Place::Slot(_))
+    }
+
+    /// Sits down with others in the floor, where the key was put before.
+    pub(crate) fn sit_on_floor(&mut self) {
+        self.place = Place::Floor;
+    }
+
+    /// Takes the right to change the line.
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'t> {
+        self.line.lock()
+    }
+
+    /// Whether what was read here is what the line held when the key was looked for.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        self.line.is_still(self.version)
+    }
+
+    /// Under the lock: looks for the key again if somebody changed the line before it was taken, and says whether that was so.
+    #[inline]
+    pub(crate) fn refresh(&mut self) -> bool {
+        let changed = !self.line.was_still(self.version);
+        if changed {
+            *self = Self::new(self.line, self.rule, self.strain, self.fingerprint, self.now);
+        }
+        changed
+    }
+
+    /// The record to read: none while the key would start afresh.
+    #[inline]
+    fn source(&self) -> Option<usize> {
+        match self.place {
+            Place::Slot(index) => Some(index),
+            Place::Floor | Place::FromFloor(_) => Some(FLOOR),
+            Place::Fresh(_) => None,
+        }
+    }
+
+    /// The record to write, for which a newcomer takes its place now.
+    #[inline]
+    fn target(&mut self) -> usize {
+        debug_assert!(self.line.is_locked());
+        match self.place {
+            Place::Slot(index) => index,
+            Place::Floor => FLOOR,
+            Place::FromFloor(index) => self.take(index, true),
+            Place::Fresh(index) => self.take(index, false),
+        }
+    }
+
+    /// Takes the slot at `index`; whoever had it goes into the floor.
+    #[cold]
+    fn take(&mut self, index: usize, from_floor: bool) -> usize {
+        let line = self.line;
+        if from_floor {
+            self.strain.from_floor.fetch_add(1, Relaxed);
+        }
+        if !line.is_empty(index) && self.rule.clear_at(&line.slot(index)) > self.now {
+            self.strain.evicted.fetch_add(1, Relaxed);
+        }
+        if from_floor || !line.is_empty(index) {
+            // The newcomer gets what the floor was, the floor what it and the one who leaves are together. Also one who is clear goes
+            // there: a thread whose clock is a moment behind then still finds what is left of the debt.
+            line.swap(index, FLOOR);
+            self.rule.absorb(&mut line.slot(FLOOR), &line.slot(index));
+        }
+        if !from_floor {
+            line.clear(index);
+        }
+        line.assign(index, self.fingerprint);
+        self.place = Place::Slot(index);
+        index
+    }
+}
+
+/// Which place a key that has none would take.
+#[cold]
+fn place_for_newcomer(line: &Line<'_>, rule: &Rule, now: Moment) -> Place {
+    let floor_clear_at = rule.clear_at(&line.slot(FLOOR));
+    let standing = |index: usize| if line.is_empty(index) { None } else { Some(rule.clear_at(&line.slot(index))) };
+    let (best, index) = (1..=SLOTS).map(|index| (standing(index), index)).min().expect("a line has slots");
+    // What cannot become clear by itself is counted by those at work: it must stay where they will look for it.
+    if floor_clear_at == Moment::MAX || best == Some(Moment::MAX) {
+        Place::Floor
+    } else if floor_clear_at > now {
+        Place::FromFloor(index)
+    } else {
+        Place::Fresh(index)
+    }
+}
+
+impl Record for Seat<'_> {
+    #[inline]
+    fn aux(&self) -> u32 {
+        self.source().map_or(0, |index| self.line.slot(index).aux())
+    }
+
+    #[inline]
+    fn set_aux(&mut self, aux: u32) {
+        let index = self.target();
+        self.line.slot(index).set_aux(aux);
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> u64 {
+        self.source().map_or(0, |record| self.line.slot(record).word(index))
+    }
+
+    #[inline]
+    fn set_word(&mut self, index: usize, value: u64) {
+        let record = self.target();
+        self.line.slot(record).set_word(index, value);
+    }
+}

@@ -1,0 +1,41 @@
+//! Who was throttled, for people to see.
+
+use tollgate_core::band::Band;
+use tollgate_core::rule::Rule;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use crate::world::*;
+
+#[test]
+fn only_the_throttled_have_names_and_the_most_throttled_come_first() {
+    let rules = vec![
+        Rule { hold_max: Span::from_secs(1), ..rule("names", "identifier", rate(1, 1, 2)) },
+        rule("networks", "ip/24", bucket(50)),
+    ];
+    let limiter = limiter(rules, 64);
+    let now = Moment::from_millis(1);
+    let ask = |name: &str, last: u8, times: u32| {
+        let caller = Caller { name, address: [203, 0, last, 7] };
+        (0..times).for_each(|_| drop(limiter.decide(&caller, Toll::ONE, Band::Normal, now)));
+    };
+    ask("calm", 1, 2);
+    ask("eager", 2, 5);
+    ask("stormer", 3, 90);
+    let seen = limiter.throttled(10, now);
+    let [stormer, eager] = &seen[..] else { panic!("two are throttled: {seen:?}") };
+    assert_eq!((&stormer.key[..], stormer.rule, stormer.refused, stormer.held), (&b"stormer"[..], 0, 87, 1));
+    assert_eq!((&eager.key[..], eager.rule, eager.refused, eager.held), (&b"eager"[..], 0, 2, 1));
+    assert_eq!(eager.info.clear, Span::from_secs(3));
+    assert_eq!(limiter.throttled(1, now).len(), 1);
+}
+
+#[test]
+fn a_network_is_named_as_people_write_it() {
+    let limiter = limiter(vec![rule("networks", "ip/24", bucket(1))], 1);
+    for _ in 0..2 {
+        let caller = Caller { name: "", address: [203, 0, 113, 7] };
+        let _ = limiter.decide(&caller, Toll::ONE, Band::Normal, Moment::ZERO);
+    }
+    assert_eq!(limiter.throttled(1, Moment::ZERO)[0].key, b"203.0.113.0/24");
+}

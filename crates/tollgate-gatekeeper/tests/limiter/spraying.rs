@@ -1,0 +1,121 @@
+//! Inventing keys frees no offender, hurts no regular, and costs no memory.
+
+use std::time::Instant;
+
+use tollgate_core::band::Band;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use crate::world::*;
+
+/// A quarter of a megabyte: 14,336 places.
+const LINES: usize = 2_048;
+
+#[test]
+fn a_million_invented_keys_do_not_free_an_offender() {
+    let limiter = one(rate(10, 3_600, 10), LINES);
+    let now = Moment::from_millis(1);
+    while admits(&limiter, "offender", now) {}
+    let before = limiter.table(0).unwrap();
+    for number in 0..1_000_000_u32 {
+        admits(&limiter, number.to_le_bytes(), now);
+        if number % 1_000 == 0 {
+            assert!(!admits(&limiter, "offender", now), "free after {number} keys");
+        }
+    }
+    assert!(!admits(&limiter, "offender", now));
+    let after = limiter.table(0).unwrap();
+    assert_eq!((before.bytes, before.places), (after.bytes, after.places));
+    assert!(after.evicted > 0 && after.from_floor > 0, "the table was large enough: {after:?}");
+    // And time heals all.
+    let healed = now + Span::from_secs(3_600);
+    assert!(admits(&limiter, "offender", healed));
+    assert!(admits(&limiter, "somebody new", healed));
+}
+
+#[test]
+fn regulars_are_served_while_keys_are_sprayed() {
+    let limiter = one(rate(100, 1, 20), LINES);
+    let mut refused = 0;
+    // 20,000 invented keys a second, and a hundred regulars at half their rate each.
+    for step in 0..15_000_u64 {
+        let now = Moment::from_millis(1_000 + step);
+        for number in 0..20_u64 {
+            admits(&limiter, (step * 20 + number).to_le_bytes(), now);
+        }
+        if step % 20 == 0 {
+            refused += (0..100).filter(|regular| !admits(&limiter, format!("regular {regular}"), now)).count();
+        }
+    }
+    assert_eq!(refused, 0);
+}
+
+#[test]
+fn who_comes_while_keys_are_sprayed_is_welcome_too() {
+    let limiter = one(rate(1, 1, 5), LINES);
+    let mut refused = 0;
+    // 2,000 invented keys a second, all in debt for a second: one for every seven places.
+    for step in 0..30_000_u64 {
+        let now = Moment::from_millis(1_000 + step);
+        admits(&limiter, (step * 2).to_le_bytes(), now);
+        admits(&limiter, (step * 2 + 1).to_le_bytes(), now);
+        refused += u64::from(!admits(&limiter, format!("new {step}"), now));
+    }
+    assert_eq!(refused, 0);
+}
+
+/// Keys that are alike in every way but one, as an attacker would choose them, fall into lines as if by chance.
+#[test]
+fn chosen_keys_find_no_line_to_crowd() {
+    let patterns: [fn(u64) -> Vec<u8>; 4] = [
+        |number| number.to_le_bytes().to_vec(),
+        |number| (number << 32).to_be_bytes().to_vec(),
+        |number| number.wrapping_mul(1 << 20).to_le_bytes().to_vec(),
+        |number| format!("{:0>100}", number % 100_000).into_bytes(),
+    ];
+    for pattern in patterns {
+        let limiter = one(bucket(1), LINES);
+        // Four keys per seven places: by chance, one in fifty finds its line full, and then a floor that refuses it.
+        let keys = LINES as u64 * 4;
+        let refused = (0..keys).filter(|&number| !admits(&limiter, pattern(number), Moment::ZERO)).count() as u64;
+        assert!(refused < keys / 25, "{refused} of {keys}");
+    }
+}
+
+#[test]
+fn a_decision_costs_the_same_however_many_keys_were_seen() {
+    let limiter = one(rate(1, 3_600, 5), LINES);
+    let mut number = 0_u64;
+    let mut spell = |limiter: &tollgate_gatekeeper::limiter::Limiter| {
+        let start = Instant::now();
+        for _ in 0..5_000 {
+            number += 1;
+            admits(limiter, number.to_le_bytes(), Moment::ZERO);
+        }
+        start.elapsed()
+    };
+    spell(&limiter);
+    let early = (0..5).map(|_| spell(&limiter)).min().unwrap();
+    for _ in 0..20 {
+        spell(&limiter);
+    }
+    let late = (0..5).map(|_| spell(&limiter)).min().unwrap();
+    // A scan of all places would be a thousand times slower.
+    assert!(late < early * 20, "{early:?}, then {late:?}");
+}
+
+#[test]
+fn refusals_take_nobodys_place() {
+    let rules = vec![rule("all", "ip/16", bucket(7)), rule("each", "identifier", bucket(5))];
+    let limiter = limiter(rules, 1);
+    let decide = |name: &str| {
+        let caller = Caller { name, address: [203, 0, 113, 7] };
+        limiter.decide(&caller, Toll::ONE, Band::Normal, Moment::ZERO).0.verdict.is_refusal()
+    };
+    for name in ["a", "b", "c", "d", "e", "f", "g"] {
+        assert!(!decide(name));
+    }
+    // The network is full. A thousand more names knock, and none takes a place in the table of names.
+    assert!((0..1_000).all(|number| decide(&format!("late {number}"))));
+    assert_eq!(limiter.table(1).unwrap().evicted, 0);
+}

@@ -1,0 +1,57 @@
+//! A clock that stops, jumps or lags does nobody a favour and nobody harm.
+
+use proptest::prelude::*;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use crate::world::*;
+
+const YEAR: Span = Span::from_secs(365 * 86_400);
+
+proptest! {
+    #[test]
+    fn a_clock_that_jumps_a_year_finds_everybody_clear(limit in debts(), arrivals in arrivals(40)) {
+        let limiter = one(limit, 2);
+        let mut now = Moment::from_millis(1);
+        for (key, gap, toll) in arrivals {
+            now = now + gap;
+            let _ = ask(&limiter, [key], toll, now);
+        }
+        for key in 0..40_u8 {
+            let look = Toll { count: 0, cpu: Span::ZERO };
+            prop_assert!(!ask(&limiter, [key], look, now + YEAR).0.is_refusal());
+        }
+        let _ = ask(&limiter, [0], Toll::of_cpu(Span::MAX), Moment::MAX);
+        let _ = ask(&limiter, [0], Toll { count: u64::MAX, cpu: Span::MAX }, Moment::ZERO);
+    }
+
+    #[test]
+    fn a_clock_that_stops_admits_no_more_than_the_limit(limit in debts(), keys in prop::collection::vec(0..40_u8, 1..300)) {
+        let limiter = one(limit, 2);
+        let now = Moment::from_millis(50);
+        let toll = Toll::of_cpu(Span::from_millis(10));
+        let lone = one(limit, 1);
+        let alone = (0..1_000).take_while(|_| !ask(&lone, "alone", toll, now).0.is_refusal()).count();
+        let mut admitted = [0_usize; 40];
+        for key in keys {
+            admitted[usize::from(key)] += usize::from(!ask(&limiter, [key], toll, now).0.is_refusal());
+        }
+        prop_assert!(admitted.iter().all(|&count| count <= alone));
+    }
+
+    #[test]
+    fn a_thread_whose_clock_is_behind_gets_nothing_extra(limit in debts(), keys in prop::collection::vec(0..9_u8, 1..200), lag_ms in 1..1_000_u64) {
+        // Nine keys on seven places: records are dropped and taken up again all the time, half of it by a thread that lags behind.
+        let limiter = one(limit, 1);
+        let endless = one(limit, 64);
+        let toll = Toll::of_cpu(Span::from_millis(10));
+        for (turn, key) in keys.into_iter().enumerate() {
+            let time = Moment::from_millis(2_000 + turn as u64 * 10);
+            let now = if turn % 2 == 0 { time } else { time.before(Span::from_millis(lag_ms)) };
+            let small = !ask(&limiter, [key], toll, now).0.is_refusal();
+            if matches!(limit, tollgate_core::limit::Limit::Rate(_) | tollgate_core::limit::Limit::Budget(_)) && small {
+                prop_assert!(!ask(&endless, [key], toll, now).0.is_refusal());
+            }
+        }
+    }
+}
