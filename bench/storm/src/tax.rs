@@ -21,6 +21,8 @@ use tokio::sync::Semaphore;
 use tollgate_storm::{client::Client, cpu, crowd::Crowd};
 
 const OPENING_AT_ONCE: usize = 128;
+/// How many addresses knock before their connections are let go.
+const BATCH: usize = 1000;
 const MEGABYTE: f64 = 1e6;
 
 /// How the tax is measured.
@@ -65,6 +67,7 @@ struct Pair {
 struct Turn {
     forwarded: Round,
     forwarded_cpu_us: f64,
+    refused: Round,
     refused_cpu_us: f64,
 }
 
@@ -115,8 +118,8 @@ impl Pair {
 
     fn take_turn(&mut self, span: Duration) -> io::Result<()> {
         let (forwarded, forwarded_cpu_us) = measure(&self.forwarding, span)?;
-        let (_, refused_cpu_us) = measure(&self.refusing, span)?;
-        self.rounds.push(Turn { forwarded, forwarded_cpu_us, refused_cpu_us });
+        let (refused, refused_cpu_us) = measure(&self.refusing, span)?;
+        self.rounds.push(Turn { forwarded, forwarded_cpu_us, refused, refused_cpu_us });
         Ok(())
     }
 
@@ -159,24 +162,34 @@ fn ratio((turn, measure): (&Turn, &Turn)) -> f64 {
 }
 
 fn print_refusals(pairs: &[Pair]) {
-    println!("| gate | CPU per refusal | per forwarded request | refusal / forwarded |");
-    println!("|---|---|---|---|");
+    println!("| gate | CPU per refusal | per forwarded request | refusal / forwarded | refused |");
+    println!("|---|---|---|---|---|");
     for pair in pairs {
         println!(
-            "| {} | {:.1} us | {:.1} us | {:.2} |",
+            "| {} | {:.1} us | {:.1} us | {:.2} | {:.2} % |",
             pair.name,
             pair.median(|turn| turn.refused_cpu_us),
             pair.median(|turn| turn.forwarded_cpu_us),
             pair.median(|turn| turn.refused_cpu_us / turn.forwarded_cpu_us),
+            pair.median(|turn| turn.refused.refused as f64 / turn.refused.requests as f64 * 100.0),
         );
     }
     println!();
 }
 
+fn megabytes(gate: &Gate) -> f64 {
+    gate.child.as_ref().map_or(0.0, |child| child.memory_bytes() as f64 / MEGABYTE)
+}
+
+/// Addresses come first: memory that many connections once needed would hide what addresses add.
 fn print_memory(pairs: &[Pair], arguments: &TaxArguments) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let megabytes = |gate: &Gate| gate.child.as_ref().map_or(0.0, |child| child.memory_bytes() as f64 / MEGABYTE);
-    println!("| gate | memory at start | {} idle connections | answered |", arguments.connections);
+    println!("| gate | addresses answered | in | memory before | at a quarter | at half | at the end |");
+    println!("|---|---|---|---|---|---|---|");
+    for pair in pairs {
+        print_addresses(pair, arguments.addresses, &runtime);
+    }
+    println!("\n| gate | memory before | {} idle connections | answered |", arguments.connections);
     println!("|---|---|---|---|");
     for pair in pairs {
         let gate = &pair.forwarding;
@@ -184,32 +197,31 @@ fn print_memory(pairs: &[Pair], arguments: &TaxArguments) -> io::Result<()> {
         let kept = runtime.block_on(knock(gate.listen, 0..arguments.connections));
         println!("| {} | {before:.1} MB | {:.1} MB | {} |", pair.name, megabytes(gate), kept.len());
     }
-    println!("\n| gate | addresses | in | memory before | at a quarter | at half | at the end |");
-    println!("|---|---|---|---|---|---|---|");
-    for pair in pairs {
-        let gate = &pair.forwarding;
-        let quarter = arguments.addresses.div_ceil(4);
-        let begin = Instant::now();
-        let mut memory = vec![megabytes(gate)];
-        let mut answered = 0;
-        for first in (0..arguments.addresses).step_by(quarter as usize) {
-            let last = (first + quarter).min(arguments.addresses);
-            for batch in (first..last).step_by(1000) {
-                answered += runtime.block_on(knock(gate.listen, batch..(batch + 1000).min(last))).len();
-            }
-            memory.push(megabytes(gate));
-        }
-        let (start, end) = (memory[0], memory[memory.len() - 1]);
-        let at = |part: usize| memory.get(part).copied().unwrap_or(end);
-        println!(
-            "| {} | {answered} | {:.0} s | {start:.1} MB | {:.1} MB | {:.1} MB | {end:.1} MB |",
-            pair.name,
-            begin.elapsed().as_secs_f64(),
-            at(1),
-            at(2),
-        );
-    }
     Ok(())
+}
+
+fn print_addresses(pair: &Pair, addresses: u32, runtime: &tokio::runtime::Runtime) {
+    let gate = &pair.forwarding;
+    let quarter = addresses.div_ceil(4);
+    let begin = Instant::now();
+    let mut memory = vec![megabytes(gate)];
+    let mut answered = 0;
+    for first in (0..addresses).step_by(quarter as usize) {
+        let last = (first + quarter).min(addresses);
+        for batch in (first..last).step_by(BATCH) {
+            answered += runtime.block_on(knock(gate.listen, batch..(batch + BATCH as u32).min(last))).len();
+        }
+        memory.push(megabytes(gate));
+    }
+    let (start, end) = (memory[0], memory[memory.len() - 1]);
+    let at = |part: usize| memory.get(part).copied().unwrap_or(end);
+    let span_s = begin.elapsed().as_secs_f64();
+    println!(
+        "| {} | {answered} | {span_s:.0} s | {start:.1} MB | {:.1} MB | {:.1} MB | {end:.1} MB |",
+        pair.name,
+        at(1),
+        at(2)
+    );
 }
 
 /// One request from each of these addresses; gives back the clients that were answered, with their connections open.
