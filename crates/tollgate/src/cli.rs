@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::gate::command;
-use crate::{check, demo, manual, settings};
+use crate::{check, demo, manual, service, settings};
 
 /// The exit code for wrong arguments or a wrong configuration.
 pub(crate) const WRONG: u8 = 2;
@@ -24,7 +23,7 @@ enum Command {
     /// Stand in front of a site and keep it usable
     ///
     /// With no file the backend is protected by fairness alone. Ends on SIGTERM once the requests in flight are done.
-    Gate(command::Options),
+    Gate(service::GateOptions),
     /// Look for faults in a configuration file
     ///
     /// Prints every fault as file:line:column: message. Exits 0 if there is none, 2 if there are some.
@@ -47,7 +46,7 @@ impl Cli {
     /// Runs the command that the arguments name.
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
-            Command::Gate(options) => command::run(&options),
+            Command::Gate(options) => service::run_gate(&options),
             Command::Check { file } => check::run(&file),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Schema => manual::run(&settings::schema()),

@@ -2,12 +2,14 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod admin;
 mod check;
 mod cli;
 mod demo;
 #[allow(dead_code, reason = "some of what it offers has no user yet")]
 mod gate;
 mod manual;
+mod service;
 #[allow(dead_code, unused_imports, reason = "not every role that reads them is there yet")]
 mod settings;
 

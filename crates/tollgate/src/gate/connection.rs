@@ -1,15 +1,19 @@
-//! From an accepted connection to the protocol it speaks.
+//! From an accepted connection to the protocol it speaks: PROXY header, TLS, HTTP/1.1 or HTTP/2.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use tokio::net::TcpStream;
+use tollgate_wire::proxy_protocol::{self, Opening};
 
 use super::buffer::Buffer;
-use super::h1;
-use super::identify::Peer;
+use super::identify::{Peer, trusts};
 use super::socket::{Socket, Stream};
+use super::timer::Way;
 use super::worker::Worker;
+use super::{h1, h2};
+use crate::settings::Gate as Settings;
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, worker: Rc<Worker>) {
@@ -18,12 +22,93 @@ pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, worker: Rc<Wor
     if stream.set_nodelay(true).is_err() {
         return;
     }
-    let peer = Peer::new(address.ip(), false, &settings);
+    let (stream, client) = if settings.proxy_protocol || worker.shared.server_tls.is_some() {
+        let opened = open(stream, address, &worker, &settings);
+        match tokio::time::timeout(settings.timeouts.head, opened).await {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(_)) | Err(_) => return worker.tally.unopened(),
+        }
+    } else {
+        (Stream::Plain(stream), address.ip())
+    };
+    let secure = matches!(stream, Stream::ServerTls(_));
+    let peer = Peer::new(client, secure, &settings);
     let per_address_max = (!peer.trusted).then_some(settings.bounds.connections_per_address_max);
     let Ok(_counted) = worker.shared.caps.count(peer.address, per_address_max) else {
-        worker.tally.turned_away();
-        return;
+        return worker.tally.turned_away();
     };
-    let socket = Socket::new(Stream::Plain(stream), worker.timers.timer());
-    h1::serve(socket, Buffer::default(), &peer, &worker, &settings).await;
+    let socket = Socket::new(stream, worker.timers.timer());
+    let mut buffer = Buffer::default();
+    if socket.speaks_h2() || (settings.h2c && !secure && begins_h2(&socket, &mut buffer, &settings).await) {
+        h2::serve(socket, buffer, peer, worker, settings).await;
+    } else {
+        h1::serve(socket, buffer, &peer, &worker, &settings).await;
+    }
+}
+
+/// Reads what comes before HTTP. Gives the stream and the address of who is at its other end.
+async fn open(
+    mut stream: TcpStream,
+    address: SocketAddr,
+    worker: &Worker,
+    settings: &Settings,
+) -> io::Result<(Stream, IpAddr)> {
+    let mut client = address.ip();
+    if settings.proxy_protocol {
+        if !trusts(settings, client) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        client = read_proxy_header(&mut stream).await?.unwrap_or(client);
+    }
+    match &worker.shared.server_tls {
+        None => Ok((Stream::Plain(stream), client)),
+        Some(config) => {
+            let acceptor = tokio_rustls::TlsAcceptor::from(config.clone());
+            Ok((Stream::ServerTls(Box::new(acceptor.accept(stream).await?)), client))
+        }
+    }
+}
+
+/// Reads the PROXY header and not a byte more: what follows may be TLS.
+async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Option<IpAddr>> {
+    use tokio::io::AsyncReadExt;
+    let mut bytes = vec![0; 16 + 4096];
+    let mut seen = 0;
+    loop {
+        let peeked = stream.peek(&mut bytes).await?;
+        match proxy_protocol::parse(&bytes[..peeked]) {
+            Ok(Opening::Header { length, source }) => {
+                stream.read_exact(&mut bytes[..length]).await?;
+                return Ok(source.map(|source| source.ip()));
+            }
+            Ok(Opening::More) if peeked > seen => seen = peeked,
+            Ok(Opening::More) => {
+                // Nothing new: the other end is gone, or the header comes in pieces, which happens about never.
+                if peeked == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            Err(proxy_protocol::NoHeader) => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Whether the first bytes are HTTP/2's preface. They stay in the buffer.
+async fn begins_h2(socket: &Socket, buffer: &mut Buffer, settings: &Settings) -> bool {
+    socket.timer.set(Way::In, settings.timeouts.head);
+    loop {
+        let seen = buffer.bytes().len().min(h2::PREFACE.len());
+        if buffer.bytes()[..seen] != h2::PREFACE[..seen] {
+            return false;
+        }
+        if seen == h2::PREFACE.len() {
+            return true;
+        }
+        match socket.read(buffer).await {
+            Ok(1..) => {}
+            // What there is is left to HTTP/1.1 to make sense of.
+            Ok(0) | Err(_) => return false,
+        }
+    }
 }

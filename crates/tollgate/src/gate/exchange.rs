@@ -1,11 +1,7 @@
-//! One request on its way through: identify, ask, forward, meter, answer.
-//!
-//! Both directions are two futures of one task: what the client still sends goes to the backend while the answer comes back. There
-//! is no buffering of bodies and no channel between tasks. The client's side and the backend's side are each HTTP/1.1 or
-//! HTTP/2, behind four small traits.
+//! One request on its way through: identify, ask, find a backend, talk to it ([`converse`]), and try another where that is safe.
 
-use std::cell::Cell;
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -16,48 +12,19 @@ use tollgate_wire::http1::hop_by_hop::strip_nominated;
 use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
 
 use super::admission::{Admitted, Outcome, Ticket};
-use super::backend::h1::{Connection, H1Answer};
+use super::backend::h1::{self, H1Answer};
 use super::backend::pool::Wanted;
-use super::backend::{AllDown, Place, connect};
-use super::body::{Broken, Piece, PumpBroke, Rest, Sink, Source, pump};
-use super::forward;
+use super::backend::{AllDown, Place, connect, h2};
+use super::body::{Broken, Piece, Rest, Source};
+use super::buffer::Buffer;
+use super::conversation::{ClientBody, Ended, Reply, Topic, converse};
 use super::h1_body::{BodyWriter, Pace};
 use super::identify::{Peer, RequestView};
 use super::refusal::{OwnAnswer, Refusal, spread_of};
 use super::socket::Socket;
-use super::timer::Way;
 use super::worker::Worker;
-use crate::settings::Gate as Settings;
-
-/// What a client sends after the head.
-pub(crate) trait ClientBody: Source {
-    /// Resolves when the client goes. What it sends meanwhile is kept.
-    async fn departure(&mut self) -> Broken;
-
-    /// Whether all of the body has been read.
-    fn has_ended(&self) -> bool;
-}
-
-/// What a client is sent.
-pub(crate) trait Reply: Sink {
-    /// Sends an interim answer (1xx).
-    async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken>;
-
-    /// Begins the answer. `keep` says that the client may send another request afterwards.
-    fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), Broken>;
-}
-
-/// What a backend sends.
-pub(crate) trait Answer: Source {
-    /// Reads the next head: of an interim answer, or of the final one.
-    async fn head(&mut self, head: &mut ResponseHead) -> Result<(), Broken>;
-
-    /// Whether anything has come: then the backend has seen the request.
-    fn has_begun(&self) -> bool;
-
-    /// Whether the final head has come.
-    fn has_head(&self) -> bool;
-}
+use super::{forward, h2_head};
+use crate::settings::{Gate as Settings, Protocol};
 
 /// The memory an exchange works in; used again for the next one.
 #[derive(Default)]
@@ -80,7 +47,7 @@ pub(crate) enum After {
     /// It is closed at once: the answer broke off, or nobody is there.
     Cut,
     /// It is no longer HTTP: both connections become one.
-    Tunnel(Box<Connection>, Place),
+    Tunnel(Box<h1::Connection>, Place),
 }
 
 /// What an exchange needs to know besides the two sides.
@@ -95,13 +62,6 @@ pub(crate) struct Visit<'a> {
     pub(crate) value: &'a mut Vec<u8>,
     /// Whether the client's connection can be kept, as far as the request goes.
     pub(crate) keep: bool,
-}
-
-/// Why a conversation with a backend ended early.
-#[derive(Clone, Copy, Debug)]
-enum Trouble {
-    Client(Broken),
-    Backend(Broken),
 }
 
 /// Carries one request through.
@@ -190,35 +150,37 @@ impl Visit<'_> {
         let mut avoid = None;
         let mut failures = 0;
         loop {
-            let place = match self.worker.shared.backends.choose(avoid) {
+            let place = match self.worker.shared.backends.load().choose(avoid) {
                 Ok(place) => place,
                 Err(AllDown(wait)) => return self.no_backend(wait, body, reply).await,
             };
-            let connection = match or_departure(self.connection(&place, wanted), body).await {
-                Ok(Ok(connection)) => connection,
+            let leg = match or_departure(self.leg(&place, wanted), body).await {
+                Ok(Ok(leg)) => leg,
                 Ok(Err(error)) => {
                     place.backend.failed(&error.to_string());
                     failures += 1;
-                    avoid = Some(place.backend.index);
+                    avoid = Some(place.backend.id);
                     // Nothing was sent, so any request may go elsewhere.
-                    if failures < self.worker.shared.backends.len().min(3) {
+                    if failures < self.worker.shared.backends.load().len().min(3) {
                         continue;
                     }
-                    let status = if error.kind() == std::io::ErrorKind::TimedOut { 504 } else { 502 };
+                    let status = if error.kind() == io::ErrorKind::TimedOut { 504 } else { 502 };
                     return self.fault(status, "the backend cannot be reached", Some(1), body, reply).await;
                 }
                 Err(_) => return After::Cut,
             };
             ticket.started();
-            let was_used = connection.used;
-            match self.converse(connection, place, &mut ticket, body, reply).await {
+            let was_used = leg.was_used();
+            match self.converse(leg, place, &mut ticket, body, reply).await {
                 Conversation::Over(after) => return after,
                 Conversation::BackendBroke { broken, begun, answered } => {
                     if broken == Broken::Gone && was_used && !begun && self.may_be_sent_twice() {
                         // The backend closed a connection that it had kept, at the moment we used it again.
+                        self.worker.tally.retried();
                         wanted = Wanted::New;
                         continue;
                     }
+                    self.worker.tally.backend_failed();
                     ticket.done(Outcome::Failed);
                     if answered {
                         return After::Cut;
@@ -248,19 +210,45 @@ impl Visit<'_> {
         self.fault(status, detail, Some(1), body, reply).await
     }
 
-    async fn connection(&self, place: &Place, wanted: Wanted) -> std::io::Result<Connection> {
-        let worker = self.worker;
-        if let Some(connection) = worker.pool.take(place.backend.index, wanted, worker.timers.now_ms()) {
-            return Ok(connection);
+    /// A way to the backend: a connection that was kept, or a new one.
+    async fn leg(&self, place: &Place, wanted: Wanted) -> io::Result<Leg> {
+        let (worker, backend) = (self.worker, place.backend.id);
+        if place.backend.url.protocol == Protocol::Http2 {
+            if wanted != Wanted::New
+                && let Some(connection) = worker.h2_connections.pick(backend)
+            {
+                return Ok(Leg::H2(connection));
+            }
+            let socket = connect::connect(&place.backend, worker).await?;
+            let connection = h2::Connection::begin(socket, self.settings.timeouts.backend_idle).await?;
+            worker.h2_connections.add(backend, connection.clone());
+            return Ok(Leg::H2(connection));
+        }
+        if let Some(connection) = worker.pool.take(backend, wanted, worker.timers.now_ms()) {
+            return Ok(Leg::H1(connection));
         }
         let socket = connect::connect(&place.backend, worker).await?;
-        Ok(Connection { socket, buffer: Default::default(), used: false })
+        Ok(Leg::H1(h1::Connection { socket, buffer: Buffer::default(), used: false }))
     }
 
     /// Sends the request to a backend and its answer to the client.
     async fn converse(
         &mut self,
-        mut connection: Connection,
+        leg: Leg,
+        place: Place,
+        ticket: &mut Ticket,
+        body: &mut impl ClientBody,
+        reply: &mut impl Reply,
+    ) -> Conversation {
+        match leg {
+            Leg::H1(connection) => self.converse_h1(connection, place, ticket, body, reply).await,
+            Leg::H2(connection) => self.converse_h2(&connection, &place, ticket, body, reply).await,
+        }
+    }
+
+    async fn converse_h1(
+        &mut self,
+        mut connection: h1::Connection,
         place: Place,
         ticket: &mut Ticket,
         body: &mut impl ClientBody,
@@ -268,95 +256,71 @@ impl Visit<'_> {
     ) -> Conversation {
         let Visit { worker, settings, peer, request, response, decoder, out, value, keep } = self;
         let timeouts = &settings.timeouts;
-        let Connection { socket, buffer, .. } = &mut connection;
-        let socket: &Socket = socket;
+        let socket: &Socket = &connection.socket;
         let pace = Pace { idle_max: timeouts.backend_idle, bytes_per_sec_min: None };
-        let mut answer = H1Answer::new(socket, buffer, decoder, pace, request.is_head());
+        let mut answer = H1Answer::new(socket, &mut connection.buffer, decoder, pace, request.is_head());
         out.clear();
         forward::write_request(out, request, peer, &place.backend.authority, value);
         let mut sink = BodyWriter::new(socket, out, request.length, timeouts.backend_idle);
-        let wants_upgrade = request.upgrade().is_some();
+        let topic = Topic { worker, settings, request, timer: &socket.timer, keep: *keep };
+        let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
+        place.backend.judge(&ended, connection.used);
+        let reusable = ended.is_complete() && answer.leaves_connection_reusable();
+        if matches!(ended, Ended::Upgraded) {
+            return Conversation::Over(After::Tunnel(Box::new(connection), place));
+        }
+        if reusable {
+            connection.used = true;
+            worker.keep(place.backend.id, connection);
+        }
+        self.settle(ended, reply).await
+    }
 
-        let uploaded = Cell::new(false);
-        let body_ended = Cell::new(body.has_ended());
-        let answered = Cell::new(false);
-        socket.timer.clear(Way::In);
-        let upload = async {
-            match pump(body, &mut sink, &mut ()).await {
-                Ok(()) => {
-                    socket.timer.set(Way::In, timeouts.response_head);
-                    uploaded.set(true);
-                    body_ended.set(true);
-                    Trouble::Client(body.departure().await)
-                }
-                Err(PumpBroke::Source(broken)) => Trouble::Client(broken),
-                Err(PumpBroke::Sink(Broken::Slow)) => Trouble::Backend(Broken::Slow),
-                // The backend takes no more, perhaps because it has answered already: that is for the other direction to see.
-                Err(PumpBroke::Sink(_)) => std::future::pending().await,
-            }
+    async fn converse_h2(
+        &mut self,
+        connection: &h2::Connection,
+        place: &Place,
+        ticket: &mut Ticket,
+        body: &mut impl ClientBody,
+        reply: &mut impl Reply,
+    ) -> Conversation {
+        let Visit { worker, settings, peer, request, response, value, keep, .. } = self;
+        let pace = Pace { idle_max: settings.timeouts.backend_idle, bytes_per_sec_min: None };
+        let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
+        let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
+            let broken = Broken::Malformed("the request cannot be said in HTTP/2");
+            return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, reply).await;
         };
-        let download = async {
-            loop {
-                answer.head(response).await.map_err(Trouble::Backend)?;
-                if !response.is_interim() {
-                    break;
+        let opened = h2::open(connection, head, ends, request.is_head(), pace, worker.timers.timer()).await;
+        let ended = match opened {
+            Ok((mut answer, mut sink)) => {
+                let timer = answer.timer();
+                let topic = Topic { worker, settings, request, timer: &timer, keep: *keep };
+                let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
+                if !ended.is_complete() {
+                    sink.cancel();
                 }
-                reply.interim(response).await.map_err(Trouble::Client)?;
+                ended
             }
-            if response.status == 101 && !wants_upgrade {
-                return Err(Trouble::Backend(Broken::Malformed("an upgrade that nobody asked for")));
-            }
-            let keep = *keep && body_ended.get() && !worker.is_draining();
-            reply.begin(response, keep).map_err(Trouble::Client)?;
-            answered.set(true);
-            let pumped = pump(&mut answer, reply, ticket).await;
-            pumped.map(|()| keep).map_err(|broke| match broke {
-                PumpBroke::Source(broken) => Trouble::Backend(broken),
-                PumpBroke::Sink(broken) => Trouble::Client(broken),
-            })
+            Err(broken) => Ended::BackendBroke { broken, begun: false, answered: false },
         };
-        let ended = race(download, upload).await;
+        backend.judge(&ended, true);
+        self.settle(ended, reply).await
+    }
 
+    /// What is left to do for the client.
+    async fn settle(&mut self, ended: Ended, reply: &mut impl Reply) -> Conversation {
         match ended {
-            Ok(_) if response.status == 101 => {
-                place.backend.succeeded();
-                answer.leaves_connection_reusable();
-                Conversation::Over(After::Tunnel(Box::new(connection), place))
-            }
-            Ok(keep) => {
-                place.backend.succeeded();
-                let reusable = answer.leaves_connection_reusable() && uploaded.get();
-                if reusable {
-                    connection.used = true;
-                    worker.keep(place.backend.index, connection);
-                }
-                Conversation::Over(if keep { After::Keep } else { After::Close })
-            }
-            Err(Trouble::Client(broken)) => {
-                if uploaded.get() {
-                    // The backend works on for a client that has gone. The toll runs until it has finished.
-                    if hear_out(&mut answer, response, settings, ticket).await && answer.leaves_connection_reusable() {
-                        connection.used = true;
-                        worker.keep(place.backend.index, connection);
-                    }
-                } else {
-                    // The request never became whole, and now the backend learns that it never will.
-                    drop(connection);
-                    ticket.done(Outcome::Abandoned);
-                    if !answered.get() && broken != Broken::Gone {
-                        return Conversation::Over(self.client_broke(broken, reply).await);
-                    }
-                }
+            Ended::Answered { keep, .. } => Conversation::Over(if keep { After::Keep } else { After::Close }),
+            Ended::ClientBroke { broken: Broken::Gone, .. } => {
+                self.worker.tally.client_left();
                 Conversation::Over(After::Cut)
             }
-            Err(Trouble::Backend(broken)) => {
-                let begun = answer.has_begun();
-                // A connection that was kept may be closed at any time; that is no sign of ill health.
-                if !(connection.used && broken == Broken::Gone && !begun) {
-                    place.backend.failed(broken.as_str());
-                }
-                Conversation::BackendBroke { broken, begun, answered: answered.get() }
+            Ended::ClientBroke { broken, answered: false, .. } => {
+                Conversation::Over(self.client_broke(broken, reply).await)
             }
+            Ended::ClientBroke { .. } | Ended::Upgraded => Conversation::Over(After::Cut),
+            Ended::BackendBroke { broken, begun, answered } => Conversation::BackendBroke { broken, begun, answered },
         }
     }
 
@@ -376,6 +340,23 @@ impl Visit<'_> {
     }
 }
 
+/// A way to a backend for one request.
+enum Leg {
+    H1(h1::Connection),
+    H2(h2::Connection),
+}
+
+impl Leg {
+    /// Whether the other side may have closed it before it got the request.
+    fn was_used(&self) -> bool {
+        match self {
+            Self::H1(connection) => connection.used,
+            Self::H2(_) => true,
+        }
+    }
+}
+
+/// What came of talking to one backend.
 enum Conversation {
     Over(After),
     BackendBroke {
@@ -385,41 +366,6 @@ enum Conversation {
         /// Whether the client had been sent some of it.
         answered: bool,
     },
-}
-
-/// Reads an answer that nobody waits for any more, within bounds, so that the backend finishes and its cost is known. Says whether
-/// it was read to its end.
-///
-/// Cutting the connection at once would not stop the backend's work, only hide when it ends. An answer that goes on and on is cut:
-/// who writes it notices.
-async fn hear_out(
-    answer: &mut impl Answer,
-    response: &mut ResponseHead,
-    settings: &Settings,
-    ticket: &mut Ticket,
-) -> bool {
-    let heard = async {
-        while !answer.has_head() {
-            answer.head(response).await?;
-        }
-        let mut left = settings.bounds.unheard_bytes_max;
-        loop {
-            match answer.next().await? {
-                Piece::Data(data, _) if data.len() as u64 <= left => left -= data.len() as u64,
-                Piece::Data(..) => return Ok(false),
-                Piece::End(_) => return Ok(true),
-            }
-        }
-    };
-    let heard: Result<Result<bool, Broken>, _> =
-        tokio::time::timeout(settings.timeouts.response_head.max(settings.timeouts.unheard), heard).await;
-    let outcome = match heard {
-        Ok(Ok(true)) => Outcome::Answered,
-        Ok(Ok(false)) | Err(_) => Outcome::Abandoned,
-        Ok(Err(_)) => Outcome::Failed,
-    };
-    ticket.done(outcome);
-    outcome == Outcome::Answered
 }
 
 /// Reads a body and forgets it. Says whether it ended within the bound.
@@ -445,24 +391,6 @@ async fn or_departure<T>(wait: impl Future<Output = T>, body: &mut impl ClientBo
     poll_fn(|cx| match wait.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Ok(output)),
         Poll::Pending => departure.as_mut().poll(cx).map(Err),
-    })
-    .await
-}
-
-/// The first of two futures to end.
-async fn race<T>(
-    main: impl Future<Output = Result<T, Trouble>>,
-    other: impl Future<Output = Trouble>,
-) -> Result<T, Trouble> {
-    let mut main = pin!(main);
-    let mut other = pin!(other);
-    // The request goes out before its answer is looked for. Afterwards an answer that is there counts before a client that has gone.
-    if let Poll::Ready(trouble) = poll_fn(|cx| Poll::Ready(other.as_mut().poll(cx))).await {
-        return Err(trouble);
-    }
-    poll_fn(|cx| match main.as_mut().poll(cx) {
-        Poll::Ready(ended) => Poll::Ready(ended),
-        Poll::Pending => other.as_mut().poll(cx).map(Err),
     })
     .await
 }

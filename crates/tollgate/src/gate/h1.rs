@@ -8,7 +8,8 @@ use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
 
 use super::body::{Broken, Rest, Sink};
 use super::buffer::{Buffer, LARGE};
-use super::exchange::{After, ClientBody, Reply, Scratch, Visit, exchange};
+use super::conversation::{ClientBody, Reply};
+use super::exchange::{After, Scratch, Visit, exchange};
 use super::forward;
 use super::h1_body::{BodyReader, BodyWriter, Pace};
 use super::identify::Peer;

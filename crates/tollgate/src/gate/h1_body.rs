@@ -25,6 +25,15 @@ pub(crate) struct Pace {
     pub(crate) bytes_per_sec_min: Option<u64>,
 }
 
+impl Pace {
+    /// How long to wait for the next bytes, after having waited this long in all for this many.
+    pub(crate) fn next(&self, waited_ms: u64, received: u64) -> Duration {
+        let Some(rate) = self.bytes_per_sec_min else { return self.idle_max };
+        let earned = Duration::from_millis(received.saturating_mul(1000) / rate.max(1));
+        self.idle_max.min((self.idle_max + earned).saturating_sub(Duration::from_millis(waited_ms)))
+    }
+}
+
 /// Reads one body from a connection.
 pub(crate) struct BodyReader<'a> {
     socket: &'a Socket,
@@ -35,7 +44,8 @@ pub(crate) struct BodyReader<'a> {
     /// Bytes at the start of the buffer that were lent out with the last piece.
     lent: usize,
     ended: bool,
-    began_ms: u64,
+    /// Time spent waiting for the peer; when it waits for us is not its fault.
+    waited_ms: u64,
     received: u64,
 }
 
@@ -48,9 +58,8 @@ impl<'a> BodyReader<'a> {
         pace: Pace,
     ) -> Self {
         decoder.reset();
-        let began_ms = socket.timer.now_ms();
         let ended = matches!(length, Length::Empty | Length::Fixed(0));
-        Self { socket, buffer, decoder, length, pace, lent: 0, ended, began_ms, received: 0 }
+        Self { socket, buffer, decoder, length, pace, lent: 0, ended, waited_ms: 0, received: 0 }
     }
 
     /// Whether the whole body has been read, so that what follows on the connection is another message.
@@ -97,7 +106,7 @@ impl<'a> BodyReader<'a> {
         self.decoder.reset();
         self.length = length;
         self.ended = matches!(length, Length::Empty | Length::Fixed(0));
-        self.began_ms = self.socket.timer.now_ms();
+        self.waited_ms = 0;
         self.received = 0;
     }
 
@@ -108,20 +117,12 @@ impl<'a> BodyReader<'a> {
     }
 
     async fn fill(&mut self) -> Result<usize, Broken> {
-        self.set_deadline();
+        let began_ms = self.socket.timer.now_ms();
+        self.socket.timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
         let length = self.socket.read(self.buffer).await?;
+        self.waited_ms += self.socket.timer.now_ms() - began_ms;
         self.received += length as u64;
         Ok(length)
-    }
-
-    fn set_deadline(&self) {
-        let mut time = self.pace.idle_max;
-        if let Some(rate) = self.pace.bytes_per_sec_min {
-            let elapsed = Duration::from_millis(self.socket.timer.now_ms() - self.began_ms);
-            let earned = Duration::from_millis(self.received.saturating_mul(1000) / rate.max(1));
-            time = time.min((self.pace.idle_max + earned).saturating_sub(elapsed));
-        }
-        self.socket.timer.set(Way::In, time);
     }
 
     /// Finds the next piece in the buffer, as a range of it and what follows.

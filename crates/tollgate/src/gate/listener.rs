@@ -18,8 +18,29 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How many idle connections are closed at once when there is no room for a new one.
 const MAKE_ROOM: usize = 32;
 
+/// Sockets for each of `workers`, on the same addresses. Port 0 is any port, the same for all.
+pub(crate) fn bind_all(addresses: &[SocketAddr], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
+    let context =
+        |address, error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"));
+    let bind = |address| bind(address).map_err(|error| context(address, error));
+    let mut all = vec![addresses.iter().copied().map(bind).collect::<io::Result<Vec<_>>>()?];
+    let chosen = all[0].iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+    for _ in 1..workers {
+        all.push(chosen.iter().copied().map(bind).collect::<io::Result<_>>()?);
+    }
+    Ok(all)
+}
+
+/// The same sockets for each of `workers`: all accept from the same queue.
+pub(crate) fn share(listeners: &[TcpListener], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
+    for listener in listeners {
+        listener.set_nonblocking(true)?;
+    }
+    (0..workers).map(|_| listeners.iter().map(TcpListener::try_clone).collect()).collect()
+}
+
 /// A socket for one worker. All workers bind the same address and the system spreads connections among them.
-pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;

@@ -80,6 +80,14 @@ impl Socket {
         }
     }
 
+    /// Reads what there is into somebody else's memory.
+    pub(crate) fn poll_read_into(&self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.stream.borrow_mut().pinned().poll_read(cx, out) {
+            Poll::Pending => self.wait(Way::In, cx),
+            ready => ready,
+        }
+    }
+
     /// Writes all of the parts, in order.
     pub(crate) async fn write_all(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         let mut left = parts;
@@ -94,7 +102,8 @@ impl Socket {
         Ok(())
     }
 
-    fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    /// Writes some of the parts.
+    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let polled = match (&mut *self.stream.borrow_mut(), parts) {
             (Stream::Plain(stream), [part]) => Pin::new(stream).poll_write(cx, part),
             (Stream::Plain(stream), parts) => Pin::new(stream).poll_write_vectored(cx, parts),

@@ -3,37 +3,52 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! tally {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+    ($($method:ident = $name:literal: $help:literal,)+) => {
+        #[allow(non_camel_case_types, reason = "one list gives places and methods their names")]
+        #[derive(Clone, Copy)]
+        enum Place { $($method),+ }
+
+        impl Tally {
+            /// The names of the counters as metrics, and what they count.
+            pub(crate) const NAMES: [(&'static str, &'static str); [$($name),+].len()] = [$(($name, $help)),+];
+
+            $(#[doc = concat!("Counts one of: ", $help, ".")]
+            pub(crate) fn $method(&self) {
+                self.add(Place::$method);
+            })+
+        }
+
         /// The counters of one worker.
         #[derive(Debug, Default)]
         #[repr(align(128))]
-        pub(crate) struct Tally { $($name: AtomicU64),+ }
-
-        impl Tally {
-            $($(#[$doc])* pub(crate) fn $name(&self) {
-                // One writer: a load and a store is enough, and cheaper than a locked add.
-                self.$name.store(self.$name.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-            })+
-
-            /// Every counter with its name.
-            pub(crate) fn read(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name.load(Ordering::Relaxed))),+].into_iter()
-            }
-        }
+        pub(crate) struct Tally([AtomicU64; [$($name),+].len()]);
     };
 }
 
 tally! {
-    /// A connection was accepted.
-    accepted,
-    /// A connection was closed at once because there were too many, or too many from its address.
-    turned_away,
-    /// Accepting failed, for want of file descriptors or memory.
-    accept_failed,
-    /// A request was read.
-    request,
-    /// A request could not be read.
-    malformed,
-    /// A request was refused.
-    refused,
+    accepted = "connections_accepted": "Connections accepted",
+    turned_away = "connections_turned_away": "Connections closed at once, because there were too many or too many of one address",
+    unopened = "connections_unopened": "Connections that ended before they were HTTP: without the PROXY header or TLS they must begin with",
+    accept_failed = "accept_failures": "Failures to accept a connection, for want of file descriptors or memory",
+    calmed = "h2_calmed": "HTTP/2 connections closed because the client reset more requests than it let finish",
+    request = "requests": "Requests read",
+    malformed = "requests_malformed": "Requests turned away because they cannot be read, or can be read in two ways",
+    refused = "requests_refused": "Requests refused",
+    client_left = "requests_left": "Requests whose client left before the end of the answer",
+    backend_failed = "backend_failures": "Requests that a backend did not answer, or not to the end",
+    retried = "backend_retries": "Requests sent a second time because the backend had closed the connection they were sent on",
+    cpu_ignored = "toll_reports_ignored": "Statements of a backend about the CPU time of a request that were nonsense or impossible",
+}
+
+impl Tally {
+    fn add(&self, place: Place) {
+        // One writer: a load and a store is enough, and cheaper than a locked add.
+        let counter = &self.0[place as usize];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The counter at this place among [`Self::NAMES`].
+    pub(crate) fn read(&self, place: usize) -> u64 {
+        self.0[place].load(Ordering::Relaxed)
+    }
 }

@@ -11,9 +11,9 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use super::admission::Admission;
-use super::backend::Backends;
 use super::backend::h1::Connection;
 use super::backend::pool::Pool;
+use super::backend::{Backends, h2};
 use super::caps::Caps;
 use super::exchange::Scratch;
 use super::listener;
@@ -25,9 +25,11 @@ use crate::settings::Gate as Settings;
 pub(crate) struct Shared {
     pub(crate) settings: ArcSwap<Settings>,
     pub(crate) admission: Arc<Admission>,
-    pub(crate) backends: Backends,
+    pub(crate) backends: ArcSwap<Backends>,
     pub(crate) caps: Caps,
     pub(crate) tallies: Vec<Arc<Tally>>,
+    /// How TLS is spoken to clients, if it is.
+    pub(crate) server_tls: Option<Arc<rustls::ServerConfig>>,
     /// How TLS is spoken to backends.
     pub(crate) backend_tls: Arc<rustls::ClientConfig>,
 }
@@ -51,6 +53,7 @@ pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) timers: Rc<Timers>,
     pub(crate) pool: Pool,
+    pub(crate) h2_connections: h2::Connections,
     pub(crate) tally: Arc<Tally>,
     settings: RefCell<Arc<Settings>>,
     #[expect(clippy::vec_box, reason = "they move in and out of tasks, and a box is cheaper to move")]
@@ -65,7 +68,8 @@ impl Worker {
         let settings = shared.settings.load_full();
         Rc::new(Self {
             timers: Timers::new(),
-            pool: Pool::new(shared.backends.len()),
+            pool: Pool::default(),
+            h2_connections: h2::Connections::default(),
             tally: shared.tallies[index].clone(),
             settings: RefCell::new(settings),
             scratches: RefCell::default(),
@@ -100,7 +104,7 @@ impl Worker {
     }
 
     /// Keeps a connection to a backend for the next request.
-    pub(crate) fn keep(&self, backend: usize, mut connection: Connection) {
+    pub(crate) fn keep(&self, backend: u64, mut connection: Connection) {
         connection.buffer.rest();
         let bound = self.settings.borrow().bounds.backend_idle_max;
         self.pool.give(backend, connection, bound, self.timers.now_ms());
@@ -126,7 +130,9 @@ impl Worker {
     fn sweep(&self) {
         self.timers.sweep();
         let settings = self.shared.settings.load_full();
-        self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive);
+        let backends = self.shared.backends.load();
+        self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
+        self.h2_connections.sweep(|id| backends.has(id));
         *self.settings.borrow_mut() = settings;
     }
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::Backend;
 use crate::gate::socket::{Socket, Stream};
 use crate::gate::worker::Worker;
-use crate::settings::BackendUrl;
+use crate::settings::{BackendUrl, Protocol};
 
 /// Opens a connection, or says why not.
 pub(crate) async fn connect(backend: &Backend, worker: &Worker) -> io::Result<Socket> {
@@ -30,7 +30,8 @@ async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
     }
     let name = ServerName::try_from(url.host.clone()).map_err(io::Error::other)?;
     let connector = tokio_rustls::TlsConnector::from(worker.shared.backend_tls.clone());
-    Ok(Stream::ClientTls(Box::new(connector.connect(name, stream).await?)))
+    let protocol = if url.protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() };
+    Ok(Stream::ClientTls(Box::new(connector.with_alpn(vec![protocol]).connect(name, stream).await?)))
 }
 
 /// Connects to the first address that answers. A name is looked up each time: connections are kept, so it is not often.
@@ -48,9 +49,20 @@ async fn dial(url: &BackendUrl) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// How TLS is spoken to backends.
-pub(crate) fn tls_config(roots: rustls::RootCertStore) -> Arc<rustls::ClientConfig> {
-    let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Arc::new(config)
+/// How TLS is spoken to backends: with the system's roots, which are read only if a backend needs them.
+pub(crate) fn tls_config(backends: &[BackendUrl]) -> io::Result<Arc<rustls::ClientConfig>> {
+    let mut roots = rustls::RootCertStore::empty();
+    if backends.iter().any(|backend| backend.tls) {
+        let found = rustls_native_certs::load_native_certs();
+        for error in &found.errors {
+            tracing::warn!(%error, "some of the system's certificates cannot be read");
+        }
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            return Err(io::Error::other(
+                "no root certificates on this system: install ca-certificates, or set SSL_CERT_FILE",
+            ));
+        }
+    }
+    Ok(Arc::new(rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()))
 }

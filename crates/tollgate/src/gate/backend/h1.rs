@@ -6,7 +6,7 @@ use tollgate_wire::http1::{Length, ResponseHead};
 
 use crate::gate::body::{Broken, Piece, Source};
 use crate::gate::buffer::{Buffer, LARGE};
-use crate::gate::exchange::Answer;
+use crate::gate::conversation::Answer;
 use crate::gate::h1_body::{BodyReader, Pace};
 use crate::gate::socket::Socket;
 

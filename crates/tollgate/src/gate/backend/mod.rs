@@ -2,21 +2,24 @@
 
 pub(crate) mod connect;
 pub(crate) mod h1;
+pub(crate) mod h2;
 pub(crate) mod health;
 pub(crate) mod pool;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::body::Broken;
+use super::conversation::Ended;
 use crate::settings::BackendUrl;
 use health::Health;
 
 /// One backend, as all workers see it.
 #[derive(Debug)]
 pub(crate) struct Backend {
-    /// Its place among the backends.
-    pub(crate) index: usize,
+    /// Its number: no two backends ever have the same.
+    pub(crate) id: u64,
     /// Where it is.
     pub(crate) url: BackendUrl,
     /// Host and port, for requests that name no host.
@@ -46,10 +49,16 @@ pub(crate) struct Place {
 pub(crate) struct AllDown(pub(crate) Duration);
 
 impl Backends {
-    pub(crate) fn new(urls: &[BackendUrl]) -> Self {
-        let backend = |(index, url): (usize, &BackendUrl)| {
+    /// The backends at these addresses. Those that were there before stay as they are.
+    pub(crate) fn new(urls: &[BackendUrl], before: Option<&Self>) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let backend = |url: &BackendUrl| {
+            let known = before.iter().flat_map(|before| &before.all).find(|backend| backend.url == *url);
+            if let Some(backend) = known {
+                return backend.clone();
+            }
             Arc::new(Backend {
-                index,
+                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 url: url.clone(),
                 authority: url.authority(),
                 in_flight: AtomicU32::new(0),
@@ -58,18 +67,18 @@ impl Backends {
                 began: Instant::now(),
             })
         };
-        Self { all: urls.iter().enumerate().map(backend).collect(), turn: AtomicUsize::new(0) }
+        Self { all: urls.iter().map(backend).collect(), turn: AtomicUsize::new(0) }
     }
 
     /// The backend that has the fewest requests in flight, of those that are up. Equals take turns.
-    pub(crate) fn choose(&self, avoid: Option<usize>) -> Result<Place, AllDown> {
+    pub(crate) fn choose(&self, avoid: Option<u64>) -> Result<Place, AllDown> {
         let count = self.all.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let mut best: Option<(u32, &Arc<Backend>)> = None;
         let mut wait = Duration::MAX;
         for step in 0..count {
             let backend = &self.all[(turn + step) % count];
-            if avoid == Some(backend.index) && count > 1 {
+            if avoid == Some(backend.id) && count > 1 {
                 continue;
             }
             if let Err(down_for) = backend.is_up() {
@@ -91,6 +100,11 @@ impl Backends {
     /// How many backends there are.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// Whether the backend of this number is one of them.
+    pub(crate) fn has(&self, id: u64) -> bool {
+        self.all.iter().any(|backend| backend.id == id)
     }
 
     /// Each backend.
@@ -127,6 +141,17 @@ impl Backend {
     pub(crate) fn failed(&self, why: &str) {
         if let Some(backoff) = self.with_health(Health::failed) {
             tracing::warn!(backend = %self.url, backoff_ms = backoff.as_millis() as u64, why, "backend is down");
+        }
+    }
+
+    /// Takes note of how a request went. `was_used`: on a connection that the backend may close at any time, which is no sign of ill
+    /// health.
+    pub(crate) fn judge(&self, ended: &Ended, was_used: bool) {
+        match ended {
+            Ended::Answered { .. } | Ended::Upgraded | Ended::ClientBroke { complete: true, .. } => self.succeeded(),
+            Ended::ClientBroke { .. } => {}
+            Ended::BackendBroke { broken: Broken::Gone, begun: false, .. } if was_used => {}
+            Ended::BackendBroke { broken, .. } => self.failed(broken.as_str()),
         }
     }
 

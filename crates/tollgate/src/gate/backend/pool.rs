@@ -2,6 +2,7 @@
 //! connection's events wake the thread that uses it.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::h1::Connection;
@@ -11,9 +12,10 @@ struct Waiting {
     since_ms: u64,
 }
 
-/// The idle connections of one worker.
+/// The idle connections of one worker, by the backend's number.
+#[derive(Default)]
 pub(crate) struct Pool {
-    by_backend: RefCell<Vec<Vec<Waiting>>>,
+    by_backend: RefCell<HashMap<u64, Vec<Waiting>>>,
 }
 
 /// Which connection will do.
@@ -31,17 +33,13 @@ pub(crate) enum Wanted {
 const RECENT_MS: u64 = 1000;
 
 impl Pool {
-    pub(crate) fn new(backends: usize) -> Self {
-        Self { by_backend: RefCell::new((0..backends).map(|_| Vec::new()).collect()) }
-    }
-
     /// The connection that was used last, of those that are still good.
-    pub(crate) fn take(&self, backend: usize, wanted: Wanted, now_ms: u64) -> Option<Connection> {
+    pub(crate) fn take(&self, backend: u64, wanted: Wanted, now_ms: u64) -> Option<Connection> {
         if wanted == Wanted::New {
             return None;
         }
         let mut by_backend = self.by_backend.borrow_mut();
-        let idle = by_backend.get_mut(backend)?;
+        let idle = by_backend.get_mut(&backend)?;
         while let Some(waiting) = idle.pop() {
             if wanted == Wanted::Recent && now_ms.saturating_sub(waiting.since_ms) > RECENT_MS {
                 idle.push(waiting);
@@ -55,24 +53,20 @@ impl Pool {
     }
 
     /// Keeps a connection for the next request.
-    pub(crate) fn give(&self, backend: usize, connection: Connection, bound: usize, now_ms: u64) {
-        if let Some(idle) = self.by_backend.borrow_mut().get_mut(backend)
-            && idle.len() < bound
-        {
+    pub(crate) fn give(&self, backend: u64, connection: Connection, bound: usize, now_ms: u64) {
+        let mut by_backend = self.by_backend.borrow_mut();
+        let idle = by_backend.entry(backend).or_default();
+        if idle.len() < bound {
             idle.push(Waiting { connection, since_ms: now_ms });
         }
     }
 
-    /// Closes those that have waited too long or that the backend has closed.
-    pub(crate) fn sweep(&self, now_ms: u64, wait_max: Duration) {
+    /// Closes those that have waited too long, that the backend has closed, or whose backend is no longer one.
+    pub(crate) fn sweep(&self, now_ms: u64, wait_max: Duration, is_backend: impl Fn(u64) -> bool) {
         let oldest_ms = now_ms.saturating_sub(wait_max.as_millis() as u64);
-        for idle in self.by_backend.borrow_mut().iter_mut() {
+        self.by_backend.borrow_mut().retain(|backend, idle| {
             idle.retain(|waiting| waiting.since_ms >= oldest_ms && !waiting.connection.socket.has_stirred());
-        }
-    }
-
-    /// How many wait.
-    pub(crate) fn len(&self) -> usize {
-        self.by_backend.borrow().iter().map(Vec::len).sum()
+            is_backend(*backend)
+        });
     }
 }

@@ -1,0 +1,228 @@
+//! A request at a backend, and its answer on the way back.
+//!
+//! Both directions are two futures of one task: what the client still sends goes to the backend while the answer comes back. There
+//! is no buffering of bodies and no channel between tasks. The client's side and the backend's side are each HTTP/1.1 or
+//! HTTP/2, behind small traits.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use tollgate_wire::http1::hop_by_hop::strip_nominated;
+use tollgate_wire::http1::{RequestHead, ResponseHead};
+
+use super::admission::{Outcome, Ticket};
+use super::body::{Broken, Piece, PumpBroke, Sink, Source, pump};
+use super::timer::{Timer, Way};
+use super::worker::Worker;
+use crate::settings::Gate as Settings;
+
+/// What a client sends after the head.
+pub(crate) trait ClientBody: Source {
+    /// Resolves when the client goes. What it sends meanwhile is kept.
+    async fn departure(&mut self) -> Broken;
+
+    /// Whether all of the body has been read.
+    fn has_ended(&self) -> bool;
+}
+
+/// What a client is sent.
+pub(crate) trait Reply: Sink {
+    /// Sends an interim answer (1xx).
+    async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken>;
+
+    /// Begins the answer. `keep` says that the client may send another request afterwards.
+    fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), Broken>;
+}
+
+/// What a backend sends.
+pub(crate) trait Answer: Source {
+    /// Reads the next head: of an interim answer, or of the final one.
+    async fn head(&mut self, head: &mut ResponseHead) -> Result<(), Broken>;
+
+    /// Whether anything has come: then the backend has seen the request.
+    fn has_begun(&self) -> bool;
+
+    /// Whether the final head has come.
+    fn has_head(&self) -> bool;
+}
+
+/// What a conversation is about.
+pub(crate) struct Topic<'a> {
+    pub(crate) worker: &'a Worker,
+    pub(crate) settings: &'a Settings,
+    pub(crate) request: &'a RequestHead,
+    /// The deadlines of the backend's side.
+    pub(crate) timer: &'a Timer,
+    /// Whether the client's connection can be kept, as far as the request goes.
+    pub(crate) keep: bool,
+}
+
+/// How a conversation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The client has its answer.
+    Answered {
+        /// Whether the client may send another request.
+        keep: bool,
+        /// Whether the backend got the whole request before its answer ended.
+        complete: bool,
+    },
+    /// Both sides have left HTTP.
+    Upgraded,
+    /// The client went, or did not send what it said it would.
+    ClientBroke {
+        broken: Broken,
+        /// Whether it had been sent some of the answer.
+        answered: bool,
+        /// Whether request and answer are complete all the same.
+        complete: bool,
+    },
+    /// The backend failed.
+    BackendBroke {
+        broken: Broken,
+        /// Whether it had begun to answer.
+        begun: bool,
+        /// Whether the client had been sent some of it.
+        answered: bool,
+    },
+}
+
+impl Ended {
+    /// Whether the backend has the whole request and we have the whole answer.
+    pub(crate) fn is_complete(&self) -> bool {
+        matches!(self, Self::Answered { complete: true, .. } | Self::ClientBroke { complete: true, .. })
+    }
+}
+
+/// Why one of the directions ended early.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    Client(Broken),
+    Backend(Broken),
+}
+
+/// Sends a request to a backend and its answer to the client.
+pub(crate) async fn converse(
+    topic: &Topic<'_>,
+    body: &mut impl ClientBody,
+    reply: &mut impl Reply,
+    answer: &mut impl Answer,
+    sink: &mut impl Sink,
+    response: &mut ResponseHead,
+    ticket: &mut Ticket,
+) -> Ended {
+    let Topic { worker, settings, request, timer, .. } = topic;
+    let wants_upgrade = request.upgrade().is_some();
+    let uploaded = Cell::new(false);
+    let answered = Cell::new(false);
+    timer.clear(Way::In);
+    let upload = async {
+        match pump(body, sink, &mut ()).await {
+            Ok(()) => {
+                timer.set(Way::In, settings.timeouts.response_head);
+                uploaded.set(true);
+                Trouble::Client(body.departure().await)
+            }
+            Err(PumpBroke::Source(broken)) => Trouble::Client(broken),
+            Err(PumpBroke::Sink(Broken::Slow)) => Trouble::Backend(Broken::Slow),
+            // The backend takes no more, perhaps because it has answered already: that is for the other direction to see.
+            Err(PumpBroke::Sink(_)) => {
+                timer.set(Way::In, settings.timeouts.response_head);
+                std::future::pending().await
+            }
+        }
+    };
+    let download = async {
+        loop {
+            answer.head(response).await.map_err(Trouble::Backend)?;
+            if !response.is_interim() {
+                break;
+            }
+            reply.interim(response).await.map_err(Trouble::Client)?;
+        }
+        if response.status == 101 && !wants_upgrade {
+            return Err(Trouble::Backend(Broken::Malformed("an upgrade that nobody asked for")));
+        }
+        strip_nominated(&mut response.fields);
+        let keep = topic.keep && uploaded.get() && !worker.is_draining();
+        reply.begin(response, keep).map_err(Trouble::Client)?;
+        answered.set(true);
+        let pumped = pump(answer, reply, ticket).await;
+        pumped.map(|()| keep).map_err(|broke| match broke {
+            PumpBroke::Source(broken) => Trouble::Backend(broken),
+            PumpBroke::Sink(broken) => Trouble::Client(broken),
+        })
+    };
+    let ended = race(download, upload).await;
+    let (complete, answered) = (uploaded.get(), answered.get());
+    match ended {
+        Ok(_) if response.status == 101 => Ended::Upgraded,
+        Ok(keep) => Ended::Answered { keep, complete },
+        Err(Trouble::Client(broken)) if complete => {
+            // The backend works on for a client that has gone. The toll runs until it has finished.
+            let complete = hear_out(answer, response, settings, ticket).await;
+            Ended::ClientBroke { broken, answered, complete }
+        }
+        Err(Trouble::Client(broken)) => {
+            // The request never became whole, and when its connection is closed the backend learns that it never will.
+            ticket.done(Outcome::Abandoned);
+            Ended::ClientBroke { broken, answered, complete: false }
+        }
+        Err(Trouble::Backend(broken)) => Ended::BackendBroke { broken, begun: answer.has_begun(), answered },
+    }
+}
+
+/// Reads an answer that nobody waits for any more, within bounds, so that the backend finishes and its cost is known. Says whether
+/// it was read to its end.
+///
+/// Cutting the connection at once would not stop the backend's work, only hide when it ends. An answer that goes on and on is cut:
+/// who writes it notices.
+async fn hear_out(
+    answer: &mut impl Answer,
+    response: &mut ResponseHead,
+    settings: &Settings,
+    ticket: &mut Ticket,
+) -> bool {
+    let heard = async {
+        while !answer.has_head() {
+            answer.head(response).await?;
+        }
+        let mut left = settings.bounds.unheard_bytes_max;
+        loop {
+            match answer.next().await? {
+                Piece::Data(data, _) if data.len() as u64 <= left => left -= data.len() as u64,
+                Piece::Data(..) => return Ok(false),
+                Piece::End(_) => return Ok(true),
+            }
+        }
+    };
+    let heard: Result<Result<bool, Broken>, _> =
+        tokio::time::timeout(settings.timeouts.response_head.max(settings.timeouts.unheard), heard).await;
+    let outcome = match heard {
+        Ok(Ok(true)) => Outcome::Answered,
+        Ok(Ok(false)) | Err(_) => Outcome::Abandoned,
+        Ok(Err(_)) => Outcome::Failed,
+    };
+    ticket.done(outcome);
+    outcome == Outcome::Answered
+}
+
+/// The first of two futures to end.
+async fn race<T>(
+    main: impl Future<Output = Result<T, Trouble>>,
+    other: impl Future<Output = Trouble>,
+) -> Result<T, Trouble> {
+    let mut main = pin!(main);
+    let mut other = pin!(other);
+    // The request goes out before its answer is looked for. Afterwards an answer that is there counts before a client that has gone.
+    if let Poll::Ready(trouble) = poll_fn(|cx| Poll::Ready(other.as_mut().poll(cx))).await {
+        return Err(trouble);
+    }
+    poll_fn(|cx| match main.as_mut().poll(cx) {
+        Poll::Ready(ended) => Poll::Ready(ended),
+        Poll::Pending => other.as_mut().poll(cx).map(Err),
+    })
+    .await
+}

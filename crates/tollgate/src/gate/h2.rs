@@ -1,0 +1,291 @@
+//! A client's connection over HTTP/2: many requests at once, each a task of its own.
+//!
+//! What HTTP/2 lets a client do cheaply (open and reset streams, send frames of nothing) is bounded by the `h2` crate for what it
+//! can see, and here for what it cannot: a stream that was reset still has its request at the backend, so such streams count until the
+//! backend is done, and a client that resets more than it lets finish is told to calm down.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream, SendStream};
+use http::Request;
+use tollgate_wire::http1::{Fields, Length, ResponseHead};
+
+use super::body::{Broken, Piece, Rest, Sink, Source};
+use super::buffer::Buffer;
+use super::conversation::{ClientBody, Reply};
+use super::exchange::{After, Scratch, Visit, exchange};
+use super::h1_body::Pace;
+use super::h2_body::{self, StreamReader};
+use super::h2_head;
+use super::h2_io::H2Io;
+use super::identify::Peer;
+use super::refusal::OwnAnswer;
+use super::socket::Socket;
+use super::timer::{Timer, Way};
+use super::worker::Worker;
+use crate::settings::Gate as Settings;
+
+/// What every HTTP/2 client says first.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What is held for one stream on its way out.
+const SEND_BUFFER: usize = 64 * 1024;
+/// How many more streams a client may reset than it lets finish.
+const RESETS_MAX: u32 = 200;
+/// How long a client has to go after it was asked to.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// What the streams of one connection share.
+struct Session {
+    peer: Peer,
+    worker: Rc<Worker>,
+    settings: std::sync::Arc<Settings>,
+    /// Requests under way, those of streams that were reset included.
+    under_way: Cell<u32>,
+    /// Streams that were reset, less those that finished.
+    resets: Cell<u32>,
+}
+
+/// Serves requests until the connection ends.
+pub(crate) async fn serve(
+    socket: Socket,
+    read_ahead: Buffer,
+    peer: Peer,
+    worker: Rc<Worker>,
+    settings: std::sync::Arc<Settings>,
+) {
+    let socket = Rc::new(socket);
+    let streams_max = settings.bounds.streams_max;
+    socket.timer.set(Way::In, settings.timeouts.head);
+    let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
+    let handshake = Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(streams_max)
+        .max_header_list_size(u32::try_from(settings.bounds.head_bytes_max).unwrap_or(u32::MAX))
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_concurrent_reset_streams(64)
+        .max_pending_accept_reset_streams(32)
+        .max_local_error_reset_streams(Some(64))
+        .handshake(io);
+    let Ok(mut connection) = handshake.await else { return };
+    socket.timer.clear(Way::In);
+    let session = Rc::new(Session { peer, worker, settings, under_way: Cell::new(0), resets: Cell::new(0) });
+    let _ = serve_streams(&mut connection, &socket, &session).await;
+}
+
+async fn serve_streams(
+    connection: &mut Connection<H2Io, Bytes>,
+    socket: &Socket,
+    session: &Rc<Session>,
+) -> Result<(), h2::Error> {
+    let mut leaving = false;
+    while let Some(accepted) = next_stream(connection, socket, session, &mut leaving).await {
+        let (request, mut respond) = accepted?;
+        if session.under_way.get() >= session.settings.bounds.streams_max.saturating_mul(2) {
+            respond.send_reset(Reason::REFUSED_STREAM);
+            continue;
+        }
+        session.under_way.set(session.under_way.get() + 1);
+        let session = session.clone();
+        tokio::task::spawn_local(async move {
+            serve_one(request, respond, &session).await;
+            session.under_way.set(session.under_way.get() - 1);
+        });
+    }
+    Ok(())
+}
+
+/// The next stream. Asks the client to leave when it is idle for too long, when the gate stops, or when it misbehaves.
+async fn next_stream(
+    connection: &mut Connection<H2Io, Bytes>,
+    socket: &Socket,
+    session: &Session,
+    leaving: &mut bool,
+) -> Option<Result<(Request<RecvStream>, SendResponse<Bytes>), h2::Error>> {
+    let idle = session.worker.timers.timer();
+    let mut was_idle = false;
+    poll_fn(|cx| {
+        let polled = connection.poll_accept(cx);
+        if polled.is_ready() {
+            return polled;
+        }
+        if session.resets.get() > RESETS_MAX {
+            session.worker.tally.calmed();
+            session.resets.set(0);
+            connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+            return connection.poll_accept(cx);
+        }
+        let is_idle = !connection.has_streams();
+        if is_idle != was_idle {
+            was_idle = is_idle;
+            idle.set_idle(is_idle);
+            if is_idle { idle.set(Way::In, session.settings.timeouts.keep_alive) } else { idle.clear(Way::In) }
+        }
+        let must_leave = idle.is_over(Way::In, cx) || idle.is_closing() || session.worker.is_draining();
+        if must_leave && !*leaving {
+            *leaving = true;
+            connection.graceful_shutdown();
+            return connection.poll_accept(cx);
+        }
+        if *leaving && is_idle {
+            socket.timer.set(Way::In, GOODBYE);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, session: &Session) {
+    let Session { worker, settings, peer, .. } = session;
+    worker.tally.request();
+    let mut scratch = worker.scratch();
+    let timer = worker.timers.timer();
+    let Scratch { request: head, response, response_decoder, backend_out, value, .. } = &mut *scratch;
+    let read = h2_head::read_request(&request, head, settings.bounds.fields_max);
+    let pace =
+        Pace { idle_max: settings.timeouts.body_idle, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
+    let line = RefCell::new(Line::Responding(respond));
+    let mut body = StreamBody { reader: StreamReader::new(request.into_body(), pace), line: &line, timer: &timer };
+    let mut reply = StreamReply { line: &line, timer: &timer, patience: settings.timeouts.write };
+    let after = match read {
+        Ok(()) => {
+            let visit = Visit {
+                worker,
+                settings,
+                peer,
+                request: head,
+                response,
+                decoder: response_decoder,
+                out: backend_out,
+                value,
+                keep: true,
+            };
+            exchange(visit, &mut body, &mut reply).await
+        }
+        Err(fault) => {
+            worker.tally.malformed();
+            let answer = OwnAnswer::malformed(fault, response);
+            let sent = async {
+                reply.begin(response, true)?;
+                reply.send(&answer.body, Rest::End).await?;
+                reply.end(None).await
+            };
+            if sent.await.is_ok() { After::Keep } else { After::Cut }
+        }
+    };
+    match after {
+        After::Keep | After::Close => session.resets.set(session.resets.get().saturating_sub(1)),
+        After::Cut | After::Tunnel(..) => {
+            line.borrow_mut().reset();
+            session.resets.set(session.resets.get() + 1);
+        }
+    }
+    worker.keep_scratch(scratch);
+}
+
+/// Our half of a stream.
+enum Line {
+    Responding(SendResponse<Bytes>),
+    Sending(SendStream<Bytes>),
+}
+
+impl Line {
+    fn reset(&mut self) {
+        match self {
+            Self::Responding(respond) => respond.send_reset(Reason::INTERNAL_ERROR),
+            Self::Sending(stream) => stream.send_reset(Reason::INTERNAL_ERROR),
+        }
+    }
+}
+
+struct StreamBody<'a> {
+    reader: StreamReader,
+    line: &'a RefCell<Line>,
+    timer: &'a Timer,
+}
+
+impl Source for StreamBody<'_> {
+    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+        self.reader.next(self.timer).await
+    }
+}
+
+impl ClientBody for StreamBody<'_> {
+    async fn departure(&mut self) -> Broken {
+        poll_fn(|cx| {
+            let polled = match &mut *self.line.borrow_mut() {
+                Line::Responding(respond) => respond.poll_reset(cx),
+                Line::Sending(stream) => stream.poll_reset(cx),
+            };
+            polled.map(|_| Broken::Gone)
+        })
+        .await
+    }
+
+    fn has_ended(&self) -> bool {
+        self.reader.has_ended()
+    }
+}
+
+struct StreamReply<'a> {
+    line: &'a RefCell<Line>,
+    timer: &'a Timer,
+    patience: Duration,
+}
+
+impl Reply for StreamReply<'_> {
+    async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken> {
+        if let (Line::Responding(respond), Some(response)) =
+            (&mut *self.line.borrow_mut(), h2_head::write_response(head))
+        {
+            respond.send_informational(response)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, head: &ResponseHead, _keep: bool) -> Result<(), Broken> {
+        let response = h2_head::write_response(head).ok_or(Broken::Gone)?;
+        let mut line = self.line.borrow_mut();
+        let Line::Responding(respond) = &mut *line else { return Err(Broken::Gone) };
+        let ends = matches!(head.length, Length::Empty | Length::Fixed(0));
+        let stream = respond.send_response(response, ends)?;
+        *line = Line::Sending(stream);
+        Ok(())
+    }
+}
+
+impl Sink for StreamReply<'_> {
+    async fn send(&mut self, data: &[u8], _rest: Rest) -> Result<(), Broken> {
+        let mut left = data;
+        while !left.is_empty() {
+            self.timer.set(Way::Out, self.patience);
+            let mut some = |cx: &mut Context<'_>| match &mut *self.line.borrow_mut() {
+                Line::Sending(stream) => h2_body::poll_send(stream, &mut left, cx),
+                Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
+            };
+            poll_fn(|cx| h2_body::timed(self.timer, Way::Out, cx, &mut some)).await??;
+        }
+        self.timer.clear(Way::Out);
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+        match &mut *self.line.borrow_mut() {
+            Line::Sending(stream) => h2_body::end(stream, trailers),
+            Line::Responding(_) => Err(Broken::Gone),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Bodies of HTTP/2, with its flow control; both sides of the gate use the same two.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::{RecvStream, SendStream};
+use tollgate_wire::http1::Fields;
+
+use super::body::{Broken, Piece, Rest};
+use super::h1_body::Pace;
+use super::h2_head;
+use super::timer::{Timer, Way};
+
+impl From<h2::Error> for Broken {
+    fn from(error: h2::Error) -> Self {
+        // What the peer did wrong is told apart from its leaving only where it is our own finding.
+        if error.is_library() && !error.is_go_away() { Self::Malformed("not HTTP/2") } else { Self::Gone }
+    }
+}
+
+/// Reads one body from a stream.
+pub(crate) struct StreamReader {
+    stream: RecvStream,
+    lent: Bytes,
+    trailers: Fields,
+    ended: bool,
+    pace: Pace,
+    waited_ms: u64,
+    received: u64,
+}
+
+impl StreamReader {
+    pub(crate) fn new(stream: RecvStream, pace: Pace) -> Self {
+        let ended = stream.is_end_stream();
+        Self { stream, lent: Bytes::new(), trailers: Fields::default(), ended, pace, waited_ms: 0, received: 0 }
+    }
+
+    /// Whether the whole body has been read.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The next piece.
+    pub(crate) async fn next(&mut self, timer: &Timer) -> Result<Piece<'_>, Broken> {
+        self.give_back();
+        loop {
+            if self.ended {
+                timer.clear(Way::In);
+                return Ok(Piece::End((!self.trailers.is_empty()).then_some(&self.trailers)));
+            }
+            let began_ms = timer.now_ms();
+            timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
+            let data = poll_fn(|cx| timed(timer, Way::In, cx, |cx| self.stream.poll_data(cx))).await?;
+            self.waited_ms += timer.now_ms() - began_ms;
+            match data {
+                Some(data) => {
+                    let data = data?;
+                    self.received += data.len() as u64;
+                    if data.is_empty() {
+                        continue;
+                    }
+                    self.lent = data;
+                    let rest = if self.stream.is_end_stream() { Rest::End } else { Rest::ToCome };
+                    return Ok(Piece::Data(&self.lent, rest));
+                }
+                None => {
+                    let trailers =
+                        poll_fn(|cx| timed(timer, Way::In, cx, |cx| self.stream.poll_trailers(cx))).await??;
+                    if let Some(map) = trailers {
+                        h2_head::read_trailers(&map, &mut self.trailers);
+                    }
+                    self.ended = true;
+                }
+            }
+        }
+    }
+
+    /// Lets the peer send as much again as has been used.
+    fn give_back(&mut self) {
+        let lent = std::mem::take(&mut self.lent);
+        if !lent.is_empty() {
+            let _ = self.stream.flow_control().release_capacity(lent.len());
+        }
+    }
+}
+
+/// Sends as much as the peer's window allows, and takes it off what is left; waits while that is nothing.
+pub(crate) fn poll_send(
+    stream: &mut SendStream<Bytes>,
+    left: &mut &[u8],
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Broken>> {
+    stream.reserve_capacity(left.len());
+    while stream.capacity() == 0 {
+        match stream.poll_capacity(cx) {
+            Poll::Ready(Some(Ok(_))) => {}
+            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
+            Poll::Ready(None) => return Poll::Ready(Err(Broken::Gone)),
+            Poll::Pending => return Poll::Pending,
+        }
+    }
+    let (now, later) = left.split_at(stream.capacity().min(left.len()));
+    *left = later;
+    Poll::Ready(stream.send_data(Bytes::copy_from_slice(now), false).map_err(Broken::from))
+}
+
+/// Ends a body.
+pub(crate) fn end(stream: &mut SendStream<Bytes>, trailers: Option<&Fields>) -> Result<(), Broken> {
+    match trailers {
+        Some(trailers) => stream.send_trailers(h2_head::write_trailers(trailers))?,
+        None => stream.send_data(Bytes::new(), true)?,
+    }
+    Ok(())
+}
+
+/// Polls with a deadline.
+pub(crate) fn timed<T>(
+    timer: &Timer,
+    way: Way,
+    cx: &mut Context<'_>,
+    poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+) -> Poll<Result<T, Broken>> {
+    match poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Ok(output)),
+        Poll::Pending if timer.is_over(way, cx) => Poll::Ready(Err(Broken::Slow)),
+        Poll::Pending => Poll::Pending,
+    }
+}

@@ -1,0 +1,181 @@
+//! Heads between HTTP/2's form and ours, which is HTTP/1.1's.
+
+use bytes::Bytes;
+use h2::RecvStream;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use tollgate_wire::http1::chunked::push_trailer;
+use tollgate_wire::http1::hop_by_hop::is_hop_by_hop;
+use tollgate_wire::http1::request::is_authority;
+use tollgate_wire::http1::{Fault, Fields, Length, Name, RequestHead, ResponseHead, Version};
+
+use super::forward;
+use super::identify::Peer;
+
+/// Reads a request that came over HTTP/2, by the same rules as one over HTTP/1.1.
+pub(crate) fn read_request(
+    request: &Request<RecvStream>,
+    head: &mut RequestHead,
+    fields_max: usize,
+) -> Result<(), Fault> {
+    head.clear();
+    head.method.extend_from_slice(request.method().as_str().as_bytes());
+    head.version = Version::Http11;
+    if request.method() == Method::CONNECT {
+        return Err(Fault::NotImplemented("a gate is not a forward proxy"));
+    }
+    if request.headers().len() > fields_max {
+        return Err(Fault::HeadTooLarge);
+    }
+    head.target.extend_from_slice(request.uri().path_and_query().map_or("/", |target| target.as_str()).as_bytes());
+    read_authority(request.uri(), request.headers(), head)?;
+    let content_length = read_fields(request.headers(), head);
+    head.length = match (request.body().is_end_stream(), content_length) {
+        (true, None) => Length::Empty,
+        (true, Some(_)) => Length::Fixed(0),
+        (false, Some(length)) => Length::Fixed(length),
+        (false, None) => Length::Chunked,
+    };
+    Ok(())
+}
+
+fn read_authority(uri: &Uri, headers: &HeaderMap, head: &mut RequestHead) -> Result<(), Fault> {
+    let mut hosts = headers.get_all(http::header::HOST).iter().map(HeaderValue::as_bytes);
+    let named = uri.authority().map(|authority| authority.as_str().as_bytes());
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(Fault::Malformed("more than one Host"));
+    }
+    match (named, host) {
+        (Some(named), Some(host)) if !named.eq_ignore_ascii_case(host) => {
+            return Err(Fault::Malformed("the request target and Host disagree"));
+        }
+        (Some(authority), _) | (None, Some(authority)) if is_authority(authority) => {
+            head.authority.extend_from_slice(authority);
+        }
+        (None, None) => return Err(Fault::Malformed("Host is missing")),
+        _ => return Err(Fault::Malformed("Host is not a host")),
+    }
+    Ok(())
+}
+
+/// Takes over the fields. Gives the content length, which the `h2` crate holds the body to.
+fn read_fields(headers: &HeaderMap, head: &mut RequestHead) -> Option<u64> {
+    let mut content_length = None;
+    let mut cookies = Vec::new();
+    for (name, value) in headers {
+        match Name::of(name.as_str().as_bytes()) {
+            Name::Host => {}
+            Name::ContentLength => content_length = value.to_str().ok().and_then(|text| text.parse().ok()),
+            // HTTP/2 may split cookies for better compression; HTTP/1.1 may not (RFC 9113, 8.2.3).
+            Name::Cookie => {
+                if !cookies.is_empty() {
+                    cookies.extend_from_slice(b"; ");
+                }
+                cookies.extend_from_slice(value.as_bytes());
+            }
+            _ => head.fields.push(name.as_str().as_bytes(), value.as_bytes()),
+        }
+    }
+    if !cookies.is_empty() {
+        head.fields.push(b"cookie", &cookies);
+    }
+    content_length
+}
+
+/// Writes a request for a backend that speaks HTTP/2. Nothing: it cannot be said in HTTP/2.
+pub(crate) fn write_request(
+    head: &RequestHead,
+    peer: &Peer,
+    backend: &str,
+    secure: bool,
+    scratch: &mut Vec<u8>,
+) -> Option<Request<()>> {
+    let authority = if head.authority.is_empty() { backend.as_bytes() } else { &head.authority };
+    let uri = Uri::builder()
+        .scheme(if secure { "https" } else { "http" })
+        .authority(authority)
+        .path_and_query(&head.target[..])
+        .build()
+        .ok()?;
+    let mut request = Request::builder().method(&head.method[..]).uri(uri).body(()).ok()?;
+    let headers = request.headers_mut();
+    for field in head.fields.iter().filter(|field| forward::is_forwarded(field, peer)) {
+        append(headers, field.name_bytes, field.value);
+    }
+    forward::provenance(head, peer, scratch, |name, value| append(headers, name, value));
+    if let Length::Fixed(length) = head.length {
+        headers.insert(http::header::CONTENT_LENGTH, length.into());
+    }
+    if head.fields.has_token(Name::Te, b"trailers") {
+        headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
+    }
+    Some(request)
+}
+
+/// Reads the head of a backend's answer that came over HTTP/2.
+pub(crate) fn read_response<B>(response: &Response<B>, head: &mut ResponseHead, to_head: bool, ends: bool) {
+    head.clear();
+    head.status = response.status().as_u16();
+    let mut content_length = None;
+    for (name, value) in response.headers() {
+        match Name::of(name.as_str().as_bytes()) {
+            Name::ContentLength => content_length = value.to_str().ok().and_then(|text| text.parse().ok()),
+            known if is_hop_by_hop(known) => {}
+            _ => head.fields.push(name.as_str().as_bytes(), value.as_bytes()),
+        }
+    }
+    let bodiless = to_head || head.status < 200 || matches!(head.status, 204 | 304);
+    head.length = match content_length {
+        _ if bodiless => {
+            head.would_be_length = content_length.filter(|_| to_head || head.status == 304);
+            Length::Empty
+        }
+        None if ends => Length::Fixed(0),
+        Some(length) => Length::Fixed(length),
+        None => Length::Chunked,
+    };
+}
+
+/// Writes the head of an answer for a client that speaks HTTP/2. Nothing: it cannot be said in HTTP/2.
+pub(crate) fn write_response(head: &ResponseHead) -> Option<Response<()>> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::from_u16(head.status).ok()?;
+    let headers = response.headers_mut();
+    for field in head.fields.iter().filter(|field| !is_hop_by_hop(field.name)) {
+        append(headers, field.name_bytes, field.value);
+    }
+    let length = match head.length {
+        Length::Fixed(length) => Some(length),
+        _ => head.would_be_length,
+    };
+    if let Some(length) = length {
+        headers.insert(http::header::CONTENT_LENGTH, length.into());
+    }
+    Some(response)
+}
+
+/// Takes over trailers that may be trailers.
+pub(crate) fn read_trailers(map: &HeaderMap, trailers: &mut Fields) {
+    for (name, value) in map {
+        push_trailer(trailers, name.as_str().as_bytes(), value.as_bytes());
+    }
+}
+
+/// Trailers for HTTP/2.
+pub(crate) fn write_trailers(trailers: &Fields) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(trailers.len());
+    for field in trailers.iter() {
+        append(&mut map, field.name_bytes, field.value);
+    }
+    map
+}
+
+/// Adds a field. What HTTP/1.1 allows and HTTP/2 does not is left out.
+fn append(headers: &mut HeaderMap, name: &[u8], value: &[u8]) {
+    let (Ok(name), Ok(value)) =
+        (HeaderName::from_bytes(name), HeaderValue::from_maybe_shared(Bytes::copy_from_slice(value)))
+    else {
+        return;
+    };
+    headers.append(name, value);
+}

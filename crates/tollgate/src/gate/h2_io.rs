@@ -1,0 +1,85 @@
+//! A [`Socket`] as the `h2` crate wants it, with what was read before it was known to be HTTP/2.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::buffer::Buffer;
+use super::socket::Socket;
+use super::timer::Way;
+
+/// A connection that carries HTTP/2.
+pub(crate) struct H2Io {
+    socket: Rc<Socket>,
+    read_ahead: Buffer,
+    /// How long the peer may take to accept the next bytes.
+    patience: Duration,
+    waiting_to_write: bool,
+}
+
+impl H2Io {
+    pub(crate) fn new(socket: Rc<Socket>, read_ahead: Buffer, patience: Duration) -> Self {
+        Self { socket, read_ahead, patience, waiting_to_write: false }
+    }
+
+    /// A peer that takes nothing for too long is given up, however many streams wait for it.
+    fn timed<T>(&mut self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let timer = &self.socket.timer;
+        if polled.is_ready() {
+            self.waiting_to_write = false;
+            timer.clear(Way::Out);
+            return polled;
+        }
+        if !std::mem::replace(&mut self.waiting_to_write, true) {
+            timer.set(Way::Out, self.patience);
+        }
+        if timer.is_over(Way::Out, cx) { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { Poll::Pending }
+    }
+}
+
+impl AsyncRead for H2Io {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.read_ahead.is_empty() {
+            self.read_ahead.rest();
+            return self.socket.poll_read_into(cx, out);
+        }
+        let length = self.read_ahead.bytes().len().min(out.remaining());
+        out.put_slice(&self.read_ahead.bytes()[..length]);
+        self.read_ahead.consume(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for H2Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = self.socket.poll_write(cx, &[io::IoSlice::new(bytes)]);
+        self.timed(polled, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = self.socket.poll_write(cx, parts);
+        self.timed(polled, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.socket.poll_flush(cx);
+        self.timed(polled, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.socket.poll_shutdown(cx);
+        self.timed(polled, cx)
+    }
+}

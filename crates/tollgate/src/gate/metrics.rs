@@ -1,0 +1,85 @@
+//! What a gate shows of itself to those who watch it. Read when asked for; nothing on the way of a request.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::running::Running;
+use super::tally::Tally;
+use super::worker::Shared;
+
+/// The gate's metrics.
+pub(crate) struct GateMetrics(Arc<Shared>);
+
+impl fmt::Debug for GateMetrics {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("GateMetrics")
+    }
+}
+
+impl Running {
+    /// What to register with those who show metrics.
+    pub(crate) fn metrics(&self) -> Box<dyn Collector> {
+        Box::new(GateMetrics(self.shared.clone()))
+    }
+}
+
+impl Collector for GateMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (place, (name, help)) in Tally::NAMES.into_iter().enumerate() {
+            let total: u64 = self.0.tallies.iter().map(|tally| tally.read(place)).sum();
+            let counter = ConstCounter::new(total);
+            counter.encode(encoder.encode_descriptor(
+                &format!("tollgate_{name}"),
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
+        }
+        gauge(&mut encoder, "tollgate_connections", "Connections of clients", self.0.caps.total() as u64)?;
+        gauge(
+            &mut encoder,
+            "tollgate_requests_at_backend",
+            "Requests at work at the backends",
+            self.0.admission.at_backend(),
+        )?;
+        self.encode_backends(&mut encoder)
+    }
+}
+
+impl GateMetrics {
+    fn encode_backends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let backends = self.0.backends.load();
+        let mut up = encoder.encode_descriptor(
+            "tollgate_backend_up",
+            "Whether requests go to the backend",
+            None,
+            MetricType::Gauge,
+        )?;
+        for backend in backends.iter() {
+            let labels = [("backend", backend.url.to_string())];
+            ConstGauge::new(u64::from(backend.is_up().is_ok())).encode(up.encode_family(&labels)?)?;
+        }
+        let mut in_flight = encoder.encode_descriptor(
+            "tollgate_backend_in_flight",
+            "Requests that are at the backend or on their way to or from it",
+            None,
+            MetricType::Gauge,
+        )?;
+        for backend in backends.iter() {
+            let labels = [("backend", backend.url.to_string())];
+            ConstGauge::new(u64::from(backend.in_flight())).encode(in_flight.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let gauge = ConstGauge::new(value);
+    gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+}

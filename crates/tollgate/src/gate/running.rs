@@ -1,0 +1,138 @@
+//! A gate from its start to its end.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use super::admission::Admission;
+use super::backend::{Backends, connect};
+use super::caps::Caps;
+use super::listener;
+use super::tally::Tally;
+use super::tls::Certificates;
+use super::worker::{self, Phase, Shared};
+use crate::settings::Gate as Settings;
+
+/// File descriptors that are not for clients: listeners, logs, connections to backends of requests under way.
+const DESCRIPTORS_RESERVED: usize = 64;
+
+/// A gate that serves.
+pub(crate) struct Running {
+    pub(super) shared: Arc<Shared>,
+    certificates: Option<Arc<Certificates>>,
+    phase: watch::Sender<Phase>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Running {
+    /// Starts to serve: on the sockets that were handed over, or else on the addresses of the settings.
+    pub(crate) fn start(settings: Settings, handed_over: Vec<TcpListener>) -> io::Result<Self> {
+        let workers = settings.workers.max(1);
+        let connections_max = settings.bounds.connections_max.min(connections_possible());
+        let listeners = if handed_over.is_empty() {
+            listener::bind_all(&settings.listen, workers)?
+        } else {
+            listener::share(&handed_over, workers)?
+        };
+        let certificates = if settings.tls.is_empty() { None } else { Some(Certificates::load(&settings.tls)?) };
+        let shared = Arc::new(Shared {
+            backends: ArcSwap::from_pointee(Backends::new(&settings.backends, None)),
+            caps: Caps::new(connections_max),
+            admission: Arc::new(Admission::default()),
+            tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
+            server_tls: certificates.as_ref().map(Certificates::server_config),
+            backend_tls: connect::tls_config(&settings.backends)?,
+            settings: ArcSwap::from_pointee(settings),
+        });
+        for listener in &listeners[0] {
+            tracing::info!(address = %listener.local_addr()?, workers, "listening");
+        }
+        let (phase, watched) = watch::channel(Phase::Serving);
+        let threads = listeners
+            .into_iter()
+            .enumerate()
+            .map(|(index, listeners)| {
+                let (shared, watched) = (shared.clone(), watched.clone());
+                std::thread::Builder::new()
+                    .name(format!("gate-{index}"))
+                    .spawn(move || worker::run(shared, index, listeners, watched))
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { shared, certificates, phase, threads })
+    }
+
+    /// Takes over other settings. Nobody is disconnected; what can only change by a new start is said.
+    pub(crate) fn reload(&self, settings: Settings) -> io::Result<()> {
+        let old = self.shared.settings.load();
+        for (changed, what) in [
+            (old.listen != settings.listen, "listen"),
+            (old.workers != settings.workers, "workers"),
+            (old.tls != settings.tls, "tls"),
+            (old.bounds.connections_max != settings.bounds.connections_max, "connections"),
+        ] {
+            if changed {
+                tracing::warn!("`{what}` has changed: that takes effect when the gate is started anew");
+            }
+        }
+        let backends = Backends::new(&settings.backends, Some(&self.shared.backends.load()));
+        self.shared.backends.store(Arc::new(backends));
+        self.shared.settings.store(Arc::new(settings));
+        self.refresh_certificates();
+        Ok(())
+    }
+
+    /// Reads certificates again if their files have changed.
+    pub(crate) fn refresh_certificates(&self) {
+        let Some(certificates) = &self.certificates else { return };
+        match certificates.refresh() {
+            Ok(true) => tracing::info!("new certificates are in force"),
+            Ok(false) => {}
+            Err(error) => tracing::error!(%error, "certificates cannot be read; the old ones stay in force"),
+        }
+    }
+
+    /// Whether requests are taken, and somebody can answer them.
+    pub(crate) fn is_ready(&self) -> bool {
+        *self.phase.borrow() == Phase::Serving
+            && self.shared.backends.load().iter().any(|backend| backend.is_up().is_ok())
+    }
+
+    /// How long requests may take to finish once the gate is told to stop.
+    pub(crate) fn drain_max(&self) -> Duration {
+        self.shared.settings.load().timeouts.drain
+    }
+
+    /// Accepts nothing more, and waits until everything in flight is done.
+    pub(crate) async fn drain(&self) {
+        let _ = self.phase.send(Phase::Draining);
+        self.phase.closed().await;
+    }
+
+    /// Ends, whatever is in flight.
+    pub(crate) fn end(self) -> io::Result<()> {
+        let _ = self.phase.send(Phase::Over);
+        for thread in self.threads {
+            thread.join().map_err(|_| io::Error::other("a worker panicked"))??;
+        }
+        Ok(())
+    }
+}
+
+/// Connections for which there are file descriptors, each with one to a backend.
+fn connections_possible() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // The bound on open files is often low only to protect programs that are older than it.
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let current = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let files = current.map_or(1 << 20, |files| usize::try_from(files).unwrap_or(usize::MAX)).min(1 << 20);
+    (files.saturating_sub(DESCRIPTORS_RESERVED) / 2).max(16)
+}

@@ -1,0 +1,207 @@
+//! Backends that die, hang, lie and come back.
+
+use std::io::{BufReader, Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::backend::{read_head, read_request, respond};
+use crate::support::client::is_closed;
+use crate::support::{Backend, Gate, eventually, read_response, roundtrip};
+
+#[test]
+fn fault_11_answers_that_cannot_be_trusted_are_502_and_their_connection_is_not_used_again() {
+    for answer in [
+        &b"HTTP/1.1 204 No Content\r\n\r\nbody"[..],
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 4\r\n\r\nbody",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nBad Field: 1\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"garbage without end\r\n",
+    ] {
+        let backend = Backend::connecting(move |mut stream| {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            if read_request(&mut reader).is_some() {
+                stream.write_all(answer).unwrap();
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                let _ = reader.read(&mut [0]);
+            }
+        });
+        let gate = Gate::before(&backend);
+        for _ in 0..2 {
+            assert_eq!(gate.get("/").status, 502, "{}", answer.escape_ascii());
+        }
+        assert_eq!(backend.connections(), 2, "{}", answer.escape_ascii());
+    }
+}
+
+#[test]
+fn a_body_after_the_answer_to_head_is_not_read_as_an_answer() {
+    let backend = Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(request) = read_request(&mut reader) {
+            if request.line.starts_with("HEAD") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 38\r\n\r\n").unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            } else {
+                respond(&mut stream, "ok").unwrap();
+            }
+        }
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    stream.write_all(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    assert_eq!(crate::support::client::read_response_to(&mut reader, true).unwrap().status, 200);
+    std::thread::sleep(Duration::from_millis(150));
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert_eq!(read_response(&mut reader).unwrap().text(), "ok");
+    assert_eq!(backend.connections(), 2);
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_never_made_to_look_whole() {
+    for head in ["Content-Length: 100", "Transfer-Encoding: chunked"] {
+        let backend = Backend::connecting(move |mut stream| {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            if read_request(&mut reader).is_some() {
+                stream.write_all(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n5\r\nabcde\r\n").as_bytes()).unwrap();
+            }
+        });
+        let gate = Gate::before(&backend);
+        let mut stream = gate.connect();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        assert!(read_response(&mut BufReader::new(&stream)).is_none(), "{head}: looks whole");
+        assert!(is_closed(&stream));
+    }
+}
+
+#[test]
+fn a_connection_that_the_backend_closed_while_idle_is_replaced_unseen() {
+    let rounds = Arc::new(AtomicUsize::new(0));
+    let counted = rounds.clone();
+    let backend = Backend::connecting(move |mut stream| {
+        // One answer, then the next request finds the connection closed: seen only when it has been sent.
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        if read_request(&mut reader).is_some() {
+            counted.fetch_add(1, Ordering::Relaxed);
+            respond(&mut stream, "ok").unwrap();
+            let _ = read_head(&mut reader);
+        }
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    for _ in 0..5 {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        assert_eq!(read_response(&mut reader).unwrap().status, 200);
+    }
+    assert_eq!(gate.metric("tollgate_backend_retries_total"), 4);
+    // A request that must not be sent twice is not.
+    let before = rounds.load(Ordering::Relaxed);
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").unwrap();
+    let response = read_response(&mut reader).unwrap();
+    assert_eq!((response.status, rounds.load(Ordering::Relaxed) - before), (502, 0));
+}
+
+#[test]
+fn fault_46_a_dead_backend_is_told_at_once_probed_and_used_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
+    for _ in 0..3 {
+        let response = gate.get("/");
+        assert_eq!((response.status, response.field("retry-after")), (502, Some("1")));
+    }
+    let started = Instant::now();
+    let response = gate.get("/");
+    assert_eq!(response.status, 503);
+    assert!(response.field("retry-after").is_some());
+    assert!(started.elapsed() < Duration::from_millis(500));
+    assert_eq!(gate.admin("/readyz").status, 503);
+    assert_eq!(gate.admin("/healthz").status, 200);
+    // It comes back, and a probe finds out.
+    let listener = TcpListener::bind(address).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                while read_request(&mut reader).is_some() {
+                    respond(&mut stream, "back").unwrap();
+                }
+            });
+        }
+    });
+    eventually("the backend is used again", || gate.get("/").text() == "back");
+    eventually("it is ready", || gate.admin("/readyz").status == 200);
+}
+
+#[test]
+fn a_hanging_backend_is_a_504_within_its_time() {
+    let backend = Backend::connecting(|stream| {
+        let mut reader = BufReader::new(stream);
+        while read_request(&mut reader).is_some() {}
+    });
+    let gate = Gate::with(&backend, "timeouts = { response_head = \"500ms\" }");
+    let started = Instant::now();
+    let response = gate.get("/");
+    assert_eq!((response.status, response.field("retry-after")), (504, Some("1")));
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[test]
+fn errors_of_a_backend_are_its_answers_and_go_through() {
+    let backend =
+        Backend::answering(|_, stream| stream.write_all(b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops"));
+    let gate = Gate::before(&backend);
+    for _ in 0..20 {
+        let response = gate.get("/");
+        assert_eq!((response.status, response.text().as_str()), (500, "oops"));
+    }
+}
+
+#[test]
+fn requests_go_to_the_backend_that_has_the_fewest() {
+    let stuck = Arc::new(AtomicBool::new(true));
+    let waits = stuck.clone();
+    let slow = Backend::answering(move |_, stream| {
+        while waits.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        respond(stream, "slow")
+    });
+    let fast = Backend::saying("fast");
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = [\"{}\", \"{}\"]\n", slow.url(), fast.url()));
+    let mut held = gate.connect();
+    // Two requests at once: one of them is at the slow backend.
+    let mut held_too = gate.connect();
+    for stream in [&mut held, &mut held_too] {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    eventually("a request is at the slow backend", || !slow.requests().is_empty());
+    for _ in 0..20 {
+        assert_eq!(gate.get("/").text(), "fast");
+    }
+    stuck.store(false, Ordering::Relaxed);
+    let texts = [held, held_too].map(|stream| read_response(&mut BufReader::new(stream)).unwrap().text());
+    assert!(texts.contains(&"slow".to_owned()), "{texts:?}");
+}
+
+#[test]
+fn a_backend_that_cannot_be_reached_costs_no_request_while_another_can() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let alive = Backend::saying("alive");
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = [\"http://{closed}\", \"{}\"]\n", alive.url()));
+    for _ in 0..20 {
+        let body = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+        assert_eq!(roundtrip(gate.connect(), body.as_bytes()).text(), "alive");
+    }
+}

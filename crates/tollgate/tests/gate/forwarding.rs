@@ -1,0 +1,325 @@
+//! What goes through, and how it looks on the other side.
+
+use std::io::{BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::support::backend::{read_head, respond};
+use crate::support::client::{all_responses, is_closed, read_any_response, read_response_to};
+use crate::support::{Backend, Gate, read_response, roundtrip};
+
+fn send(gate: &Gate, request: &str) -> crate::support::Response {
+    roundtrip(gate.connect(), request.as_bytes())
+}
+
+#[test]
+fn fields_for_one_hop_stay_on_it_and_the_others_go_through() {
+    let backend = Backend::answering(|_, stream| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Kept: 1\r\nConnection: X-Private\r\nX-Private: 1\r\n";
+        stream.write_all(format!("{head}Keep-Alive: timeout=5\r\nProxy-Authenticate: Basic\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n\r\nok").as_bytes())
+    });
+    let gate = Gate::before(&backend);
+    let response = send(
+        &gate,
+        "GET /a?b=%20 HTTP/1.1\r\nHost: site\r\nX-Kept: 1\r\nCookie: a=b\r\nKeep-Alive: 1\r\nTE: gzip\r\nProxy-Connection: x\r\nProxy-Authorization: x\r\n\r\n",
+    );
+    let request = backend.requests().pop().unwrap();
+    assert_eq!(request.line, "GET /a?b=%20 HTTP/1.1");
+    assert_eq!(
+        (request.field("x-kept"), request.field("cookie"), request.field("host")),
+        (Some("1"), Some("a=b"), Some("site"))
+    );
+    for name in ["keep-alive", "te", "proxy-connection", "proxy-authorization", "connection"] {
+        assert_eq!(request.field(name), None, "{name}");
+    }
+    assert_eq!(response.field("x-kept"), Some("1"));
+    assert_eq!(response.fields.iter().filter(|field| field.0 == "set-cookie").count(), 2);
+    for name in ["keep-alive", "proxy-authenticate", "connection", "x-private"] {
+        assert_eq!(response.field(name), None, "{name}");
+    }
+}
+
+#[test]
+fn fault_6_the_body_of_a_request_that_is_not_forwarded_is_never_read_as_a_request() {
+    let backend = Backend::saying("ok");
+    let gone = Gate::with(&backend, "timeouts = { connect = \"1s\" }");
+    // Nobody listens on this backend's port.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{closed}\"\n"));
+    let hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+    // Small enough to be read: the connection is kept, and what follows the body is the next request.
+    let mut stream = gate.connect();
+    let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{hidden}", hidden.len());
+    stream
+        .write_all(format!("{request}GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    let statuses: Vec<u16> = all_responses(stream).iter().map(|response| response.status).collect();
+    assert!(statuses.len() == 2 && statuses.iter().all(|status| matches!(status, 502 | 503)), "{statuses:?}");
+    // Too large, or of unknown length: the connection is closed.
+    for length in [format!("Content-Length: {}", 1 << 20), "Transfer-Encoding: chunked".to_owned()] {
+        let mut stream = gate.connect();
+        let request = format!("POST / HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n");
+        let _ = stream.write_all(format!("{request}{hidden}").as_bytes());
+        let responses = all_responses(stream);
+        assert_eq!(responses.len(), 1, "{length}: {responses:?}");
+        assert_eq!(responses[0].field("connection"), Some("close"));
+    }
+    drop(gone);
+}
+
+#[test]
+fn fault_7_bytes_sent_ahead_of_an_upgrade_that_is_not_granted_are_a_request_of_their_own() {
+    let backend = Backend::saying("no upgrade");
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    let upgrade = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    stream
+        .write_all(format!("{upgrade}GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    let responses = all_responses(stream);
+    assert_eq!(responses.len(), 2);
+    let requests = backend.requests();
+    assert_eq!(requests.iter().map(|request| request.path()).collect::<Vec<_>>(), ["/chat", "/next"]);
+    assert_eq!(requests[0].field("upgrade"), Some("websocket"));
+    assert_eq!(requests[1].field("x-forwarded-for"), Some("127.0.0.1"), "not raw bytes");
+}
+
+#[test]
+fn an_upgrade_to_http_2_in_the_clear_is_not_forwarded() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::before(&backend);
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n";
+    assert_eq!(send(&gate, request).status, 200);
+    let request = backend.requests().pop().unwrap();
+    assert_eq!(
+        (request.field("upgrade"), request.field("http2-settings"), request.field("connection")),
+        (None, None, None)
+    );
+}
+
+#[test]
+fn an_upgraded_connection_is_a_tunnel_for_any_bytes() {
+    let backend = Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let request = read_head(&mut reader).unwrap();
+        assert_eq!((request.field("upgrade"), request.field("connection")), (Some("echo"), Some("upgrade")));
+        stream
+            .write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhello ")
+            .unwrap();
+        let mut bytes = [0; 1024];
+        while let Ok(length @ 1..) = reader.read(&mut bytes) {
+            stream.write_all(&bytes[..length]).unwrap();
+        }
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    // Sent ahead of the answer: it waits for the tunnel.
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nahead\0\xff").unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let response = read_response(&mut reader).unwrap();
+    assert_eq!(
+        (response.status, response.field("upgrade"), response.field("connection")),
+        (101, Some("echo"), Some("upgrade"))
+    );
+    let mut echoed = [0; 13];
+    reader.read_exact(&mut echoed).unwrap();
+    assert_eq!(&echoed, b"hello ahead\0\xff");
+    for round in 0..100 {
+        let sent = format!("GET /{round} HTTP/1.1\r\n\r\n");
+        stream.write_all(sent.as_bytes()).unwrap();
+        let mut back = vec![0; sent.len()];
+        reader.read_exact(&mut back).unwrap();
+        assert_eq!(back, sent.as_bytes());
+    }
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(is_closed(&stream));
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0, "an upgraded connection is not work at the backend");
+}
+
+#[test]
+fn an_idle_tunnel_is_closed_and_a_busy_one_is_not() {
+    let backend = Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        read_head(&mut reader).unwrap();
+        stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n").unwrap();
+        // Only this way is there traffic, for a while.
+        for _ in 0..12 {
+            stream.write_all(b".").unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let _ = reader.read(&mut [0]);
+    });
+    let gate = Gate::with(&backend, "timeouts = { upgraded_idle = \"600ms\" }");
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").unwrap();
+    let mut reader = BufReader::new(stream);
+    assert_eq!(read_response(&mut reader).unwrap().status, 101);
+    let started = Instant::now();
+    let mut dots = Vec::new();
+    reader.read_to_end(&mut dots).unwrap();
+    assert_eq!(dots.len(), 12, "closed while it was busy");
+    assert!(started.elapsed() > Duration::from_millis(1600));
+}
+
+#[test]
+fn fault_8_a_client_cannot_nominate_our_fields_away() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::before(&backend);
+    send(
+        &gate,
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: X-Forwarded-For, X-Client-Id, Forwarded\r\nX-Client-Id: 9\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n",
+    );
+    let request = backend.requests().pop().unwrap();
+    assert_eq!(request.field("x-client-id"), None);
+    assert_eq!(request.field("x-forwarded-for"), Some("127.0.0.1"));
+    assert_eq!(request.field("forwarded"), Some("for=127.0.0.1;host=a;proto=http"));
+}
+
+#[test]
+fn fault_9_who_waits_for_100_continue_gets_it_from_the_backend_or_a_final_answer() {
+    let backend = Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(request) = read_head(&mut reader) {
+            assert_eq!(request.field("expect"), Some("100-continue"));
+            if request.path() == "/refused" {
+                stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n").unwrap();
+                return;
+            }
+            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
+            let mut body = [0; 5];
+            reader.read_exact(&mut body).unwrap();
+            respond(&mut stream, std::str::from_utf8(&body).unwrap()).unwrap();
+        }
+    });
+    let gate = Gate::before(&backend);
+    let request =
+        |path: &str| format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+    let mut stream = gate.connect();
+    stream.write_all(request("/").as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    assert_eq!(read_any_response(&mut reader, false).unwrap().status, 100);
+    stream.write_all(b"hello").unwrap();
+    assert_eq!(read_any_response(&mut reader, false).unwrap().text(), "hello");
+    stream.write_all(request("/refused").as_bytes()).unwrap();
+    let response = read_any_response(&mut reader, false).unwrap();
+    assert_eq!((response.status, response.field("connection")), (413, Some("close")), "no 100 before a final answer");
+    // Nobody to forward it to: our own answer comes without a 100 as well.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{closed}\"\n"));
+    let mut stream = gate.connect();
+    stream.write_all(request("/").as_bytes()).unwrap();
+    let response = read_any_response(&mut BufReader::new(stream), false).unwrap();
+    assert_eq!((response.status, response.field("connection")), (502, Some("close")));
+}
+
+#[test]
+fn trailers_go_through_both_ways() {
+    let backend = Backend::answering(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 9\r\nContent-Length: 7\r\n\r\n")
+    });
+    let gate = Gate::before(&backend);
+    let response = send(
+        &gate,
+        "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Check: 1\r\nHost: evil\r\n\r\n",
+    );
+    assert_eq!(response.body, b"abc");
+    assert_eq!(response.trailers, [("x-sum".to_owned(), "9".to_owned())]);
+    let request = backend.requests().pop().unwrap();
+    assert_eq!(
+        (&request.body[..], request.trailers.as_str(), request.field("te")),
+        (&b"hi"[..], "x-check: 1\n", Some("trailers"))
+    );
+}
+
+#[test]
+fn head_and_bodiless_answers_keep_their_length_and_have_no_body() {
+    let backend = Backend::answering(|request, stream| match request.path() {
+        "/304" => stream.write_all(b"HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\nContent-Length: 9\r\n\r\n"),
+        "/204" => stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n"),
+        _ => stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n"),
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    for (method, path, status, length) in [
+        ("HEAD", "/", 200, Some("1234")),
+        ("GET", "/304", 304, Some("9")),
+        ("GET", "/204", 204, None),
+        ("HEAD", "/", 200, Some("1234")),
+    ] {
+        stream.write_all(format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+        let response = read_response_to(&mut reader, method == "HEAD").unwrap();
+        assert_eq!((response.status, response.field("content-length")), (status, length));
+    }
+    assert_eq!(backend.connections(), 1);
+}
+
+#[test]
+fn early_hints_reach_the_client() {
+    let backend = Backend::answering(|_, stream| {
+        stream.write_all(
+            b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        )
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut reader = BufReader::new(stream);
+    let hints = read_any_response(&mut reader, false).unwrap();
+    assert_eq!((hints.status, hints.field("link")), (103, Some("</a.css>")));
+    assert_eq!(read_any_response(&mut reader, false).unwrap().status, 200);
+}
+
+#[test]
+fn http_1_0_clients_are_served_as_they_can_read() {
+    let backend = Backend::answering(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.ends_with("\r\n\r\nabc") && !text.contains("chunked"), "{text}");
+    assert_eq!(backend.requests()[0].field("host"), Some(backend.address.to_string().as_str()));
+    // Kept, if it asks and the answer says how long it is.
+    let backend = Backend::saying("ok");
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    for _ in 0..2 {
+        stream.write_all(b"GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n").unwrap();
+        assert_eq!(read_response(&mut reader).unwrap().field("connection"), Some("keep-alive"));
+    }
+}
+
+#[test]
+fn an_answer_that_ends_with_its_connection_is_made_to_end_for_the_client() {
+    let backend = Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        read_head(&mut reader).unwrap();
+        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nabc").unwrap();
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    for _ in 0..2 {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let response = read_response(&mut reader).unwrap();
+        assert_eq!((response.text().as_str(), response.field("transfer-encoding")), ("abc", Some("chunked")));
+    }
+}
+
+#[test]
+fn an_answer_can_come_before_the_request_has_ended() {
+    let backend = Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        read_head(&mut reader).unwrap();
+        stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno").unwrap();
+    });
+    let gate = Gate::before(&backend);
+    let mut stream: TcpStream = gate.connect();
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nsome of it").unwrap();
+    let response = read_response(&mut BufReader::new(stream)).unwrap();
+    assert_eq!((response.status, response.text().as_str(), response.field("connection")), (403, "no", Some("close")));
+}

@@ -1,0 +1,95 @@
+//! Who the client is, and what the backend is told about it.
+
+use std::io::{BufReader, Write};
+
+use crate::support::client::is_closed;
+use crate::support::{Backend, Gate, read_response, roundtrip};
+
+/// What the backend is told when a client at 127.0.0.1 sends these fields.
+fn told(gate: &Gate, backend: &Backend, fields: &str, name: &str) -> Option<String> {
+    roundtrip(gate.connect(), format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
+    backend.requests().pop().unwrap().field(name).map(str::to_owned)
+}
+
+#[test]
+fn fault_19_what_an_untrusted_client_says_about_itself_is_not_passed_on() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::before(&backend);
+    let fields = "X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Real-IP: 1.2.3.4\r\n";
+    for (name, value) in [
+        ("x-forwarded-for", Some("127.0.0.1")),
+        ("forwarded", Some("for=127.0.0.1;host=a;proto=http")),
+        ("x-forwarded-proto", Some("http")),
+        ("x-forwarded-host", Some("a")),
+        ("x-real-ip", None),
+    ] {
+        assert_eq!(told(&gate, &backend, fields, name).as_deref(), value, "{name}");
+    }
+}
+
+#[test]
+fn fault_20_what_a_trusted_proxy_says_is_passed_on_and_added_to() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "trusted_proxies = \"127.0.0.0/8\"");
+    let fields = "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8:99, [2001:db8::1]\r\nX-Forwarded-Proto: https\r\nForwarded: for=1.2.3.4\r\n";
+    for (name, value) in [
+        ("x-forwarded-for", "1.2.3.4, 5.6.7.8:99, [2001:db8::1], 127.0.0.1"),
+        ("x-forwarded-proto", "https"),
+        ("forwarded", "for=1.2.3.4, for=127.0.0.1;host=a;proto=http"),
+    ] {
+        assert_eq!(told(&gate, &backend, fields, name).as_deref(), Some(value), "{name}");
+    }
+    let many = format!("X-Forwarded-For: {}\r\n", "10.0.0.1,".repeat(3000));
+    assert!(told(&gate, &backend, &many, "x-forwarded-for").unwrap().ends_with(", 127.0.0.1"));
+}
+
+#[test]
+fn the_proxy_protocol_says_who_the_client_is() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "proxy_protocol = true\ntrusted_proxies = \"127.0.0.1\"");
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let mut v2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    v2.extend([192, 0, 2, 7, 10, 0, 0, 1, 0, 80, 0, 81]);
+    for (header, client) in [
+        (b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 80\r\n".to_vec(), "192.0.2.1"),
+        (b"PROXY TCP6 2001:db8::1 ::1 56324 80\r\n".to_vec(), "2001:db8::1"),
+        (v2, "192.0.2.7"),
+        (b"PROXY UNKNOWN\r\n".to_vec(), "127.0.0.1"),
+    ] {
+        let mut bytes = header;
+        bytes.extend_from_slice(request);
+        assert_eq!(roundtrip(gate.connect(), &bytes).status, 200);
+        assert_eq!(backend.requests().pop().unwrap().field("x-forwarded-for"), Some(client));
+    }
+    // In two parts.
+    let mut stream = gate.connect();
+    stream.write_all(b"PROXY TCP4 192.0.2.9 10.0").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    stream.write_all(b".0.1 56324 80\r\n").unwrap();
+    stream.write_all(request).unwrap();
+    assert_eq!(read_response(&mut BufReader::new(stream)).unwrap().status, 200);
+    assert_eq!(backend.requests().pop().unwrap().field("x-forwarded-for"), Some("192.0.2.9"));
+}
+
+#[test]
+fn fault_24_a_proxy_header_that_is_missing_or_from_a_stranger_ends_the_connection() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "proxy_protocol = true\ntrusted_proxies = \"127.0.0.1\"");
+    for bytes in
+        [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], b"PROXY TCP4 1.2.3.4\r\n", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x01a"]
+    {
+        let mut stream = gate.connect();
+        stream.write_all(bytes).unwrap();
+        assert!(is_closed(&stream), "{}", bytes.escape_ascii());
+    }
+    let gate = Gate::with(&backend, "proxy_protocol = true\ntrusted_proxies = \"192.0.2.1\"");
+    let mut stream = gate.connect();
+    let _ = stream.write_all(b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 80\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(is_closed(&stream));
+    assert!(backend.requests().is_empty());
+    crate::support::eventually("it is counted", || gate.metric("tollgate_connections_unopened_total") == 1);
+    // Where it is not asked for, the header is not HTTP.
+    let gate = Gate::before(&backend);
+    let response = roundtrip(gate.connect(), b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 80\r\nHost: a\r\n\r\n");
+    assert!(matches!(response.status, 400 | 505), "{response:?}");
+}

@@ -1,0 +1,12 @@
+//! The gate as its clients and backends see it: the built binary, spoken to over sockets.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod support;
+
+mod backends;
+mod forwarding;
+mod framing;
+mod identity;
+mod operation;
+mod slow;
+mod streaming;

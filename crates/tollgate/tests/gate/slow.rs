@@ -1,0 +1,207 @@
+//! Clients that are slow, many, or gone.
+
+use std::io::{BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::backend::respond;
+use crate::support::client::is_closed;
+use crate::support::{Backend, Gate, eventually, read_response};
+
+#[test]
+fn fault_12_a_head_that_trickles_in_is_cut_off_at_its_deadline() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "timeouts = { head = \"700ms\" }");
+    let started = Instant::now();
+    let mut slow: Vec<TcpStream> = (0..50).map(|_| gate.connect()).collect();
+    for stream in &mut slow {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n").unwrap();
+    }
+    // Each byte comes long before any pause would be too long.
+    while started.elapsed() < Duration::from_secs(2) {
+        for stream in &mut slow {
+            let _ = stream.write_all(b"X");
+        }
+        assert_eq!(gate.get("/").status, 200, "others are served");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(slow.iter().all(is_closed));
+    // So is a connection that says nothing at all.
+    let silent = gate.connect();
+    assert!(is_closed(&silent));
+}
+
+#[test]
+fn fault_12_a_body_that_pauses_or_trickles_is_cut_off() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "timeouts = { body_idle = \"500ms\" }");
+    let mut stream = gate.connect();
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc").unwrap();
+    let response = read_response(&mut BufReader::new(stream)).unwrap();
+    assert_eq!((response.status, response.field("connection")), (408, Some("close")));
+    // Bytes that come all the time, but too few.
+    let gate = Gate::with(&backend, "timeouts = { body_idle = \"500ms\" }\nbounds = { body_per_second = \"1KiB\" }");
+    let mut stream = gate.connect();
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();
+    let started = Instant::now();
+    while stream.write_all(b"x").is_ok() {
+        assert!(started.elapsed() < Duration::from_secs(10), "never cut off");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(started.elapsed() > Duration::from_millis(500));
+}
+
+#[test]
+fn fault_12_who_does_not_read_is_cut_off() {
+    let backend = Backend::answering(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")?;
+        let block = vec![0; 1 << 16];
+        for _ in 0..1600 {
+            stream.write_all(&block)?;
+        }
+        Ok(())
+    });
+    let gate = Gate::with(&backend, "timeouts = { write = \"500ms\" }\nbounds = { unheard = \"1KiB\" }");
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    eventually("the request has come", || gate.metric("tollgate_requests_total") == 1);
+    eventually("the connection is closed", || gate.metric("tollgate_connections") == 0);
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
+    let mut sink = Vec::new();
+    let _ = stream.read_to_end(&mut sink);
+    assert!(sink.len() < 100_000_000);
+}
+
+#[test]
+fn an_idle_connection_is_closed_after_its_time() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "timeouts = { keep_alive = \"300ms\" }");
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert_eq!(read_response(&mut BufReader::new(&stream)).unwrap().status, 200);
+    let started = Instant::now();
+    assert!(is_closed(&stream));
+    assert!(started.elapsed() >= Duration::from_millis(250), "{:?}", started.elapsed());
+}
+
+#[test]
+fn fault_14_idle_connections_make_way_for_new_ones() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "bounds = { connections = 100, connections_per_address = 1000 }");
+    let idle: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut stream = gate.connect();
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            let _ = read_response(&mut BufReader::new(&stream));
+            stream
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(gate.get("/").status, 200, "a newcomer is served");
+    }
+    assert!(gate.metric("tollgate_connections") <= 100);
+    drop(idle);
+}
+
+#[test]
+fn fault_14_one_address_has_only_so_many_connections() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "bounds = { connections_per_address = 20 }");
+    let held: Vec<TcpStream> = (0..20).map(|_| gate.connect()).collect();
+    eventually("all are counted", || gate.metric("tollgate_connections") == 20);
+    assert!(is_closed(&gate.connect()));
+    assert!(gate.metric("tollgate_connections_turned_away_total") >= 1);
+    let other = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    other.bind(&std::net::SocketAddr::from(([127, 9, 9, 9], 0)).into()).unwrap();
+    other.connect(&gate.address.into()).unwrap();
+    let response = crate::support::roundtrip(other.into(), b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_eq!(response.status, 200, "another address is not concerned");
+    drop(held);
+    eventually("there is room again", || {
+        let mut stream = gate.connect();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").is_ok()
+            && read_response(&mut BufReader::new(&stream)).is_some()
+    });
+}
+
+#[test]
+fn fault_15_running_out_of_file_descriptors_is_survived() {
+    let backend = Backend::saying("ok");
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new("sh");
+    let gate = format!(
+        "ulimit -n 128; exec {} gate --workers 1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 --backend {}",
+        env!("CARGO_BIN_EXE_tollgate"),
+        backend.url()
+    );
+    command.arg("-c").arg(gate);
+    let gate = Gate::spawn(command, folder);
+    // Far more connections than descriptors; many wait in the system's queue.
+    let crowd: Vec<TcpStream> = (0..300).map(|_| gate.connect()).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(crowd);
+    eventually("it serves again", || {
+        let mut stream = gate.connect();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").is_ok()
+            && read_response(&mut BufReader::new(&stream)).is_some_and(|response| response.status == 200)
+    });
+}
+
+#[test]
+fn a_client_that_leaves_pays_until_the_backend_is_done() {
+    let release = Arc::new(AtomicUsize::new(0));
+    let waits = release.clone();
+    let backend = Backend::answering(move |_, stream| {
+        while waits.load(Ordering::Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        respond(stream, "late")
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    eventually("the request is at the backend", || backend.requests().len() == 1);
+    drop(stream);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 1, "the backend is still at it");
+    release.store(1, Ordering::Relaxed);
+    eventually("the backend is done", || gate.metric("tollgate_requests_at_backend") == 0);
+    assert_eq!(gate.metric("tollgate_requests_left_total"), 1);
+    assert_eq!(gate.get("/").text(), "late");
+    assert_eq!(backend.connections(), 1, "the connection was read to its end and used again");
+}
+
+#[test]
+fn a_client_that_reads_slowly_is_not_work_at_the_backend() {
+    let backend = Backend::answering(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 30000000\r\n\r\n")?;
+        stream.write_all(&vec![b'x'; 30_000_000])
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    eventually("the request has come", || gate.metric("tollgate_requests_total") == 1);
+    eventually("the backend waits for the client", || gate.metric("tollgate_requests_at_backend") == 0);
+    assert_eq!(read_response(&mut BufReader::new(stream)).unwrap().body.len(), 30_000_000);
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
+}
+
+#[test]
+fn a_client_that_breaks_off_its_request_ends_it_at_the_backend() {
+    let broken_off = Arc::new(AtomicUsize::new(0));
+    let counted = broken_off.clone();
+    let backend = Backend::connecting(move |mut stream| {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nsome").unwrap();
+    eventually("the request has come", || gate.metric("tollgate_requests_at_backend") == 1);
+    drop(stream);
+    eventually("the backend knows", || broken_off.load(Ordering::Relaxed) == 1);
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
+}

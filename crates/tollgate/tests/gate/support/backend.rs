@@ -1,0 +1,156 @@
+//! Backends: small servers of threads, each with a say of its own about what it answers.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::PATIENCE;
+
+/// A request as a backend got it.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The request line.
+    pub(crate) line: String,
+    /// Names as they came.
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    /// Trailers, as text.
+    pub(crate) trailers: String,
+}
+
+impl Request {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|field| field.0.eq_ignore_ascii_case(name)).map(|field| field.1.as_str())
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.line.split(' ').nth(1).unwrap()
+    }
+}
+
+/// A backend that runs until the test ends.
+pub(crate) struct Backend {
+    pub(crate) address: SocketAddr,
+    requests: Arc<Mutex<Vec<Request>>>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Backend {
+    /// Answers each request with what `answer` writes.
+    pub(crate) fn answering(
+        answer: impl Fn(&Request, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = requests.clone();
+        Self::raw(requests, move |stream| {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut stream = stream;
+            while let Some(request) = read_request(&mut reader) {
+                seen.lock().unwrap().push(request.clone());
+                if answer(&request, &mut stream).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// Answers each request with `200` and this text.
+    pub(crate) fn saying(text: &'static str) -> Self {
+        Self::answering(move |_, stream| respond(stream, text))
+    }
+
+    /// Does with each connection as it is told.
+    pub(crate) fn connecting(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+        Self::raw(Arc::default(), serve)
+    }
+
+    fn raw(requests: Arc<Mutex<Vec<Request>>>, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (serve, counted) = (Arc::new(serve), connections.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                counted.fetch_add(1, Ordering::Relaxed);
+                stream.set_nodelay(true).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let serve = serve.clone();
+                std::thread::spawn(move || serve(stream));
+            }
+        });
+        Self { address, requests, connections }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The requests that came so far.
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    /// How many connections there were.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// Answers `200` with this text.
+pub(crate) fn respond(stream: &mut TcpStream, text: &str) -> std::io::Result<()> {
+    stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len()).as_bytes())
+}
+
+/// Reads a request with its body. Nothing: the connection ended.
+pub(crate) fn read_request(reader: &mut impl BufRead) -> Option<Request> {
+    let line = read_line(reader)?;
+    let fields = read_fields(reader)?;
+    let mut request = Request { line, fields, body: Vec::new(), trailers: String::new() };
+    if request.field("transfer-encoding").is_some() {
+        assert_eq!(request.field("content-length"), None, "a request that can be read in two ways");
+        loop {
+            let size = usize::from_str_radix(&read_line(reader)?, 16).unwrap();
+            if size == 0 {
+                request.trailers =
+                    read_fields(reader)?.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+                break;
+            }
+            let mut chunk = vec![0; size + 2];
+            reader.read_exact(&mut chunk).ok()?;
+            request.body.extend_from_slice(&chunk[..size]);
+        }
+    } else if let Some(length) = request.field("content-length") {
+        let mut body = vec![0; length.parse().unwrap()];
+        reader.read_exact(&mut body).ok()?;
+        request.body = body;
+    }
+    Some(request)
+}
+
+/// Reads the head of a request only.
+pub(crate) fn read_head(reader: &mut impl BufRead) -> Option<Request> {
+    let line = read_line(reader)?;
+    let fields = read_fields(reader)?;
+    Some(Request { line, fields, body: Vec::new(), trailers: String::new() })
+}
+
+fn read_line(reader: &mut impl BufRead) -> Option<String> {
+    let mut line = String::new();
+    match reader.read_line(&mut line) {
+        Ok(1..) => Some(line.trim_end_matches(['\r', '\n']).to_owned()),
+        _ => None,
+    }
+}
+
+fn read_fields(reader: &mut impl BufRead) -> Option<Vec<(String, String)>> {
+    let mut fields = Vec::new();
+    loop {
+        let line = read_line(reader)?;
+        if line.is_empty() {
+            return Some(fields);
+        }
+        let (name, value) = line.split_once(':').unwrap();
+        fields.push((name.to_owned(), value.trim().to_owned()));
+    }
+}

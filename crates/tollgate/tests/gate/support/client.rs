@@ -1,0 +1,117 @@
+//! Clients that say exactly what they are told to, and read answers strictly.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    /// Names in lower case.
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Vec<(String, String)>,
+}
+
+impl Response {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|field| field.0 == name).map(|field| field.1.as_str())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Sends bytes and reads one answer.
+pub(crate) fn roundtrip(mut stream: TcpStream, bytes: &[u8]) -> Response {
+    stream.write_all(bytes).unwrap();
+    read_response(&mut BufReader::new(stream)).unwrap()
+}
+
+/// Reads one final answer. Nothing: the connection ended, in whatever way.
+pub(crate) fn read_response(reader: &mut impl BufRead) -> Option<Response> {
+    read_response_to(reader, false)
+}
+
+/// Reads one final answer, to a HEAD if so.
+pub(crate) fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
+    loop {
+        let response = read_any_response(reader, to_head)?;
+        if response.status >= 200 || response.status == 101 {
+            return Some(response);
+        }
+    }
+}
+
+/// Reads one answer, interim ones included.
+pub(crate) fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
+    let line = read_line(reader)?;
+    let status = line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let fields = read_fields(reader)?;
+    let mut response = Response { status, fields, body: Vec::new(), trailers: Vec::new() };
+    if to_head || status < 200 || status == 204 || status == 304 {
+        return Some(response);
+    }
+    match (response.field("content-length"), response.field("transfer-encoding")) {
+        (Some(length), None) => {
+            let mut body = vec![0; length.parse().unwrap()];
+            reader.read_exact(&mut body).ok()?;
+            response.body = body;
+        }
+        (None, Some("chunked")) => loop {
+            let size = usize::from_str_radix(&read_line(reader)?, 16).unwrap();
+            if size == 0 {
+                response.trailers = read_fields(reader)?;
+                break;
+            }
+            let mut chunk = vec![0; size + 2];
+            reader.read_exact(&mut chunk).ok()?;
+            assert!(chunk.ends_with(b"\r\n"));
+            response.body.extend_from_slice(&chunk[..size]);
+        },
+        (None, None) => {
+            reader.read_to_end(&mut response.body).ok()?;
+        }
+        both => panic!("an answer that can be read in two ways: {both:?}"),
+    }
+    Some(response)
+}
+
+fn read_line(reader: &mut impl BufRead) -> Option<String> {
+    let mut line = String::new();
+    match reader.read_line(&mut line) {
+        Ok(0) => None,
+        Ok(_) => Some(line.strip_suffix("\r\n").unwrap_or_else(|| panic!("cut short: {line:?}")).to_owned()),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
+        Err(error) => panic!("no answer: {error}"),
+    }
+}
+
+fn read_fields(reader: &mut impl BufRead) -> Option<Vec<(String, String)>> {
+    let mut fields = Vec::new();
+    loop {
+        let line = read_line(reader)?;
+        if line.is_empty() {
+            return Some(fields);
+        }
+        let (name, value) = line.split_once(':').unwrap();
+        fields.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+}
+
+/// Everything until the connection ends, one answer after the other.
+pub(crate) fn all_responses(stream: TcpStream) -> Vec<Response> {
+    let mut reader = BufReader::new(stream);
+    std::iter::from_fn(|| read_response(&mut reader)).collect()
+}
+
+/// Whether the other side closes the connection, saying no more.
+pub(crate) fn is_closed(mut stream: &TcpStream) -> bool {
+    let mut byte = [0];
+    match stream.read(&mut byte) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
+}

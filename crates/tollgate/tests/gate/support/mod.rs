@@ -1,0 +1,23 @@
+//! A gate to test, backends to put behind it, and clients that say exactly what they are told to.
+
+pub(crate) mod backend;
+pub(crate) mod client;
+pub(crate) mod gate;
+
+pub(crate) use backend::Backend;
+pub(crate) use client::{Response, read_response, roundtrip};
+pub(crate) use gate::Gate;
+
+use std::time::Duration;
+
+/// Longer than anything that works takes, on a machine that is busy with other tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
