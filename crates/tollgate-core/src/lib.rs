@@ -18,6 +18,7 @@ pub mod condition;
 pub mod decide;
 pub mod decision;
 pub mod escalation;
+pub mod fleet;
 pub mod limit;
 pub mod network;
 pub mod record;

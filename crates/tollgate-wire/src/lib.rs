@@ -8,3 +8,5 @@ pub mod log;
 pub mod proxy_protocol;
 pub mod rate_limit_headers;
 pub mod server_timing;
+pub mod smockron;
+pub mod zmtp;

@@ -55,6 +55,10 @@ impl Budget {
         self.pace.earlier(Ahead::read(record), cpu.as_nanos()).write(record);
     }
 
+    pub(super) fn clear_if_next(&self, next: Moment) -> Moment {
+        self.pace.plus(Ahead::at(next), self.depth).ceil()
+    }
+
     /// What remains is the credit in milliseconds of CPU time.
     #[inline]
     pub(super) fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {

@@ -140,6 +140,23 @@ impl Limit {
         }
     }
 
+    /// Takes over what somebody else knows: all is paid back no earlier than at `clear`. Only for limits that pay back at a pace.
+    pub fn raise(&self, record: &mut impl Record, clear: Moment) {
+        match self {
+            Self::Budget(_) | Self::Rate(_) => pace::Ahead::read(record).max(pace::Ahead::at(clear)).write(record),
+            Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => {}
+        }
+    }
+
+    /// When all is paid back if there is room for one more from `next` on and no earlier. Only for limits that pay back at a pace.
+    pub fn clear_if_next(&self, next: Moment) -> Option<Moment> {
+        match self {
+            Self::Budget(budget) => Some(budget.clear_if_next(next)),
+            Self::Rate(rate) => Some(rate.clear_if_next(next)),
+            Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => None,
+        }
+    }
+
     /// The request that was charged `reserved` has ended and has cost `actual`.
     pub fn settle(&self, record: &mut impl Record, reserved: Toll, actual: Toll, now: Moment) {
         match self {

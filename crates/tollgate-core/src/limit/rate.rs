@@ -58,6 +58,10 @@ impl Rate {
         self.pace.earlier(Ahead::read(record), count).write(record);
     }
 
+    pub(super) fn clear_if_next(&self, next: Moment) -> Moment {
+        self.pace.earlier(self.pace.plus(Ahead::at(next), self.depth), 1).ceil()
+    }
+
     #[inline]
     pub(super) fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
         let ahead = Ahead::read(record).max(Ahead::at(now));

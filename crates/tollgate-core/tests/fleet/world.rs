@@ -1,0 +1,516 @@
+//! The simulated fleet: the real state machines of gates and a master, driven by a virtual clock and a seeded network.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use tollgate_core::fleet::{Command, Domain, Gate, GateSettings, Master, MasterSettings, Passage, Reading, Snapshot};
+use tollgate_core::limit::{Limit, Rate, Room};
+use tollgate_core::record::PlainRecord;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use crate::chance::Chance;
+use crate::packet::{OrderPacket, ReportPacket};
+use crate::plan::{MILLI, Plan, SECOND, Trouble};
+
+type Hasher = BuildHasherDefault<DefaultHasher>;
+
+/// Where the wall clocks would stand if they were right.
+const WALL_MS: u64 = 1_794_704_482_860;
+const REPEAT_EVERY: u64 = SECOND;
+
+pub(crate) const ATTACKER: &[u8] = b"attacker";
+pub(crate) const INNOCENT: &[u8] = b"innocent";
+
+/// What the laws are about.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// When the attacker's requests went on, in true time.
+    pub(crate) passed: Vec<u64>,
+    /// When they were made.
+    pub(crate) offered: Vec<u64>,
+    /// How long it took at most until all gates knew what one had let through.
+    pub(crate) knowledge_lag: HashMap<Vec<u8>, u64>,
+    /// How many gates there were, counting a restarted one as another.
+    pub(crate) gates: u64,
+    /// When and how long the innocent client was told to wait.
+    pub(crate) innocent_delays: Vec<(u64, u64)>,
+    pub(crate) innocent_requests: u64,
+}
+
+impl Findings {
+    /// The longest that the innocent client was told to wait from `time` on.
+    pub(crate) fn innocent_delay_late(&self, time: u64) -> u64 {
+        self.innocent_delays.iter().filter(|&&(when, _)| when >= time).map(|&(_, wait)| wait).max().unwrap_or_default()
+    }
+}
+
+enum Event {
+    Request {
+        gate: usize,
+        identifier: &'static [u8],
+    },
+    /// An innocent client would like to send another.
+    Innocent,
+    ToMaster {
+        gate: usize,
+        life: u64,
+        packet: ReportPacket,
+    },
+    ToGate {
+        gate: usize,
+        life: u64,
+        packet: OrderPacket,
+    },
+    PollGate {
+        gate: usize,
+        life: u64,
+    },
+    PollMaster,
+    /// The gate's subscription arrives.
+    Subscribe {
+        gate: usize,
+        life: u64,
+    },
+    Trouble(Trouble),
+    MasterUp,
+    Save,
+}
+
+struct GateHost {
+    gate: Gate<Hasher>,
+    records: BTreeMap<Vec<u8>, PlainRecord>,
+    life: u64,
+    /// What its clocks show at true time 0.
+    origin: u64,
+    wall_ms: u64,
+    cut_until: u64,
+    /// When it is going to be polled next, if nothing happens before.
+    poll_due: u64,
+    /// True times of what it let through and the master has not heard of.
+    untold: HashMap<Vec<u8>, VecDeque<u64>>,
+    /// Since when the master has wanted it to know something that it does not.
+    awaited: HashMap<Vec<u8>, (u64, Moment)>,
+}
+
+pub(crate) struct World {
+    plan: Plan,
+    chance: Chance,
+    now: u64,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    events: HashMap<u64, Event>,
+    sequence: u64,
+    limit: Limit,
+    gates: Vec<GateHost>,
+    master: Option<Master<Hasher>>,
+    master_origin: u64,
+    master_wall_ms: u64,
+    saved: Vec<(Vec<u8>, u64)>,
+    /// The innocent client's own books, which tell it when it may.
+    innocent: PlainRecord,
+    findings: Findings,
+}
+
+impl World {
+    pub(crate) fn new(plan: Plan, seed: u64) -> Self {
+        let limit = Limit::Rate(Rate::new(plan.rate, Span::from_secs(1), plan.burst).unwrap());
+        let mut world = Self {
+            chance: Chance::new(!seed),
+            now: 0,
+            queue: BinaryHeap::new(),
+            events: HashMap::new(),
+            sequence: 0,
+            limit,
+            gates: Vec::new(),
+            master: None,
+            master_origin: 0,
+            master_wall_ms: 0,
+            saved: Vec::new(),
+            innocent: PlainRecord::new(1),
+            findings: Findings { gates: plan.gates as u64, ..Findings::default() },
+            plan,
+        };
+        world.start_master();
+        for gate in 0..world.plan.gates {
+            let host = world.host(gate as u64);
+            world.gates.push(host);
+            world.connect(gate);
+        }
+        world.offer();
+        for (when, trouble) in world.plan.troubles.clone() {
+            world.at(when, Event::Trouble(trouble));
+        }
+        world.at(0, Event::Innocent);
+        world.at(SECOND, Event::Save);
+        world
+    }
+
+    pub(crate) fn run(mut self) -> Findings {
+        while let Some(Reverse((time, sequence))) = self.queue.pop() {
+            if time > self.plan.length {
+                break;
+            }
+            self.now = time;
+            let event = self.events.remove(&sequence).unwrap();
+            self.happen(event);
+        }
+        self.now = self.plan.length;
+        for gate in 0..self.gates.len() {
+            self.admit_ignorance(gate);
+        }
+        self.findings.passed.sort_unstable();
+        self.findings
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Request { gate, identifier } => self.request(gate, identifier),
+            Event::Innocent => self.innocent_turn(),
+            Event::ToMaster { gate, life, packet } => self.deliver_report(gate, life, &packet),
+            Event::ToGate { gate, life, packet } => self.deliver_order(gate, life, &packet),
+            Event::PollGate { gate, life } if self.gates[gate].life == life => self.poll_gate(gate),
+            Event::PollGate { .. } => {}
+            Event::PollMaster => self.poll_master(),
+            Event::Subscribe { gate, life } => self.subscribe(gate, life),
+            Event::Trouble(trouble) => self.trouble(trouble),
+            Event::MasterUp => self.master_up(),
+            Event::Save => self.save(),
+        }
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        self.sequence += 1;
+        self.events.insert(self.sequence, event);
+        self.queue.push(Reverse((time, self.sequence)));
+    }
+
+    /// The attacker's whole campaign.
+    fn offer(&mut self) {
+        let plan = self.plan.clone();
+        let count = plan.offered * plan.length / SECOND;
+        for _ in 0..count {
+            let mut time = self.chance.below(plan.length);
+            if plan.in_waves {
+                // The same number of requests, in the first tenth of every five seconds.
+                time = time / (5 * SECOND) * (5 * SECOND) + time % (5 * SECOND) / 10;
+            }
+            let gate = self.chance.below(plan.gates as u64) as usize;
+            self.findings.offered.push(time);
+            self.at(time, Event::Request { gate, identifier: ATTACKER });
+        }
+        self.findings.offered.sort_unstable();
+    }
+
+    fn innocent_turn(&mut self) {
+        let now = Moment::from_nanos(self.now);
+        match self.limit.room(&self.innocent, Toll::ONE, now) {
+            Room::From(moment) => self.at(moment.as_nanos(), Event::Innocent),
+            _ => {
+                self.limit.charge(&mut self.innocent, Toll::ONE, now);
+                self.findings.innocent_requests += 1;
+                let gate = self.chance.below(self.plan.gates as u64) as usize;
+                self.request(gate, INNOCENT);
+                // Now as fast as it may, now with a pause.
+                let pause = if self.chance.permille(200) { self.chance.below(5 * SECOND) } else { 0 };
+                self.at(self.now + pause, Event::Innocent);
+            }
+        }
+    }
+
+    fn request(&mut self, gate: usize, identifier: &'static [u8]) {
+        let host = &mut self.gates[gate];
+        let now = Moment::from_nanos(host.origin + self.now);
+        let record = host.records.entry(identifier.to_vec()).or_insert_with(|| PlainRecord::new(1));
+        let wait = match self.limit.room(record, Toll::ONE, now) {
+            Room::From(moment) => moment.since(now).as_nanos(),
+            _ => 0,
+        };
+        if identifier == INNOCENT && wait > 0 {
+            self.findings.innocent_delays.push((self.now, wait));
+        }
+        if wait > self.plan.hold_max {
+            return;
+        }
+        self.limit.charge(record, Toll::ONE, now);
+        let held_until = (wait > 0).then_some(now + Span::from_nanos(wait));
+        let clear = self.limit.clear_at(record);
+        let passage = Passage { domain: 0, identifier, held_until, toll: Toll::ONE, clear };
+        host.gate.handle_passage(&passage, now);
+        host.untold.entry(identifier.to_vec()).or_default().push_back(self.now);
+        if identifier == ATTACKER {
+            self.findings.passed.push(self.now + wait);
+        }
+        self.poll_gate(gate);
+    }
+
+    fn poll_gate(&mut self, gate: usize) {
+        let mut packets = Vec::new();
+        let host = &mut self.gates[gate];
+        let reading =
+            Reading { now: Moment::from_nanos(host.origin + self.now), wall_ms: host.wall_ms + self.now / MILLI };
+        while let Some(report) = host.gate.poll_report(reading) {
+            packets.push(ReportPacket::new(&report));
+        }
+        let (life, origin) = (host.life, host.origin);
+        let due = host.gate.poll_timeout();
+        for packet in packets {
+            if self.lost(gate) {
+                continue;
+            }
+            let copies = if self.chance.permille(self.plan.double_permille) { 2 } else { 1 };
+            for _ in 0..copies {
+                let arrival = self.arrival();
+                self.at(arrival, Event::ToMaster { gate, life, packet: packet.clone() });
+            }
+        }
+        if let Some(due) = due {
+            let time = due.as_nanos().saturating_sub(origin).max(self.now + 1);
+            let host = &mut self.gates[gate];
+            if host.poll_due <= self.now || time < host.poll_due {
+                host.poll_due = time;
+                self.at(time, Event::PollGate { gate, life });
+            }
+        }
+    }
+
+    fn deliver_report(&mut self, gate: usize, life: u64, packet: &ReportPacket) {
+        let reading = self.master_reading();
+        let Some(master) = &mut self.master else { return };
+        let report = packet.report();
+        let outcome = master.handle_report(&report, reading);
+        let host = &mut self.gates[gate];
+        if host.life == life && !matches!(outcome, tollgate_core::fleet::Outcome::Stranger) {
+            let untold = host.untold.entry(report.identifier.to_vec()).or_default();
+            let lag = self.findings.knowledge_lag.entry(report.identifier.to_vec()).or_default();
+            match packet.tally {
+                Some(tally) if tally.sent.is_some() => {
+                    // What was let through up to the last that this tally knows of, give or take the way of the master's clock.
+                    let told = untold.len().min(
+                        untold
+                            .iter()
+                            .filter(|&&time| {
+                                let known = tally.last.as_nanos() + self.plan.round_trip / 2 + MILLI;
+                                self.master_origin + time <= known
+                            })
+                            .count(),
+                    );
+                    for time in untold.drain(..told) {
+                        *lag = (*lag).max(self.now - time);
+                    }
+                }
+                _ => {
+                    if let Some(time) = untold.pop_front() {
+                        *lag = (*lag).max(self.now - time);
+                    }
+                }
+            }
+        }
+        self.poll_master();
+    }
+
+    fn poll_master(&mut self) {
+        let now = self.master_reading().now;
+        let Some(master) = &mut self.master else { return };
+        let mut packets = Vec::new();
+        while let Some(notice) = master.poll_notice(now) {
+            packets.push(OrderPacket::new(&notice.own()));
+        }
+        if let Some(beacon) = master.poll_beacon(now) {
+            packets.push(OrderPacket::new(&beacon));
+            let due = master.poll_timeout().as_nanos() - self.master_origin;
+            self.at(due.max(self.now + 1), Event::PollMaster);
+        }
+        for packet in packets {
+            for gate in 0..self.gates.len() {
+                self.send_order(gate, &packet);
+            }
+        }
+    }
+
+    fn send_order(&mut self, gate: usize, packet: &OrderPacket) {
+        if let Command::Delay { stamp, .. } = packet.command {
+            let awaited = &mut self.gates[gate].awaited;
+            awaited.entry(packet.order().identifier.to_vec()).or_insert((self.now, stamp.tick));
+        }
+        if self.lost(gate) {
+            return;
+        }
+        let life = self.gates[gate].life;
+        let copies = if self.chance.permille(self.plan.double_permille) { 2 } else { 1 };
+        for _ in 0..copies {
+            let arrival = self.arrival();
+            self.at(arrival, Event::ToGate { gate, life, packet: packet.clone() });
+        }
+    }
+
+    fn deliver_order(&mut self, gate: usize, life: u64, packet: &OrderPacket) {
+        let host = &mut self.gates[gate];
+        if host.life != life {
+            return;
+        }
+        let reading =
+            Reading { now: Moment::from_nanos(host.origin + self.now), wall_ms: host.wall_ms + self.now / MILLI };
+        let order = packet.order();
+        if let Some((_, instruction)) = host.gate.handle_order(&order, reading) {
+            let record = host.records.entry(order.identifier.to_vec()).or_insert_with(|| PlainRecord::new(1));
+            instruction.apply(&self.limit, record);
+        }
+        if let Command::Delay { stamp, .. } = packet.command
+            && let Some(&(since, tick)) = host.awaited.get(order.identifier)
+            && stamp.tick >= tick
+        {
+            host.awaited.remove(order.identifier);
+            let lag = self.findings.knowledge_lag.entry(order.identifier.to_vec()).or_default();
+            // On top of what it took to reach the master, which is noted when a report arrives.
+            *lag = (*lag).max(self.now - since);
+        }
+        self.poll_gate(gate);
+    }
+
+    /// A newcomer hears the master's clock and everything in force.
+    fn subscribe(&mut self, gate: usize, life: u64) {
+        let now = self.master_reading().now;
+        let Some(master) = &self.master else { return };
+        if self.gates[gate].life != life {
+            return;
+        }
+        let mut packets = vec![OrderPacket::new(&master.beacon(now))];
+        let mut cursor = 0;
+        loop {
+            match master.snapshot(&mut cursor, |_| true, now) {
+                Snapshot::Notice(notice) => packets.push(OrderPacket::new(&notice.own())),
+                Snapshot::Onwards => {}
+                Snapshot::Done => break,
+            }
+        }
+        for packet in packets {
+            self.send_order(gate, &packet);
+        }
+    }
+
+    fn trouble(&mut self, trouble: Trouble) {
+        match trouble {
+            Trouble::Cut(gate, lasting) => {
+                self.gates[gate].cut_until = self.now + lasting;
+                let life = self.gates[gate].life;
+                self.at(self.now + lasting, Event::Subscribe { gate, life });
+            }
+            Trouble::KillGate(gate) => {
+                self.admit_ignorance(gate);
+                self.findings.gates += 1;
+                let id = 1000 + self.findings.gates;
+                self.gates[gate] = self.host(id);
+                self.connect(gate);
+            }
+            Trouble::KillMaster(lasting) => {
+                self.master = None;
+                self.at(self.now + lasting, Event::MasterUp);
+            }
+        }
+    }
+
+    fn master_up(&mut self) {
+        if self.master.is_some() {
+            return;
+        }
+        self.start_master();
+        for gate in 0..self.gates.len() {
+            self.connect(gate);
+        }
+    }
+
+    fn start_master(&mut self) {
+        let settings = MasterSettings {
+            domains: vec![Domain { name: (*b"default").into(), limits: vec![self.limit] }],
+            identifiers_max: 64,
+            gates_max: 256,
+            lag_max: Span::from_secs(10),
+            beacon_every: Span::from_millis(250),
+            delay_max: Span::from_secs(3600),
+        };
+        self.master_origin = 3600 * SECOND + self.chance.below(3600 * SECOND);
+        self.master_wall_ms = self.wall();
+        let epoch = self.chance.number() | 1;
+        let now = Moment::from_nanos(self.master_origin + self.now);
+        let mut master = Master::new(settings, epoch, Hasher::default(), now);
+        if self.plan.durable {
+            for (identifier, clear) in &self.saved {
+                let clear = Moment::from_nanos(self.master_origin + clear);
+                master.restore(b"default", identifier, 0, clear, now);
+            }
+        }
+        self.master = Some(master);
+        self.at(self.now, Event::PollMaster);
+    }
+
+    fn save(&mut self) {
+        let now = self.master_reading().now;
+        if let Some(master) = &self.master {
+            let origin = self.master_origin;
+            let debts = master.debts(0..master.places(), now);
+            self.saved = debts
+                .map(|(_, identifier, mut clear)| (identifier.to_vec(), clear.next().unwrap().as_nanos() - origin))
+                .collect();
+        }
+        self.at(self.now + SECOND, Event::Save);
+    }
+
+    fn connect(&mut self, gate: usize) {
+        let (life, arrival) = (self.gates[gate].life, self.arrival());
+        self.at(arrival, Event::Subscribe { gate, life });
+    }
+
+    fn host(&mut self, id: u64) -> GateHost {
+        let settings = GateSettings {
+            domains: [(*b"default").into()].into(),
+            identifiers_max: 64,
+            repeat_every: Span::from_nanos(REPEAT_EVERY),
+            silence_max: Span::from_secs(2),
+            delay_max: Span::from_secs(3600),
+            refusals_sampled: None,
+        };
+        GateHost {
+            gate: Gate::new(settings, id, Hasher::default()),
+            records: BTreeMap::new(),
+            life: id,
+            origin: self.chance.below(1000 * SECOND),
+            wall_ms: self.wall(),
+            cut_until: 0,
+            poll_due: 0,
+            untold: HashMap::new(),
+            awaited: HashMap::new(),
+        }
+    }
+
+    fn wall(&mut self) -> u64 {
+        let skew = self.plan.skew_ms;
+        WALL_MS - skew + self.chance.below(2 * skew + 1)
+    }
+
+    fn lost(&mut self, gate: usize) -> bool {
+        self.now < self.gates[gate].cut_until || self.chance.permille(self.plan.loss_permille)
+    }
+
+    fn arrival(&mut self) -> u64 {
+        self.now + self.chance.below(self.plan.round_trip / 2 + 1)
+    }
+
+    fn master_reading(&self) -> Reading {
+        Reading {
+            now: Moment::from_nanos(self.master_origin + self.now),
+            wall_ms: self.master_wall_ms + self.now / MILLI,
+        }
+    }
+
+    /// What never got through took until now.
+    fn admit_ignorance(&mut self, gate: usize) {
+        let host = &self.gates[gate];
+        let untold = host.untold.iter().filter_map(|(identifier, times)| Some((identifier, *times.front()?)));
+        let awaited = host.awaited.iter().map(|(identifier, &(since, _))| (identifier, since));
+        for (identifier, since) in untold.chain(awaited) {
+            let lag = self.findings.knowledge_lag.entry(identifier.clone()).or_default();
+            *lag = (*lag).max(self.now - since);
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! Smockron's messages, as frames: what gates and masters say to each other.
+//!
+//! Accounting is `domain\0, status, identifier, received, delayed until, log info`; control is `domain\0, DELAY_UNTIL, identifier, until`;
+//! times are milliseconds since 1970 in decimal. The NUL after the domain keeps a subscription to `foo` from matching `foobar`.
+//!
+//! What our own peers add must not disturb an original one. An original master reads five frames and ignores the rest, so a [`Tally`]
+//! travels in a seventh frame. An original gate overruns its memory on a fifth frame, so our own orders go to a topic of their own,
+//! `\0tollgate\0domain\0`, to which no original gate can have subscribed: a domain has no NUL at its beginning.
+
+use tollgate_core::fleet::{Command, Order, Report, Stamp, Status, Tally};
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use crate::zmtp::frame;
+
+/// The longest name of a domain, in bytes.
+pub const DOMAIN_BYTES_MAX: usize = 255;
+/// The longest identifier, in bytes.
+pub const IDENTIFIER_BYTES_MAX: usize = 256;
+/// The longest log info, in bytes.
+pub const NOTE_BYTES_MAX: usize = 1024;
+/// What our own topics begin with.
+const OWN_TOPIC: &[u8] = b"\0tollgate\0";
+/// Fewer and more frames than these are no report: an original sends six, a peer of our own seven.
+const REPORT_FRAMES: core::ops::RangeInclusive<usize> = 5..=8;
+const DELAY_UNTIL: &[u8] = b"DELAY_UNTIL";
+const DELAY: &[u8] = b"DELAY";
+const PARDON: &[u8] = b"PARDON";
+const BEACON: &[u8] = b"BEACON";
+/// What a tally begins with: whose it is, and of which version.
+const TALLY_MARK: &[u8] = b"tollgate1";
+/// Fifteen digits of milliseconds last until the year 33658.
+const TIME_DIGITS_MAX: usize = 15;
+
+/// Why a message is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// Too few frames, or too many.
+    FrameCount,
+    /// An empty domain, one with a NUL in it, or one that is too long.
+    Domain,
+    /// An empty identifier, or one that is too long.
+    Identifier,
+    /// A word that is neither a status nor a command.
+    Word,
+    /// A time that is no number of milliseconds since 1970.
+    Time,
+    /// A log info that is too long.
+    Note,
+    /// An addition of our own that cannot be read.
+    Addition,
+}
+
+impl Fault {
+    /// The word for metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FrameCount => "frame-count",
+            Self::Domain => "domain",
+            Self::Identifier => "identifier",
+            Self::Word => "word",
+            Self::Time => "time",
+            Self::Note => "note",
+            Self::Addition => "addition",
+        }
+    }
+}
+
+/// Reads a report off the frames of an accounting message.
+pub fn read_report<'a>(frames: &[&'a [u8]]) -> Result<Report<'a>, Fault> {
+    let &[domain, status, identifier, received, delayed, ref rest @ ..] = frames else { return Err(Fault::FrameCount) };
+    if !REPORT_FRAMES.contains(&frames.len()) {
+        return Err(Fault::FrameCount);
+    }
+    let status = read_status(status)?;
+    let note = rest.first().copied().unwrap_or_default();
+    if note.len() > NOTE_BYTES_MAX {
+        return Err(Fault::Note);
+    }
+    Ok(Report {
+        domain: read_domain(domain)?,
+        status,
+        identifier: read_identifier(identifier)?,
+        received_ms: read_time(received)?,
+        delayed_until_ms: match status {
+            Status::Delayed => Some(read_time(delayed)?),
+            Status::Accepted | Status::Rejected => None,
+        },
+        note,
+        // What somebody else adds is none of our business.
+        tally: match rest.get(1) {
+            Some(frame) if frame.starts_with(TALLY_MARK) => Some(read_tally(frame)?),
+            _ => None,
+        },
+    })
+}
+
+/// Appends a report to `output`, as the frames of an accounting message.
+pub fn put_report(output: &mut Vec<u8>, report: &Report<'_>) {
+    put_domain(output, &[], report.domain);
+    frame::put(output, true, status_word(report.status));
+    frame::put(output, true, report.identifier);
+    put_time(output, true, Some(report.received_ms));
+    put_time(output, true, report.delayed_until_ms);
+    frame::put(output, report.tally.is_some(), report.note);
+    if let Some(tally) = &report.tally {
+        put_tally(output, tally);
+    }
+}
+
+/// Reads an order off the frames of a control message.
+pub fn read_order<'a>(frames: &[&'a [u8]]) -> Result<Order<'a>, Fault> {
+    let &[topic, word, identifier, data] = frames else { return Err(Fault::FrameCount) };
+    let Some(domain) = topic.strip_prefix(OWN_TOPIC) else {
+        if word != DELAY_UNTIL {
+            return Err(Fault::Word);
+        }
+        let command = Command::DelayUntil { until_ms: read_time(data)? };
+        return Ok(Order { domain: read_domain(topic)?, identifier: read_identifier(identifier)?, command });
+    };
+    let command = read_own_command(word, data)?;
+    if let Command::Beacon { .. } = command {
+        return Ok(Order { domain: &[], identifier: &[], command });
+    }
+    Ok(Order { domain: read_domain(domain)?, identifier: read_identifier(identifier)?, command })
+}
+
+/// Appends an order to `output`, as the frames of a control message.
+pub fn put_order(output: &mut Vec<u8>, order: &Order<'_>) {
+    let mut data = Vec::with_capacity(40);
+    let mut put = |values: &[u64]| values.iter().for_each(|value| data.extend_from_slice(&value.to_be_bytes()));
+    let word = match order.command {
+        Command::DelayUntil { until_ms } => {
+            put_domain(output, &[], order.domain);
+            frame::put(output, true, DELAY_UNTIL);
+            frame::put(output, true, order.identifier);
+            return put_time(output, false, Some(until_ms));
+        }
+        Command::Delay { stamp, era, next, clear } => {
+            put(&[stamp.master, stamp.tick.as_nanos(), era, next.as_nanos()]);
+            put(clear.map(Moment::as_nanos).as_slice());
+            DELAY
+        }
+        Command::Pardon { stamp, era } => {
+            put(&[stamp.master, stamp.tick.as_nanos(), era]);
+            PARDON
+        }
+        Command::Beacon { stamp } => {
+            put(&[stamp.master, stamp.tick.as_nanos()]);
+            BEACON
+        }
+    };
+    put_domain(output, OWN_TOPIC, order.domain);
+    frame::put(output, true, word);
+    frame::put(output, true, order.identifier);
+    frame::put(output, false, &data);
+}
+
+/// What an original gate of `domain` subscribes to.
+pub fn topic(domain: &[u8]) -> Vec<u8> {
+    [domain, b"\0"].concat()
+}
+
+/// What a gate of our own subscribes to besides; with an empty domain, to beacons.
+pub fn own_topic(domain: &[u8]) -> Vec<u8> {
+    [OWN_TOPIC, domain, b"\0"].concat()
+}
+
+/// Whether `subscription` asks for orders about `domain`, of either kind.
+pub fn topic_covers(subscription: &[u8], domain: &[u8]) -> bool {
+    topic(domain).starts_with(subscription) || own_topic(domain).starts_with(subscription)
+}
+
+fn read_status(word: &[u8]) -> Result<Status, Fault> {
+    match word {
+        b"ACCEPTED" => Ok(Status::Accepted),
+        b"DELAYED" => Ok(Status::Delayed),
+        b"REJECTED" => Ok(Status::Rejected),
+        _ => Err(Fault::Word),
+    }
+}
+
+const fn status_word(status: Status) -> &'static [u8] {
+    match status {
+        Status::Accepted => b"ACCEPTED",
+        Status::Delayed => b"DELAYED",
+        Status::Rejected => b"REJECTED",
+    }
+}
+
+/// An original master takes a domain without its NUL as well.
+fn read_domain(frame: &[u8]) -> Result<&[u8], Fault> {
+    let domain = frame.strip_suffix(b"\0").unwrap_or(frame);
+    let fits = (1..=DOMAIN_BYTES_MAX).contains(&domain.len()) && !domain.contains(&0);
+    fits.then_some(domain).ok_or(Fault::Domain)
+}
+
+fn read_identifier(frame: &[u8]) -> Result<&[u8], Fault> {
+    (1..=IDENTIFIER_BYTES_MAX).contains(&frame.len()).then_some(frame).ok_or(Fault::Identifier)
+}
+
+fn read_time(frame: &[u8]) -> Result<u64, Fault> {
+    if frame.is_empty() || frame.len() > TIME_DIGITS_MAX || !frame.iter().all(u8::is_ascii_digit) {
+        return Err(Fault::Time);
+    }
+    let millis = frame.iter().fold(0, |millis, digit| millis * 10 + u64::from(digit - b'0'));
+    (millis > 0).then_some(millis).ok_or(Fault::Time)
+}
+
+fn read_tally(frame: &[u8]) -> Result<Tally, Fault> {
+    let mut values = Values(&frame[TALLY_MARK.len()..]);
+    let tally = Tally {
+        gate: values.next()?,
+        serial: values.next()?,
+        total: values.toll()?,
+        base: values.toll()?,
+        era: values.next()?,
+        // No master is number 0.
+        sent: Some(values.stamp()?).filter(|sent| sent.master != 0),
+        began: values.moment()?,
+        last: values.moment()?,
+        clear: values.moment()?,
+    };
+    values.end()?;
+    Ok(tally)
+}
+
+fn put_tally(output: &mut Vec<u8>, tally: &Tally) {
+    let values = [
+        tally.gate,
+        tally.serial,
+        tally.total.count,
+        tally.total.cpu.as_nanos(),
+        tally.base.count,
+        tally.base.cpu.as_nanos(),
+        tally.era,
+        tally.sent.map_or(0, |sent| sent.master),
+        tally.sent.map_or(0, |sent| sent.tick.as_nanos()),
+        tally.began.as_nanos(),
+        tally.last.as_nanos(),
+        tally.clear.as_nanos(),
+    ];
+    let mut body = [0; TALLY_MARK.len() + 12 * 8];
+    let (mark, numbers) = body.split_at_mut(TALLY_MARK.len());
+    mark.copy_from_slice(TALLY_MARK);
+    for (place, value) in numbers.chunks_exact_mut(8).zip(values) {
+        place.copy_from_slice(&value.to_be_bytes());
+    }
+    frame::put(output, false, &body);
+}
+
+fn read_own_command(word: &[u8], data: &[u8]) -> Result<Command, Fault> {
+    let mut values = Values(data);
+    let stamp = values.stamp()?;
+    let command = match word {
+        DELAY => Command::Delay {
+            stamp,
+            era: values.next()?,
+            next: values.moment()?,
+            clear: if values.0.is_empty() { None } else { Some(values.moment()?) },
+        },
+        PARDON => Command::Pardon { stamp, era: values.next()? },
+        BEACON => Command::Beacon { stamp },
+        _ => return Err(Fault::Word),
+    };
+    values.end()?;
+    Ok(command)
+}
+
+/// Numbers of eight bytes, largest byte first.
+struct Values<'a>(&'a [u8]);
+
+impl Values<'_> {
+    fn next(&mut self) -> Result<u64, Fault> {
+        let (value, rest) = self.0.split_first_chunk::<8>().ok_or(Fault::Addition)?;
+        self.0 = rest;
+        Ok(u64::from_be_bytes(*value))
+    }
+
+    fn stamp(&mut self) -> Result<Stamp, Fault> {
+        Ok(Stamp { master: self.next()?, tick: self.moment()? })
+    }
+
+    fn toll(&mut self) -> Result<Toll, Fault> {
+        Ok(Toll { count: self.next()?, cpu: Span::from_nanos(self.next()?) })
+    }
+
+    fn moment(&mut self) -> Result<Moment, Fault> {
+        self.next().map(Moment::from_nanos)
+    }
+
+    fn end(self) -> Result<(), Fault> {
+        if self.0.is_empty() { Ok(()) } else { Err(Fault::Addition) }
+    }
+}
+
+fn put_domain(output: &mut Vec<u8>, prefix: &[u8], domain: &[u8]) {
+    let mut topic = [0; OWN_TOPIC.len() + DOMAIN_BYTES_MAX + 1];
+    let length = prefix.len() + domain.len().min(DOMAIN_BYTES_MAX) + 1;
+    topic[..prefix.len()].copy_from_slice(prefix);
+    topic[prefix.len()..length - 1].copy_from_slice(&domain[..length - 1 - prefix.len()]);
+    frame::put(output, true, &topic[..length]);
+}
+
+fn put_time(output: &mut Vec<u8>, more: bool, millis: Option<u64>) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut rest = millis;
+    while let Some(value) = rest {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        rest = (value >= 10).then_some(value / 10);
+    }
+    frame::put(output, more, &digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ACCEPTED: &str =
+        "0108 64656661756c7400 0108 4143434550544544 0109 3132372e302e302e31 010d 31373934373034343832383630 0100 0000";
+    const DELAYED: &str = "0108 64656661756c7400 0107 44454c41594544 0109 3132372e302e302e31 010d 31373934373034343833303637 \
+                           010d 31373934373034343833383633 0000";
+    const REJECTED: &str =
+        "0108 64656661756c7400 0108 52454a4543544544 0109 3132372e302e302e31 010d 31373934373034343832383630 0100 0000";
+    const CONTROL: &str =
+        "0108 64656661756c7400 010b 44454c41595f554e54494c 0109 3132372e302e302e31 000d 31373934373034343833383633";
+
+    fn report(status: Status, received_ms: u64, delayed_until_ms: Option<u64>) -> Report<'static> {
+        let (domain, identifier) = (&b"default"[..], &b"127.0.0.1"[..]);
+        Report { domain, status, identifier, received_ms, delayed_until_ms, note: b"", tally: None }
+    }
+
+    #[test]
+    fn reports_are_smockrons_byte_for_byte() {
+        for (bytes, report) in [
+            (ACCEPTED, report(Status::Accepted, 1_794_704_482_860, None)),
+            (DELAYED, report(Status::Delayed, 1_794_704_483_067, Some(1_794_704_483_863))),
+            (REJECTED, report(Status::Rejected, 1_794_704_482_860, None)),
+        ] {
+            let mut output = Vec::new();
+            put_report(&mut output, &report);
+            assert_eq!(output, hex(bytes));
+            assert_eq!(read_report(&split(&output)), Ok(report));
+        }
+    }
+
+    #[test]
+    fn orders_are_smockrons_byte_for_byte() {
+        let command = Command::DelayUntil { until_ms: 1_794_704_483_863 };
+        let order = Order { domain: b"default", identifier: b"127.0.0.1", command };
+        let mut output = Vec::new();
+        put_order(&mut output, &order);
+        assert_eq!(output, hex(CONTROL));
+        assert_eq!(read_order(&split(&output)), Ok(order));
+    }
+
+    #[test]
+    fn a_report_of_an_original_may_lack_log_info_and_the_nul_of_its_domain() {
+        let frames: [&[u8]; 5] = [b"default", b"ACCEPTED", b"127.0.0.1", b"1794704482860", b""];
+        assert_eq!(read_report(&frames), Ok(report(Status::Accepted, 1_794_704_482_860, None)));
+    }
+
+    #[test]
+    fn an_identifier_is_raw_bytes() {
+        let frames: [&[u8]; 6] = [b"default\0", b"ACCEPTED", b"a;b\0\xff", b"1794704482860", b"", b""];
+        assert_eq!(read_report(&frames).unwrap().identifier, b"a;b\0\xff");
+    }
+
+    #[test]
+    fn bad_reports_are_named_and_dropped() {
+        let good: [&[u8]; 6] = [b"default\0", b"DELAYED", b"127.0.0.1", b"1794704482860", b"1794704483860", b""];
+        let check = |place: usize, body: &[u8], fault| {
+            let mut frames = good;
+            frames[place] = body;
+            assert_eq!(
+                read_report(&frames),
+                Err(fault),
+                "frame {place}: {}",
+                body[..body.len().min(40)].escape_ascii()
+            );
+        };
+        check(0, b"", Fault::Domain);
+        check(0, b"\0", Fault::Domain);
+        check(0, b"de\0fault\0", Fault::Domain);
+        check(0, &[b'x'; 257], Fault::Domain);
+        check(1, b"WEIRD", Fault::Word);
+        check(2, b"", Fault::Identifier);
+        check(2, &vec![b'x'; 1 << 20], Fault::Identifier);
+        for time in [&b""[..], b"0", b"-1", b"NaN", b"1e15", b"1794704482860.5", b" 1794704482860", b"9999999999999999"]
+        {
+            check(3, time, Fault::Time);
+            check(4, time, Fault::Time);
+        }
+        check(5, &[b'x'; 1025], Fault::Note);
+        assert_eq!(read_report(&good[..4]), Err(Fault::FrameCount));
+        assert_eq!(read_report(&[&good[..], &[b"", b"", b""]].concat()), Err(Fault::FrameCount));
+    }
+
+    #[test]
+    fn bad_orders_are_named_and_dropped() {
+        let good: [&[u8]; 4] = [b"default\0", b"DELAY_UNTIL", b"127.0.0.1", b"1794704483863"];
+        let check = |place: usize, body: &[u8], fault| {
+            let mut frames = good;
+            frames[place] = body;
+            assert_eq!(read_order(&frames), Err(fault), "frame {place}");
+        };
+        check(0, b"de\0fault\0", Fault::Domain);
+        check(1, b"DELAY", Fault::Word);
+        check(2, b"", Fault::Identifier);
+        check(2, &vec![b'x'; 1 << 20], Fault::Identifier);
+        for time in [&b""[..], b"0", b"-1", b"soon"] {
+            check(3, time, Fault::Time);
+        }
+        assert_eq!(read_order(&good[..3]), Err(Fault::FrameCount));
+        assert_eq!(read_order(&[&good[..], &[b""]].concat()), Err(Fault::FrameCount));
+    }
+
+    #[test]
+    fn an_original_sees_six_frames_of_our_report_and_four_of_our_order_to_it() {
+        let mut output = Vec::new();
+        let tally = Some(tally([0; 12]));
+        put_report(&mut output, &Report { tally, ..report(Status::Accepted, 1_794_704_482_860, None) });
+        let frames = split(&output);
+        assert_eq!(frames.len(), 7);
+        assert_eq!(frames[..6], split(&hex(ACCEPTED))[..]);
+        // The original's subscription is a prefix of no topic of our own.
+        assert!(!own_topic(b"default").starts_with(&topic(b"default")));
+        assert!(
+            topic_covers(b"", b"foo") && topic_covers(b"foo\0", b"foo") && topic_covers(&own_topic(b"foo"), b"foo")
+        );
+        assert!(!topic_covers(b"foo\0", b"foobar"));
+    }
+
+    #[test]
+    fn a_seventh_frame_of_somebody_else_is_ignored() {
+        let frames: [&[u8]; 7] = [b"d\0", b"ACCEPTED", b"i", b"1794704482860", b"", b"", b"theirs"];
+        assert_eq!(read_report(&frames).unwrap().tally, None);
+        let frames: [&[u8]; 7] = [b"d\0", b"ACCEPTED", b"i", b"1794704482860", b"", b"", b"tollgate1 but broken"];
+        assert_eq!(read_report(&frames), Err(Fault::Addition));
+    }
+
+    fn tally(values: [u64; 12]) -> Tally {
+        let [gate, serial, count, cpu, base_count, base_cpu, era, master, sent, began, last, clear] = values;
+        let toll = |count, cpu| Toll { count, cpu: Span::from_nanos(cpu) };
+        let (total, base) = (toll(count, cpu), toll(base_count, base_cpu));
+        let [tick, began, last, clear] = [sent, began, last, clear].map(Moment::from_nanos);
+        let sent = (master != 0).then_some(Stamp { master, tick });
+        Tally { gate, serial, total, base, era, sent, began, last, clear }
+    }
+
+    proptest! {
+        #[test]
+        fn a_tally_comes_back_as_it_was(values in any::<[u64; 12]>()) {
+            let report = Report { tally: Some(tally(values)), ..report(Status::Rejected, 1, None) };
+            let mut output = Vec::new();
+            put_report(&mut output, &report);
+            prop_assert_eq!(read_report(&split(&output)), Ok(report));
+        }
+
+        #[test]
+        fn an_order_of_our_own_comes_back_as_it_was(values in any::<[u64; 5]>(), clears in any::<bool>(), kind in 0..3) {
+            let [master, tick, era, next, clear] = values;
+            let stamp = Stamp { master, tick: Moment::from_nanos(tick) };
+            let clear = clears.then_some(Moment::from_nanos(clear));
+            let command = match kind {
+                0 => Command::Delay { stamp, era, next: Moment::from_nanos(next), clear },
+                1 => Command::Pardon { stamp, era },
+                _ => Command::Beacon { stamp },
+            };
+            let (domain, identifier): (&[u8], &[u8]) = if kind < 2 { (b"d", b"i") } else { (b"", b"") };
+            let order = Order { domain, identifier, command };
+            let mut output = Vec::new();
+            put_order(&mut output, &order);
+            prop_assert_eq!(read_order(&split(&output)), Ok(order));
+        }
+
+        #[test]
+        fn no_frames_make_a_reader_panic(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..10)) {
+            let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+            let _ = (read_report(&frames), read_order(&frames));
+        }
+    }
+
+    fn split(mut wire: &[u8]) -> Vec<&[u8]> {
+        let mut frames = Vec::new();
+        while let [_, length, rest @ ..] = wire {
+            let (body, rest) = rest.split_at(usize::from(*length));
+            frames.push(body);
+            wire = rest;
+        }
+        frames
+    }
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+        digits.chunks(2).map(|pair| u8::from_str_radix(core::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    }
+}

@@ -1,0 +1,148 @@
+//! One frame: a byte of flags, a length of one or eight bytes, and a body.
+
+use super::{FRAMES_MAX, Fault, MESSAGE_BYTES_MAX};
+
+const MORE: u8 = 1;
+const LONG: u8 = 2;
+const COMMAND: u8 = 4;
+
+/// A frame's header, read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Whether another frame of the same message follows.
+    pub more: bool,
+    /// Whether it is for the protocol itself.
+    pub command: bool,
+    /// Where the body begins.
+    pub start: usize,
+    /// Where the body, and the frame, ends.
+    pub end: usize,
+}
+
+/// The bodies of one message's frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Frames<'a> {
+    bodies: [&'a [u8]; FRAMES_MAX],
+    count: usize,
+}
+
+impl<'a> Frames<'a> {
+    /// The bodies, in order.
+    pub fn bodies(&self) -> &[&'a [u8]] {
+        &self.bodies[..self.count]
+    }
+}
+
+/// Appends a frame to `output`.
+pub fn put(output: &mut Vec<u8>, more: bool, body: &[u8]) {
+    put_flagged(output, if more { MORE } else { 0 }, &[body]);
+}
+
+/// Appends a message of these frames to `output`.
+pub fn put_message(output: &mut Vec<u8>, bodies: &[&[u8]]) {
+    for (place, body) in bodies.iter().enumerate() {
+        put(output, place + 1 < bodies.len(), body);
+    }
+}
+
+/// Appends a command to `output`.
+pub(super) fn put_command(output: &mut Vec<u8>, name: &[u8], data: &[u8]) {
+    put_flagged(output, COMMAND, &[&[name.len() as u8], name, data]);
+}
+
+fn put_flagged(output: &mut Vec<u8>, flags: u8, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    match u8::try_from(length) {
+        Ok(short) => output.extend_from_slice(&[flags, short]),
+        Err(_) => {
+            output.push(flags | LONG);
+            output.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    for part in parts {
+        output.extend_from_slice(part);
+    }
+}
+
+/// The header of the frame that begins at `at`, once all of the frame is there.
+pub(super) fn header(input: &[u8], at: usize) -> Result<Option<Header>, Fault> {
+    let Some(&flags) = input.get(at) else { return Ok(None) };
+    let (more, command) = (flags & MORE != 0, flags & COMMAND != 0);
+    if flags & !(MORE | LONG | COMMAND) != 0 || (more && command) {
+        return Err(Fault::Frame);
+    }
+    let (start, length) = if flags & LONG == 0 {
+        let Some(&length) = input.get(at + 1) else { return Ok(None) };
+        (at + 2, usize::from(length))
+    } else {
+        let Some(length) = input.get(at + 1..at + 9) else { return Ok(None) };
+        let length = length.iter().fold(0_u64, |length, &byte| length << 8 | u64::from(byte));
+        (at + 9, usize::try_from(length).map_err(|_| Fault::TooLong)?)
+    };
+    // Before any memory is set aside for it: nine bytes must not make anybody reserve an exabyte.
+    if length > MESSAGE_BYTES_MAX {
+        return Err(Fault::TooLong);
+    }
+    let end = start + length;
+    Ok((end <= input.len()).then_some(Header { more, command, start, end }))
+}
+
+/// The message that begins at `at` and where it ends, once all of it is there.
+pub(super) fn message(input: &[u8], at: usize) -> Result<Option<(Frames<'_>, usize)>, Fault> {
+    let mut frames = Frames { bodies: [&[]; FRAMES_MAX], count: 0 };
+    let mut from = at;
+    loop {
+        // A message that has outgrown its bound is cut off before its end arrives.
+        if from - at > MESSAGE_BYTES_MAX || frames.count == FRAMES_MAX {
+            return Err(Fault::TooLong);
+        }
+        let Some(header) = header(input, from)? else { return Ok(None) };
+        if header.command {
+            return Err(Fault::Frame);
+        }
+        frames.bodies[frames.count] = &input[header.start..header.end];
+        frames.count += 1;
+        from = header.end;
+        if !header.more {
+            return Ok(Some((frames, from)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_beyond_the_bound_is_refused_from_its_header_alone() {
+        let mut huge = vec![LONG];
+        huge.extend_from_slice(&(1_u64 << 62).to_be_bytes());
+        assert_eq!(header(&huge, 0), Err(Fault::TooLong));
+        huge[1..].copy_from_slice(&u64::MAX.to_be_bytes());
+        assert_eq!(header(&huge, 0), Err(Fault::TooLong));
+    }
+
+    #[test]
+    fn endless_frames_are_cut_off() {
+        let endless: Vec<u8> = [MORE, 0].repeat(FRAMES_MAX + 1);
+        assert_eq!(message(&endless, 0).unwrap_err(), Fault::TooLong);
+        let long = [vec![MORE | LONG], (60_000_u64).to_be_bytes().to_vec(), vec![0; 60_000]].concat().repeat(2);
+        assert_eq!(message(&long, 0).unwrap_err(), Fault::TooLong);
+    }
+
+    #[test]
+    fn unknown_flags_are_refused() {
+        assert_eq!(header(&[0x08, 0], 0), Err(Fault::Frame));
+        assert_eq!(header(&[MORE | COMMAND, 0], 0), Err(Fault::Frame));
+    }
+
+    #[test]
+    fn long_bodies_take_eight_bytes_of_length() {
+        let body = vec![7; 256];
+        let mut output = Vec::new();
+        put(&mut output, false, &body);
+        assert_eq!(&output[..9], &[LONG, 0, 0, 0, 0, 0, 0, 1, 0]);
+        let (frames, end) = message(&output, 0).unwrap().unwrap();
+        assert_eq!((frames.bodies(), end), (&[&body[..]][..], 265));
+    }
+}
