@@ -6,7 +6,10 @@ use core::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisError, RedisResult};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult,
+    TlsCertificates,
+};
 
 /// A connection that takes longer than this to be made is not made.
 const CONNECT_MAX: Duration = Duration::from_millis(500);
@@ -16,24 +19,28 @@ const CONNECT_MAX: Duration = Duration::from_millis(500);
 /// | written | means |
 /// |---|---|
 /// | `redis://user:password@host:6379/0` | one server |
+/// | `rediss://host:6379` | one server, over TLS |
 /// | `unix:///run/redis.sock` | one server on this machine |
 /// | `redis+cluster://host:7000,host:7001` | a Cluster, by some of its nodes |
 /// | `redis+sentinel://host:26379,host:26380/mymaster` | the master that Sentinels know by this name |
 ///
-/// User, password and database are written as for one server.
+/// User, password and database are written as for one server, and so is TLS.
 #[derive(Clone)]
-pub struct Address(Kind);
+pub struct Address {
+    kind: Kind,
+    certificates: TlsCertificates,
+}
 
 #[derive(Clone)]
 enum Kind {
     Single(Client),
     /// Some of its nodes.
-    Cluster(Vec<redis::ConnectionInfo>),
+    Cluster(Vec<ConnectionInfo>),
     Sentinel {
         sentinels: Vec<Client>,
         master: String,
         /// The master's address with a host and port to be filled in.
-        template: redis::ConnectionInfo,
+        template: ConnectionInfo,
     },
 }
 
@@ -58,7 +65,7 @@ impl From<RedisError> for AddressFault {
 impl fmt::Debug for Address {
     // Without the password.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.kind {
             Kind::Single(client) => write!(formatter, "{}", client.get_connection_info().addr()),
             Kind::Cluster(_) => formatter.write_str("a cluster"),
             Kind::Sentinel { master, .. } => write!(formatter, "{master}, by its sentinels"),
@@ -73,12 +80,11 @@ pub(super) enum Connection {
     Cluster(ClusterConnection),
 }
 
-impl Address {
-    /// Reads an address.
-    pub fn parse(text: &str) -> Result<Self, AddressFault> {
+impl Kind {
+    fn parse(text: &str, certificates: &TlsCertificates) -> Result<Self, AddressFault> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| AddressFault(format!("no scheme in {text:?}")))?;
         match scheme.split_once('+') {
-            None => Ok(Self(Kind::Single(Client::open(text)?))),
+            None => Ok(Self::Single(client(text, certificates)?)),
             Some((scheme, "cluster")) => {
                 let (credentials, hosts, path) = parts(rest);
                 let nodes: Vec<_> = hosts
@@ -86,8 +92,8 @@ impl Address {
                     .map(|host| format!("{scheme}://{credentials}{host}{path}").into_connection_info())
                     .collect::<RedisResult<_>>()?;
                 // Finds what is wrong now, and not when it is too late.
-                ClusterClientBuilder::new(nodes.clone()).build()?;
-                Ok(Self(Kind::Cluster(nodes)))
+                cluster(&nodes, certificates).build()?;
+                Ok(Self::Cluster(nodes))
             }
             Some((scheme, "sentinel")) => {
                 let (credentials, hosts, path) = parts(rest);
@@ -101,25 +107,45 @@ impl Address {
                     .map(|host| Client::open(format!("{scheme}://{host}")))
                     .collect::<RedisResult<_>>()?;
                 let template = format!("{scheme}://{credentials}127.0.0.1/{database}").into_connection_info()?;
-                Ok(Self(Kind::Sentinel { sentinels, master: master.into(), template }))
+                Ok(Self::Sentinel { sentinels, master: master.into(), template })
             }
             Some((_, other)) => {
                 Err(AddressFault(format!("unknown kind of store {other:?}: cluster or sentinel is known")))
             }
         }
     }
+}
+
+impl Address {
+    /// Reads an address. `roots` are certificates (PEM) to trust instead of those of the system, for TLS.
+    pub fn parse(text: &str, roots: Option<Vec<u8>>) -> Result<Self, AddressFault> {
+        // The program may have chosen a provider already, which is as good.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let certificates = TlsCertificates { client_tls: None, root_cert: roots };
+        Ok(Self { kind: Kind::parse(text, &certificates)?, certificates })
+    }
 
     /// Whether rules of different keys may be on different nodes.
     pub(super) fn is_cluster(&self) -> bool {
-        matches!(self.0, Kind::Cluster(_))
+        matches!(self.kind, Kind::Cluster(_))
+    }
+
+    fn client_of(&self, template: &ConnectionInfo, host: String, port: u16) -> RedisResult<Client> {
+        let addr = match template.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        client(template.clone().set_addr(addr), &self.certificates)
     }
 
     /// Makes a connection, to whoever is the master now, that is given up when it is silent for `silence_max` while an answer is due.
     pub(super) async fn connect(&self, silence_max: Duration) -> RedisResult<Connection> {
-        match &self.0 {
+        match &self.kind {
             Kind::Single(client) => connect(client, silence_max).await.map(Connection::Single),
             Kind::Cluster(nodes) => {
-                let builder = ClusterClientBuilder::new(nodes.clone())
+                let builder = cluster(nodes, &self.certificates)
                     .connection_timeout(CONNECT_MAX)
                     .response_timeout(silence_max)
                     .overall_response_timeout(Some(silence_max))
@@ -134,7 +160,7 @@ impl Address {
                 for sentinel in sentinels {
                     match ask_sentinel(sentinel, master).await {
                         Ok((host, port)) => {
-                            let client = client_of(template, host, port)?;
+                            let client = self.client_of(template, host, port)?;
                             return connect(&client, silence_max).await.map(Connection::Single);
                         }
                         Err(error) => last = error,
@@ -143,6 +169,22 @@ impl Address {
                 Err(last)
             }
         }
+    }
+}
+
+fn client(info: impl IntoConnectionInfo, certificates: &TlsCertificates) -> RedisResult<Client> {
+    let info = info.into_connection_info()?;
+    match info.addr() {
+        ConnectionAddr::TcpTls { .. } => Client::build_with_tls(info, certificates.clone()),
+        _ => Client::open(info),
+    }
+}
+
+fn cluster(nodes: &[ConnectionInfo], certificates: &TlsCertificates) -> ClusterClientBuilder {
+    let builder = ClusterClientBuilder::new(nodes.to_vec());
+    match nodes.first().map(ConnectionInfo::addr) {
+        Some(ConnectionAddr::TcpTls { .. }) => builder.certs(certificates.clone()),
+        _ => builder,
     }
 }
 
@@ -162,14 +204,4 @@ async fn connect(client: &Client, silence_max: Duration) -> RedisResult<Multiple
 async fn ask_sentinel(sentinel: &Client, master: &str) -> RedisResult<(String, u16)> {
     let mut connection = connect(sentinel, CONNECT_MAX).await?;
     redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(master).query_async(&mut connection).await
-}
-
-fn client_of(template: &redis::ConnectionInfo, host: String, port: u16) -> RedisResult<Client> {
-    let addr = match template.addr() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
-        }
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    Client::open(template.clone().set_addr(addr))
 }

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use redis::aio::MultiplexedConnection;
 use redis::cluster_async::ClusterConnection;
@@ -45,9 +45,24 @@ pub(super) struct Route {
     pub(super) script: Script,
     pub(super) calls: Mutex<mpsc::Receiver<Call>>,
     pub(super) tallies: Arc<Tallies>,
+    pub(super) trouble: Arc<Trouble>,
     pub(super) waiting_max: usize,
     /// A connection that owes an answer for longer is given up.
     pub(super) silence_max: Duration,
+}
+
+/// Why there is no connection, in words for people.
+#[derive(Debug, Default)]
+pub(super) struct Trouble(std::sync::Mutex<Option<String>>);
+
+impl Trouble {
+    fn set(&self, trouble: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    pub(super) fn text(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Carries calls until nobody can make any more.
@@ -58,6 +73,7 @@ pub(super) async fn carry(route: Arc<Route>) {
             Ok(connection) => {
                 pause = RECONNECT_MIN;
                 route.tallies.connects.add(1);
+                route.trouble.set(None);
                 let ended = match connection {
                     Connection::Single(connection) => pipeline(&route, connection).await,
                     Connection::Cluster(connection) => scatter(&route, connection).await,
@@ -66,7 +82,8 @@ pub(super) async fn carry(route: Arc<Route>) {
                     return;
                 }
             }
-            Err(_) => {
+            Err(error) => {
+                route.trouble.set(Some(error.to_string()));
                 if route.calls.lock().await.is_closed() {
                     return;
                 }

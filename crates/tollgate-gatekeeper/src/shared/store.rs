@@ -16,7 +16,7 @@ use tollgate_core::toll::Toll;
 use super::answer::{Answer, Reply};
 use super::breaker::Breaker;
 use super::count::{Counts, Tallies};
-use super::courier::{self, Call, Route};
+use super::courier::{self, Call, Route, Trouble};
 use super::random;
 use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
 use super::script::{Errand, Script};
@@ -60,6 +60,7 @@ pub(super) struct Inner {
     calls: mpsc::Sender<Call>,
     breakers: Vec<Breaker>,
     tallies: Arc<Tallies>,
+    trouble: Arc<Trouble>,
     origin: Instant,
     works: AtomicU64,
     /// What says that a request is still at work, for those that a rule counts.
@@ -97,6 +98,7 @@ impl Store {
             calls,
             breakers: (0..breakers).map(|_| Breaker::default()).collect(),
             tallies: Arc::clone(&tallies),
+            trouble: Arc::default(),
             origin: Instant::now(),
             works: AtomicU64::new(random::bits()),
             at_work: Mutex::default(),
@@ -106,6 +108,7 @@ impl Store {
             script: Script::new(),
             calls: tokio::sync::Mutex::new(waiting),
             tallies,
+            trouble: Arc::clone(&inner.trouble),
             waiting_max: options.waiting_max.max(1),
             silence_max: options.deadline.max(SILENCE_MAX),
         });
@@ -120,6 +123,11 @@ impl Store {
     /// What happened so far.
     pub fn counts(&self) -> Counts {
         self.inner.tallies.counts()
+    }
+
+    /// Why the last try to connect failed, if it did: for people.
+    pub fn trouble(&self) -> Option<String> {
+        self.inner.trouble.text()
     }
 
     /// Which part of the store counts as gone and is not asked, from none (0.0) to all (1.0).

@@ -9,4 +9,5 @@ mod exact;
 mod faults;
 mod hammer;
 mod load;
+mod topology;
 mod world;

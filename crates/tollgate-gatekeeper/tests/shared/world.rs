@@ -75,7 +75,7 @@ pub(crate) fn shared(rule: Rule) -> Arc<SharedRule> {
 }
 
 pub(crate) fn open(url: &str, options: Options) -> Store {
-    Store::open(Address::parse(url).unwrap(), options)
+    Store::open(Address::parse(url, None).unwrap(), options)
 }
 
 /// Asks once; the ticket if the request was admitted.

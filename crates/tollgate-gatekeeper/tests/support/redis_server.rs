@@ -32,6 +32,33 @@ impl RedisServer {
         server
     }
 
+    /// Starts a Sentinel with the settings in `file`.
+    pub(crate) fn start_sentinel(file: &str) -> Self {
+        let port = free_port();
+        let process = Command::new("redis-server")
+            .args([file, "--sentinel", "--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server must be installed (Debian package redis-server)");
+        let server = Self { process, port };
+        server.await_listening();
+        server
+    }
+
+    /// Waits until what a command says is as expected.
+    pub(crate) fn eventually(&self, words: &[&str], is_expected: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let said = self.command(words);
+            if is_expected(&said) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{words:?} still says {said}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }

@@ -1,0 +1,125 @@
+//! The ways to reach a store: with a user, over TLS, on a socket of this machine, by its Sentinels.
+
+use core::time::Duration;
+use std::path::{Path, PathBuf};
+
+use tollgate_gatekeeper::shared::{Address, Store};
+
+use crate::load::*;
+use crate::redis_server::{RedisServer, free_port};
+use crate::world::*;
+
+/// A directory that is gone with the value.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().into()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Three of three are admitted and no more.
+async fn decides(store: &Store) {
+    let rule = shared(rule("rule", limit("drip-1", 3)));
+    let mut admitted = 0;
+    for _ in 0..5 {
+        admitted += usize::from(ask(store, &[(&rule, b"key")]).await.unwrap().is_some());
+    }
+    assert_eq!(admitted, 3);
+}
+
+#[tokio::test]
+async fn a_user_with_a_password_needs_no_more_than_scripts_and_its_own_names() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let rights = "on >se:cret/@1 ~test:* +evalsha +script|load +get +set +del +time +ping +client";
+    server.command(&[&["ACL", "SETUSER", "gate"][..], &rights.split(' ').collect::<Vec<_>>()].concat());
+    let url = format!("redis://gate:se%3Acret%2F%401@127.0.0.1:{}", server.port());
+    decides(&open(&url, PATIENT)).await;
+    assert!(!format!("{:?}", Address::parse(&url, None).unwrap()).contains("cret"));
+}
+
+#[tokio::test]
+async fn a_socket_of_this_machine_is_as_good() {
+    let _alone = ALONE.lock().await;
+    let directory = Directory::new("socket");
+    let socket = directory.0.join("redis.sock");
+    let _server = RedisServer::start(&["--unixsocket", socket.to_str().unwrap()]);
+    decides(&open(&format!("unix://{}", socket.display()), PATIENT)).await;
+}
+
+#[tokio::test]
+async fn over_tls_a_certificate_is_checked() {
+    let _alone = ALONE.lock().await;
+    let directory = Directory::new("tls");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let roots = made.cert.pem();
+    let certificate = directory.write("cert.pem", &roots);
+    let key = directory.write("key.pem", &made.signing_key.serialize_pem());
+    let port = free_port();
+    let _server = RedisServer::start(
+        &[
+            &["--tls-port", &port.to_string(), "--tls-cert-file", &certificate, "--tls-key-file", &key][..],
+            &["--tls-ca-cert-file", &certificate, "--tls-auth-clients", "no"],
+        ]
+        .concat(),
+    );
+    let url = format!("rediss://localhost:{port}");
+    decides(&Store::open(Address::parse(&url, Some(roots.into_bytes())).unwrap(), PATIENT)).await;
+    // Nobody vouches for it here.
+    let impatient = tollgate_gatekeeper::shared::Options { deadline: Duration::from_millis(300), ..PATIENT };
+    let store = Store::open(Address::parse(&url, None).unwrap(), impatient);
+    let rule = shared(rule("rule", limit("drip-1", 3)));
+    assert!(ask(&store, &[(&rule, b"other")]).await.is_err());
+}
+
+fn sentinel(directory: &Path, name: &str, master: u16) -> RedisServer {
+    let file = directory.join(format!("{name}.conf"));
+    let text = format!(
+        "sentinel monitor gatekeepers 127.0.0.1 {master} 2\nsentinel down-after-milliseconds gatekeepers 500\n\
+         sentinel failover-timeout gatekeepers 3000\ndir {}\n",
+        directory.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    RedisServer::start_sentinel(file.to_str().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_lead_to_the_new_master_when_the_old_one_dies() {
+    let _alone = ALONE.lock().await;
+    let directory = Directory::new("sentinel");
+    let master = RedisServer::start(&[]);
+    let _replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
+    let sentinels: Vec<_> =
+        (0..3).map(|index| sentinel(&directory.0, &format!("sentinel-{index}"), master.port())).collect();
+    let hosts: Vec<_> = sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
+    let url = format!("redis+sentinel://{}/gatekeepers", hosts.join(","));
+    let (store, rule) = open_by_default(&url).await;
+    // The sentinels must have seen each other and the replica before they can agree on anything.
+    for sentinel in &sentinels {
+        sentinel.eventually(&["SENTINEL", "MASTER", "gatekeepers"], |master| {
+            master.contains("num-other-sentinels\"'), bulk-string('\"2")
+                && master.contains("num-slaves\"'), bulk-string('\"1")
+        });
+    }
+    let load = Load::start(&store, &rule);
+    drop(master);
+    answers_within(&store, &rule, Duration::from_secs(30)).await;
+    let report = load.stop().await;
+    report.assert_in_time();
+    assert!(report.unanswered() > 0);
+}
