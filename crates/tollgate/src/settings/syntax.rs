@@ -13,7 +13,7 @@ pub(super) fn report(error: &Error, text: &str, faults: &mut Collector) {
         "duplicate key" => faults.fault(&span, "duplicate key: it is in this table already, leave one of the two out"),
         message if message.starts_with("string values must be quoted") => match text.get(span.clone()) {
             None | Some("") => faults.syntax(span, "a value is missing: write one after the `=`"),
-            Some(word) => faults.syntax(span, format!("{} needs quotes: write \"{word}\"", shown(word))),
+            Some(word) => faults.syntax(span, format!("{} is no value: text is written in quotes", shown(word))),
         },
         message if message.contains("recurs") => {
             faults.syntax(span, "tables or lists are nested too deeply: no settings are")

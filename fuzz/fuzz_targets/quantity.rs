@@ -1,0 +1,26 @@
+//! Any text is a duration, a rate, a size or a number, or is refused: what is read is what was written.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+// The settings are a private module of the binary, which cannot be linked.
+#[allow(dead_code, unused_imports)]
+#[path = "../../crates/tollgate/src/settings/mod.rs"]
+mod settings;
+
+fuzz_target!(|text: &str| {
+    if text.contains(['"', '\\']) || text.chars().any(char::is_control) {
+        return;
+    }
+    let rule = "[[rule]]\nname = \"r\"\nclass = \"path\"\n";
+    for line in [
+        format!("rate = {{ rate = \"{text}\", burst = 1 }}"),
+        format!("bucket = {{ size = 1, every = \"{text}\" }}"),
+        format!("in_flight = 1\nmemory = \"{text}\""),
+    ] {
+        let text = format!("{rule}{line}\n");
+        if let Err(faults) = settings::Settings::parse("fuzzed.toml", &text) {
+            assert!(faults.iter().all(|fault| fault.line > 3), "{faults}");
+        }
+    }
+});
