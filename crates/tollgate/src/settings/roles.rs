@@ -1,10 +1,12 @@
 //! The other roles that a file can name: `[master]`, `[doors]`, `[admin]`, `[watch]`, and `[redis]` for them all.
 
 use std::net::SocketAddr;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tollgate_core::time::Span;
+use tollgate_gatekeeper::shared;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -13,7 +15,7 @@ use super::limit::nonzero;
 use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::{Placed, Value, table};
-use super::value::{Address, Name};
+use super::value::{Address, Name, read_text};
 
 /// The bookkeeper off the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +69,13 @@ pub(crate) struct Redis {
     /// Where it is, and whether it is single, a cluster or behind sentinels.
     pub(crate) url: String,
     /// How long a decision waits for it.
-    pub(crate) deadline: Span,
+    pub(crate) deadline: Duration,
+    /// What the names of all slots begin with.
+    pub(crate) prefix: String,
+    /// How many connections are made.
+    pub(crate) connections: usize,
+    /// How many calls may wait to be sent.
+    pub(crate) waiting_max: usize,
 }
 
 /// A URL of Redis.
@@ -83,20 +91,18 @@ impl Value for RedisUrl {
     }
 
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        let url = Name::read(value, faults)?.0;
-        let (scheme, rest) = url.split_once("://").unwrap_or((&url, ""));
-        if !REDIS_SCHEMES.contains(&scheme) {
-            let hint = did_you_mean(scheme, REDIS_SCHEMES);
-            let hint = if hint.is_empty() { format!("; schemes are {}", REDIS_SCHEMES.join(", ")) } else { hint };
-            faults.fault(&value.span(), format!("{} is no URL of Redis{hint}", shown(&url)));
-            return None;
-        }
-        if rest.is_empty() {
-            let message = format!("{} names no server: write one such as \"redis://127.0.0.1:6379\"", shown(&url));
-            faults.fault(&value.span(), message);
-            return None;
-        }
-        Some(Self(url))
+        let shape = Self::shape();
+        read_text(value, faults, &shape, |url| {
+            let scheme = url.split_once("://").map_or(url, |(scheme, _)| scheme);
+            if !REDIS_SCHEMES.contains(&scheme) {
+                let hint = did_you_mean(scheme, REDIS_SCHEMES);
+                let hint = if hint.is_empty() { format!("; schemes are {}", REDIS_SCHEMES.join(", ")) } else { hint };
+                return Err(format!("unknown scheme {} of Redis{hint}", shown(scheme)));
+            }
+            // Without the URL itself: it may have a password in it.
+            let no_url = |fault| format!("no URL of Redis: {fault}; write one such as {}", shape.example());
+            shared::Address::parse(url).map(|_| Self(url.to_string())).map_err(no_url)
+        })
     }
 }
 
@@ -157,6 +163,12 @@ table! {
         url: RedisUrl = required,
         /// How long a decision waits for it. After that, this gate's own state decides.
         deadline: Span = "\"5ms\"",
+        /// What the names of all slots begin with, so that others may use the same server.
+        prefix: Name = "\"tollgate:\"",
+        /// How many connections are made.
+        connections: NonZeroU32 = "2",
+        /// How many calls may wait to be sent. When there are more, this gate's own state decides.
+        waiting: NonZeroU32 = "4096",
     }
 }
 
@@ -208,6 +220,12 @@ impl WatchTable {
 impl RedisTable {
     pub(super) fn meaning(self, faults: &mut Collector) -> Option<Redis> {
         let deadline = nonzero(&self.deadline, faults);
-        Some(Redis { url: self.url?.value.0, deadline: deadline? })
+        Some(Redis {
+            url: self.url?.value.0,
+            deadline: deadline?.into(),
+            prefix: self.prefix.value.0,
+            connections: self.connections.value.get() as usize,
+            waiting_max: self.waiting.value.get() as usize,
+        })
     }
 }

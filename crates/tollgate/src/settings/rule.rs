@@ -5,6 +5,7 @@ use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
+use tollgate_gatekeeper::shared::SharedRule;
 
 use super::condition::ConditionTable;
 use super::escalation::EscalationTable;
@@ -154,7 +155,13 @@ impl Placed<RuleTable> {
             lease_millionths: table.lease.as_ref().map(|lease| lease.value.0),
             memory_bytes: table.memory.as_ref().map_or(around.memory_bytes, |memory| memory.value.0),
         };
-        limits.into_iter().map(settings).collect()
+        let rules: Vec<_> = limits.into_iter().map(settings).collect();
+        for shared in rules.iter().filter(|rule| rule.state == State::Redis) {
+            if let Err(unshareable) = SharedRule::new("", "", shared.rule.clone()) {
+                faults.fault(&table.state.span, format!("{unshareable}: write other figures, or `state = \"local\"`"));
+            }
+        }
+        rules
     }
 
     /// The limit that the rule has, under its factor.

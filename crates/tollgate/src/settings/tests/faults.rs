@@ -89,6 +89,9 @@ fn what_a_rule_has_beside_its_limit() {
     check_beside("mode = \"off\"", 8, "expected `\"enforce\"` or `\"observe\"`");
     check_beside("state = \"reddis\"", 9, "did you mean `redis`?");
     check_beside("state = \"redis\"", 9, "needs a `[redis]` table");
+    let fine =
+        "[[rule]]\nname = \"r\"\nclass = \"path\"\nbucket = { size = 1, every = \"1500ns\" }\nstate = \"redis\"\n";
+    check(&format!("{fine}[redis]\nurl = \"redis://h\""), &[("5:9", "whole microseconds")]);
     check_beside("lease = 0.1", 9, "needs `state = \"redis\"`");
     check_beside("status = 200", 10, "from 400 to 599");
     check_beside("headers = \"yes\"", 11, "`true` or `false`");
@@ -142,7 +145,7 @@ fn one_mistake_is_one_fault() {
     check(&format!("{rule}rate = \"1/s\""), &[("4:8", "a table such as `{ rate = \"5/min\", burst = 10 }`")]);
     check(
         &format!("{rule}budget = {{ share = 2, burst = \"1s\" }}\nstate = \"redis\"\n[redis]\nurl = \"http://a\""),
-        &[("4:20", "at most 1"), ("7:7", "no URL of Redis")],
+        &[("4:20", "at most 1"), ("7:7", "unknown scheme `http` of Redis")],
     );
     check("[admin]\nlisten = \"0.0.0.0:1\"\ntoken_file = \"\"", &[("3:14", "must not be empty")]);
 }
@@ -155,6 +158,8 @@ fn what_roles_need() {
     check("[redis]\ndeadline = \"1ms\"", &[("1:1", "missing key `url`")]);
     check("[redis]\nurl = \"redis://h\"\ndeadline = \"0s\"", &[("3:12", "must not be 0")]);
     check("[redis]\nurl = \"redis+clustr://h\"", &[("2:7", "did you mean `redis+cluster`?")]);
+    check("[redis]\nurl = \"redis://\"", &[("2:7", "no URL of Redis")]);
+    check("[redis]\nurl = \"redis+sentinel://h\"", &[("2:7", "name of the master")]);
     check("[watch]\nflag_threshold = 0\nflag_window = \"0s\"", &[("2:18", "must not be 0"), ("3:15", "must not be 0")]);
     check("[gate]\nproxy_protocol = true", &[("2:18", "needs `trusted_proxies`")]);
     check("[gate]\ntls = { cert = \"a\" }", &[("2:7", "missing key `key`")]);

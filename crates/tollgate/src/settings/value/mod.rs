@@ -26,7 +26,7 @@ use super::shape::Shape;
 use super::table::refuse;
 
 /// Reads a text and hands it to `parse`, whose error is the message of a fault.
-fn read_text<T>(
+pub(super) fn read_text<T>(
     value: &Spanned<DeValue<'_>>,
     faults: &mut Collector,
     shape: &Shape,
