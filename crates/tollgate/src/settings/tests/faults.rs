@@ -211,6 +211,7 @@ fn what_is_no_toml() {
 #[test]
 fn places_are_characters_not_bytes() {
     check("[gate] # ééé\nlisten = \"日本:80\" # é\n", &[("2:10", "`日本:80`")]);
+    check("gate = { \"日本\" = 1, h2c = 2 }", &[("1:10", "unknown key `日本`"), ("1:26", "`true` or `false`")]);
     check("[gate]\n\"é\" = 1\n", &[("2:1", "unknown key `é`")]);
     check("gate.\"日本\".x = 1\n", &[("1:6", "unknown key `日本`")]);
     check("[gate]\r\nh2c = 1\r\n", &[("2:7", "`true` or `false`")]);
