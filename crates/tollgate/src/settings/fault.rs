@@ -130,6 +130,8 @@ impl Collector {
             }
         });
         self.raw.sort_by_key(|raw| raw.span.start);
+        // A legacy limit can be two rules, with the same to be said about both.
+        self.raw.dedup_by(|a, b| a.span == b.span && a.message == b.message);
         let more = self.raw.len().saturating_sub(SHOWN_MAX);
         let faults = self.raw.into_iter().take(SHOWN_MAX).map(|raw| lines.fault(raw)).collect();
         Faults { file: file.to_string(), faults, more }

@@ -6,6 +6,7 @@
 
 mod bounds;
 mod condition;
+mod domain;
 mod escalation;
 mod fault;
 mod gate;
@@ -22,7 +23,6 @@ mod table;
 mod timeouts;
 mod value;
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -30,6 +30,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 pub(crate) use bounds::Bounds;
+pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use fault::{Fault, Faults};
 pub(crate) use gate::{CertificateFiles, Fairness, Gate, Hold, TollSource};
 pub(crate) use reference::reference;
@@ -39,12 +40,12 @@ pub(crate) use schema::schema;
 pub(crate) use timeouts::Timeouts;
 pub(crate) use value::{BackendUrl, Protocol};
 
+use domain::{Domains, Rules};
 use fault::Collector;
 use gate::GateTable;
 use roles::{AdminTable, DoorsTable, MasterTable, RedisTable, WatchTable};
-use rule::{RuleTable, Surroundings};
-use table::{Entries, Placed, table};
-use value::Name;
+use rule::Surroundings;
+use table::{Entries, table};
 
 /// What a file says. A role that the file does not name is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,18 +66,6 @@ pub(crate) struct Settings {
     pub(crate) redis: Option<Redis>,
 }
 
-/// A protected thing with its own rules.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Domain {
-    /// What gates, doors and masters call it.
-    pub(crate) name: String,
-    /// Its rules, in the order of the file. A legacy limit may have become two rules of the same name.
-    pub(crate) rules: Vec<RuleSettings>,
-}
-
-/// The domain that rules outside of any `[[domain]]` belong to.
-pub(crate) const DEFAULT_DOMAIN: &str = "default";
-
 /// A file larger than this is not a settings file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -86,9 +75,9 @@ table! {
         /// The reverse proxy.
         gate: GateTable,
         /// Rules of the domain `default`. Written `[[rule]]`, once for each.
-        rule: Vec<Placed<RuleTable>>,
+        rule: Rules,
         /// More domains, each with its own rules. Written `[[domain]]`, once for each.
-        domain: Vec<Placed<DomainTable>>,
+        domain: Domains,
         /// The bookkeeper of a fleet of gates.
         master: MasterTable,
         /// Ways in for programs that are not behind this gate.
@@ -99,16 +88,6 @@ table! {
         watch: WatchTable = "{}",
         /// Redis or Valkey, for rules with `state = "redis"`.
         redis: RedisTable,
-    }
-}
-
-table! {
-    /// A protected thing with its own rules, for gatekeepers and callers that name it.
-    struct DomainTable {
-        /// What gates, doors and masters call it. No other domain has it.
-        name: Name = required,
-        /// The rules of this domain. Written `[[domain.rule]]`, once for each.
-        rule: Vec<Placed<RuleTable>>,
     }
 }
 
@@ -175,9 +154,8 @@ impl FileTable {
     fn meaning(self, faults: &mut Collector) -> Settings {
         listeners::refuse_clashes(&self, faults);
         let gate = self.gate.map(|gate| gate.value.meaning(faults));
-        let domain_tables = self.domain.map(|domain| domain.value).unwrap_or_default();
-        let rule_tables = domain_tables.iter().map(|domain| &domain.value.rule).chain([&self.rule]);
-        let rules = rule_tables.flatten().map(|rules| rules.value.len()).sum::<usize>();
+        let rules = self.rule.map(|rules| rules.value).unwrap_or_default();
+        let domains = self.domain.map(|domains| domains.value).unwrap_or_default();
         let (cores, hold_max, memory_bytes) = {
             let gate = gate.clone().unwrap_or_default();
             (gate.cores, gate.hold.max, gate.memory_bytes)
@@ -186,49 +164,17 @@ impl FileTable {
             cores,
             hold_max,
             // A power of two, so that one more rule seldom gives all others tables of another size, which would have to begin empty.
-            memory_bytes: memory_bytes / rules.next_power_of_two() as u64,
+            memory_bytes: memory_bytes / domain::tables(&rules, &domains).next_power_of_two() as u64,
             redis: self.written.has("redis"),
         };
-        let mut domains = vec![Domain::new(DEFAULT_DOMAIN, self.rule, &around, faults)];
-        let mut names = HashSet::new();
-        for domain in domain_tables {
-            let name = domain.value.name.map_or_else(String::new, |name| {
-                if name.value.0 == DEFAULT_DOMAIN {
-                    faults.fault(&name.span, "the domain `default` is there already: write its rules as `[[rule]]`");
-                } else if !names.insert(name.value.0.clone()) {
-                    faults.fault(&name.span, "another domain has this name: write another, or join the two");
-                }
-                name.value.0
-            });
-            domains.push(Domain::new(&name, domain.value.rule, &around, faults));
-        }
         Settings {
+            domains: domain::meaning(rules, domains, &around, faults),
             gate,
-            domains,
             master: self.master.map(|master| master.value.meaning(faults)),
             doors: self.doors.map(|doors| doors.value.meaning()),
             admin: self.admin.map(|admin| admin.value.meaning(faults)),
             watch: self.watch.value.meaning(faults),
             redis: self.redis.and_then(|redis| redis.value.meaning(faults)),
         }
-    }
-}
-
-impl Domain {
-    fn new(
-        name: &str,
-        rules: Option<Placed<Vec<Placed<RuleTable>>>>,
-        around: &Surroundings,
-        faults: &mut Collector,
-    ) -> Self {
-        let mut names = HashSet::new();
-        let rules = rules.map(|rules| rules.value).unwrap_or_default();
-        for name in rules.iter().filter_map(|rule| rule.value.name.as_ref()) {
-            if !names.insert(name.value.0.clone()) {
-                faults.fault(&name.span, "another rule of this domain has this name: write another");
-            }
-        }
-        let rules = rules.into_iter().flat_map(|rule| rule.meaning(around, faults)).collect();
-        Self { name: name.to_string(), rules }
     }
 }

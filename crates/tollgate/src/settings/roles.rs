@@ -70,6 +70,8 @@ pub(crate) struct Redis {
     pub(crate) url: String,
     /// How long a decision waits for it.
     pub(crate) deadline: Duration,
+    /// Certificates to trust instead of those of the system.
+    pub(crate) ca_file: Option<PathBuf>,
     /// What the names of all slots begin with.
     pub(crate) prefix: String,
     /// How many connections are made.
@@ -101,7 +103,7 @@ impl Value for RedisUrl {
             }
             // Without the URL itself: it may have a password in it.
             let no_url = |fault| format!("no URL of Redis: {fault}; write one such as {}", shape.example());
-            shared::Address::parse(url).map(|_| Self(url.to_string())).map_err(no_url)
+            shared::Address::parse(url, None).map(|_| Self(url.to_string())).map_err(no_url)
         })
     }
 }
@@ -163,6 +165,8 @@ table! {
         url: RedisUrl = required,
         /// How long a decision waits for it. After that, this gate's own state decides.
         deadline: Span = "\"5ms\"",
+        /// A PEM file with the certificates to trust, for TLS. Without it, those of the system.
+        ca_file: PathBuf,
         /// What the names of all slots begin with, so that others may use the same server.
         prefix: Name = "\"tollgate:\"",
         /// How many connections are made.
@@ -223,6 +227,7 @@ impl RedisTable {
         Some(Redis {
             url: self.url?.value.0,
             deadline: deadline?.into(),
+            ca_file: self.ca_file.map(|path| path.value),
             prefix: self.prefix.value.0,
             connections: self.connections.value.get() as usize,
             waiting_max: self.waiting.value.get() as usize,

@@ -1,11 +1,14 @@
 //! A rule of the file, and what it means.
 
+use std::ops::Range;
+
 use tollgate_core::class::Class;
 use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
 use tollgate_gatekeeper::shared::SharedRule;
+use tollgate_gatekeeper::table::table_bytes_min;
 
 use super::condition::ConditionTable;
 use super::escalation::EscalationTable;
@@ -156,10 +159,10 @@ impl Placed<RuleTable> {
             memory_bytes: table.memory.as_ref().map_or(around.memory_bytes, |memory| memory.value.0),
         };
         let rules: Vec<_> = limits.into_iter().map(settings).collect();
-        for shared in rules.iter().filter(|rule| rule.state == State::Redis) {
-            if let Err(unshareable) = SharedRule::new("", "", shared.rule.clone()) {
-                faults.fault(&table.state.span, format!("{unshareable}: write other figures, or `state = \"local\"`"));
-            }
+        let memory_span = table.memory.as_ref().map_or(&self.span, |memory| &memory.span);
+        for rule in &rules {
+            rule.refuse_unshareable(&table.state.span, faults);
+            rule.refuse_cramped(memory_span, faults);
         }
         rules
     }
@@ -167,7 +170,7 @@ impl Placed<RuleTable> {
     /// The limit that the rule has, under its factor.
     fn limits(&self, around: &Surroundings, faults: &mut Collector) -> Vec<Limit> {
         let table = &self.value;
-        let mut found: Vec<(&str, &std::ops::Range<usize>)> = Vec::new();
+        let mut found: Vec<(&str, &Range<usize>)> = Vec::new();
         let mut limits: Vec<Limit> = Vec::new();
         if let Some(budget) = &table.budget {
             found.push(("budget", &budget.span));
@@ -197,7 +200,7 @@ impl Placed<RuleTable> {
         self.scaled(limits, faults)
     }
 
-    fn refuse_several(&self, mut found: Vec<(&str, &std::ops::Range<usize>)>, faults: &mut Collector) {
+    fn refuse_several(&self, mut found: Vec<(&str, &Range<usize>)>, faults: &mut Collector) {
         found.sort_by_key(|(_, span)| span.start);
         match found.as_slice() {
             [] if LIMITS.iter().any(|limit| self.value.written.has(limit)) => {}
@@ -250,6 +253,40 @@ impl Placed<RuleTable> {
             faults.fault(&hold.span, message);
         }
         Some(hold.value)
+    }
+}
+
+impl RuleTable {
+    /// How many tables of keys it takes from the memory that all rules share.
+    pub(super) fn tables(&self) -> usize {
+        let both = |legacy: &Placed<LegacyTable>| legacy.value.max.is_some() && legacy.value.min_interval.is_some();
+        match self.memory {
+            Some(_) => 0,
+            None => 1 + usize::from(self.legacy.as_ref().is_some_and(both)),
+        }
+    }
+}
+
+impl RuleSettings {
+    /// Reports a rule that Redis cannot keep exactly.
+    fn refuse_unshareable(&self, state: &Range<usize>, faults: &mut Collector) {
+        if self.state != State::Redis {
+            return;
+        }
+        if let Err(unshareable) = SharedRule::new("", "", self.rule.clone()) {
+            faults.fault(state, format!("{unshareable}: write other figures, or `state = \"local\"`"));
+        }
+    }
+
+    /// Reports a rule that has not even the memory for a few keys.
+    fn refuse_cramped(&self, memory: &Range<usize>, faults: &mut Collector) {
+        let (bytes, bytes_min) = (self.memory_bytes, table_bytes_min(&self.rule) as u64);
+        if bytes < bytes_min {
+            let message = format!(
+                "the keys of this rule take {bytes_min} bytes at the least, and have {bytes}: write a larger `memory`"
+            );
+            faults.fault(memory, message);
+        }
     }
 }
 

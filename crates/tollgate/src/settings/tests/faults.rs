@@ -92,6 +92,12 @@ fn what_a_rule_has_beside_its_limit() {
     let fine =
         "[[rule]]\nname = \"r\"\nclass = \"path\"\nbucket = { size = 1, every = \"1500ns\" }\nstate = \"redis\"\n";
     check(&format!("{fine}[redis]\nurl = \"redis://h\""), &[("5:9", "whole microseconds")]);
+    let both = "[[rule]]\nname = \"r\"\nclass = \"path\"\nlegacy = { max = 1, duration = \"1s\", min_interval = \"1ms\" }\nmemory = \"64B\"";
+    check(both, &[("5:10", "write a larger `memory`")]);
+    check_beside("memory = \"64B\"", 10, "have 64: write a larger `memory`");
+    let wide =
+        "[[rule]]\nname = \"r\"\nclass = \"path\"\nwindow = { max = 60000, per = \"1s\" }\n[gate]\nmemory = \"1MiB\"";
+    check(wide, &[("1:1", "write a larger `memory`")]);
     check_beside("lease = 0.1", 9, "needs `state = \"redis\"`");
     check_beside("status = 200", 10, "from 400 to 599");
     check_beside("headers = \"yes\"", 11, "`true` or `false`");

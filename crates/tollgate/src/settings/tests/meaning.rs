@@ -171,6 +171,9 @@ fn the_memory_is_split_over_the_rules() {
     for (rules, mebibytes) in [(1, 64), (2, 32), (3, 16), (4, 16), (5, 8)] {
         assert!(read(&text(rules)).domains[0].rules.iter().all(|rule| rule.memory_bytes == mebibytes << 20), "{rules}");
     }
+    let shared: u64 =
+        read(EVERYTHING).domains.iter().flat_map(|domain| &domain.rules).map(|rule| rule.memory_bytes).sum();
+    assert_eq!(shared, 64 << 20, "eight tables, of which a legacy limit has two");
     assert_eq!(rule("in_flight = 1\nmemory = \"1MiB\"").memory_bytes, 1 << 20);
 }
 

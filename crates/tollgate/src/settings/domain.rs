@@ -1,0 +1,73 @@
+//! Domains: protected things, each with its own rules.
+
+use std::collections::HashSet;
+
+use super::fault::Collector;
+use super::rule::{RuleSettings, RuleTable, Surroundings};
+use super::table::{Placed, table};
+use super::value::Name;
+
+/// A protected thing with its own rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Domain {
+    /// What gates, doors and masters call it.
+    pub(crate) name: String,
+    /// Its rules, in the order of the file. A legacy limit may have become two rules of the same name.
+    pub(crate) rules: Vec<RuleSettings>,
+}
+
+/// The domain that rules outside of any `[[domain]]` belong to.
+pub(crate) const DEFAULT_DOMAIN: &str = "default";
+
+table! {
+    /// A protected thing with its own rules, for gatekeepers and callers that name it.
+    struct DomainTable {
+        /// What gates, doors and masters call it. No other domain has it.
+        name: Name = required,
+        /// The rules of this domain. Written `[[domain.rule]]`, once for each.
+        rule: Rules,
+    }
+}
+
+/// The rules of a domain.
+pub(super) type Rules = Vec<Placed<RuleTable>>;
+/// All domains but the default one.
+pub(super) type Domains = Vec<Placed<DomainTable>>;
+
+/// The default domain with `rules`, then all others.
+pub(super) fn meaning(rules: Rules, domains: Domains, around: &Surroundings, faults: &mut Collector) -> Vec<Domain> {
+    let mut names = HashSet::new();
+    let mut all = vec![Domain::new(DEFAULT_DOMAIN.to_string(), rules, around, faults)];
+    for Placed { value: domain, .. } in domains {
+        let name = domain.name.map_or_else(String::new, |name| {
+            if name.value.0 == DEFAULT_DOMAIN {
+                faults.fault(&name.span, "the domain `default` is there already: write its rules as `[[rule]]`");
+            } else if !names.insert(name.value.0.clone()) {
+                faults.fault(&name.span, "another domain has this name: write another, or join the two");
+            }
+            name.value.0
+        });
+        let rules = domain.rule.map(|rules| rules.value).unwrap_or_default();
+        all.push(Domain::new(name, rules, around, faults));
+    }
+    all
+}
+
+/// How many tables of keys all rules take from the memory that they share.
+pub(super) fn tables(rules: &Rules, domains: &Domains) -> usize {
+    let others = domains.iter().filter_map(|domain| domain.value.rule.as_ref()).flat_map(|rules| &rules.value);
+    rules.iter().chain(others).map(|rule| rule.value.tables()).sum()
+}
+
+impl Domain {
+    fn new(name: String, rules: Rules, around: &Surroundings, faults: &mut Collector) -> Self {
+        let mut names = HashSet::new();
+        for name in rules.iter().filter_map(|rule| rule.value.name.as_ref()) {
+            if !names.insert(name.value.0.clone()) {
+                faults.fault(&name.span, "another rule of this domain has this name: write another");
+            }
+        }
+        let rules = rules.into_iter().flat_map(|rule| rule.meaning(around, faults)).collect();
+        Self { name, rules }
+    }
+}
