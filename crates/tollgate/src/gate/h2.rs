@@ -155,7 +155,7 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, s
         Pace { idle_max: settings.timeouts.body_idle, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
     let line = RefCell::new(Line::Responding(respond));
     let mut body = StreamBody { reader: StreamReader::new(request.into_body(), pace), line: &line, timer: &timer };
-    let mut reply = StreamReply { line: &line, timer: &timer, patience: settings.timeouts.write };
+    let mut reply = StreamReply { line: &line, ended: false, timer: &timer, patience: settings.timeouts.write };
     let after = match read {
         Ok(()) => {
             let visit = Visit {
@@ -238,6 +238,8 @@ impl ClientBody for StreamBody<'_> {
 
 struct StreamReply<'a> {
     line: &'a RefCell<Line>,
+    /// Whether the end went out with the head.
+    ended: bool,
     timer: &'a Timer,
     patience: Duration,
 }
@@ -256,8 +258,8 @@ impl Reply for StreamReply<'_> {
         let response = h2_head::write_response(head).ok_or(Broken::Gone)?;
         let mut line = self.line.borrow_mut();
         let Line::Responding(respond) = &mut *line else { return Err(Broken::Gone) };
-        let ends = matches!(head.length, Length::Empty | Length::Fixed(0));
-        let stream = respond.send_response(response, ends)?;
+        self.ended = matches!(head.length, Length::Empty | Length::Fixed(0));
+        let stream = respond.send_response(response, self.ended)?;
         *line = Line::Sending(stream);
         Ok(())
     }
@@ -284,6 +286,7 @@ impl Sink for StreamReply<'_> {
 
     async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
         match &mut *self.line.borrow_mut() {
+            Line::Sending(_) if self.ended => Ok(()),
             Line::Sending(stream) => h2_body::end(stream, trailers),
             Line::Responding(_) => Err(Broken::Gone),
         }

@@ -90,6 +90,13 @@ impl Timers {
         }
     }
 
+    /// Wakes every task that waits, so that it looks at how things are.
+    pub(crate) fn wake_all(&self) {
+        for cell in self.slots.borrow().cells.iter().flatten() {
+            cell.wake();
+        }
+    }
+
     /// Closes up to `count` idle connections, those idle the longest first. Says how many there were.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         let slots = self.slots.borrow();

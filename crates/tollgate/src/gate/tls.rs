@@ -17,6 +17,11 @@ use rustls::sign::CertifiedKey;
 
 use crate::settings::CertificateFiles;
 
+/// The cryptography in use; named, so that a dependency that brings another cannot leave the choice open.
+pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
 /// The certificates in force.
 #[derive(Debug)]
 pub(crate) struct Certificates {
@@ -53,7 +58,11 @@ impl Certificates {
 
     /// How TLS is spoken to clients.
     pub(crate) fn server_config(self: &Arc<Self>) -> Arc<rustls::ServerConfig> {
-        let mut config = rustls::ServerConfig::builder().with_no_client_auth().with_cert_resolver(self.clone());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .expect("the provider speaks the versions that rustls does")
+            .with_no_client_auth()
+            .with_cert_resolver(self.clone());
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Arc::new(config)
     }
@@ -95,7 +104,6 @@ fn read(files: &CertificateFiles) -> io::Result<Arc<CertifiedKey>> {
         return Err(wrong(&files.chain, &"has no certificate in it"));
     }
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, &error))?;
-    let provider = rustls::crypto::ring::default_provider();
-    let key = CertifiedKey::from_der(chain, key, &provider).map_err(|error| wrong(&files.key, &error))?;
+    let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| wrong(&files.key, &error))?;
     Ok(Arc::new(key))
 }

@@ -181,6 +181,7 @@ async fn serve(
                 }
                 if now == Phase::Draining {
                     worker.draining.set(true);
+                    worker.timers.wake_all();
                     for accepting in accepting.drain(..) {
                         accepting.abort();
                     }

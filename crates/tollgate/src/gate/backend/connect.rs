@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use super::Backend;
 use crate::gate::socket::{Socket, Stream};
+use crate::gate::tls::provider;
 use crate::gate::worker::Worker;
 use crate::settings::{BackendUrl, Protocol};
 
@@ -64,5 +65,10 @@ pub(crate) fn tls_config(backends: &[BackendUrl]) -> io::Result<Arc<rustls::Clie
             ));
         }
     }
-    Ok(Arc::new(rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()))
+    let config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("the provider speaks the versions that rustls does")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
 }

@@ -3,6 +3,7 @@
 pub(crate) mod backend;
 pub(crate) mod client;
 pub(crate) mod gate;
+pub(crate) mod http2;
 
 pub(crate) use backend::Backend;
 pub(crate) use client::{Response, read_response, roundtrip};

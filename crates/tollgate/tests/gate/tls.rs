@@ -1,0 +1,192 @@
+//! TLS towards clients and backends.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
+
+use crate::support::http2::{read_answer, request, run};
+use crate::support::{Backend, Gate, eventually};
+
+/// A self-signed certificate for these names.
+fn certificate(names: &[&str]) -> rcgen::CertifiedKey<rcgen::KeyPair> {
+    rcgen::generate_simple_self_signed(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
+}
+
+/// Writes it where a gate reads it.
+fn write(folder: &Path, stem: &str, certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) {
+    std::fs::write(folder.join(format!("{stem}.pem")), certificate.cert.pem()).unwrap();
+    std::fs::write(folder.join(format!("{stem}.key")), certificate.signing_key.serialize_pem()).unwrap();
+}
+
+/// Connects, trusting just this certificate.
+async fn connect(
+    gate: &Gate,
+    trusted: &CertificateDer<'static>,
+    name: &str,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    let stream = TcpStream::connect(gate.address).await?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    connector.connect(ServerName::try_from(name.to_owned()).unwrap(), stream).await
+}
+
+async fn get(stream: &mut TlsStream<TcpStream>) -> String {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[test]
+fn clients_are_served_over_tls_with_the_protocol_they_choose() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = certificate(&["site"]);
+    write(folder.path(), "site", &site);
+    let backend = Backend::saying("ok");
+    let tls = format!("tls = [{{ cert = \"{0}/site.pem\", key = \"{0}/site.key\" }}]", folder.path().display());
+    let gate = Gate::with(&backend, &tls);
+    run(async {
+        let mut stream = connect(&gate, site.cert.der(), "site", &["http/1.1"]).await.unwrap();
+        assert!(get(&mut stream).await.ends_with("ok"));
+        let stream = connect(&gate, site.cert.der(), "site", &["h2", "http/1.1"]).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let answer = sender.send_request(request("GET", "/").body(()).unwrap(), true).unwrap().0.await.unwrap();
+        assert_eq!(read_answer(answer).await.unwrap().body, b"ok");
+    });
+    let told = backend.requests().pop().unwrap();
+    assert_eq!(
+        (told.field("x-forwarded-proto"), told.field("forwarded")),
+        (Some("https"), Some("for=127.0.0.1;host=site;proto=https"))
+    );
+}
+
+#[test]
+fn certificates_are_taken_over_when_their_files_change_and_bad_ones_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (certificate(&["site"]), certificate(&["site"]));
+    write(folder.path(), "site", &old);
+    let backend = Backend::saying("ok");
+    let tls = format!("tls = [{{ cert = \"{0}/site.pem\", key = \"{0}/site.key\" }}]", folder.path().display());
+    let mut gate = Gate::with(&backend, &tls);
+    let works = |gate: &Gate, with: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        run(async { connect(gate, with.cert.der(), "site", &[]).await.is_ok() })
+    };
+    assert!(works(&gate, &old));
+    let mut kept =
+        run(async { connect(&gate, old.cert.der(), "site", &[]).await.unwrap().into_inner().0.into_std().unwrap() });
+    std::fs::write(folder.path().join("site.pem"), "nonsense").unwrap();
+    gate.logged("certificates cannot be read");
+    assert!(works(&gate, &old));
+    write(folder.path(), "site", &new);
+    eventually("the new certificate is shown", || works(&gate, &new));
+    assert!(!works(&gate, &old));
+    use std::io::Write;
+    assert!(kept.write(b"").is_ok(), "nobody is disconnected");
+}
+
+#[test]
+fn the_certificate_for_the_name_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (certificate(&["first"]), certificate(&["second", "*.second.example"]));
+    write(folder.path(), "first", &first);
+    write(folder.path(), "second", &second);
+    let backend = Backend::saying("ok");
+    let pair =
+        |stem: &str| format!("{{ cert = \"{0}/{stem}.pem\", key = \"{0}/{stem}.key\" }}", folder.path().display());
+    let gate = Gate::with(&backend, &format!("tls = [{}, {}]", pair("first"), pair("second")));
+    run(async {
+        assert!(connect(&gate, first.cert.der(), "first", &[]).await.is_ok());
+        assert!(connect(&gate, second.cert.der(), "second", &[]).await.is_ok());
+        assert!(connect(&gate, second.cert.der(), "www.second.example", &[]).await.is_ok());
+        assert!(connect(&gate, second.cert.der(), "first", &[]).await.is_err());
+    });
+}
+
+#[test]
+fn a_handshake_that_does_not_come_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "site", &certificate(&["site"]));
+    let backend = Backend::saying("ok");
+    let tls = format!(
+        "tls = [{{ cert = \"{0}/site.pem\", key = \"{0}/site.key\" }}]\ntimeouts = {{ head = \"400ms\" }}",
+        folder.path().display()
+    );
+    let gate = Gate::with(&backend, &tls);
+    let silent = gate.connect();
+    assert!(crate::support::client::is_closed(&silent));
+    let mut plain = gate.connect();
+    std::io::Write::write_all(&mut plain, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut plain, &mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "no HTTP in the clear where TLS is spoken");
+    assert!(backend.requests().is_empty());
+}
+
+#[test]
+fn a_backend_over_tls_is_spoken_to_if_its_certificate_is_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = certificate(&["localhost"]);
+    write(folder.path(), "site", &site);
+    let key = PrivateKeyDer::try_from(site.signing_key.serialize_der()).unwrap();
+    let mut config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![site.cert.der().clone()], key)
+        .unwrap();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                    let mut bytes = [0; 4096];
+                    while let Ok(1..) = stream.read(&mut bytes).await {
+                        if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret").await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+    });
+    let start = |roots: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let backend = format!("https://localhost:{port}");
+        command.args([
+            "gate",
+            "--workers",
+            "1",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--backend",
+            &backend,
+        ]);
+        command.env("SSL_CERT_FILE", roots).env_remove("SSL_CERT_DIR");
+        Gate::spawn(command, tempfile::tempdir().unwrap())
+    };
+    let trusting = start(&folder.path().join("site.pem").display().to_string());
+    for _ in 0..3 {
+        assert_eq!(trusting.get("/").text(), "secret");
+    }
+    write(folder.path(), "other", &certificate(&["localhost"]));
+    let wary = start(&folder.path().join("other.pem").display().to_string());
+    assert_eq!(wary.get("/").status, 502);
+}
