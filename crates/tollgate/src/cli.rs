@@ -24,6 +24,11 @@ enum Command {
     ///
     /// With no file the backend is protected by fairness alone. Ends on SIGTERM once the requests in flight are done.
     Gate(service::GateOptions),
+    /// Keep the books for many gates, and tell them whom to delay
+    ///
+    /// Speaks Smockron's protocol: gates report to the accounting address (127.0.0.1:10004) and listen at the control
+    /// address (127.0.0.1:10005). With no file, callers of the domain "default" may have one request a second, ten at once.
+    Master(service::MasterOptions),
     /// Look for faults in a configuration file
     ///
     /// Prints every fault as file:line:column: message. Exits 0 if there is none, 2 if there are some.
@@ -47,6 +52,7 @@ impl Cli {
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
             Command::Gate(options) => service::run_gate(&options),
+            Command::Master(options) => service::run_master(&options),
             Command::Check { file } => check::run(&file),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Schema => manual::run(&settings::schema()),

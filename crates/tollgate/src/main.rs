@@ -9,6 +9,7 @@ mod demo;
 #[allow(dead_code, reason = "some of what it offers has no user yet")]
 mod gate;
 mod manual;
+mod master;
 mod service;
 #[allow(dead_code, unused_imports, reason = "not every role that reads them is there yet")]
 mod settings;

@@ -35,7 +35,7 @@ pub(crate) fn check_plan(plan: &Plan, seed: u64) -> Result<(), String> {
     if most > bound {
         return fail(format!("{most:.1} more than the rate at some point, the bound is {bound:.1}"));
     }
-    let lag = findings.knowledge_lag.get(INNOCENT).copied().unwrap_or_default();
+    let lag = findings.knowledge_lag(INNOCENT);
     // Two ways, because what the gate hears is as old as its way; and what clocks may drift apart before it is noticed.
     let delay = findings.innocent_delay_late(0);
     let allowed = lag + plan.round_trip + plan.length / 10_000 + MILLI;
@@ -63,7 +63,7 @@ fn most_above_rate(passed: &[u64], rate: u64) -> f64 {
 /// The stated bound, less what the rate allows over time.
 fn bound(plan: &Plan, findings: &Findings) -> f64 {
     // A request that is held has been promised: what others let through meanwhile does not take it back.
-    let lag = findings.knowledge_lag.get(ATTACKER).copied().unwrap_or_default() + plan.round_trip + plan.hold_max;
+    let lag = findings.knowledge_lag(ATTACKER) + plan.round_trip + plan.hold_max;
     let (gates, burst) = (findings.gates as f64, plan.burst as f64);
     let offered = most_within(&findings.offered, lag) as f64;
     let others = (gates - 1.0) * (burst + plan.rate as f64 * lag as f64 / SECOND as f64);

@@ -30,8 +30,10 @@ pub(crate) struct Findings {
     pub(crate) passed: Vec<u64>,
     /// When they were made.
     pub(crate) offered: Vec<u64>,
-    /// How long it took at most until all gates knew what one had let through.
-    pub(crate) knowledge_lag: HashMap<Vec<u8>, u64>,
+    /// How long it took at most until the master knew what a gate had let through.
+    report_lag: HashMap<Vec<u8>, u64>,
+    /// How long it took at most from there until all gates knew.
+    order_lag: HashMap<Vec<u8>, u64>,
     /// How many gates there were, counting a restarted one as another.
     pub(crate) gates: u64,
     /// When and how long the innocent client was told to wait.
@@ -40,6 +42,12 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
+    /// How long it took at most until all gates knew what one had let through.
+    pub(crate) fn knowledge_lag(&self, identifier: &[u8]) -> u64 {
+        let lag = |lags: &HashMap<Vec<u8>, u64>| lags.get(identifier).copied().unwrap_or_default();
+        lag(&self.report_lag) + lag(&self.order_lag)
+    }
+
     /// The longest that the innocent client was told to wait from `time` on.
     pub(crate) fn innocent_delay_late(&self, time: u64) -> u64 {
         self.innocent_delays.iter().filter(|&&(when, _)| when >= time).map(|&(_, wait)| wait).max().unwrap_or_default()
@@ -282,7 +290,7 @@ impl World {
         let host = &mut self.gates[gate];
         if host.life == life && !matches!(outcome, tollgate_core::fleet::Outcome::Stranger) {
             let untold = host.untold.entry(report.identifier.to_vec()).or_default();
-            let lag = self.findings.knowledge_lag.entry(report.identifier.to_vec()).or_default();
+            let lag = self.findings.report_lag.entry(report.identifier.to_vec()).or_default();
             match packet.tally {
                 Some(tally) if tally.sent.is_some() => {
                     // What was let through up to the last that this tally knows of, give or take the way of the master's clock.
@@ -361,8 +369,7 @@ impl World {
             && stamp.tick >= tick
         {
             host.awaited.remove(order.identifier);
-            let lag = self.findings.knowledge_lag.entry(order.identifier.to_vec()).or_default();
-            // On top of what it took to reach the master, which is noted when a report arrives.
+            let lag = self.findings.order_lag.entry(order.identifier.to_vec()).or_default();
             *lag = (*lag).max(self.now - since);
         }
         self.poll_gate(gate);
@@ -506,10 +513,12 @@ impl World {
     /// What never got through took until now.
     fn admit_ignorance(&mut self, gate: usize) {
         let host = &self.gates[gate];
-        let untold = host.untold.iter().filter_map(|(identifier, times)| Some((identifier, *times.front()?)));
-        let awaited = host.awaited.iter().map(|(identifier, &(since, _))| (identifier, since));
-        for (identifier, since) in untold.chain(awaited) {
-            let lag = self.findings.knowledge_lag.entry(identifier.clone()).or_default();
+        for (identifier, times) in &host.untold {
+            let lag = self.findings.report_lag.entry(identifier.clone()).or_default();
+            *lag = (*lag).max(times.front().map_or(0, |since| self.now - since));
+        }
+        for (identifier, (since, _)) in &host.awaited {
+            let lag = self.findings.order_lag.entry(identifier.clone()).or_default();
             *lag = (*lag).max(self.now - since);
         }
     }

@@ -2,6 +2,8 @@
 
 mod command;
 mod log;
+mod master;
 mod systemd;
 
 pub(crate) use command::{GateOptions, run_gate};
+pub(crate) use master::{MasterOptions, run_master};

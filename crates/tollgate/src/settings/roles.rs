@@ -30,6 +30,13 @@ pub(crate) struct Master {
     pub(crate) state_dir: Option<PathBuf>,
 }
 
+impl Default for Master {
+    fn default() -> Self {
+        let at = |port| SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, port));
+        Self { accounting: at(10004), control: at(10005), key_file: None, state_dir: None }
+    }
+}
+
 /// The ways in for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Doors {

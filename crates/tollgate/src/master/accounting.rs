@@ -1,0 +1,76 @@
+//! The accounting address: where gates say what they let through.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tollgate_wire::zmtp::{Connection, Event, Fault, Kind};
+
+use super::Shared;
+use super::listener::{self, Seat};
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 * 1024;
+/// How long a peer may take to introduce itself.
+pub(super) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+
+pub(super) async fn serve(listener: TcpListener, books: Shared) {
+    listener::accept(listener, |stream, seat| {
+        tokio::task::spawn_local(hear(stream, seat, books.clone()));
+    })
+    .await;
+}
+
+async fn hear(mut stream: TcpStream, _seat: Seat, books: Shared) {
+    let mut connection = Connection::new(Kind::Sub);
+    let introduced = tokio::time::timeout(HANDSHAKE_MAX, introduce(&mut stream, &mut connection)).await;
+    if !matches!(introduced, Ok(Ok(()))) {
+        return books.borrow_mut().note_fault("handshake");
+    }
+    loop {
+        let output = std::mem::take(connection.output());
+        if !output.is_empty() && stream.write_all(&output).await.is_err() {
+            return;
+        }
+        match take_in(&mut connection, &books) {
+            Ok(()) => {}
+            Err(fault) => return books.borrow_mut().note_fault(fault.as_str()),
+        }
+        let input = connection.input();
+        input.reserve(READ_BYTES);
+        match stream.read_buf(input).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Exchanges greetings and asks for everything.
+async fn introduce(stream: &mut TcpStream, connection: &mut Connection) -> io::Result<()> {
+    loop {
+        let is_ready = connection.poll().map_err(|_| io::ErrorKind::InvalidData)?.is_some();
+        let output = std::mem::take(connection.output());
+        stream.write_all(&output).await?;
+        if is_ready {
+            connection.subscribe(b"");
+            return Ok(());
+        }
+        if stream.read_buf(connection.input()).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// Everything that has arrived goes into the books at once, and what they have to say about it goes out.
+fn take_in(connection: &mut Connection, books: &Shared) -> Result<(), Fault> {
+    let mut books = books.borrow_mut();
+    let reading = books.read_clock();
+    while let Some(event) = connection.poll()? {
+        if let Event::Message(frames) = event {
+            books.take_in(frames.bodies(), reading);
+        }
+    }
+    books.announce();
+    Ok(())
+}

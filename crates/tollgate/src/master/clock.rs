@@ -1,0 +1,27 @@
+//! The master's clocks: the only place in it that asks what time it is.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tollgate_core::fleet::Reading;
+use tollgate_core::time::{Moment, Span};
+
+/// The monotonic clock since the start, and the wall clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    origin: Instant,
+}
+
+/// Moments before the start must be tellable: the books hold when things happened, which may be long before.
+const HEAD_START: Span = Span::from_secs(86_400 * 366);
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self { origin: Instant::now() }
+    }
+
+    pub(super) fn read(&self) -> Reading {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
+        Reading { now: Moment::ZERO + HEAD_START + Span::from(self.origin.elapsed()), wall_ms }
+    }
+}

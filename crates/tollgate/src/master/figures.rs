@@ -1,0 +1,115 @@
+//! What a master has done and dropped, for operators.
+//!
+//! A counter that operators can read costs more than what a report changes in the books. So things are counted in plain memory, and
+//! handed over a few times a second.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// What operators can read. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures {
+    reports: Family<Word, Counter>,
+    faults: Family<Word, Counter>,
+    orders_dropped: Counter,
+    identifiers: Gauge<u64, AtomicU64>,
+    forgotten: Counter,
+    gates: Gauge<u64, AtomicU64>,
+    lag_ms: Gauge<u64, AtomicU64>,
+    subscribers: Gauge<u64, AtomicU64>,
+}
+
+/// The one label: what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Word(&'static str);
+
+impl EncodeLabelSet for Word {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        use prometheus_client::encoding::{EncodeLabelKey, EncodeLabelValue};
+        let mut label = encoder.encode_label();
+        let mut key = label.encode_label_key()?;
+        EncodeLabelKey::encode(&"outcome", &mut key)?;
+        let mut value = key.encode_label_value()?;
+        EncodeLabelValue::encode(&self.0, &mut value)?;
+        value.finish()
+    }
+}
+
+/// How things stand in the books.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    pub(super) identifiers: usize,
+    pub(super) forgotten: u64,
+    pub(super) gates: usize,
+    pub(super) lag_ms: u64,
+    pub(super) subscribers: usize,
+}
+
+/// What was counted since the last time it was handed over.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    reports: BTreeMap<&'static str, u64>,
+    faults: BTreeMap<&'static str, u64>,
+    orders_dropped: u64,
+}
+
+impl Counts {
+    pub(super) fn report(&mut self, outcome: &'static str) {
+        *self.reports.entry(outcome).or_default() += 1;
+    }
+
+    pub(super) fn fault(&mut self, fault: &'static str) {
+        *self.faults.entry(fault).or_default() += 1;
+    }
+
+    pub(super) fn orders_dropped(&mut self, count: u64) {
+        self.orders_dropped += count;
+    }
+}
+
+impl Figures {
+    /// Makes them known under their names.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("tollgate_master");
+        registry.register("reports", "Reports of gates, by what became of them", self.reports.clone());
+        registry.register("faults", "Messages dropped and peers cut off, by why", self.faults.clone());
+        registry.register(
+            "orders_dropped",
+            "Orders that a slow gate had no room for; it is told again",
+            self.orders_dropped.clone(),
+        );
+        registry.register("identifiers", "Identifiers in the books", self.identifiers.clone());
+        registry.register(
+            "forgotten",
+            "Identifiers given up for others although they owed something",
+            self.forgotten.clone(),
+        );
+        registry.register("gates", "Gates of our own that were heard in the last minute", self.gates.clone());
+        registry.register("lag_milliseconds", "The longest round trip of a gate's last word", self.lag_ms.clone());
+        registry.register("subscribers", "Connections at the control address", self.subscribers.clone());
+    }
+
+    /// Takes over what was counted, and how things stand.
+    pub(super) fn publish(&self, counts: &mut Counts, standing: Standing) {
+        let Counts { reports, faults, orders_dropped } = std::mem::take(counts);
+        for (word, count) in reports {
+            self.reports.get_or_create(&Word(word)).inc_by(count);
+        }
+        for (word, count) in faults {
+            self.faults.get_or_create(&Word(word)).inc_by(count);
+        }
+        self.orders_dropped.inc_by(orders_dropped);
+        self.identifiers.set(standing.identifiers as u64);
+        self.forgotten.inc_by(standing.forgotten - self.forgotten.get());
+        self.gates.set(standing.gates as u64);
+        self.lag_ms.set(standing.lag_ms);
+        self.subscribers.set(standing.subscribers as u64);
+    }
+}

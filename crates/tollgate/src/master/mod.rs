@@ -1,0 +1,84 @@
+//! The master: hears from gates what they let through, and tells them whom to delay.
+//!
+//! One thread does it all. What a report changes is a few words of memory, so a second thread would spend its time waiting for the first
+//! one's locks; and one order of events makes the books easy to trust. Connections are tasks of that thread: those on the accounting
+//! address read reports straight into the [`Books`], those on the control address send out what the books have to say.
+
+mod accounting;
+mod books;
+mod clock;
+mod control;
+mod figures;
+mod listener;
+mod state_file;
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tollgate_core::fleet::Domain;
+
+use books::Books;
+use clock::Clock;
+pub(crate) use figures::Figures;
+use state_file::StateFile;
+
+/// What the books are shared as among the tasks of one thread. Nobody keeps a borrow across an await.
+type Shared = Rc<RefCell<Books>>;
+
+/// What a master needs to know.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Where gates report.
+    pub(crate) accounting: SocketAddr,
+    /// Where gates listen.
+    pub(crate) control: SocketAddr,
+    /// What the books are kept of.
+    pub(crate) domains: Vec<Domain>,
+    /// Where the books survive a restart.
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+/// How often the books are written to their file: what a crash loses is what gates tell again anyway.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
+
+/// Serves gates until `stop` resolves. Belongs on a thread of its own, inside a [`tokio::task::LocalSet`].
+pub(crate) async fn run(settings: Settings, figures: Figures, stop: impl Future<Output = ()>) -> io::Result<()> {
+    let accounting = bind(settings.accounting).await?;
+    let control = bind(settings.control).await?;
+    let clock = Clock::start();
+    let books: Shared = Rc::new(RefCell::new(Books::new(settings.domains, clock, figures)));
+    let file = settings.state_dir.map(StateFile::in_directory);
+    if let Some(file) = &file {
+        file.restore(&books)?;
+    }
+    tracing::info!(accounting = %accounting.local_addr()?, control = %control.local_addr()?, "the master is ready");
+    let save = async {
+        loop {
+            tokio::time::sleep(SAVE_EVERY).await;
+            if let Some(file) = &file {
+                file.save_or_say(&books).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = accounting::serve(accounting, books.clone()) => {}
+        () = control::serve(control, books.clone()) => {}
+        () = books::beat(&books) => {}
+        () = save => {}
+        () = stop => {}
+    }
+    if let Some(file) = &file {
+        file.save_or_say(&books).await;
+    }
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|error| io::Error::new(error.kind(), format!("cannot listen for gates on {address}: {error}")))
+}

@@ -1,0 +1,83 @@
+//! An original gate, byte by byte, in both versions of ZMTP.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::program::{Master, wall_ms};
+
+/// A connection that has sent its greeting and introduction, and has checked the master's.
+pub(crate) fn meet(address: SocketAddr, minor: u8, own: &str, theirs: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    // As libzmq does: the signature first, the rest when the other side has answered.
+    let mut greeting = hex("ff00000000000000017f03");
+    greeting.push(minor);
+    greeting.extend_from_slice(b"NULL");
+    greeting.resize(64, 0);
+    stream.write_all(&greeting[..10]).unwrap();
+    let mut answer = [0; 64];
+    stream.read_exact(&mut answer[..10]).unwrap();
+    stream.write_all(&greeting[10..]).unwrap();
+    stream.read_exact(&mut answer[10..]).unwrap();
+    greeting[11] = 1;
+    assert_eq!(answer[..], greeting[..]);
+    stream.write_all(&introduction(own)).unwrap();
+    expect(&mut stream, &introduction(theirs));
+    stream
+}
+
+fn introduction(socket_type: &str) -> Vec<u8> {
+    [hex("0419 055245414459 0b536f636b65742d54797065 00000003"), socket_type.into()].concat()
+}
+
+fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+    let mut answer = vec![0; bytes.len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, bytes, "{} is not {}", answer.escape_ascii(), bytes.escape_ascii());
+}
+
+/// `ACCEPTED` of 127.0.0.1 in `default`, as recorded, at this time.
+pub(crate) fn accepted(wall_ms: u64) -> Vec<u8> {
+    let head = hex("0108 64656661756c7400 0108 4143434550544544 0109 3132372e302e302e31 010d");
+    [head, wall_ms.to_string().into_bytes(), hex("0100 0000")].concat()
+}
+
+#[test]
+fn an_original_gate_is_answered_byte_for_byte_in_both_versions() {
+    for (minor, subscribe, subscribed) in [
+        (1, hex("0412 09535542534352494245 64656661756c7400"), hex("040a 09535542534352494245")),
+        (0, hex("0009 01 64656661756c7400"), hex("0001 01")),
+    ] {
+        let master = Master::start(&format!("bytes-{minor}"));
+        let mut control = meet(master.control, minor, "SUB", "PUB");
+        control.write_all(&subscribe).unwrap();
+        let mut accounting = meet(master.accounting, minor, "PUB", "SUB");
+        expect(&mut accounting, &subscribed);
+        let before = wall_ms();
+        (0..10).for_each(|_| accounting.write_all(&accepted(wall_ms())).unwrap());
+        expect(&mut control, &hex("0108 64656661756c7400 010b 44454c41595f554e54494c 0109 3132372e302e302e31 000d"));
+        let mut until = [0; 13];
+        control.read_exact(&mut until).unwrap();
+        let until: u64 = std::str::from_utf8(&until).unwrap().parse().unwrap();
+        assert!((before + 950..=wall_ms() + 1001).contains(&until), "{until} is not a second after {before}");
+    }
+}
+
+#[test]
+fn a_timestamp_a_year_ahead_delays_nobody_for_a_year() {
+    let master = Master::start("future");
+    let mut control = meet(master.control, 1, "SUB", "PUB");
+    control.write_all(&hex("0412 09535542534352494245 64656661756c7400")).unwrap();
+    let mut accounting = meet(master.accounting, 1, "PUB", "SUB");
+    (0..10).for_each(|_| accounting.write_all(&accepted(wall_ms() + 31_536_000_000)).unwrap());
+    let mut order = [0; 49];
+    control.read_exact(&mut order).unwrap();
+    let until: u64 = std::str::from_utf8(&order[36..]).unwrap().parse().unwrap();
+    assert!(until < wall_ms() + 2000);
+}
+
+pub(crate) fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}

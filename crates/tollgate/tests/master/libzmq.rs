@@ -1,0 +1,135 @@
+//! Gates on libzmq, through pyzmq, which the test installs into the target directory when it is not there yet.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use crate::program::{Master, wall_ms};
+
+/// A Python that has pyzmq.
+fn python() -> &'static PathBuf {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pyzmq");
+        let python = home.join("bin/python");
+        let has_it = || Command::new(&python).args(["-c", "import zmq"]).status().is_ok_and(|status| status.success());
+        if !has_it() {
+            let run = |command: &mut Command| {
+                assert!(
+                    command.status().is_ok_and(|status| status.success()),
+                    "{command:?} failed: python3 with venv and pip is needed (Debian: python3-venv)"
+                )
+            };
+            run(Command::new("python3").arg("-m").arg("venv").arg(&home));
+            run(Command::new(home.join("bin/pip")).args(["install", "-q", "pyzmq==27.*"]));
+            assert!(has_it(), "pyzmq is not there after it was installed");
+        }
+        python
+    })
+}
+
+struct Gate {
+    process: Child,
+    heard: Receiver<String>,
+}
+
+impl Gate {
+    fn start(accounting: SocketAddr, control: SocketAddr) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/master/peer.py");
+        let addresses = [accounting, control].map(|address| address.to_string());
+        let mut command = Command::new(python());
+        let mut process =
+            command.arg(script).args(addresses).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let (sender, heard) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { process, heard }
+    }
+
+    fn accept(&mut self, count: u32) {
+        writeln!(self.process.stdin.as_mut().unwrap(), "accept {count}").unwrap();
+    }
+
+    /// Until when it is told to delay, once it is.
+    fn delayed_until(&self) -> u64 {
+        let line = self.heard.recv_timeout(Duration::from_secs(20)).expect("no order came");
+        let frames: Vec<&str> = line.split(' ').collect();
+        assert_eq!(frames[..3], ["64656661756c7400", "44454c41595f554e54494c", "3132372e302e302e31"]);
+        assert_eq!(frames.len(), 4, "an original overruns its memory on a fifth frame");
+        let digits: Vec<u8> =
+            (0..frames[3].len()).step_by(2).map(|at| u8::from_str_radix(&frames[3][at..at + 2], 16).unwrap()).collect();
+        String::from_utf8(digits).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A gate that the master hears: its reports are dropped until then.
+fn connected(master: &Master) -> Gate {
+    let mut gate = Gate::start(master.accounting, master.control);
+    for _ in 0..200 {
+        gate.accept(1);
+        std::thread::sleep(Duration::from_millis(50));
+        if master.metric("tollgate_master_reports_total{outcome=\"charged\"}", 0) > 0 {
+            return gate;
+        }
+    }
+    panic!("the master does not hear the gate");
+}
+
+#[test]
+fn a_libzmq_gate_is_told_and_so_is_one_that_comes_late() {
+    let master = Master::start("libzmq");
+    let mut first = connected(&master);
+    first.accept(15);
+    let until = first.delayed_until();
+    assert!(until > wall_ms() && until < wall_ms() + 10_000);
+    let late = Gate::start(master.accounting, master.control);
+    let told = late.delayed_until();
+    assert!(told.abs_diff(until) <= 7000, "{told} against {until}");
+}
+
+#[test]
+fn a_libzmq_gate_survives_a_killed_master_and_the_debt_does_too() {
+    let mut master = Master::start("killed");
+    let mut gate = connected(&master);
+    gate.accept(70);
+    gate.delayed_until();
+    // Orders may come one by one; the last word counts.
+    while gate.heard.recv_timeout(Duration::from_millis(300)).is_ok() {}
+    // Written down when it ends as it should, and every few seconds.
+    assert_eq!(master.stop(), Some(0));
+    master.start_again();
+    let told = gate.delayed_until();
+    assert!(told > wall_ms() + 40_000, "the debt of a minute is now {} ms", told.saturating_sub(wall_ms()));
+    master.kill_and_restart();
+    let told_again = gate.delayed_until();
+    assert!(told_again.abs_diff(told) <= 1000, "{told_again} after the kill, {told} before");
+    gate.accept(1);
+    assert!(gate.delayed_until() > told_again);
+}
+
+#[test]
+fn damaged_books_are_put_aside_and_the_master_starts_empty() {
+    let mut master = Master::start("damaged");
+    let mut gate = connected(&master);
+    gate.accept(70);
+    gate.delayed_until();
+    assert_eq!(master.stop(), Some(0));
+    let mut bytes = std::fs::read(master.state_file()).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(master.state_file(), bytes).unwrap();
+    master.start_again();
+    assert!(master.state_file().with_extension("damaged").exists());
+    assert_eq!(master.metric("tollgate_master_identifiers", 0), 0);
+}

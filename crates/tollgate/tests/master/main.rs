@@ -1,0 +1,7 @@
+//! The built master, as gates meet it: peers that speak the recorded bytes of an original, and peers on libzmq.
+#![allow(clippy::unwrap_used)]
+
+mod bytes;
+mod hostile;
+mod libzmq;
+mod program;

@@ -1,0 +1,117 @@
+//! A master that runs for as long as a test needs it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(crate) struct Master {
+    process: Child,
+    pub(crate) accounting: SocketAddr,
+    pub(crate) control: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    directory: PathBuf,
+}
+
+/// One a second, ten at once, and the books on disk.
+impl Master {
+    pub(crate) fn start(name: &str) -> Self {
+        let directory =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("master-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let [accounting, control, admin] = free_addresses();
+        let settings = format!(
+            "[master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\nstate_dir = \"{}\"\n\
+             [admin]\nlisten = \"{admin}\"\n\
+             [[rule]]\nname = \"each\"\nclass = \"identifier\"\nrate = {{ rate = \"1/s\", burst = 10 }}\n",
+            directory.display()
+        );
+        std::fs::write(directory.join("tollgate.toml"), settings).unwrap();
+        let process = launch(&directory);
+        Self { process, accounting, control, admin, directory }
+    }
+
+    /// Ends it without a word, and starts another in its place.
+    pub(crate) fn kill_and_restart(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        self.process = launch(&self.directory);
+    }
+
+    /// Asks it to end, and waits for it.
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.process.wait().unwrap().code()
+    }
+
+    pub(crate) fn start_again(&mut self) {
+        self.process = launch(&self.directory);
+    }
+
+    pub(crate) fn state_file(&self) -> PathBuf {
+        self.directory.join("master.state")
+    }
+
+    /// The value of a metric, once it is at least `least`.
+    pub(crate) fn metric(&self, name: &str, least: u64) -> u64 {
+        for _ in 0..100 {
+            let mut stream = TcpStream::connect(self.admin).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            let value = line.map_or(0, |value| value.trim().parse().unwrap());
+            if value >= least {
+                return value;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{name} did not reach {least}");
+    }
+
+    pub(crate) fn memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Starts it, and waits until it says that it is ready.
+fn launch(directory: &std::path::Path) -> Child {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .arg("master")
+        .arg("--config")
+        .arg(directory.join("tollgate.toml"))
+        .env_remove("NOTIFY_SOCKET")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(process.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("the master is ready") {
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "the master ended before it was ready");
+    }
+    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+    process
+}
+
+/// Addresses that nobody listens on: taken together, so that they differ.
+pub(crate) fn free_addresses<const N: usize>() -> [SocketAddr; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap())
+}
+
+pub(crate) fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+}
