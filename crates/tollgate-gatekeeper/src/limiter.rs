@@ -75,20 +75,19 @@ impl Limiter {
     /// A limiter to which everybody is new.
     pub fn new(plan: Plan) -> Result<Self, NoLimiter> {
         let names = Arc::new(Names::new(plan.names_max));
-        Self::build(plan, names, |_, _| None)
+        Self::build(plan, names, |_| None)
     }
 
     /// A limiter for changed rules that takes over the state, and the names, of this one: all that a rule knows stays known unless its
-    /// class, its limit, its escalation or its table's size changed. Both may decide at the same time, and tickets of the old one can be
-    /// settled with the new one.
+    /// class, its limit or its escalation changed. A table that is taken over keeps its size, since everybody would be new to another. Both
+    /// may decide at the same time, and tickets of the old one can be settled with the new one.
     pub fn succeeded_by(&self, plan: Plan) -> Result<Self, NoLimiter> {
         let started = self.started;
-        Self::build(Plan { started, ..plan }, Arc::clone(&self.names), |rule, bytes| {
+        Self::build(Plan { started, ..plan }, Arc::clone(&self.names), |rule| {
             let means_the_same = |post: &&Post| {
                 let old = &post.rule;
                 (&old.name, &old.class, &old.limit, &old.escalation)
                     == (&rule.name, &rule.class, &rule.limit, &rule.escalation)
-                    && post.table.bytes_asked() == bytes
             };
             self.posts.iter().find(means_the_same).map(|post| Arc::clone(&post.table))
         })
@@ -97,10 +96,10 @@ impl Limiter {
     fn build(
         plan: Plan,
         names: Arc<Names>,
-        inherited: impl Fn(&Rule, usize) -> Option<Arc<Table>>,
+        inherited: impl Fn(&Rule) -> Option<Arc<Table>>,
     ) -> Result<Self, NoLimiter> {
         let post = |(place, (rule, bytes)): (usize, (Rule, usize))| {
-            let table = match inherited(&rule, bytes) {
+            let table = match inherited(&rule) {
                 Some(table) => table,
                 None => Table::new(&rule, bytes, plan.seed).map_err(|cause| NoLimiter { rule: place, cause })?,
             };

@@ -25,7 +25,6 @@ use crate::seat::Seat;
 /// The records of one rule for all keys.
 pub(crate) struct Table {
     id: u32,
-    bytes_asked: usize,
     memory: Memory,
     lines: u64,
     line_words: usize,
@@ -106,7 +105,6 @@ impl Table {
         let memory = Memory::zeroed(lines * line_words).map_err(NoTable::NoMemory)?;
         Ok(Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            bytes_asked: bytes,
             memory,
             lines: lines as u64,
             line_words,
@@ -119,11 +117,6 @@ impl Table {
     /// What tells this table from all others of the process.
     pub(crate) fn id(&self) -> u32 {
         self.id
-    }
-
-    /// How large it was to be at most.
-    pub(crate) fn bytes_asked(&self) -> usize {
-        self.bytes_asked
     }
 
     /// What a key is hashed with.

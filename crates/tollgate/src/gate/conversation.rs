@@ -146,6 +146,7 @@ pub(crate) async fn converse(
             return Err(Trouble::Backend(Broken::Malformed("an upgrade that nobody asked for")));
         }
         strip_nominated(&mut response.fields);
+        ticket.tell(&mut response.fields);
         let keep = topic.keep && uploaded.get() && !worker.is_draining();
         reply.begin(response, keep).map_err(Trouble::Client)?;
         answered.set(true);

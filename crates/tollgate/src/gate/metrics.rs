@@ -9,6 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use super::rules::RuleTally;
 use super::running::Running;
 use super::tally::Tally;
 use super::worker::Shared;
@@ -48,11 +49,26 @@ impl Collector for GateMetrics {
             "Requests at work at the backends",
             self.0.admission.at_backend(),
         )?;
+        let held = u64::from(self.0.admission.held());
+        gauge(&mut encoder, "tollgate_requests_held", "Requests held until their moment", held)?;
+        self.encode_rules(&mut encoder)?;
         self.encode_backends(&mut encoder)
     }
 }
 
 impl GateMetrics {
+    fn encode_rules(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests that a rule held or refused, or would have";
+        let mut decisions = encoder.encode_descriptor("tollgate_rule_decisions", help, None, MetricType::Counter)?;
+        for face in self.0.admission.rules().faces() {
+            for (kind, verdict) in RuleTally::KINDS.into_iter().enumerate() {
+                let labels = [("rule", face.name.as_str()), ("class", face.class.as_str()), ("verdict", verdict)];
+                ConstCounter::new(face.tally.read(kind)).encode(decisions.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
     fn encode_backends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let backends = self.0.backends.load();
         let mut up = encoder.encode_descriptor(

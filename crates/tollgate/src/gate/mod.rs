@@ -23,6 +23,7 @@ mod identify;
 mod listener;
 mod metrics;
 mod refusal;
+mod rules;
 mod running;
 mod socket;
 mod tally;

@@ -54,6 +54,8 @@ pub(crate) struct Refusal {
     pub(crate) retry_after: Option<Span>,
     /// The name of the rule that refused it.
     pub(crate) rule: Option<String>,
+    /// Header fields that tell where the client stands.
+    pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// An answer that the gate makes itself.
@@ -81,6 +83,9 @@ impl OwnAnswer {
         let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
         if let Some(secs) = retry_secs {
             response.fields.push(b"retry-after", secs.to_string().as_bytes());
+        }
+        for (name, value) in &refusal.fields {
+            response.fields.push(name, value);
         }
         response.fields.push(b"cache-control", b"no-store");
         let body = if wants_html(request) {
@@ -205,6 +210,7 @@ mod tests {
             status: None,
             retry_after: Some(Span::from_millis(2500)),
             rule: Some("a\"b".into()),
+            fields: Vec::new(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
+use tollgate_gatekeeper::clock::Clock;
 
 use super::admission::Admission;
 use super::backend::{Backends, connect};
@@ -16,7 +17,7 @@ use super::listener;
 use super::tally::Tally;
 use super::tls::Certificates;
 use super::worker::{self, Phase, Shared};
-use crate::settings::Gate as Settings;
+use crate::settings::{Domain, Gate as Settings};
 
 /// File descriptors that are not for clients: listeners, logs, connections to backends of requests under way.
 const DESCRIPTORS_RESERVED: usize = 64;
@@ -31,7 +32,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts to serve: on the sockets that were handed over, or else on the addresses of the settings.
-    pub(crate) fn start(settings: Settings, handed_over: Vec<TcpListener>) -> io::Result<Self> {
+    pub(crate) fn start(settings: Settings, domain: &Domain, handed_over: Vec<TcpListener>) -> io::Result<Self> {
         let workers = settings.workers.max(1);
         let connections_max = settings.bounds.connections_max.min(connections_possible());
         let listeners = if handed_over.is_empty() {
@@ -43,7 +44,7 @@ impl Running {
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(Backends::new(&settings.backends, None)),
             caps: Caps::new(connections_max),
-            admission: Arc::new(Admission::default()),
+            admission: Arc::new(Admission::new(domain, settings.hold, Clock::start()).map_err(io::Error::other)?),
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: certificates.as_ref().map(Certificates::server_config),
             backend_tls: connect::tls_config(&settings.backends)?,
@@ -67,7 +68,8 @@ impl Running {
     }
 
     /// Takes over other settings. Nobody is disconnected; what can only change by a new start is said.
-    pub(crate) fn reload(&self, settings: Settings) -> io::Result<()> {
+    pub(crate) fn reload(&self, settings: Settings, domain: &Domain) -> io::Result<()> {
+        self.shared.admission.reload(domain, settings.hold).map_err(io::Error::other)?;
         let old = self.shared.settings.load();
         for (changed, what) in [
             (old.listen != settings.listen, "listen"),

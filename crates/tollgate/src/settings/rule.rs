@@ -134,6 +134,8 @@ impl Placed<RuleTable> {
         let hold = self.hold(around, faults);
         let warmup = self.value.warmup.as_ref().map(|warmup| nonzero(warmup, faults));
         let table = self.value;
+        // A legacy limit refuses, even where one half of what it means is a rate.
+        let holds = table.legacy.is_none();
         let when = table.when.map(|when| when.value.meaning(faults)).unwrap_or_default();
         let unless = table.unless.map(|unless| unless.value.meaning(faults)).filter(|unless| !unless.is_empty());
         let (Some(name), Some(class)) = (table.name, table.class) else { return Vec::new() };
@@ -149,7 +151,7 @@ impl Placed<RuleTable> {
                 limit,
                 escalation: escalation.flatten(),
                 warmup: warmup.flatten(),
-                hold_max: hold.unwrap_or(default_hold(&limit, around.hold_max)),
+                hold_max: hold.unwrap_or(if holds { default_hold(&limit, around.hold_max) } else { Span::ZERO }),
                 mode: table.mode.value,
             },
             state: table.state.value,

@@ -9,6 +9,7 @@ mod framing;
 mod http2;
 mod identity;
 mod operation;
+mod rules;
 mod slow;
 mod streaming;
 mod tls;

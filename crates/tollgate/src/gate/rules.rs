@@ -1,0 +1,255 @@
+//! The rules in force, with what clients are told about each.
+
+use std::iter;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate_core::band::Band;
+use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::limit::{Limit, LimitInfo};
+use tollgate_core::request::Request;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::hash::Seed;
+use tollgate_gatekeeper::limiter::{Limiter, NoLimiter, Plan};
+use tollgate_gatekeeper::ticket::Ticket;
+use tollgate_wire::rate_limit_headers::{Standing, write_limits, write_policies, write_seconds};
+
+use crate::settings::{Domain, Hold};
+
+/// How many names of throttled callers are kept for people to see.
+const NAMES_MAX: usize = 4096;
+
+/// The rules of one domain, on duty.
+pub(crate) struct Rules {
+    limiter: Limiter,
+    faces: Vec<Face>,
+    hold: Hold,
+}
+
+/// What is seen of a rule from outside.
+pub(crate) struct Face {
+    /// The rule's name.
+    pub(crate) name: String,
+    /// How callers are told apart.
+    pub(crate) class: String,
+    /// The status of its refusals, if not the usual one.
+    pub(crate) status: Option<u16>,
+    /// Whether clients are told where they stand with it.
+    headers: bool,
+    /// What it has done.
+    pub(crate) tally: RuleTally,
+}
+
+/// What one rule has done. A request is counted for the rule that decided about it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct RuleTally {
+    counts: [AtomicU64; RuleTally::KINDS.len()],
+}
+
+impl RuleTally {
+    /// What is counted: the strictest word that a rule has said.
+    pub(crate) const KINDS: [&'static str; 4] = ["held", "refused", "would-hold", "would-refuse"];
+
+    fn count(&self, decision: &Decision) {
+        let kind = match (decision.verdict, decision.reason) {
+            (Verdict::Hold(_), _) => 0,
+            (verdict, _) if verdict.is_refusal() => 1,
+            (_, Reason::WouldHold) => 2,
+            (_, Reason::WouldRefuse) => 3,
+            _ => return,
+        };
+        self.counts[kind].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The count at this place among [`Self::KINDS`].
+    pub(crate) fn read(&self, kind: usize) -> u64 {
+        self.counts[kind].load(Ordering::Relaxed)
+    }
+}
+
+impl Rules {
+    /// Rules to which everybody is new.
+    pub(crate) fn new(domain: &Domain, hold: Hold, started: Moment) -> Result<Self, NoLimiter> {
+        Ok(Self { limiter: Limiter::new(plan(domain, started))?, faces: faces(domain, None), hold })
+    }
+
+    /// Other rules in the place of these. What has not changed keeps its state and its counts.
+    pub(crate) fn succeeded_by(&self, domain: &Domain, hold: Hold) -> Result<Self, NoLimiter> {
+        let limiter = self.limiter.succeeded_by(plan(domain, Moment::ZERO))?;
+        Ok(Self { limiter, faces: faces(domain, Some(&self.faces)), hold })
+    }
+
+    /// Decides, charges if the request goes on, and counts.
+    pub(crate) fn decide(&self, request: &impl Request, toll: Toll, band: Band, now: Moment) -> (Decision, Ticket) {
+        let (decision, ticket) = self.limiter.decide(request, toll, band, now);
+        if let Some(face) = self.face(&decision) {
+            face.tally.count(&decision);
+        }
+        (decision, ticket)
+    }
+
+    /// The limiter, for what is settled, explained and shown.
+    pub(crate) fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    /// How many requests may be held, and for how long.
+    pub(crate) fn hold(&self) -> Hold {
+        self.hold
+    }
+
+    /// The rules as they are seen from outside, in order.
+    pub(crate) fn faces(&self) -> &[Face] {
+        &self.faces
+    }
+
+    /// The rule that decided.
+    pub(crate) fn face(&self, decision: &Decision) -> Option<&Face> {
+        self.faces.get(decision.rule?)
+    }
+
+    /// Writes the header fields that tell the client where it stands, if it is to be told.
+    pub(crate) fn tell(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
+        let Some(standing) = self.standing(decision) else { return };
+        let mut out = Vec::with_capacity(64);
+        let mut field = |name: &[u8], write: &dyn Fn(&mut Vec<u8>)| {
+            out.clear();
+            write(&mut out);
+            push(name, &out);
+        };
+        field(b"ratelimit-policy", &|out| write_policies(out, iter::once(standing)));
+        field(b"ratelimit", &|out| write_limits(out, iter::once(standing)));
+        field(b"x-ratelimit-remaining", &|out| out.extend_from_slice(standing.remaining.to_string().as_bytes()));
+        field(b"x-ratelimit-clear", &|out| write_seconds(out, standing.clear));
+        if decision.verdict.is_refusal() {
+            field(b"x-ratelimit-reset", &|out| write_seconds(out, standing.reset));
+        }
+    }
+
+    fn standing(&self, decision: &Decision) -> Option<Standing<'_>> {
+        let face = self.face(decision).filter(|face| face.headers)?;
+        let rule = self.limiter.rule(decision.rule?)?;
+        Some(standing(&face.name, &rule.limit, decision.info?))
+    }
+}
+
+fn plan(domain: &Domain, started: Moment) -> Plan {
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    Plan {
+        rules: domain.rules.iter().map(|settings| (settings.rule.clone(), bytes(settings.memory_bytes))).collect(),
+        started,
+        seed: Seed::random(),
+        names_max: NAMES_MAX,
+    }
+}
+
+fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
+    let counts_of = |name: &str, class: &str| {
+        let same = before.into_iter().flatten().find(|face| face.name == name && face.class == class);
+        RuleTally { counts: std::array::from_fn(|kind| AtomicU64::new(same.map_or(0, |face| face.tally.read(kind)))) }
+    };
+    domain
+        .rules
+        .iter()
+        .map(|settings| {
+            let (name, class) = (settings.rule.name.clone(), settings.rule.class.to_string());
+            let tally = counts_of(&name, &class);
+            Face { name, class, status: settings.status, headers: settings.headers, tally }
+        })
+        .collect()
+}
+
+/// A limit in the words of rate-limit headers: so much per window.
+fn standing<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> Standing<'a> {
+    let (quota, window, unit) = match limit {
+        Limit::Budget(budget) => {
+            let (millionths, burst) = budget.figures();
+            let refill = u128::from(burst.as_nanos()) * 1_000_000 / u128::from(millionths);
+            let refill = Span::from_nanos(u64::try_from(refill).unwrap_or(u64::MAX));
+            (burst.as_nanos() / 1_000_000, Some(refill), Some("cpu-ms"))
+        }
+        Limit::Rate(rate) => {
+            let (count, period, burst) = rate.figures();
+            let refill = u128::from(period.as_nanos()) * u128::from(burst) / u128::from(count);
+            (burst, Some(Span::from_nanos(u64::try_from(refill).unwrap_or(u64::MAX))), None)
+        }
+        Limit::Bucket(bucket) => {
+            let (size, drip, every) = bucket.figures();
+            (u64::from(size), Some(every.times(u64::from(size.div_ceil(drip)))), None)
+        }
+        Limit::Window(window) => (u64::from(window.figures().0), Some(window.figures().1), None),
+        Limit::InFlight(in_flight) => (u64::from(in_flight.max()), None, Some("concurrent-requests")),
+    };
+    Standing { policy, quota, window, unit, remaining: info.remaining, reset: info.reset, clear: info.clear }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::settings::{Gate, Settings};
+
+    struct From(IpAddr);
+
+    impl Request for From {
+        fn client(&self) -> Option<IpAddr> {
+            Some(self.0)
+        }
+        fn method(&self) -> &[u8] {
+            b"GET"
+        }
+        fn target(&self) -> &[u8] {
+            b"/"
+        }
+        fn host(&self) -> Option<&[u8]> {
+            None
+        }
+        fn header(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    fn rules(text: &str) -> Rules {
+        let settings = Settings::parse("test.toml", text).unwrap();
+        Rules::new(&settings.domains[0], Gate::default().hold, Moment::ZERO).unwrap()
+    }
+
+    fn ask(rules: &Rules) -> Decision {
+        let from = From("203.0.113.7".parse().unwrap());
+        rules.decide(&from, Toll::ONE, Band::Normal, Moment::from_millis(1)).0
+    }
+
+    const ONE_BUCKET: &str =
+        "[[rule]]\nname = 'api'\nclass = 'ip/32'\nbucket = { size = 2, drip = 1, every = '30s' }\n";
+
+    #[test]
+    fn a_client_is_told_where_it_stands() {
+        let rules = rules(ONE_BUCKET);
+        let decision = ask(&rules);
+        let standing = rules.standing(&decision).unwrap();
+        assert_eq!((standing.policy, standing.quota, standing.remaining), ("api", 2, 1));
+        assert_eq!((standing.window, standing.clear), (Some(Span::from_secs(60)), Span::from_secs(30)));
+    }
+
+    #[test]
+    fn a_rule_can_keep_its_figures_to_itself() {
+        let rules = rules(&format!("{ONE_BUCKET}headers = false\n"));
+        assert_eq!(rules.standing(&ask(&rules)), None);
+    }
+
+    #[test]
+    fn what_has_not_changed_keeps_its_state_and_its_counts_over_a_reload() {
+        let old = rules(ONE_BUCKET);
+        for _ in 0..3 {
+            ask(&old);
+        }
+        let settings =
+            Settings::parse("test.toml", &format!("{ONE_BUCKET}\n{}", ONE_BUCKET.replace("api", "new"))).unwrap();
+        let new = old.succeeded_by(&settings.domains[0], old.hold()).unwrap();
+        assert_eq!(new.faces()[0].tally.read(1), 1);
+        assert!(ask(&new).verdict.is_refusal());
+        assert_eq!((new.faces()[0].tally.read(1), new.faces()[1].tally.read(1)), (2, 0));
+    }
+}

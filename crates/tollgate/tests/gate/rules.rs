@@ -1,0 +1,205 @@
+//! Rules at the gate: who is held or refused, and what they are told.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support::{Backend, Gate, eventually, roundtrip};
+
+fn gate(backend: &Backend, rules: &str) -> Gate {
+    Gate::start(&config(backend, rules))
+}
+
+fn config(backend: &Backend, rules: &str) -> String {
+    format!("[gate]\nworkers = 1\nbackend = \"{}\"\n{rules}", backend.url())
+}
+
+const BUCKET: &str = "[[rule]]\nname = 'api'\nclass = 'ip/32'\nbucket = { size = 2, drip = 1, every = '1s' }\n";
+
+#[test]
+fn a_client_over_its_limit_is_refused_and_told_when_to_come_back() {
+    let backend = Backend::saying("ok");
+    let gate = gate(&backend, BUCKET);
+    assert_eq!([gate.get("/").status, gate.get("/").status], [200, 200]);
+    let refused = gate.get("/");
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.field("content-type"), Some("application/problem+json"));
+    let problem: serde_json::Value = serde_json::from_slice(&refused.body).unwrap();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(problem["violated-policies"], serde_json::json!(["api"]));
+    assert_eq!(refused.field("ratelimit-policy"), Some("\"api\";q=2;w=2"));
+    assert_eq!(refused.field("ratelimit"), Some("\"api\";r=0;t=1"));
+    assert_eq!(refused.field("x-ratelimit-remaining"), Some("0"));
+    let reset: f64 = refused.field("x-ratelimit-reset").unwrap().parse().unwrap();
+    assert!(reset > 0.0 && reset <= 1.0, "{reset}");
+    let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    assert!((1..=2).contains(&wait), "a second, or a little more so that a crowd does not come back at once: {wait}");
+    assert_eq!(backend.requests().len(), 2);
+    std::thread::sleep(Duration::from_secs(wait));
+    assert_eq!(gate.get("/").status, 200);
+}
+
+#[test]
+fn a_browser_is_shown_a_page_that_comes_back_by_itself() {
+    let backend = Backend::saying("ok");
+    let gate = gate(&backend, BUCKET);
+    let ask = || {
+        let request = "GET / HTTP/1.1\r\nHost: a\r\nAccept: text/html,*/*\r\nConnection: close\r\n\r\n";
+        roundtrip(gate.connect(), request.as_bytes())
+    };
+    ask();
+    ask();
+    let page = ask();
+    assert_eq!((page.status, page.field("content-type")), (429, Some("text/html; charset=utf-8")));
+    assert!(page.text().contains("http-equiv=\"refresh\""), "{}", page.text());
+}
+
+#[test]
+fn an_admitted_client_is_told_what_is_left_unless_the_rule_keeps_it_to_itself() {
+    let backend = Backend::saying("ok");
+    let open = gate(&backend, BUCKET);
+    let answer = open.get("/");
+    assert_eq!(
+        (answer.field("ratelimit"), answer.field("x-ratelimit-remaining")),
+        (Some("\"api\";r=1;t=1"), Some("1"))
+    );
+    assert_eq!(answer.field("x-ratelimit-reset"), None);
+    let silent = gate(&backend, &format!("{BUCKET}headers = false\n"));
+    assert_eq!(silent.get("/").field("ratelimit"), None);
+}
+
+#[test]
+fn a_short_wait_is_held_and_a_long_one_refused() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'calm'\nclass = 'ip/32'\nrate = { rate = '2/s', burst = 1 }\nhold = '600ms'\n";
+    let gate = gate(&backend, rule);
+    assert_eq!(gate.get("/").status, 200);
+    let began = Instant::now();
+    assert_eq!(gate.get("/").status, 200);
+    assert!(began.elapsed() >= Duration::from_millis(400), "held until its moment: {:?}", began.elapsed());
+    // Two at once: one is held for its half second, the other would wait for a whole one.
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let tries: Vec<_> = (0..2).map(|_| scope.spawn(|| gate.get("/").status)).collect();
+        tries.into_iter().map(|status| status.join().unwrap()).collect()
+    });
+    assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
+}
+
+#[test]
+fn a_client_that_leaves_while_held_gives_its_place_and_its_toll_back() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'calm'\nclass = 'ip/32'\nrate = { rate = '1 per 3s', burst = 1 }\n";
+    let gate = gate(&backend, rule);
+    assert_eq!(gate.get("/").status, 200);
+    let mut stream = gate.connect();
+    std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    eventually("it is held", || gate.metric("tollgate_requests_held") == 1);
+    drop(stream);
+    eventually("its place is free", || gate.metric("tollgate_requests_held") == 0);
+    let began = Instant::now();
+    assert_eq!(gate.get("/").status, 200);
+    assert!(began.elapsed() < Duration::from_millis(3_500), "nobody pays for what did not take place");
+    assert_eq!(backend.requests().len(), 2);
+}
+
+#[test]
+fn a_refused_upgrade_tells_the_device_when_to_come_back() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'reconnect'\nwhen = { upgrade = 'websocket' }\nclass = 'header:x-device-id'\n\
+                window = { max = 1, per = '10s', ceiling = 2 }\nescalation = { backoff = '20s', backoff_max = '60s', levels = 3, release = '30s' }\n";
+    let gate = gate(&backend, rule);
+    let reconnect = |device: &str| {
+        let request = format!(
+            "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\nX-Device-Id: {device}\r\n\r\n"
+        );
+        roundtrip(gate.connect(), request.as_bytes())
+    };
+    assert_eq!(reconnect("one").status, 200);
+    let refused = reconnect("one");
+    assert_eq!(refused.status, 429);
+    let secs =
+        |response: &crate::support::Response| response.field("x-ratelimit-reset").unwrap().parse::<f64>().unwrap();
+    assert!((19.0..=20.0).contains(&secs(&refused)), "the backoff, since it is longer than the window: {refused:?}");
+    let again = reconnect("one");
+    assert!(secs(&again) <= secs(&refused), "a try inside the backoff does not extend it");
+    assert_eq!(reconnect("two").status, 200, "a neighbour is unaffected");
+}
+
+#[test]
+fn a_rule_that_observes_lets_pass_and_counts() {
+    let backend = Backend::saying("ok");
+    let gate = gate(&backend, &format!("{BUCKET}mode = 'observe'\n"));
+    for _ in 0..5 {
+        assert_eq!(gate.get("/").status, 200);
+    }
+    let metrics = gate.admin("/metrics").text();
+    let line = "tollgate_rule_decisions_total{rule=\"api\",class=\"ip/32\",verdict=\"would-refuse\"} 3";
+    assert!(metrics.contains(line), "{metrics}");
+}
+
+#[test]
+fn a_rule_may_choose_its_status() {
+    let backend = Backend::saying("ok");
+    let gate = gate(&backend, &format!("{BUCKET}status = 503\n"));
+    assert_eq!([gate.get("/").status, gate.get("/").status, gate.get("/").status], [200, 200, 503]);
+}
+
+#[test]
+fn a_reload_keeps_the_state_of_rules_that_did_not_change() {
+    let backend = Backend::saying("ok");
+    let slow = BUCKET.replace("'1s'", "'100s'");
+    let mut gate = gate(&backend, &slow);
+    assert_eq!([gate.get("/").status, gate.get("/").status, gate.get("/").status], [200, 200, 429]);
+    let other = slow.replace("api", "login").replace("class", "when = { path = '/login' }\nclass");
+    gate.rewrite(&config(&backend, &format!("{slow}\n{other}")));
+    gate.signal("HUP");
+    gate.logged("settings reloaded");
+    assert_eq!(gate.get("/").status, 429);
+    gate.rewrite(&config(&backend, "[[rule]]\nname = 'broken'\n"));
+    gate.signal("HUP");
+    gate.logged("settings not reloaded");
+    assert_eq!(gate.get("/").status, 429);
+}
+
+#[test]
+fn a_client_in_another_language_that_obeys_is_admitted_on_its_first_retry() {
+    // Python's own HTTP client, and a client that knows nothing but Retry-After.
+    let client = r"
+import sys, time, http.client
+def get():
+    connection = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=20)
+    connection.request('GET', '/')
+    response = connection.getresponse()
+    response.read()
+    return response.status, response.getheader('Retry-After')
+for _ in range(100):
+    status, wait = get()
+    if status != 200:
+        break
+else:
+    sys.exit('was never refused')
+time.sleep(int(wait))
+status, _ = get()
+sys.exit(0 if status == 200 else f'was told {wait} s and then got {status}')
+";
+    let limits = [
+        "bucket = { size = 2, drip = 1, every = '1s' }",
+        "bucket = { size = 4, drip = 2, every = '1s' }",
+        "rate = { rate = '1/s', burst = 2 }\nhold = '0s'",
+        "window = { max = 2, per = '1s' }",
+        "window = { max = 2, per = '1s' }\nescalation = { backoff = '2s', backoff_max = '9s', levels = 3, release = '9s' }",
+        "legacy = { max = 5, duration = '1s', min_interval = '900ms' }",
+    ];
+    let python = ["python3", "python"].into_iter().find(|name| Command::new(name).arg("-V").output().is_ok());
+    let python = python.expect("python3 is missing: install it (Debian: apt-get install python3)");
+    std::thread::scope(|scope| {
+        for limit in limits {
+            scope.spawn(move || {
+                let backend = Backend::saying("ok");
+                let gate = gate(&backend, &format!("[[rule]]\nname = 'api'\nclass = 'ip/32'\n{limit}\n"));
+                let port = gate.address.port().to_string();
+                let ran = Command::new(python).args(["-c", client, &port]).output().unwrap();
+                assert!(ran.status.success(), "{limit}: {}", String::from_utf8_lossy(&ran.stderr));
+            });
+        }
+    });
+}
