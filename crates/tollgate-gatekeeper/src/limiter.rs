@@ -273,6 +273,12 @@ impl Limiter {
         change(&post.rule, &mut seat);
     }
 
+    /// Keeps the name of a caller about whom another state than this one decided.
+    #[cfg(feature = "redis")]
+    pub(crate) fn note_decided(&self, request: &impl Request, decision: &Decision, now: Moment) {
+        self.note(request, decision, &self.keys(request), now);
+    }
+
     /// Keeps the name of a caller that was held or refused, or would have been.
     fn note(&self, request: &impl Request, decision: &Decision, keys: &[(usize, KeyHash)], now: Moment) {
         let Some(throttling) = Throttling::of(decision) else { return };

@@ -114,14 +114,14 @@ impl<'store> Both<'store> {
         }
     }
 
-    fn step(&mut self, step: Step, now: Moment) {
+    fn step(&mut self, step: Step, now: Moment, name: &str) {
         match step {
             Step::Ask(toll, band) => {
                 let situation = Situation { now, started: self.started, band };
                 let work = Work::new(u64::MAX - (self.requests << 12));
                 self.requests += 1;
                 let (expected, charged) = self.ask_core(toll, &situation);
-                assert_eq!(self.ask_store(toll, work, &situation), expected, "at {now:?}");
+                assert_eq!(self.ask_store(toll, work, &situation), expected, "{name}, at {now:?}");
                 if charged.iter().any(|charged| *charged) {
                     self.at_work.push((work, toll, charged));
                 }
@@ -287,9 +287,97 @@ fn the_script_decides_as_the_core_does() {
             for (gap_us, step) in steps {
                 now = now + Span::from_nanos(gap_us * 1_000);
                 both.pass(now);
-                both.step(step, now);
+                both.step(step, now, "by chance");
             }
             Ok(())
         })
         .unwrap();
+}
+
+fn escalated(limit: Limit, backoff_ms: u64, release_ms: u64) -> Rule {
+    let backoffs = (Span::from_millis(backoff_ms), Span::from_secs(60));
+    let twice = Multiplier::new(2_000).unwrap();
+    let escalation = Escalation::new(backoffs, 10, Span::from_millis(release_ms), (twice, twice)).unwrap();
+    Rule { escalation: Some(escalation), ..rule(limit) }
+}
+
+/// One of each kind, with room for a few.
+fn one_of_each() -> Vec<Rule> {
+    let second = Span::from_secs(1);
+    vec![
+        rule(Limit::Budget(Budget::new(500_000, second).unwrap())),
+        rule(Limit::Rate(Rate::new(3, second, 2).unwrap())),
+        rule(Limit::Bucket(Bucket::new(5, 2, second).unwrap())),
+        rule(Limit::Window(Window::new(3, second, Some(5)).unwrap())),
+        rule(Limit::InFlight(InFlight::new(2).unwrap())),
+    ]
+}
+
+/// Steps by when they happen, in microseconds.
+type Steps = Vec<(u64, Step)>;
+
+/// What chance would seldom find.
+fn cases() -> Vec<(&'static str, Rule, Steps)> {
+    let ask = Step::Ask(Toll::of_cpu(Span::from_millis(900)), Band::Normal);
+    let look = Step::Ask(Toll { count: 0, cpu: Span::ZERO }, Band::Normal);
+    let second = Span::from_secs(1);
+    let budget = Limit::Budget(Budget::new(500_000, second).unwrap());
+    let thirds = Limit::Rate(Rate::new(3, second, 1).unwrap());
+    let mut cases = vec![
+        ("who looks violates nothing", escalated(budget, 1, 1_000), vec![(0, ask), (0, ask), (0, look), (0, ask)]),
+        (
+            "a block that ends within a microsecond",
+            escalated(thirds, 1, 100),
+            vec![(0, ask), (0, ask), (333_333, ask), (333_334, look), (433_333, ask), (433_333, ask), (433_333, ask)],
+        ),
+        (
+            "a request that ends twice as dear, and one that ends for nothing",
+            rule(budget),
+            vec![(0, ask), (0, Step::Settle(second)), (0, ask), (5, Step::Settle(Span::ZERO)), (9, ask), (9, ask)],
+        ),
+    ];
+    for drip in [1, 2, 5] {
+        let bucket = rule(Limit::Bucket(Bucket::new(7, drip, second).unwrap()));
+        let hammering = (0..300).map(|step| (step * 33_000, ask)).collect();
+        cases.push(("a bucket that is hammered", bucket, hammering));
+    }
+    cases
+}
+
+#[test]
+fn the_script_agrees_on_what_chance_would_not_find() {
+    let mut store = Store::start();
+    for (name, rule, steps) in cases() {
+        let start = Moment::from_nanos(START_US * 1_000);
+        let mut both = Both::new(&mut store, core::slice::from_ref(&rule), start);
+        for (at_us, step) in steps {
+            both.step(step, start + Span::from_nanos(at_us * 1_000), name);
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_neither_blocks_nor_frees() {
+    let mut store = Store::start();
+    let (toll, late) = (Toll::of_cpu(Span::from_millis(900)), Moment::from_nanos(START_US * 1_000));
+    let early = late.before(Span::from_secs(3_600));
+    for rule in one_of_each().into_iter().chain([escalated(
+        Limit::Rate(Rate::new(1, Span::from_secs(1), 1).unwrap()),
+        5_000,
+        1_000,
+    )]) {
+        let mut both = Both::new(&mut store, core::slice::from_ref(&rule), Moment::ZERO);
+        let mut ask_at = |now: Moment, request: u64| {
+            let situation = Situation { now, started: Moment::ZERO, band: Band::Normal };
+            let decision = both.ask_store(toll, Work::new(request << 12), &situation);
+            (decision.verdict.is_refusal(), decision.verdict.retry_after(now), decision.info)
+        };
+        let mut request = 0;
+        while !ask_at(late, request).0 {
+            request += 1;
+        }
+        let before = ask_at(late, request);
+        assert_eq!(ask_at(early, request), before, "{:?}", rule.limit);
+        assert_eq!(ask_at(early, request), before, "{:?}", rule.limit);
+    }
 }

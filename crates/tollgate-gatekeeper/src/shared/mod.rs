@@ -6,6 +6,8 @@
 //! The store is never in the way. An [`Answer`] that does not come within the deadline is not waited for, and a [`Store`] that
 //! does not answer is not asked; then there is a reason ([`Unanswered`]) instead of an answer, and the caller decides by its local state.
 //!
+//! A [`SharedLimiter`] does all of that for rules of which some are shared and some are not.
+//!
 //! On a Cluster, rules of one key are on one node and are decided in one step. Rules of different keys are decided on their nodes side
 //! by side, and if one refuses, the others give back what they took.
 mod address;
@@ -13,6 +15,8 @@ mod answer;
 mod breaker;
 mod count;
 mod courier;
+mod key;
+mod limiter;
 mod random;
 mod rule;
 mod script;
@@ -26,6 +30,7 @@ mod conformance;
 pub use address::{Address, AddressFault};
 pub use answer::Answer;
 pub use count::Counts;
+pub use limiter::{NoSharedLimiter, SharedLimiter, SharedPlan, SharedTicket};
 pub use rule::{LOG_MAX, SharedRule, Unshareable, WORK_LIFE};
 pub use store::{Asked, Options, Store};
 pub use ticket::Ticket;

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::Value;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval, timeout_at};
 use tollgate_core::decision::Decision;
@@ -82,6 +83,22 @@ pub struct Asked<'request> {
 struct Group {
     breaker: usize,
     asked: Vec<(usize, Taken)>,
+}
+
+/// What is asked of every group.
+#[derive(Clone, Copy)]
+struct Question {
+    toll: Toll,
+    work: Work,
+    situation: Situation,
+}
+
+/// A group that was asked about and has not been answered.
+struct Pending {
+    inner: Arc<Inner>,
+    group: Group,
+    question: Question,
+    answered: Option<oneshot::Receiver<Result<Value, Unanswered>>>,
 }
 
 impl Store {
@@ -164,35 +181,22 @@ impl Inner {
         toll: Toll,
         situation: &Situation,
     ) -> Result<(Answer, Ticket), Unanswered> {
-        let work = Work::new(self.works.fetch_add(1 << 12, Ordering::Relaxed));
         let groups = self.groups(asked);
         let now = self.now();
         if !groups.iter().all(|group| self.breakers[group.breaker].lets_through(now)) {
             return Err(Unanswered::Down);
         }
         let expires = Instant::now() + self.options.deadline;
-        let mut pending = Vec::with_capacity(groups.len());
-        for group in groups {
-            let errands = group
-                .asked
-                .iter()
-                .map(|(_, taken)| Errand {
-                    slot: taken.slot.clone(),
-                    claim: taken.rule.claim(Operation::Decide, toll, work, situation),
-                })
-                .collect();
-            let (answer, answered) = oneshot::channel();
-            let sent = self.calls.try_send(Call { errands, expires: Some(expires), answer });
-            pending.push((group, sent.is_ok().then_some(answered)));
-        }
+        let question =
+            Question { toll, work: Work::new(self.works.fetch_add(1 << 12, Ordering::Relaxed)), situation: *situation };
+        let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
         let mut total: Option<Answer> = None;
-        let mut ticket = Ticket { taken: Vec::new(), toll, work, inner: Arc::clone(self) };
+        let mut ticket = self.ticket(question, Vec::new());
         let mut failure = None;
-        for (group, answered) in pending {
-            match self.collect(&group, answered, expires, toll, work, situation).await {
-                Ok((answer, charged)) => {
-                    let charged_here = group.asked.into_iter().zip(charged).filter(|(_, charged)| *charged);
-                    ticket.taken.extend(charged_here.map(|((_, taken), _)| taken));
+        for pending in pending {
+            match pending.answer(expires).await {
+                Ok((answer, taken)) => {
+                    ticket.taken.extend(taken);
                     total = Some(stricter(total, answer));
                 }
                 Err(why) => failure = Some(why),
@@ -206,13 +210,31 @@ impl Inner {
         if answer.decision.verdict.is_refusal() {
             // Another node of a Cluster may have charged what this one refused.
             self.give_back(ticket);
-            return Ok((answer, Ticket { taken: Vec::new(), toll, work, inner: Arc::clone(self) }));
+            return Ok((answer, self.ticket(question, Vec::new())));
         }
         let sign_of_life = ticket.sign_of_life();
         if !sign_of_life.is_empty() {
-            self.at_work.lock().unwrap_or_else(PoisonError::into_inner).insert(work, sign_of_life);
+            self.at_work.lock().unwrap_or_else(PoisonError::into_inner).insert(question.work, sign_of_life);
         }
         Ok((answer, ticket))
+    }
+
+    fn send(self: &Arc<Self>, group: Group, question: Question, expires: Instant) -> Pending {
+        let errands = group
+            .asked
+            .iter()
+            .map(|(_, taken)| Errand {
+                slot: taken.slot.clone(),
+                claim: taken.rule.claim(Operation::Decide, question.toll, question.work, &question.situation),
+            })
+            .collect();
+        let (answer, answered) = oneshot::channel();
+        let sent = self.calls.try_send(Call { errands, expires: Some(expires), answer });
+        Pending { inner: Arc::clone(self), group, question, answered: sent.is_ok().then_some(answered) }
+    }
+
+    fn ticket(self: &Arc<Self>, question: Question, taken: Vec<Taken>) -> Ticket {
+        Ticket { taken, toll: question.toll, work: question.work, inner: Arc::clone(self) }
     }
 
     /// Those that are decided in one step: all, or on a Cluster those of one slot.
@@ -231,60 +253,6 @@ impl Inner {
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
-    }
-
-    /// Waits for an answer, no longer than until `expires`, and says which claims were charged.
-    async fn collect(
-        self: &Arc<Self>,
-        group: &Group,
-        answered: Option<oneshot::Receiver<Result<Value, Unanswered>>>,
-        expires: Instant,
-        toll: Toll,
-        work: Work,
-        situation: &Situation,
-    ) -> Result<(Answer, Vec<bool>), Unanswered> {
-        let breaker = &self.breakers[group.breaker];
-        let Some(mut answered) = answered else { return Err(Unanswered::Busy) };
-        let value = match timeout_at(expires, &mut answered).await {
-            Ok(Ok(Ok(value))) => value,
-            Ok(Ok(Err(Unanswered::Down)) | Err(_)) => {
-                breaker.missed(self.now(), random::bits());
-                return Err(Unanswered::Down);
-            }
-            Ok(Ok(Err(why))) => {
-                breaker.answered();
-                return Err(why);
-            }
-            Err(_) => {
-                breaker.missed(self.now(), random::bits());
-                self.give_back_late(group, answered, toll, work, situation);
-                return Err(Unanswered::Late);
-            }
-        };
-        breaker.answered();
-        let rules: Vec<_> = group.asked.iter().map(|(place, taken)| (*place, taken.rule.rule())).collect();
-        Reply::parse(value)?.answer(&rules, toll, situation)
-    }
-
-    /// Gives back what the store charges after nobody waited for it any more.
-    fn give_back_late(
-        self: &Arc<Self>,
-        group: &Group,
-        answered: oneshot::Receiver<Result<Value, Unanswered>>,
-        toll: Toll,
-        work: Work,
-        situation: &Situation,
-    ) {
-        let (inner, asked, situation) = (Arc::clone(self), group.asked.clone(), *situation);
-        tokio::spawn(async move {
-            let Ok(Ok(value)) = answered.await else { return };
-            let rules: Vec<_> = asked.iter().map(|(place, taken)| (*place, taken.rule.rule())).collect();
-            let Ok((_, charged)) = Reply::parse(value).and_then(|reply| reply.answer(&rules, toll, &situation)) else {
-                return;
-            };
-            let taken = asked.into_iter().zip(charged).filter(|(_, charged)| *charged).map(|((_, taken), _)| taken);
-            inner.give_back(Ticket { taken: taken.collect(), toll, work, inner: Arc::clone(&inner) });
-        });
     }
 
     fn give_back(&self, ticket: Ticket) {
@@ -312,6 +280,59 @@ impl Inner {
     /// The request is not at work any more.
     pub(super) fn forget(&self, work: Work) {
         self.at_work.lock().unwrap_or_else(PoisonError::into_inner).remove(&work);
+    }
+}
+
+impl Group {
+    /// What the store's reply means, and what it took.
+    fn make_sense(&self, value: Value, question: &Question) -> Result<(Answer, Vec<Taken>), Unanswered> {
+        let rules: Vec<_> = self.asked.iter().map(|(place, taken)| (*place, taken.rule.rule())).collect();
+        let (answer, charged) = Reply::parse(value)?.answer(&rules, question.toll, &question.situation)?;
+        let taken = self.asked.iter().zip(charged).filter(|(_, charged)| *charged).map(|((_, taken), _)| taken.clone());
+        Ok((answer, taken.collect()))
+    }
+}
+
+impl Pending {
+    /// Waits for the answer, no longer than until `expires`.
+    async fn answer(mut self, expires: Instant) -> Result<(Answer, Vec<Taken>), Unanswered> {
+        let breaker = &self.inner.breakers[self.group.breaker];
+        let Some(answered) = self.answered.as_mut() else { return Err(Unanswered::Busy) };
+        let Ok(outcome) = timeout_at(expires, answered).await else {
+            breaker.missed(self.inner.now(), random::bits());
+            return Err(Unanswered::Late);
+        };
+        self.answered = None;
+        match outcome.unwrap_or(Err(Unanswered::Down)) {
+            Ok(value) => {
+                breaker.answered();
+                self.group.make_sense(value, &self.question)
+            }
+            Err(Unanswered::Down) => {
+                breaker.missed(self.inner.now(), random::bits());
+                Err(Unanswered::Down)
+            }
+            Err(why) => {
+                breaker.answered();
+                Err(why)
+            }
+        }
+    }
+}
+
+impl Drop for Pending {
+    /// Whoever asked waits no longer, or is no longer there: what the store takes all the same is given back.
+    fn drop(&mut self) {
+        let Some(answered) = self.answered.take() else { return };
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (inner, question) = (Arc::clone(&self.inner), self.question);
+        let group = Group { breaker: self.group.breaker, asked: core::mem::take(&mut self.group.asked) };
+        runtime.spawn(async move {
+            let Ok(Ok(value)) = answered.await else { return };
+            if let Ok((_, taken)) = group.make_sense(value, &question) {
+                inner.give_back(inner.ticket(question, taken));
+            }
+        });
     }
 }
 

@@ -8,6 +8,7 @@ mod cluster;
 mod exact;
 mod faults;
 mod hammer;
+mod limiter;
 mod load;
 mod topology;
 mod world;

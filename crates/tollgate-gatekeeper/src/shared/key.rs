@@ -1,0 +1,74 @@
+//! A key as text that every gate writes alike, and that people can read in the store.
+
+use std::io::Write;
+
+use tollgate_core::class::KeySink;
+use tollgate_core::network::Network;
+
+/// The parts of a key, with a bar between them. A bar within a part is escaped, so no two keys have one text.
+#[derive(Debug, Default)]
+pub(super) struct KeyText {
+    bytes: Vec<u8>,
+    is_between: bool,
+}
+
+impl KeyText {
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn begin(&mut self) {
+        if core::mem::take(&mut self.is_between) {
+            self.bytes.push(b'|');
+        }
+    }
+}
+
+impl KeySink for KeyText {
+    fn network(&mut self, network: Network) {
+        self.begin();
+        write!(self.bytes, "{network}").expect("memory takes what is written");
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.begin();
+        for &byte in bytes {
+            if matches!(byte, b'|' | b'\\') {
+                self.bytes.push(b'\\');
+            }
+            self.bytes.push(byte);
+        }
+    }
+
+    fn end_part(&mut self) {
+        // A part that is there and empty is a part.
+        self.begin();
+        self.is_between = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(parts: &[&[u8]]) -> Vec<u8> {
+        let mut key = KeyText::default();
+        for part in parts {
+            key.write(part);
+            key.end_part();
+        }
+        key.into_bytes()
+    }
+
+    #[test]
+    fn no_two_keys_have_one_text() {
+        let keys: [&[&[u8]]; 7] =
+            [&[b"a|b"], &[b"a", b"b"], &[b"a\\", b"b"], &[b"a\\|b"], &[b"a", b"", b"b"], &[b"", b"ab"], &[b"ab", b""]];
+        for (index, key) in keys.iter().enumerate() {
+            for other in &keys[index + 1..] {
+                assert_ne!(text(key), text(other));
+            }
+        }
+        assert_eq!(text(&[b"203.0.113.7", b"curl"]), b"203.0.113.7|curl");
+    }
+}

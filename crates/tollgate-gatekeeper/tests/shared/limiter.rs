@@ -1,0 +1,159 @@
+//! Gates with rules of which some are shared.
+
+use core::time::Duration;
+use std::net::IpAddr;
+
+use tollgate_core::band::Band;
+use tollgate_core::decision::{Decision, Reason};
+use tollgate_core::escalation::{Escalation, Multiplier};
+use tollgate_core::request::Request;
+use tollgate_core::rule::Rule;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::hash::Seed;
+use tollgate_gatekeeper::limiter::Plan;
+use tollgate_gatekeeper::shared::{Options, SharedLimiter, SharedPlan};
+use tollgate_gatekeeper::table::table_bytes_min;
+
+use crate::redis_server::RedisServer;
+use crate::world::*;
+
+struct Caller([u8; 4]);
+
+impl Request for Caller {
+    fn client(&self) -> Option<IpAddr> {
+        Some(self.0.into())
+    }
+
+    fn method(&self) -> &[u8] {
+        b"GET"
+    }
+
+    fn target(&self) -> &[u8] {
+        b"/"
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+const CALLER: Caller = Caller([203, 0, 113, 7]);
+
+/// A gate whose first rules are its own and whose last rules are shared.
+fn gate(url: &str, options: Options, own: &[Rule], shared: &[Rule]) -> SharedLimiter {
+    let rules = own.iter().chain(shared).map(|rule| (rule.clone(), table_bytes_min(rule)));
+    let plan = Plan { rules: rules.collect(), started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
+    let is_shared: Vec<_> = (0..own.len() + shared.len()).map(|place| place >= own.len()).collect();
+    let plan = SharedPlan { plan, shared: &is_shared, prefix: "test:", domain: "default" };
+    SharedLimiter::new(plan, open(url, options), Clock::start()).unwrap()
+}
+
+/// Asks, and has the request end at once.
+async fn ask_gate(gate: &SharedLimiter) -> Decision {
+    let (decision, ticket) = gate.decide(&CALLER, Toll::ONE, Band::Normal).await;
+    gate.settle(ticket, Toll::ONE);
+    decision
+}
+
+async fn admitted(gate: &SharedLimiter, tries: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..tries {
+        admitted += usize::from(!ask_gate(gate).await.verdict.is_refusal());
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn gates_share_what_is_shared_and_nothing_else() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (own, shared) = (rule("own", limit("drip-1", 8)), rule("shared", limit("drip-1", 10)));
+    let gates: Vec<_> = (0..3)
+        .map(|_| gate(&server.url(), PATIENT, core::slice::from_ref(&own), core::slice::from_ref(&shared)))
+        .collect();
+    assert_eq!(admitted(&gates[0], 20).await, 8);
+    assert_eq!(ask_gate(&gates[0]).await.rule, Some(0));
+    // Two are left of what is shared, and all eight of the second gate's own.
+    assert_eq!(admitted(&gates[1], 20).await, 2);
+    assert_eq!(ask_gate(&gates[1]).await.rule, Some(1));
+    assert_eq!(admitted(&gates[2], 20).await, 0);
+}
+
+#[tokio::test]
+async fn what_the_store_refuses_costs_nothing_here() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let own = rule("own", limit("drip-1", 5));
+    let narrow = rule("narrow", limit("drip-1", 2));
+    let gate = gate(&server.url(), PATIENT, core::slice::from_ref(&own), core::slice::from_ref(&narrow));
+    assert_eq!(admitted(&gate, 50).await, 2);
+    server.command(&["FLUSHALL"]);
+    assert_eq!(admitted(&gate, 50).await, 2);
+    server.command(&["FLUSHALL"]);
+    // Five of its own in all: fifty and fifty refusals took none.
+    assert_eq!(admitted(&gate, 50).await, 1);
+}
+
+#[tokio::test]
+async fn without_the_store_those_who_are_known_are_not_strangers() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let patient = Options { deadline: Duration::from_secs(2), ..PATIENT };
+    let shared = rule("shared", limit("drip-1", 5));
+    let (first, second) = (
+        gate(&server.url(), patient, &[], core::slice::from_ref(&shared)),
+        gate(&server.url(), patient, &[], core::slice::from_ref(&shared)),
+    );
+    assert_eq!(admitted(&first, 10).await, 5);
+    drop(server);
+    assert_eq!(admitted(&first, 10).await, 0);
+    // A gate that had not met the caller gives what the rule gives: the bound of an outage is the limit times the gates.
+    assert_eq!(admitted(&second, 10).await, 5);
+    assert!(first.store().counts().unanswered() > 0);
+}
+
+#[tokio::test]
+async fn a_caller_who_violates_at_one_gate_is_in_backoff_at_the_next() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let twice = Multiplier::new(2_000).unwrap();
+    let escalation =
+        Escalation::new((Span::from_secs(60), Span::from_secs(600)), 10, Span::from_secs(60), (twice, twice)).unwrap();
+    let shared = Rule { escalation: Some(escalation), ..rule("shared", limit("drip-1", 1)) };
+    let gates: Vec<_> = (0..2).map(|_| gate(&server.url(), PATIENT, &[], core::slice::from_ref(&shared))).collect();
+    assert_eq!(ask_gate(&gates[0]).await.reason, Reason::WithinLimit);
+    assert_eq!(ask_gate(&gates[0]).await.reason, Reason::OverLimit);
+    let decision = ask_gate(&gates[1]).await;
+    assert_eq!((decision.reason, decision.level), (Reason::InBackoff, 1));
+}
+
+#[tokio::test]
+async fn a_caller_who_leaves_while_the_store_is_asked_leaves_nothing_behind() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let own = rule("own", limit("in-flight", 1));
+    let shared = rule("shared", limit("drip-1", 2));
+    let gate = gate(&server.url(), PATIENT, core::slice::from_ref(&own), core::slice::from_ref(&shared));
+    assert_eq!(admitted(&gate, 1).await, 1);
+    server.signal("STOP");
+    for _ in 0..5 {
+        let asking = gate.decide(&CALLER, Toll::ONE, Band::Normal);
+        assert!(tokio::time::timeout(Duration::from_millis(20), asking).await.is_err());
+    }
+    server.signal("CONT");
+    // One is left of what is shared: the five who left have taken it for no longer than it took to answer them.
+    for _ in 0..200 {
+        if gate.store().counts().given_back > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(admitted(&gate, 5).await, 1, "{:?}", gate.store().counts());
+}
