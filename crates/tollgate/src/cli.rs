@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{check, demo, manual, service, settings};
+use crate::{check, demo, manual, replay, service, settings};
 
 /// The exit code for wrong arguments or a wrong configuration.
 pub(crate) const WRONG: u8 = 2;
@@ -29,6 +29,11 @@ enum Command {
     /// Speaks Smockron's protocol: gates report to the accounting address (127.0.0.1:10004) and listen at the control
     /// address (127.0.0.1:10005). With no file, callers of the domain "default" may have one request a second, ten at once.
     Master(service::MasterOptions),
+    /// See what rules would have done to a log
+    ///
+    /// Runs the rules of a configuration over a recorded trace or a web server's access log, in the time of the recording, and says who would
+    /// have been held or refused, by which rule, and what that would have saved.
+    Replay(replay::Options),
     /// Look for faults in a configuration file
     ///
     /// Prints every fault as file:line:column: message. Exits 0 if there is none, 2 if there are some.
@@ -53,6 +58,7 @@ impl Cli {
         match self.command {
             Command::Gate(options) => service::run_gate(&options),
             Command::Master(options) => service::run_master(&options),
+            Command::Replay(options) => replay::run(&options),
             Command::Check { file } => check::run(&file),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Schema => manual::run(&settings::schema()),

@@ -10,6 +10,7 @@ mod demo;
 mod gate;
 mod manual;
 mod master;
+mod replay;
 mod service;
 #[allow(dead_code, unused_imports, reason = "not every role that reads them is there yet")]
 mod settings;

@@ -5,3 +5,4 @@ mod check;
 mod examples;
 mod manual;
 mod program;
+mod replay;

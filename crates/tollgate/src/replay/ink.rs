@@ -1,0 +1,58 @@
+//! Colour, where there is somebody to see it.
+
+use std::io::IsTerminal;
+
+/// Colours text, or leaves it alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ink {
+    on: bool,
+}
+
+impl Ink {
+    /// Colour if standard output is a terminal that can, and its owner has not asked for none.
+    pub(super) fn for_stdout() -> Self {
+        let asked_for_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let can = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        Self { on: std::io::stdout().is_terminal() && can && !asked_for_none }
+    }
+
+    /// No colour.
+    #[cfg(test)]
+    pub(super) const fn none() -> Self {
+        Self { on: false }
+    }
+
+    fn paint(self, code: &str, text: &str) -> String {
+        if self.on && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    }
+
+    /// A heading.
+    pub(super) fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    /// What matters less.
+    pub(super) fn dim(self, text: &str) -> String {
+        self.paint("2", text)
+    }
+
+    /// What went on.
+    pub(super) fn green(self, text: &str) -> String {
+        self.paint("32", text)
+    }
+
+    /// What was held.
+    pub(super) fn yellow(self, text: &str) -> String {
+        self.paint("33", text)
+    }
+
+    /// What was refused.
+    pub(super) fn red(self, text: &str) -> String {
+        self.paint("31", text)
+    }
+
+    /// What to type.
+    pub(super) fn cyan(self, text: &str) -> String {
+        self.paint("36", text)
+    }
+}

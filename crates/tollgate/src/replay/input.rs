@@ -1,0 +1,266 @@
+//! Where the lines come from: a file or standard input, unpacked if need be, a line at a time in constant memory.
+//!
+//! A line may be as long as a stranger made it, so a longer one than anybody can read is reported as such and stepped over
+//! without being kept.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flate2::bufread::MultiGzDecoder;
+use tollgate_wire::log::LINE_BYTES_MAX;
+
+/// How much is read at once: the longest line and one more.
+const BUFFER_BYTES: usize = 2 * LINE_BYTES_MAX;
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+/// Other ways to pack a log, with the command that unpacks it.
+const OTHER_MAGIC: [(&[u8], &str); 3] =
+    [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd -dc"), (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz -dc"), (b"BZh", "bzip2 -dc")];
+
+/// A recording that is being read.
+pub(super) struct Input {
+    source: Box<dyn Read>,
+    buffer: Vec<u8>,
+    /// What of the buffer has been read and not yet handed out.
+    start: usize,
+    end: usize,
+    ended: bool,
+    packed: bool,
+    bytes_read: Arc<AtomicU64>,
+    bytes_total: Option<u64>,
+}
+
+/// The next piece of the input.
+pub(super) enum Piece<'a> {
+    /// A line without its line feed.
+    Line(&'a [u8]),
+    /// A line too long to be looked at.
+    TooLong,
+}
+
+impl Input {
+    /// Opens a file, or standard input if it is called `-`.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let bytes_read = Arc::new(AtomicU64::new(0));
+        let (raw, bytes_total): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
+            (Box::new(io::stdin().lock()), None)
+        } else {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            if metadata.is_dir() {
+                return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory: name a file"));
+            }
+            (Box::new(file), metadata.is_file().then_some(metadata.len()))
+        };
+        Self::new(raw, Arc::clone(&bytes_read), bytes_total)
+    }
+
+    fn new(raw: Box<dyn Read>, bytes_read: Arc<AtomicU64>, bytes_total: Option<u64>) -> io::Result<Self> {
+        let counted = Counted { raw, bytes: Arc::clone(&bytes_read) };
+        let mut reader = BufReader::with_capacity(LINE_BYTES_MAX, counted);
+        let head = reader.fill_buf()?;
+        if let Some((_, command)) = OTHER_MAGIC.iter().find(|(magic, _)| head.starts_with(magic)) {
+            let message = format!("is packed in a way that is not read here: try `{command} FILE | tollgate replay -`");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        let packed = head.starts_with(GZIP_MAGIC);
+        let source: Box<dyn Read> = if packed { Box::new(MultiGzDecoder::new(reader)) } else { Box::new(reader) };
+        let mut input = Self {
+            source,
+            buffer: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            ended: false,
+            packed,
+            bytes_read,
+            bytes_total,
+        };
+        input.fill()?;
+        if input.head().starts_with(b"\xef\xbb\xbf") {
+            input.start = 3;
+        }
+        Ok(input)
+    }
+
+    /// How the input begins, as far as it has been read.
+    pub(super) fn head(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Whether it came packed.
+    pub(super) fn packed(&self) -> bool {
+        self.packed
+    }
+
+    /// How many bytes have been taken from the source, as packed as they are, and how many there are, where that is known.
+    pub(super) fn position(&self) -> (u64, Option<u64>) {
+        (self.bytes_read.load(Ordering::Relaxed), self.bytes_total)
+    }
+
+    /// The next line; nothing at the end.
+    #[inline]
+    pub(super) fn next(&mut self) -> io::Result<Option<Piece<'_>>> {
+        let mut searched = 0;
+        loop {
+            let unread = &self.buffer[self.start + searched..self.end];
+            if let Some(found) = memchr::memchr(b'\n', unread) {
+                let line = self.start..self.start + searched + found;
+                self.start = line.end + 1;
+                return Ok(Some(Self::piece(&self.buffer[line])));
+            }
+            searched = self.end - self.start;
+            if searched > LINE_BYTES_MAX {
+                return self.skip_line().map(|()| Some(Piece::TooLong));
+            }
+            if self.ended {
+                let line = self.start..self.end;
+                self.start = self.end;
+                return Ok((!line.is_empty()).then(|| Self::piece(&self.buffer[line])));
+            }
+            self.fill()?;
+        }
+    }
+
+    fn piece(line: &[u8]) -> Piece<'_> {
+        if line.len() > LINE_BYTES_MAX { Piece::TooLong } else { Piece::Line(line) }
+    }
+
+    /// Makes room behind what is unread and reads until the buffer is full or the source has ended.
+    fn fill(&mut self) -> io::Result<()> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        while !self.ended && self.end < self.buffer.len() {
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Ok(0) => self.ended = true,
+                Ok(bytes) => self.end += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Throws away everything up to and with the next line feed.
+    fn skip_line(&mut self) -> io::Result<()> {
+        loop {
+            if let Some(found) = memchr::memchr(b'\n', &self.buffer[self.start..self.end]) {
+                self.start += found + 1;
+                return Ok(());
+            }
+            self.start = self.end;
+            if self.ended {
+                return Ok(());
+            }
+            self.fill()?;
+        }
+    }
+}
+
+/// Counts what is read.
+struct Counted {
+    raw: Box<dyn Read>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.raw.read(buffer)?;
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::{Compression, write::GzEncoder};
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    /// Hands out a few bytes at a time, as a pipe does.
+    struct Dribble(Vec<u8>, usize, usize);
+
+    impl Read for Dribble {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let bytes = self.2.min(buffer.len()).min(self.0.len() - self.1);
+            buffer[..bytes].copy_from_slice(&self.0[self.1..self.1 + bytes]);
+            self.1 += bytes;
+            Ok(bytes)
+        }
+    }
+
+    fn lines(bytes: Vec<u8>, step: usize) -> Vec<Option<Vec<u8>>> {
+        let mut input = Input::new(Box::new(Dribble(bytes, 0, step)), Arc::default(), None).unwrap();
+        let mut lines = Vec::new();
+        while let Some(piece) = input.next().unwrap() {
+            lines.push(match piece {
+                Piece::Line(line) => Some(line.to_vec()),
+                Piece::TooLong => None,
+            });
+        }
+        lines
+    }
+
+    fn packed(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn a_packed_input_is_unpacked_even_if_it_is_several_in_one() {
+        let bytes = [packed(b"one\ntwo\n"), packed(b"three")].concat();
+        assert_eq!(lines(bytes, 7), ["one", "two", "three"].map(|line| Some(line.into())));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_stepped_over() {
+        for length in [LINE_BYTES_MAX, LINE_BYTES_MAX + 1, 10_000_000] {
+            let bytes = [b"a\n", &vec![b'x'; length][..], b"\nb"].concat();
+            let lines = lines(bytes, 100_000);
+            assert_eq!(lines.len(), 3);
+            assert_eq!(lines[1].is_some(), length <= LINE_BYTES_MAX);
+            assert_eq!(lines[2].as_deref(), Some(&b"b"[..]));
+        }
+    }
+
+    #[test]
+    fn a_mark_at_the_beginning_is_no_part_of_the_first_line() {
+        assert_eq!(lines(b"\xef\xbb\xbfa\n".to_vec(), 1), [Some(b"a".to_vec())]);
+    }
+
+    #[test]
+    fn other_packings_are_named_with_what_unpacks_them() {
+        let input = Input::new(Box::new(&b"\x28\xb5\x2f\xfd...."[..]), Arc::default(), None);
+        assert!(input.err().unwrap().to_string().contains("zstd -dc"));
+    }
+
+    #[test]
+    fn a_packed_input_that_breaks_off_is_an_error() {
+        let mut bytes = packed(&b"line\n".repeat(100_000));
+        bytes.truncate(bytes.len() / 2);
+        let mut input = Input::new(Box::new(io::Cursor::new(bytes)), Arc::default(), None);
+        let broken = loop {
+            match input.as_mut().map(Input::next) {
+                Err(_) | Ok(Err(_)) => break true,
+                Ok(Ok(None)) => break false,
+                Ok(Ok(Some(_))) => {}
+            }
+        };
+        assert!(broken);
+    }
+
+    proptest! {
+        #[test]
+        fn lines_come_out_as_they_went_in(text in "[a-c\n\r]{0,200}", step in 1usize..50) {
+            let mut expect: Vec<_> = text.split('\n').map(|line| Some(line.as_bytes().to_vec())).collect();
+            if expect.last().is_some_and(|line| line.as_ref().is_some_and(Vec::is_empty)) {
+                expect.pop();
+            }
+            prop_assert_eq!(lines(text.into_bytes(), step), expect);
+        }
+    }
+}

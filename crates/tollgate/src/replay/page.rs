@@ -1,0 +1,472 @@
+//! The summary for people: what happened, to whom, when, and what to do about it, in 80 columns.
+
+use tollgate_core::time::{Moment, Span};
+
+use super::ink::Ink;
+use super::shown::{clock, count, date, fitted, length, percent, plural, short, width};
+use super::summary::{DoneSummary, OutlierSummary, SuggestionSummary, Summary, TalkersSummary, ThrottledSummary};
+use super::timeline_chart;
+
+/// No line is wider than this.
+pub(super) const COLUMNS: usize = 80;
+/// So many callers are on the page; `--json` has more.
+const THROTTLED_MAX: usize = 10;
+const TALKERS_MAX: usize = 3;
+const FLAGS_MAX: usize = 10;
+
+/// The page.
+pub(super) fn page(summary: &Summary, ink: Ink) -> String {
+    let mut page = Page { text: String::new(), ink };
+    page.head(summary);
+    if summary.requests == 0 {
+        page.prose("There is no request in it, so there is nothing to tell.");
+        return page.text;
+    }
+    if summary.rules.is_empty() {
+        page.without_rules(summary);
+    } else {
+        page.outcome(summary);
+        page.rules(summary);
+        page.throttled(&summary.throttled);
+    }
+    page.heading("When");
+    page.text.push_str(&timeline_chart::chart(summary, ink));
+    page.flags(summary);
+    page.suggestion(summary);
+    page.notes(summary);
+    page.text
+}
+
+struct Page {
+    text: String,
+    ink: Ink,
+}
+
+impl Page {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    fn heading(&mut self, title: &str) {
+        let title = self.ink.bold(title);
+        self.text.push('\n');
+        self.line(&title);
+    }
+
+    /// Words, broken into lines and set in by two columns.
+    fn prose(&mut self, words: &str) {
+        let mut line = String::new();
+        for word in words.split_whitespace() {
+            let word = fitted(word, COLUMNS - 2);
+            let word = word.trim_end();
+            if !line.is_empty() && width(&line) + 1 + width(word) > COLUMNS - 2 {
+                self.line(&format!("  {line}"));
+                line.clear();
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        self.line(&format!("  {line}"));
+    }
+
+    fn head(&mut self, summary: &Summary) {
+        let title = self.ink.bold(fitted(&format!("Replay of {}", summary.file), COLUMNS).trim_end());
+        self.line(&title);
+        let kind = match (summary.format, summary.gzip) {
+            ("trace", gzip) => format!("trace{}", if gzip { ", gzip" } else { "" }),
+            (format, gzip) => format!("{format} access log{}", if gzip { ", gzip" } else { "" }),
+        };
+        let span = Span::from_millis(summary.span_ms);
+        let when = summary.first_at_ms.map(|first| when(first, first + summary.span_ms));
+        let when = when.map_or(String::new(), |when| format!(" · {when} ({})", length(span)));
+        self.prose(&format!("{kind}{when}"));
+        let cost = match summary.cost_ms {
+            Some(cost_ms) => format!(" · {} of backend time", length(Span::from_millis(cost_ms))),
+            None if summary.requests > 0 => " · what they cost is not in the log".to_string(),
+            None => String::new(),
+        };
+        self.prose(&format!("{}{cost}", plural(summary.requests, "request")));
+        self.unreadable(summary);
+    }
+
+    fn unreadable(&mut self, summary: &Summary) {
+        if summary.unreadable.lines == 0 {
+            return;
+        }
+        let lines =
+            format!("{} of {} could not be read:", count(summary.unreadable.lines), plural(summary.lines, "line"));
+        let lines = self.ink.yellow(&lines);
+        self.line(&format!("  {lines}"));
+        for unreadable in &summary.unreadable.first {
+            let text =
+                format!("line {}, column {}: expected {}", unreadable.line, unreadable.column, unreadable.expected);
+            self.line(&format!("    {}", fitted(&text, COLUMNS - 4)));
+        }
+        if summary.unreadable.lines > summary.unreadable.first.len() as u64 {
+            self.line("    …");
+        }
+    }
+
+    fn outcome(&mut self, summary: &Summary) {
+        self.heading("What the rules would have done");
+        let decisions = &summary.decisions;
+        let done = &decisions.done;
+        let hold = |millis: u64| length(Span::from_millis(millis));
+        let held = match done.held {
+            0 => String::new(),
+            _ => format!("for {} on average, {} at most", hold(decisions.hold_ms_mean), hold(decisions.hold_ms_max)),
+        };
+        let saved = match summary.cost_ms {
+            Some(cost_ms) if done.refused > 0 => {
+                let part = percent(done.cost_saved_ms, cost_ms);
+                format!("saving {} of backend time ({part})", hold(done.cost_saved_ms))
+            }
+            _ => String::new(),
+        };
+        let rows = [
+            ("passed", decisions.admitted, String::new(), Ink::green as fn(Ink, &str) -> String),
+            ("held", done.held, held, Ink::yellow),
+            ("refused", done.refused, saved, Ink::red),
+        ];
+        for (word, number, remark, colour) in rows {
+            let plain = format!("{word:<8} {:>12} {:>8}", count(number), percent(number, summary.requests));
+            let figures = if number > 0 { colour(self.ink, &plain) } else { plain.clone() };
+            let columns = COLUMNS.saturating_sub(4 + width(&plain));
+            self.line(&format!("  {figures}  {}", fitted(&remark, columns)));
+        }
+        if done.would_hold + done.would_refuse > 0 {
+            let words = format!(
+                "Of those that passed, rules that only observe would have held {} and refused {}.",
+                count(done.would_hold),
+                count(done.would_refuse)
+            );
+            self.prose(&words);
+        }
+    }
+
+    fn rules(&mut self, summary: &Summary) {
+        self.heading("Rule by rule");
+        let titles =
+            format!("  {:<15} {:<13} {:<23} {:>6} {:>7} {:>8}", "rule", "class", "limit", "held", "refused", "saved");
+        let titles = self.ink.dim(&titles);
+        self.line(&titles);
+        for rule in &summary.rules {
+            let name = if rule.observes { format!("{} (observes)", rule.name) } else { rule.name.clone() };
+            let line = format!(
+                "  {} {} {} {:>6} {:>7} {:>8}",
+                fitted(&name, 15),
+                fitted(&rule.class, 13),
+                fitted(&rule.limit, 23),
+                short(rule.done.held + rule.done.would_hold),
+                short(rule.done.refused + rule.done.would_refuse),
+                saved(&rule.done),
+            );
+            self.line(&line);
+        }
+    }
+
+    fn throttled(&mut self, throttled: &[ThrottledSummary]) {
+        self.heading("Who would have been held or refused");
+        if throttled.is_empty() {
+            return self.prose("Nobody.");
+        }
+        let titles =
+            format!("  {:<12} {:<28} {:>6} {:>7} {:>8} {:>11}", "rule", "who", "held", "refused", "saved", "when");
+        let titles = self.ink.dim(&titles);
+        self.line(&titles);
+        for caller in throttled.iter().take(THROTTLED_MAX) {
+            let at = |millis: u64| clock(Moment::from_millis(millis), false);
+            let line = format!(
+                "  {} {} {:>6} {:>7} {:>8} {:>11}",
+                fitted(&caller.rule, 12),
+                fitted(&caller.key, 28),
+                short(caller.done.held + caller.done.would_hold),
+                short(caller.done.refused + caller.done.would_refuse),
+                saved(&caller.done),
+                format!("{}-{}", at(caller.first_at_ms), at(caller.last_at_ms)),
+            );
+            self.line(&line);
+        }
+        let episodes: u64 = throttled.iter().map(|caller| caller.episodes).sum();
+        if episodes > 0 {
+            let words = format!("{} of refusals. An episode ends after an hour of calm.", plural(episodes, "episode"));
+            self.prose(&words);
+        }
+    }
+
+    fn without_rules(&mut self, summary: &Summary) {
+        let why = match summary.configured {
+            true => "The configuration has no rules",
+            false => "No rules were given (--config FILE)",
+        };
+        self.heading("No rules yet");
+        let words = format!(
+            "{why}, so no rule would have held or refused anybody. A gate without rules shares its backend fairly: while it is \
+             busy, who has spent least goes first. How busy it was is not in a log; who spent most is:"
+        );
+        self.prose(&words);
+        for talkers in &summary.talkers {
+            self.talkers(talkers, summary);
+        }
+    }
+
+    fn talkers(&mut self, talkers: &TalkersSummary, summary: &Summary) {
+        let title = match talkers.class {
+            "ip/32" => "by address (ip/32)",
+            "ip/24" => "by network (ip/24)",
+            "ip/16" => "by block (ip/16)",
+            "user-agent" => "by user agent",
+            _ => "by route (path)",
+        };
+        self.text.push('\n');
+        let titles = format!("  {title:<43} {:>9} {:>13} {:>8}", "requests", "backend time", "");
+        let titles = self.ink.dim(&titles);
+        self.line(&titles);
+        for talker in talkers.heaviest.iter().take(TALKERS_MAX) {
+            let (cost, part) = match summary.cost_ms {
+                Some(cost_ms) => (length(Span::from_millis(talker.cost_ms)), percent(talker.cost_ms, cost_ms)),
+                None => ("-".to_string(), percent(talker.requests, summary.requests)),
+            };
+            let requests = if talker.requests < 10_000_000 { count(talker.requests) } else { short(talker.requests) };
+            self.line(&format!("  {} {requests:>9} {cost:>13} {part:>8}", fitted(&talker.key, 43)));
+        }
+    }
+
+    fn flags(&mut self, summary: &Summary) {
+        if summary.flags.is_empty() {
+            return;
+        }
+        self.heading("Flags");
+        for flag in summary.flags.iter().take(FLAGS_MAX) {
+            let at = clock(Moment::from_millis(flag.at_ms), true);
+            let line = format!("{at}  {}  after {} refusals", fitted(&flag.account, 32), count(flag.refused));
+            let line = self.ink.yellow(&line);
+            self.line(&format!("  {line}"));
+        }
+        let more = summary.flags.len().saturating_sub(FLAGS_MAX);
+        if more > 0 {
+            self.line(&format!("  … and {more} more"));
+        }
+        self.prose("A flag marks an account for a person to look at. It bans nobody.");
+    }
+
+    fn suggestion(&mut self, summary: &Summary) {
+        let Some(suggestion) = &summary.suggestion else {
+            if summary.decisions.done.refused + summary.decisions.done.held > 0 {
+                self.heading("More rules?");
+                self.prose("Nobody stands out among what these rules let through, so none is suggested.");
+            }
+            return;
+        };
+        self.heading(if suggestion.budget { "A budget to begin with" } else { "A limit to begin with" });
+        self.prose(&reasons(suggestion));
+        self.text.push('\n');
+        for line in suggestion.toml.lines() {
+            let line = self.ink.cyan(line);
+            self.line(&format!("    {line}"));
+        }
+        self.text.push('\n');
+        let sum =
+            |figure: fn(&OutlierSummary) -> u64| suggestion.outliers.iter().map(figure).fold(0, u64::saturating_add);
+        let (allowed, spent) = (sum(|outlier| outlier.allowed), sum(|outlier| outlier.spent));
+        if allowed < spent {
+            let (allowed, spent) = (suggestion.figure(allowed), suggestion.figure(spent));
+            self.prose(&format!("With it, {} would have had at most {allowed} instead of {spent}.", suggestion.who()));
+        } else {
+            self.prose("With it, such peaks are spread over time, and nothing else changes.");
+        }
+    }
+
+    fn notes(&mut self, summary: &Summary) {
+        let oddities = &summary.oddities;
+        let mut notes = Vec::new();
+        if summary.cost_ms.is_none() {
+            notes.push(
+                "Budgets need to know what requests cost. Let nginx append $request_time to its log, Apache %D, and replay again."
+                    .to_string(),
+            );
+        } else if oddities.without_cost > 0 {
+            notes.push(format!(
+                "{} told nothing of their cost and were taken as free.",
+                plural(oddities.without_cost, "request")
+            ));
+        }
+        if oddities.garbled > 0 && summary.format != "trace" {
+            let requests = plural(oddities.garbled, "request");
+            notes.push(format!("{requests} had no readable request line and count all the same."));
+        }
+        if oddities.named_clients > 0 {
+            let named = plural(oddities.named_clients, "request");
+            notes.push(format!("{named} name a host instead of an address: each name counts as a network of its own."));
+        }
+        if oddities.out_of_order > 0 {
+            let lines = plural(oddities.out_of_order, "line");
+            notes.push(format!("{lines} came later than their time says and were taken as they came."));
+        }
+        if oddities.evicted > 0 {
+            let callers = plural(oddities.evicted, "time");
+            notes.push(format!("The table was too small {callers}: `gate.memory` sets its size. Nobody gained by it."));
+        }
+        if oddities.cut_short > 0 {
+            notes.push(format!(
+                "{} were at work at once with too many others and ended early.",
+                plural(oddities.cut_short, "request")
+            ));
+        }
+        if !notes.is_empty() {
+            self.heading("Notes");
+            notes.iter().for_each(|note| self.prose(&format!("- {note}")));
+        }
+    }
+}
+
+impl SuggestionSummary {
+    /// A figure of this suggestion: a length of time, or a number of requests.
+    fn figure(&self, figure: u64) -> String {
+        if self.budget { length(Span::from_millis(figure)) } else { plural(figure, "request") }
+    }
+
+    fn who(&self) -> &'static str {
+        if self.outliers.len() == 1 { "that one" } else { "they together" }
+    }
+}
+
+fn reasons(suggestion: &SuggestionSummary) -> String {
+    let figure = |figure| suggestion.figure(figure);
+    let Some(first) = suggestion.outliers.first() else {
+        return String::new();
+    };
+    let of_backend = if suggestion.budget { " of backend time" } else { "" };
+    let who = match suggestion.outliers.len() {
+        1 => format!("{} spent up to {}{of_backend} in a minute.", first.key, figure(first.busiest_minute)),
+        more => format!(
+            "{} and {} spent up to {}{of_backend} each in a minute.",
+            first.key,
+            plural(more as u64 - 1, "other"),
+            figure(first.busiest_minute)
+        ),
+    };
+    let others = match suggestion.others_busiest_minute {
+        0 => "Nobody else comes near.".to_string(),
+        others => format!("Nobody else spent more than {}.", figure(others)),
+    };
+    let name = if suggestion.outliers.len() == 1 { "that one" } else { "those" };
+    format!("{who} {others} This rule holds {name} and leaves everybody else alone:")
+}
+
+/// From when to when, with the date where there is one.
+fn when(first_ms: u64, last_ms: u64) -> String {
+    let (first, last) = (Moment::from_millis(first_ms), Moment::from_millis(last_ms));
+    match (date(first), date(last)) {
+        (Some(day), Some(other)) if day == other => {
+            format!("{day} {} to {} UTC", clock(first, false), clock(last, false))
+        }
+        (Some(day), Some(other)) => format!("{day} {} to {other} {} UTC", clock(first, false), clock(last, false)),
+        _ => format!("{} to {}", clock(first, true), clock(last, true)),
+    }
+}
+
+/// What was saved, in at most eight columns.
+fn saved(done: &DoneSummary) -> String {
+    match done.cost_saved_ms / 1000 {
+        0 if done.cost_saved_ms == 0 => "-".to_string(),
+        0 => format!("{} ms", done.cost_saved_ms),
+        seconds @ 1..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min", seconds / 60),
+        seconds @ 3600..3_600_000 => format!("{:.1} h", seconds as f64 / 3600.0),
+        seconds => format!("{} h", short(seconds / 3600)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::summary::*;
+    use super::*;
+
+    /// More than a century of the busiest site will have.
+    const MANY: u64 = 10_000_000_000_000;
+
+    /// A summary in which everything is as long as it can be.
+    fn extreme(rules: usize) -> Summary {
+        let long = "名前".repeat(60);
+        let done = DoneSummary { held: MANY, refused: MANY, would_hold: 7, would_refuse: 8, cost_saved_ms: MANY };
+        let rule = |_| RuleSummary {
+            name: long.clone(),
+            class: long.clone(),
+            limit: long.clone(),
+            observes: true,
+            done: done.clone(),
+        };
+        let throttled = |_| ThrottledSummary {
+            rule: long.clone(),
+            class: long.clone(),
+            key: long.clone(),
+            done: done.clone(),
+            first_at_ms: 0,
+            last_at_ms: MANY,
+            episodes: MANY,
+        };
+        let talker = |_| TalkerSummary {
+            key: long.clone(),
+            requests: MANY,
+            cost_ms: MANY,
+            busiest_minute_cost_ms: 0,
+            busiest_minute_requests: 0,
+        };
+        let column = |_| ColumnSummary {
+            requests: MANY,
+            held: 1,
+            refused: 1,
+            cost_ms: 5,
+            cost_admitted_ms: 5,
+            band: "critical",
+        };
+        let outlier = OutlierSummary { key: long.clone(), busiest_minute: MANY, spent: 9, allowed: 1 };
+        let unreadable = UnreadableLine { line: MANY, column: u32::MAX, expected: long.clone() };
+        Summary {
+            file: long.clone(),
+            format: "combined",
+            gzip: true,
+            configured: true,
+            lines: MANY,
+            requests: MANY,
+            first_at_ms: Some(1_794_441_600_000),
+            span_ms: MANY,
+            cost_ms: Some(MANY),
+            unreadable: Unreadable { lines: MANY, first: vec![unreadable] },
+            oddities: Oddities {
+                out_of_order: 9,
+                without_cost: 9,
+                garbled: 9,
+                named_clients: 9,
+                cut_short: 9,
+                evicted: 9,
+            },
+            decisions: Decisions { admitted: MANY, done: done.clone(), hold_ms_mean: MANY, hold_ms_max: MANY },
+            rules: (0..rules).map(rule).collect(),
+            throttled: (0..rules).map(throttled).collect(),
+            flags: vec![FlagSummary { account: long.clone(), at_ms: MANY, refused: MANY }],
+            talkers: vec![TalkersSummary { class: "ip/32", heaviest: (0..9).map(talker).collect() }],
+            timeline: TimelineSummary { begin_at_ms: 0, column_ms: 1000, columns: (0..56).map(column).collect() },
+            suggestion: Some(SuggestionSummary {
+                toml: "[[rule]]\n".into(),
+                class: "ip/32",
+                budget: true,
+                outliers: vec![outlier],
+                others_busiest_minute: 5,
+            }),
+        }
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_page_whatever_the_figures_and_names() {
+        for rules in [0, 3] {
+            for line in page(&extreme(rules), Ink::none()).lines() {
+                assert!(width(line) <= COLUMNS, "{} columns: {line}", width(line));
+            }
+        }
+    }
+}

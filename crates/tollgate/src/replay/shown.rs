@@ -1,0 +1,216 @@
+//! Text for the terminal: what strangers wrote, made harmless; figures as people say them.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use tollgate_core::time::{Moment, Span};
+use unicode_width::UnicodeWidthChar;
+
+/// What strangers wrote, with everything escaped that a terminal would act on or hide: control characters, bytes that are no text,
+/// and characters that turn text around or have no width.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for symbol in chunk.valid().chars() {
+            match symbol {
+                '\0' => text.push_str(r"\0"),
+                symbol if symbol.is_control() && (symbol as u32) > 0x7f => {
+                    _ = write!(text, r"\u{{{:x}}}", symbol as u32)
+                }
+                symbol if symbol.is_control() && !matches!(symbol, '\n' | '\r' | '\t') => {
+                    _ = write!(text, r"\x{:02x}", symbol as u32)
+                }
+                symbol if symbol.is_control() => text.extend(symbol.escape_default()),
+                symbol if symbol.width().unwrap_or(0) == 0 || is_hidden(symbol) => {
+                    _ = write!(text, r"\u{{{:x}}}", symbol as u32)
+                }
+                symbol => text.push(symbol),
+            }
+        }
+        for byte in chunk.invalid() {
+            _ = write!(text, r"\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// Characters that change the direction of text, or look like nothing.
+const fn is_hidden(symbol: char) -> bool {
+    matches!(symbol, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// How many columns a text takes.
+pub(super) fn width(text: &str) -> usize {
+    text.chars().map(|symbol| symbol.width().unwrap_or(0)).sum()
+}
+
+/// `text` in exactly `columns`, cut with an ellipsis or filled with blanks.
+pub(super) fn fitted(text: &str, columns: usize) -> String {
+    let mut fitted = String::new();
+    let whole = width(text) <= columns;
+    let mut used = 0;
+    for symbol in text.chars() {
+        let wide = symbol.width().unwrap_or(0);
+        if used + wide > if whole { columns } else { columns.saturating_sub(1) } {
+            break;
+        }
+        used += wide;
+        fitted.push(symbol);
+    }
+    if !whole && columns > 0 {
+        fitted.push('…');
+        used += 1;
+    }
+    fitted.extend(std::iter::repeat_n(' ', columns.saturating_sub(used)));
+    fitted
+}
+
+/// `1234567` as `1,234,567`.
+pub(super) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A count in about six columns.
+pub(super) fn short(number: u64) -> String {
+    match number {
+        0..100_000 => count(number),
+        100_000..10_000_000 => format!("{}k", count(number / 1000)),
+        10_000_000..10_000_000_000 => format!("{}M", count(number / 1_000_000)),
+        _ => format!("{}G", number / 1_000_000_000),
+    }
+}
+
+/// `1 request`, `2 requests`.
+pub(super) fn plural(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// A part of a whole, in percent.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "0 %".to_string();
+    }
+    let percent = part as f64 * 100.0 / whole as f64;
+    match percent {
+        0.0 => "0 %".to_string(),
+        percent if percent < 0.1 => "<0.1 %".to_string(),
+        percent if percent > 99.9 && part < whole => ">99.9 %".to_string(),
+        percent if percent >= 99.95 => "100 %".to_string(),
+        percent => format!("{percent:.1} %"),
+    }
+}
+
+/// A length of time in the two largest units that say something: `1 h 52 min`, `4.9 s`, `250 ms`.
+pub(super) fn length(span: Span) -> String {
+    let duration = Duration::from(span);
+    let (seconds, millis) = (duration.as_secs(), duration.as_secs_f64() * 1e3);
+    let pair = |large: u64, large_unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{large} {large_unit}"),
+        small => format!("{large} {large_unit} {small} {small_unit}"),
+    };
+    match seconds {
+        0 if span.is_zero() => "0 s".to_string(),
+        0 if millis < 1.0 => "<1 ms".to_string(),
+        0 => format!("{millis:.0} ms"),
+        1..=59 => format!("{:.1} s", millis / 1e3).replace(".0 s", " s"),
+        60..=3_599 => pair(seconds / 60, "min", seconds % 60, "s"),
+        3_600..=86_399 => pair(seconds / 3600, "h", seconds % 3600 / 60, "min"),
+        _ => pair(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+    }
+}
+
+/// Moments before this are taken for times on a trace's own clock, later ones for dates: 1973.
+const FIRST_DATE: Moment = Moment::from_millis(100_000_000_000);
+
+/// A point in time: `14:05` of a day in UTC, or the time since the origin of a trace.
+pub(super) fn clock(at: Moment, fine: bool) -> String {
+    let seconds = at.as_nanos() / 1_000_000_000;
+    let of_day = if at < FIRST_DATE { seconds } else { seconds % 86_400 };
+    let (hours, minutes, seconds) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    if fine { format!("{hours:02}:{minutes:02}:{seconds:02}") } else { format!("{hours:02}:{minutes:02}") }
+}
+
+/// A day such as `2026-11-15`; nothing for a trace's own clock.
+pub(super) fn date(at: Moment) -> Option<String> {
+    if at < FIRST_DATE {
+        return None;
+    }
+    // Years begin in March here, so that the leap day is the last of its year.
+    let days = at.as_nanos() / 86_400_000_000_000 + 719_468;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    Some(format!("{year:04}-{month:02}-{day:02}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn nothing_that_a_stranger_wrote_reaches_the_terminal_as_a_command() {
+        assert_eq!(shown(b"plain \xc3\xa9"), "plain é");
+        assert_eq!(shown(b"\x1b[2J\r\n\t\0\x07\x7f"), r"\x1b[2J\r\n\t\0\x07\x7f");
+        assert_eq!(shown(b"\xff\xc3"), r"\xff\xc3");
+        assert_eq!(
+            shown("a\u{202e}b\u{200b}c\u{9b}d\u{feff}\u{301}".as_bytes()),
+            r"a\u{202e}b\u{200b}c\u{9b}d\u{feff}\u{301}"
+        );
+    }
+
+    #[test]
+    fn figures_are_said_as_people_say_them() {
+        assert_eq!(
+            ["0", "999", "1,000", "1,234,567"],
+            [0, 999, 1000, 1_234_567].map(count).each_ref().map(String::as_str)
+        );
+        let lengths = [0, 1, 250_000_000, 4_900_000_000, 60_000_000_000, 6_720_000_000_000, 90_000_000_000_000];
+        let expect = ["0 s", "<1 ms", "250 ms", "4.9 s", "1 min", "1 h 52 min", "1 d 1 h"];
+        assert_eq!(lengths.map(|nanos| length(Span::from_nanos(nanos))), expect);
+        assert_eq!(
+            [(0, 0), (1, 2), (1, 100_000), (99_999, 100_000), (5, 5)].map(|(a, b)| percent(a, b)),
+            ["0 %", "50.0 %", "<0.1 %", ">99.9 %", "100 %"]
+        );
+    }
+
+    #[test]
+    fn a_moment_is_a_date_or_a_time_since_the_beginning() {
+        let at = Moment::from_millis(1_794_713_220_000);
+        assert_eq!(
+            (date(at).as_deref(), clock(at, false).as_str(), clock(at, true).as_str()),
+            (Some("2026-11-15"), "03:27", "03:27:00")
+        );
+        assert_eq!(
+            (date(Moment::from_millis(5000)), clock(Moment::from_millis(90_061_000), true).as_str()),
+            (None, "25:01:01")
+        );
+        assert_eq!(date(Moment::from_millis(951_782_400_000)).as_deref(), Some("2000-02-29"));
+    }
+
+    proptest! {
+        #[test]
+        fn text_is_shown_without_control_characters(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert!(!shown(&bytes).chars().any(char::is_control));
+        }
+
+        #[test]
+        fn fitted_text_has_exactly_its_columns(text in "\\PC{0,30}", columns in 0usize..40) {
+            let text = shown(text.as_bytes());
+            prop_assert_eq!(width(&fitted(&text, columns)), columns);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! A budget to begin with, read off the recording: one that holds who stands out and leaves everybody else alone.
+//!
+//! Callers are compared by their busiest minute. If a few spend several times what anybody else does, there is a gap, and a budget
+//! belongs into it, with room to spare for the others. A caller whose busiest minute is `p` can have spent at most `T + 2` times `p` in any `T`
+//! minutes; a budget of `p` a minute with a burst of `2p` lets it do that, so ordinary callers are never in debt. Who is held
+//! or refused already needs no other rule. The narrowest class with such a gap is taken; user agents come last, and only
+//! those that call themselves robots: one browser is many people.
+
+use tollgate_core::time::Span;
+
+use super::name::Name;
+use super::talkers::{CLASSES, PEAK_SPAN, Spending, Talkers};
+
+/// More callers than this do not stand out, they are a crowd.
+const OUTLIERS_MAX: usize = 8;
+/// Who stands out spends so many times what the next one does.
+const GAP_MIN: f64 = 3.0;
+/// The room to spare: a limit is so many times what ordinary callers need, if the gap is wide enough.
+const MARGIN_MAX: u64 = 4;
+/// Who stands out spends so much of everything.
+const SHARE_MIN: f64 = 0.05;
+/// Nobody is told off for less than this in a minute.
+const PEAK_COST_MIN: Span = Span::from_secs(3);
+const PEAK_REQUESTS_MIN: u64 = 60;
+/// Below these, differences between ordinary callers say nothing.
+const ORDINARY_COST_MIN: Span = Span::from_secs(1);
+const ORDINARY_REQUESTS_MIN: u64 = 20;
+
+/// A limit to begin with.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Suggestion {
+    /// How callers are told apart.
+    pub(super) class: &'static str,
+    /// Who stands out, the heaviest first.
+    pub(super) outliers: Vec<Outlier>,
+    /// The busiest minute of anybody else: nanoseconds of cost, or requests.
+    pub(super) others_peak: u64,
+    /// What to limit.
+    pub(super) limit: SuggestedLimit,
+}
+
+/// Who stands out.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Outlier {
+    /// Its name.
+    pub(super) name: String,
+    /// Its busiest minute: nanoseconds of cost, or requests.
+    pub(super) peak: u64,
+    /// All that it spent: nanoseconds of cost, or requests.
+    pub(super) spent: u64,
+    /// The most that it would have had with the limit: nanoseconds of cost, or requests.
+    pub(super) allowed: u64,
+}
+
+/// What to limit, by what the recording knows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum SuggestedLimit {
+    /// CPU-seconds per second, and a burst of CPU-seconds.
+    Budget {
+        /// Hundredths of a core.
+        cores_hundredths: u64,
+        /// Seconds.
+        burst_s: u64,
+    },
+    /// The recording does not know what requests cost: so many a minute, and a burst.
+    Rate {
+        /// Requests per minute.
+        per_minute: u64,
+        /// Requests.
+        burst: u64,
+    },
+}
+
+/// A limit for who stands out, if anybody does. `costs` is whether the recording knows what requests cost.
+pub(super) fn suggest(talkers: &Talkers, total: u64, costs: bool) -> Option<Suggestion> {
+    (0..CLASSES.len() - 1).find_map(|place| suggest_for(place, &talkers.heaviest(place), total, costs))
+}
+
+fn suggest_for(place: usize, heaviest: &[(&Name, &Spending)], total: u64, costs: bool) -> Option<Suggestion> {
+    let class = CLASSES[place];
+    let figures = |spending: &Spending| match costs {
+        true => (spending.peak_cost.as_nanos(), spending.cost.as_nanos()),
+        false => (spending.peak_requests, spending.requests),
+    };
+    let mut callers: Vec<_> = heaviest
+        .iter()
+        .filter(|(name, spending)| spending.throttled == 0 && (class != "user-agent" || is_robot(&name.to_text())))
+        .map(|(name, spending)| (*name, *spending, figures(spending)))
+        .collect();
+    callers.sort_by_key(|(_, _, (peak, _))| std::cmp::Reverse(*peak));
+    let (ordinary_min, peak_min) = match costs {
+        true => (ORDINARY_COST_MIN.as_nanos(), PEAK_COST_MIN.as_nanos()),
+        false => (ORDINARY_REQUESTS_MIN, PEAK_REQUESTS_MIN),
+    };
+    let gap = |index: usize| {
+        let next = callers.get(index + 1).map_or(0, |caller| caller.2.0).max(ordinary_min);
+        callers[index].2.0 as f64 / next as f64
+    };
+    let last = (0..callers.len().min(OUTLIERS_MAX)).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
+    let (outliers, others) = callers.split_at(last + 1);
+    let spent = outliers.iter().fold(0u64, |spent, caller| spent.saturating_add(caller.2.1));
+    // With nobody to compare with, nobody stands out.
+    let alone = others.is_empty() && class != "user-agent";
+    if alone || gap(last) < GAP_MIN || outliers[last].2.0 < peak_min || (spent as f64) < total as f64 * SHARE_MIN {
+        return None;
+    }
+    let others_peak = others.first().map_or(0, |caller| caller.2.0);
+    let margin = (gap(last).sqrt() as u64).clamp(1, MARGIN_MAX);
+    let limit = SuggestedLimit::around(others_peak.max(ordinary_min).saturating_mul(margin), costs);
+    let outlier = |(name, spending, (peak, spent)): &(&Name, &Spending, (u64, u64))| {
+        let allowed = limit.allowed(spending.stretches, spending.stretch_minutes);
+        Outlier { name: name.to_string(), peak: *peak, spent: *spent, allowed }
+    };
+    Some(Suggestion { class, outliers: outliers.iter().map(outlier).collect(), others_peak, limit })
+}
+
+/// Robots that say so: by that word, by a page about them, or by the library they are made with.
+fn is_robot(agent: &[u8]) -> bool {
+    let agent = agent.to_ascii_lowercase();
+    let signs: [&[u8]; 10] =
+        [b"bot", b"crawl", b"spider", b"http://", b"https://", b"python", b"curl", b"wget", b"go-http", b"scrapy"];
+    signs.iter().any(|sign| agent.windows(sign.len()).any(|window| window == *sign))
+}
+
+impl SuggestedLimit {
+    /// The limit that who spends `peak` in its busiest minute never meets.
+    fn around(peak: u64, costs: bool) -> Self {
+        if costs {
+            let hundredths = peak.div_ceil(PEAK_SPAN.as_nanos() / 100);
+            let burst_s = peak.div_ceil(500_000_000);
+            Self::Budget { cores_hundredths: round_up(hundredths), burst_s: round_up(burst_s).max(5) }
+        } else {
+            Self::Rate { per_minute: round_up(peak), burst: round_up(peak.saturating_mul(2)) }
+        }
+    }
+
+    /// The most that it lets one caller have who was active for so many minutes in so many stretches: nanoseconds of cost, or requests.
+    fn allowed(self, stretches: u64, minutes: u64) -> u64 {
+        let (burst, per_minute) = match self {
+            Self::Budget { cores_hundredths, burst_s } => {
+                (burst_s.saturating_mul(1_000_000_000), cores_hundredths.saturating_mul(600_000_000))
+            }
+            Self::Rate { per_minute, burst } => (burst, per_minute),
+        };
+        burst.saturating_mul(stretches).saturating_add(per_minute.saturating_mul(minutes))
+    }
+}
+
+impl Suggestion {
+    /// The rule to paste into the configuration.
+    pub(super) fn toml(&self) -> String {
+        let name = match self.class {
+            "ip/32" => "per-address",
+            "user-agent" => "robots",
+            _ => "per-network",
+        };
+        let limit = match self.limit {
+            SuggestedLimit::Budget { cores_hundredths, burst_s } => {
+                format!("budget = {{ cores = {}, burst = \"{burst_s}s\" }}", cores_hundredths as f64 / 100.0)
+            }
+            SuggestedLimit::Rate { per_minute, burst } => {
+                format!("rate   = {{ rate = \"{per_minute}/min\", burst = {burst} }}")
+            }
+        };
+        format!("[[rule]]\nname   = \"{name}\"\nclass  = \"{}\"\n{limit}\n", self.class)
+    }
+}
+
+/// The next number that people would write down.
+fn round_up(number: u64) -> u64 {
+    let scales = (0..19).map(|power| 10u64.pow(power));
+    let steps = |scale: u64| [10, 12, 15, 20, 25, 30, 40, 50, 60, 80].map(|step| u128::from(scale) * step);
+    let round = scales.flat_map(steps).filter(|tenths| tenths % 10 == 0).map(|tenths| tenths / 10);
+    round.filter_map(|round| u64::try_from(round).ok()).find(|round| *round >= number).unwrap_or(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recorded::with_recorded;
+    use super::super::tally::Done;
+    use super::*;
+    use proptest::prelude::*;
+    use tollgate_core::limit::{Budget, Limit, Room};
+    use tollgate_core::record::PlainRecord;
+    use tollgate_core::time::Moment;
+    use tollgate_core::toll::Toll;
+
+    /// Three minutes of requests: client, user agent, requests a second, milliseconds each.
+    fn talkers(crowd: &[(&str, &str, u64, u64)]) -> (Talkers, u64) {
+        let mut talkers = Talkers::new();
+        let mut total = 0;
+        for second in 0..180u64 {
+            for (client, agent, rate, cost_ms) in crowd {
+                let line = format!(r#"{{"at_ms": 0, "client": "{client}", "headers": {{"user-agent": "{agent}"}}}}"#);
+                for _ in 0..*rate {
+                    let cost = Span::from_millis(*cost_ms);
+                    with_recorded(&line, |request| {
+                        talkers.add(&request, cost, &Done::default(), Moment::from_millis(second * 1000))
+                    });
+                    total += cost.as_nanos();
+                }
+            }
+        }
+        (talkers, total)
+    }
+
+    const HUMANS: [(&str, &str, u64, u64); 3] =
+        [("192.0.2.1", "Firefox", 1, 20), ("198.51.100.2", "Firefox", 2, 20), ("203.0.113.3", "Chrome", 1, 30)];
+
+    #[test]
+    fn one_heavy_address_is_limited_by_address() {
+        let (talkers, total) = talkers(&[&HUMANS[..], &[("203.0.113.77", "x", 2, 300)]].concat());
+        let suggestion = suggest(&talkers, total, true).unwrap();
+        assert_eq!((suggestion.class, suggestion.outliers.len()), ("ip/32", 1));
+        assert_eq!(suggestion.outliers[0].name, "203.0.113.77");
+        assert_eq!(suggestion.others_peak, 2_400_000_000);
+        assert_eq!(suggestion.limit, SuggestedLimit::Budget { cores_hundredths: 12, burst_s: 15 });
+        // Three minutes at 0.12 cores, and 15 s in advance.
+        assert_eq!((suggestion.outliers[0].allowed, suggestion.outliers[0].spent), (36_600_000_000, 108_000_000_000));
+        assert_eq!(
+            suggestion.toml(),
+            "[[rule]]\nname   = \"per-address\"\nclass  = \"ip/32\"\nbudget = { cores = 0.12, burst = \"15s\" }\n"
+        );
+    }
+
+    #[test]
+    fn a_crawler_spread_over_a_network_is_limited_by_network() {
+        let addresses: Vec<_> = (1..60).map(|host| format!("100.64.7.{host}")).collect();
+        let crawler: Vec<_> = addresses.iter().map(|address| (address.as_str(), "x", 1, 25)).collect();
+        let (talkers, total) = talkers(&[&HUMANS[..], &crawler[..]].concat());
+        assert_eq!(suggest(&talkers, total, true).unwrap().class, "ip/24");
+    }
+
+    #[test]
+    fn a_robot_from_everywhere_is_limited_by_its_name() {
+        let addresses: Vec<_> = (1..60).map(|net| format!("100.{net}.7.7")).collect();
+        let crawler: Vec<_> = addresses.iter().map(|address| (address.as_str(), "GreedyBot/2.1", 1, 25)).collect();
+        let (talkers, total) = talkers(&[&HUMANS[..], &crawler[..]].concat());
+        let suggestion = suggest(&talkers, total, true).unwrap();
+        assert_eq!((suggestion.class, suggestion.outliers[0].name.as_str()), ("user-agent", "GreedyBot/2.1"));
+    }
+
+    #[test]
+    fn where_nobody_stands_out_nothing_is_suggested() {
+        let (humans, total) = talkers(&HUMANS);
+        assert_eq!(suggest(&humans, total, true), None);
+        let (alone, total) = talkers(&[("203.0.113.77", "x", 2, 300)]);
+        assert_eq!(suggest(&alone, total, true), None);
+        assert_eq!(suggest(&Talkers::new(), 0, true), None);
+    }
+
+    #[test]
+    fn without_costs_requests_are_limited() {
+        let (talkers, _) = talkers(&[&HUMANS[..], &[("203.0.113.77", "x", 9, 0)]].concat());
+        let suggestion = suggest(&talkers, 13 * 180, false).unwrap();
+        assert_eq!(suggestion.limit, SuggestedLimit::Rate { per_minute: 250, burst: 500 });
+        assert!(suggestion.toml().contains("rate   = { rate = \"250/min\", burst = 500 }"));
+    }
+
+    #[test]
+    fn numbers_are_rounded_up_to_what_people_write() {
+        assert_eq!([0, 1, 3, 7, 11, 13, 61, 101, 1201].map(round_up), [1, 1, 3, 8, 12, 15, 80, 120, 1500]);
+        assert_eq!(round_up(u64::MAX), u64::MAX);
+    }
+
+    proptest! {
+        /// The promise of the module: who never spends more than the peak in a minute is never in debt.
+        #[test]
+        fn an_ordinary_caller_never_meets_the_suggested_budget(
+            peak_ms in 1000u64..60_000,
+            steps in prop::collection::vec((0u64..90_000, 0.0f64..1.0), 1..200),
+        ) {
+            let SuggestedLimit::Budget { cores_hundredths, burst_s } = SuggestedLimit::around(peak_ms * 1_000_000, true) else {
+                unreachable!("costs are known")
+            };
+            let limit = Limit::Budget(Budget::new(cores_hundredths as u32 * 10_000, Span::from_secs(burst_s)).unwrap());
+            let mut record = PlainRecord::new(limit.words());
+            let (mut at_ms, mut spent) = (0, (0, 0));
+            for (step_ms, part) in steps {
+                at_ms += step_ms;
+                if at_ms / 60_000 != spent.0 {
+                    spent = (at_ms / 60_000, 0);
+                }
+                let cost_ms = ((peak_ms - spent.1) as f64 * part) as u64;
+                spent.1 += cost_ms;
+                let now = Moment::from_millis(at_ms);
+                let toll = Toll::of_cpu(Span::from_millis(cost_ms));
+                prop_assert_eq!(limit.room(&record, toll, now), Room::Now);
+                limit.charge(&mut record, toll, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! What a replay came to, as data: what `--json` prints, and what the page for people is drawn from.
+
+use serde::Serialize;
+use tollgate_core::limit::Limit;
+use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::time::{Moment, Span};
+use tollgate_wire::log::{Fault, Format};
+
+use super::player::Player;
+use super::shown::{length, shown};
+use super::suggestion::{self, Suggestion};
+use super::talkers::CLASSES;
+use super::tally::{Done, Tally};
+
+/// So many callers are listed.
+const THROTTLED_MAX: usize = 20;
+/// So many talkers of each class are listed.
+const TALKERS_MAX: usize = 10;
+/// The timeline has at most so many columns.
+const COLUMNS_MAX: usize = 56;
+
+/// What a replay came to. Times are on the recording's own clock.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    pub(super) file: String,
+    pub(super) format: &'static str,
+    pub(super) gzip: bool,
+    /// Whether a configuration was given.
+    pub(super) configured: bool,
+    pub(super) lines: u64,
+    pub(super) requests: u64,
+    pub(super) first_at_ms: Option<u64>,
+    pub(super) span_ms: u64,
+    /// What all requests cost; none if the recording does not say.
+    pub(super) cost_ms: Option<u64>,
+    pub(super) unreadable: Unreadable,
+    pub(super) oddities: Oddities,
+    pub(super) decisions: Decisions,
+    pub(super) rules: Vec<RuleSummary>,
+    pub(super) throttled: Vec<ThrottledSummary>,
+    pub(super) flags: Vec<FlagSummary>,
+    pub(super) talkers: Vec<TalkersSummary>,
+    pub(super) timeline: TimelineSummary,
+    pub(super) suggestion: Option<SuggestionSummary>,
+}
+
+/// Lines that could not be read.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Unreadable {
+    pub(super) lines: u64,
+    /// The first few of them.
+    pub(super) first: Vec<UnreadableLine>,
+}
+
+/// A line that could not be read.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct UnreadableLine {
+    pub(super) line: u64,
+    pub(super) column: u32,
+    pub(super) expected: String,
+}
+
+/// What else a reader should know about the recording.
+#[derive(Debug, Serialize)]
+pub(super) struct Oddities {
+    /// Lines older than the one before, which were taken as if they had happened then.
+    pub(super) out_of_order: u64,
+    pub(super) without_cost: u64,
+    /// Requests that were no HTTP.
+    pub(super) garbled: u64,
+    /// Requests whose client has a name instead of an address.
+    pub(super) named_clients: u64,
+    /// Requests that were taken to end early, because too many were at work at once.
+    pub(super) cut_short: u64,
+    /// Callers that lost their place in a table that was too small, their debt kept by the place.
+    pub(super) evicted: u64,
+}
+
+/// What was decided.
+#[derive(Debug, Serialize)]
+pub(super) struct Decisions {
+    pub(super) admitted: u64,
+    #[serde(flatten)]
+    pub(super) done: DoneSummary,
+    pub(super) hold_ms_mean: u64,
+    pub(super) hold_ms_max: u64,
+}
+
+/// What was done to some requests.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DoneSummary {
+    pub(super) held: u64,
+    pub(super) refused: u64,
+    pub(super) would_hold: u64,
+    pub(super) would_refuse: u64,
+    pub(super) cost_saved_ms: u64,
+}
+
+/// One rule, and what it did.
+#[derive(Debug, Serialize)]
+pub(super) struct RuleSummary {
+    pub(super) name: String,
+    pub(super) class: String,
+    pub(super) limit: String,
+    pub(super) observes: bool,
+    #[serde(flatten)]
+    pub(super) done: DoneSummary,
+}
+
+/// One caller that was held or refused.
+#[derive(Debug, Serialize)]
+pub(super) struct ThrottledSummary {
+    pub(super) rule: String,
+    pub(super) class: String,
+    pub(super) key: String,
+    #[serde(flatten)]
+    pub(super) done: DoneSummary,
+    pub(super) first_at_ms: u64,
+    pub(super) last_at_ms: u64,
+    pub(super) episodes: u64,
+}
+
+/// A flag that was set.
+#[derive(Debug, Serialize)]
+pub(super) struct FlagSummary {
+    pub(super) account: String,
+    pub(super) at_ms: u64,
+    pub(super) refused: u64,
+}
+
+/// The heaviest of one class.
+#[derive(Debug, Serialize)]
+pub(super) struct TalkersSummary {
+    pub(super) class: &'static str,
+    pub(super) heaviest: Vec<TalkerSummary>,
+}
+
+/// Who spends much.
+#[derive(Debug, Serialize)]
+pub(super) struct TalkerSummary {
+    pub(super) key: String,
+    pub(super) requests: u64,
+    pub(super) cost_ms: u64,
+    pub(super) busiest_minute_cost_ms: u64,
+    pub(super) busiest_minute_requests: u64,
+}
+
+/// What happened when.
+#[derive(Debug, Serialize)]
+pub(super) struct TimelineSummary {
+    pub(super) begin_at_ms: u64,
+    pub(super) column_ms: u64,
+    pub(super) columns: Vec<ColumnSummary>,
+}
+
+/// What happened in one column.
+#[derive(Debug, Serialize)]
+pub(super) struct ColumnSummary {
+    pub(super) requests: u64,
+    pub(super) held: u64,
+    pub(super) refused: u64,
+    pub(super) cost_ms: u64,
+    pub(super) cost_admitted_ms: u64,
+    pub(super) band: &'static str,
+}
+
+/// A rule to begin with.
+#[derive(Debug, Serialize)]
+pub(super) struct SuggestionSummary {
+    pub(super) toml: String,
+    pub(super) class: &'static str,
+    /// Whether it is a budget; else it counts requests.
+    pub(super) budget: bool,
+    pub(super) outliers: Vec<OutlierSummary>,
+    /// The busiest minute of anybody else: milliseconds, or requests.
+    pub(super) others_busiest_minute: u64,
+}
+
+/// Who stands out.
+#[derive(Debug, Serialize)]
+pub(super) struct OutlierSummary {
+    pub(super) key: String,
+    /// Milliseconds, or requests.
+    pub(super) busiest_minute: u64,
+    /// Milliseconds, or requests.
+    pub(super) spent: u64,
+    /// The most that it would have had: milliseconds, or requests.
+    pub(super) allowed: u64,
+}
+
+/// What a summary says about where its lines came from.
+pub(super) struct Source {
+    pub(super) file: String,
+    pub(super) format: Format,
+    pub(super) gzip: bool,
+    pub(super) configured: bool,
+    pub(super) lines: u64,
+    pub(super) unreadable: Unreadable,
+}
+
+impl Summary {
+    pub(super) fn new(source: Source, player: &Player, tally: Tally) -> Self {
+        let origin = player.origin().unwrap_or(Moment::ZERO);
+        let rules: Vec<_> = player.limiter().rules().collect();
+        let at_ms = |since_origin: Moment| (origin + since_origin.since(Moment::ZERO)).as_nanos() / 1_000_000;
+        let span = player.now().since(Moment::ZERO);
+        let costs = tally.without_cost < tally.requests;
+        let total = if costs { tally.cost.as_nanos() } else { tally.requests };
+        let suggestion = suggestion::suggest(&tally.talkers, total, costs);
+        Self {
+            file: source.file,
+            format: source.format.name(),
+            gzip: source.gzip,
+            configured: source.configured,
+            lines: source.lines,
+            requests: tally.requests,
+            first_at_ms: player.origin().map(|origin| origin.as_nanos() / 1_000_000),
+            span_ms: millis(span),
+            cost_ms: costs.then(|| millis(tally.cost)),
+            unreadable: source.unreadable,
+            oddities: Oddities::new(player, &tally),
+            decisions: Decisions::new(&tally),
+            rules: rules.iter().zip(&tally.rules).map(|(rule, done)| RuleSummary::new(rule, done)).collect(),
+            throttled: throttled(&tally, &rules, at_ms),
+            talkers: (0..CLASSES.len()).map(|place| TalkersSummary::new(&tally, place)).collect(),
+            timeline: TimelineSummary::new(&tally),
+            suggestion: suggestion.map(|suggestion| SuggestionSummary::new(&suggestion)),
+            flags: tally
+                .watched
+                .into_flags()
+                .iter()
+                .map(|flag| FlagSummary { account: shown(&flag.account), at_ms: at_ms(flag.at), refused: flag.refused })
+                .collect(),
+        }
+    }
+}
+
+impl Unreadable {
+    /// So many are shown.
+    const FIRST_MAX: usize = 5;
+
+    /// Counts a line that could not be read.
+    pub(super) fn add(&mut self, line: u64, fault: Fault) {
+        self.lines += 1;
+        if self.first.len() < Self::FIRST_MAX {
+            self.first.push(UnreadableLine { line, column: fault.column, expected: fault.expected.to_string() });
+        }
+    }
+}
+
+impl Oddities {
+    fn new(player: &Player, tally: &Tally) -> Self {
+        let tables = 0..player.limiter().rules().len();
+        Self {
+            out_of_order: player.backwards(),
+            without_cost: tally.without_cost,
+            garbled: tally.garbled,
+            named_clients: tally.named_clients,
+            cut_short: player.cut_short(),
+            evicted: tables.filter_map(|place| player.limiter().table(place)).map(|table| table.evicted).sum(),
+        }
+    }
+}
+
+impl Decisions {
+    fn new(tally: &Tally) -> Self {
+        let done = &tally.done;
+        Self {
+            admitted: tally.requests - done.held - done.refused,
+            done: done.into(),
+            hold_ms_mean: millis(tally.hold_total).checked_div(done.held).unwrap_or(0),
+            hold_ms_max: tally.hold_max.as_millis_ceil(),
+        }
+    }
+}
+
+impl From<&Done> for DoneSummary {
+    fn from(done: &Done) -> Self {
+        Self {
+            held: done.held,
+            refused: done.refused,
+            would_hold: done.would_hold,
+            would_refuse: done.would_refuse,
+            cost_saved_ms: millis(done.saved),
+        }
+    }
+}
+
+impl RuleSummary {
+    fn new(rule: &Rule, done: &Done) -> Self {
+        Self {
+            name: rule.name.clone(),
+            class: rule.class.to_string(),
+            limit: limit_text(&rule.limit),
+            observes: rule.mode == Mode::Observe,
+            done: done.into(),
+        }
+    }
+}
+
+fn throttled(tally: &Tally, rules: &[&Rule], at_ms: impl Fn(Moment) -> u64) -> Vec<ThrottledSummary> {
+    let listed = tally.throttled.heaviest().into_iter().take(THROTTLED_MAX);
+    let summary = |(_, place): (u64, &super::top::Place<super::tally::Throttled>)| {
+        let rule = rules[place.fact.rule];
+        ThrottledSummary {
+            rule: rule.name.clone(),
+            class: rule.class.to_string(),
+            key: place.name.to_string(),
+            done: (&place.fact.done).into(),
+            first_at_ms: at_ms(place.fact.first),
+            last_at_ms: at_ms(place.fact.last),
+            episodes: place.fact.episodes,
+        }
+    };
+    listed.map(summary).collect()
+}
+
+impl TalkersSummary {
+    fn new(tally: &Tally, place: usize) -> Self {
+        let listed = tally.talkers.heaviest(place).into_iter().take(TALKERS_MAX);
+        let heaviest = listed.map(|(name, spending)| TalkerSummary {
+            key: name.to_string(),
+            requests: spending.requests,
+            cost_ms: millis(spending.cost),
+            busiest_minute_cost_ms: millis(spending.peak_cost),
+            busiest_minute_requests: spending.peak_requests,
+        });
+        Self { class: CLASSES[place], heaviest: heaviest.collect() }
+    }
+}
+
+impl TimelineSummary {
+    fn new(tally: &Tally) -> Self {
+        let drawing = tally.timeline.drawn(COLUMNS_MAX);
+        let column = |column: &super::timeline::Column| ColumnSummary {
+            requests: column.requests,
+            held: column.held,
+            refused: column.refused,
+            cost_ms: millis(column.cost),
+            cost_admitted_ms: millis(column.cost_admitted),
+            band: column.band.as_str(),
+        };
+        Self {
+            begin_at_ms: drawing.begin.as_nanos() / 1_000_000,
+            column_ms: millis(drawing.width),
+            columns: drawing.columns.iter().map(column).collect(),
+        }
+    }
+}
+
+impl SuggestionSummary {
+    fn new(suggestion: &Suggestion) -> Self {
+        let budget = matches!(suggestion.limit, suggestion::SuggestedLimit::Budget { .. });
+        let figure = |figure: u64| if budget { figure / 1_000_000 } else { figure };
+        let outliers = suggestion.outliers.iter().map(|outlier| OutlierSummary {
+            key: outlier.name.clone(),
+            busiest_minute: figure(outlier.peak),
+            spent: figure(outlier.spent),
+            allowed: figure(outlier.allowed),
+        });
+        Self {
+            toml: suggestion.toml(),
+            class: suggestion.class,
+            budget,
+            outliers: outliers.collect(),
+            others_busiest_minute: figure(suggestion.others_peak),
+        }
+    }
+}
+
+const fn millis(span: Span) -> u64 {
+    span.as_nanos() / 1_000_000
+}
+
+/// A limit in a few words.
+fn limit_text(limit: &Limit) -> String {
+    let per = |span: Span| match span {
+        span if span == Span::from_secs(1) => "/s".to_string(),
+        span if span == Span::from_secs(60) => "/min".to_string(),
+        span if span == Span::from_secs(3600) => "/h".to_string(),
+        span => format!(" per {}", length(span)),
+    };
+    match limit {
+        Limit::Budget(budget) => {
+            let (millionths, burst) = budget.figures();
+            format!("{} cores, burst {}", f64::from(millionths) / 1e6, length(burst))
+        }
+        Limit::Rate(rate) => {
+            let (count, period, burst) = rate.figures();
+            format!("{count}{}, burst {burst}", per(period))
+        }
+        Limit::Bucket(bucket) => {
+            let (size, drip, every) = bucket.figures();
+            format!("{size}, drips {drip}{}", per(every))
+        }
+        Limit::Window(window) => {
+            let (max, span, _) = window.figures();
+            format!("{max} in {}", length(span))
+        }
+        Limit::InFlight(in_flight) => format!("{} at once", in_flight.max()),
+    }
+}

@@ -1,0 +1,133 @@
+//! Who spends most, told apart in several ways at once.
+
+use tollgate_core::class::Class;
+use tollgate_core::time::{Moment, Span};
+
+use super::name::{Name, key_hash};
+use super::recorded::Recorded;
+use super::tally::Done;
+use super::top::Top;
+
+/// The ways in which callers are told apart, the narrowest first.
+pub(super) const CLASSES: [&str; 5] = ["ip/32", "ip/24", "ip/16", "user-agent", "path"];
+/// Places in each list: what spends more than a few thousandths of everything cannot be missed.
+const SETS: usize = 64;
+/// Spending is judged by the busiest of these.
+pub(super) const PEAK_SPAN: Span = Span::from_secs(60);
+
+/// The heaviest of each class.
+pub(super) struct Talkers {
+    lists: [(Class, Top<Spending>); CLASSES.len()],
+}
+
+/// What one talker spent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spending {
+    /// How many requests it made.
+    pub(super) requests: u64,
+    /// What they cost.
+    pub(super) cost: Span,
+    /// What those that went on cost in its busiest minute.
+    pub(super) peak_cost: Span,
+    /// How many went on in its busiest minute.
+    pub(super) peak_requests: u64,
+    /// How many of its requests were held or refused, or would have been.
+    pub(super) throttled: u64,
+    /// How many stretches of activity it had, with calm between them.
+    pub(super) stretches: u64,
+    /// How many minutes those lasted.
+    pub(super) stretch_minutes: u64,
+    /// The number of its latest minute, from 1.
+    minute: u64,
+    minute_cost: Span,
+    minute_requests: u64,
+}
+
+/// So many minutes without a request are calm.
+const CALM_MINUTES: u64 = 5;
+
+impl Talkers {
+    pub(super) fn new() -> Self {
+        let list = |class| (Class::parse(class).expect("a known class"), Top::new(SETS));
+        Self { lists: CLASSES.map(list) }
+    }
+
+    /// Counts a request.
+    #[inline]
+    pub(super) fn add(&mut self, request: &Recorded<'_>, cost: Span, done: &Done, now: Moment) {
+        // Where nothing is known of costs, requests are what is counted.
+        let weight = cost.as_nanos().max(1);
+        for (class, list) in &mut self.lists {
+            if let Some(hash) = key_hash(class, request) {
+                list.add(hash, weight, || Name::of(class, request)).add(cost, done, now);
+            }
+        }
+    }
+
+    /// The heaviest of the class at this place of [`CLASSES`], the heaviest first.
+    pub(super) fn heaviest(&self, place: usize) -> Vec<(&Name, &Spending)> {
+        self.lists[place].1.heaviest().into_iter().map(|(_, place)| (&place.name, &place.fact)).collect()
+    }
+}
+
+impl Spending {
+    fn add(&mut self, cost: Span, done: &Done, now: Moment) {
+        self.requests += 1;
+        self.cost = self.cost + cost;
+        self.throttled += u64::from(!done.is_nothing());
+        let minute = 1 + now.as_nanos() / PEAK_SPAN.as_nanos();
+        if minute != self.minute {
+            self.begin_minute(minute);
+        }
+        if done.refused == 0 {
+            self.minute_cost = self.minute_cost + cost;
+            self.minute_requests += 1;
+            self.peak_cost = self.peak_cost.max(self.minute_cost);
+            self.peak_requests = self.peak_requests.max(self.minute_requests);
+        }
+    }
+
+    fn begin_minute(&mut self, minute: u64) {
+        let passed = minute.saturating_sub(self.minute);
+        if self.minute == 0 || passed > CALM_MINUTES {
+            self.stretches += 1;
+            self.stretch_minutes += 1;
+        } else {
+            self.stretch_minutes += passed;
+        }
+        (self.minute, self.minute_cost, self.minute_requests) = (minute, Span::ZERO, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recorded::with_recorded;
+    use super::*;
+
+    #[test]
+    fn a_talker_is_found_in_every_class_with_its_busiest_minute() {
+        let mut talkers = Talkers::new();
+        for second in 0..600 {
+            let client = second % 5;
+            let line = format!(
+                r#"{{"at_ms": 0, "client": "203.0.113.{client}", "path": "/p/{second}", "headers": {{"user-agent": "bot"}}}}"#
+            );
+            let cost = Span::from_millis(if client == 3 { 500 } else { 1 });
+            let done = Done { refused: u64::from(second >= 300), ..Done::default() };
+            with_recorded(&line, |request| talkers.add(&request, cost, &done, Moment::from_millis(second * 1000)));
+        }
+        let (name, spending) = talkers.heaviest(0)[0];
+        assert_eq!(name.to_string(), "203.0.113.3");
+        assert_eq!(
+            (spending.requests, spending.cost, spending.peak_cost),
+            (120, Span::from_secs(60), Span::from_secs(6))
+        );
+        assert_eq!((spending.throttled, spending.stretches, spending.stretch_minutes), (60, 1, 10));
+        let heaviest =
+            |place: usize| talkers.heaviest(place).iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>();
+        assert_eq!(heaviest(1), ["203.0.113.0/24"]);
+        assert_eq!(heaviest(3), ["bot"]);
+        assert_eq!(heaviest(4), ["/p/:id"]);
+        assert_eq!(talkers.heaviest(4)[0].1.peak_requests, 60);
+    }
+}

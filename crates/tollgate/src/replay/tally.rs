@@ -1,0 +1,171 @@
+//! Counts what the decisions came to, in constant memory however long the recording is.
+
+use tollgate_core::class::Class;
+use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::time::{Moment, Span};
+
+use super::name::{Name, key_hash};
+use super::player::Player;
+use super::recorded::Recorded;
+use super::talkers::Talkers;
+use super::timeline::Timeline;
+use super::top::Top;
+use super::watched::Watched;
+
+/// Places for callers that were held or refused.
+const THROTTLED_SETS: usize = 64;
+
+/// What was done to requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Done {
+    /// How many were held.
+    pub(super) held: u64,
+    /// How many were refused.
+    pub(super) refused: u64,
+    /// How many would have been held by a rule that only observes.
+    pub(super) would_hold: u64,
+    /// How many would have been refused by a rule that only observes.
+    pub(super) would_refuse: u64,
+    /// What the refused ones would have cost.
+    pub(super) saved: Span,
+}
+
+/// What was done to one caller by one rule.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Throttled {
+    /// The place of the rule.
+    pub(super) rule: usize,
+    /// What was done.
+    pub(super) done: Done,
+    /// The first time, since the beginning.
+    pub(super) first: Moment,
+    /// The last time.
+    pub(super) last: Moment,
+    /// How many stretches of refusals there were.
+    pub(super) episodes: u64,
+    last_refused: Option<Moment>,
+}
+
+/// Everything that is counted.
+pub(super) struct Tally {
+    pub(super) requests: u64,
+    pub(super) cost: Span,
+    pub(super) hold_total: Span,
+    pub(super) hold_max: Span,
+    /// Requests of which the recording does not know what they cost.
+    pub(super) without_cost: u64,
+    /// Requests that were no HTTP.
+    pub(super) garbled: u64,
+    /// Requests whose client has a name instead of an address.
+    pub(super) named_clients: u64,
+    pub(super) done: Done,
+    /// By the place of the rule.
+    pub(super) rules: Vec<Done>,
+    pub(super) throttled: Top<Throttled>,
+    pub(super) talkers: Talkers,
+    pub(super) timeline: Timeline,
+    pub(super) watched: Watched,
+    classes: Vec<Class>,
+}
+
+impl Tally {
+    /// Nothing yet, for rules of these classes.
+    pub(super) fn new(classes: Vec<Class>, watched: Watched) -> Self {
+        Self {
+            requests: 0,
+            cost: Span::ZERO,
+            hold_total: Span::ZERO,
+            hold_max: Span::ZERO,
+            without_cost: 0,
+            garbled: 0,
+            named_clients: 0,
+            done: Done::default(),
+            rules: vec![Done::default(); classes.len()],
+            throttled: Top::new(THROTTLED_SETS),
+            talkers: Talkers::new(),
+            timeline: Timeline::new(),
+            watched,
+            classes,
+        }
+    }
+
+    /// Counts a request and what was said to it.
+    #[inline]
+    pub(super) fn add(&mut self, request: &Recorded<'_>, decision: &Decision, player: &Player) {
+        let now = player.now();
+        let line = request.line();
+        let cost = line.cost.unwrap_or(Span::ZERO);
+        self.requests += 1;
+        self.cost = self.cost + cost;
+        self.without_cost += u64::from(line.cost.is_none());
+        self.garbled += u64::from(line.target.is_none());
+        self.named_clients += u64::from(request.client_name().is_some());
+        let done = Done::of(decision, cost);
+        self.talkers.add(request, cost, &done, now);
+        let column = self.timeline.at(player.clock());
+        column.requests += 1;
+        column.held += done.held;
+        column.refused += done.refused;
+        column.cost = column.cost + cost;
+        column.cost_admitted = column.cost_admitted + if done.refused == 0 { cost } else { Span::ZERO };
+        column.band = column.band.max(player.band());
+        if !done.is_nothing() {
+            self.add_throttled(request, decision, done, now);
+        }
+    }
+
+    fn add_throttled(&mut self, request: &Recorded<'_>, decision: &Decision, done: Done, now: Moment) {
+        let hold = decision.verdict.hold(now);
+        self.hold_total = self.hold_total + hold;
+        self.hold_max = self.hold_max.max(hold);
+        self.done.add(done);
+        let Some(rule) = decision.rule else { return };
+        self.rules[rule].add(done);
+        let class = &self.classes[rule];
+        let Some(hash) = key_hash(class, request) else { return };
+        // The same key of two rules is throttled twice.
+        let throttled = self.throttled.add(hash.rotate_left(rule as u32 + 1), 1, || Name::of(class, request));
+        if throttled.done.is_nothing() {
+            (throttled.rule, throttled.first) = (rule, now);
+        }
+        throttled.done.add(done);
+        throttled.last = now;
+        if done.refused > 0 {
+            let calm = throttled.last_refused.is_none_or(|last| now.since(last) > self.watched.calm());
+            throttled.episodes += u64::from(calm);
+            throttled.last_refused = Some(now);
+            self.watched.refused((rule, hash), now, || Name::of(class, request));
+        }
+    }
+}
+
+impl Done {
+    /// What a decision does to one request that costs so much.
+    fn of(decision: &Decision, cost: Span) -> Self {
+        let mut done = Self::default();
+        match (decision.verdict, decision.reason) {
+            (Verdict::Admit, Reason::WouldHold) => done.would_hold = 1,
+            (Verdict::Admit, Reason::WouldRefuse) => done.would_refuse = 1,
+            (Verdict::Admit, _) => {}
+            (Verdict::Hold(_), _) => done.held = 1,
+            (Verdict::Refuse(_) | Verdict::RefuseUntilRelease | Verdict::RefuseForGood, _) => {
+                done.refused = 1;
+                done.saved = cost;
+            }
+        }
+        done
+    }
+
+    fn add(&mut self, other: Self) {
+        self.held += other.held;
+        self.refused += other.refused;
+        self.would_hold += other.would_hold;
+        self.would_refuse += other.would_refuse;
+        self.saved = self.saved + other.saved;
+    }
+
+    /// Whether nothing was done.
+    pub(super) const fn is_nothing(&self) -> bool {
+        self.held + self.refused + self.would_hold + self.would_refuse == 0
+    }
+}

@@ -1,0 +1,170 @@
+//! What happened when, in a bounded number of columns.
+//!
+//! How long a recording lasts is known only at its end. So columns begin a second wide, and whenever there would be too many of them,
+//! neighbours are joined. Widths are those of a clock, and columns begin where such a width begins: people read "from 14:00", not
+//! "from 13:47:12".
+
+use tollgate_core::band::Band;
+use tollgate_core::time::{Moment, Span};
+
+/// Columns are joined when there would be more than this many.
+const COLUMNS_MAX: u64 = 1536;
+/// The widths of columns while they are counted, in seconds: each is a multiple of the one before. Later ones are twice as wide each.
+const WIDTHS_S: [u64; 10] = [1, 5, 15, 60, 300, 900, 3600, 10_800, 43_200, 86_400];
+/// The widths of columns that are shown, in seconds.
+const SHOWN_WIDTHS_S: [u64; 24] = [
+    1, 2, 5, 10, 15, 20, 30, 60, 90, 120, 180, 300, 600, 900, 1200, 1800, 3600, 5400, 7200, 10_800, 14_400, 21_600,
+    43_200, 86_400,
+];
+
+/// A recording in columns of equal width.
+pub(super) struct Timeline {
+    width_s: u64,
+    /// Which column is the first, counted from the origin of time.
+    first: u64,
+    columns: Vec<Column>,
+}
+
+/// What happened in one column.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Column {
+    /// How many requests were made.
+    pub(super) requests: u64,
+    /// How many of them were held.
+    pub(super) held: u64,
+    /// How many of them were refused.
+    pub(super) refused: u64,
+    /// What all of them cost.
+    pub(super) cost: Span,
+    /// What those that went on cost.
+    pub(super) cost_admitted: Span,
+    /// The worst band.
+    pub(super) band: Band,
+}
+
+/// A timeline for the eye.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Drawing {
+    /// When the first column begins.
+    pub(super) begin: Moment,
+    /// How wide each column is.
+    pub(super) width: Span,
+    /// The columns.
+    pub(super) columns: Vec<Column>,
+}
+
+impl Timeline {
+    pub(super) fn new() -> Self {
+        Self { width_s: 1, first: 0, columns: Vec::new() }
+    }
+
+    /// The column of a moment, which is not before the first.
+    #[inline]
+    pub(super) fn at(&mut self, at: Moment) -> &mut Column {
+        let second = at.as_nanos() / 1_000_000_000;
+        if self.columns.is_empty() {
+            self.first = second / self.width_s;
+        }
+        loop {
+            let index = (second / self.width_s).saturating_sub(self.first);
+            if index < self.columns.len() as u64 {
+                return &mut self.columns[index as usize];
+            }
+            if index < COLUMNS_MAX {
+                self.columns.resize(index as usize + 1, Column::default());
+            } else {
+                let wider = WIDTHS_S.into_iter().find(|width_s| *width_s > self.width_s).unwrap_or(self.width_s * 2);
+                *self = self.widened(wider);
+            }
+        }
+    }
+
+    /// The same in columns of another width, a multiple of this one.
+    fn widened(&self, width_s: u64) -> Self {
+        let mut wider = Self { width_s, first: self.first * self.width_s / width_s, columns: Vec::new() };
+        for (index, column) in self.columns.iter().enumerate() {
+            let place = ((self.first + index as u64) * self.width_s / width_s - wider.first) as usize;
+            wider.columns.resize(place + 1, Column::default());
+            wider.columns[place].add(column);
+        }
+        wider
+    }
+
+    /// The same for the eye, in at most `most` columns.
+    pub(super) fn drawn(&self, most: usize) -> Drawing {
+        let doubled = std::iter::successors(Some(2 * 86_400), |width_s: &u64| width_s.checked_mul(2));
+        let fits = SHOWN_WIDTHS_S.into_iter().chain(doubled).filter(|width_s| width_s.is_multiple_of(self.width_s));
+        let widened = fits.map(|width_s| self.widened(width_s)).find(|wider| wider.columns.len() <= most.max(2));
+        let Self { width_s, first, columns } = widened.unwrap_or_else(Self::new);
+        Drawing { begin: Moment::from_millis(first * width_s * 1000), width: Span::from_secs(width_s), columns }
+    }
+}
+
+impl Column {
+    fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.held += other.held;
+        self.refused += other.refused;
+        self.cost = self.cost + other.cost;
+        self.cost_admitted = self.cost_admitted + other.cost_admitted;
+        self.band = self.band.max(other.band);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_thousand_years_have_no_more_columns_than_an_hour() {
+        let mut timeline = Timeline::new();
+        timeline.at(Moment::from_millis(3_600_000)).requests += 1;
+        timeline.at(Moment::MAX).requests += 1;
+        assert!(timeline.columns.len() <= COLUMNS_MAX as usize);
+        assert_eq!(timeline.drawn(56).columns.iter().map(|column| column.requests).sum::<u64>(), 2);
+    }
+
+    #[test]
+    fn columns_have_the_widths_and_beginnings_of_a_clock() {
+        for (span_s, width_s) in
+            [(50, 1), (600, 15), (3600, 90), (86_400, 1800), (7 * 86_400, 10_800), (365 * 86_400, 8 * 86_400)]
+        {
+            let mut timeline = Timeline::new();
+            let begin_s = 1_794_441_600 + 17;
+            for step in 0..1000 {
+                timeline.at(Moment::from_millis((begin_s + step * span_s / 1000) * 1000)).requests += 1;
+            }
+            let drawing = timeline.drawn(56);
+            assert_eq!(drawing.width, Span::from_secs(width_s), "{span_s}");
+            assert!(drawing.begin.as_nanos().is_multiple_of(drawing.width.as_nanos()));
+            assert!(drawing.columns.len() <= 56);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_everything_stays_in_its_place(
+            begin_ms in 0u64..2_000_000_000_000,
+            steps in prop::collection::vec((0u64..5_000_000, 1u64..5), 1..200),
+            most in 2usize..100,
+        ) {
+            let mut timeline = Timeline::new();
+            let mut at_ms = begin_ms;
+            let mut all = Vec::new();
+            for (step_ms, requests) in steps {
+                at_ms += step_ms;
+                timeline.at(Moment::from_millis(at_ms)).requests += requests;
+                all.push((at_ms, requests));
+            }
+            let drawing = timeline.drawn(most);
+            prop_assert!(drawing.columns.len() <= most);
+            for (index, column) in drawing.columns.iter().enumerate() {
+                let begin = drawing.begin + drawing.width.times(index as u64);
+                let within = |at_ms: &u64| (begin..begin + drawing.width).contains(&Moment::from_millis(*at_ms));
+                let expect: u64 = all.iter().filter(|(at_ms, _)| within(at_ms)).map(|(_, requests)| requests).sum();
+                prop_assert_eq!(column.requests, expect);
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The timeline, drawn with block characters.
+
+use tollgate_core::time::{Moment, Span};
+
+use super::ink::Ink;
+use super::shown::{clock, count, length, short};
+use super::summary::{ColumnSummary, Summary};
+
+const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Where the columns begin.
+const INDENT: usize = 11;
+/// So far apart are the times below the columns.
+const LABEL_COLUMNS: usize = 14;
+
+/// One row per figure, with its peak behind it, and the time below.
+pub(super) fn chart(summary: &Summary, ink: Ink) -> String {
+    let timeline = &summary.timeline;
+    let minutes = timeline.column_ms as f64 / 60_000.0;
+    let rate = |peak: u64| match (peak as f64 / minutes).round() as u64 {
+        0 => "<1/min".to_string(),
+        rate if rate < 1_000_000 => format!("{}/min", count(rate)),
+        rate => format!("{}/min", short(rate)),
+    };
+    let cores = |peak_ms: u64| format!("{:.2} cores", peak_ms as f64 / timeline.column_ms.max(1) as f64);
+    let mut text = String::new();
+    let mut row = |name: &str,
+                   figure: &dyn Fn(&ColumnSummary) -> u64,
+                   peak: &dyn Fn(u64) -> String,
+                   paint: fn(Ink, &str) -> String| {
+        let figures: Vec<_> = timeline.columns.iter().map(figure).collect();
+        let highest = figures.iter().copied().max().unwrap_or(0);
+        if highest > 0 {
+            let bars = paint(ink, &bars(&figures, highest));
+            text.push_str(&format!("  {name:<8} {bars} {}\n", ink.dim(&peak(highest))));
+        }
+    };
+    row("requests", &|column| column.requests, &rate, Ink::green);
+    row("held", &|column| column.held, &rate, Ink::yellow);
+    row("refused", &|column| column.refused, &rate, Ink::red);
+    row("cost", &|column| column.cost_ms, &cores, Ink::green);
+    if summary.decisions.done.cost_saved_ms > 0 {
+        row("after", &|column| column.cost_admitted_ms, &cores, Ink::green);
+    }
+    if timeline.columns.iter().any(|column| column.band != "normal") {
+        let band = |column: &ColumnSummary| match column.band {
+            "critical" => 2,
+            "elevated" => 1,
+            _ => 0,
+        };
+        row("band", &band, &|peak| ["", "elevated", "critical"][peak as usize].to_string(), Ink::yellow);
+    }
+    text.push_str(&labels(summary, ink));
+    text
+}
+
+fn bars(figures: &[u64], highest: u64) -> String {
+    // Something is never drawn as nothing.
+    let height = |figure: u64| (figure as u128 * 8).div_ceil(u128::from(highest.max(1))) as usize;
+    figures.iter().map(|figure| BLOCKS[height(*figure).min(8)]).collect()
+}
+
+fn labels(summary: &Summary, ink: Ink) -> String {
+    let timeline = &summary.timeline;
+    let fine = timeline.column_ms * (LABEL_COLUMNS as u64) < 10 * 60_000;
+    let mut line = " ".repeat(INDENT);
+    for column in (0..timeline.columns.len()).step_by(LABEL_COLUMNS) {
+        let at = Moment::from_millis(timeline.begin_at_ms + column as u64 * timeline.column_ms);
+        line.push_str(&format!("{:<LABEL_COLUMNS$}", format!("╵{}", clock(at, fine))));
+    }
+    let width = format!("each column is {}", length(Span::from_millis(timeline.column_ms)));
+    format!("{}\n{}{}\n", ink.dim(line.trim_end()), " ".repeat(INDENT), ink.dim(&width))
+}

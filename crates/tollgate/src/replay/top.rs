@@ -1,0 +1,133 @@
+//! Who weighs most, in fixed memory.
+//!
+//! A count per name grows with the number of names, and a sample misses who came in a burst. This is the Space-Saving
+//! algorithm: a newcomer that finds no place takes that of the lightest and inherits its weight as a possible error, so that
+//! whoever weighs more than the error is certainly in the list, and none is believed to weigh less than it does. To find the
+//! lightest at once, names are spread by their hash over sets of eight places, each a small list of its own: the error is
+//! then what fell into the set divided by eight.
+
+use super::name::Name;
+
+/// Places in a set: their hashes fill one cache line.
+const WAYS: usize = 8;
+
+/// The heaviest names, and what is known about each.
+pub(super) struct Top<Fact> {
+    hashes: Vec<[u64; WAYS]>,
+    weights: Vec<[u64; WAYS]>,
+    places: Vec<Place<Fact>>,
+}
+
+/// One name in the list.
+pub(super) struct Place<Fact> {
+    /// Who.
+    pub(super) name: Name,
+    /// How much of the weight may be that of names that stood here before.
+    pub(super) error: u64,
+    /// What was gathered since the name came in.
+    pub(super) fact: Fact,
+}
+
+impl<Fact: Default> Top<Fact> {
+    /// A list with room for `sets` x 8 names.
+    pub(super) fn new(sets: usize) -> Self {
+        let place = || Place { name: Name::default(), error: 0, fact: Fact::default() };
+        Self {
+            hashes: vec![[0; WAYS]; sets],
+            weights: vec![[0; WAYS]; sets],
+            places: std::iter::repeat_with(place).take(sets * WAYS).collect(),
+        }
+    }
+
+    /// Adds `weight` to the key with this hash and gives back what is known about it; `name` is asked for if it is new here.
+    #[inline]
+    pub(super) fn add(&mut self, hash: u64, weight: u64, name: impl FnOnce() -> Name) -> &mut Fact {
+        let hash = hash | 1; // Zero is an empty place.
+        let set = ((u128::from(hash) * self.hashes.len() as u128) >> 64) as usize;
+        let way = match self.hashes[set].iter().position(|known| *known == hash) {
+            Some(way) => way,
+            None => self.replace(set, hash, name()),
+        };
+        self.weights[set][way] = self.weights[set][way].saturating_add(weight);
+        &mut self.places[set * WAYS + way].fact
+    }
+
+    /// Gives the lightest place of a set to a newcomer.
+    fn replace(&mut self, set: usize, hash: u64, name: Name) -> usize {
+        let weights = &self.weights[set];
+        let way = (0..WAYS).min_by_key(|way| weights[*way]).unwrap_or_default();
+        self.hashes[set][way] = hash;
+        self.places[set * WAYS + way] = Place { name, error: weights[way], fact: Fact::default() };
+        way
+    }
+
+    /// Names by what they weigh at least, the heaviest first.
+    pub(super) fn heaviest(&self) -> Vec<(u64, &Place<Fact>)> {
+        let weights = self.weights.iter().flatten();
+        let mut taken: Vec<_> = weights
+            .zip(&self.places)
+            .zip(self.hashes.iter().flatten())
+            .filter(|(_, hash)| **hash != 0)
+            .map(|((weight, place), _)| (weight - place.error, place))
+            .collect();
+        taken.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.name.to_text().cmp(&b.1.name.to_text())));
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn name(number: u64) -> Name {
+        Name::of_text(&number.to_le_bytes())
+    }
+
+    fn add<Fact: Default>(top: &mut Top<Fact>, number: u64, weight: u64) -> &mut Fact {
+        top.add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), weight, || name(number))
+    }
+
+    #[test]
+    fn a_million_light_names_do_not_push_out_a_heavy_one() {
+        let mut top = Top::<u64>::new(64);
+        for number in 0..1_000_000 {
+            add(&mut top, number + 10, 1);
+            if number % 100 == 0 {
+                *add(&mut top, number % 7, 100) += 1;
+            }
+        }
+        let heaviest = top.heaviest();
+        let mut found: Vec<_> = heaviest[..7].iter().map(|(_, place)| place.name.to_text()).collect();
+        found.sort();
+        let mut expect: Vec<_> = (0..7).map(|number| name(number).to_text()).collect();
+        expect.sort();
+        assert_eq!(found, expect);
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_is_believed_to_weigh_more_than_it_does_and_the_error_is_bounded(
+            adds in prop::collection::vec((0u64..60, 1u64..50), 0..600),
+        ) {
+            let mut top = Top::<u64>::new(2);
+            let mut truth = HashMap::new();
+            for (number, weight) in &adds {
+                *add(&mut top, *number, *weight) += weight;
+                *truth.entry(name(*number).to_text()).or_insert(0) += weight;
+            }
+            let total: u64 = adds.iter().map(|(_, weight)| weight).sum();
+            for (least, place) in top.heaviest() {
+                let true_weight = truth[&place.name.to_text()];
+                prop_assert!(least <= true_weight && true_weight <= least + place.error);
+                prop_assert!(place.fact <= true_weight);
+                prop_assert!(place.error <= total / WAYS as u64);
+            }
+            let listed: Vec<_> = top.heaviest().iter().map(|(_, place)| place.name.to_text()).collect();
+            for (who, weight) in truth {
+                prop_assert!(weight <= total / WAYS as u64 || listed.contains(&who));
+            }
+        }
+    }
+}

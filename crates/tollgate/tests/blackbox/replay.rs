@@ -1,0 +1,473 @@
+//! `tollgate replay`: the same decisions in virtual time, and a page that tells what they came to.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use flate2::{Compression, write::GzEncoder};
+use serde_json::Value;
+
+use crate::program::{Run, root, tollgate};
+
+#[path = "../../examples/make-log/day.rs"]
+mod day;
+
+/// Files in a directory that goes away with them.
+struct Files(PathBuf);
+
+impl Files {
+    /// `test` tells the directories of tests apart.
+    fn new(test: &str) -> Self {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("replay-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        Self(directory)
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_string()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The decisions on a trace by some rules.
+fn decisions(test: &str, rules: &str, trace: &str) -> Vec<Value> {
+    let files = Files::new(test);
+    let (config, trace) = (files.write("rules.toml", rules), files.write("trace.jsonl", trace));
+    let run = tollgate(["replay", "--config", &config, "--decisions", &trace]);
+    assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
+    run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn field<'a>(decisions: &'a [Value], name: &str) -> Vec<&'a Value> {
+    decisions.iter().map(|decision| &decision[name]).collect()
+}
+
+fn words(decisions: &[Value]) -> Vec<&str> {
+    field(decisions, "decision").into_iter().map(|word| word.as_str().unwrap()).collect()
+}
+
+/// One request per time, of one client.
+fn requests(client: &str, times_ms: &[u64]) -> String {
+    times_ms.iter().map(|at_ms| format!("{{\"at_ms\": {at_ms}, \"client\": \"{client}\"}}\n")).collect()
+}
+
+fn with_input(arguments: &[&str], input: &[u8]) -> Run {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(arguments)
+        .current_dir(root())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || stdin.write_all(&input));
+    let output = child.wait_with_output().unwrap();
+    let _ = writer.join().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+const BUCKET: &str = "[[rule]]\nname = \"api\"\nclass = \"ip/32\"\nbucket = { size = 2, drip = 1, every = \"1s\" }\n";
+
+#[test]
+fn decisions_are_lines_of_json_to_the_letter() {
+    let files = Files::new("letter");
+    let config = files.write("rules.toml", BUCKET);
+    let trace = files.write("trace.jsonl", requests("203.0.113.7", &[1000, 1000, 1000, 2000]));
+    let run = tollgate(["replay", "--config", &config, "--decisions", &trace]);
+    let expect = concat!(
+        r#"{"at_ms": 1000, "decision": "admit", "rule": "api", "reason": "within-limit", "hold_ms": 0, "retry_after_ms": 0, "remaining": 1, "reset_ms": 0, "clear_ms": 1000, "level": 0, "band": "normal"}"#,
+        "\n",
+        r#"{"at_ms": 1000, "decision": "admit", "rule": "api", "reason": "within-limit", "hold_ms": 0, "retry_after_ms": 0, "remaining": 0, "reset_ms": 1000, "clear_ms": 2000, "level": 0, "band": "normal"}"#,
+        "\n",
+        r#"{"at_ms": 1000, "decision": "refuse", "rule": "api", "reason": "over-limit", "hold_ms": 0, "retry_after_ms": 1000, "remaining": 0, "reset_ms": 1000, "clear_ms": 2000, "level": 0, "band": "normal"}"#,
+        "\n",
+        r#"{"at_ms": 2000, "decision": "admit", "rule": "api", "reason": "within-limit", "hold_ms": 0, "retry_after_ms": 0, "remaining": 0, "reset_ms": 1000, "clear_ms": 2000, "level": 0, "band": "normal"}"#,
+        "\n",
+    );
+    assert_eq!((run.code, run.stderr.as_str(), run.stdout.as_str()), (Some(0), "", expect));
+}
+
+#[test]
+fn the_strictest_of_several_rules_is_shown_and_a_refusal_charges_none() {
+    let rules = format!(
+        "{BUCKET}\n[[rule]]\nname = \"all\"\nclass = \"ip/16\"\nbucket = {{ size = 3, drip = 1, every = \"1h\" }}\n"
+    );
+    let trace = requests("203.0.113.7", &[0, 0, 0, 0]) + &requests("203.0.200.1", &[1, 1]);
+    let decisions = decisions("strictest", &rules, &trace);
+    assert_eq!(words(&decisions), ["admit", "admit", "refuse", "refuse", "admit", "refuse"]);
+    assert_eq!(field(&decisions, "rule"), ["api", "api", "api", "api", "all", "all"]);
+    assert_eq!(field(&decisions, "remaining"), [1, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_request_that_no_rule_applies_to_says_so() {
+    let rules = BUCKET.replace("class", "when = { method = \"POST\" }\nclass");
+    let decisions = decisions("norule", &rules, &requests("203.0.113.7", &[0]));
+    assert_eq!((&decisions[0]["rule"], &decisions[0]["reason"]), (&Value::Null, &Value::from("no-rule")));
+}
+
+#[test]
+fn rules_see_method_path_headers_cookies_and_attributes() {
+    let rule = |name: &str, when: &str, class: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\n{when}\nclass = \"{class}\"\nbucket = {{ size = 1, drip = 1, every = \"1h\" }}\n"
+        )
+    };
+    let rules = [
+        rule("login", "when = { method = \"POST\", path = \"/login\" }", "ip/32"),
+        rule("key", "", "header:x-api-key"),
+        rule("session", "", "cookie:sid"),
+        rule("user", "", "descriptor:user"),
+        rule("socket", "when = { upgrade = \"websocket\" }", "header:x-device-id"),
+    ];
+    let trace = [
+        r#"{"at_ms": 0, "client": "192.0.2.1", "method": "POST", "path": "/login?next=/"}"#,
+        r#"{"at_ms": 0, "client": "192.0.2.1", "headers": {"X-Api-Key": "k"}}"#,
+        r#"{"at_ms": 0, "client": "192.0.2.1", "headers": {"cookie": "a=b; sid=7"}}"#,
+        r#"{"at_ms": 0, "client": "192.0.2.1", "attributes": {"user": "u1"}}"#,
+        r#"{"at_ms": 0, "client": "192.0.2.1", "headers": {"Upgrade": "WebSocket", "x-device-id": "d"}}"#,
+    ];
+    let trace: String = trace.iter().flat_map(|line| [*line, "\n", *line, "\n"]).collect();
+    let decisions = decisions("classes", &rules.join("\n"), &trace);
+    assert_eq!(words(&decisions), ["admit", "refuse"].repeat(5));
+    let rules: Vec<_> =
+        ["login", "key", "session", "user", "socket"].into_iter().flat_map(|rule| [rule, rule]).collect();
+    assert_eq!(field(&decisions, "rule"), rules);
+}
+
+#[test]
+fn warm_up_begins_with_the_first_line_and_bands_multiply_the_backoff() {
+    let rules = r#"
+        [[rule]]
+        name = "reconnect"
+        class = "identifier"
+        window = { max = 1, per = "10s", ceiling = 3 }
+        escalation = { backoff = "1s", backoff_max = "60s", levels = 10, release = "5min", elevated = 2, critical = 4 }
+        warmup = "30s"
+    "#;
+    // Years after 1970: what counts is the time since the first line.
+    let begin_ms = 1_794_441_600_000;
+    let at =
+        |offsets: &[u64]| requests("device-7", &offsets.iter().map(|offset| begin_ms + offset).collect::<Vec<_>>());
+    let band = format!("{{\"at_ms\": {}, \"band\": \"critical\"}}\n", begin_ms + 50_000);
+    let trace = at(&[0, 1, 2, 3, 40_000, 40_001]) + &band + &at(&[60_000, 60_001]);
+    let decisions = decisions("warmup", rules, &trace);
+    assert_eq!(words(&decisions), ["admit", "admit", "admit", "refuse", "admit", "refuse", "admit", "refuse"]);
+    let reasons =
+        ["within-limit", "warm-up", "warm-up", "ceiling", "within-limit", "over-limit", "within-limit", "over-limit"];
+    assert_eq!(field(&decisions, "reason"), reasons);
+    assert_eq!(field(&decisions, "level"), [0, 0, 0, 1, 1, 2, 2, 3]);
+    assert_eq!(field(&decisions, "band")[5..], ["normal", "critical", "critical"]);
+    // 1 s doubled twice and four times that, but the window has room only 10 s after its last entry.
+    assert_eq!(decisions[7]["retry_after_ms"], 16_000);
+}
+
+#[test]
+fn time_never_runs_backwards() {
+    let trace = requests("203.0.113.7", &[10_000, 10_000, 0, 10_999, 11_000]);
+    let decisions = decisions("backwards", BUCKET, &trace);
+    assert_eq!(words(&decisions), ["admit", "admit", "refuse", "refuse", "admit"]);
+    assert_eq!(field(&decisions, "at_ms"), [10_000, 10_000, 0, 10_999, 11_000]);
+    assert_eq!(field(&decisions, "retry_after_ms"), [0, 0, 1000, 1, 0]);
+}
+
+#[test]
+fn a_request_is_at_work_for_what_it_costs() {
+    let rules = "[[rule]]\nname = \"one\"\nclass = \"ip/32\"\nin_flight = 1\n";
+    let line = |at_ms: u64, cost_ms: u64| {
+        format!("{{\"at_ms\": {at_ms}, \"client\": \"203.0.113.7\", \"cost_ms\": {cost_ms}}}\n")
+    };
+    let trace = line(0, 100) + &line(50, 100) + &line(99, 100) + &line(100, 0) + &line(100, 10) + &line(105, 1);
+    let decisions = decisions("inflight", rules, &trace);
+    assert_eq!(words(&decisions), ["admit", "refuse", "refuse", "admit", "admit", "refuse"]);
+    assert_eq!(decisions[1]["reason"], "busy");
+}
+
+#[test]
+fn a_budget_is_charged_what_requests_cost_and_holds_who_is_in_debt() {
+    let rules =
+        "[gate]\ncores = 2\n[[rule]]\nname = \"cpu\"\nclass = \"ip/24\"\nbudget = { share = 0.5, burst = \"1s\" }\n";
+    let line =
+        |at_ms: u64| format!("{{\"at_ms\": {at_ms}, \"client\": \"203.0.113.{}\", \"cost_ms\": 1500}}\n", at_ms % 200);
+    let decisions = decisions("budget", rules, &[0, 1, 2, 3, 4, 5].map(line).concat());
+    assert_eq!(words(&decisions), ["admit", "hold", "hold", "hold", "hold", "refuse"]);
+    assert_eq!(field(&decisions, "hold_ms"), [0, 499, 1998, 3497, 4996, 0]);
+    assert_eq!(decisions[5]["retry_after_ms"], 6495);
+}
+
+#[test]
+fn the_same_lines_decide_the_same_however_they_come() {
+    let files = Files::new("ways");
+    let config = files.write("rules.toml", BUCKET);
+    let trace = requests("203.0.113.7", &[1_794_441_600_000, 1_794_441_600_000, 1_794_441_600_000, 1_794_441_601_000]);
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(trace.as_bytes()).unwrap();
+    let packed = encoder.finish().unwrap();
+    let second = |second: u64| {
+        format!("203.0.113.7 - - [12/Nov/2026:00:00:0{second} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"x\" 0.001\n")
+    };
+    let json = |second: u64| {
+        format!(
+            "{{\"time\": \"2026-11-12T01:00:0{second}+01:00\", \"remote_addr\": \"203.0.113.7\", \"status\": 200}}\n"
+        )
+    };
+    let combined: String = [0, 0, 0, 1].map(second).concat();
+    let ways = [
+        files.write("plain", &trace),
+        files.write("packed.gz", &packed),
+        files.write("access.log", &combined),
+        files.write("marked.log", format!("\u{feff}{}", combined.replace('\n', "\r\n"))),
+        files.write("access.json", [0, 0, 0, 1].map(json).concat()),
+    ];
+    let expect = tollgate(["replay", "--config", &config, "--decisions", &ways[0]]).stdout;
+    assert_eq!(expect.lines().count(), 4);
+    for way in &ways {
+        assert_eq!(tollgate(["replay", "--config", &config, "--decisions", way]).stdout, expect, "{way}");
+    }
+    for input in [trace.as_bytes(), &packed, combined.as_bytes()] {
+        assert_eq!(with_input(&["replay", "--config", &config, "--decisions", "-"], input).stdout, expect);
+    }
+    let named = tollgate(["replay", "--config", &config, "--decisions", "--format", "combined", &ways[2]]);
+    assert_eq!(named.stdout, expect);
+}
+
+#[test]
+fn a_line_that_cannot_be_read_is_counted_and_shown_and_stops_nothing() {
+    let files = Files::new("unreadable");
+    let trace = requests("203.0.113.7", &[0, 1]) + "{\"at_ms\": true}\n\nnonsense\n" + &requests("203.0.113.7", &[2]);
+    let trace = files.write("trace.jsonl", trace);
+    let page = tollgate(["replay", &trace]);
+    assert_eq!(page.code, Some(0));
+    assert!(page.stdout.contains("2 of 6 lines could not be read"), "{}", page.stdout);
+    assert!(page.stdout.contains("line 3, column 11: expected at_ms, a number of milliseconds"), "{}", page.stdout);
+    assert!(page.stdout.contains("line 5, column 1: expected a JSON object"), "{}", page.stdout);
+    let decisions = tollgate(["replay", "--decisions", &trace]);
+    assert_eq!((decisions.code, decisions.stdout.lines().count()), (Some(0), 3));
+    assert!(
+        decisions.stderr.contains("line 3, column 11") && decisions.stderr.contains("2 of 6 lines"),
+        "{}",
+        decisions.stderr
+    );
+    let strict = tollgate(["replay", "--strict", "--decisions", &trace]);
+    assert_eq!((strict.code, strict.stdout.lines().count()), (Some(1), 2));
+    assert!(strict.stderr.contains("line 3, column 11: expected at_ms"), "{}", strict.stderr);
+}
+
+#[test]
+fn hostile_lines_neither_stop_the_run_nor_reach_the_terminal() {
+    let files = Files::new("hostile");
+    let mut trace = b"{\"at_ms\": 0, \"client\": \"203.0.113.7\"}\n".to_vec();
+    trace.extend_from_slice(b"{\"at_ms\": 1, \"client\": \"\xff\xfe\", \"headers\": {\"user-agent\": \"\\u001b[2J\\u0007\\r\\n\\u202eevil\"}}\n");
+    trace.extend_from_slice(&[b"{\"at_ms\": 2, \"client\": \"", &vec![b'x'; 10_000_000][..], b"\"}\n"].concat());
+    trace.extend_from_slice(b"\0\0\0\n\r\r\n");
+    trace.extend_from_slice(&[&vec![b'['; 200_000][..], b"\n"].concat());
+    trace.extend_from_slice(b"{\"at_ms\": 3, \"client\": \"203.0.113.7\", \"cost_ms\": 1e14}\n{\"at_ms\": 18446744073709, \"client\": \"::1\", \"cost_ms\": 18446744073709}");
+    let trace = files.write("trace.jsonl", trace);
+    for extra in [&[][..], &["--json"], &["--decisions"]] {
+        let run = tollgate([&["replay", "--format", "trace"], extra, &[trace.as_str()]].concat());
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        let text = run.stdout + &run.stderr;
+        assert!(!text.chars().any(|symbol| symbol.is_control() && symbol != '\n' || symbol == '\u{202e}'), "{text}");
+        assert!(text.contains("a line of at most 256 KiB"), "{text}");
+    }
+    let page = tollgate(["replay", "--format", "trace", &trace]).stdout;
+    assert!(page.contains(r"\x1b[2J\x07\r\n\u{202e}evil") && page.contains(r"\xff\xfe"), "{page}");
+}
+
+#[test]
+fn wrong_arguments_and_configurations_exit_2() {
+    let files = Files::new("wrong");
+    let trace = files.write("trace.jsonl", requests("203.0.113.7", &[0]));
+    let bad = files.write("bad.toml", "[[rule]]\nname = \"x\"\nclas = \"ip/32\"\n");
+    let good = files.write("good.toml", BUCKET);
+    let packed = files.write("packed.zst", b"\x28\xb5\x2f\xfdxxxx");
+    let directory = files.0.to_str().unwrap();
+    for (arguments, says) in [
+        (vec!["replay"], "FILE"),
+        (vec!["replay", "--format", "xml", &trace], "xml"),
+        (vec!["replay", "--json", "--decisions", &trace], "--decisions"),
+        (vec!["replay", "--config", &bad, &trace], "bad.toml:3:1"),
+        (vec!["replay", "--config", "missing.toml", &trace], "missing.toml"),
+        (vec!["replay", "--config", &good, "--domain", "uploads", &trace], "default"),
+        (vec!["replay", "missing.jsonl"], "missing.jsonl"),
+        (vec!["replay", directory], "directory"),
+        (vec!["replay", &packed], "zstd -dc"),
+    ] {
+        let run = tollgate(&arguments);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(run.stderr.to_lowercase().contains(&says.to_lowercase()), "{arguments:?}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn what_is_no_recording_fails_with_a_reason() {
+    let files = Files::new("none");
+    let poem = files.write("poem.txt", "roses are red\nviolets are blue\n");
+    let run = tollgate(["replay", &poem]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.stderr.contains("neither a trace nor an access log"), "{}", run.stderr);
+    let run = tollgate(["replay", "--format", "combined", &poem]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.stdout.contains("line 1, column 14: expected the time in brackets"), "{}", run.stdout);
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(requests("203.0.113.7", &vec![0; 100_000]).as_bytes()).unwrap();
+    let packed = packed.finish().unwrap();
+    let broken = files.write("broken.gz", &packed[..packed.len() / 2]);
+    let run = tollgate(["replay", &broken]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.stderr.contains("broken.gz"), "{}", run.stderr);
+}
+
+#[test]
+fn an_empty_recording_is_nothing_to_tell() {
+    for input in [&b""[..], b"\n\r\n", b"\xef\xbb\xbf"] {
+        let run = with_input(&["replay", "-"], input);
+        assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
+        assert!(run.stdout.contains("no request in it"), "{}", run.stdout);
+        assert_eq!(with_input(&["replay", "--decisions", "-"], input).stdout, "");
+        let json: Value = serde_json::from_str(&with_input(&["replay", "--json", "-"], input).stdout).unwrap();
+        assert_eq!(json["requests"], 0);
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_run_quietly() {
+    let files = Files::new("pipe");
+    let trace = files.write("trace.jsonl", requests("203.0.113.7", &(0..200_000).collect::<Vec<_>>()));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["replay", "--decisions", &trace])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+fn other_domains_have_rules_of_their_own() {
+    let files = Files::new("domain");
+    let rules = "[[domain]]\nname = \"uploads\"\n[[domain.rule]]\nname = \"per-client\"\nclass = \"identifier\"\nrate = { rate = \"1/s\", burst = 1 }\nhold = \"0s\"\n";
+    let (config, trace) = (files.write("rules.toml", rules), files.write("trace.jsonl", requests("client-7", &[0, 1])));
+    let run = tollgate(["replay", "--config", &config, "--domain", "uploads", "--decisions", &trace]);
+    assert!(
+        run.stdout.lines().nth(1).unwrap().contains("\"decision\": \"refuse\", \"rule\": \"per-client\""),
+        "{}",
+        run.stdout
+    );
+}
+
+#[test]
+fn a_rule_that_observes_counts_and_lets_pass() {
+    let files = Files::new("observe");
+    let config = files.write("rules.toml", format!("{BUCKET}mode = \"observe\"\n"));
+    let trace = files.write("trace.jsonl", requests("203.0.113.7", &[0, 0, 0]));
+    let page = tollgate(["replay", "--config", &config, &trace]).stdout;
+    assert!(page.contains("would have held 0 and refused 1"), "{page}");
+    assert!(page.contains("api (observes)"), "{page}");
+}
+
+#[test]
+fn an_account_that_is_refused_often_is_flagged() {
+    let files = Files::new("flags");
+    let rules = "[watch]\nflag_threshold = 20\naccount_class = \"header:x-user\"\n[[rule]]\nname = \"user\"\nclass = \"header:x-user\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
+    let line = |at_ms| format!("{{\"at_ms\": {at_ms}, \"client\": \"::1\", \"headers\": {{\"x-user\": \"u1\"}}}}\n");
+    let trace: String = (0..60).map(|second| line(second * 1000)).collect();
+    let (config, trace) = (files.write("rules.toml", rules), files.write("trace.jsonl", trace));
+    let page = tollgate(["replay", "--config", &config, &trace]).stdout;
+    assert!(page.contains("00:00:20  u1") && page.contains("after 20 refusals"), "{page}");
+    let json: Value =
+        serde_json::from_str(&tollgate(["replay", "--json", "--config", &config, &trace]).stdout).unwrap();
+    assert_eq!(json["flags"], serde_json::json!([{"account": "u1", "at_ms": 20_000, "refused": 20}]));
+    assert_eq!(json["throttled"][0]["episodes"], 1);
+}
+
+const EXAMPLE: [&str; 4] = ["replay", "--config", "examples/site.toml", "examples/access.log.gz"];
+
+#[test]
+fn the_example_log_is_what_its_maker_makes() {
+    let packed = std::fs::read(root().join("examples/access.log.gz")).unwrap();
+    assert!(packed.len() < 1_000_000);
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut text).unwrap();
+    let made = day::lines();
+    assert_eq!(text.lines().count(), made.len());
+    assert!(text.lines().eq(made.iter().map(String::as_str)));
+}
+
+#[test]
+fn the_example_is_a_page_that_fits_and_stays_the_same() {
+    let page = tollgate(EXAMPLE);
+    assert_eq!((page.code, page.stderr.as_str()), (Some(0), ""));
+    for says in [
+        "What the rules would have done",
+        "GreedyBot/2.1",
+        "100.64.31.7",
+        "passed",
+        "held",
+        "refused",
+        "█",
+        "2026-11-12",
+    ] {
+        assert!(page.stdout.contains(says), "{says} is missing:\n{}", page.stdout);
+    }
+    for run in [&page, &tollgate(["replay", "examples/access.log.gz"])] {
+        for line in run.stdout.lines() {
+            assert!(line.chars().count() <= 80, "too wide: {line}");
+            assert!(!line.contains('\x1b') && !line.ends_with(' '), "{line:?}");
+        }
+    }
+    assert_eq!(tollgate(EXAMPLE).stdout, page.stdout, "a replay is the same every time");
+}
+
+#[test]
+fn the_summary_as_data_agrees_with_the_decisions() {
+    let json: Value = serde_json::from_str(&tollgate(EXAMPLE.iter().chain(&["--json"])).stdout).unwrap();
+    let decisions = tollgate(EXAMPLE.iter().chain(&["--decisions"])).stdout;
+    let count =
+        |word: &str| decisions.lines().filter(|line| line.contains(&format!("\"decision\": \"{word}\""))).count();
+    assert_eq!(json["requests"], decisions.lines().count());
+    for (field, word) in [("admitted", "admit"), ("held", "hold"), ("refused", "refuse")] {
+        assert_eq!(json["decisions"][field], count(word), "{word}");
+    }
+    let sum = |list: &Value, field: &str| {
+        list.as_array().unwrap().iter().map(|item| item[field].as_u64().unwrap()).sum::<u64>()
+    };
+    for field in ["held", "refused"] {
+        assert_eq!(json["decisions"][field], sum(&json["rules"], field));
+        assert_eq!(json["decisions"][field], sum(&json["throttled"], field));
+        assert_eq!(json["decisions"][field], sum(&json["timeline"]["columns"], field));
+    }
+    assert_eq!(json["requests"], sum(&json["timeline"]["columns"], "requests"));
+    assert_eq!(json["decisions"]["cost_saved_ms"], sum(&json["rules"], "cost_saved_ms"));
+}
+
+#[test]
+fn the_suggested_rule_can_be_pasted_and_holds_the_crawler_and_nobody_else() {
+    let json: Value = serde_json::from_str(&tollgate(["replay", "--json", "examples/access.log.gz"]).stdout).unwrap();
+    let suggestion = &json["suggestion"];
+    assert_eq!(suggestion["outliers"][0]["key"], "203.0.113.0/24");
+    let files = Files::new("suggestion");
+    let config = files.write("rules.toml", suggestion["toml"].as_str().unwrap());
+    let run = tollgate(["replay", "--json", "--config", &config, "examples/access.log.gz"]);
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    let throttled = json["throttled"].as_array().unwrap();
+    assert_eq!(throttled.len(), 1, "{throttled:?}");
+    assert_eq!(throttled[0]["key"], "203.0.113.0/24");
+    let had_ms = suggestion["outliers"][0]["spent"].as_u64().unwrap() - throttled[0]["cost_saved_ms"].as_u64().unwrap();
+    // A request that is held is charged before it goes on, so up to a hold's worth comes on top.
+    assert!(had_ms <= suggestion["outliers"][0]["allowed"].as_u64().unwrap() + 10_000, "{had_ms}");
+    assert_eq!(json["suggestion"], Value::Null);
+}
