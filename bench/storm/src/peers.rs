@@ -205,16 +205,17 @@ fn start_envoy(site: SocketAddr, listen: SocketAddr, dir: &Path, filters: &str) 
 
 /// Tollgate as anybody would first start it: a backend and nothing else said, unless there are `rules`.
 fn start_tollgate(site: SocketAddr, listen: SocketAddr, dir: &Path, tollgate: &Path, rules: &str) -> io::Result<Gate> {
+    let admin = free_address()?;
     let mut args: Vec<OsString> = ["gate", "--backend"].map(Into::into).to_vec();
     args.push(format!("http://{site}").into());
-    args.extend(["--listen".into(), listen.to_string().into()]);
+    args.extend(["--listen".into(), listen.to_string().into(), "--admin".into(), admin.to_string().into()]);
     if !rules.is_empty() {
         let config = dir.join("tollgate.toml");
         fs::write(&config, rules)?;
         args.extend(["--config".into(), config.into()]);
     }
     let child = Child::start(tollgate, args, listen)?;
-    Ok(Gate { listen, child: Some(child), admin: None })
+    Ok(Gate { listen, child: Some(child), admin: Some(admin) })
 }
 
 /// Starts the backend of the tax: nginx with one small file.

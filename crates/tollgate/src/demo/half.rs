@@ -66,8 +66,9 @@ fn start(args: &[&str], address: SocketAddr) -> io::Result<Child> {
 }
 
 fn start_gate(site: SocketAddr) -> io::Result<(SocketAddr, Option<Child>)> {
-    let listen = free_address()?;
-    let child = start(&["gate", "--backend", &format!("http://{site}"), "--listen", &listen.to_string()], listen)?;
+    let (listen, admin) = (free_address()?, free_address()?);
+    let (backend, listen_at, admin_at) = (format!("http://{site}"), listen.to_string(), admin.to_string());
+    let child = start(&["gate", "--backend", &backend, "--listen", &listen_at, "--admin", &admin_at], listen)?;
     Ok((listen, Some(child)))
 }
 
