@@ -18,6 +18,24 @@ impl Tally {
     }
 }
 
+/// A number that grows and shrinks.
+#[derive(Debug, Default)]
+pub(super) struct Level(AtomicU64);
+
+impl Level {
+    pub(super) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(super) fn sub(&self, less: u64) {
+        self.0.fetch_sub(less, Ordering::Relaxed);
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
     pub(super) answered: Tally,

@@ -153,6 +153,13 @@ impl Store {
         open as f64 / self.inner.breakers.len() as f64
     }
 
+    /// Gives back what was taken ahead and not used.
+    pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64) {
+        let taken = vec![Taken { rule: Arc::clone(rule), slot }];
+        let toll = Toll { count, cpu: Span::ZERO };
+        Ticket { taken, toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
+    }
+
     /// Asks the store about a request to which all of `asked` apply. The decision is on the store's clock: see
     /// [`Answer::on_clock`].
     pub async fn decide(

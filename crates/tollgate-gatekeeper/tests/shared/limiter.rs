@@ -47,10 +47,16 @@ const CALLER: Caller = Caller([203, 0, 113, 7]);
 
 /// A gate whose first rules are its own and whose last rules are shared.
 fn gate(url: &str, options: Options, own: &[Rule], shared: &[Rule]) -> SharedLimiter {
+    leasing_gate(url, options, own, shared, None)
+}
+
+/// One that takes a part of all shared rules ahead.
+fn leasing_gate(url: &str, options: Options, own: &[Rule], shared: &[Rule], lease: Option<u32>) -> SharedLimiter {
     let rules = own.iter().chain(shared).map(|rule| (rule.clone(), table_bytes_min(rule)));
     let plan = Plan { rules: rules.collect(), started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
     let is_shared: Vec<_> = (0..own.len() + shared.len()).map(|place| place >= own.len()).collect();
-    let plan = SharedPlan { plan, shared: &is_shared, prefix: "test:", domain: "default" };
+    let leases: Vec<_> = is_shared.iter().map(|is_shared| lease.filter(|_| *is_shared)).collect();
+    let plan = SharedPlan { plan, shared: &is_shared, leases: &leases, prefix: "test:", domain: "default" };
     SharedLimiter::new(plan, open(url, options), Clock::start()).unwrap()
 }
 
@@ -156,4 +162,68 @@ async fn a_caller_who_leaves_while_the_store_is_asked_leaves_nothing_behind() {
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(admitted(&gate, 5).await, 1, "{:?}", gate.store().counts());
+}
+
+#[tokio::test]
+async fn inside_a_slice_nobody_is_asked_and_together_gates_admit_no_more_than_there_is() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    for name in ["rate", "drip-1", "drip-5"] {
+        let shared = rule(name, limit(name, 1_000));
+        let gates: Vec<_> = (0..3)
+            .map(|_| leasing_gate(&server.url(), PATIENT, &[], core::slice::from_ref(&shared), Some(100_000)))
+            .collect();
+        let mut total = 0;
+        for _ in 0..5 {
+            for gate in &gates {
+                total += admitted(gate, 250).await;
+            }
+        }
+        let asked: u64 = gates.iter().map(|gate| gate.store().counts().answered).sum();
+        // All but what some gates hold while others ask for more.
+        let held: u64 = gates.iter().map(SharedLimiter::leased).sum();
+        assert_eq!(total + usize::try_from(held).unwrap(), 1_000, "{name}");
+        assert!(held <= 300, "{name}: {held} are held");
+        assert!(asked < 3_750, "{name}: asked {asked} times");
+        let first: u64 = gates[0].store().counts().answered;
+        assert!(first < 1_250, "{name}: the first gate asked {first} times for its share");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_used_of_a_slice_goes_back() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let shared = rule("shared", limit("drip-1", 100));
+    let leaser = leasing_gate(&server.url(), PATIENT, &[], core::slice::from_ref(&shared), Some(500_000));
+    let other = gate(&server.url(), PATIENT, &[], core::slice::from_ref(&shared));
+    assert_eq!(admitted(&leaser, 1).await, 1);
+    assert_eq!(leaser.leased(), 49);
+    assert_eq!(admitted(&other, 60).await, 50);
+    tokio::time::sleep(Duration::from_millis(1_600)).await;
+    assert_eq!(leaser.leased(), 0);
+    assert_eq!(admitted(&other, 60).await, 49);
+}
+
+#[tokio::test]
+async fn a_gate_that_stops_gives_its_slices_back() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let shared = rule("shared", limit("drip-1", 100));
+    let leaser = leasing_gate(&server.url(), PATIENT, &[], core::slice::from_ref(&shared), Some(500_000));
+    let other = gate(&server.url(), PATIENT, &[], core::slice::from_ref(&shared));
+    assert_eq!(admitted(&leaser, 10).await, 10);
+    drop(leaser);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(admitted(&other, 120).await, 90);
+}
+
+#[tokio::test]
+async fn a_request_that_another_rule_refuses_is_put_back_into_its_slice() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (wide, narrow) = (rule("wide", limit("drip-1", 100)), rule("narrow", limit("drip-1", 3)));
+    let gate = leasing_gate(&server.url(), PATIENT, &[], &[wide, narrow], Some(500_000));
+    assert_eq!(admitted(&gate, 30).await, 3);
+    assert_eq!(gate.leased(), 47);
 }

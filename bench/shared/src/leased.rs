@@ -1,0 +1,87 @@
+//! The same with a slice of each bucket taken ahead.
+
+use core::time::Duration;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tollgate_core::band::Band;
+use tollgate_core::limit::{Bucket, Limit};
+use tollgate_core::request::Request;
+use tollgate_core::rule::Rule;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::hash::Seed;
+use tollgate_gatekeeper::limiter::Plan;
+use tollgate_gatekeeper::shared::{Options, SharedLimiter, SharedPlan, Store};
+use tollgate_gatekeeper::table::table_bytes_for;
+
+use crate::server::Server;
+use crate::{Failure, ROUND, rule};
+
+const CALLERS: u32 = 1_000;
+const SIZE: u32 = 10_000;
+/// A tenth.
+const LEASE: u32 = 100_000;
+const TASKS: u32 = 16;
+
+struct Caller(u32);
+
+impl Request for Caller {
+    fn client(&self) -> Option<IpAddr> {
+        Some(Ipv4Addr::from(0x0a00_0000 + self.0).into())
+    }
+
+    fn method(&self) -> &[u8] {
+        b"GET"
+    }
+
+    fn target(&self) -> &[u8] {
+        b"/"
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// Decisions per second by a gate that takes slices ahead.
+pub(crate) async fn rate(server: &Server) -> Result<f64, Failure> {
+    let bucket = Bucket::new(SIZE, SIZE, Span::from_secs(1)).expect("the figures make a bucket");
+    let rule = Rule { name: "leased".into(), limit: Limit::Bucket(bucket), ..rule() };
+    let bytes = table_bytes_for(&rule, CALLERS as usize);
+    let plan = Plan { rules: vec![(rule, bytes)], started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
+    let plan = SharedPlan { plan, shared: &[true], leases: &[Some(LEASE)], prefix: "bench:", domain: "default" };
+    let patient = Options { deadline: Duration::from_secs(5), ..Options::default() };
+    let gate = Arc::new(SharedLimiter::new(plan, Store::open(server.address(), patient), Clock::start())?);
+    let end = Instant::now() + ROUND;
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let gate = Arc::clone(&gate);
+            tokio::spawn(async move {
+                let (mut caller, mut decided) = (task, 0_u64);
+                while Instant::now() < end {
+                    // Others are to have their turn too: a slice is used up without waiting.
+                    tokio::task::yield_now().await;
+                    for _ in 0..100 {
+                        caller = (caller + 7) % CALLERS;
+                        let (_, ticket) = gate.decide(&Caller(caller), Toll::ONE, Band::Normal).await;
+                        gate.settle(ticket, Toll::ONE);
+                        decided += 1;
+                    }
+                }
+                decided
+            })
+        })
+        .collect();
+    let mut decided = 0;
+    for task in tasks {
+        decided += task.await?;
+    }
+    Ok(decided as f64 / ROUND.as_secs_f64())
+}

@@ -1,0 +1,146 @@
+//! A slice of a limit that a gate has taken ahead: decisions inside it need nobody.
+//!
+//! The store has charged the whole slice when it was taken, so gates together never have more than the limit. What a slice can do is
+//! be used later than it was charged, when part of it has come back already: in any time, callers may get more than the
+//! rule says by what is leased at that moment, and that is at most a slice per gate and key. A slice that is not
+//! used up within [`LEASE_LIFE`] goes back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tollgate_core::limit::{Limit, LimitInfo};
+use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::time::{Moment, Span};
+
+use super::count::Level;
+use super::{SharedRule, Store};
+
+/// How long a slice is kept.
+pub const LEASE_LIFE: Span = Span::from_secs(1);
+/// How long after a slice could not be had the store is asked for single requests.
+const REST: Span = Span::from_millis(100);
+/// So many keys at most have slices; others are asked about one by one.
+const KEYS_MAX: usize = 65_536;
+const SHARDS: usize = 64;
+
+/// The slices that this process holds.
+#[derive(Debug)]
+pub(super) struct Leases {
+    shards: Box<[Mutex<Shard>]>,
+    leased: Level,
+}
+
+/// Slices by the names of their slots.
+type Shard = HashMap<Vec<u8>, Lease>;
+
+#[derive(Debug)]
+struct Lease {
+    rule: Arc<SharedRule>,
+    left: u64,
+    /// When what is left goes back. With nothing left, when another slice may be taken: meanwhile one is being taken, or could not be had.
+    expires: Moment,
+    info: LimitInfo,
+}
+
+/// What to do about a request whose rule is leased.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Slice {
+    /// It is inside a slice, and these are the figures.
+    Inside(LimitInfo),
+    /// Take a slice: nobody else does.
+    Fetch,
+    /// Ask about this request alone.
+    Ask,
+}
+
+/// How much a gate takes ahead: a part of what a rule has room for, in requests. `None` when it cannot take any.
+pub(super) fn slice_of(rule: &Rule, millionths: u32) -> Option<u64> {
+    let room = match &rule.limit {
+        Limit::Rate(rate) => rate.figures().2,
+        Limit::Bucket(bucket) => u64::from(bucket.figures().0),
+        Limit::Budget(_) | Limit::Window(_) | Limit::InFlight(_) => return None,
+    };
+    let slice = u128::from(room) * u128::from(millionths.min(1_000_000)) / 1_000_000;
+    (rule.mode == Mode::Enforce).then_some(u64::try_from(slice).unwrap_or(u64::MAX))
+}
+
+impl Leases {
+    pub(super) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), leased: Level::default() }
+    }
+
+    /// How many requests are leased and not used.
+    pub(super) fn leased(&self) -> u64 {
+        self.leased.now()
+    }
+
+    /// Takes `count` out of the slice for `slot`, if there is one.
+    pub(super) fn take(&self, rule: &Arc<SharedRule>, slot: &[u8], count: u64, now: Moment) -> Slice {
+        let mut shard = self.shard(slot);
+        let Some(lease) = shard.get_mut(slot) else {
+            if shard.len() >= KEYS_MAX / SHARDS {
+                return Slice::Ask;
+            }
+            let lease = Lease { rule: Arc::clone(rule), left: 0, expires: now + REST, info: LimitInfo::default() };
+            shard.insert(slot.to_vec(), lease);
+            return Slice::Fetch;
+        };
+        if now >= lease.expires && lease.left == 0 {
+            lease.expires = now + REST;
+            return Slice::Fetch;
+        }
+        if now >= lease.expires || lease.left < count {
+            return Slice::Ask;
+        }
+        lease.left -= count;
+        self.leased.sub(count);
+        if lease.left == 0 {
+            // The next request may take another slice.
+            lease.expires = now;
+        }
+        let remaining = lease.info.remaining.saturating_add(lease.left);
+        Slice::Inside(LimitInfo { remaining, reset: Span::ZERO, ..lease.info })
+    }
+
+    /// A slice was taken, of which `left` is left.
+    pub(super) fn put(&self, slot: &[u8], left: u64, info: LimitInfo, now: Moment) -> bool {
+        let mut shard = self.shard(slot);
+        let Some(lease) = shard.get_mut(slot) else { return false };
+        lease.left += left;
+        lease.info = info;
+        lease.expires = now + LEASE_LIFE;
+        self.leased.add(left);
+        true
+    }
+
+    /// Puts back what was taken for a request that did not take place; `false` when the slice is gone.
+    pub(super) fn put_back(&self, slot: &[u8], count: u64, now: Moment) -> bool {
+        let mut shard = self.shard(slot);
+        let Some(lease) = shard.get_mut(slot).filter(|lease| now < lease.expires && lease.left > 0) else {
+            return false;
+        };
+        lease.left += count;
+        self.leased.add(count);
+        true
+    }
+
+    /// Gives back to `store` what is left of slices that are too old at `now`, and forgets those.
+    pub(super) fn sweep(&self, store: &Store, now: Moment) {
+        for shard in &*self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.retain(|slot, lease| {
+                let is_over = now >= lease.expires;
+                if is_over && lease.left > 0 {
+                    self.leased.sub(lease.left);
+                    store.give_back(&lease.rule, slot.clone(), lease.left);
+                }
+                !is_over
+            });
+        }
+    }
+
+    fn shard(&self, slot: &[u8]) -> MutexGuard<'_, Shard> {
+        let mixed = slot.iter().fold(0_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(usize::from(*byte)));
+        self.shards[mixed % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
