@@ -14,7 +14,7 @@ use toml::de::DeValue;
 use super::bounds::{Bounds, BoundsTable};
 use super::fault::{Collector, shown};
 use super::shape::Shape;
-use super::table::{Entries, Placed, Value, table};
+use super::table::{Entries, Value, table};
 use super::timeouts::{Timeouts, TimeoutsTable};
 use super::value::{Address, BackendUrl, Choice, HeaderName, Map, OneOrMany, Size, Thousandths};
 

@@ -1,8 +1,8 @@
 //! Settings: a TOML file becomes meaning once, and everything that is wrong with it is said in one go.
 //!
-//! A file is parsed with the place of every key and value kept. Tables ([`table`]) are read into the structs that declare them, then
+//! A file is parsed with the place of every key and value kept. Tables ([`mod@table`]) are read into the structs that declare them, then
 //! each struct becomes what it means, in the core's own types. Faults are collected on the way and never stop it. The declarations are also the
-//! manual: [`schema`] and [`reference`] are made from them.
+//! manual: [`mod@schema`] and [`mod@reference`] are made from them.
 
 mod bounds;
 mod condition;

@@ -48,6 +48,7 @@ macro_rules! table {
         pub(in crate::settings) struct $name {
             $( $(#[doc = $field_doc])* pub(in crate::settings) $field: $crate::settings::table::table!(@held $type $(, $default)?), )*
             /// The keys that the file has, right or wrong.
+            #[allow(dead_code, reason = "few tables ask")]
             pub(in crate::settings) written: $crate::settings::table::Written,
         }
 
