@@ -7,6 +7,7 @@
 //! number that is no larger than the truth, every message carries one, and merging is taking the larger. So nothing that is lost, doubled,
 //! late or out of order can block anybody for longer than the truth would, and whatever gets through brings everybody closer to it.
 
+mod account;
 mod gate;
 mod ledger;
 mod master;
