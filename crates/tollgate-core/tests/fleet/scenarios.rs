@@ -379,3 +379,18 @@ fn a_partition_of_half_a_minute_leaves_no_blocks_behind() {
         );
     }
 }
+
+#[test]
+fn a_tally_that_was_stuck_for_too_long_is_not_charged_but_not_told_again_either() {
+    let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
+    gate.handle_order(&master.beacon(at(0).now), at(0));
+    (0..20).for_each(|_| pass(&mut gate, &mut record, at(0)));
+    let stuck = reports(&mut gate, at(0));
+    // Twenty at once are paid back after twenty seconds: who waited them out owes nothing.
+    assert_eq!(master.handle_report(&stuck[0].report(), at(20_001)), Outcome::Stale);
+    assert_eq!(delay_until(&mut master, at(20_001)), None);
+    gate.handle_order(&master.beacon(at(20_002).now), at(20_002));
+    pass(&mut gate, &mut record, at(20_002));
+    let told = reports(&mut gate, at(20_002));
+    assert_eq!(master.handle_report(&told[0].report(), at(20_002)), Outcome::Charged(1));
+}
