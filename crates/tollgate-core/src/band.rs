@@ -87,7 +87,7 @@ pub struct Gauge {
 
 /// What a window did to the band, with the figures that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Reading {
     /// The band before.
     pub was: Band,
     /// The band from now on.
@@ -110,13 +110,13 @@ impl Gauge {
     }
 
     /// Takes one window's measure. A window in which nothing was measured is a calm one: [`Span::ZERO`].
-    pub fn record(&mut self, latest: Span) -> Verdict {
+    pub fn record(&mut self, latest: Span) -> Reading {
         self.windows[self.next] = latest;
         self.next = (self.next + 1) % WINDOWS;
         let sustained = self.sustained();
         let was = self.band;
         self.band = self.edges.next(was, sustained, latest);
-        Verdict { was, band: self.band, sustained, latest }
+        Reading { was, band: self.band, sustained, latest }
     }
 
     /// The median of the last windows.
@@ -231,8 +231,8 @@ mod tests {
         let mut gauge = gauge();
         bands(&mut gauge, &[300; 7]);
         assert_eq!(gauge.sustained(), Span::ZERO);
-        let verdict = gauge.record(Span::from_millis(400));
-        assert_eq!((verdict.sustained, verdict.latest), (Span::from_millis(300), Span::from_millis(400)));
+        let reading = gauge.record(Span::from_millis(400));
+        assert_eq!((reading.sustained, reading.latest), (Span::from_millis(300), Span::from_millis(400)));
     }
 
     #[test]
@@ -254,15 +254,15 @@ mod tests {
         }
 
         #[test]
-        fn a_band_is_explained_by_its_verdict(history in prop::collection::vec(0u64..1_500, 1..200)) {
+        fn a_band_is_explained_by_its_reading(history in prop::collection::vec(0u64..1_500, 1..200)) {
             let mut gauge = gauge();
             for ms in history {
-                let verdict = gauge.record(Span::from_millis(ms));
-                prop_assert_eq!(verdict.band, edges().next(verdict.was, verdict.sustained, verdict.latest));
+                let reading = gauge.record(Span::from_millis(ms));
+                prop_assert_eq!(reading.band, edges().next(reading.was, reading.sustained, reading.latest));
                 // Down only one step at a time, and only from below the lower edge.
-                prop_assert!(!(verdict.was == Critical && verdict.band == Normal));
-                if verdict.band < verdict.was {
-                    prop_assert!(verdict.sustained <= Span::from_millis(125));
+                prop_assert!(!(reading.was == Critical && reading.band == Normal));
+                if reading.band < reading.was {
+                    prop_assert!(reading.sustained <= Span::from_millis(125));
                 }
             }
         }

@@ -14,10 +14,12 @@ extern crate alloc;
 
 pub mod band;
 pub mod class;
+pub mod concurrency;
 pub mod condition;
 pub mod decide;
 pub mod decision;
 pub mod escalation;
+pub mod fairness;
 pub mod fleet;
 pub mod limit;
 pub mod network;

@@ -32,28 +32,86 @@ impl Cores {
     }
 }
 
-/// A reading of the virtual clock: where a request's toll begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Reading(u64);
+/// How much of the backend requests claim: one that computes all the time claims one core, one that mostly sleeps a small part of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Load(u64);
 
-/// Divisions of a core's nanosecond: thousandths of a core times parts of [`USED_FULLY`].
-const PARTS: i128 = 1000 * USED_FULLY as i128;
+/// A load is counted in parts of a request.
+const REQUEST: u64 = 256;
+
+impl Load {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+    /// One request that computes.
+    pub const ONE: Self = Self(REQUEST);
+
+    /// So many requests that compute.
+    pub const fn of(requests: u32) -> Self {
+        Self(requests as u64 * REQUEST)
+    }
+
+    /// So many 256ths of a request.
+    pub const fn from_256ths(parts: u64) -> Self {
+        Self(parts)
+    }
+
+    /// In 256ths of a request.
+    pub const fn as_256ths(self) -> u64 {
+        self.0
+    }
+
+    /// This load if it is that of a request that computes, otherwise nothing.
+    const fn full(self) -> u64 {
+        if self.0 >= REQUEST { self.0 } else { 0 }
+    }
+}
+
+/// A reading of the virtual clock: where a request's stay at the backend begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    load: Load,
+    at: Moment,
+    nanos: u64,
+    load_nanos: u64,
+    full_nanos: u64,
+}
+
+/// A request's stay at the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stay {
+    /// The CPU time that it took.
+    pub toll: Span,
+    /// How long it was there.
+    pub wall: Span,
+    /// The load that was there with it, its own included, on average over that time.
+    pub crowd: Load,
+    /// The part of it that was of requests with a load of one or more.
+    pub computing: Load,
+}
 
 /// The share of the cores within reach that requests use, when they use all of it.
 const USED_FULLY: u32 = 1024;
+
+/// Work is counted in so many parts for a nanosecond of a 256th of a request: thousandths of a core times parts of [`USED_FULLY`].
+const PARTS: i128 = 1000 * USED_FULLY as i128;
 
 /// The clock that all requests at one backend share.
 #[derive(Clone, Debug)]
 pub struct VirtualClock {
     cores: Cores,
     at: Moment,
-    in_service: u32,
+    in_service: Load,
+    computing: Load,
+    /// What a request that computes has taken since the beginning.
     nanos: u64,
+    /// Nanoseconds times load at work; wraps.
+    load_nanos: u64,
+    full_nanos: u64,
     /// Work done and not handed out yet, in [`PARTS`]; negative when more was handed out than was measured.
     carry: i128,
-    /// How much of `min(n, C)` requests really use, as last measured, in parts of [`USED_FULLY`].
+    /// How much of what is within reach requests really use, as last measured, in parts of [`USED_FULLY`].
     used: u32,
-    /// Since the last measurement: what was handed out, in [`PARTS`], and what full use would have been, in thousandths.
+    /// Since the last measurement: what was handed out, in [`PARTS`], and what full use would have been.
     handed_out: i128,
     within_reach: i128,
 }
@@ -64,8 +122,11 @@ impl VirtualClock {
         Self {
             cores,
             at: Moment::ZERO,
-            in_service: 0,
+            in_service: Load::ZERO,
+            computing: Load::ZERO,
             nanos: 0,
+            load_nanos: 0,
+            full_nanos: 0,
             carry: 0,
             used: USED_FULLY,
             handed_out: 0,
@@ -73,29 +134,41 @@ impl VirtualClock {
         }
     }
 
-    /// How many requests are at work.
-    pub const fn in_service(&self) -> u32 {
+    /// What is at work.
+    pub const fn in_service(&self) -> Load {
         self.in_service
     }
 
     /// A request begins its work at the backend.
-    pub fn start(&mut self, now: Moment) -> Reading {
+    pub fn start(&mut self, load: Load, now: Moment) -> Reading {
         self.advance(now);
-        self.in_service = self.in_service.saturating_add(1);
-        Reading(self.nanos)
+        self.in_service.0 = self.in_service.0.saturating_add(load.0);
+        self.computing.0 = self.computing.0.saturating_add(load.full());
+        let Self { at, nanos, load_nanos, full_nanos, .. } = *self;
+        Reading { load, at, nanos, load_nanos, full_nanos }
     }
 
     /// What a request that is still at work has taken so far.
     pub fn so_far(&mut self, start: Reading, now: Moment) -> Span {
         self.advance(now);
-        Span::from_nanos(self.nanos.saturating_sub(start.0))
+        Span::from_nanos(u64::try_from(self.taken(start) / u128::from(REQUEST)).unwrap_or(u64::MAX))
     }
 
-    /// The backend is done with a request: its toll.
-    pub fn end(&mut self, start: Reading, now: Moment) -> Span {
+    /// The backend is done with a request.
+    pub fn end(&mut self, start: Reading, now: Moment) -> Stay {
         let toll = self.so_far(start, now);
-        self.in_service = self.in_service.saturating_sub(1);
-        toll
+        // A fraction of a nanosecond cannot be charged: those who stay do that work.
+        self.carry += (self.taken(start) % u128::from(REQUEST)) as i128 * PARTS;
+        self.in_service.0 = self.in_service.0.saturating_sub(start.load.0);
+        self.computing.0 = self.computing.0.saturating_sub(start.load.full());
+
+        let wall = self.at.since(start.at);
+        let mean = |sum: u64, before: u64, instant: u64| {
+            Load(sum.wrapping_sub(before).checked_div(wall.as_nanos()).unwrap_or(instant))
+        };
+        let crowd = mean(self.load_nanos, start.load_nanos, start.load.0);
+        let computing = mean(self.full_nanos, start.full_nanos, start.load.full());
+        Stay { toll, wall, crowd, computing }
     }
 
     /// The backend has used `cpu` since the last call. Call it every few tens of milliseconds, or not at all.
@@ -104,28 +177,35 @@ impl VirtualClock {
     pub fn measure(&mut self, cpu: Span, now: Moment) {
         self.advance(now);
         if self.within_reach > 0 {
-            let measured = i128::from(cpu.as_nanos()) * PARTS;
+            let measured = i128::from(cpu.as_nanos()) * i128::from(REQUEST) * PARTS;
             self.carry = self.carry.saturating_add(measured - self.handed_out);
             self.used = u32::try_from(measured / self.within_reach).unwrap_or(u32::MAX);
         }
         (self.handed_out, self.within_reach) = (0, 0);
     }
 
-    /// Hands out the work done since the last event in equal parts. A `now` in the past is no time at all.
+    /// What a request has taken, in 256ths of a nanosecond.
+    fn taken(&self, start: Reading) -> u128 {
+        u128::from(self.nanos.saturating_sub(start.nanos)) * u128::from(start.load.0)
+    }
+
+    /// Hands out the work done since the last event, to each by its load. A `now` in the past is no time at all.
     fn advance(&mut self, now: Moment) {
-        let elapsed = now.since(self.at);
+        let elapsed = now.since(self.at).as_nanos();
         self.at = self.at.max(now);
-        if self.in_service == 0 {
+        if self.in_service == Load::ZERO {
             return;
         }
-        let busy_milli = (u64::from(self.in_service) * 1000).min(u64::from(self.cores.0));
-        let within_reach = i128::from(elapsed.as_nanos()) * i128::from(busy_milli);
+        self.load_nanos = self.load_nanos.wrapping_add(elapsed.wrapping_mul(self.in_service.0));
+        self.full_nanos = self.full_nanos.wrapping_add(elapsed.wrapping_mul(self.computing.0));
+        let busy = (u128::from(self.in_service.0) * 1000).min(u128::from(self.cores.0) * u128::from(REQUEST));
+        let within_reach = i128::from(elapsed) * busy as i128;
         let work = within_reach.saturating_mul(i128::from(self.used));
         self.within_reach = self.within_reach.saturating_add(within_reach);
         self.handed_out = self.handed_out.saturating_add(work);
         self.carry = self.carry.saturating_add(work);
 
-        let parts_per_nano = i128::from(self.in_service) * PARTS;
+        let parts_per_nano = i128::from(self.in_service.0) * PARTS;
         if self.carry >= parts_per_nano {
             let each = u64::try_from(self.carry / parts_per_nano).unwrap_or(u64::MAX);
             self.nanos = self.nanos.saturating_add(each);
@@ -144,13 +224,14 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Event {
-        Start,
+        Start(Load),
         End(prop::sample::Index),
         Measure(u64),
     }
 
     fn event() -> impl Strategy<Value = Event> {
-        prop_oneof![Just(Event::Start), any::<prop::sample::Index>().prop_map(Event::End)]
+        let load = prop_oneof![Just(Load::ONE), (1u64..600).prop_map(Load::from_256ths)];
+        prop_oneof![load.prop_map(Event::Start), any::<prop::sample::Index>().prop_map(Event::End)]
     }
 
     fn measured_event() -> impl Strategy<Value = Event> {
@@ -171,21 +252,22 @@ mod tests {
             now = now + Span::from_nanos(*elapsed);
             was_busy |= *elapsed > 0 && !at_work.is_empty();
             match event {
-                Event::Start => at_work.push(clock.start(now)),
+                Event::Start(load) => at_work.push(clock.start(*load, now)),
                 Event::End(index) if !at_work.is_empty() => {
                     let start = at_work.swap_remove(index.index(at_work.len()));
-                    charged += i128::from(clock.end(start, now).as_nanos());
+                    charged += i128::from(clock.end(start, now).toll.as_nanos()) * i128::from(REQUEST);
                 }
                 Event::End(_) => {}
                 Event::Measure(cpu) => {
                     clock.measure(Span::from_nanos(*cpu), now);
-                    due += if was_busy { i128::from(*cpu) * PARTS } else { 0 };
+                    due += if was_busy { i128::from(*cpu) * i128::from(REQUEST) * PARTS } else { 0 };
                     was_busy = false;
                 }
             }
         }
         for start in at_work {
-            charged += i128::from(clock.so_far(start, now).as_nanos());
+            clock.advance(now);
+            charged += clock.taken(start) as i128;
         }
         due += clock.handed_out;
         (clock, charged * PARTS, due)
@@ -198,18 +280,22 @@ mod tests {
             events in prop::collection::vec((elapsed(), event()), 0..200),
         ) {
             let mut integral = 0i128;
-            let mut at_work = 0i128;
+            let mut at_work = Vec::new();
             for (elapsed, event) in &events {
-                integral += i128::from(*elapsed) * i128::from(cores.0).min(at_work * 1000);
+                let load: i128 = at_work.iter().map(|load: &Load| i128::from(load.0)).sum();
+                integral += i128::from(*elapsed) * (i128::from(cores.0) * i128::from(REQUEST)).min(load * 1000);
                 match event {
-                    Event::Start => at_work += 1,
-                    _ => at_work = (at_work - 1).max(0),
+                    Event::Start(load) => at_work.push(*load),
+                    Event::End(index) if !at_work.is_empty() => {
+                        at_work.swap_remove(index.index(at_work.len()));
+                    }
+                    _ => {}
                 }
             }
             let (clock, charged, _) = run(cores, &events);
             prop_assert_eq!(charged + clock.carry, integral * i128::from(USED_FULLY));
-            // Less than a nanosecond for each at work is left to hand out.
-            prop_assert!((0..PARTS * i128::from(clock.in_service.max(1))).contains(&clock.carry));
+            // A nanosecond for each that was at work is all that is ever left to hand out.
+            prop_assert!((0..=PARTS * i128::from(REQUEST) * (events.len() as i128 + 1)).contains(&clock.carry));
         }
 
         #[test]
@@ -236,7 +322,7 @@ mod tests {
                     Some((a, b)) if !starts => prop_assert_eq!(steady.end(a, latest), shaken.end(b, at)),
                     popped => {
                         at_work.extend(popped);
-                        at_work.push((steady.start(latest), shaken.start(at)));
+                        at_work.push((steady.start(Load::ONE, latest), shaken.start(Load::ONE, at)));
                     }
                 }
             }
@@ -245,10 +331,10 @@ mod tests {
         #[test]
         fn equal_parallel_requests_pay_equal_parts(k in 1u32..200, cores in 1u32..9, wall in 0u64..10_000_000_000) {
             let mut clock = VirtualClock::new(Cores::whole(cores));
-            let starts: Vec<_> = (0..k).map(|_| clock.start(Moment::ZERO)).collect();
+            let starts: Vec<_> = (0..k).map(|_| clock.start(Load::ONE, Moment::ZERO)).collect();
             let fair = u128::from(wall) * u128::from(k.min(cores)) / u128::from(k);
             for start in starts {
-                let toll = u128::from(clock.end(start, Moment::from_nanos(wall)).as_nanos());
+                let toll = u128::from(clock.end(start, Moment::from_nanos(wall)).toll.as_nanos());
                 prop_assert!(toll == fair || toll == fair + 1, "{toll} is not {fair}");
             }
             prop_assert_eq!(clock.carry, 0);
@@ -259,24 +345,54 @@ mod tests {
     fn a_lone_request_pays_its_wall_time() {
         let mut clock = VirtualClock::new(Cores::whole(4));
         for year in 1..50 {
-            let start = clock.start(Moment::from_nanos(year * YEAR_NS));
-            assert_eq!(clock.end(start, Moment::from_nanos(year * YEAR_NS + 12_345_679)), Span::from_nanos(12_345_679));
+            let start = clock.start(Load::ONE, Moment::from_nanos(year * YEAR_NS));
+            let stay = clock.end(start, Moment::from_nanos(year * YEAR_NS + 12_345_679));
+            assert_eq!(stay.toll, Span::from_nanos(12_345_679));
+            assert_eq!((stay.wall, stay.crowd), (stay.toll, Load::ONE));
         }
+    }
+
+    #[test]
+    fn a_stay_tells_how_crowded_it_was() {
+        let mut clock = VirtualClock::new(Cores::whole(1));
+        let first = clock.start(Load::ONE, Moment::ZERO);
+        let second = clock.start(Load::ONE, Moment::from_millis(30));
+        assert_eq!(clock.end(second, Moment::from_millis(40)).crowd, Load::of(2));
+        assert_eq!(clock.end(first, Moment::from_millis(40)).crowd.as_256ths(), 256 * 5 / 4);
+    }
+
+    #[test]
+    fn a_request_that_mostly_sleeps_pays_its_part_and_slows_nobody_down() {
+        let mut clock = VirtualClock::new(Cores::whole(1));
+        let sleeper = clock.start(Load::from_256ths(16), Moment::ZERO);
+        let worker = clock.start(Load::ONE, Moment::ZERO);
+        let worked = clock.end(worker, Moment::from_millis(170)).toll;
+        assert_eq!(worked, Span::from_millis(160));
+        assert_eq!(clock.end(sleeper, Moment::from_millis(170)).toll, Span::from_millis(10));
     }
 
     #[test]
     fn half_a_core_does_half_the_work() {
         let mut clock = VirtualClock::new(Cores::from_milli(500));
-        let start = clock.start(Moment::ZERO);
-        assert_eq!(clock.end(start, Moment::from_millis(300)), Span::from_millis(150));
+        let start = clock.start(Load::ONE, Moment::ZERO);
+        assert_eq!(clock.end(start, Moment::from_millis(300)).toll, Span::from_millis(150));
     }
 
     #[test]
     fn a_victim_is_not_charged_for_the_load_of_others() {
         let mut clock = VirtualClock::new(Cores::whole(1));
-        let crowd: Vec<_> = (0..15).map(|_| clock.start(Moment::ZERO)).collect();
-        let victim = clock.start(Moment::from_millis(100));
-        assert_eq!(clock.end(victim, Moment::from_millis(100 + 16 * 20)), Span::from_millis(20));
+        let crowd: Vec<_> = (0..15).map(|_| clock.start(Load::ONE, Moment::ZERO)).collect();
+        let victim = clock.start(Load::ONE, Moment::from_millis(100));
+        let stay = clock.end(victim, Moment::from_millis(100 + 16 * 20));
+        assert_eq!(
+            stay,
+            Stay {
+                toll: Span::from_millis(20),
+                wall: Span::from_millis(320),
+                crowd: Load::of(16),
+                computing: Load::of(16)
+            }
+        );
         assert_eq!(crowd.len(), 15);
     }
 
@@ -286,11 +402,11 @@ mod tests {
         let mut tolls = Vec::new();
         // Ten at a time, 250 ms each, of which 5 ms are work: 200 ms of CPU a second.
         for round in 0..20u64 {
-            let starts: Vec<_> = (0..10).map(|_| clock.start(Moment::from_millis(250 * round))).collect();
+            let starts: Vec<_> = (0..10).map(|_| clock.start(Load::ONE, Moment::from_millis(250 * round))).collect();
             for tick in 1..=5 {
                 clock.measure(Span::from_millis(10), Moment::from_millis(250 * round + 50 * tick));
             }
-            tolls.extend(starts.into_iter().map(|start| clock.end(start, Moment::from_millis(250 * (round + 1)))));
+            tolls.extend(starts.into_iter().map(|start| clock.end(start, Moment::from_millis(250 * (round + 1))).toll));
         }
         for toll in &tolls[10..] {
             assert_eq!(toll.as_millis_ceil(), 5);
@@ -301,14 +417,17 @@ mod tests {
     fn cpu_time_of_an_idle_stretch_belongs_to_nobody() {
         let mut clock = VirtualClock::new(Cores::whole(1));
         clock.measure(Span::from_secs(100), Moment::from_millis(50));
-        let start = clock.start(Moment::from_millis(60));
-        assert_eq!(clock.end(start, Moment::from_millis(70)), Span::from_millis(10));
+        let start = clock.start(Load::ONE, Moment::from_millis(60));
+        assert_eq!(clock.end(start, Moment::from_millis(70)).toll, Span::from_millis(10));
     }
 
     #[test]
     fn an_end_without_a_start_is_harmless() {
         let mut clock = VirtualClock::new(Cores::whole(1));
-        assert_eq!(clock.end(Reading(u64::MAX), Moment::MAX), Span::ZERO);
-        assert_eq!(clock.in_service(), 0);
+        let mut other = VirtualClock::new(Cores::whole(1));
+        other.start(Load::ONE, Moment::ZERO);
+        let reading = other.start(Load::ONE, Moment::from_millis(5));
+        assert_eq!(clock.end(reading, Moment::ZERO).toll, Span::ZERO);
+        assert_eq!(clock.in_service(), Load::ZERO);
     }
 }

@@ -1,7 +1,8 @@
 //! The seam between carrying requests and deciding about them.
 //!
 //! The gate asks once per request ([`Admission::admit`]) and tells the [`Ticket`] how the backend gets on. What happens in
-//! between, rules, holding, prices, is behind this seam.
+//! between, rules, the fair queue, prices, is behind this seam: first the rules say whether the request may go on and when, then it takes
+//! its turn in the queue.
 //!
 //! A ticket is for work at the backend, not for a client's connection. So it runs from the first byte sent to the backend
 //! until the backend has finished: a client that reads slowly holds nothing ([`Meter::stalled`]), and one that leaves does not
@@ -11,28 +12,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::limiter::NoLimiter;
 use tollgate_gatekeeper::ticket::Ticket as Charge;
-
 use tollgate_wire::http1::Fields;
+use tollgate_wire::server_timing::{self, Nonsense};
 
 use super::body::Meter;
 use super::identify::RequestView;
+use super::load::Load;
+use super::queue::{Place, Queue, Refused};
 use super::refusal::{Cause, Refusal};
+use super::routes::{RouteHasher, RouteId};
 use super::rules::Rules;
-use crate::settings::{Domain, Hold};
+use crate::settings::{Domain, Gate as Settings};
 
 /// Decides about requests. One for all workers.
 pub(crate) struct Admission {
     clock: Clock,
     rules: ArcSwap<Rules>,
     held: AtomicU32,
-    at_backend: AtomicU64,
+    queue: Arc<Queue>,
+    load: Load,
+    route_hasher: RouteHasher,
+    cores_milli: AtomicU32,
+    reports_ignored: AtomicU64,
 }
 
 /// What is said to a request.
@@ -57,16 +64,32 @@ pub(crate) enum Outcome {
 
 impl Admission {
     /// Decides by the rules of `domain`, to which everybody is new.
-    pub(crate) fn new(domain: &Domain, hold: Hold, clock: Clock) -> Result<Self, NoLimiter> {
-        let rules = ArcSwap::from_pointee(Rules::new(domain, hold, clock.now())?);
-        Ok(Self { clock, rules, held: AtomicU32::new(0), at_backend: AtomicU64::new(0) })
+    pub(crate) fn new(domain: &Domain, settings: &Settings, clock: Clock) -> Result<Self, NoLimiter> {
+        Ok(Self {
+            rules: ArcSwap::from_pointee(Rules::new(domain, settings.hold, clock.now())?),
+            held: AtomicU32::new(0),
+            queue: Queue::new(settings, clock.clone()),
+            load: Load::new(settings.bands, clock.now()),
+            route_hasher: RouteHasher::new(),
+            cores_milli: AtomicU32::new(settings.cores.as_milli()),
+            reports_ignored: AtomicU64::new(0),
+            clock,
+        })
     }
 
-    /// Takes over other rules. What has not changed keeps its state.
-    pub(crate) fn reload(&self, domain: &Domain, hold: Hold) -> Result<(), NoLimiter> {
-        let rules = self.rules.load().succeeded_by(domain, hold)?;
+    /// Takes over other settings. What has not changed keeps its state.
+    pub(crate) fn reload(&self, domain: &Domain, settings: &Settings) -> Result<(), NoLimiter> {
+        let rules = self.rules.load().succeeded_by(domain, settings.hold)?;
         self.rules.store(Arc::new(rules));
+        self.queue.reload(settings);
+        self.load.reload(settings.bands);
+        self.cores_milli.store(settings.cores.as_milli(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Looks at the load, if it is time to. Any worker may call this at any time.
+    pub(crate) fn tick(&self) {
+        self.load.tick(self.clock.now(), || self.queue.take_wait());
     }
 
     /// The rules in force.
@@ -74,46 +97,73 @@ impl Admission {
         self.rules.load_full()
     }
 
+    /// The queue.
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// How loaded the backend is.
+    pub(crate) fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// How many requests are held by rules now.
+    pub(crate) fn held(&self) -> u32 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// How many statements of backends about the cost of a request were nonsense or impossible.
+    pub(crate) fn reports_ignored(&self) -> u64 {
+        self.reports_ignored.load(Ordering::Relaxed)
+    }
+
     /// Decides about a request. This may hold it; whoever stops waiting gives the place up.
     pub(crate) async fn admit(self: &Arc<Self>, request: &RequestView<'_>) -> Admitted {
         let now = self.clock.now();
-        let rules = self.rules.load();
-        let (decision, charge) = rules.decide(request, Toll::ONE, Band::Normal, now);
-        if decision.verdict.is_refusal() {
-            return Admitted::Refused(refusal(&rules, &decision, now));
+        let route = self.route_hasher.route(request);
+        let mut ticket = match self.ask_rules(request, route, now) {
+            Ok(ticket) => ticket,
+            Err(refusal) => return Admitted::Refused(refusal),
+        };
+        if let Verdict::Hold(until) = ticket.decision.verdict
+            && let Err(refusal) = self.hold(&ticket, until, now).await
+        {
+            return Admitted::Refused(refusal);
         }
-        let ticket =
-            Ticket { admission: self.clone(), decision, charge: Some(charge), state: State::Granted, cpu: None };
-        match decision.verdict {
-            Verdict::Hold(until) => self.hold(ticket, until, now).await,
-            _ => Admitted::Ticket(ticket),
+        let wait_max = self.rules.load().hold().max;
+        match self.queue.enter(request.client, route, wait_max).await {
+            Ok(place) => {
+                ticket.place = Some(place);
+                Admitted::Ticket(ticket)
+            }
+            Err(refused) => Admitted::Refused(queue_refusal(refused)),
         }
     }
 
-    /// Holds a request until its moment, if there is a place to wait. Dropped on the way, it gives back what it was charged.
-    async fn hold(self: &Arc<Self>, ticket: Ticket, until: Moment, now: Moment) -> Admitted {
+    fn ask_rules(self: &Arc<Self>, request: &RequestView<'_>, route: RouteId, now: Moment) -> Result<Ticket, Refusal> {
+        let rules = self.rules.load();
+        let toll = if rules.has_budget() { Toll::of_cpu(self.queue.expected(route)) } else { Toll::ONE };
+        let (decision, charge) = rules.decide(request, toll, self.load.band(), now);
+        if decision.verdict.is_refusal() {
+            return Err(refusal(&rules, &decision, now));
+        }
+        Ok(Ticket { admission: self.clone(), decision, charge: Some(charge), place: None, started: None, cpu: None })
+    }
+
+    /// Holds a request until its moment, if there is a place to wait.
+    async fn hold(&self, ticket: &Ticket, until: Moment, now: Moment) -> Result<(), Refusal> {
         let hold = self.rules.load().hold();
         let place = Waiting::take(self, hold.total).filter(|_| until.since(now) <= hold.max);
         if place.is_none() {
             let decision = Decision { verdict: Verdict::Refuse(until), ..ticket.decision };
-            return Admitted::Refused(refusal(&self.rules.load(), &decision, now));
+            return Err(refusal(&self.rules.load(), &decision, now));
         }
         tokio::time::sleep(until.since(now).into()).await;
-        Admitted::Ticket(ticket)
-    }
-
-    /// How many requests are at the backend now.
-    pub(crate) fn at_backend(&self) -> u64 {
-        self.at_backend.load(Ordering::Relaxed)
-    }
-
-    /// How many requests are held now.
-    pub(crate) fn held(&self) -> u32 {
-        self.held.load(Ordering::Relaxed)
+        Ok(())
     }
 }
 
-/// One of the places in which requests are held.
+/// One of the places in which rules hold requests.
 struct Waiting<'a>(&'a Admission);
 
 impl<'a> Waiting<'a> {
@@ -129,7 +179,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// What the client of a refused request is told.
+/// What the client of a request is told that a rule refuses.
 fn refusal(rules: &Rules, decision: &Decision, now: Moment) -> Refusal {
     let face = rules.face(decision);
     let mut fields = Vec::new();
@@ -147,12 +197,10 @@ fn refusal(rules: &Rules, decision: &Decision, now: Moment) -> Refusal {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Granted,
-    AtBackend,
-    Stalled,
-    Done,
+/// What the client of a request is told for which there is no place.
+fn queue_refusal(refused: Refused) -> Refusal {
+    let cause = if refused.own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
+    Refusal { cause, status: None, retry_after: Some(refused.retry_after), rule: None, fields: Vec::new() }
 }
 
 /// Leave to use the backend once. Dropped before [`Ticket::started`], it costs nothing.
@@ -160,37 +208,39 @@ pub(crate) struct Ticket {
     admission: Arc<Admission>,
     decision: Decision,
     charge: Option<Charge>,
-    state: State,
+    place: Option<Place>,
+    started: Option<Moment>,
     cpu: Option<Span>,
 }
 
 impl Ticket {
     /// The request is on its way to the backend. Later calls change nothing: a retry is the same request.
     pub(crate) fn started(&mut self) {
-        if self.state == State::Granted {
-            self.enter();
-        }
+        self.started.get_or_insert_with(|| self.admission.clock.now());
     }
 
-    /// The backend says how much CPU time it took. It is checked when the request is done.
-    pub(crate) fn reported(&mut self, cpu: Span) {
-        self.cpu = Some(cpu);
+    /// The backend says how much CPU time it took, or says something else.
+    pub(crate) fn reported(&mut self, report: Result<Option<Span>, Nonsense>) {
+        let wall = self.started.map_or(Span::ZERO, |started| self.admission.clock.now().since(started));
+        let cores_milli = self.admission.cores_milli.load(Ordering::Relaxed);
+        match report {
+            Ok(None) => {}
+            Ok(Some(cpu)) if server_timing::is_plausible(cpu, wall, cores_milli) => self.cpu = Some(cpu),
+            Ok(Some(_)) | Err(Nonsense) => {
+                self.admission.reports_ignored.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// The backend has finished with this request.
     pub(crate) fn done(&mut self, outcome: Outcome) {
-        if self.state == State::AtBackend {
-            self.leave();
-        }
-        self.state = State::Done;
+        let toll = self.place.take().map_or(Span::ZERO, |place| place.leave(self.cpu));
         let Some(charge) = self.charge.take() else { return };
         let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());
         match outcome {
             // A backend that is broken is nobody's debt.
             Outcome::Failed => rules.limiter().refund(charge, now),
-            Outcome::Answered | Outcome::Abandoned => {
-                rules.limiter().settle(charge, Toll::of_cpu(self.cpu.unwrap_or_default()), now);
-            }
+            Outcome::Answered | Outcome::Abandoned => rules.limiter().settle(charge, Toll::of_cpu(toll), now),
         }
     }
 
@@ -198,29 +248,19 @@ impl Ticket {
     pub(crate) fn tell(&self, fields: &mut Fields) {
         self.admission.rules.load().tell(&self.decision, |name, value| fields.push(name, value));
     }
-
-    fn enter(&mut self) {
-        self.state = State::AtBackend;
-        self.admission.at_backend.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn leave(&mut self) {
-        self.admission.at_backend.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Meter for Ticket {
     /// The backend waits for a client that reads slowly: nobody pays for that.
     fn stalled(&mut self) {
-        if self.state == State::AtBackend {
-            self.leave();
-            self.state = State::Stalled;
+        if let Some(place) = &mut self.place {
+            place.pause();
         }
     }
 
     fn flowing(&mut self) {
-        if self.state == State::Stalled {
-            self.enter();
+        if let Some(place) = &mut self.place {
+            place.resume();
         }
     }
 
@@ -231,9 +271,6 @@ impl Meter for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        match self.state {
-            State::Granted => self.done(Outcome::Failed),
-            _ => self.done(Outcome::Abandoned),
-        }
+        self.done(if self.started.is_some() { Outcome::Abandoned } else { Outcome::Failed });
     }
 }

@@ -14,6 +14,7 @@ use tollgate_wire::http1::{RequestHead, ResponseHead};
 
 use super::admission::{Outcome, Ticket};
 use super::body::{Broken, Piece, PumpBroke, Sink, Source, pump};
+use super::report;
 use super::timer::{Timer, Way};
 use super::worker::Worker;
 use crate::settings::Gate as Settings;
@@ -146,6 +147,7 @@ pub(crate) async fn converse(
             return Err(Trouble::Backend(Broken::Malformed("an upgrade that nobody asked for")));
         }
         strip_nominated(&mut response.fields);
+        ticket.reported(report::take(&mut response.fields, &settings.toll));
         ticket.tell(&mut response.fields);
         let keep = topic.keep && uploaded.get() && !worker.is_draining();
         reply.begin(response, keep).map_err(Trouble::Client)?;

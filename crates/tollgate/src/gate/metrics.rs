@@ -34,29 +34,46 @@ impl Collector for GateMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for (place, (name, help)) in Tally::NAMES.into_iter().enumerate() {
             let total: u64 = self.0.tallies.iter().map(|tally| tally.read(place)).sum();
-            let counter = ConstCounter::new(total);
-            counter.encode(encoder.encode_descriptor(
-                &format!("tollgate_{name}"),
-                help,
-                None,
-                counter.metric_type(),
-            )?)?;
+            counter(&mut encoder, &format!("tollgate_{name}"), help, total)?;
         }
         gauge(&mut encoder, "tollgate_connections", "Connections of clients", self.0.caps.total() as u64)?;
         gauge(
             &mut encoder,
             "tollgate_requests_at_backend",
             "Requests at work at the backends",
-            self.0.admission.at_backend(),
+            self.0.admission.queue().at_backend(),
         )?;
         let held = u64::from(self.0.admission.held());
         gauge(&mut encoder, "tollgate_requests_held", "Requests held until their moment", held)?;
+        self.encode_queue(&mut encoder)?;
         self.encode_rules(&mut encoder)?;
         self.encode_backends(&mut encoder)
     }
 }
 
 impl GateMetrics {
+    fn encode_queue(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let admission = &self.0.admission;
+        let (queue, load) = (admission.queue().figures(), admission.load());
+        gauge(encoder, "tollgate_requests_waiting", "Requests that wait for their turn", queue.waiting)?;
+        gauge(encoder, "tollgate_in_flight_max", "How many requests may be at the backends", queue.at_once)?;
+        let help = "How loaded the backends are: 0 normal, 1 elevated, 2 critical";
+        gauge(encoder, "tollgate_band", help, load.band() as u64)?;
+        let help = "The waiting time that the band was decided on, in milliseconds";
+        gauge(encoder, "tollgate_band_sustained_ms", help, load.sustained().as_millis_ceil())?;
+        counter(encoder, "tollgate_requests_waited", "Requests that have waited for their turn", queue.waited)?;
+        counter(encoder, "tollgate_queue_turned_away", "Requests refused because too many waited", queue.turned_away)?;
+        let help = "Statements of backends about the cost of a request that were nonsense or impossible";
+        counter(encoder, "tollgate_toll_reports_ignored", help, admission.reports_ignored())?;
+        let tolls = ConstCounter::new(queue.toll_ns as f64 / 1e9);
+        tolls.encode(encoder.encode_descriptor(
+            "tollgate_toll_seconds",
+            "CPU time charged",
+            None,
+            tolls.metric_type(),
+        )?)
+    }
+
     fn encode_rules(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Requests that a rule held or refused, or would have";
         let mut decisions = encoder.encode_descriptor("tollgate_rule_decisions", help, None, MetricType::Counter)?;
@@ -98,4 +115,9 @@ impl GateMetrics {
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
     let gauge = ConstGauge::new(value);
     gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+}
+
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, total: u64) -> fmt::Result {
+    let counter = ConstCounter::new(total);
+    counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
 }

@@ -24,6 +24,7 @@ pub(crate) struct Rules {
     limiter: Limiter,
     faces: Vec<Face>,
     hold: Hold,
+    has_budget: bool,
 }
 
 /// What is seen of a rule from outside.
@@ -71,13 +72,18 @@ impl RuleTally {
 impl Rules {
     /// Rules to which everybody is new.
     pub(crate) fn new(domain: &Domain, hold: Hold, started: Moment) -> Result<Self, NoLimiter> {
-        Ok(Self { limiter: Limiter::new(plan(domain, started))?, faces: faces(domain, None), hold })
+        Ok(Self {
+            limiter: Limiter::new(plan(domain, started))?,
+            faces: faces(domain, None),
+            hold,
+            has_budget: has_budget(domain),
+        })
     }
 
     /// Other rules in the place of these. What has not changed keeps its state and its counts.
     pub(crate) fn succeeded_by(&self, domain: &Domain, hold: Hold) -> Result<Self, NoLimiter> {
         let limiter = self.limiter.succeeded_by(plan(domain, Moment::ZERO))?;
-        Ok(Self { limiter, faces: faces(domain, Some(&self.faces)), hold })
+        Ok(Self { limiter, faces: faces(domain, Some(&self.faces)), hold, has_budget: has_budget(domain) })
     }
 
     /// Decides, charges if the request goes on, and counts.
@@ -92,6 +98,11 @@ impl Rules {
     /// The limiter, for what is settled, explained and shown.
     pub(crate) fn limiter(&self) -> &Limiter {
         &self.limiter
+    }
+
+    /// Whether any rule charges what a request costs, so that its cost has to be predicted.
+    pub(crate) fn has_budget(&self) -> bool {
+        self.has_budget
     }
 
     /// How many requests may be held, and for how long.
@@ -142,6 +153,10 @@ fn plan(domain: &Domain, started: Moment) -> Plan {
         seed: Seed::random(),
         names_max: NAMES_MAX,
     }
+}
+
+fn has_budget(domain: &Domain) -> bool {
+    domain.rules.iter().any(|settings| matches!(settings.rule.limit, Limit::Budget(_)))
 }
 
 fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {

@@ -44,7 +44,7 @@ impl Running {
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(Backends::new(&settings.backends, None)),
             caps: Caps::new(connections_max),
-            admission: Arc::new(Admission::new(domain, settings.hold, Clock::start()).map_err(io::Error::other)?),
+            admission: Arc::new(Admission::new(domain, &settings, Clock::start()).map_err(io::Error::other)?),
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: certificates.as_ref().map(Certificates::server_config),
             backend_tls: connect::tls_config(&settings.backends)?,
@@ -69,7 +69,7 @@ impl Running {
 
     /// Takes over other settings. Nobody is disconnected; what can only change by a new start is said.
     pub(crate) fn reload(&self, settings: Settings, domain: &Domain) -> io::Result<()> {
-        self.shared.admission.reload(domain, settings.hold).map_err(io::Error::other)?;
+        self.shared.admission.reload(domain, &settings).map_err(io::Error::other)?;
         let old = self.shared.settings.load();
         for (changed, what) in [
             (old.listen != settings.listen, "listen"),

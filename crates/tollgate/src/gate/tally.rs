@@ -37,7 +37,6 @@ tally! {
     client_left = "requests_left": "Requests whose client left before the end of the answer",
     backend_failed = "backend_failures": "Requests that a backend did not answer, or not to the end",
     retried = "backend_retries": "Requests sent a second time because the backend had closed the connection they were sent on",
-    cpu_ignored = "toll_reports_ignored": "Statements of a backend about the CPU time of a request that were nonsense or impossible",
 }
 
 impl Tally {

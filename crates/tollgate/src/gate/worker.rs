@@ -129,6 +129,7 @@ impl Worker {
 
     fn sweep(&self) {
         self.timers.sweep();
+        self.shared.admission.tick();
         let settings = self.shared.settings.load_full();
         let backends = self.shared.backends.load();
         self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));

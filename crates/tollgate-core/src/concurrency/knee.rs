@@ -1,0 +1,243 @@
+//! From how many at once on more only wait for each other.
+//!
+//! The obvious way is to compare the time that requests take now with the shortest ever seen. But requests differ by route more than by
+//! load, and the shortest ever seen is a cache hit. So this asks another question: which number explains the times best? If the
+//! backend serves `k` at once, a request among `n` takes as long as alone up to `k`, and `n/k` times as long beyond. With the true `k`
+//! taken out of the measured times, those of a route hardly differ any more. A handful of candidates is kept, and for each
+//! how much the times of a route still differ. Only differences within a route count, so it does not matter which routes are
+//! busy when.
+//!
+//! While somebody waits who would be let in, a larger and a smaller number are tried for a second now and then, unless the ups and downs
+//! of traffic have shown them already.
+
+use super::{OCTAVE, log2};
+use crate::time::{Moment, Span};
+use crate::virtual_clock::Load;
+
+/// The candidates, in 256ths of a request that computes: from a 32nd, which is one that sleeps, to more than anybody sends. The last
+/// stands for "served at once, however many".
+const STEPS: [u64; COUNT] = [
+    4,
+    8,
+    16,
+    32,
+    64,
+    128,
+    ONE,
+    2 * ONE,
+    3 * ONE,
+    4 * ONE,
+    6 * ONE,
+    8 * ONE,
+    12 * ONE,
+    16 * ONE,
+    24 * ONE,
+    32 * ONE,
+    48 * ONE,
+    64 * ONE,
+    96 * ONE,
+    128 * ONE,
+    192 * ONE,
+    256 * ONE,
+    384 * ONE,
+    512 * ONE,
+    1024 * ONE,
+];
+const ONE: u64 = Load::ONE.as_256ths();
+const COUNT: usize = 25;
+const FLAT: usize = COUNT - 1;
+/// How many requests are remembered.
+const MEMORY: u64 = 256;
+/// How many of a route are.
+const ROUTE_MEMORY: i32 = 64;
+/// A candidate is clearly better if it explains this many times what one request usually leaves unexplained.
+const CLEARLY: u64 = 30;
+/// A number has been tried when so many requests went through with it,
+const TRIED: u32 = 8;
+/// and it was in force for so long.
+const TRIAL: Span = Span::from_secs(1);
+/// For so long it is not tried again.
+const TRIAL_EVERY: Span = Span::from_secs(30);
+/// What has not been seen for so long says nothing about now.
+pub(super) const STALE: Span = Span::from_secs(10);
+
+/// How long a route's requests usually take alone, by each candidate, as logarithms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usual {
+    alone: [i32; COUNT],
+    samples: i32,
+}
+
+/// By how much a request was off the usual, by each candidate, squared.
+pub(super) type Surprises = [u64; COUNT];
+
+impl Usual {
+    /// Takes each candidate's slowdown out of what was measured.
+    pub(super) fn compare(&mut self, took: i32, crowd: i32) -> Surprises {
+        let first = self.samples == 0;
+        self.samples = (self.samples + 1).min(ROUTE_MEMORY);
+        let mut surprises = [0; COUNT];
+        for (index, step) in STEPS.iter().enumerate() {
+            let slowdown = (crowd - log2(*step)).max(0);
+            let surprise = took - slowdown - self.alone[index];
+            self.alone[index] += surprise / self.samples;
+            if !first {
+                surprises[index] = weigh(surprise.unsigned_abs().into());
+            }
+        }
+        surprises
+    }
+}
+
+/// A small surprise counts squared, a large one, which any route has now and then, only in proportion.
+fn weigh(surprise: u64) -> u64 {
+    let large = u64::from(OCTAVE.unsigned_abs());
+    if surprise <= large { surprise * surprise } else { large * (2 * surprise - large) }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finding {
+    /// More than this many at once only wait for each other.
+    Full(usize),
+    /// As many as there were at once were served at once.
+    Roomy,
+    /// There were always about as many at once.
+    Unclear,
+}
+
+/// The number that explains the times best.
+#[derive(Clone, Debug)]
+pub(super) struct Knee {
+    /// How much the times of a route still differ, for each candidate, with the old fading.
+    unexplained: Surprises,
+    remembered: u64,
+    guess: usize,
+    max: usize,
+    /// The best number, as far as is known.
+    current: usize,
+    /// One that is being tried, and since when.
+    trial: Option<(usize, Moment)>,
+    /// Requests that went through with at least the number in force.
+    tried: u32,
+    seen: u32,
+    /// When distinctly more, distinctly fewer, and at least half the current number were last at the backend.
+    more_at: Option<Moment>,
+    fewer_at: Option<Moment>,
+    used_at: Moment,
+}
+
+impl Knee {
+    pub(super) fn new(guess: Load, max: Load) -> Self {
+        let guess = step_of(guess.min(max));
+        Self {
+            unexplained: [0; COUNT],
+            remembered: 0,
+            guess,
+            max: step_of(max),
+            current: guess,
+            trial: None,
+            tried: 0,
+            seen: 0,
+            more_at: None,
+            fewer_at: None,
+            used_at: Moment::ZERO,
+        }
+    }
+
+    /// The number in force.
+    pub(super) fn at_once(&self) -> Load {
+        Load::from_256ths(STEPS[self.in_force()])
+    }
+
+    /// Forgets what was found.
+    pub(super) fn restart(&mut self) {
+        let load = |index: usize| Load::from_256ths(STEPS[index]);
+        *self = Self { used_at: self.used_at, ..Self::new(load(self.guess), load(self.max)) };
+    }
+
+    /// Learns from a request. `pressed` says that others wait who would go if more were let in.
+    pub(super) fn record(&mut self, surprises: &Surprises, crowd: i32, pressed: bool, now: Moment) {
+        for (sum, surprise) in self.unexplained.iter_mut().zip(surprises) {
+            *sum = *sum - *sum / MEMORY + surprise;
+        }
+        self.remembered = (self.remembered + 1).min(MEMORY);
+
+        let step = |index: usize| log2(STEPS[index]);
+        let (current, in_force) = (step(self.current), step(self.in_force()));
+        self.seen = self.seen.saturating_add(1);
+        self.tried += u32::from(crowd >= in_force - OCTAVE / 4);
+        if crowd > current + OCTAVE / 2 {
+            self.more_at = Some(now);
+        }
+        if crowd < current - OCTAVE / 2 {
+            self.fewer_at = Some(now);
+        }
+        if crowd > current - OCTAVE {
+            self.used_at = now;
+        } else if now.since(self.used_at) > STALE && self.current > self.guess {
+            // Nobody knows any more whether so many are still served at once.
+            self.current -= 1;
+            self.used_at = now;
+        }
+        self.steer(pressed, now);
+    }
+
+    fn in_force(&self) -> usize {
+        self.trial.map_or(self.current, |(trial, _)| trial)
+    }
+
+    /// The candidate that explains most; of equally good ones the nearest to the current.
+    fn finding(&self) -> Finding {
+        let least = self.unexplained.iter().copied().min().unwrap_or(0);
+        let (follows, flat) = (self.unexplained[0], self.unexplained[FLAT]);
+        let clear = least / self.remembered.max(1) * CLEARLY;
+        if flat - least > clear {
+            let as_good = |index: &usize| self.unexplained[*index] <= least + (flat - least) / 32;
+            let nearest = (0..COUNT).filter(as_good).min_by_key(|index| index.abs_diff(self.current));
+            Finding::Full(nearest.unwrap_or(self.current))
+        } else if follows.saturating_sub(flat) > clear {
+            Finding::Roomy
+        } else {
+            Finding::Unclear
+        }
+    }
+
+    fn steer(&mut self, pressed: bool, now: Moment) {
+        if self.seen < TRIED || self.trial.is_some_and(|(_, since)| now.since(since) < TRIAL) {
+            return;
+        }
+        let (was, was_in_force) = (self.current, self.in_force());
+        let finding = self.finding();
+        if self.tried < TRIED && !matches!(finding, Finding::Full(best) if best < was) {
+            return;
+        }
+        match finding {
+            // A step at a time: what lies further off has not been seen.
+            Finding::Full(best) => self.current = best.clamp(was.saturating_sub(1), (was + 1).min(self.max)),
+            Finding::Roomy if pressed => self.current = (was + 2).min(self.max),
+            Finding::Roomy | Finding::Unclear => {}
+        }
+        let due = |at: Option<Moment>, every: Span| pressed && at.is_none_or(|at| now.since(at) > every);
+        // Fewer than the cores can do is unlikely, and costly to try.
+        let fewer_every = if self.current > self.guess { TRIAL_EVERY } else { TRIAL_EVERY.times(8) };
+        match self.trial.take() {
+            Some((trial, _)) if trial > was => self.more_at = Some(now),
+            // What was worth a step down may be worth another.
+            Some(_) if self.current < was => {}
+            Some(_) => self.fewer_at = Some(now),
+            None if due(self.more_at, TRIAL_EVERY) => self.trial = Some(((self.current + 2).min(self.max), now)),
+            None if due(self.fewer_at, fewer_every) && self.current > 0 => {
+                self.trial = Some((self.current.saturating_sub(2), now))
+            }
+            None => {}
+        }
+        if self.in_force() != was_in_force {
+            (self.seen, self.tried) = (0, 0);
+        }
+    }
+}
+
+/// The largest step that is not above `load`.
+fn step_of(load: Load) -> usize {
+    STEPS.iter().rposition(|&step| step <= load.as_256ths()).unwrap_or(0)
+}

@@ -1,0 +1,127 @@
+//! How many requests at once keep a backend busy, found by watching it.
+//!
+//! Fewer leave it idle. More do not make it faster: they only share it, so every request takes longer, and the order in which
+//! the gate would have served them is lost. For a backend that computes the right number is its cores; for one that sleeps on
+//! databases it is hundreds; one with sixteen workers of its own has sixteen. And a setting is wrong after the next deployment.
+//!
+//! Two numbers are looked for, because two kinds of clients ask for them. Clients that are ahead of their share are to keep the backend
+//! busy and no more ([`Concurrency::open`]); whether more of them at once get more done is asked of their own requests. Clients behind
+//! their share are not to wait at all ([`Concurrency::limit`]), as long as the backend does not drown.
+//!
+//! Requests are not counted but weighed ([`Times::load`]): in a backend where some compute and others sleep, a hundred sleepers do not
+//! stand in the way of one that computes.
+
+mod knee;
+mod response;
+
+use crate::fairness::Waits;
+use crate::time::Moment;
+use crate::virtual_clock::{Load, Stay};
+use knee::{Knee, Usual};
+use response::{Follows, Response};
+
+/// What a request that sleeps counts for.
+const SLEEPS: Load = Load::from_256ths(4);
+
+/// How long the requests of a route take, and whether they compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    usual: Usual,
+    response: Response,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    /// Not known to be one of the others.
+    #[default]
+    Unknown,
+    /// Its times follow the crowd.
+    Computes,
+    /// Its times do not, while those of others do.
+    Sleeps,
+}
+
+impl Times {
+    /// What a request of this route counts for.
+    pub const fn load(&self) -> Load {
+        match self.kind {
+            Kind::Sleeps => SLEEPS,
+            Kind::Unknown | Kind::Computes => Load::ONE,
+        }
+    }
+}
+
+/// How much at once.
+#[derive(Clone, Debug)]
+pub struct Concurrency {
+    ahead: Knee,
+    behind: Knee,
+    cores: i32,
+    max: Load,
+}
+
+impl Concurrency {
+    /// Begins with what the backend's cores can do, and never goes beyond `max`.
+    pub fn new(cores: u32, max: u32) -> Self {
+        let knee = Knee::new(Load::of(cores), Load::of(max));
+        Self { ahead: knee.clone(), behind: knee, cores: log2(Load::of(cores).as_256ths()), max: Load::of(max) }
+    }
+
+    /// So much may be at the backend, whoever it is from.
+    pub fn open(&self) -> Load {
+        self.ahead.at_once()
+    }
+
+    /// So much may be at the backend if it is from clients behind their share: a page must not wait until a crawler is done.
+    pub fn limit(&self) -> Load {
+        let few_times = 4 * self.behind.at_once().as_256ths() + Load::of(4).as_256ths();
+        Load::from_256ths(few_times).min(self.max)
+    }
+
+    /// Learns from a request that the backend is done with. `ahead` says that its client was ahead of its share.
+    pub fn record(&mut self, route: &mut Times, stay: Stay, ahead: bool, waits: Waits, now: Moment) {
+        let took = log2(stay.wall.as_nanos());
+        let crowd = log2(stay.crowd.as_256ths());
+        let surprises = route.usual.compare(took, crowd);
+        if ahead || route.kind == Kind::Computes {
+            self.ahead.record(&surprises, crowd, waits == Waits::Ahead, now);
+        }
+        if !ahead {
+            self.behind.record(&surprises, crowd, waits == Waits::Behind, now);
+        }
+        route.response.add((log2(stay.computing.as_256ths()) - self.cores).max(0), took);
+        self.judge(route);
+    }
+
+    fn judge(&mut self, route: &mut Times) {
+        let kind = match route.response.follows() {
+            Follows::Yes => Kind::Computes,
+            Follows::No => Kind::Sleeps,
+            Follows::Unclear => return,
+        };
+        if (kind == Kind::Sleeps) != (route.kind == Kind::Sleeps) {
+            // What counts for how much has changed, and with it what every number means.
+            *route = Times::default();
+            self.ahead.restart();
+            self.behind.restart();
+        }
+        route.kind = kind;
+    }
+}
+
+/// One octave, in logarithms to the base 2.
+const OCTAVE: i32 = 1 << OCTAVE_BITS;
+const OCTAVE_BITS: u32 = 12;
+/// One request tells at most this much: a route's requests are not all alike.
+const SURPRISE_MAX: i32 = 3 * OCTAVE;
+
+/// The logarithm to the base 2, in parts of an [`OCTAVE`]; within a hundredth of one.
+fn log2(value: u64) -> i32 {
+    let value = value.max(1);
+    let whole = value.ilog2();
+    // The next bits are the fraction, nearly: it bulges by up to 0.086 above the straight line.
+    let bits = (u128::from(value) << OCTAVE_BITS >> whole) as i32 - OCTAVE;
+    let bulge = i64::from(bits) * i64::from(OCTAVE - bits) * 344 / 1000 / i64::from(OCTAVE);
+    whole as i32 * OCTAVE + bits + bulge as i32
+}

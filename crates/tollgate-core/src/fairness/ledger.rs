@@ -1,0 +1,119 @@
+//! How far each key has come in virtual time, for a bounded number of keys.
+//!
+//! A key that has had less than its due is the same as a key that was never seen, so only the few that are ahead need a place. They
+//! live in lines of eight. When a line is full the one least ahead makes room, and the line remembers how far that one was: a key that is
+//! not found starts from there. So nobody can come by credit through being pushed out, and a stranger loses at most what the least
+//! ahead of eight has had.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// Keys in a line.
+const LINE: usize = 8;
+
+#[derive(Clone, Debug)]
+pub(super) struct Ledger {
+    lines: Box<[Line]>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    keys: [u64; LINE],
+    /// Where each key's next request would start; 0 in a place that is free.
+    tags: [u64; LINE],
+    /// The furthest that any key which had to make room had come.
+    floor: u64,
+}
+
+impl Ledger {
+    /// A ledger with places for at least this many keys.
+    pub(super) fn new(keys: usize) -> Self {
+        Self { lines: vec![Line::default(); keys.div_ceil(LINE).max(1)].into_boxed_slice() }
+    }
+
+    /// Where the next request of `key` would start, not before `least`.
+    pub(super) fn tag(&self, key: u64, least: u64) -> u64 {
+        let line = &self.lines[self.index(key)];
+        line.find(key).map_or(line.floor, |at| line.tags[at]).max(least)
+    }
+
+    /// Puts `key` at `tag`. A key that is not beyond `least` needs no place.
+    pub(super) fn set(&mut self, key: u64, tag: u64, least: u64) {
+        let index = self.index(key);
+        let line = &mut self.lines[index];
+        match line.find(key) {
+            Some(at) => line.tags[at] = tag,
+            None if tag > least.max(line.floor) => line.welcome(key, tag, least),
+            None => {}
+        }
+    }
+
+    fn index(&self, key: u64) -> usize {
+        // Spreads keys whatever their bits, and needs no power of two.
+        let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((u128::from(mixed) * self.lines.len() as u128) >> 64) as usize
+    }
+}
+
+impl Line {
+    fn find(&self, key: u64) -> Option<usize> {
+        (0..LINE).find(|&at| self.keys[at] == key && self.tags[at] != 0)
+    }
+
+    fn welcome(&mut self, key: u64, tag: u64, least: u64) {
+        let at = (0..LINE).min_by_key(|&at| self.tags[at]).unwrap_or(0);
+        if self.tags[at] > least {
+            self.floor = self.floor.max(self.tags[at]);
+        }
+        self.keys[at] = key;
+        self.tags[at] = tag;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_key_gains_by_being_pushed_out(steps in prop::collection::vec((0u64..40, 1u64..100, 0u64..20), 1..500)) {
+            let mut ledger = Ledger::new(LINE);
+            let (mut unbounded, mut least) = (BTreeMap::new(), 0);
+            for (key, charge, passed) in steps {
+                least += passed;
+                let tag = ledger.tag(key, least);
+                let exact = unbounded.entry(key).or_insert(0u64);
+                prop_assert!(tag >= (*exact).max(least));
+                *exact = (*exact).max(least) + charge;
+                ledger.set(key, tag + charge, least);
+                prop_assert!(ledger.tag(key, least) >= tag + charge);
+            }
+        }
+
+        #[test]
+        fn with_room_for_all_every_key_is_where_it_should_be(steps in prop::collection::vec((0u64..8, 1u64..100, 0u64..60), 1..300)) {
+            let mut ledger = Ledger::new(LINE);
+            let (mut unbounded, mut least) = (BTreeMap::new(), 0);
+            for (key, charge, passed) in steps {
+                least += passed;
+                let exact = unbounded.entry(key).or_insert(0u64);
+                prop_assert_eq!(ledger.tag(key, least), (*exact).max(least));
+                *exact = (*exact).max(least) + charge;
+                ledger.set(key, *exact, least);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stranger_loses_at_most_what_the_least_of_a_line_has_had() {
+        let mut ledger = Ledger::new(LINE);
+        for key in 1..=LINE as u64 {
+            ledger.set(key, 1000 * key, 10);
+        }
+        ledger.set(99, 5000, 10);
+        assert_eq!(ledger.tag(77, 10), 1000);
+        assert_eq!(ledger.tag(77, 1001), 1001, "and not for long");
+    }
+}

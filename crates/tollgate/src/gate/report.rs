@@ -1,0 +1,88 @@
+//! What the backend says that a request has cost.
+
+use tollgate_core::time::Span;
+use tollgate_wire::http1::Fields;
+use tollgate_wire::server_timing::{self, Nonsense};
+
+use crate::settings::TollSource;
+
+const SERVER_TIMING: &str = "server-timing";
+
+/// Takes what the backend says out of its answer, unless the client is to see it too.
+pub(crate) fn take(fields: &mut Fields, source: &TollSource) -> Result<Option<Span>, Nonsense> {
+    let name = source.header.as_bytes();
+    let Some(value) = fields.find(name) else { return Ok(None) };
+    if source.header != SERVER_TIMING {
+        let cpu = server_timing::milliseconds(value).map(Some);
+        if !source.keep {
+            fields.retain(|field| field.name_bytes != name);
+        }
+        return cpu;
+    }
+    let values: Vec<Vec<u8>> =
+        fields.iter().filter(|field| field.name_bytes == name).map(|field| field.value.to_vec()).collect();
+    let cpu = values.iter().find_map(|value| server_timing::cpu(value).transpose()).transpose();
+    if !source.keep && !matches!(cpu, Ok(None)) {
+        fields.retain(|field| field.name_bytes != name);
+        let mut rest = Vec::new();
+        for value in &values {
+            rest.clear();
+            if server_timing::write_without_cpu(value, &mut rest) {
+                fields.push(name, &rest);
+            }
+        }
+    }
+    cpu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(header: &str, keep: bool) -> TollSource {
+        TollSource { header: header.to_owned(), keep, cgroup: None }
+    }
+
+    fn fields(pairs: &[(&str, &str)]) -> Fields {
+        let mut fields = Fields::default();
+        for (name, value) in pairs {
+            fields.push(name.as_bytes(), value.as_bytes());
+        }
+        fields
+    }
+
+    fn texts(fields: &Fields) -> Vec<String> {
+        fields.iter().map(|field| String::from_utf8_lossy(field.value).into_owned()).collect()
+    }
+
+    #[test]
+    fn the_cpu_metric_is_taken_and_the_others_go_on_to_the_client() {
+        let mut answer =
+            fields(&[("server-timing", "db;dur=3, cpu;dur=12.5"), ("x", "y"), ("server-timing", "a;dur=1")]);
+        assert_eq!(take(&mut answer, &source("server-timing", false)), Ok(Some(Span::from_nanos(12_500_000))));
+        assert_eq!(texts(&answer), ["y", "db;dur=3", "a;dur=1"]);
+    }
+
+    #[test]
+    fn a_client_that_is_to_see_it_sees_it() {
+        let mut answer = fields(&[("server-timing", "cpu;dur=1")]);
+        take(&mut answer, &source("server-timing", true)).unwrap();
+        assert_eq!(texts(&answer), ["cpu;dur=1"]);
+    }
+
+    #[test]
+    fn a_field_of_its_own_is_milliseconds() {
+        let mut answer = fields(&[("x-cpu-ms", "7")]);
+        assert_eq!(take(&mut answer, &source("x-cpu-ms", false)), Ok(Some(Span::from_millis(7))));
+        assert!(answer.is_empty());
+    }
+
+    #[test]
+    fn fault_28_nonsense_is_nonsense_and_does_not_reach_the_client_either() {
+        for value in ["cpu;dur=NaN", "cpu;dur=-5", "cpu;dur=1e300", "cpu;dur=abc", "cpu"] {
+            let mut answer = fields(&[("server-timing", value)]);
+            assert_eq!(take(&mut answer, &source("server-timing", false)), Err(Nonsense), "{value}");
+            assert!(answer.is_empty(), "{value}");
+        }
+    }
+}
