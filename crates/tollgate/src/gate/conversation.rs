@@ -118,6 +118,7 @@ pub(crate) async fn converse(
     let wants_upgrade = request.upgrade().is_some();
     let uploaded = Cell::new(false);
     let answered = Cell::new(false);
+    let endless = Cell::new(false);
     timer.clear(Way::In);
     let upload = async {
         match pump(body, sink, &mut ()).await {
@@ -152,6 +153,10 @@ pub(crate) async fn converse(
         let keep = topic.keep && uploaded.get() && !worker.is_draining();
         reply.begin(response, keep).map_err(Trouble::Client)?;
         answered.set(true);
+        if is_endless(response) {
+            endless.set(true);
+            ticket.done(Outcome::Answered);
+        }
         let pumped = pump(answer, reply, ticket).await;
         pumped.map(|()| keep).map_err(|broke| match broke {
             PumpBroke::Source(broken) => Trouble::Backend(broken),
@@ -163,7 +168,7 @@ pub(crate) async fn converse(
     match ended {
         Ok(_) if response.status == 101 => Ended::Upgraded,
         Ok(keep) => Ended::Answered { keep, complete },
-        Err(Trouble::Client(broken)) if complete => {
+        Err(Trouble::Client(broken)) if complete && !endless.get() => {
             // The backend works on for a client that has gone. The toll runs until it has finished.
             let complete = hear_out(answer, response, settings, ticket).await;
             Ended::ClientBroke { broken, answered, complete }
@@ -175,6 +180,13 @@ pub(crate) async fn converse(
         }
         Err(Trouble::Backend(broken)) => Ended::BackendBroke { broken, begun: answer.has_begun(), answered },
     }
+}
+
+/// Whether the answer is a stream of events, which is open for as long as the client likes and costs what it carries, not how long
+/// it lasts. Like an upgraded connection it is not work at the backend.
+fn is_endless(response: &ResponseHead) -> bool {
+    let media = response.fields.find(b"content-type").unwrap_or_default();
+    media.get(..17).is_some_and(|name| name.eq_ignore_ascii_case(b"text/event-stream"))
 }
 
 /// Reads an answer that nobody waits for any more, within bounds, so that the backend finishes and its cost is known. Says whether

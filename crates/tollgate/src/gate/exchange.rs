@@ -291,6 +291,14 @@ impl Visit<'_> {
             let broken = Broken::Malformed("the request cannot be said in HTTP/2");
             return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, reply).await;
         };
+        if request.expects_continue() {
+            // Few backends say 100 over HTTP/2, where a body costs nothing to hold back. The request was let in, so we say it.
+            response.clear();
+            response.status = 100;
+            if let Err(broken) = reply.interim(response).await {
+                return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, reply).await;
+            }
+        }
         let opened = h2::open(connection, head, ends, request.is_head(), pace, worker.timers.timer()).await;
         let ended = match opened {
             Ok((mut answer, mut sink)) => {

@@ -11,6 +11,7 @@ mod buffer;
 mod caps;
 mod connection;
 mod conversation;
+mod engagement;
 mod exchange;
 mod forward;
 mod h1;

@@ -243,3 +243,84 @@ fn a_connection_is_closed_when_the_client_asks_and_kept_otherwise() {
     assert!(is_closed(&stream));
     assert_eq!(vectors.backend.connections(), 1, "the connection to the backend is kept");
 }
+
+/// A small generator of numbers: the same seed, the same numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % bound
+    }
+}
+
+/// Requests with bodies of every kind, one after the other, in which bytes are changed, inserted, left out and doubled.
+fn mutated(random: &mut Random) -> Vec<u8> {
+    const REQUESTS: [&[u8]; 5] = [
+        b"GET /a HTTP/1.1\r\nHost: site\r\n\r\n",
+        b"POST /b HTTP/1.1\r\nHost: site\r\nContent-Length: 5\r\n\r\nhello",
+        b"POST /c HTTP/1.1\r\nHost: site\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"POST /d HTTP/1.1\r\nHost: site\r\nContent-Length: 38\r\n\r\nGET /hidden HTTP/1.1\r\nHost: site\r\n\r\nxx",
+        b"GET /e HTTP/1.1\r\nHost: site\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    ];
+    const PIECES: [&[u8]; 14] = [
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b" ",
+        b"\t",
+        b"\0",
+        b":",
+        b",",
+        b"0",
+        b"\x0b",
+        b";",
+        b"chunked",
+        b"Content-Length: 5\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+    ];
+    let mut bytes: Vec<u8> =
+        (0..=random.below(3)).flat_map(|_| REQUESTS[random.below(REQUESTS.len())].to_vec()).collect();
+    for _ in 0..=random.below(3) {
+        let at = random.below(bytes.len());
+        match random.below(4) {
+            0 => bytes[at] = random.below(256) as u8,
+            1 => drop(bytes.splice(at..at, PIECES[random.below(PIECES.len())].iter().copied())),
+            2 => drop(bytes.remove(at)),
+            _ => {
+                let end = (at + random.below(40)).min(bytes.len());
+                let again = bytes[at..end].to_vec();
+                bytes.splice(at..at, again);
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn no_mutation_of_requests_makes_the_backend_see_more_of_them_than_are_answered() {
+    let backend = Backend::saying("ok");
+    // What is not whole is waited for, and then closed: until then every answer has come.
+    let gate = Gate::with(&backend, "timeouts = { head = \"2s\", body_idle = \"2s\", keep_alive = \"2s\" }");
+    let vectors = Vectors { backend, gate };
+    let mut random = Random(20_261_115);
+    let cases: Vec<Vec<u8>> = (0..400).map(|_| mutated(&mut random)).collect();
+    let mut streams = Vec::new();
+    for case in &cases {
+        let mut stream = vectors.gate.connect();
+        let _ = stream.write_all(case);
+        streams.push(stream);
+    }
+    let mut answered = 0;
+    for (stream, case) in streams.into_iter().zip(&cases) {
+        let responses = all_responses(stream);
+        answered += responses.iter().filter(|response| response.text() == "ok").count();
+        // A request that is refused is the last of its connection.
+        let refused = responses.iter().position(|response| response.status == 400);
+        assert!(refused.is_none_or(|place| place + 1 == responses.len()), "{}", case.escape_ascii());
+    }
+    let requests = vectors.backend.requests();
+    assert!(requests.len() <= answered, "{} forwarded, {answered} answered", requests.len());
+    assert!(answered > 100, "most mutations leave something to answer: {answered}");
+    assert!(requests.iter().all(|request| request.field("x-forwarded-for") == Some("127.0.0.1")));
+}

@@ -111,6 +111,32 @@ fn a_client_over_http_1_is_served_by_a_backend_over_http_2() {
 }
 
 #[test]
+fn who_waits_for_100_continue_in_front_of_an_http_2_backend_gets_it_from_the_gate() {
+    run_local(async {
+        let backend = crate::support::http2::backend(|mut request, mut respond| async move {
+            assert!(request.headers().get("expect").is_none());
+            let (body, _) = read_body(request.body_mut()).await.unwrap();
+            let mut stream = respond.send_response(Response::new(()), false).unwrap();
+            stream.send_data(body.into(), true).unwrap();
+        })
+        .await;
+        let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"h2c://{backend}\"\n"));
+        tokio::task::spawn_blocking(move || {
+            let mut stream = gate.connect();
+            stream
+                .write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+                .unwrap();
+            let mut reader = std::io::BufReader::new(stream.try_clone().unwrap());
+            assert_eq!(crate::support::client::read_any_response(&mut reader, false).unwrap().status, 100);
+            stream.write_all(b"hello").unwrap();
+            assert_eq!(crate::support::read_response(&mut reader).unwrap().text(), "hello");
+        })
+        .await
+        .unwrap();
+    });
+}
+
+#[test]
 fn an_http_2_backend_that_resets_or_leaves_is_a_502_and_then_used_again() {
     run_local(async {
         let backend = crate::support::http2::backend(|request, mut respond| async move {

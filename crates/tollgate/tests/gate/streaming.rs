@@ -103,6 +103,7 @@ fn each_piece_is_passed_on_when_it_comes() {
         line.clear();
         reader.read_line(&mut line).unwrap();
     }
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0, "a stream of events is not work at the backend");
     for _ in 0..3 {
         next.send(()).unwrap();
         let mut chunk = [0; 13];
