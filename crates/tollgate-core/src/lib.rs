@@ -23,6 +23,7 @@ pub mod fairness;
 pub mod fleet;
 pub mod limit;
 pub mod network;
+pub mod prediction;
 pub mod record;
 pub mod request;
 pub mod route;

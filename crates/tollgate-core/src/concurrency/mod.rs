@@ -75,8 +75,8 @@ impl Concurrency {
 
     /// So much may be at the backend if it is from clients behind their share: a page must not wait until a crawler is done.
     pub fn limit(&self) -> Load {
-        let few_times = 4 * self.behind.at_once().as_256ths() + Load::of(4).as_256ths();
-        Load::from_256ths(few_times).min(self.max)
+        let twice = 2 * (self.behind.at_once().as_256ths() + Load::ONE.as_256ths());
+        Load::from_256ths(twice).min(self.max)
     }
 
     /// Learns from a request that the backend is done with. `ahead` says that its client was ahead of its share.
@@ -87,7 +87,9 @@ impl Concurrency {
         if ahead || route.kind == Kind::Computes {
             self.ahead.record(&surprises, crowd, waits == Waits::Ahead, now);
         }
-        if !ahead {
+        // That a sleeper was not slowed down by others that compute says nothing about how many of those there can be.
+        let witness = route.kind != Kind::Sleeps || stay.computing == Load::ZERO;
+        if !ahead && witness {
             self.behind.record(&surprises, crowd, waits == Waits::Behind, now);
         }
         route.response.add((log2(stay.computing.as_256ths()) - self.cores).max(0), took);

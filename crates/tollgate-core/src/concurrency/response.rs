@@ -8,7 +8,7 @@ use super::{OCTAVE, SURPRISE_MAX};
 
 /// How many requests of a route are remembered, and how many are needed for an answer.
 const MEMORY: i64 = 256;
-const SAMPLES_MIN: i64 = 32;
+const SAMPLES_MIN: i64 = 64;
 /// Times differ by at least this much whatever the crowd, and the crowd must have varied by this much: an eighth of an octave, squared.
 const VARIANCE_MIN: i128 = (OCTAVE as i128 / 8).pow(2);
 /// So many standard errors are certain.

@@ -26,7 +26,7 @@ pub struct FairQueue {
 impl FairQueue {
     /// An empty queue, at a moment of calm.
     pub fn new(settings: Settings, now: Moment) -> Self {
-        let time = CREDIT.as_nanos();
+        let time = 2 * CREDIT.as_nanos();
         let pace = 1_000_000 / u64::from(settings.shares.address_milli.max(1));
         Self {
             ledger: Ledger::new(settings.keys),
@@ -71,12 +71,12 @@ impl FairQueue {
             return Arrival::KeyFull(self.turn_away(client, tags, reserve));
         }
         if self.tree.waiting() < self.settings.total {
-            return Arrival::Waits(self.tree.push(client, tags, self.front(), reserve));
+            return Arrival::Waits(self.wait(client, tags, reserve));
         }
-        match self.tree.last().filter(|_| false) {
+        match self.tree.last().filter(|(last, _)| *last > tag.max(self.front())) {
             Some((_, displaced)) => {
                 let turned = self.give_up(displaced);
-                let ticket = self.tree.push(client, tags, self.front(), reserve);
+                let ticket = self.wait(client, tags, reserve);
                 turned.map_or(Arrival::Waits(ticket), |turned| Arrival::Displaces(ticket, displaced, turned))
             }
             None => {
@@ -142,6 +142,11 @@ impl FairQueue {
         places.in_flight < up_to
     }
 
+    fn wait(&mut self, client: Client, tags: [u64; LEVELS], reserve: Span) -> Ticket {
+        let rank = self.advance(reserve, self.settings.shares.address_milli).min(BEHIND.as_nanos());
+        self.tree.push(client, tags, self.line(), rank, reserve)
+    }
+
     fn pass(&mut self, client: Client, tag: u64, reserved: Span, now: Moment) -> Pass {
         let ahead = tag > self.front();
         if ahead {
@@ -150,7 +155,7 @@ impl FairQueue {
         self.time = self.time.max(tag);
         self.estimate.observe(self.time, now);
         let tags = self.shift(client, reserved, u64::saturating_add);
-        self.tree.served(client, tags, self.front());
+        self.tree.served(client, tags, self.line());
         Pass { reserved, ahead }
     }
 
@@ -187,6 +192,11 @@ impl FairQueue {
     /// Up to here a key is behind its share.
     const fn front(&self) -> u64 {
         self.time.saturating_sub(BEHIND.as_nanos())
+    }
+
+    /// From here on, and before all who are ahead, those who are behind stand in line: the cheap before the dear, the early before the late.
+    const fn line(&self) -> u64 {
+        self.front().saturating_sub(BEHIND.as_nanos())
     }
 
     /// The earliest tag that a key can have.

@@ -266,7 +266,7 @@ proptest! {
     ) {
         let mut backend = Backend::new(Settings { total, per_key, keys: 16, ..Settings::default() }, 3);
         for (what, who, millis) in steps {
-            let address = (who / 4) << 16 | (who % 4 / 2) << 8 | who % 2;
+            let address = ((who / 4) << 16) | ((who % 4 / 2) << 8) | (who % 2);
             match what {
                 0..6 => {
                     let before = backend.waiting.values().filter(|other| **other == address).count();

@@ -9,7 +9,7 @@ use crate::time::Span;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// A place in the order: tag, then who has been waiting for its turn longest.
+/// A place in the order, in virtual time, then who has been waiting for its turn longest.
 type Order = (u64, u64);
 
 /// The node that all blocks hang from.
@@ -53,9 +53,14 @@ struct Request {
     generation: u32,
     /// `None` in a place that is free.
     waits: Option<(Client, Span)>,
+    /// How far it stands behind cheaper ones, as long as its key's tag does not count.
+    rank: u64,
     older: Option<usize>,
     newer: Option<usize>,
 }
+
+/// Which of several goes: the first or the last.
+type Choose = fn(&BTreeSet<(Order, usize)>) -> Option<&(Order, usize)>;
 
 impl Tree {
     pub(super) fn new() -> Self {
@@ -92,38 +97,38 @@ impl Tree {
 
     /// The request to go first, with its tag: the newest of the address whose turn it is.
     pub(super) fn first(&self) -> Option<(u64, Ticket)> {
-        let &((tag, _), _) = self.nodes[ROOT].below.first()?;
-        let address = self.descend(|below| below.first());
+        let (tag, address) = self.descend(|below| below.first());
         self.nodes[address].newest.map(|slot| (tag, self.ticket(slot)))
     }
 
-    /// The request to go last, with a tag that its own is not below: the oldest of an address.
+    /// The request to go last, with its tag: the oldest of an address.
     pub(super) fn last(&self) -> Option<(u64, Ticket)> {
-        let &((tag, _), _) = self.nodes[ROOT].below.last()?;
-        let address = self.descend(|below| below.last());
+        let (tag, address) = self.descend(|below| below.last());
         self.nodes[address].oldest.map(|slot| (tag, self.ticket(slot)))
     }
 
-    fn descend(&self, choose: fn(&BTreeSet<(Order, usize)>) -> Option<&(Order, usize)>) -> usize {
-        let mut node = ROOT;
+    /// An address, and the largest tag on the way to it.
+    fn descend(&self, choose: Choose) -> (u64, usize) {
+        let (mut tag, mut node) = (0, ROOT);
         while let Some(&(_, below)) = choose(&self.nodes[node].below) {
             node = below;
+            tag = tag.max(self.nodes[node].tag);
         }
-        node
+        (tag, node)
     }
 
-    /// Adds a request of a client whose keys are at `tags`.
-    pub(super) fn push(&mut self, client: Client, tags: [u64; LEVELS], time: u64, reserve: Span) -> Ticket {
+    /// Adds a request of a client whose keys are at `tags`. It stands `rank` after `line`, or where its tags put it if that is later.
+    pub(super) fn push(&mut self, client: Client, tags: [u64; LEVELS], line: u64, rank: u64, reserve: Span) -> Ticket {
         let mut node = ROOT;
         for (key, tag) in client.keys().into_iter().zip(tags) {
             node = self.child(node, key, tag);
         }
         if self.nodes[node].count == 0 {
-            self.nodes[node].turn = (time, self.next_turn());
+            self.nodes[node].turn = (line, self.next_turn());
         }
         let slot = self.requests_free.pop().unwrap_or(self.requests.len());
         let older = self.nodes[node].newest;
-        let request = Request { generation: 0, waits: Some((client, reserve)), older, newer: None };
+        let request = Request { generation: 0, waits: Some((client, reserve)), rank, older, newer: None };
         match self.requests.get_mut(slot) {
             Some(place) => *place = Request { generation: place.generation, ..request },
             None => self.requests.push(request),
@@ -161,7 +166,7 @@ impl Tree {
             None => leaf.oldest = request.newer,
         }
         let generation = request.generation.wrapping_add(1);
-        self.requests[slot] = Request { generation, waits: None, older: None, newer: None };
+        self.requests[slot] = Request { generation, waits: None, rank: 0, older: None, newer: None };
         self.requests_free.push(slot);
         self.waiting -= 1;
         self.place(node);
@@ -177,9 +182,9 @@ impl Tree {
     }
 
     /// A request of the client was dispatched: its keys have new tags, and its address goes to the end of its equals.
-    pub(super) fn served(&mut self, client: Client, tags: [u64; LEVELS], time: u64) {
+    pub(super) fn served(&mut self, client: Client, tags: [u64; LEVELS], line: u64) {
         if let Some(&node) = self.index.get(&client.address) {
-            self.nodes[node].turn = (time, self.next_turn());
+            self.nodes[node].turn = (line, self.next_turn());
         }
         self.retag(client, tags);
     }
@@ -233,12 +238,12 @@ impl Tree {
 
     fn order(&self, node: usize) -> Option<Order> {
         let node = &self.nodes[node];
-        let (tag, turn) = match node.below.first() {
-            Some(&(order, _)) => order,
-            None if node.count > 0 => node.turn,
-            None => return None,
+        let (place, turn) = match (node.below.first(), node.newest) {
+            (Some(&(order, _)), _) => order,
+            (None, Some(newest)) => (node.turn.0.saturating_add(self.requests[newest].rank), node.turn.1),
+            (None, None) => return None,
         };
-        Some((tag.max(node.tag), turn))
+        Some((place.max(node.tag), turn))
     }
 
     fn next_turn(&mut self) -> u64 {
@@ -274,6 +279,7 @@ mod tests {
             let mut tags: BTreeMap<u64, u64> = BTreeMap::new();
             let mut turns: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
             let mut waiting: Vec<(u64, Ticket)> = Vec::new();
+            let mut ranks: BTreeMap<Ticket, u64> = BTreeMap::new();
             let mut turn = 0;
             for (what, address, a, b, c) in steps {
                 let client = client(address);
@@ -284,7 +290,8 @@ mod tests {
                             turn += 1;
                             turns.insert(address, (a, turn));
                         }
-                        waiting.push((address, tree.push(client, known(&tags), a, Span::from_nanos(1))));
+                        waiting.push((address, tree.push(client, known(&tags), a, b, Span::from_nanos(1))));
+                        ranks.insert(waiting[waiting.len() - 1].1, b);
                     }
                     2 => {
                         for (key, tag) in client.keys().into_iter().zip([a, b, c]) {
@@ -300,18 +307,19 @@ mod tests {
                         }
                     }
                 }
-                let order = |address: u64| {
-                    let (since, turn) = turns[&address];
+                let newest = |address: u64| waiting.iter().rfind(|(other, _)| *other == address).unwrap().1;
+                let tag = |address: u64| {
                     let own = self::client(address).keys().map(|key| tags.get(&key).copied().unwrap_or(0));
-                    (own.into_iter().fold(since, u64::max), turn)
+                    own.into_iter().fold(0, u64::max)
                 };
-                let expect = waiting.iter().map(|(address, _)| order(*address).0).min();
-                prop_assert_eq!(tree.first().map(|(tag, _)| tag), expect);
-                if let Some((_, ticket)) = tree.first() {
+                let place = |address: u64| (turns[&address].0 + ranks[&newest(address)]).max(tag(address));
+                let earliest = waiting.iter().map(|(address, _)| place(*address)).min();
+                prop_assert_eq!(tree.first().is_some(), earliest.is_some());
+                if let Some((first, ticket)) = tree.first() {
                     let (address, _) = waiting.iter().find(|(_, other)| *other == ticket).unwrap();
-                    prop_assert_eq!(Some(order(*address).0), expect);
-                    let newest = waiting.iter().rfind(|(other, _)| other == address).unwrap();
-                    prop_assert_eq!(newest.1, ticket);
+                    prop_assert_eq!(Some(place(*address)), earliest);
+                    prop_assert_eq!(newest(*address), ticket);
+                    prop_assert_eq!(tag(*address), first);
                 }
                 prop_assert_eq!(tree.waiting(), waiting.len());
                 prop_assert_eq!(tree.reserved(), Span::from_nanos(waiting.len() as u64));

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::prediction::RouteKey;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
@@ -26,7 +27,7 @@ use super::identify::RequestView;
 use super::load::Load;
 use super::queue::{Place, Queue, Refused};
 use super::refusal::{Cause, Refusal};
-use super::routes::{RouteHasher, RouteId};
+use super::routes::RouteHasher;
 use super::rules::Rules;
 use crate::settings::{Domain, Gate as Settings};
 
@@ -120,7 +121,7 @@ impl Admission {
     /// Decides about a request. This may hold it; whoever stops waiting gives the place up.
     pub(crate) async fn admit(self: &Arc<Self>, request: &RequestView<'_>) -> Admitted {
         let now = self.clock.now();
-        let route = self.route_hasher.route(request);
+        let route = self.route_hasher.key(request);
         let mut ticket = match self.ask_rules(request, route, now) {
             Ok(ticket) => ticket,
             Err(refusal) => return Admitted::Refused(refusal),
@@ -140,7 +141,7 @@ impl Admission {
         }
     }
 
-    fn ask_rules(self: &Arc<Self>, request: &RequestView<'_>, route: RouteId, now: Moment) -> Result<Ticket, Refusal> {
+    fn ask_rules(self: &Arc<Self>, request: &RequestView<'_>, route: RouteKey, now: Moment) -> Result<Ticket, Refusal> {
         let rules = self.rules.load();
         let toll = if rules.has_budget() { Toll::of_cpu(self.queue.expected(route)) } else { Toll::ONE };
         let (decision, charge) = rules.decide(request, toll, self.load.band(), now);

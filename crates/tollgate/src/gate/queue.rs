@@ -14,15 +14,17 @@ use tokio::sync::oneshot;
 use tollgate_core::concurrency::Concurrency;
 use tollgate_core::fairness::{Arrival, Client, FairQueue, Pass, Places, Shares, Ticket, Turned};
 use tollgate_core::network::Network;
+use tollgate_core::prediction::{RouteKey, Routes};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::{Load, Reading, Stay, VirtualClock};
 use tollgate_gatekeeper::clock::Clock;
 
-use super::routes::{RouteId, Routes};
 use crate::settings::Gate as Settings;
 
 /// Never more requests at the backend than this, whatever is measured.
 const AT_ONCE_MAX: u32 = 4096;
+/// How many routes are told apart.
+const ROUTES_MAX: usize = 4096;
 /// Prefixes of an address, its network and its block, in IPv4 and in IPv6.
 const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
 
@@ -51,7 +53,7 @@ struct State {
 struct Waiter {
     wake: oneshot::Sender<Result<Grant, Turned>>,
     client: Client,
-    route: RouteId,
+    route: RouteKey,
     since: Moment,
 }
 
@@ -96,7 +98,7 @@ impl Queue {
             clock: VirtualClock::new(settings.cores),
             concurrency: Concurrency::new(cores, AT_ONCE_MAX),
             at_once: settings.in_flight,
-            routes: Routes::new(),
+            routes: Routes::new(ROUTES_MAX),
             waiting: Vec::new(),
             ahead: 0,
             figures: Figures::default(),
@@ -105,15 +107,15 @@ impl Queue {
     }
 
     /// What a request of this route is expected to cost.
-    pub(crate) fn expected(&self, route: RouteId) -> Span {
-        self.state().routes.expected(route)
+    pub(crate) fn expected(&self, route: RouteKey) -> Span {
+        self.state().routes.reserve(route)
     }
 
     /// A place at the backend, now or when it is this request's turn, but no later than after `wait_max`. Whoever stops waiting leaves.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         address: IpAddr,
-        route: RouteId,
+        route: RouteKey,
         wait_max: Span,
     ) -> Result<Place, Refused> {
         let client = self.client(address);
@@ -133,7 +135,7 @@ impl Queue {
         Err(Refused { retry_after: turned.map_or(Span::from_secs(1), |turned| turned.retry_after), own: false })
     }
 
-    fn place(self: &Arc<Self>, client: Client, route: RouteId, grant: Grant) -> Place {
+    fn place(self: &Arc<Self>, client: Client, route: RouteKey, grant: Grant) -> Place {
         let Grant { pass, reading } = grant;
         Place { queue: self.clone(), client, route, pass, at_backend: Some(reading), toll: Span::ZERO, stay: None }
     }
@@ -207,14 +209,14 @@ impl State {
         Places { in_flight: self.clock.in_service(), ahead: self.ahead, open, limit }
     }
 
-    fn arrive(&mut self, client: Client, route: RouteId, now: Moment) -> Result<Entry, Refused> {
+    fn arrive(&mut self, client: Client, route: RouteKey, now: Moment) -> Result<Entry, Refused> {
         let places = self.places();
         if self.queue.is_calm() && places.in_flight < places.open {
             self.figures.went += 1;
             let pass = Pass { reserved: Span::ZERO, ahead: false };
             return Ok(Entry::Goes(self.start(route, pass, now)));
         }
-        let reserve = self.routes.expected(route);
+        let reserve = self.routes.reserve(route);
         match self.queue.arrive(client, reserve, places, now) {
             Arrival::Goes(pass) => {
                 self.figures.went += 1;
@@ -235,7 +237,7 @@ impl State {
         Refused { retry_after: turned.retry_after, own }
     }
 
-    fn wait(&mut self, ticket: Ticket, client: Client, route: RouteId, now: Moment) -> Entry {
+    fn wait(&mut self, ticket: Ticket, client: Client, route: RouteKey, now: Moment) -> Entry {
         let (wake, woken) = oneshot::channel();
         let slot = ticket.slot();
         if self.waiting.len() <= slot {
@@ -260,9 +262,9 @@ impl State {
         Some(turned)
     }
 
-    fn start(&mut self, route: RouteId, pass: Pass, now: Moment) -> Grant {
+    fn start(&mut self, route: RouteKey, pass: Pass, now: Moment) -> Grant {
         self.ahead += u32::from(pass.ahead);
-        Grant { pass, reading: self.clock.start(self.routes.times(route).load(), now) }
+        Grant { pass, reading: self.clock.start(self.routes.load(route), now) }
     }
 
     /// Lets go who may.
@@ -311,7 +313,7 @@ impl Drop for Waiting<'_> {
 pub(crate) struct Place {
     queue: Arc<Queue>,
     client: Client,
-    route: RouteId,
+    route: RouteKey,
     pass: Pass,
     /// Since when it is at work; none while the backend waits for a client that reads slowly.
     at_backend: Option<Reading>,
@@ -338,7 +340,7 @@ impl Place {
         if self.at_backend.is_none() {
             let now = self.queue.clock.now();
             let mut state = self.queue.state();
-            let load = state.routes.times(self.route).load();
+            let load = state.routes.load(self.route);
             self.at_backend = Some(state.clock.start(load, now));
         }
     }
@@ -357,8 +359,9 @@ impl Place {
         let state = &mut *state;
         if let Some(stay) = self.stay.take() {
             let (ahead, waits) = (self.pass.ahead, state.queue.waits());
-            let concurrency = &mut state.concurrency;
-            state.routes.learn(self.route, toll, |times| concurrency.record(times, stay, ahead, waits, now));
+            if let Some(times) = state.routes.record(self.route, toll) {
+                state.concurrency.record(times, stay, ahead, waits, now);
+            }
             state.ahead -= u32::from(self.pass.ahead);
             state.queue.settle(self.client, self.pass.reserved, toll);
             state.figures.toll_ns = state.figures.toll_ns.saturating_add(toll.as_nanos());

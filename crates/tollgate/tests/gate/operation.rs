@@ -15,7 +15,7 @@ fn fault_45_a_gate_that_is_told_to_stop_finishes_what_it_has() {
         std::thread::sleep(Duration::from_millis(500));
         respond(stream, "done")
     });
-    let mut gate = Gate::before(&backend);
+    let mut gate = Gate::with(&backend, "in_flight = 64");
     let in_flight: Vec<_> = (0..20)
         .map(|_| {
             let mut stream = gate.connect();

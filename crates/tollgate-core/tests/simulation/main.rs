@@ -1,0 +1,9 @@
+//! Whole scenarios in virtual time: clients, the fair queue, and backends of several kinds. No socket, no sleep, one seed.
+#![allow(clippy::unwrap_used)]
+
+mod auto;
+mod backend;
+mod gate;
+mod random;
+mod storm;
+mod world;
