@@ -73,7 +73,7 @@ pub fn look<R: Record>(claims: &mut [Claim<'_, R>], toll: Toll, situation: &Situ
         claim.check = claim.rule.check(&claim.record, toll, situation);
         refused |= claim.check.is_refusal() && claim.rule.mode == Mode::Enforce;
     }
-    let changes = claims.iter().any(|claim| claim.rule.changes_among(&claim.check, toll, refused));
+    let changes = claims.iter().any(|claim| claim.rule.changes(&claim.check, toll, refused));
     Outlook { refused, changes }
 }
 

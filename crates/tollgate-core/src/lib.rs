@@ -13,6 +13,7 @@
 extern crate alloc;
 
 pub mod band;
+pub mod beat;
 pub mod class;
 pub mod concurrency;
 pub mod condition;

@@ -77,11 +77,6 @@ impl Check {
     pub const fn is_refusal(&self) -> bool {
         self.verdict.is_refusal()
     }
-
-    /// Whether the toll is taken if the request goes on.
-    pub const fn charges(&self) -> bool {
-        self.charges && !self.is_refusal()
-    }
 }
 
 impl Rule {
@@ -159,28 +154,12 @@ impl Rule {
 
     /// Whether carrying `check` out changes the record, given what all rules together say.
     #[inline]
-    pub(crate) fn changes_among(&self, check: &Check, toll: Toll, refused: bool) -> bool {
+    pub(crate) fn changes(&self, check: &Check, toll: Toll, refused: bool) -> bool {
         if check.is_refusal() {
             check.penalty.is_some()
         } else {
             !refused && check.charges && !self.limit.is_free(toll)
         }
-    }
-
-    /// Whether carrying `check` out changes the record, if no other rule has a say.
-    #[inline]
-    pub fn changes(&self, check: &Check, toll: Toll) -> bool {
-        self.changes_among(check, toll, false)
-    }
-
-    /// Carries `check` out, if no other rule has a say; tells whether the toll was taken.
-    #[inline]
-    pub fn carry_out(&self, record: &mut impl Record, toll: Toll, check: &Check, now: Moment) -> bool {
-        if check.is_refusal() {
-            self.punish(record, check);
-            return false;
-        }
-        self.charge(record, toll, check, now)
     }
 
     /// This rule turns the request away: raises its level, if this was a violation.
@@ -190,23 +169,17 @@ impl Rule {
         }
     }
 
-    /// What `check` amounts to, and why: a rule that observes lets pass.
-    #[inline]
-    pub fn verdict(&self, check: &Check) -> (Verdict, Reason) {
-        match (self.mode, check.verdict) {
-            (Mode::Enforce, verdict) => (verdict, check.reason),
-            (Mode::Observe, Verdict::Admit) => (Verdict::Admit, check.reason),
-            (Mode::Observe, Verdict::Hold(_)) => (Verdict::Admit, Reason::WouldHold),
-            (Mode::Observe, _) => (Verdict::Admit, Reason::WouldRefuse),
-        }
-    }
-
     /// What `check` amounts to as a decision, with the figures of `record` as it is now.
     #[inline]
     pub fn decision(&self, place: usize, check: &Check, record: &impl Record, situation: &Situation) -> Decision {
         let now = situation.now;
         let info = self.limit.info(record, now);
-        let (verdict, reason) = self.verdict(check);
+        let (verdict, reason) = match (self.mode, check.verdict) {
+            (Mode::Enforce, verdict) => (verdict, check.reason),
+            (Mode::Observe, Verdict::Admit) => (Verdict::Admit, check.reason),
+            (Mode::Observe, Verdict::Hold(_)) => (Verdict::Admit, Reason::WouldHold),
+            (Mode::Observe, _) => (Verdict::Admit, Reason::WouldRefuse),
+        };
         let reset = info.reset.max(verdict.retry_after(now));
         Decision {
             verdict,

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use tollgate_core::band::Band;
+use tollgate_core::beat::Beat;
 use tollgate_core::decide::{Claim, carry_out, look};
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::limit::Limit;
+use tollgate_core::record::Record;
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::Moment;
@@ -36,6 +38,7 @@ pub struct Limiter {
 /// A rule on duty.
 struct Post {
     rule: Rule,
+    beat: Option<Beat>,
     table: Arc<Table>,
 }
 
@@ -103,7 +106,7 @@ impl Limiter {
                 Some(table) => table,
                 None => Table::new(&rule, bytes, plan.seed).map_err(|cause| NoLimiter { rule: place, cause })?,
             };
-            Ok(Post { rule, table })
+            Ok(Post { beat: Beat::of(&rule), rule, table })
         };
         let posts = plan.rules.into_iter().enumerate().map(post).collect::<Result<_, _>>()?;
         Ok(Self { posts, started: plan.started, names, passed_over: AtomicU64::new(0) })
@@ -157,9 +160,14 @@ impl Limiter {
         let post = self.posts.get(place)?;
         let hash = post.table.hasher().hash(key);
         post.table.prefetch(hash);
-        let situation = self.situation(band, now());
-        let answer = post.decide_known(hash, toll, &situation);
-        Some(answer.unwrap_or_else(|| post.decide_any(hash, toll, &situation)))
+        let now = now();
+        if toll.count == 1
+            && let Some(beat) = post.beat
+            && let Some(answer) = post.decide_by_beat(beat, hash, toll, now)
+        {
+            return Some(answer);
+        }
+        Some(post.decide_any(hash, toll, &self.situation(band, now)))
     }
 
     /// What each rule that applies would say, for people who ask why. Nothing is charged, nobody takes a place.
@@ -299,23 +307,26 @@ impl Post {
 
     /// Decides about a key that has a slot; `None` when it has none, or when another thread came between.
     #[inline]
-    fn decide_known(&self, hash: KeyHash, toll: Toll, situation: &Situation) -> Option<(Verdict, Ticket<1>)> {
+    fn decide_by_beat(&self, beat: Beat, hash: KeyHash, toll: Toll, now: Moment) -> Option<(Verdict, Ticket<1>)> {
         let line = self.table.line(hash);
         let version = line.version();
         let mut slot = line.slot(line.find(hash.fingerprint())?);
-        let check = self.rule.check(&slot, toll, situation);
-        let charged = if self.rule.changes(&check, toll) {
-            let _held = line.lock();
-            line.was_still(version).then(|| self.rule.carry_out(&mut slot, toll, &check, situation.now))?
-        } else {
-            line.is_still(version).then(|| check.charges())?
-        };
-        let stub = charged.then_some(Stub { table: self.table.id(), hash, on_floor: false });
-        Some((self.rule.verdict(&check).0, Ticket { toll, stubs: stub.into_iter().collect() }))
+        let (verdict, spent) = beat.decide(Moment::from_nanos(slot.word(0)), now);
+        if verdict.is_refusal() {
+            return line.is_still(version).then(|| (verdict, Ticket { toll, stubs: ArrayVec::new() }));
+        }
+        let held = line.lock();
+        if !line.was_still(version) {
+            return None;
+        }
+        slot.set_word(0, spent.as_nanos());
+        drop(held);
+        let stub = Stub { table: self.table.id(), hash, on_floor: false };
+        Some((verdict, Ticket { toll, stubs: ArrayVec::from([stub]) }))
     }
 
-    /// Decides about any key.
-    #[cold]
+    /// Decides about any key, by any rule.
+    #[inline(never)]
     fn decide_any(&self, hash: KeyHash, toll: Toll, situation: &Situation) -> (Verdict, Ticket<1>) {
         let mut claims = [self.claim(0, hash, situation.now)];
         let decision = carry_through(&mut claims, toll, situation, |claims| claims[0].record().lock());

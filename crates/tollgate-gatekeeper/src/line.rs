@@ -110,11 +110,11 @@ impl<'t> Line<'t> {
     /// wrong guess costs more than all the comparisons.
     #[inline]
     pub(crate) fn find(&self, fingerprint: u32) -> Option<usize> {
-        let mut matches = 0_u32;
+        let mut found = FLOOR;
         for (index, head) in self.heads.iter().enumerate().skip(1) {
-            matches |= u32::from(head.load(Ordering::Relaxed) as u32 == fingerprint) << index;
+            found = if head.load(Ordering::Relaxed) as u32 == fingerprint { index } else { found };
         }
-        (matches != 0).then_some(matches.trailing_zeros() as usize)
+        (found != FLOOR).then_some(found)
     }
 
     /// Whether no key has this slot.

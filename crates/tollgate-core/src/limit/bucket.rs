@@ -41,6 +41,11 @@ impl Bucket {
         (self.size, self.drip, self.every)
     }
 
+    /// The time between drips and the time that a full bucket takes to leak, where it leaks one at a time.
+    pub(crate) fn beat(&self) -> Option<(Span, Span)> {
+        (self.drip == 1).then_some((self.every, self.every.times(u64::from(self.size))))
+    }
+
     #[inline]
     fn fill(&self, record: &impl Record, now: Moment) -> Fill {
         let empty_at = Moment::from_nanos(record.word(0));

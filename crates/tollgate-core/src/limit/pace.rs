@@ -47,6 +47,11 @@ impl Ahead {
         Self::read(into).max(Self::read(from)).write(into);
     }
 
+    /// As a length of time, if it is a whole one.
+    pub(super) fn whole(self) -> Option<Span> {
+        (self.fraction == 0).then_some(Span::from_nanos(self.nanos))
+    }
+
     /// The first whole moment that is not before this.
     #[inline]
     pub(super) fn ceil(self) -> Moment {
@@ -65,6 +70,11 @@ impl Pace {
         }
         let one = Ahead { nanos: nanos / u64::from(per), fraction: (nanos % u64::from(per)) as u32 };
         Some(Self { nanos, per, one })
+    }
+
+    /// How long one unit takes, if that is a whole number of nanoseconds: then sums never have a rest.
+    pub(super) fn one(&self) -> Option<Span> {
+        (self.per == 1).then_some(Span::from_nanos(self.nanos))
     }
 
     /// How long `units` take, or `None` when that is longer than time.

@@ -35,6 +35,11 @@ impl Rate {
         (self.count, self.period, self.burst)
     }
 
+    /// The interval and the time that a burst takes to come back, where both are whole.
+    pub(crate) fn beat(&self) -> Option<(Span, Span)> {
+        Some((self.pace.one()?, self.depth.whole()?))
+    }
+
     #[inline]
     pub(super) fn room(&self, record: &impl Record, count: u64, now: Moment) -> Room {
         if count > self.burst {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod absorbing;
+mod beat;
 mod bounds;
 mod escalation;
 mod honesty;
