@@ -7,7 +7,6 @@ mod heap;
 mod keys;
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use clap::Parser;
 use contender::{Contender, Kind};
@@ -77,19 +76,29 @@ fn measure(contenders: &[(Kind, Contender, f64)], draws: &[u32], threads: usize,
 }
 
 /// Every thread decides all of `draws`, each from another place on; nanoseconds per decision, and the share admitted.
+///
+/// What counts is the time that a thread had a processor: on an idle machine that is the time that passed, and on a busy one the
+/// neighbours' work is left out.
 fn run(contender: &Contender, draws: &[u32], threads: usize) -> (f64, f64) {
-    let start = Instant::now();
-    let admitted: u64 = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads)
-            .map(|thread| {
-                let (tail, head) = draws.split_at(draws.len() * thread / threads);
-                scope.spawn(move || black_box(contender.decide_all(head.iter().chain(tail).copied())))
-            })
-            .collect();
-        handles.into_iter().map(|handle| handle.join().expect("the limiter does not panic")).sum()
+    let decide = |thread: usize| {
+        let (tail, head) = draws.split_at(draws.len() * thread / threads);
+        let start = cpu_nanos();
+        let admitted = black_box(contender.decide_all(head.iter().chain(tail).copied()));
+        (cpu_nanos() - start, admitted)
+    };
+    let done: Vec<(u64, u64)> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || decide(thread))).collect();
+        handles.into_iter().map(|handle| handle.join().expect("the limiter does not panic")).collect()
     });
-    let nanos = start.elapsed().as_nanos() as f64 / draws.len() as f64;
-    (nanos, admitted as f64 / (draws.len() * threads) as f64)
+    let decisions = (draws.len() * threads) as f64;
+    let sum = |figure: fn(&(u64, u64)) -> u64| done.iter().map(figure).sum::<u64>() as f64;
+    (sum(|done| done.0) / decisions, sum(|done| done.1) / decisions)
+}
+
+/// How long this thread has had a processor.
+fn cpu_nanos() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn report(keys: u32, draw: Draw, threads: usize, times: &[Times], contenders: &[(Kind, Contender, f64)]) {
