@@ -17,7 +17,7 @@ use super::listener;
 use super::tally::Tally;
 use super::tls::Certificates;
 use super::worker::{self, Phase, Shared};
-use crate::settings::{Domain, Gate as Settings};
+use crate::settings::{Domain, Gate as Settings, State};
 
 /// File descriptors that are not for clients: listeners, logs, connections to backends of requests under way.
 const DESCRIPTORS_RESERVED: usize = 64;
@@ -53,6 +53,7 @@ impl Running {
         for listener in &listeners[0] {
             tracing::info!(address = %listener.local_addr()?, workers, "listening");
         }
+        warn_of_state_elsewhere(domain);
         let (phase, watched) = watch::channel(Phase::Serving);
         let threads = listeners
             .into_iter()
@@ -70,6 +71,7 @@ impl Running {
     /// Takes over other settings. Nobody is disconnected; what can only change by a new start is said.
     pub(crate) fn reload(&self, settings: Settings, domain: &Domain) -> io::Result<()> {
         self.shared.admission.reload(domain, &settings).map_err(io::Error::other)?;
+        warn_of_state_elsewhere(domain);
         let old = self.shared.settings.load();
         for (changed, what) in [
             (old.listen != settings.listen, "listen"),
@@ -137,4 +139,12 @@ fn connections_possible() -> usize {
     };
     let files = current.map_or(1 << 20, |files| usize::try_from(files).unwrap_or(usize::MAX)).min(1 << 20);
     (files.saturating_sub(DESCRIPTORS_RESERVED) / 2).max(16)
+}
+
+/// This gate decides from its own memory. A rule that asks for more is told so, and enforced as far as that goes.
+fn warn_of_state_elsewhere(domain: &Domain) {
+    for rule in domain.rules.iter().filter(|rule| rule.state != State::Local) {
+        let name = &rule.rule.name;
+        tracing::warn!(rule = name, state = ?rule.state, "a gate cannot share state yet: this rule is enforced for each gate by itself");
+    }
 }
