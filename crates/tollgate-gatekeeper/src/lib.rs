@@ -11,6 +11,8 @@ pub mod hash;
 pub mod limiter;
 mod line;
 mod memory;
+#[cfg(all(test, tollgate_model))]
+mod model;
 pub mod names;
 mod seat;
 #[cfg(feature = "redis")]

@@ -315,10 +315,7 @@ impl Post {
         if verdict.is_refusal() {
             return line.is_still(version).then(|| (verdict, Ticket { toll, stubs: ArrayVec::new() }));
         }
-        let held = line.lock();
-        if !line.was_still(version) {
-            return None;
-        }
+        let held = line.lock_still(version)?;
         slot.set_word(0, spent.as_nanos());
         drop(held);
         let stub = Stub { table: self.table.id(), hash, on_floor: false };

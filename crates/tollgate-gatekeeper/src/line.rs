@@ -14,10 +14,10 @@
 
 use tollgate_core::record::Record;
 
-use crate::sync::{AtomicU64, Ordering, fence, pause};
+use crate::sync::{AtomicU64, Ordering, fence, wait_while};
 
-/// Records in a line, the floor not among them.
-pub(crate) const SLOTS: usize = 7;
+/// Records in a line, the floor not among them: few where a model checker has to try every order of looking at them.
+pub(crate) const SLOTS: usize = if cfg!(tollgate_model) { 2 } else { 7 };
 const HEADS: usize = SLOTS + 1;
 /// The floor is record 0; the slots are records 1 to 7.
 pub(crate) const FLOOR: usize = 0;
@@ -78,28 +78,37 @@ impl<'t> Line<'t> {
         version.0 & LOCKED == 0 && self.heads[FLOOR].load(Ordering::Relaxed) == version.0
     }
 
-    /// Whether nobody has changed the line between `version` and the lock that the caller holds now.
+    /// Takes the line if it is free and nobody has changed it since `version`.
     #[inline]
-    pub(crate) fn was_still(&self, version: Version) -> bool {
-        debug_assert!(self.is_locked());
-        self.heads[FLOOR].load(Ordering::Relaxed) == version.0 | LOCKED && version.0 & LOCKED == 0
+    pub(crate) fn lock_still(&self, version: Version) -> Option<Locked<'t>> {
+        let head = &self.heads[FLOOR];
+        let (free, taken) = (version.0 & !LOCKED, version.0 | LOCKED);
+        head.compare_exchange(free, taken, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Locked::new(head))
     }
 
     /// Waits for the line to be free and takes it. Whoever holds it does so for some nanoseconds and never waits for anything but
     /// further lines, in one order for all.
-    #[inline]
     pub(crate) fn lock(&self) -> Locked<'t> {
         let head = &self.heads[FLOOR];
-        let mut tries = 0;
-        while head.fetch_or(LOCKED, Ordering::Acquire) & LOCKED != 0 {
-            while head.load(Ordering::Relaxed) & LOCKED != 0 {
-                pause(tries);
-                tries += 1;
+        let mut seen = head.load(Ordering::Relaxed);
+        loop {
+            match head.compare_exchange(seen & !LOCKED, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(other) => seen = other,
+            }
+            if seen & LOCKED != 0 {
+                wait_while(|| head.load(Ordering::Relaxed) & LOCKED != 0);
             }
         }
-        // No change may be seen before the lock is.
-        fence(Ordering::Release);
-        Locked { head }
+        Locked::new(head)
+    }
+
+    /// Whether nobody has changed the line between `version` and the lock that the caller holds now.
+    #[inline]
+    pub(crate) fn was_still(&self, version: Version) -> bool {
+        debug_assert!(self.is_locked());
+        version.0 & LOCKED == 0 && self.heads[FLOOR].load(Ordering::Relaxed) == version.0 | LOCKED
     }
 
     pub(crate) fn is_locked(&self) -> bool {
@@ -162,6 +171,15 @@ const fn with_low(head: u64, low: u32) -> u64 {
 
 const fn with_high(head: u64, high: u32) -> u64 {
     head & u32::MAX as u64 | (high as u64) << 32
+}
+
+impl<'t> Locked<'t> {
+    #[inline]
+    fn new(head: &'t AtomicU64) -> Self {
+        // No change may be seen before the lock is.
+        fence(Ordering::Release);
+        Self { head }
+    }
 }
 
 impl Drop for Locked<'_> {

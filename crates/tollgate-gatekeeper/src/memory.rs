@@ -6,9 +6,9 @@
 
 #![allow(unsafe_code, reason = "mapping memory and hinting the processor cannot be said otherwise")]
 
-#[cfg(all(target_os = "linux", not(loom)))]
+#[cfg(all(target_os = "linux", not(tollgate_model)))]
 pub(crate) use mapped::Memory;
-#[cfg(not(all(target_os = "linux", not(loom))))]
+#[cfg(not(all(target_os = "linux", not(tollgate_model))))]
 pub(crate) use owned::Memory;
 
 use core::fmt;
@@ -28,7 +28,7 @@ impl fmt::Display for NoMemory {
 
 impl core::error::Error for NoMemory {}
 
-#[cfg(all(target_os = "linux", not(loom)))]
+#[cfg(all(target_os = "linux", not(tollgate_model)))]
 mod mapped {
     use core::ops::Deref;
     use core::ptr::{NonNull, null_mut};
@@ -109,7 +109,7 @@ mod mapped {
     }
 }
 
-#[cfg(not(all(target_os = "linux", not(loom))))]
+#[cfg(not(all(target_os = "linux", not(tollgate_model))))]
 mod owned {
     use core::ops::Deref;
 
@@ -143,7 +143,7 @@ mod owned {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(tollgate_model)))]
 mod tests {
     use super::*;
 

@@ -1,0 +1,197 @@
+//! The limiter under a model checker: every order in which two threads can meet in one line.
+//!
+//! Run with `RUSTFLAGS="--cfg tollgate_model"`; lines then have two slots, and atomics are the checker's. The cfg is not called
+//! `loom`, as is usual, because tokio would take that to mean itself.
+
+use loom::sync::Arc;
+use loom::thread;
+use tollgate_core::band::Band;
+use tollgate_core::class::Class;
+use tollgate_core::condition::Condition;
+use tollgate_core::decision::Verdict;
+use tollgate_core::limit::{Bucket, InFlight, Limit};
+use tollgate_core::request::Request;
+use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use crate::hash::Seed;
+use crate::limiter::{Limiter, Plan};
+use crate::table::table_bytes_min;
+use crate::ticket::Ticket;
+
+const NOW: Moment = Moment::from_millis(1);
+
+struct Anybody;
+
+impl Request for Anybody {
+    fn client(&self) -> Option<core::net::IpAddr> {
+        Some([203, 0, 113, 7].into())
+    }
+
+    fn method(&self) -> &[u8] {
+        b"GET"
+    }
+
+    fn target(&self) -> &[u8] {
+        b"/"
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+fn bucket(size: u32, drip: u32) -> Limit {
+    Limit::Bucket(Bucket::new(size, drip, Span::from_secs(60)).unwrap())
+}
+
+/// A limiter with one line per rule.
+fn limiter(limits: impl IntoIterator<Item = Limit>) -> Arc<Limiter> {
+    let rule = |limit| Rule {
+        name: "rule".into(),
+        when: Condition::default(),
+        unless: None,
+        class: Class::parse("ip/32").unwrap(),
+        limit,
+        escalation: None,
+        warmup: None,
+        hold_max: Span::ZERO,
+        mode: Mode::Enforce,
+    };
+    let rules = limits.into_iter().map(rule).map(|rule| (rule.clone(), table_bytes_min(&rule))).collect();
+    Arc::new(Limiter::new(Plan { rules, started: Moment::ZERO, seed: Seed::fixed(1), names_max: 1 }).unwrap())
+}
+
+fn ask(limiter: &Limiter, key: &str) -> (Verdict, Ticket<1>) {
+    limiter.decide_key(0, key.as_bytes(), Toll::ONE, Band::Normal, || NOW).unwrap()
+}
+
+fn admits(limiter: &Limiter, key: &str) -> bool {
+    !ask(limiter, key).0.is_refusal()
+}
+
+/// Explores what `one` and `other` can do to a limiter at the same time, and how `judge` finds it afterwards.
+fn explore<A, B>(
+    make: impl Fn() -> Arc<Limiter> + Send + Sync + 'static,
+    one: fn(&Limiter) -> A,
+    other: fn(&Limiter) -> B,
+    judge: fn(&Limiter, A, B),
+) where
+    A: Send + 'static,
+    B: Send + 'static,
+{
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 20_000;
+    builder.check(move || {
+        let limiter = make();
+        let theirs = Arc::clone(&limiter);
+        let thread = thread::spawn(move || other(&theirs));
+        let one = one(&limiter);
+        let other = thread.join().unwrap();
+        judge(&limiter, one, other);
+    });
+}
+
+#[test]
+fn two_threads_on_a_new_key_with_room_for_one_admit_one() {
+    explore(
+        || limiter([bucket(1, 1)]),
+        |limiter| admits(limiter, "key"),
+        |limiter| admits(limiter, "key"),
+        |_, one, other| assert!(one ^ other),
+    );
+}
+
+#[test]
+fn two_threads_on_a_known_key_with_room_for_one_admit_one() {
+    let make = || {
+        let limiter = limiter([bucket(2, 1)]);
+        assert!(admits(&limiter, "key"));
+        limiter
+    };
+    explore(
+        make,
+        |limiter| admits(limiter, "key"),
+        |limiter| admits(limiter, "key"),
+        |_, one, other| assert!(one ^ other),
+    );
+}
+
+/// Both slots are taken by keys in debt. While a newcomer takes the place of one of them, that one tries again.
+#[test]
+fn a_key_that_loses_its_place_while_it_asks_gets_nothing_extra() {
+    let make = || {
+        let limiter = limiter([bucket(1, 1)]);
+        assert!(admits(&limiter, "first") && admits(&limiter, "second"));
+        limiter
+    };
+    explore(
+        make,
+        |limiter| (admits(limiter, "first"), admits(limiter, "second")),
+        |limiter| admits(limiter, "newcomer"),
+        |limiter, again, _| {
+            assert_eq!(again, (false, false));
+            assert!(!admits(limiter, "first") && !admits(limiter, "second"));
+        },
+    );
+}
+
+#[test]
+fn two_rules_are_charged_both_or_neither() {
+    let decide = |limiter: &Limiter| limiter.decide(&Anybody, Toll::ONE, Band::Normal, NOW).0.verdict == Verdict::Admit;
+    explore(
+        || limiter([bucket(3, 1), bucket(1, 1)]),
+        decide,
+        decide,
+        |limiter, one, other| {
+            assert!(one ^ other);
+            let said = limiter.explain(&Anybody, Toll::ONE, Band::Normal, NOW);
+            let left: Vec<u64> = said.iter().map(|decision| decision.info.unwrap().remaining).collect();
+            assert_eq!(left, [2, 0]);
+        },
+    );
+}
+
+/// A bucket that leaks three at a time has its count in two words. Who looks while they change must not mix them.
+#[test]
+fn who_looks_sees_a_record_before_or_after_a_change_and_never_in_between() {
+    let make = || {
+        let limiter = limiter([bucket(4, 3)]);
+        for _ in 0..3 {
+            assert_eq!(limiter.decide(&Anybody, Toll::ONE, Band::Normal, NOW).0.verdict, Verdict::Admit);
+        }
+        limiter
+    };
+    explore(
+        make,
+        |limiter| {
+            let look = Toll { count: 0, cpu: Span::ZERO };
+            limiter.decide(&Anybody, look, Band::Normal, NOW).0.info.unwrap().remaining
+        },
+        |limiter| limiter.decide(&Anybody, Toll::ONE, Band::Normal, NOW).0.verdict,
+        |_, remaining, verdict| {
+            assert_eq!(verdict, Verdict::Admit);
+            assert!(remaining <= 1, "{remaining} were left, of one");
+        },
+    );
+}
+
+#[test]
+fn a_place_in_flight_that_is_given_back_is_not_lost() {
+    let make = || limiter([Limit::InFlight(InFlight::new(1).unwrap())]);
+    let work = |limiter: &Limiter| {
+        let (verdict, ticket) = ask(limiter, "key");
+        limiter.settle(ticket, Toll::ONE, NOW);
+        verdict == Verdict::Admit
+    };
+    explore(make, work, work, |limiter, one, other| {
+        assert!(one || other);
+        assert!(admits(limiter, "key") && !admits(limiter, "key"));
+    });
+}
