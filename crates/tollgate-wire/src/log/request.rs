@@ -110,8 +110,13 @@ impl<'a> Fields<'a> {
         self.iter().find(|(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
+    /// All values of this name, whatever its case, in the order of the line.
+    pub fn all<'n>(&self, name: &'n [u8]) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'n> {
+        self.iter().filter(move |(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
     /// Names and values in the order of the line.
-    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let Self { line, decoded, texts } = *self;
         texts.iter().map(move |(name, value)| (name.bytes(line, decoded), value.bytes(line, decoded)))
     }

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use tollgate_core::rule::Rule;
+use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch;
 use tollgate_gatekeeper::hash::Seed;
@@ -134,7 +134,9 @@ fn replay(options: &Options) -> Result<(), Failure> {
         FormatOption::Json => Format::Json,
     };
     let progress = Progress::new(&input, !options.decisions);
-    let reading = Reading { options, input, format, player, progress, lines: 0, unreadable: Unreadable::default() };
+    let trusted = settings.gate.as_ref().map(|gate| gate.trusted_proxies.clone()).unwrap_or_default();
+    let reading =
+        Reading { options, trusted, input, format, player, progress, lines: 0, unreadable: Unreadable::default() };
     if options.decisions { reading.print_decisions() } else { reading.print_summary(&settings) }
 }
 
@@ -144,9 +146,8 @@ fn limiter(settings: &Settings, domain: &str) -> Result<Limiter, Failure> {
         let names: Vec<_> = settings.domains.iter().map(|domain| domain.name.as_str()).collect();
         return Err(Failure::Wrong(format!("no domain is called {domain:?}: there is {}", names.join(", "))));
     };
-    let rules: Vec<Rule> = rules.iter().map(|settings| settings.rule.clone()).collect();
-    let bytes = settings.gate.clone().unwrap_or_default().memory_bytes / (rules.len() as u64).max(1);
-    let rules = rules.into_iter().map(|rule| (rule, usize::try_from(bytes).unwrap_or(usize::MAX))).collect();
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let rules = rules.iter().map(|settings| (settings.rule.clone(), bytes(settings.memory_bytes))).collect();
     let plan = Plan { rules, started: Moment::ZERO, seed: SEED, names_max: NAMES_MAX };
     Limiter::new(plan).map_err(|error| Failure::Wrong(format!("{error}: see gate.memory")))
 }
@@ -169,6 +170,8 @@ fn complaint(file: &Path, error: &io::Error) -> String {
 /// A replay on its way.
 struct Reading<'a> {
     options: &'a Options,
+    /// Proxies whose word about the client is taken.
+    trusted: Vec<Network>,
     input: Input,
     format: Format,
     player: Player,
@@ -257,7 +260,7 @@ impl Reading<'_> {
             };
             self.lines += 1;
             match line {
-                Ok(Line::Request(request)) => play(&Recorded::new(&request), &mut self.player)?,
+                Ok(Line::Request(request)) => play(&Recorded::new(&request, &self.trusted), &mut self.player)?,
                 Ok(Line::Band { at, band }) => self.player.enter_band(band, at),
                 Err(fault) if self.options.strict => {
                     return Err(Failure::Failed(format!(

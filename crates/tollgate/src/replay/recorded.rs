@@ -3,7 +3,9 @@
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
+use tollgate_core::network::Network;
 use tollgate_core::request::Request;
+use tollgate_wire::forwarded;
 use tollgate_wire::log::{self, Client};
 
 /// A recorded request as rules see it: every client has an address.
@@ -11,18 +13,27 @@ use tollgate_wire::log::{self, Client};
 /// Where a log has names instead of addresses (Apache with `HostnameLookups`, traces of devices), rules by address would not apply at all,
 /// and the whole replay would say nothing. So a name stands for a private address of its own, one that no two names share; what people are
 /// shown is the name.
+///
+/// A log that is written behind a proxy has the proxy's address in every line. If the configuration trusts it, the client is whom it
+/// forwards for, as it is for a gate.
 pub(super) struct Recorded<'a> {
     line: &'a log::Request<'a>,
     client: IpAddr,
+    named: bool,
 }
 
 impl<'a> Recorded<'a> {
-    pub(super) fn new(line: &'a log::Request<'a>) -> Self {
-        let client = match line.client {
-            Client::Address(address) => address,
-            Client::Name(name) => stand_in(name),
+    /// A line, of which the word of `trusted` proxies about their clients is taken.
+    #[inline]
+    pub(super) fn new(line: &'a log::Request<'a>, trusted: &[Network]) -> Self {
+        let (client, named) = match line.client {
+            Client::Address(address) => (address, false),
+            Client::Name(name) => (stand_in(name), true),
         };
-        Self { line, client }
+        if !named && trusted.iter().any(|network| network.contains(client)) {
+            return Self { line, client: behind(client, line, trusted), named };
+        }
+        Self { line, client, named }
     }
 
     /// The line itself.
@@ -33,11 +44,17 @@ impl<'a> Recorded<'a> {
     /// The client's name, if it has no address.
     #[inline]
     pub(super) const fn client_name(&self) -> Option<&'a [u8]> {
-        match self.line.client {
-            Client::Address(_) => None,
-            Client::Name(name) => Some(name),
-        }
+        if self.named { Some(self.line.client_text) } else { None }
     }
+}
+
+/// The client behind a trusted proxy.
+fn behind(proxy: IpAddr, line: &log::Request<'_>, trusted: &[Network]) -> IpAddr {
+    let trusts = |address| trusted.iter().any(|network| network.contains(address));
+    if line.headers.first(b"x-forwarded-for").is_some() {
+        return forwarded::client_by_x_forwarded_for(proxy, line.headers.all(b"x-forwarded-for"), trusts);
+    }
+    forwarded::client_by_forwarded(proxy, line.headers.all(b"forwarded"), trusts)
 }
 
 /// An address in fd00::/8, of which the first 48 bits alone tell names apart: rules look at no less.
@@ -80,7 +97,9 @@ impl Request for Recorded<'_> {
 pub(super) fn with_recorded(line: &str, look: impl FnOnce(Recorded<'_>)) {
     let mut parser = log::Parser::new();
     match parser.parse(log::Format::Trace, line.as_bytes()) {
-        Ok(log::Line::Request(request)) => look(Recorded::new(&request)),
+        Ok(log::Line::Request(request)) => {
+            look(Recorded::new(&request, &[Network::of(IpAddr::from([127, 0, 0, 0]), 8)]))
+        }
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -88,7 +107,20 @@ pub(super) fn with_recorded(line: &str, look: impl FnOnce(Recorded<'_>)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_core::network::Network;
+
+    #[test]
+    fn the_word_of_a_trusted_proxy_is_taken_and_of_no_other() {
+        for (client, forwarded, expect) in [
+            ("127.0.0.1", r#""x-forwarded-for": "198.51.100.3, 203.0.113.7""#, "203.0.113.7"),
+            ("127.0.0.1", r#""X-Forwarded-For": ["198.51.100.3", "203.0.113.7, 127.0.0.2"]"#, "203.0.113.7"),
+            ("127.0.0.1", r#""forwarded": "for=203.0.113.7""#, "203.0.113.7"),
+            ("127.0.0.1", r#""x": "y""#, "127.0.0.1"),
+            ("192.0.2.1", r#""x-forwarded-for": "203.0.113.7""#, "192.0.2.1"),
+        ] {
+            let line = format!(r#"{{"at_ms": 1, "client": "{client}", "headers": {{{forwarded}}}}}"#);
+            with_recorded(&line, |request| assert_eq!(request.client(), Some(expect.parse().unwrap()), "{line}"));
+        }
+    }
 
     #[test]
     fn a_name_has_an_address_and_a_network_of_its_own() {
