@@ -389,6 +389,13 @@ mod tests {
         with_request(r#"crawl.example.org - a b [c] [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 5"#, |request| {
             assert_eq!(request.client, Client::Name(b"crawl.example.org"));
         });
+        // What identd said of the user happens to look like an address.
+        with_request(
+            r#"crawl.example.org 10.0.0.1 - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 5"#,
+            |request| {
+                assert_eq!(request.client, Client::Name(b"crawl.example.org"));
+            },
+        );
     }
 
     #[test]

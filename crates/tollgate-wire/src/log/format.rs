@@ -66,6 +66,8 @@ mod tests {
         assert_eq!(Format::detect(JSON.as_bytes()), Some(Format::Json));
         assert_eq!(Format::detect(format!("\u{feff}\r\n\n{TRACE}\r\n").as_bytes()), Some(Format::Trace));
         assert_eq!(Format::detect(br#"{"at_ms": 2000, "band": "critical"}"#), Some(Format::Trace));
+        let both = br#"{"at_ms": 2000, "client": "203.0.113.7", "time": "2026-11-15T03:27:00Z"}"#;
+        assert_eq!(Format::detect(both), Some(Format::Trace));
     }
 
     #[test]

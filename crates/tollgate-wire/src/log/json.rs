@@ -440,6 +440,7 @@ mod tests {
             (r#""duration": "12µs""#, Some(12)),
             (r#""latency": "0.012s""#, Some(12_000)),
             (r#""cost_ms": 12.5"#, Some(12_500)),
+            (r#""duration_ms": 12, "latency_ms": 13"#, Some(12_000)),
             (r#""request_time": "-""#, None),
             (r#""request_time": null"#, None),
             (r#""request_time": -1"#, None),
