@@ -7,7 +7,7 @@ use tollgate_core::time::{Moment, Span};
 use unicode_width::UnicodeWidthChar;
 
 /// What strangers wrote, with everything escaped that a terminal would act on or hide: control characters, bytes that are no text,
-/// and characters that turn text around or have no width.
+/// and characters that break lines, turn text around or have no width.
 pub(super) fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -21,7 +21,7 @@ pub(super) fn shown(bytes: &[u8]) -> String {
                     _ = write!(text, r"\x{:02x}", symbol as u32)
                 }
                 symbol if symbol.is_control() => text.extend(symbol.escape_default()),
-                symbol if symbol.width().unwrap_or(0) == 0 || is_hidden(symbol) => {
+                symbol if symbol.width().unwrap_or(0) == 0 || matches!(symbol, '\u{2028}' | '\u{2029}') => {
                     _ = write!(text, r"\u{{{:x}}}", symbol as u32)
                 }
                 symbol => text.push(symbol),
@@ -32,11 +32,6 @@ pub(super) fn shown(bytes: &[u8]) -> String {
         }
     }
     text
-}
-
-/// Characters that change the direction of text, or look like nothing.
-const fn is_hidden(symbol: char) -> bool {
-    matches!(symbol, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// How many columns a text takes.
@@ -167,8 +162,8 @@ mod tests {
         assert_eq!(shown(b"\x1b[2J\r\n\t\0\x07\x7f"), r"\x1b[2J\r\n\t\0\x07\x7f");
         assert_eq!(shown(b"\xff\xc3"), r"\xff\xc3");
         assert_eq!(
-            shown("a\u{202e}b\u{200b}c\u{9b}d\u{feff}\u{301}".as_bytes()),
-            r"a\u{202e}b\u{200b}c\u{9b}d\u{feff}\u{301}"
+            shown("a\u{202e}b\u{200b}c\u{9b}d\u{feff}\u{301}\u{2028}\u{e0041}".as_bytes()),
+            r"a\u{202e}b\u{200b}c\u{9b}d\u{feff}\u{301}\u{2028}\u{e0041}"
         );
     }
 
