@@ -149,6 +149,7 @@ impl Visit<'_> {
         let mut wanted = if self.may_be_sent_twice() { Wanted::Any } else { Wanted::Recent };
         let mut avoid = None;
         let mut failures = 0;
+        let mut retried = false;
         loop {
             let place = match self.worker.shared.backends.load().choose(avoid) {
                 Ok(place) => place,
@@ -174,9 +175,10 @@ impl Visit<'_> {
             match self.converse(leg, place, &mut ticket, body, reply).await {
                 Conversation::Over(after) => return after,
                 Conversation::BackendBroke { broken, begun, answered } => {
-                    if broken == Broken::Gone && was_used && !begun && self.may_be_sent_twice() {
+                    if broken == Broken::Gone && was_used && !begun && !retried && self.may_be_sent_twice() {
                         // The backend closed a connection that it had kept, at the moment we used it again.
                         self.worker.tally.retried();
+                        retried = true;
                         wanted = Wanted::New;
                         continue;
                     }
