@@ -198,8 +198,9 @@ mod tests {
         let mut routes = Routes::new(64);
         for path in 0..100_000u64 {
             routes.record(key(2_000_000 + path), ms(1));
-            if path % 4 == 0 {
-                (0..8).for_each(|hot| _ = routes.record(key(hot), ms(100)));
+            // Eighty made-up paths at a time are ten for each line.
+            if path % 80 == 0 {
+                (0..160).for_each(|ask| _ = routes.record(key(ask % 8), ms(100)));
             }
         }
         for hot in 0..8 {

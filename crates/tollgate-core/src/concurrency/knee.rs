@@ -223,7 +223,7 @@ impl Knee {
         match self.trial.take() {
             Some((trial, _)) if trial > was => self.more_at = Some(now),
             // What was worth a step down may be worth another.
-            Some(_) if self.current < was => {}
+            Some(_) if self.current < was => self.fewer_at = None,
             Some(_) => self.fewer_at = Some(now),
             None if due(self.more_at, TRIAL_EVERY) => self.trial = Some(((self.current + 2).min(self.max), now)),
             None if due(self.fewer_at, fewer_every) && self.current > 0 => {
@@ -240,4 +240,106 @@ impl Knee {
 /// The largest step that is not above `load`.
 fn step_of(load: Load) -> usize {
     STEPS.iter().rposition(|&step| step <= load.as_256ths()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A backend that serves `serves` at once, always has more waiting than may come in, and now and then a light visitor beside.
+    struct Backend {
+        knee: Knee,
+        usual: [Usual; 2],
+        serves: u64,
+        now: Moment,
+        random: u64,
+    }
+
+    impl Backend {
+        fn new(guess: u32, serves: u32) -> Self {
+            let knee = Knee::new(Load::of(guess), Load::of(512));
+            Self { knee, usual: [Usual::default(); 2], serves: u64::from(serves), now: Moment::ZERO, random: 1 }
+        }
+
+        fn random(&mut self, below: u64) -> u64 {
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.random >> 33) % below
+        }
+
+        /// Requests of two routes, one four times as dear as the other, each between half and one and a half times its usual cost.
+        fn run(&mut self, requests: u32, visitors: u64, pressed: bool) {
+            for _ in 0..requests {
+                let beside = self.random(visitors + 1);
+                let crowd = self.knee.at_once().as_256ths().max(ONE) + beside * ONE;
+                let route = self.random(2) as usize;
+                let alone = (1 + 3 * route as u64) * 20_000_000 * (50 + self.random(100)) / 100;
+                let wall = alone * (crowd.max(self.serves * ONE)) / (self.serves * ONE);
+                self.now = self.now + Span::from_nanos(wall * ONE / crowd);
+                let surprises = self.usual[route].compare(log2(wall), log2(crowd));
+                self.knee.record(&surprises, log2(crowd), pressed, self.now);
+            }
+        }
+
+        /// The number that was in force for most of the next requests.
+        fn settled(&mut self) -> u64 {
+            let mut seen = [0; COUNT];
+            for _ in 0..400 {
+                self.run(1, 2, true);
+                seen[self.knee.in_force()] += 1;
+            }
+            let most = (0..COUNT).max_by_key(|&index| seen[index]).unwrap_or(0);
+            STEPS[most] / ONE
+        }
+    }
+
+    #[test]
+    fn the_number_that_a_backend_serves_at_once_is_found() {
+        for serves in [1, 2, 4, 16, 64] {
+            let mut backend = Backend::new(2, serves);
+            backend.run(4000, 2, true);
+            let found = backend.settled();
+            let (least, most) = (u64::from(serves) * 3 / 4, u64::from(serves) * 3 / 2);
+            assert!((least..=most).contains(&found), "{found} instead of {serves}");
+        }
+    }
+
+    #[test]
+    fn a_guess_that_is_far_too_high_is_corrected() {
+        let mut backend = Backend::new(16, 2);
+        backend.run(8000, 2, true);
+        assert!(backend.settled() <= 3);
+    }
+
+    #[test]
+    fn nothing_is_changed_while_nobody_waits() {
+        let mut backend = Backend::new(4, 100);
+        backend.run(2000, 2, false);
+        assert_eq!(backend.knee.at_once(), Load::of(4));
+    }
+
+    #[test]
+    fn a_backend_that_is_three_times_slower_serves_as_many_at_once() {
+        let mut backend = Backend::new(2, 4);
+        backend.run(4000, 2, true);
+        for usual in &mut backend.usual {
+            // What takes longer now was shorter before.
+            usual.alone.iter_mut().for_each(|alone| *alone -= log2(3 << 20) - log2(1 << 20));
+        }
+        backend.run(1000, 2, true);
+        let found = backend.settled();
+        assert!((3..=6).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn a_large_number_that_is_not_used_any_more_is_forgotten() {
+        let mut backend = Backend::new(1, 200);
+        backend.run(4000, 2, true);
+        assert!(backend.knee.at_once() > Load::of(30));
+        for _ in 0..100 {
+            backend.now = backend.now + STALE;
+            let surprises = backend.usual[0].compare(log2(20_000_000), log2(ONE));
+            backend.knee.record(&surprises, log2(ONE), false, backend.now);
+        }
+        assert_eq!(backend.knee.at_once(), Load::ONE);
+    }
 }

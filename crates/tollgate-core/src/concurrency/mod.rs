@@ -127,3 +127,47 @@ fn log2(value: u64) -> i32 {
     let bulge = i64::from(bits) * i64::from(OCTAVE - bits) * 344 / 1000 / i64::from(OCTAVE);
     whole as i32 * OCTAVE + bits + bulge as i32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Span;
+
+    #[test]
+    fn the_logarithm_is_within_a_hundredth_of_an_octave() {
+        for value in (1..100_000).chain([u64::MAX, 1 << 40, (1 << 40) + (1 << 39)]) {
+            let exact = (value as f64).log2();
+            assert!((f64::from(log2(value)) / f64::from(OCTAVE) - exact).abs() < 0.01, "{value}");
+        }
+        assert_eq!(log2(0), 0);
+    }
+
+    /// Ten requests at a time of which one computes: its times follow the others that compute, the sleepers' do not.
+    #[test]
+    fn sleepers_are_told_from_workers_and_count_for_little() {
+        let mut concurrency = Concurrency::new(1, 512);
+        let (mut worker, mut sleeper) = (Times::default(), Times::default());
+        for round in 0..2000u64 {
+            let computing = 1 + round % 4;
+            let stay = |wall_ms: u64| Stay {
+                toll: Span::ZERO,
+                wall: Span::from_millis(wall_ms),
+                crowd: Load::from_256ths(256 * computing + 40),
+                computing: Load::of(computing as u32),
+            };
+            let now = Moment::from_millis(round * 50);
+            concurrency.record(&mut worker, stay(20 * computing + round % 7), false, Waits::Nobody, now);
+            concurrency.record(&mut sleeper, stay(250 + round % 13), false, Waits::Nobody, now);
+        }
+        assert_eq!(worker.load(), Load::ONE);
+        assert_eq!(sleeper.load(), SLEEPS);
+    }
+
+    #[test]
+    fn those_behind_their_share_may_be_a_few_more() {
+        let concurrency = Concurrency::new(4, 512);
+        assert_eq!((concurrency.open(), concurrency.limit()), (Load::of(4), Load::of(10)));
+        let bounded = Concurrency::new(4, 6);
+        assert_eq!((bounded.open(), bounded.limit()), (Load::of(4), Load::of(6)));
+    }
+}

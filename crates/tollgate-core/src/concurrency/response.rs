@@ -65,3 +65,51 @@ impl Response {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A route whose times follow the crowd with this slope, in percent, and differ by up to so many octaves for other reasons.
+    fn response(slope_percent: i32, crowd_octaves: i32, noise_octaves: i32, samples: u32, seed: u64) -> Response {
+        let mut response = Response::default();
+        let mut state = seed | 1;
+        let mut random = |below: i32| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as i32 % below.max(1)
+        };
+        for _ in 0..samples {
+            let crowd = random(crowd_octaves * OCTAVE);
+            response.add(crowd, 24 * OCTAVE + crowd * slope_percent / 100 + random(noise_octaves * OCTAVE));
+        }
+        response
+    }
+
+    proptest! {
+        #[test]
+        fn what_computes_follows_and_what_sleeps_does_not(seed in any::<u64>()) {
+            prop_assert_eq!(response(100, 3, 1, 400, seed).follows(), Follows::Yes);
+            prop_assert_eq!(response(0, 3, 1, 400, seed).follows(), Follows::No);
+        }
+
+        #[test]
+        fn an_answer_is_never_the_wrong_one(seed in any::<u64>(), octaves in 0i32..4, noise in 0i32..5, samples in 1u32..500) {
+            prop_assert_ne!(response(100, octaves, noise, samples, seed).follows(), Follows::No);
+            prop_assert_ne!(response(0, octaves, noise, samples, seed).follows(), Follows::Yes);
+        }
+    }
+
+    #[test]
+    fn noise_is_not_taken_for_an_answer() {
+        let answers = |slope| (0..300).map(move |seed| response(slope, 1, 4, 80, seed).follows());
+        let wrong = answers(100).filter(|answer| *answer == Follows::No).count()
+            + answers(0).filter(|answer| *answer == Follows::Yes).count();
+        assert_eq!(wrong, 0);
+    }
+
+    #[test]
+    fn a_crowd_that_never_changes_tells_nothing() {
+        assert_eq!(response(100, 0, 1, 10_000, 1).follows(), Follows::Unclear);
+    }
+}
