@@ -37,9 +37,9 @@ use crate::time::Span;
 use crate::virtual_clock::{Cores, Load};
 
 /// How far a key can be back in virtual time, and so how much it can save up.
-pub const CREDIT: Span = Span::from_millis(7500);
+pub const CREDIT: Span = Span::from_secs(10);
 /// So far back a key is behind its share. What lies between is a burst: for an address with a tenth of a core, half a second of CPU time.
-pub const BEHIND: Span = Span::from_millis(5000);
+pub const BEHIND: Span = Span::from_secs(5);
 /// Clients that are ahead yield to others, but after so long one of their requests goes all the same.
 pub const YIELD_MAX: Span = Span::from_secs(1);
 
