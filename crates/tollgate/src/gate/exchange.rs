@@ -44,8 +44,10 @@ pub(crate) enum After {
     Keep,
     /// It is closed, once the client has had time to read the answer.
     Close,
-    /// It is closed at once: the answer broke off, or nobody is there.
+    /// It is closed at once: the answer broke off.
     Cut,
+    /// There is nobody to answer.
+    Left,
     /// It is no longer HTTP: both connections become one.
     Tunnel(Box<h1::Connection>, Place),
 }
@@ -72,7 +74,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     let admission = &visit.worker.shared.admission;
     let admitted = match or_departure(admission.admit(&view), body).await {
         Ok(admitted) => admitted,
-        Err(_) => return After::Cut,
+        Err(_) => return visit.left(),
     };
     match admitted {
         Admitted::Refused(refusal) => {
@@ -168,7 +170,7 @@ impl Visit<'_> {
                     let status = if error.kind() == io::ErrorKind::TimedOut { 504 } else { 502 };
                     return self.fault(status, "the backend cannot be reached", Some(1), body, reply).await;
                 }
-                Err(_) => return After::Cut,
+                Err(_) => return self.left(),
             };
             ticket.started();
             let was_used = leg.was_used();
@@ -191,6 +193,12 @@ impl Visit<'_> {
                 }
             }
         }
+    }
+
+    /// The client went while its request was on its way to the backend.
+    fn left(&self) -> After {
+        self.worker.tally.client_left();
+        After::Left
     }
 
     /// Whether sending the request a second time does no harm.
@@ -219,12 +227,12 @@ impl Visit<'_> {
             if wanted != Wanted::New
                 && let Some(connection) = worker.h2_connections.pick(backend)
             {
-                return Ok(Leg::H2(connection));
+                return Ok(Leg::H2 { connection, used: true });
             }
             let socket = connect::connect(&place.backend, worker).await?;
             let connection = h2::Connection::begin(socket, self.settings.timeouts.backend_idle).await?;
             worker.h2_connections.add(backend, connection.clone());
-            return Ok(Leg::H2(connection));
+            return Ok(Leg::H2 { connection, used: false });
         }
         if let Some(connection) = worker.pool.take(backend, wanted, worker.timers.now_ms()) {
             return Ok(Leg::H1(connection));
@@ -244,7 +252,7 @@ impl Visit<'_> {
     ) -> Conversation {
         match leg {
             Leg::H1(connection) => self.converse_h1(connection, place, ticket, body, reply).await,
-            Leg::H2(connection) => self.converse_h2(&connection, &place, ticket, body, reply).await,
+            Leg::H2 { connection, .. } => self.converse_h2(&connection, &place, ticket, body, reply).await,
         }
     }
 
@@ -314,6 +322,11 @@ impl Visit<'_> {
             }
             Err(broken) => Ended::BackendBroke { broken, begun: false, answered: false },
         };
+        if matches!(ended, Ended::BackendBroke { broken: Broken::Slow, begun: false, .. }) {
+            // Perhaps nobody is at the other end any more. Others had better not wait for that as well.
+            connection.retire();
+        }
+        // A stream that is reset says something about the request, not about the backend's health: it is there to reset it.
         backend.judge(&ended, true);
         self.settle(ended, reply).await
     }
@@ -324,7 +337,7 @@ impl Visit<'_> {
             Ended::Answered { keep, .. } => Conversation::Over(if keep { After::Keep } else { After::Close }),
             Ended::ClientBroke { broken: Broken::Gone, .. } => {
                 self.worker.tally.client_left();
-                Conversation::Over(After::Cut)
+                Conversation::Over(After::Left)
             }
             Ended::ClientBroke { broken, answered: false, .. } => {
                 Conversation::Over(self.client_broke(broken, reply).await)
@@ -353,7 +366,11 @@ impl Visit<'_> {
 /// A way to a backend for one request.
 enum Leg {
     H1(h1::Connection),
-    H2(h2::Connection),
+    H2 {
+        connection: h2::Connection,
+        /// Whether it was there before.
+        used: bool,
+    },
 }
 
 impl Leg {
@@ -361,7 +378,7 @@ impl Leg {
     fn was_used(&self) -> bool {
         match self {
             Self::H1(connection) => connection.used,
-            Self::H2(_) => true,
+            Self::H2 { used, .. } => *used,
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) async fn serve(socket: Socket, mut buffer: Buffer, peer: &Peer, worke
         match after {
             After::Keep => {}
             After::Close => return linger(&socket, &mut buffer).await,
-            After::Cut => return,
+            After::Cut | After::Left => return,
             After::Tunnel(backend, place) => {
                 return tunnel::run(socket, buffer, *backend, place, settings.timeouts.upgraded_idle).await;
             }

@@ -208,18 +208,14 @@ impl<'a> BodyWriter<'a> {
     }
 
     async fn write(&mut self, data: &[u8], after: &[u8]) -> Result<(), Broken> {
-        self.socket.timer.set(Way::Out, self.patience);
         let mut parts = [IoSlice::new(self.out), IoSlice::new(data), IoSlice::new(after)];
         let written = match (data.is_empty(), after.is_empty()) {
-            (true, _) => self.socket.write_all(&mut parts[..1]).await,
-            (false, true) => self.socket.write_all(&mut parts[..2]).await,
-            (false, false) => self.socket.write_all(&mut parts).await,
+            (true, _) => self.socket.write_all(&mut parts[..1], self.patience).await,
+            (false, true) => self.socket.write_all(&mut parts[..2], self.patience).await,
+            (false, false) => self.socket.write_all(&mut parts, self.patience).await,
         };
         self.out.clear();
-        written?;
-        self.socket.flush().await?;
-        self.socket.timer.clear(Way::Out);
-        Ok(())
+        Ok(written?)
     }
 }
 

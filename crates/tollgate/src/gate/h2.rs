@@ -87,8 +87,9 @@ async fn serve_streams(
     socket: &Socket,
     session: &Rc<Session>,
 ) -> Result<(), h2::Error> {
+    let idle = session.worker.timers.timer();
     let mut leaving = false;
-    while let Some(accepted) = next_stream(connection, socket, session, &mut leaving).await {
+    while let Some(accepted) = next_stream(connection, socket, session, &idle, &mut leaving).await {
         let (request, mut respond) = accepted?;
         if session.under_way.get() >= session.settings.bounds.streams_max.saturating_mul(2) {
             respond.send_reset(Reason::REFUSED_STREAM);
@@ -109,10 +110,12 @@ async fn next_stream(
     connection: &mut Connection<H2Io, Bytes>,
     socket: &Socket,
     session: &Session,
+    idle: &Timer,
     leaving: &mut bool,
 ) -> Option<Result<(Request<RecvStream>, SendResponse<Bytes>), h2::Error>> {
-    let idle = session.worker.timers.timer();
     let mut was_idle = false;
+    idle.set_idle(false);
+    idle.clear(Way::In);
     poll_fn(|cx| {
         let polled = connection.poll_accept(cx);
         if polled.is_ready() {
@@ -184,10 +187,8 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, s
     };
     match after {
         After::Keep | After::Close => session.resets.set(session.resets.get().saturating_sub(1)),
-        After::Cut | After::Tunnel(..) => {
-            line.borrow_mut().reset();
-            session.resets.set(session.resets.get() + 1);
-        }
+        After::Cut | After::Tunnel(..) => line.borrow_mut().reset(),
+        After::Left => session.resets.set(session.resets.get() + 1),
     }
     worker.keep_scratch(scratch);
 }

@@ -28,6 +28,10 @@ pub(crate) fn read_request(
         return Err(Fault::HeadTooLarge);
     }
     head.target.extend_from_slice(request.uri().path_and_query().map_or("/", |target| target.as_str()).as_bytes());
+    // A target with white space in it would be another request line in HTTP/1.1.
+    if head.target.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+        return Err(Fault::Malformed("the request target has white space or controls in it"));
+    }
     read_authority(request.uri(), request.headers(), head)?;
     let content_length = read_fields(request.headers(), head);
     head.length = match (request.body().is_end_stream(), content_length) {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -88,17 +89,20 @@ impl Socket {
         }
     }
 
-    /// Writes all of the parts, in order.
-    pub(crate) async fn write_all(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    /// Writes all of the parts, in order. The peer may take as long as `patience` to accept some of it, each time.
+    pub(crate) async fn write_all(&self, parts: &mut [IoSlice<'_>], patience: Duration) -> io::Result<()> {
         let mut left = parts;
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
+            self.timer.set(Way::Out, patience);
             let written = std::future::poll_fn(|cx| self.poll_write(cx, left)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             IoSlice::advance_slices(&mut left, written);
         }
+        self.flush().await?;
+        self.timer.clear(Way::Out);
         Ok(())
     }
 
@@ -116,7 +120,7 @@ impl Socket {
     }
 
     /// Sends what TLS may still hold back.
-    pub(crate) async fn flush(&self) -> io::Result<()> {
+    async fn flush(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_flush(cx)).await
     }
 

@@ -51,10 +51,7 @@ async fn copy(
 ) -> io::Result<()> {
     loop {
         if !buffer.is_empty() {
-            to.timer.set(Way::Out, idle_max);
-            to.write_all(&mut [IoSlice::new(buffer.bytes())]).await?;
-            to.flush().await?;
-            to.timer.clear(Way::Out);
+            to.write_all(&mut [IoSlice::new(buffer.bytes())], idle_max).await?;
             let length = buffer.bytes().len();
             buffer.consume(length);
         }

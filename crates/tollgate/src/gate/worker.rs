@@ -49,6 +49,9 @@ pub(crate) enum Phase {
 /// How many sets of memory for exchanges a worker keeps.
 const SCRATCHES_MAX: usize = 64;
 
+/// How many names of backends a worker looks up at once.
+const RESOLVERS_MAX: usize = 4;
+
 /// One worker's own things.
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
@@ -137,7 +140,7 @@ impl Worker {
         let settings = self.shared.settings.load_full();
         let backends = self.shared.backends.load();
         self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
-        self.h2_connections.sweep(|id| backends.has(id));
+        self.h2_connections.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
         *self.settings.borrow_mut() = settings;
     }
 }
@@ -158,7 +161,10 @@ pub(crate) fn run(
     listeners: Vec<TcpListener>,
     phase: watch::Receiver<Phase>,
 ) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(RESOLVERS_MAX)
+        .build_local(Default::default())?;
     runtime.block_on(serve(shared, index, listeners, phase))
 }
 

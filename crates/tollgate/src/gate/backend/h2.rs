@@ -35,6 +35,7 @@ pub(crate) struct Connection {
     sender: SendRequest<Bytes>,
     under_way: Rc<Cell<u32>>,
     ended: Rc<Cell<bool>>,
+    used_ms: Rc<Cell<u64>>,
 }
 
 impl Connection {
@@ -54,7 +55,12 @@ impl Connection {
             let _ = connection.await;
             marked.set(true);
         });
-        Ok(Self { sender, under_way: Rc::default(), ended })
+        Ok(Self { sender, under_way: Rc::default(), ended, used_ms: Rc::new(Cell::new(u64::MAX)) })
+    }
+
+    /// Gives it no more requests. It ends with those it has.
+    pub(crate) fn retire(&self) {
+        self.ended.set(true);
     }
 
     /// Whether it can take another request at once.
@@ -84,10 +90,15 @@ impl Connections {
         self.by_backend.borrow_mut().entry(backend).or_default().push(connection);
     }
 
-    /// Forgets those that have ended, and those whose backend is no longer one: they end with their last request.
-    pub(crate) fn sweep(&self, is_backend: impl Fn(u64) -> bool) {
+    /// Forgets those that have ended, that were not used for too long, or whose backend is no longer one: they end with their last
+    /// request.
+    pub(crate) fn sweep(&self, now_ms: u64, wait_max: Duration, is_backend: impl Fn(u64) -> bool) {
+        let oldest_ms = now_ms.saturating_sub(wait_max.as_millis() as u64);
         self.by_backend.borrow_mut().retain(|backend, connections| {
-            connections.retain(|connection| !connection.ended.get());
+            connections.retain(|connection| {
+                let waits = connection.under_way.get() == 0 && connection.used_ms.get() < oldest_ms;
+                !waits && !connection.ended.get()
+            });
             is_backend(*backend)
         });
     }
@@ -130,6 +141,7 @@ pub(crate) async fn open(
     timer: Timer,
 ) -> Result<(Leg, LegSink), Broken> {
     connection.under_way.set(connection.under_way.get() + 1);
+    connection.used_ms.set(timer.now_ms());
     let place = UnderWay(connection.under_way.clone());
     let mut sender = connection.sender.clone();
     timer.set(Way::Out, pace.idle_max);

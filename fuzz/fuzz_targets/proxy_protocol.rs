@@ -1,0 +1,14 @@
+//! The PROXY protocol: a header is whole only once all of it is there.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tollgate_wire::proxy_protocol::{Opening, parse};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(Opening::Header { length, .. }) = parse(bytes) {
+        assert!(length <= bytes.len());
+        for cut in 0..length {
+            assert_eq!(parse(&bytes[..cut]), Ok(Opening::More));
+        }
+    }
+});
