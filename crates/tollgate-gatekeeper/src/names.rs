@@ -166,9 +166,9 @@ impl Entry {
     }
 }
 
-/// A key as a person reads it, as far as it fits.
+/// A key as a person reads it, as far as it fits. Written like any other [`KeySink`], without a place in memory of its own.
 #[derive(Clone, Copy)]
-pub(crate) struct Name {
+pub struct Name {
     bytes: [u8; NAME_BYTES_MAX],
     length: u8,
     cut: bool,
@@ -177,9 +177,11 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    const EMPTY: Self = Self { bytes: [0; NAME_BYTES_MAX], length: 0, cut: false, part_ended: false };
+    /// The name of nothing, to be written to.
+    pub const EMPTY: Self = Self { bytes: [0; NAME_BYTES_MAX], length: 0, cut: false, part_ended: false };
 
-    fn as_bytes(&self) -> &[u8] {
+    /// The name as it came: escape it before it goes to a terminal or a page.
+    pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
@@ -189,6 +191,12 @@ impl Name {
         self.bytes[length..length + fits].copy_from_slice(&bytes[..fits]);
         self.length += fits as u8;
         self.cut |= fits < bytes.len();
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}", self.as_bytes().escape_ascii().to_string())
     }
 }
 

@@ -8,8 +8,12 @@
 //! until the backend has finished: a client that reads slowly holds nothing ([`Meter::stalled`]), and one that leaves does not
 //! get away without paying, because its answer is read to the end all the same.
 
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::Poll;
 
 use arc_swap::ArcSwap;
 use tollgate_core::decision::{Decision, Verdict};
@@ -23,13 +27,15 @@ use tollgate_wire::http1::Fields;
 use tollgate_wire::server_timing::{self, Nonsense};
 
 use super::body::Meter;
+use super::engagement::{Act, Engagement, QueueAct};
+use super::engagement_log::EngagementLog;
 use super::identify::RequestView;
 use super::load::Load;
 use super::queue::{Place, Queue, Refused};
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
-use crate::settings::{Domain, Gate as Settings};
+use crate::settings::{Domain, Gate as Settings, Hold};
 
 /// Decides about requests. One for all workers.
 pub(crate) struct Admission {
@@ -93,6 +99,11 @@ impl Admission {
         self.load.tick(self.clock.now(), || self.queue.take_wait());
     }
 
+    /// The time that decisions are made by.
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
     /// The rules in force.
     pub(crate) fn rules(&self) -> Arc<Rules> {
         self.rules.load_full()
@@ -118,21 +129,18 @@ impl Admission {
         self.reports_ignored.load(Ordering::Relaxed)
     }
 
-    /// Decides about a request. This may hold it; whoever stops waiting gives the place up.
-    pub(crate) async fn admit(self: &Arc<Self>, request: &RequestView<'_>) -> Admitted {
+    /// Decides about a request. This may hold it; whoever stops waiting gives the place up. Holds and refusals are told to `log`.
+    pub(crate) async fn admit(self: &Arc<Self>, request: &RequestView<'_>, log: &EngagementLog) -> Admitted {
         let now = self.clock.now();
         let route = self.route_hasher.key(request);
-        let mut ticket = match self.ask_rules(request, route, now) {
-            Ok(ticket) => ticket,
+        let (mut ticket, waiting) = match self.ask_rules(request, route, now, log) {
+            Ok(asked) => asked,
             Err(refusal) => return Admitted::Refused(refusal),
         };
-        if let Verdict::Hold(until) = ticket.decision.verdict
-            && let Err(refusal) = self.hold(&ticket, until, now).await
-        {
-            return Admitted::Refused(refusal);
+        if let Some(waiting) = waiting {
+            tokio::time::sleep(waiting.wait.into()).await;
         }
-        let wait_max = self.rules.load().hold().max;
-        match self.queue.enter(request.client, route, wait_max).await {
+        match self.take_turn(request.client, route, log).await {
             Ok(place) => {
                 ticket.place = Some(place);
                 Admitted::Ticket(ticket)
@@ -141,42 +149,93 @@ impl Admission {
         }
     }
 
-    fn ask_rules(self: &Arc<Self>, request: &RequestView<'_>, route: RouteKey, now: Moment) -> Result<Ticket, Refusal> {
-        let rules = self.rules.load();
-        let toll = if rules.has_budget() { Toll::of_cpu(self.queue.expected(route)) } else { Toll::ONE };
-        let (decision, charge) = rules.decide(request, toll, self.load.band(), now);
-        if decision.verdict.is_refusal() {
-            return Err(refusal(&rules, &decision, now));
+    /// Goes through the fair queue. What that does to the request is told.
+    async fn take_turn(&self, client: IpAddr, route: RouteKey, log: &EngagementLog) -> Result<Place, Refused> {
+        let hold = self.rules.load().hold();
+        let mut entering = pin!(self.queue.enter(client, route, hold.max));
+        let (entered, full) = match poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx))).await {
+            Poll::Ready(entered) => (entered, "queue-full"),
+            Poll::Pending => {
+                let _told = HeldByQueue { admission: self, client, log, since: self.clock.now() };
+                (entering.await, "turn-too-far")
+            }
+        };
+        if let Err(Refused { retry_after: backoff, own }) = entered {
+            let (reason, allowed) = if own { ("own-queue-full", hold.per_key) } else { (full, hold.total) };
+            let observed = if own { u64::from(allowed) } else { self.queue.figures().waiting };
+            let done = QueueAct { act: Act::Refuse, reason, observed, allowed: allowed.into(), backoff };
+            log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
         }
-        Ok(Ticket { admission: self.clone(), decision, charge: Some(charge), place: None, started: None, cpu: None })
+        entered
     }
 
-    /// Holds a request until its moment, if there is a place to wait.
-    async fn hold(&self, ticket: &Ticket, until: Moment, now: Moment) -> Result<(), Refusal> {
-        let hold = self.rules.load().hold();
-        let place = Waiting::take(self, hold.total).filter(|_| until.since(now) <= hold.max);
-        if place.is_none() {
-            let decision = Decision { verdict: Verdict::Refuse(until), ..ticket.decision };
-            return Err(refusal(&self.rules.load(), &decision, now));
+    /// Asks the rules. A request that is to be held gets a place to wait in, or is refused if there is none.
+    fn ask_rules(
+        self: &Arc<Self>,
+        request: &RequestView<'_>,
+        route: RouteKey,
+        now: Moment,
+        log: &EngagementLog,
+    ) -> Result<(Ticket, Option<Waiting<'_>>), Refusal> {
+        let rules = self.rules.load();
+        let toll = if rules.has_budget() { Toll::of_cpu(self.queue.expected(route)) } else { Toll::ONE };
+        let (mut decision, charge) = rules.decide(request, toll, self.load.band(), now);
+        let waiting = match decision.verdict {
+            Verdict::Hold(until) => Waiting::take(self, rules.hold(), until.since(now)),
+            _ => None,
+        };
+        if let (Verdict::Hold(until), None) = (decision.verdict, &waiting) {
+            decision.verdict = Verdict::Refuse(until);
         }
-        tokio::time::sleep(until.since(now).into()).await;
-        Ok(())
+        if let Some(engagement) = Engagement::by_rule(&rules, request, &decision, now) {
+            log.tell(&engagement, now);
+        }
+        if decision.verdict.is_refusal() {
+            // A request that should have been held has been charged.
+            rules.limiter().refund(charge, now);
+            return Err(refusal(&rules, &decision, now));
+        }
+        let ticket =
+            Ticket { admission: self.clone(), decision, charge: Some(charge), place: None, started: None, cpu: None };
+        Ok((ticket, waiting))
+    }
+}
+
+/// A request that waits in the queue; told when the wait is over, in whatever way.
+struct HeldByQueue<'a> {
+    admission: &'a Admission,
+    client: IpAddr,
+    log: &'a EngagementLog,
+    since: Moment,
+}
+
+impl Drop for HeldByQueue<'_> {
+    fn drop(&mut self) {
+        let Self { admission, client, log, since } = self;
+        let (now, figures) = (admission.clock.now(), admission.queue.figures());
+        let (act, reason, backoff) = (Act::Hold, "backend-busy", now.since(*since));
+        let done = QueueAct { act, reason, observed: figures.waiting, allowed: figures.at_once, backoff };
+        log.tell(&Engagement::by_queue(*client, admission.load.band(), done), now);
     }
 }
 
 /// One of the places in which rules hold requests.
-struct Waiting<'a>(&'a Admission);
+struct Waiting<'a> {
+    admission: &'a Admission,
+    wait: Span,
+}
 
 impl<'a> Waiting<'a> {
-    fn take(admission: &'a Admission, most: u32) -> Option<Self> {
-        let take = |held: u32| (held < most).then_some(held + 1);
-        admission.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(|_| Self(admission))
+    fn take(admission: &'a Admission, hold: Hold, wait: Span) -> Option<Self> {
+        let take = |held: u32| (held < hold.total && wait <= hold.max).then_some(held + 1);
+        let taken = admission.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.is_ok().then(|| Self { admission, wait })
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Ordering::Relaxed);
+        self.admission.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

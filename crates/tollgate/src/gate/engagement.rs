@@ -1,237 +1,221 @@
-//! The log of engagements: who was held or refused, by which rule, and why. One line each, but under a storm not a million of them.
-//!
-//! The first engagement of a rule with a key is written at once. Those that follow within the interval are counted, and written
-//! as one line when it is over, with the worst of them. The number of keys that are counted at a time is bounded; when it is
-//! reached everything is written and counting begins anew.
+//! An engagement: that somebody was held or refused, or would have been, and everything a person needs to see why.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::fmt;
-use std::time::Duration;
+use std::net::IpAddr;
 
-/// How long engagements of one key are collected.
-const INTERVAL_MS: u64 = 30_000;
-/// How many keys are collected for at a time.
-const KEYS_MAX: usize = 512;
-/// The most of a key that is shown.
-const KEY_CHARS_MAX: usize = 120;
+use tollgate_core::band::Band;
+use tollgate_core::class::KeySink;
+use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::limit::Limit;
+use tollgate_core::network::Network;
+use tollgate_core::request::Request;
+use tollgate_core::time::{Moment, Span};
+use tollgate_gatekeeper::names::Name;
+use tollgate_wire::rate_limit_headers::Standing;
 
-/// One engagement, as it is told.
-#[derive(Clone, Debug, PartialEq)]
+use super::rules::Rules;
+
+/// One engagement. It allocates nothing: most are only counted.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Engagement<'a> {
-    /// `hold` or `refuse`.
-    pub(crate) verdict: &'static str,
-    /// The rule.
-    pub(crate) rule: &'a str,
-    /// How callers are told apart by it.
+    /// What was done, or would have been.
+    pub(crate) act: Act,
+    /// The rule; none for the fair queue.
+    pub(crate) rule: Option<&'a str>,
+    /// How callers are told apart.
     pub(crate) class: &'a str,
     /// The caller.
-    pub(crate) key: &'a [u8],
+    pub(crate) key: Name,
     /// Why.
     pub(crate) reason: &'static str,
-    /// The band of load.
-    pub(crate) band: &'static str,
-    /// What was left of the limit.
-    pub(crate) remaining: u64,
-    /// How long the caller has to wait.
-    pub(crate) wait: Duration,
+    /// How loaded the backend is.
+    pub(crate) band: Band,
+    /// What was seen of the caller.
+    pub(crate) observed: u64,
+    /// What it may have of that.
+    pub(crate) allowed: u64,
+    /// How long it has to wait.
+    pub(crate) backoff: Span,
     /// The level of escalation.
     pub(crate) level: u8,
 }
 
-/// A line of the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
-    verdict: &'static str,
-    rule: String,
-    class: String,
-    key: String,
-    reason: &'static str,
-    band: &'static str,
-    remaining: u64,
-    wait_ms_max: u64,
-    level_max: u8,
-    count: u64,
+/// What is done to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Act {
+    Hold,
+    Refuse,
+    WouldHold,
+    WouldRefuse,
 }
 
-/// Collects the engagements of one worker: each writes its own lines, so that nobody waits for a lock to refuse somebody.
-#[derive(Debug, Default)]
-pub(crate) struct Engagements {
-    collected: RefCell<Collected>,
-}
+impl Act {
+    /// Every one.
+    pub(crate) const ALL: [Self; 4] = [Self::Hold, Self::Refuse, Self::WouldHold, Self::WouldRefuse];
 
-#[derive(Debug, Default)]
-struct Collected {
-    since_ms: Option<u64>,
-    /// What followed the line that was written at once; a count of zero: nothing yet.
-    by_key: HashMap<(String, String, &'static str), Line>,
-}
-
-impl Engagements {
-    /// Tells of an engagement: now, or with those like it.
-    pub(crate) fn tell(&self, engagement: &Engagement<'_>, now_ms: u64) {
-        let lines = self.collected.borrow_mut().tell(engagement, now_ms);
-        lines.iter().for_each(Line::write);
-    }
-
-    /// Writes what has been collected for long enough.
-    pub(crate) fn flush(&self, now_ms: u64) {
-        let lines = self.collected.borrow_mut().flush_if_due(now_ms);
-        lines.iter().for_each(Line::write);
-    }
-}
-
-impl Collected {
-    fn tell(&mut self, engagement: &Engagement<'_>, now_ms: u64) -> Vec<Line> {
-        let mut lines = self.flush_if_due(now_ms);
-        let key = (engagement.rule.to_owned(), shown(engagement.key), engagement.verdict);
-        if let Some(line) = self.by_key.get_mut(&key) {
-            line.add(engagement);
-            return lines;
-        }
-        if self.by_key.len() >= KEYS_MAX {
-            lines.extend(self.take());
-        }
-        self.since_ms.get_or_insert(now_ms);
-        let line = Line::new(engagement, &key.1);
-        self.by_key.insert(key, Line { count: 0, ..line.clone() });
-        lines.push(line);
-        lines
-    }
-
-    fn flush_if_due(&mut self, now_ms: u64) -> Vec<Line> {
-        match self.since_ms {
-            Some(since_ms) if now_ms.saturating_sub(since_ms) >= INTERVAL_MS => self.take(),
-            _ => Vec::new(),
+    fn of(decision: &Decision) -> Option<Self> {
+        match (decision.verdict, decision.reason) {
+            (Verdict::Hold(_), _) => Some(Self::Hold),
+            (verdict, _) if verdict.is_refusal() => Some(Self::Refuse),
+            (_, Reason::WouldHold) => Some(Self::WouldHold),
+            (_, Reason::WouldRefuse) => Some(Self::WouldRefuse),
+            _ => None,
         }
     }
 
-    fn take(&mut self) -> Vec<Line> {
-        self.since_ms = None;
-        self.by_key.drain().map(|(_, line)| line).filter(|line| line.count > 0).collect()
-    }
-}
-
-impl Line {
-    fn new(engagement: &Engagement<'_>, key: &str) -> Self {
-        Self {
-            verdict: engagement.verdict,
-            rule: engagement.rule.to_owned(),
-            class: engagement.class.to_owned(),
-            key: key.to_owned(),
-            reason: engagement.reason,
-            band: engagement.band,
-            remaining: engagement.remaining,
-            wait_ms_max: millis(engagement.wait),
-            level_max: engagement.level,
-            count: 1,
+    /// The word that programs see.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::Refuse => "refuse",
+            Self::WouldHold => "would-hold",
+            Self::WouldRefuse => "would-refuse",
         }
     }
 
-    fn add(&mut self, engagement: &Engagement<'_>) {
-        self.count += 1;
-        self.reason = engagement.reason;
-        self.band = engagement.band;
-        self.remaining = self.remaining.min(engagement.remaining);
-        self.wait_ms_max = self.wait_ms_max.max(millis(engagement.wait));
-        self.level_max = self.level_max.max(engagement.level);
-    }
-
-    fn write(&self) {
-        tracing::info!(
-            verdict = self.verdict,
-            rule = self.rule,
-            class = self.class,
-            key = self.key,
-            reason = self.reason,
-            band = self.band,
-            remaining = self.remaining,
-            wait_ms = self.wait_ms_max,
-            level = self.level_max,
-            count = self.count,
-            "{}",
-            self
-        );
+    /// What was done, for people.
+    pub(crate) fn done(self) -> &'static str {
+        match self {
+            Self::Hold => "held",
+            Self::Refuse => "refused",
+            Self::WouldHold => "would have held",
+            Self::WouldRefuse => "would have refused",
+        }
     }
 }
 
-impl fmt::Display for Line {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let done = if self.verdict == "hold" { "held" } else { "refused" };
-        write!(formatter, "{done} {} {} by {}", self.class, self.key, self.rule)?;
-        if self.count > 1 { write!(formatter, ", {} times", self.count) } else { Ok(()) }
+impl<'a> Engagement<'a> {
+    /// What a rule did; nothing if it let the request pass.
+    pub(crate) fn by_rule(
+        rules: &'a Rules,
+        request: &impl Request,
+        decision: &Decision,
+        now: Moment,
+    ) -> Option<Engagement<'a>> {
+        let act = Act::of(decision)?;
+        let rule = rules.limiter().rule(decision.rule?)?;
+        let (face, standing) = (rules.face(decision)?, rules.figures(decision)?);
+        let mut key = Name::EMPTY;
+        rule.class.write_key(request, &mut key);
+        let backoff = match act {
+            Act::Hold => decision.verdict.hold(now),
+            Act::Refuse => decision.verdict.retry_after(now),
+            Act::WouldHold | Act::WouldRefuse => standing.reset,
+        };
+        Some(Self {
+            act,
+            rule: Some(&face.name),
+            class: &face.class,
+            key,
+            reason: decision.reason.as_str(),
+            band: decision.band,
+            observed: observed(&rule.limit, &standing, act),
+            allowed: standing.quota,
+            backoff,
+            level: decision.level,
+        })
+    }
+
+    /// What the fair queue did.
+    pub(crate) fn by_queue(client: IpAddr, band: Band, done: QueueAct) -> Self {
+        let mut key = Name::EMPTY;
+        key.network(Network::of(client, if client.is_ipv4() { 32 } else { 64 }));
+        let QueueAct { act, reason, observed, allowed, backoff } = done;
+        Self { act, rule: None, class: "ip/32", key, reason, band, observed, allowed, backoff, level: 0 }
     }
 }
 
-fn millis(wait: Duration) -> u64 {
-    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+/// What the fair queue did to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueAct {
+    pub(crate) act: Act,
+    pub(crate) reason: &'static str,
+    pub(crate) observed: u64,
+    pub(crate) allowed: u64,
+    pub(crate) backoff: Span,
 }
 
-/// A key as it may be shown: control characters would let a caller write the log.
-fn shown(key: &[u8]) -> String {
-    String::from_utf8_lossy(key).chars().take(KEY_CHARS_MAX).flat_map(char::escape_debug).collect()
+/// What the caller has used of its limit, with what it asked for now; more than is allowed where there is debt.
+fn observed(limit: &Limit, standing: &Standing<'_>, act: Act) -> u64 {
+    let used = match (limit, standing.window) {
+        // These fill up at a steady pace, so the time until they are full tells what is used, debt included.
+        (Limit::Budget(_) | Limit::Rate(_), Some(window)) if !window.is_zero() => {
+            let used = u128::from(standing.quota) * u128::from(standing.clear.as_nanos());
+            u64::try_from(used.div_ceil(u128::from(window.as_nanos()))).unwrap_or(u64::MAX)
+        }
+        _ => standing.quota.saturating_sub(standing.remaining),
+    };
+    // A request that goes on is charged already. What a refused one would have cost is known only where requests are counted.
+    let is_charged = matches!(act, Act::Hold) || matches!(limit, Limit::Budget(_));
+    used.saturating_add(u64::from(!is_charged))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{Gate, Settings};
+    use tollgate_core::toll::Toll;
 
-    const FIRST: Engagement<'static> = Engagement {
-        verdict: "refuse",
-        rule: "login",
-        class: "ip/32",
-        key: b"192.0.2.1",
-        reason: "over-limit",
-        band: "normal",
-        remaining: 0,
-        wait: Duration::from_millis(1500),
-        level: 0,
-    };
+    struct From(&'static str);
 
-    #[test]
-    fn the_first_is_told_at_once_and_the_rest_together() {
-        let (mut collected, start) = (Collected::default(), 5000);
-        let first = collected.tell(&FIRST, start);
-        assert_eq!(first.len(), 1);
-        assert_eq!(first[0].to_string(), "refused ip/32 192.0.2.1 by login");
-        for millis in 1..1000 {
-            let worse = Engagement { wait: Duration::from_millis(millis), level: 3, ..FIRST };
-            assert_eq!(collected.tell(&worse, start + millis), []);
+    impl Request for From {
+        fn client(&self) -> Option<IpAddr> {
+            self.0.parse().ok()
         }
-        let rest = collected.flush_if_due(start + INTERVAL_MS);
-        assert_eq!((rest.len(), rest[0].count, rest[0].wait_ms_max, rest[0].level_max), (1, 999, 1500, 3));
-        assert_eq!(rest[0].to_string(), "refused ip/32 192.0.2.1 by login, 999 times");
-        assert_eq!(collected.flush_if_due(start + INTERVAL_MS * 2), []);
-    }
-
-    #[test]
-    fn one_that_stays_alone_is_told_once() {
-        let (mut collected, start) = (Collected::default(), 5000);
-        assert_eq!(collected.tell(&FIRST, start).len(), 1);
-        assert_eq!(collected.flush_if_due(start + INTERVAL_MS), []);
-    }
-
-    #[test]
-    fn spraying_keys_neither_grows_nor_loses_anything() {
-        let (mut collected, start) = (Collected::default(), 5000);
-        let mut told = 0;
-        for number in 0..10_000u32 {
-            let key = number.to_string();
-            for _ in 0..2 {
-                let lines = collected.tell(&Engagement { key: key.as_bytes(), ..FIRST }, start);
-                told += lines.iter().map(|line| line.count).sum::<u64>();
-            }
-            assert!(collected.by_key.len() <= KEYS_MAX);
+        fn method(&self) -> &[u8] {
+            b"GET"
         }
-        told += collected.take().iter().map(|line| line.count).sum::<u64>();
-        assert_eq!(told, 20_000);
+        fn target(&self) -> &[u8] {
+            b"/"
+        }
+        fn host(&self) -> Option<&[u8]> {
+            None
+        }
+        fn header(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    /// What is told of the third request within a moment.
+    fn third(limit: &str) -> Option<(Act, u64, u64, u64)> {
+        let text = format!("[[rule]]\nname = 'r'\nclass = 'ip/32'\n{limit}\n");
+        let settings = Settings::parse("test.toml", &text).unwrap();
+        let rules = Rules::new(&settings.domains[0], Gate::default().hold, Moment::ZERO).unwrap();
+        let (request, now) = (From("203.0.113.7"), Moment::from_millis(60_000));
+        let mut last = None;
+        for _ in 0..3 {
+            let (decision, _) = rules.decide(&request, Toll::of_cpu(Span::from_millis(800)), Band::Normal, now);
+            last = Engagement::by_rule(&rules, &request, &decision, now);
+        }
+        let told = last?;
+        assert_eq!((told.key.as_bytes(), told.rule, told.class), (&b"203.0.113.7/32"[..], Some("r"), "ip/32"));
+        Some((told.act, told.observed, told.allowed, told.backoff.as_millis_ceil()))
     }
 
     #[test]
-    fn a_key_cannot_write_the_log() {
-        let lines = Collected::default().tell(&Engagement { key: b"a\r\nINFO fake \x1b[31m\xff", ..FIRST }, 0);
-        assert_eq!(lines[0].key, "a\\r\\nINFO fake \\u{1b}[31m\u{fffd}");
-        let long = Collected::default().tell(&Engagement { key: &[b'a'; 1000], ..FIRST }, 0);
-        assert_eq!(long[0].key.len(), KEY_CHARS_MAX);
+    fn what_is_told_is_how_far_over_and_for_how_long() {
+        assert_eq!(third("bucket = { size = 2, drip = 1, every = '4s' }"), Some((Act::Refuse, 3, 2, 4_000)));
+        assert_eq!(third("rate = { rate = '1/s', burst = 2 }\nhold = '0s'"), Some((Act::Refuse, 3, 2, 1_000)));
+        assert_eq!(third("rate = { rate = '1/s', burst = 2 }"), Some((Act::Hold, 3, 2, 1_000)));
+        assert_eq!(third("window = { max = 2, per = '9s' }"), Some((Act::Refuse, 3, 2, 9_000)));
+        assert_eq!(
+            third("bucket = { size = 2, drip = 1, every = '4s' }\nmode = 'observe'"),
+            Some((Act::WouldRefuse, 3, 2, 4_000))
+        );
+        assert_eq!(third("in_flight = { max = 2 }"), Some((Act::Refuse, 3, 2, 1_000)));
+        // 1.6 of 1.5 CPU-seconds are used, and a tenth of a second of debt takes one second to repay.
+        assert_eq!(
+            third("budget = { cores = 0.1, burst = '1.5s' }\nhold = '0s'"),
+            Some((Act::Refuse, 1600, 1500, 1_000))
+        );
+        assert_eq!(third("bucket = { size = 3, drip = 1, every = '4s' }"), None);
+    }
+
+    #[test]
+    fn the_queue_tells_an_address_or_its_network_in_ipv6() {
+        let done = QueueAct { act: Act::Refuse, reason: "x", observed: 1, allowed: 1, backoff: Span::ZERO };
+        for (client, key) in [("192.0.2.7", "192.0.2.7/32"), ("2001:db8::7", "2001:db8::/64")] {
+            let told = Engagement::by_queue(client.parse().unwrap(), Band::Normal, done);
+            assert_eq!(told.key.as_bytes(), key.as_bytes());
+        }
     }
 }

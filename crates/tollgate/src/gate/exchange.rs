@@ -72,7 +72,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     strip_nominated(&mut visit.request.fields);
     let view = RequestView { client, head: visit.request };
     let admission = &visit.worker.shared.admission;
-    let admitted = match or_departure(admission.admit(&view), body).await {
+    let admitted = match or_departure(admission.admit(&view, &visit.worker.engagements), body).await {
         Ok(admitted) => admitted,
         Err(_) => return visit.left(),
     };

@@ -12,6 +12,7 @@ mod caps;
 mod connection;
 mod conversation;
 mod engagement;
+mod engagement_log;
 mod exchange;
 mod forward;
 mod h1;

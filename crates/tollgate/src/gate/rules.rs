@@ -139,9 +139,14 @@ impl Rules {
     }
 
     fn standing(&self, decision: &Decision) -> Option<Standing<'_>> {
-        let face = self.face(decision).filter(|face| face.headers)?;
+        self.face(decision).filter(|face| face.headers)?;
+        self.figures(decision)
+    }
+
+    /// Where the caller stands with the rule that decided, whether or not it is told.
+    pub(crate) fn figures(&self, decision: &Decision) -> Option<Standing<'_>> {
         let rule = self.limiter.rule(decision.rule?)?;
-        Some(standing(&face.name, &rule.limit, decision.info?))
+        Some(standing(&self.face(decision)?.name, &rule.limit, decision.info?))
     }
 }
 

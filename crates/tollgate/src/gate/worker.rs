@@ -15,7 +15,7 @@ use super::backend::h1::Connection;
 use super::backend::pool::Pool;
 use super::backend::{Backends, h2};
 use super::caps::Caps;
-use super::engagement::Engagements;
+use super::engagement_log::EngagementLog;
 use super::exchange::Scratch;
 use super::listener;
 use super::tally::Tally;
@@ -59,7 +59,8 @@ pub(crate) struct Worker {
     pub(crate) pool: Pool,
     pub(crate) h2_connections: h2::Connections,
     pub(crate) tally: Arc<Tally>,
-    pub(crate) engagements: Engagements,
+    /// Who was held and refused, for the log.
+    pub(crate) engagements: EngagementLog,
     settings: RefCell<Arc<Settings>>,
     #[expect(clippy::vec_box, reason = "they move in and out of tasks, and a box is cheaper to move")]
     scratches: RefCell<Vec<Box<Scratch>>>,
@@ -76,7 +77,7 @@ impl Worker {
             pool: Pool::default(),
             h2_connections: h2::Connections::default(),
             tally: shared.tallies[index].clone(),
-            engagements: Engagements::default(),
+            engagements: EngagementLog::default(),
             settings: RefCell::new(settings),
             scratches: RefCell::default(),
             draining: Cell::new(false),
@@ -136,7 +137,7 @@ impl Worker {
     fn sweep(&self) {
         self.timers.sweep();
         self.shared.admission.tick();
-        self.engagements.flush(self.timers.now_ms());
+        self.engagements.flush(self.shared.admission.now());
         let settings = self.shared.settings.load_full();
         let backends = self.shared.backends.load();
         self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));

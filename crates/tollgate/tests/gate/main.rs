@@ -4,6 +4,7 @@
 mod support;
 
 mod backends;
+mod engagements;
 mod forwarding;
 mod framing;
 mod http2;

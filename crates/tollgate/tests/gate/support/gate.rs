@@ -13,6 +13,7 @@ pub(crate) struct Gate {
     pub(crate) address: SocketAddr,
     admin: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
+    reader: Option<std::thread::JoinHandle<()>>,
     folder: tempfile::TempDir,
 }
 
@@ -43,13 +44,13 @@ impl Gate {
         let log = Arc::new(Mutex::new(Vec::new()));
         let stderr = child.stderr.take().unwrap();
         let written = log.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 written.lock().unwrap().push(line);
             }
         });
         let nowhere = ([127, 0, 0, 1], 0).into();
-        let mut gate = Self { child, address: nowhere, admin: nowhere, log, folder };
+        let mut gate = Self { child, address: nowhere, admin: nowhere, log, reader: Some(reader), folder };
         gate.admin = gate.logged_address("operators may connect");
         gate.address = gate.logged_address("\"listening\"");
         gate
@@ -66,6 +67,19 @@ impl Gate {
             found.is_some()
         });
         found.unwrap()
+    }
+
+    /// Ends the gate as an operator would, and gives its whole log.
+    pub(crate) fn end(mut self) -> Vec<String> {
+        self.signal("TERM");
+        assert_eq!(self.wait(), Some(0));
+        self.reader.take().unwrap().join().unwrap();
+        self.log()
+    }
+
+    /// The log so far.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
     }
 
     fn logged_address(&mut self, text: &str) -> SocketAddr {

@@ -1,0 +1,280 @@
+//! The log of engagements: one line each, but under a storm not a million of them.
+//!
+//! The first engagement of a rule with a key is written at once. Those that follow within the interval are counted, and written as one
+//! line when it is over, with the last band and the worst figures of the interval. Counting allocates nothing. How many keys are counted by
+//! name, and how many lines are written at once, is bounded; what is beyond that is still counted, and told in one line without a name.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+
+use tollgate_core::band::Band;
+use tollgate_core::time::{Moment, Span};
+
+use super::engagement::{Act, Engagement};
+
+/// How long engagements are collected.
+const INTERVAL: Span = Span::from_secs(30);
+/// How many keys are counted by name in that time.
+const KEYS_MAX: usize = 512;
+/// How many lines are written at once in that time, before the interval is over.
+const AT_ONCE_MAX: usize = 64;
+
+/// The engagements of one worker: each writes its own lines, so that nobody waits for a lock to refuse somebody.
+#[derive(Default)]
+pub(crate) struct EngagementLog {
+    collected: RefCell<Collected>,
+}
+
+#[derive(Default)]
+struct Collected {
+    since: Option<Moment>,
+    hasher: RandomState,
+    /// What was not written yet, by what tells rule, key and act apart.
+    by_key: HashMap<u64, Line>,
+    at_once: usize,
+    /// Engagements for which there was no place, by act.
+    others: [u64; Act::ALL.len()],
+}
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    act: Act,
+    /// Whose it is; none: of many who are not named.
+    who: Option<Who>,
+    reason: &'static str,
+    band: Band,
+    observed: u64,
+    allowed: u64,
+    backoff: Span,
+    level: u8,
+    count: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Who {
+    rule: Option<String>,
+    class: String,
+    key: String,
+}
+
+impl EngagementLog {
+    /// Tells of an engagement: now, or with those like it.
+    pub(crate) fn tell(&self, engagement: &Engagement<'_>, now: Moment) {
+        let lines = self.collected.borrow_mut().tell(engagement, now);
+        lines.iter().for_each(Line::write);
+    }
+
+    /// Writes what has been collected for long enough.
+    pub(crate) fn flush(&self, now: Moment) {
+        let lines = self.collected.borrow_mut().take_if_due(now);
+        lines.iter().for_each(Line::write);
+    }
+}
+
+/// What was counted is told before the worker ends.
+impl Drop for EngagementLog {
+    fn drop(&mut self) {
+        let lines = self.collected.get_mut().take();
+        lines.iter().for_each(Line::write);
+    }
+}
+
+impl Collected {
+    fn tell(&mut self, engagement: &Engagement<'_>, now: Moment) -> Vec<Line> {
+        let mut lines = self.take_if_due(now);
+        self.since.get_or_insert(now);
+        let id = self.hasher.hash_one((engagement.act, engagement.rule, engagement.key.as_bytes()));
+        if let Some(line) = self.by_key.get_mut(&id) {
+            line.add(engagement);
+            return lines;
+        }
+        if self.by_key.len() >= KEYS_MAX {
+            self.others[engagement.act as usize] += 1;
+            return lines;
+        }
+        let mut line = Line::new(engagement);
+        if self.at_once < AT_ONCE_MAX {
+            self.at_once += 1;
+            lines.push(line.clone());
+            line.count = 0;
+        }
+        self.by_key.insert(id, line);
+        lines
+    }
+
+    fn take_if_due(&mut self, now: Moment) -> Vec<Line> {
+        match self.since {
+            Some(since) if now.since(since) >= INTERVAL => self.take(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn take(&mut self) -> Vec<Line> {
+        self.since = None;
+        self.at_once = 0;
+        let others = std::mem::take(&mut self.others);
+        let others = Act::ALL.into_iter().zip(others).map(|(act, count)| Line::of_others(act, count));
+        self.by_key.drain().map(|(_, line)| line).chain(others).filter(|line| line.count > 0).collect()
+    }
+}
+
+impl Line {
+    fn new(engagement: &Engagement<'_>) -> Self {
+        let who = Who {
+            rule: engagement.rule.map(str::to_owned),
+            class: engagement.class.to_owned(),
+            key: shown(engagement.key.as_bytes()),
+        };
+        Self {
+            act: engagement.act,
+            who: Some(who),
+            reason: engagement.reason,
+            band: engagement.band,
+            observed: engagement.observed,
+            allowed: engagement.allowed,
+            backoff: engagement.backoff,
+            level: engagement.level,
+            count: 1,
+        }
+    }
+
+    fn of_others(act: Act, count: u64) -> Self {
+        let (who, reason, band) = (None, "too many to name", Band::Normal);
+        Self { act, who, reason, band, observed: 0, allowed: 0, backoff: Span::ZERO, level: 0, count }
+    }
+
+    fn add(&mut self, engagement: &Engagement<'_>) {
+        self.count += 1;
+        self.reason = engagement.reason;
+        self.band = engagement.band;
+        self.allowed = engagement.allowed;
+        self.observed = self.observed.max(engagement.observed);
+        self.backoff = self.backoff.max(engagement.backoff);
+        self.level = self.level.max(engagement.level);
+    }
+
+    fn write(&self) {
+        let Some(who) = &self.who else {
+            return tracing::info!(verdict = self.act.as_str(), reason = self.reason, count = self.count, "{self}");
+        };
+        tracing::info!(
+            verdict = self.act.as_str(),
+            rule = who.rule,
+            class = who.class,
+            key = who.key,
+            reason = self.reason,
+            band = self.band.as_str(),
+            observed = self.observed,
+            allowed = self.allowed,
+            backoff_ms = self.backoff.as_millis_ceil(),
+            escalation_level = self.level,
+            count = self.count,
+            "{self}"
+        );
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = self.act.done();
+        let Some(Who { rule, class, key }) = &self.who else {
+            return write!(formatter, "{done} others, {} times", self.count);
+        };
+        write!(formatter, "{done} {class} {key} by {}", rule.as_deref().unwrap_or("the queue"))?;
+        if self.count > 1 { write!(formatter, ", {} times", self.count) } else { Ok(()) }
+    }
+}
+
+/// A key as it may be shown: control characters would let a caller write the log.
+fn shown(key: &[u8]) -> String {
+    String::from_utf8_lossy(key).chars().flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::class::KeySink;
+    use tollgate_gatekeeper::names::Name;
+
+    fn engagement(key: &[u8]) -> Engagement<'static> {
+        let mut name = Name::EMPTY;
+        name.write(key);
+        Engagement {
+            act: Act::Refuse,
+            rule: Some("login"),
+            class: "ip/32",
+            key: name,
+            reason: "over-limit",
+            band: Band::Normal,
+            observed: 11,
+            allowed: 10,
+            backoff: Span::from_millis(1500),
+            level: 0,
+        }
+    }
+
+    const START: Moment = Moment::from_millis(5_000);
+
+    #[test]
+    fn the_first_is_told_at_once_and_the_rest_together_with_the_worst_of_them() {
+        let mut collected = Collected::default();
+        let first = collected.tell(&engagement(b"192.0.2.1"), START);
+        assert_eq!(first.len(), 1);
+        assert_eq!(first[0].to_string(), "refused ip/32 192.0.2.1 by login");
+        for millis in 1..1000 {
+            let (backoff, level) = (Span::from_millis(millis), (millis == 500).into());
+            let next = Engagement { backoff, level, observed: 1000 - millis, ..engagement(b"192.0.2.1") };
+            assert_eq!(collected.tell(&next, START + Span::from_millis(millis)), []);
+        }
+        let rest = collected.take_if_due(START + INTERVAL);
+        let [line] = &rest[..] else { panic!("one line: {rest:?}") };
+        assert_eq!((line.count, line.backoff.as_millis_ceil(), line.level, line.observed), (999, 1500, 1, 999));
+        assert_eq!(line.to_string(), "refused ip/32 192.0.2.1 by login, 999 times");
+        assert_eq!(collected.take_if_due(START + INTERVAL.times(2)), []);
+    }
+
+    #[test]
+    fn one_that_stays_alone_is_told_once() {
+        let mut collected = Collected::default();
+        assert_eq!(collected.tell(&engagement(b"192.0.2.1"), START).len(), 1);
+        assert_eq!(collected.take_if_due(START + INTERVAL), []);
+        assert_eq!(collected.tell(&engagement(b"192.0.2.1"), START + INTERVAL).len(), 1, "and again, later");
+    }
+
+    #[test]
+    fn acts_rules_and_keys_are_told_apart() {
+        let mut collected = Collected::default();
+        let held = Engagement { act: Act::Hold, ..engagement(b"a") };
+        let queue = Engagement { rule: None, ..engagement(b"a") };
+        for one in [engagement(b"a"), engagement(b"b"), held, queue] {
+            assert_eq!(collected.tell(&one, START).len(), 1, "{one:?}");
+        }
+    }
+
+    #[test]
+    fn spraying_keys_neither_grows_nor_floods_nor_loses_anything() {
+        let (mut collected, mut told, mut lines) = (Collected::default(), 0, 0);
+        let mut hear = |heard: Vec<Line>| {
+            lines += heard.len();
+            told += heard.iter().map(|line| line.count).sum::<u64>();
+        };
+        for number in 0..10_000u32 {
+            for _ in 0..2 {
+                hear(collected.tell(&engagement(number.to_string().as_bytes()), START));
+            }
+            assert!(collected.by_key.len() <= KEYS_MAX);
+        }
+        hear(collected.take());
+        assert_eq!(told, 20_000);
+        assert!(lines <= AT_ONCE_MAX + KEYS_MAX + Act::ALL.len(), "{lines} lines");
+    }
+
+    #[test]
+    fn a_key_cannot_write_the_log() {
+        let lines = Collected::default().tell(&engagement(b"a\r\nINFO fake \x1b[31m\xff"), START);
+        assert_eq!(lines[0].who.as_ref().unwrap().key, "a\\r\\nINFO fake \\u{1b}[31m\u{fffd}");
+    }
+}
