@@ -14,7 +14,7 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::Plan;
-use tollgate_gatekeeper::shared::{Options, SharedLimiter, SharedPlan, Store};
+use tollgate_gatekeeper::shared::{Options, Share, SharedLimiter, SharedPlan, Store};
 use tollgate_gatekeeper::table::table_bytes_for;
 
 use crate::server::Server;
@@ -56,7 +56,12 @@ pub(crate) async fn rate(server: &Server) -> Result<f64, Failure> {
     let rule = Rule { name: "leased".into(), limit: Limit::Bucket(bucket), ..rule() };
     let bytes = table_bytes_for(&rule, CALLERS as usize);
     let plan = Plan { rules: vec![(rule, bytes)], started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
-    let plan = SharedPlan { plan, shared: &[true], leases: &[Some(LEASE)], prefix: "bench:", domain: "default" };
+    let plan = SharedPlan {
+        plan,
+        shares: &[Some(Share { lease_millionths: Some(LEASE) })],
+        prefix: "bench:",
+        domain: "default",
+    };
     let patient = Options { deadline: Duration::from_secs(5), ..Options::default() };
     let gate = Arc::new(SharedLimiter::new(plan, Store::open(server.address(), patient), Clock::start())?);
     let end = Instant::now() + ROUND;

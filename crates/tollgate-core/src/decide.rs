@@ -59,6 +59,11 @@ pub struct Outlook {
 }
 
 impl Outlook {
+    /// Whether some rule turns the request away.
+    pub const fn refuses(self) -> bool {
+        self.refused
+    }
+
     /// Whether carrying it out changes any record.
     pub const fn changes(self) -> bool {
         self.changes

@@ -29,14 +29,14 @@ use crate::ticket::{RULES_AT_ONCE_MAX, Stub, Ticket};
 
 /// The rules of one domain, with the state of all callers.
 pub struct Limiter {
-    posts: Box<[Post]>,
+    pub(crate) posts: Box<[Post]>,
     started: Moment,
     names: Arc<Names>,
-    passed_over: AtomicU64,
+    pub(crate) passed_over: AtomicU64,
 }
 
 /// A rule on duty.
-struct Post {
+pub(crate) struct Post {
     rule: Rule,
     beat: Option<Beat>,
     table: Arc<Table>,
@@ -72,7 +72,9 @@ impl core::fmt::Display for NoLimiter {
 
 impl core::error::Error for NoLimiter {}
 
-type Claims<'t, const N: usize> = ArrayVec<Claim<'t, Seat<'t>>, N>;
+/// Rules by their places, with a key for each.
+pub(crate) type Keys = ArrayVec<(usize, KeyHash), RULES_AT_ONCE_MAX>;
+pub(crate) type Claims<'t, const N: usize> = ArrayVec<Claim<'t, Seat<'t>>, N>;
 
 impl Limiter {
     /// A limiter to which everybody is new.
@@ -134,10 +136,22 @@ impl Limiter {
 
     /// Decides about a request that is expected to cost `toll`, and charges it if it goes on, held or not.
     pub fn decide(&self, request: &impl Request, toll: Toll, band: Band, now: Moment) -> (Decision, Ticket) {
+        self.decide_among(|_| true, request, toll, band, now)
+    }
+
+    /// Decides by the rules whose place is among those given, as if there were no others.
+    #[inline]
+    pub(crate) fn decide_among(
+        &self,
+        among: impl Fn(usize) -> bool,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+        now: Moment,
+    ) -> (Decision, Ticket) {
         let situation = self.situation(band, now);
-        let keys = self.keys(request);
-        let mut claims: Claims<'_, RULES_AT_ONCE_MAX> =
-            keys.iter().map(|&(place, hash)| self.posts[place].claim(place, hash, now)).collect();
+        let keys = self.keys(among, request);
+        let mut claims = self.claims(&keys, now);
         let decision = carry_through(&mut claims, toll, &situation, |claims| self.lock_all(claims));
         let stubs = claims.iter().zip(&keys).filter_map(|(claim, &(place, hash))| self.posts[place].stub(claim, hash));
         let ticket = Ticket { toll, stubs: stubs.collect() };
@@ -190,7 +204,7 @@ impl Limiter {
             drop(held);
             decision
         };
-        self.keys(request).iter().map(explain).collect()
+        self.keys(|_| true, request).iter().map(explain).collect()
     }
 
     /// The request with this ticket has ended and has cost `actual`.
@@ -234,15 +248,16 @@ impl Limiter {
         throttled
     }
 
-    fn situation(&self, band: Band, now: Moment) -> Situation {
+    pub(crate) fn situation(&self, band: Band, now: Moment) -> Situation {
         Situation { now, started: self.started, band }
     }
 
-    /// The rules that apply, with the request's key for each, whose lines are on their way to the processor already.
-    fn keys(&self, request: &impl Request) -> ArrayVec<(usize, KeyHash), RULES_AT_ONCE_MAX> {
+    /// The rules among those given that apply, with the request's key for each, whose lines are on their way to the processor already.
+    #[inline]
+    pub(crate) fn keys(&self, among: impl Fn(usize) -> bool, request: &impl Request) -> Keys {
         let mut keys = ArrayVec::new();
         for (place, post) in self.posts.iter().enumerate() {
-            if !post.rule.applies(request) {
+            if !among(place) || !post.rule.applies(request) {
                 continue;
             }
             let mut hasher = *post.table.hasher();
@@ -258,8 +273,14 @@ impl Limiter {
         keys
     }
 
+    /// What the rules of `keys` claim.
+    #[inline]
+    pub(crate) fn claims(&self, keys: &Keys, now: Moment) -> Claims<'_, RULES_AT_ONCE_MAX> {
+        keys.iter().map(|&(place, hash)| self.posts[place].claim(place, hash, now)).collect()
+    }
+
     /// Locks the lines of all claims, in the order of their tables.
-    fn lock_all<'t>(&'t self, claims: &[Claim<'t, Seat<'t>>]) -> ArrayVec<Locked<'t>, RULES_AT_ONCE_MAX> {
+    pub(crate) fn lock_all<'t>(&'t self, claims: &[Claim<'t, Seat<'t>>]) -> ArrayVec<Locked<'t>, RULES_AT_ONCE_MAX> {
         let table = |claim: &&Claim<'t, Seat<'t>>| self.posts[claim.place()].table.id();
         let mut order: ArrayVec<&Claim<'t, Seat<'t>>, RULES_AT_ONCE_MAX> = claims.iter().collect();
         order.sort_unstable_by_key(table);
@@ -281,14 +302,8 @@ impl Limiter {
         change(&post.rule, &mut seat);
     }
 
-    /// Keeps the name of a caller about whom another state than this one decided.
-    #[cfg(feature = "redis")]
-    pub(crate) fn note_decided(&self, request: &impl Request, decision: &Decision, now: Moment) {
-        self.note(request, decision, &self.keys(request), now);
-    }
-
     /// Keeps the name of a caller that was held or refused, or would have been.
-    fn note(&self, request: &impl Request, decision: &Decision, keys: &[(usize, KeyHash)], now: Moment) {
+    pub(crate) fn note(&self, request: &impl Request, decision: &Decision, keys: &[(usize, KeyHash)], now: Moment) {
         let Some(throttling) = Throttling::of(decision) else { return };
         let Some(place) = decision.rule else { return };
         let Some(&(_, hash)) = keys.iter().find(|key| key.0 == place) else { return };
@@ -301,7 +316,7 @@ impl Limiter {
 
 impl Post {
     #[inline]
-    fn claim(&self, place: usize, hash: KeyHash, now: Moment) -> Claim<'_, Seat<'_>> {
+    pub(crate) fn claim(&self, place: usize, hash: KeyHash, now: Moment) -> Claim<'_, Seat<'_>> {
         Claim::new(place, &self.rule, self.table.seat(&self.rule, hash, now))
     }
 
@@ -332,7 +347,7 @@ impl Post {
     }
 
     /// What is to be settled of `claim`.
-    fn stub(&self, claim: &Claim<'_, Seat<'_>>, hash: KeyHash) -> Option<Stub> {
+    pub(crate) fn stub(&self, claim: &Claim<'_, Seat<'_>>, hash: KeyHash) -> Option<Stub> {
         let on_floor = claim.record().place() == Place::Floor;
         if claim.charged() && on_floor {
             self.table.count_shared();
@@ -343,7 +358,7 @@ impl Post {
 
 /// Looks, and carries it out: without any lock if nothing changes, else under what `lock` takes.
 #[inline]
-fn carry_through<'t, L>(
+pub(crate) fn carry_through<'t, L>(
     claims: &mut [Claim<'t, Seat<'t>>],
     toll: Toll,
     situation: &Situation,

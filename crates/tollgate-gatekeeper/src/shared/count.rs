@@ -113,6 +113,18 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// The decisions that were left to the local state, by why.
+    pub const fn fallbacks(&self) -> [(Unanswered, u64); 6] {
+        [
+            (Unanswered::Late, self.late),
+            (Unanswered::Down, self.down),
+            (Unanswered::Busy, self.busy),
+            (Unanswered::Failed, self.failed),
+            (Unanswered::Foreign, self.foreign),
+            (Unanswered::Garbled, self.garbled),
+        ]
+    }
+
     /// How many decisions were left to the local state.
     pub const fn unanswered(&self) -> u64 {
         self.late + self.down + self.busy + self.foreign + self.garbled + self.failed

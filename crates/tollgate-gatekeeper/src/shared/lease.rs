@@ -6,7 +6,7 @@
 //! used up within [`LEASE_LIFE`] goes back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tollgate_core::limit::{Limit, LimitInfo};
 use tollgate_core::rule::{Mode, Rule};
@@ -14,6 +14,7 @@ use tollgate_core::time::{Moment, Span};
 
 use super::count::Level;
 use super::{SharedRule, Store};
+use crate::clock::Clock;
 
 /// How long a slice is kept.
 pub const LEASE_LIFE: Span = Span::from_secs(1);
@@ -28,6 +29,8 @@ const SHARDS: usize = 64;
 pub(super) struct Leases {
     shards: Box<[Mutex<Shard>]>,
     leased: Level,
+    store: Store,
+    clock: Clock,
 }
 
 /// Slices by the names of their slots.
@@ -65,8 +68,12 @@ pub(super) fn slice_of(rule: &Rule, millionths: u32) -> Option<u64> {
 }
 
 impl Leases {
-    pub(super) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), leased: Level::default() }
+    /// None yet, from `store`.
+    pub(super) fn new(store: Store, clock: Clock) -> Arc<Self> {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let leases = Arc::new(Self { shards, leased: Level::default(), store, clock });
+        leases.store.runtime().spawn(sweep(Arc::downgrade(&leases)));
+        leases
     }
 
     /// How many requests are leased and not used.
@@ -113,26 +120,28 @@ impl Leases {
         true
     }
 
-    /// Puts back what was taken for a request that did not take place; `false` when the slice is gone.
-    pub(super) fn put_back(&self, slot: &[u8], count: u64, now: Moment) -> bool {
-        let mut shard = self.shard(slot);
-        let Some(lease) = shard.get_mut(slot).filter(|lease| now < lease.expires && lease.left > 0) else {
-            return false;
-        };
-        lease.left += count;
-        self.leased.add(count);
-        true
+    /// Puts back what was taken for a request that did not take place: into its slice, or when that is gone, into the store.
+    pub(super) fn put_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64) {
+        let now = self.clock.now();
+        let mut shard = self.shard(&slot);
+        if let Some(lease) = shard.get_mut(&slot).filter(|lease| now < lease.expires && lease.left > 0) {
+            lease.left += count;
+            self.leased.add(count);
+            return;
+        }
+        drop(shard);
+        self.store.give_back(rule, slot, count);
     }
 
-    /// Gives back to `store` what is left of slices that are too old at `now`, and forgets those.
-    pub(super) fn sweep(&self, store: &Store, now: Moment) {
+    /// Gives back to the store what is left of slices that are too old at `now`, and forgets those.
+    fn sweep(&self, now: Moment) {
         for shard in &*self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.retain(|slot, lease| {
                 let is_over = now >= lease.expires;
                 if is_over && lease.left > 0 {
                     self.leased.sub(lease.left);
-                    store.give_back(&lease.rule, slot.clone(), lease.left);
+                    self.store.give_back(&lease.rule, slot.clone(), lease.left);
                 }
                 !is_over
             });
@@ -142,5 +151,22 @@ impl Leases {
     fn shard(&self, slot: &[u8]) -> MutexGuard<'_, Shard> {
         let mixed = slot.iter().fold(0_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(usize::from(*byte)));
         self.shards[mixed % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Leases {
+    /// What was taken ahead goes back.
+    fn drop(&mut self) {
+        self.sweep(Moment::MAX);
+    }
+}
+
+/// Gives back slices that were not used up.
+async fn sweep(leases: Weak<Leases>) {
+    let mut ticks = tokio::time::interval(core::time::Duration::from(LEASE_LIFE) / 4);
+    loop {
+        ticks.tick().await;
+        let Some(leases) = leases.upgrade() else { return };
+        leases.sweep(leases.clock.now());
     }
 }

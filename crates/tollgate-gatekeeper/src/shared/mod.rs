@@ -6,21 +6,25 @@
 //! The store is never in the way. An [`Answer`] that does not come within the deadline is not waited for, and a [`Store`] that
 //! does not answer is not asked; then there is a reason ([`Unanswered`]) instead of an answer, and the caller decides by its local state.
 //!
-//! A [`SharedLimiter`] does all of that for rules of which some are shared and some are not.
+//! A [`SharedLimiter`] does all of that for rules of which some are shared and some are not. Whoever has a limiter of its own already
+//! asks [`Sharing`] about the requests that it concerns.
 //!
 //! On a Cluster, rules of one key are on one node and are decided in one step. Rules of different keys are decided on their nodes side
 //! by side, and if one refuses, the others give back what they took.
 mod address;
 mod answer;
 mod breaker;
+mod charge;
 mod count;
 mod courier;
+mod here;
 mod key;
 mod lease;
 mod limiter;
 mod random;
 mod rule;
 mod script;
+mod sharing;
 mod slot;
 mod store;
 mod ticket;
@@ -30,10 +34,12 @@ mod conformance;
 
 pub use address::{Address, AddressFault};
 pub use answer::Answer;
+pub use charge::SharedTicket;
 pub use count::Counts;
 pub use lease::LEASE_LIFE;
-pub use limiter::{NoSharedLimiter, SharedLimiter, SharedPlan, SharedTicket};
+pub use limiter::{NoSharedLimiter, SharedLimiter, SharedPlan};
 pub use rule::{LOG_MAX, SharedRule, Unshareable, WORK_LIFE};
+pub use sharing::{NoSharing, Share, Sharing};
 pub use store::{Asked, Options, Store};
 pub use ticket::Ticket;
 

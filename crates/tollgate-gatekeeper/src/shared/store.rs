@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout_at};
 use tollgate_core::decision::Decision;
 use tollgate_core::rule::Situation;
@@ -52,6 +53,7 @@ const SEGMENTS: u16 = 64;
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<Inner>,
+    couriers: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,7 @@ pub(super) struct Inner {
     options: Options,
     is_cluster: bool,
     calls: mpsc::Sender<Call>,
+    runtime: Handle,
     breakers: Vec<Breaker>,
     tallies: Arc<Tallies>,
     trouble: Arc<Trouble>,
@@ -113,6 +116,7 @@ impl Store {
             options,
             is_cluster,
             calls,
+            runtime: Handle::current(),
             breakers: (0..breakers).map(|_| Breaker::default()).collect(),
             tallies: Arc::clone(&tallies),
             trouble: Arc::default(),
@@ -130,11 +134,27 @@ impl Store {
             silence_max: options.deadline.max(SILENCE_MAX),
         });
         // The connections of a Cluster are shared by all calls already.
-        for _ in 0..if is_cluster { 1 } else { options.connections.max(1) } {
-            tokio::spawn(courier::carry(Arc::clone(&route)));
-        }
+        let connections = if is_cluster { 1 } else { options.connections.max(1) };
+        let couriers = (0..connections).map(|_| tokio::spawn(courier::carry(Arc::clone(&route)))).collect();
         tokio::spawn(renew(Arc::downgrade(&inner)));
-        Self { inner }
+        Self { inner, couriers: Arc::new(Mutex::new(couriers)) }
+    }
+
+    /// Resolves when all that the store was to be told has been told and its connections are closed, which is soon after the last
+    /// clone of it and the last of its tickets have gone. Only the first who asks waits for that.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let couriers = core::mem::take(&mut *self.couriers.lock().unwrap_or_else(PoisonError::into_inner));
+        async move {
+            for courier in couriers {
+                // One that panicked has ended too.
+                drop(courier.await);
+            }
+        }
+    }
+
+    /// Whether `other` is a clone of this.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// What happened so far.
@@ -153,6 +173,16 @@ impl Store {
         open as f64 / self.inner.breakers.len() as f64
     }
 
+    /// The runtime whose tasks ask.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.inner.runtime
+    }
+
+    /// When a question that is asked now is not waited for any more.
+    pub(super) fn expiry(&self) -> Instant {
+        Instant::now() + self.inner.options.deadline
+    }
+
     /// Gives back what was taken ahead and not used.
     pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64) {
         let taken = vec![Taken { rule: Arc::clone(rule), slot }];
@@ -168,7 +198,18 @@ impl Store {
         toll: Toll,
         situation: &Situation,
     ) -> Result<(Answer, Ticket), Unanswered> {
-        let outcome = self.inner.decide(asked, toll, situation).await;
+        self.decide_by(asked, toll, situation, self.expiry()).await
+    }
+
+    /// [`Self::decide`], with no more time than until `expires`.
+    pub(super) async fn decide_by(
+        &self,
+        asked: &[Asked<'_>],
+        toll: Toll,
+        situation: &Situation,
+        expires: Instant,
+    ) -> Result<(Answer, Ticket), Unanswered> {
+        let outcome = self.inner.decide(asked, toll, situation, expires).await;
         match &outcome {
             Ok(_) => self.inner.tallies.answered.add(1),
             Err(why) => self.inner.tallies.unanswered(*why),
@@ -187,13 +228,13 @@ impl Inner {
         asked: &[Asked<'_>],
         toll: Toll,
         situation: &Situation,
+        expires: Instant,
     ) -> Result<(Answer, Ticket), Unanswered> {
         let groups = self.groups(asked);
         let now = self.now();
         if !groups.iter().all(|group| self.breakers[group.breaker].lets_through(now)) {
             return Err(Unanswered::Down);
         }
-        let expires = Instant::now() + self.options.deadline;
         let question =
             Question { toll, work: Work::new(self.works.fetch_add(1 << 12, Ordering::Relaxed)), situation: *situation };
         let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
@@ -331,10 +372,9 @@ impl Drop for Pending {
     /// Whoever asked waits no longer, or is no longer there: what the store takes all the same is given back.
     fn drop(&mut self) {
         let Some(answered) = self.answered.take() else { return };
-        let Ok(runtime) = Handle::try_current() else { return };
         let (inner, question) = (Arc::clone(&self.inner), self.question);
         let group = Group { breaker: self.group.breaker, asked: core::mem::take(&mut self.group.asked) };
-        runtime.spawn(async move {
+        self.inner.runtime.spawn(async move {
             let Ok(Ok(value)) = answered.await else { return };
             if let Ok((_, taken)) = group.make_sense(value, &question) {
                 inner.give_back(inner.ticket(question, taken));

@@ -13,7 +13,7 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::Plan;
-use tollgate_gatekeeper::shared::{Options, SharedLimiter, SharedPlan};
+use tollgate_gatekeeper::shared::{Options, Share, SharedLimiter, SharedPlan};
 use tollgate_gatekeeper::table::table_bytes_min;
 
 use crate::redis_server::RedisServer;
@@ -54,9 +54,9 @@ fn gate(url: &str, options: Options, own: &[Rule], shared: &[Rule]) -> SharedLim
 fn leasing_gate(url: &str, options: Options, own: &[Rule], shared: &[Rule], lease: Option<u32>) -> SharedLimiter {
     let rules = own.iter().chain(shared).map(|rule| (rule.clone(), table_bytes_min(rule)));
     let plan = Plan { rules: rules.collect(), started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
-    let is_shared: Vec<_> = (0..own.len() + shared.len()).map(|place| place >= own.len()).collect();
-    let leases: Vec<_> = is_shared.iter().map(|is_shared| lease.filter(|_| *is_shared)).collect();
-    let plan = SharedPlan { plan, shared: &is_shared, leases: &leases, prefix: "test:", domain: "default" };
+    let share = |place| (place >= own.len()).then_some(Share { lease_millionths: lease });
+    let shares: Vec<_> = (0..own.len() + shared.len()).map(share).collect();
+    let plan = SharedPlan { plan, shares: &shares, prefix: "test:", domain: "default" };
     SharedLimiter::new(plan, open(url, options), Clock::start()).unwrap()
 }
 

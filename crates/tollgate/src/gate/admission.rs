@@ -15,23 +15,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::Poll;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::prediction::RouteKey;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::limiter::NoLimiter;
-use tollgate_gatekeeper::ticket::Ticket as Charge;
+use tollgate_gatekeeper::shared::NoSharedLimiter;
 use tollgate_wire::http1::Fields;
 use tollgate_wire::server_timing::{self, Nonsense};
 
 use super::body::Meter;
+use super::elsewhere::{Charge, Elsewhere};
 use super::engagement::{Act, Engagement, QueueAct};
 use super::engagement_log::EngagementLog;
 use super::identify::RequestView;
 use super::load::Load;
 use super::queue::{Place, Queue, Refused};
+use super::redis::Link;
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
@@ -71,9 +72,16 @@ pub(crate) enum Outcome {
 
 impl Admission {
     /// Decides by the rules of `domain`, to which everybody is new.
-    pub(crate) fn new(domain: &Domain, settings: &Settings, clock: Clock) -> Result<Self, NoLimiter> {
+    pub(crate) fn new(
+        domain: &Domain,
+        settings: &Settings,
+        redis: Option<&Link>,
+        clock: Clock,
+    ) -> Result<Self, NoSharedLimiter> {
+        let elsewhere = Elsewhere::new(domain, redis, &clock, None).map_err(NoSharedLimiter::Sharing)?;
+        let rules = Rules::new(domain, elsewhere, settings.hold, clock.now()).map_err(NoSharedLimiter::Limiter)?;
         Ok(Self {
-            rules: ArcSwap::from_pointee(Rules::new(domain, settings.hold, clock.now())?),
+            rules: ArcSwap::from_pointee(rules),
             held: AtomicU32::new(0),
             queue: Queue::new(settings, clock.clone()),
             load: Load::new(settings.bands, clock.now()),
@@ -85,8 +93,16 @@ impl Admission {
     }
 
     /// Takes over other settings. What has not changed keeps its state.
-    pub(crate) fn reload(&self, domain: &Domain, settings: &Settings) -> Result<(), NoLimiter> {
-        let rules = self.rules.load().succeeded_by(domain, settings.hold)?;
+    pub(crate) fn reload(
+        &self,
+        domain: &Domain,
+        settings: &Settings,
+        redis: Option<&Link>,
+    ) -> Result<(), NoSharedLimiter> {
+        let before = self.rules.load();
+        let elsewhere =
+            Elsewhere::new(domain, redis, &self.clock, Some(before.elsewhere())).map_err(NoSharedLimiter::Sharing)?;
+        let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(NoSharedLimiter::Limiter)?;
         self.rules.store(Arc::new(rules));
         self.queue.reload(settings);
         self.load.reload(settings.bands);
@@ -133,7 +149,7 @@ impl Admission {
     pub(crate) async fn admit(self: &Arc<Self>, request: &RequestView<'_>, log: &EngagementLog) -> Admitted {
         let now = self.clock.now();
         let route = self.route_hasher.key(request);
-        let (mut ticket, waiting) = match self.ask_rules(request, route, now, log) {
+        let (mut ticket, waiting) = match self.ask_rules(request, route, now, log).await {
             Ok(asked) => asked,
             Err(refusal) => return Admitted::Refused(refusal),
         };
@@ -169,8 +185,8 @@ impl Admission {
         entered
     }
 
-    /// Asks the rules. A request that is to be held gets a place to wait in, or is refused if there is none.
-    fn ask_rules(
+    /// Asks the rules, and nobody else as long as those know.
+    async fn ask_rules(
         self: &Arc<Self>,
         request: &RequestView<'_>,
         route: RouteKey,
@@ -178,8 +194,31 @@ impl Admission {
         log: &EngagementLog,
     ) -> Result<(Ticket, Option<Waiting<'_>>), Refusal> {
         let rules = self.rules.load();
-        let toll = if rules.has_budget() { Toll::of_cpu(self.queue.expected(route)) } else { Toll::ONE };
-        let (mut decision, charge) = rules.decide(request, toll, self.load.band(), now);
+        let (toll, band) = (self.expected(&rules, route), self.load.band());
+        if rules.know(request) {
+            let decided = rules.decide(request, toll, band, now);
+            return self.act(&rules, request, decided, now, log);
+        }
+        let rules = Guard::into_inner(rules);
+        // In a box, so that requests which are decided from memory do not carry the room for it.
+        let decided = Box::pin(rules.ask(request, toll, band, &self.clock)).await;
+        self.act(&rules, request, decided, self.clock.now(), log)
+    }
+
+    /// What the request is expected to cost.
+    fn expected(&self, rules: &Rules, route: RouteKey) -> Toll {
+        if rules.has_budget() { Toll::of_cpu(self.queue.expected(route)) } else { Toll::ONE }
+    }
+
+    /// Does what the rules say. A request that is to be held gets a place to wait in, or is refused if there is none.
+    fn act(
+        self: &Arc<Self>,
+        rules: &Rules,
+        request: &RequestView<'_>,
+        (mut decision, charge): (Decision, Charge),
+        now: Moment,
+        log: &EngagementLog,
+    ) -> Result<(Ticket, Option<Waiting<'_>>), Refusal> {
         let waiting = match decision.verdict {
             Verdict::Hold(until) => Waiting::take(self, rules.hold(), until.since(now)),
             _ => None,
@@ -187,13 +226,13 @@ impl Admission {
         if let (Verdict::Hold(until), None) = (decision.verdict, &waiting) {
             decision.verdict = Verdict::Refuse(until);
         }
-        if let Some(engagement) = Engagement::by_rule(&rules, request, &decision, now) {
+        if let Some(engagement) = Engagement::by_rule(rules, request, &decision, now) {
             log.tell(&engagement, now);
         }
         if decision.verdict.is_refusal() {
             // A request that should have been held has been charged.
-            rules.limiter().refund(charge, now);
-            return Err(refusal(&rules, &decision, now));
+            rules.refund(charge, now);
+            return Err(refusal(rules, &decision, now));
         }
         let ticket =
             Ticket { admission: self.clone(), decision, charge: Some(charge), place: None, started: None, cpu: None };
@@ -299,8 +338,8 @@ impl Ticket {
         let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());
         match outcome {
             // A backend that is broken is nobody's debt.
-            Outcome::Failed => rules.limiter().refund(charge, now),
-            Outcome::Answered | Outcome::Abandoned => rules.limiter().settle(charge, Toll::of_cpu(toll), now),
+            Outcome::Failed => rules.refund(charge, now),
+            Outcome::Answered | Outcome::Abandoned => rules.settle(charge, Toll::of_cpu(toll), now),
         }
     }
 

@@ -179,7 +179,13 @@ mod tests {
     fn third(limit: &str) -> Option<(Act, u64, u64, u64)> {
         let text = format!("[[rule]]\nname = 'r'\nclass = 'ip/32'\n{limit}\n");
         let settings = Settings::parse("test.toml", &text).unwrap();
-        let rules = Rules::new(&settings.domains[0], Gate::default().hold, Moment::ZERO).unwrap();
+        let rules = Rules::new(
+            &settings.domains[0],
+            crate::gate::elsewhere::Elsewhere::default(),
+            Gate::default().hold,
+            Moment::ZERO,
+        )
+        .unwrap();
         let (request, now) = (From("203.0.113.7"), Moment::from_millis(60_000));
         let mut last = None;
         for _ in 0..3 {

@@ -47,6 +47,7 @@ impl Collector for GateMetrics {
         gauge(&mut encoder, "tollgate_requests_held", "Requests held until their moment", held)?;
         self.encode_queue(&mut encoder)?;
         self.encode_rules(&mut encoder)?;
+        self.encode_redis(&mut encoder)?;
         self.encode_backends(&mut encoder)
     }
 }
@@ -84,6 +85,33 @@ impl GateMetrics {
             }
         }
         Ok(())
+    }
+
+    /// What is seen of the store that gates share, while rules are shared through one.
+    fn encode_redis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let rules = self.0.admission.rules();
+        let Some(sharing) = rules.elsewhere().redis() else { return Ok(()) };
+        let counts = sharing.store().counts();
+        let help = "Connections made to Redis";
+        counter(encoder, "tollgate_redis_connects", help, counts.connects)?;
+        let help = "Decisions that were left to this gate's own state, by why Redis did not decide";
+        let mut fallbacks = encoder.encode_descriptor("tollgate_redis_fallbacks", help, None, MetricType::Counter)?;
+        for (why, count) in counts.fallbacks() {
+            ConstCounter::new(count).encode(fallbacks.encode_family(&[("why", why.as_str())])?)?;
+        }
+        counter(encoder, "tollgate_redis_decisions", "Decisions by Redis", counts.answered)?;
+        let help =
+            "Charges of Redis that were given back because nobody waited for the answer, or another node refused";
+        counter(encoder, "tollgate_redis_given_back", help, counts.given_back)?;
+        let help = "Ends or costs of requests that Redis could not be told";
+        counter(encoder, "tollgate_redis_unsettled", help, counts.unsettled)?;
+        counter(encoder, "tollgate_redis_calls", "Script calls sent to Redis", counts.calls)?;
+        counter(encoder, "tollgate_redis_pipelines", "Pipelines that calls were sent in", counts.pipelines)?;
+        let help = "Requests taken ahead from Redis and not used: by so many may callers be ahead of their rules";
+        gauge(encoder, "tollgate_redis_leased", help, sharing.leased())?;
+        let gone = ConstGauge::new(sharing.store().gone());
+        let help = "The part of Redis that does not answer and is not asked, from 0 to 1";
+        gone.encode(encoder.encode_descriptor("tollgate_redis_gone", help, None, gone.metric_type())?)
     }
 
     fn encode_backends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -9,11 +9,12 @@ use tollgate_core::limit::{Limit, LimitInfo};
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::{Limiter, NoLimiter, Plan};
-use tollgate_gatekeeper::ticket::Ticket;
 use tollgate_wire::rate_limit_headers::{Standing, write_limits, write_policies, write_seconds};
 
+use super::elsewhere::{Charge, Elsewhere};
 use crate::settings::{Domain, Hold};
 
 /// How many names of throttled callers are kept for people to see.
@@ -22,6 +23,7 @@ const NAMES_MAX: usize = 4096;
 /// The rules of one domain, on duty.
 pub(crate) struct Rules {
     limiter: Limiter,
+    elsewhere: Elsewhere,
     faces: Vec<Face>,
     hold: Hold,
     has_budget: bool,
@@ -71,9 +73,10 @@ impl RuleTally {
 
 impl Rules {
     /// Rules to which everybody is new.
-    pub(crate) fn new(domain: &Domain, hold: Hold, started: Moment) -> Result<Self, NoLimiter> {
+    pub(crate) fn new(domain: &Domain, elsewhere: Elsewhere, hold: Hold, started: Moment) -> Result<Self, NoLimiter> {
         Ok(Self {
             limiter: Limiter::new(plan(domain, started))?,
+            elsewhere,
             faces: faces(domain, None),
             hold,
             has_budget: has_budget(domain),
@@ -81,18 +84,57 @@ impl Rules {
     }
 
     /// Other rules in the place of these. What has not changed keeps its state and its counts.
-    pub(crate) fn succeeded_by(&self, domain: &Domain, hold: Hold) -> Result<Self, NoLimiter> {
+    pub(crate) fn succeeded_by(&self, domain: &Domain, elsewhere: Elsewhere, hold: Hold) -> Result<Self, NoLimiter> {
         let limiter = self.limiter.succeeded_by(plan(domain, Moment::ZERO))?;
-        Ok(Self { limiter, faces: faces(domain, Some(&self.faces)), hold, has_budget: has_budget(domain) })
+        let faces = faces(domain, Some(&self.faces));
+        Ok(Self { limiter, elsewhere, faces, hold, has_budget: has_budget(domain) })
     }
 
-    /// Decides, charges if the request goes on, and counts.
-    pub(crate) fn decide(&self, request: &impl Request, toll: Toll, band: Band, now: Moment) -> (Decision, Ticket) {
+    /// Whether this gate's memory is enough to decide about `request`: then [`Self::decide`] does, and otherwise [`Self::ask`].
+    #[inline]
+    pub(crate) fn know(&self, request: &impl Request) -> bool {
+        !self.elsewhere.concerns(request)
+    }
+
+    /// Decides from memory, charges if the request goes on, and counts.
+    pub(crate) fn decide(&self, request: &impl Request, toll: Toll, band: Band, now: Moment) -> (Decision, Charge) {
         let (decision, ticket) = self.limiter.decide(request, toll, band, now);
-        if let Some(face) = self.face(&decision) {
-            face.tally.count(&decision);
+        self.count(&decision);
+        (decision, ticket.into())
+    }
+
+    /// Decides, charges and counts as [`Self::decide`] does, and asks others who have a say.
+    pub(crate) async fn ask(
+        &self,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+        clock: &Clock,
+    ) -> (Decision, Charge) {
+        let (decision, charge) = self.elsewhere.decide(&self.limiter, request, toll, band, clock).await;
+        self.count(&decision);
+        (decision, charge)
+    }
+
+    fn count(&self, decision: &Decision) {
+        if let Some(face) = self.face(decision) {
+            face.tally.count(decision);
         }
-        (decision, ticket)
+    }
+
+    /// The request has ended and has cost `actual`.
+    pub(crate) fn settle(&self, charge: Charge, actual: Toll, now: Moment) {
+        charge.settle(&self.limiter, actual, now);
+    }
+
+    /// The request did not take place.
+    pub(crate) fn refund(&self, charge: Charge, now: Moment) {
+        charge.refund(&self.limiter, now);
+    }
+
+    /// Rules whose state is not in this gate's memory alone.
+    pub(crate) fn elsewhere(&self) -> &Elsewhere {
+        &self.elsewhere
     }
 
     /// The limiter, for what is settled, explained and shown.
@@ -233,7 +275,7 @@ mod tests {
 
     fn rules(text: &str) -> Rules {
         let settings = Settings::parse("test.toml", text).unwrap();
-        Rules::new(&settings.domains[0], Gate::default().hold, Moment::ZERO).unwrap()
+        Rules::new(&settings.domains[0], Elsewhere::default(), Gate::default().hold, Moment::ZERO).unwrap()
     }
 
     fn ask(rules: &Rules) -> Decision {
@@ -267,7 +309,7 @@ mod tests {
         }
         let settings =
             Settings::parse("test.toml", &format!("{ONE_BUCKET}\n{}", ONE_BUCKET.replace("api", "new"))).unwrap();
-        let new = old.succeeded_by(&settings.domains[0], old.hold()).unwrap();
+        let new = old.succeeded_by(&settings.domains[0], Elsewhere::default(), old.hold()).unwrap();
         assert_eq!(new.faces()[0].tally.read(1), 1);
         assert!(ask(&new).verdict.is_refusal());
         assert_eq!((new.faces()[0].tally.read(1), new.faces()[1].tally.read(1)), (2, 0));

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use super::admission::Admission;
 use super::backend::{Backends, connect};
 use super::caps::Caps;
 use super::listener;
+use super::redis::Link;
 use super::tally::Tally;
 use super::tls::Certificates;
 use super::worker::{self, Phase, Shared};
-use crate::settings::{Domain, Gate as Settings, State};
+use crate::settings::{Domain, Gate as Settings, Redis, State};
 
 /// File descriptors that are not for clients: listeners, logs, connections to backends of requests under way.
 const DESCRIPTORS_RESERVED: usize = 64;
@@ -26,13 +27,33 @@ const DESCRIPTORS_RESERVED: usize = 64;
 pub(crate) struct Running {
     pub(super) shared: Arc<Shared>,
     certificates: Option<Arc<Certificates>>,
+    redis: Mutex<Option<Link>>,
     phase: watch::Sender<Phase>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
+/// What a gate is to do.
+pub(crate) struct Orders {
+    /// How it serves.
+    pub(crate) gate: Settings,
+    /// By which rules.
+    pub(crate) domain: Domain,
+    /// The store that it shares with others.
+    pub(crate) redis: Option<Redis>,
+}
+
+impl Orders {
+    /// The store, if any rule needs one.
+    fn redis(&self) -> Option<&Redis> {
+        self.redis.as_ref().filter(|_| self.domain.rules.iter().any(|rule| rule.state == State::Redis))
+    }
+}
+
 impl Running {
     /// Starts to serve: on the sockets that were handed over, or else on the addresses of the settings.
-    pub(crate) fn start(settings: Settings, domain: &Domain, handed_over: Vec<TcpListener>) -> io::Result<Self> {
+    pub(crate) fn start(orders: Orders, handed_over: Vec<TcpListener>) -> io::Result<Self> {
+        let redis = orders.redis().map(Link::open).transpose()?;
+        let Orders { gate: settings, domain, .. } = orders;
         let workers = settings.workers.max(1);
         let connections_max = settings.bounds.connections_max.min(connections_possible());
         let listeners = if handed_over.is_empty() {
@@ -41,10 +62,11 @@ impl Running {
             listener::share(&handed_over, workers)?
         };
         let certificates = if settings.tls.is_empty() { None } else { Some(Certificates::load(&settings.tls)?) };
+        let admission = Admission::new(&domain, &settings, redis.as_ref(), Clock::start()).map_err(io::Error::other)?;
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(Backends::new(&settings.backends, None)),
             caps: Caps::new(connections_max),
-            admission: Arc::new(Admission::new(domain, &settings, Clock::start()).map_err(io::Error::other)?),
+            admission: Arc::new(admission),
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: certificates.as_ref().map(Certificates::server_config),
             backend_tls: connect::tls_config(&settings.backends)?,
@@ -53,7 +75,7 @@ impl Running {
         for listener in &listeners[0] {
             tracing::info!(address = %listener.local_addr()?, workers, "listening");
         }
-        warn_of_state_elsewhere(domain);
+        warn_of_state_elsewhere(&domain);
         let (phase, watched) = watch::channel(Phase::Serving);
         let threads = listeners
             .into_iter()
@@ -65,13 +87,14 @@ impl Running {
                     .spawn(move || worker::run(shared, index, listeners, watched))
             })
             .collect::<io::Result<Vec<_>>>()?;
-        Ok(Self { shared, certificates, phase, threads })
+        Ok(Self { shared, certificates, redis: Mutex::new(redis), phase, threads })
     }
 
     /// Takes over other settings. Nobody is disconnected; what can only change by a new start is said.
-    pub(crate) fn reload(&self, settings: Settings, domain: &Domain) -> io::Result<()> {
-        self.shared.admission.reload(domain, &settings).map_err(io::Error::other)?;
-        warn_of_state_elsewhere(domain);
+    pub(crate) fn reload(&self, orders: Orders) -> io::Result<()> {
+        self.reload_rules(&orders)?;
+        warn_of_state_elsewhere(&orders.domain);
+        let settings = orders.gate;
         let old = self.shared.settings.load();
         for (changed, what) in [
             (old.listen != settings.listen, "listen"),
@@ -87,6 +110,21 @@ impl Running {
         self.shared.backends.store(Arc::new(backends));
         self.shared.settings.store(Arc::new(settings));
         self.refresh_certificates();
+        Ok(())
+    }
+
+    /// Puts other rules into force, on the same store if that has not changed.
+    fn reload_rules(&self, orders: &Orders) -> io::Result<()> {
+        let admission = &self.shared.admission;
+        let mut redis = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = orders.redis();
+        let kept = redis.as_ref().filter(|link| wanted.is_some_and(|settings| link.is_for(settings)));
+        if let Some(link) = kept {
+            return admission.reload(&orders.domain, &orders.gate, Some(link)).map_err(io::Error::other);
+        }
+        let link = wanted.map(Link::open).transpose()?;
+        admission.reload(&orders.domain, &orders.gate, link.as_ref()).map_err(io::Error::other)?;
+        *redis = link;
         Ok(())
     }
 
@@ -123,6 +161,10 @@ impl Running {
         for thread in self.threads {
             thread.join().map_err(|_| io::Error::other("a worker panicked"))??;
         }
+        drop(self.shared);
+        if let Some(link) = self.redis.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            link.end();
+        }
         Ok(())
     }
 }
@@ -141,10 +183,10 @@ fn connections_possible() -> usize {
     (files.saturating_sub(DESCRIPTORS_RESERVED) / 2).max(16)
 }
 
-/// This gate decides from its own memory. A rule that asks for more is told so, and enforced as far as that goes.
+/// A gate has no link to a master yet. A rule that asks for one is told so, and enforced as far as that goes.
 fn warn_of_state_elsewhere(domain: &Domain) {
-    for rule in domain.rules.iter().filter(|rule| rule.state != State::Local) {
+    for rule in domain.rules.iter().filter(|rule| rule.state == State::Master) {
         let name = &rule.rule.name;
-        tracing::warn!(rule = name, state = ?rule.state, "a gate cannot share state yet: this rule is enforced for each gate by itself");
+        tracing::warn!(rule = name, state = ?rule.state, "a gate cannot ask a master yet: this rule is enforced for each gate by itself");
     }
 }

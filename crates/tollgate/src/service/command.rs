@@ -14,8 +14,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{log, systemd};
 use crate::admin::{self, Console};
 use crate::cli::WRONG;
-use crate::gate::Running;
-use crate::settings::{BackendUrl, Domain, Gate, Settings};
+use crate::gate::{Orders, Running};
+use crate::settings::{BackendUrl, Settings};
 
 /// How often certificates are looked at.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(2);
@@ -42,8 +42,7 @@ pub(crate) struct GateOptions {
 
 /// What a gate is to do.
 struct Plan {
-    gate: Gate,
-    domain: Domain,
+    orders: Orders,
     admin: SocketAddr,
 }
 
@@ -69,7 +68,7 @@ impl GateOptions {
         }
         let domain = file.domains.into_iter().next().expect("the default domain is always there");
         let admin = self.admin.or(file.admin.map(|admin| admin.listen));
-        Ok(Plan { gate, domain, admin: admin.unwrap_or(admin::DEFAULT_LISTEN) })
+        Ok(Plan { orders: Orders { gate, domain, redis: file.redis }, admin: admin.unwrap_or(admin::DEFAULT_LISTEN) })
     }
 }
 
@@ -99,7 +98,7 @@ fn serve(options: &GateOptions, plan: Plan) -> io::Result<()> {
         Signals::listen()?
     };
     let admin = runtime.block_on(admin::bind(plan.admin))?;
-    let gate = Arc::new(Running::start(plan.gate, &plan.domain, systemd::handed_over()?)?);
+    let gate = Arc::new(Running::start(plan.orders, systemd::handed_over()?)?);
     let mut registry = Registry::default();
     registry.register_collector(gate.metrics());
     let ready = gate.clone();
@@ -155,8 +154,7 @@ async fn until_stopped(options: &GateOptions, gate: &Running, signals: &mut Sign
 /// Reads the file again. A bad file changes nothing.
 fn reload(options: &GateOptions, gate: &Running) {
     systemd::reloading();
-    let outcome =
-        options.plan().and_then(|plan| gate.reload(plan.gate, &plan.domain).map_err(|error| error.to_string()));
+    let outcome = options.plan().and_then(|plan| gate.reload(plan.orders).map_err(|error| error.to_string()));
     match outcome {
         Ok(()) => tracing::info!("settings reloaded"),
         Err(faults) => tracing::error!(faults = faults.trim_end(), "settings not reloaded; the old ones stay in force"),

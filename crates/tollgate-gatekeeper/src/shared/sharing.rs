@@ -1,0 +1,284 @@
+//! Which of a limiter's rules are shared, and how a request is decided that one of them applies to.
+//!
+//! Every rule has a table in the limiter, shared or not. The table of a shared rule is told what the store admitted, so
+//! when the store is gone its callers are no strangers, and when the store is back it simply decides again: nobody is
+//! blocked for what happened in between.
+//!
+//! Where a rule is leased, a slice of it is taken ahead and decided on from memory.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tollgate_core::band::Band;
+use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::limit::LimitInfo;
+use tollgate_core::request::Request;
+use tollgate_core::rule::{Rule, Situation};
+use tollgate_core::time::Span;
+use tollgate_core::toll::Toll;
+
+use super::charge::Taking;
+use super::key::KeyText;
+use super::lease::{Leases, Slice, slice_of};
+use super::{Answer, Asked, SharedRule, SharedTicket, Store, Ticket as StoreTicket, Unanswered, Unshareable};
+use crate::clock::Clock;
+use crate::limiter::Limiter;
+
+/// How one rule is shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// The part of the rule's room that is taken ahead, in millionths; none where every request asks the store.
+    pub lease_millionths: Option<u32>,
+}
+
+/// Why a rule, by its place, cannot be shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoSharing {
+    /// The store cannot keep it exactly.
+    Unshareable(usize, Unshareable),
+    /// It cannot be leased: only buckets and rates that are enforced can.
+    Unleasable(usize),
+}
+
+impl core::fmt::Display for NoSharing {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Unshareable(place, cause) => write!(formatter, "rule {}: {cause}", place + 1),
+            Self::Unleasable(place) => {
+                write!(formatter, "rule {}: only a bucket or a rate that is enforced can be leased", place + 1)
+            }
+        }
+    }
+}
+
+impl core::error::Error for NoSharing {}
+
+/// The shared ones among the rules of a limiter.
+#[derive(Debug)]
+pub struct Sharing {
+    posts: Box<[Post]>,
+    /// Whether the rule at a place is shared.
+    is_shared: Box<[bool]>,
+    leases: Arc<Leases>,
+    store: Store,
+    clock: Clock,
+}
+
+/// A shared rule on duty.
+#[derive(Debug)]
+struct Post {
+    place: usize,
+    rule: Arc<SharedRule>,
+    /// How much of it is taken ahead, in requests.
+    slice: Option<u64>,
+}
+
+/// The shared rules that apply to a request, each with the request's key.
+type Matches<'sharing> = Vec<(&'sharing Post, Vec<u8>)>;
+
+/// What is asked about every rule.
+#[derive(Clone, Copy)]
+struct Question {
+    toll: Toll,
+    situation: Situation,
+    expires: Instant,
+}
+
+impl Sharing {
+    /// Shares those of `rules` for which there is a [`Share`], in their order, through `store`. The names of slots begin with `prefix` and
+    /// `domain`.
+    pub fn new(
+        store: Store,
+        clock: Clock,
+        (prefix, domain): (&str, &str),
+        rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
+    ) -> Result<Self, NoSharing> {
+        let leases = Leases::new(store.clone(), clock.clone());
+        Self::build(store, clock, leases, (prefix, domain), rules)
+    }
+
+    /// The shared ones among changed rules, on the same store: slices that were taken stay taken.
+    pub fn succeeded_by(
+        &self,
+        (prefix, domain): (&str, &str),
+        rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
+    ) -> Result<Self, NoSharing> {
+        let leases = Arc::clone(&self.leases);
+        Self::build(self.store.clone(), self.clock.clone(), leases, (prefix, domain), rules)
+    }
+
+    fn build(
+        store: Store,
+        clock: Clock,
+        leases: Arc<Leases>,
+        (prefix, domain): (&str, &str),
+        rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
+    ) -> Result<Self, NoSharing> {
+        let (mut posts, mut is_shared) = (Vec::new(), Vec::new());
+        for (place, (rule, share)) in rules.into_iter().enumerate() {
+            is_shared.push(share.is_some());
+            let Some(Share { lease_millionths }) = share else { continue };
+            let slice = match lease_millionths {
+                None => None,
+                Some(part) => Some(slice_of(&rule, part).ok_or(NoSharing::Unleasable(place))?),
+            };
+            let rule = SharedRule::new(prefix, domain, rule).map_err(|cause| NoSharing::Unshareable(place, cause))?;
+            posts.push(Post { place, rule: Arc::new(rule), slice });
+        }
+        Ok(Self { posts: posts.into(), is_shared: is_shared.into(), leases, store, clock })
+    }
+
+    /// How many requests are leased and not used yet: by so many may callers be ahead of their rules.
+    pub fn leased(&self) -> u64 {
+        self.leases.leased()
+    }
+
+    /// The store that is asked.
+    pub const fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Whether a shared rule may apply to `request`. If none does, the limiter alone decides.
+    pub fn concerns(&self, request: &impl Request) -> bool {
+        self.posts.iter().any(|post| post.rule.rule().applies(request))
+    }
+
+    /// Decides about a request that is expected to cost `toll` by all rules of `limiter`, and charges it if it goes on, held or not. Waits
+    /// for the store, if that has to be asked, no longer than its deadline.
+    pub async fn decide(
+        &self,
+        limiter: &Limiter,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+    ) -> (Decision, SharedTicket) {
+        let now = self.clock.now();
+        if let Some(refusal) = limiter.turn_away(|place| !self.shares(place), request, toll, band, now) {
+            return (refusal, SharedTicket::default());
+        }
+        let question = Question { toll, situation: limiter.situation(band, now), expires: self.store.expiry() };
+        let mut matches = self.matches(request);
+        let mut slices = Taking::new(&self.leases, toll.count);
+        let inside = self.enter_slices(&mut matches, &mut slices, question).await;
+        let asked = self.ask(&matches, question).await;
+        let now = self.clock.now();
+        // What nobody answered for is decided here, in one step with what is decided here anyway.
+        let is_left_to_us = |place| asked.is_err() && matches.iter().any(|(post, _)| post.place == place);
+        let (mut decision, mut here) = match &asked {
+            Ok(Some((answer, _))) if answer.decision.verdict.is_refusal() => {
+                let decision = answer.on_clock(now);
+                limiter.note_decided(request, &decision, now);
+                return (decision, SharedTicket::default());
+            }
+            _ => limiter.decide_among(|place| !self.shares(place) || is_left_to_us(place), request, toll, band, now),
+        };
+        if !decision.verdict.is_refusal() {
+            let others = |place| self.shares(place) && !is_left_to_us(place);
+            limiter.remember(others, request, (band, now), &mut here);
+        }
+        let (answer, store) = asked.unwrap_or_default().unzip();
+        if decision.verdict.is_refusal() {
+            // Somebody took the room here while the store was asked.
+            if let Some(ticket) = store {
+                ticket.refund();
+            }
+            return (decision, SharedTicket::default());
+        }
+        let theirs = answer.map(|answer| answer.on_clock(now));
+        if let Some(theirs) = &theirs {
+            limiter.note_decided(request, theirs, now);
+        }
+        for other in inside.into_iter().chain(theirs) {
+            decision.tighten(other);
+        }
+        (decision, SharedTicket { here, store, slices: slices.keep() })
+    }
+
+    fn shares(&self, place: usize) -> bool {
+        self.is_shared.get(place).copied().unwrap_or(false)
+    }
+
+    /// The shared rules that apply, with the request's key for each.
+    fn matches<'s>(&'s self, request: &impl Request) -> Matches<'s> {
+        let key = |post: &'s Post| {
+            let Post { rule, .. } = post;
+            let mut key = KeyText::default();
+            let applies = rule.rule().applies(request) && rule.rule().class.write_key(request, &mut key);
+            applies.then(|| (post, key.into_bytes()))
+        };
+        self.posts.iter().filter_map(key).collect()
+    }
+
+    /// Decides those of `matches` that are inside a slice, or for which one can be had; the others stay.
+    async fn enter_slices(
+        &self,
+        matches: &mut Matches<'_>,
+        slices: &mut Taking,
+        question: Question,
+    ) -> Option<Decision> {
+        let mut decision: Option<Decision> = None;
+        let mut outside = Vec::new();
+        for (post, key) in core::mem::take(matches) {
+            let count = question.toll.count;
+            let Some(slice) = post.slice.filter(|slice| count > 0 && count < *slice) else {
+                outside.push((post, key));
+                continue;
+            };
+            let slot = post.rule.slot(&key);
+            let info = match self.leases.take(&post.rule, &slot, count, question.situation.now) {
+                Slice::Inside(info) => Some(info),
+                Slice::Fetch => self.fetch(post, &key, &slot, slice, question).await,
+                Slice::Ask => None,
+            };
+            let Some(info) = info else {
+                outside.push((post, key));
+                continue;
+            };
+            slices.add(&post.rule, slot);
+            let inside = Decision {
+                verdict: Verdict::Admit,
+                reason: Reason::WithinLimit,
+                rule: Some(post.place),
+                info: Some(info),
+                level: 0,
+                band: question.situation.band,
+            };
+            decision.get_or_insert(inside).tighten(inside);
+        }
+        *matches = outside;
+        decision
+    }
+
+    /// Takes a slice and what the request needs out of it. Not when that would mean to wait for room.
+    async fn fetch(&self, post: &Post, key: &[u8], slot: &[u8], slice: u64, question: Question) -> Option<LimitInfo> {
+        let asked = [Asked { place: post.place, rule: &post.rule, key }];
+        let toll = Toll { count: slice, cpu: Span::ZERO };
+        let (answer, ticket) = self.store.decide_by(&asked, toll, &question.situation, question.expires).await.ok()?;
+        if answer.decision.verdict != Verdict::Admit || answer.decision.reason != Reason::WithinLimit {
+            ticket.refund();
+            return None;
+        }
+        // A slice has no end of its own to settle.
+        drop(ticket);
+        let info = answer.decision.info.unwrap_or_default();
+        let left = slice - question.toll.count;
+        if !self.leases.put(slot, left, info, self.clock.now()) {
+            self.store.give_back(&post.rule, slot.to_vec(), left);
+        }
+        Some(LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info })
+    }
+
+    /// Asks the store about what is left to ask, if anything is.
+    async fn ask(
+        &self,
+        matches: &Matches<'_>,
+        question: Question,
+    ) -> Result<Option<(Answer, StoreTicket)>, Unanswered> {
+        if matches.is_empty() {
+            return Ok(None);
+        }
+        let asked: Vec<_> =
+            matches.iter().map(|(post, key)| Asked { place: post.place, rule: &post.rule, key }).collect();
+        self.store.decide_by(&asked, question.toll, &question.situation, question.expires).await.map(Some)
+    }
+}

@@ -1,0 +1,79 @@
+//! Rules whose state is not in this gate's memory alone.
+//!
+//! Every rule has a table in this gate's limiter. For some, others have a say too: the store that gates share. A request that none
+//! of those apply to is decided from memory and does not notice that they exist; [`Elsewhere::concerns`] tells them apart.
+
+use tollgate_core::band::Band;
+use tollgate_core::decision::Decision;
+use tollgate_core::request::Request;
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::limiter::Limiter;
+use tollgate_gatekeeper::shared::{NoSharing, Share, SharedTicket, Sharing};
+
+use super::redis::Link;
+use crate::settings::{Domain, RuleSettings, State};
+
+/// What a request was charged, here and elsewhere.
+pub(crate) type Charge = SharedTicket;
+
+/// Who else has a say.
+#[derive(Default)]
+pub(crate) struct Elsewhere {
+    redis: Option<Sharing>,
+}
+
+impl Elsewhere {
+    /// Who has a say about the rules of `domain`. A store that stays the same is taken over with all that was taken from it.
+    pub(crate) fn new(
+        domain: &Domain,
+        redis: Option<&Link>,
+        clock: &Clock,
+        before: Option<&Self>,
+    ) -> Result<Self, NoSharing> {
+        let Some(link) = redis.filter(|_| domain.rules.iter().any(|settings| settings.state == State::Redis)) else {
+            return Ok(Self::default());
+        };
+        let names = (link.prefix(), domain.name.as_str());
+        let rules = domain.rules.iter().map(|settings| (settings.rule.clone(), share(settings)));
+        let before = before.and_then(|before| before.redis.as_ref());
+        let sharing = match before.filter(|before| before.store().is_same(link.store())) {
+            Some(before) => before.succeeded_by(names, rules),
+            None => Sharing::new(link.store().clone(), clock.clone(), names, rules),
+        };
+        Ok(Self { redis: Some(sharing?) })
+    }
+
+    /// Whether somebody else must be asked about `request`.
+    #[inline]
+    pub(crate) fn concerns(&self, request: &impl Request) -> bool {
+        self.redis.as_ref().is_some_and(|sharing| sharing.concerns(request))
+    }
+
+    /// Decides about a request by all rules of `limiter`, and asks who else has a say. Whoever does not answer in time has none.
+    pub(crate) async fn decide(
+        &self,
+        limiter: &Limiter,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+        clock: &Clock,
+    ) -> (Decision, Charge) {
+        match &self.redis {
+            Some(sharing) => sharing.decide(limiter, request, toll, band).await,
+            None => {
+                let (decision, ticket) = limiter.decide(request, toll, band, clock.now());
+                (decision, ticket.into())
+            }
+        }
+    }
+
+    /// The rules that are shared through a store, if any are.
+    pub(crate) fn redis(&self) -> Option<&Sharing> {
+        self.redis.as_ref()
+    }
+}
+
+fn share(settings: &RuleSettings) -> Option<Share> {
+    (settings.state == State::Redis).then_some(Share { lease_millionths: settings.lease_millionths })
+}

@@ -1,0 +1,76 @@
+//! The store that gates share, and the thread that talks to it.
+//!
+//! Workers hand their questions to that thread, so that those of all workers travel together. It lives as long as anybody holds the
+//! store, and then says what is left to say: what was taken ahead goes back.
+
+use std::io;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tollgate_gatekeeper::shared::{Address, Options, Store};
+
+use crate::settings::Redis as Settings;
+
+/// How long the thread has for its last words.
+const FAREWELL_MAX: Duration = Duration::from_millis(1500);
+
+/// The way to the store.
+pub(crate) struct Link {
+    settings: Settings,
+    store: Store,
+    thread: JoinHandle<()>,
+}
+
+impl Link {
+    /// Opens the store of `settings`. Whether it answers is not waited for.
+    pub(crate) fn open(settings: &Settings) -> io::Result<Self> {
+        let roots = settings.ca_file.as_ref().map(std::fs::read).transpose().map_err(|error| {
+            let file = settings.ca_file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+            io::Error::new(error.kind(), format!("`redis.ca_file` {file} cannot be read: {error}"))
+        })?;
+        let address = Address::parse(&settings.url, roots).map_err(io::Error::other)?;
+        let options = Options {
+            deadline: settings.deadline,
+            waiting_max: settings.waiting_max,
+            connections: settings.connections,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (opened, opening) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("redis".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                let store = Store::open(address, options);
+                let ended = store.ended();
+                if opened.send(store).is_ok() {
+                    ended.await;
+                }
+            });
+        })?;
+        let store = opening.recv().map_err(io::Error::other)?;
+        Ok(Self { settings: settings.clone(), store, thread })
+    }
+
+    /// Whether these settings mean this store, asked in this way.
+    pub(crate) fn is_for(&self, settings: &Settings) -> bool {
+        self.settings == *settings
+    }
+
+    /// What the names of all slots begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.settings.prefix
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Waits until everything has been said, when nobody else holds the store any more.
+    pub(crate) fn end(self) {
+        drop(self.store);
+        let deadline = Instant::now() + FAREWELL_MAX;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
