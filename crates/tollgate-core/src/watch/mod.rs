@@ -86,6 +86,28 @@ pub struct Flag {
     pub count: u64,
 }
 
+/// Which of the two tallies a count belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tallied {
+    /// The view of who is being throttled.
+    View,
+    /// The counts that flags are decided on.
+    Accounts,
+}
+
+/// One count as it is remembered, to be written down in one life of a process and given back in the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remembered<'a> {
+    /// Where it belongs.
+    pub tallied: Tallied,
+    /// The class and the key as one name, as this watch keeps it.
+    pub name: &'a [u8],
+    /// When it was counted.
+    pub at: Moment,
+    /// How much.
+    pub count: u64,
+}
+
 /// What the watch had to leave out, so that nothing is silent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Omissions {
@@ -156,13 +178,45 @@ impl Watch {
     }
 
     /// The flags that are set, by account.
-    pub fn flags(&self) -> impl Iterator<Item = (&[u8], &Flag)> {
+    pub fn flags(&self) -> impl ExactSizeIterator<Item = (&[u8], &Flag)> {
         self.flags.iter().map(|(account, flag)| (&**account, flag))
+    }
+
+    /// Whether `account` is flagged.
+    pub fn is_flagged(&self, account: &[u8]) -> bool {
+        self.flags.contains_key(account)
     }
 
     /// Sets a flag that was set before, in another life of this process.
     pub fn restore(&mut self, account: &[u8], flag: Flag) {
         self.flags.insert(account.into(), flag);
+    }
+
+    /// Everything that is counted, oldest first for each name.
+    pub fn remembered(&self) -> impl Iterator<Item = Remembered<'_>> {
+        let of = |tallied| move |(name, at, count)| Remembered { tallied, name, at, count };
+        self.view.points().map(of(Tallied::View)).chain(self.accounts.points().map(of(Tallied::Accounts)))
+    }
+
+    /// Takes back what another life of this process had counted. It flags nobody: flags are restored by themselves.
+    pub fn remember(&mut self, remembered: Remembered<'_>) {
+        let Remembered { tallied, name, at, count } = remembered;
+        match tallied {
+            // The first byte of a name in the view is the length of the class in it.
+            Tallied::View if name.first().is_some_and(|&class| usize::from(class) < name.len()) => {
+                self.view.add(name, count, at);
+            }
+            Tallied::Accounts if !name.is_empty() => {
+                self.accounts.add(name, count, at);
+            }
+            Tallied::View | Tallied::Accounts => self.ignored = self.ignored.saturating_add(1),
+        }
+    }
+
+    /// How much `account` was refused within the window, as of `now`.
+    pub fn counted(&mut self, account: &[u8], now: Moment) -> u64 {
+        self.latest = self.latest.max(now);
+        self.accounts.counted(account, self.latest)
     }
 
     /// Takes the flag off. It returns only for refusals from now on.
@@ -288,6 +342,26 @@ mod tests {
         let mut watch = watch();
         watch.restore(b"u1", Flag { at: minute(0), count: 1234 });
         assert_eq!(watch.record(refused("user", "u1", 5000), minute(1)), None);
+    }
+
+    #[test]
+    fn what_is_remembered_counts_on_in_the_next_life() {
+        let mut first = watch();
+        first.record(refused("user", "u1", 600), minute(1));
+        first.record(refused("user", "u1", 399), minute(5));
+        first.record(refused("ip/32", "203.0.113.7", 7), minute(5));
+        first.record(refused("user", "cleared", 5000), minute(5));
+        first.clear(b"cleared");
+        let mut second = watch();
+        for remembered in first.remembered() {
+            second.remember(remembered);
+        }
+        assert_eq!(second.episodes(minute(6)), first.episodes(minute(6)));
+        assert_eq!((second.counted(b"u1", minute(6)), second.counted(b"cleared", minute(6))), (999, 0));
+        assert!(second.record(refused("user", "u1", 1), minute(11)).is_some());
+        assert!(second.record(refused("user", "cleared", 999), minute(11)).is_none());
+        second.remember(Remembered { tallied: Tallied::View, name: &[9, 1], at: minute(11), count: 1 });
+        assert_eq!(second.omissions().ignored, 1);
     }
 
     #[test]

@@ -48,6 +48,12 @@ impl Rolling {
         self.points.iter().fold(0, |sum, point| sum.saturating_add(point.count))
     }
 
+    /// Each count with its time, and at last nothing at the time of the newest.
+    pub(super) fn points(&self) -> impl Iterator<Item = (Moment, u64)> {
+        let newest = (!self.points.is_empty()).then_some((self.last, 0));
+        self.points.iter().map(|point| (point.at, point.count)).chain(newest)
+    }
+
     /// When the oldest that has not been dropped was counted, and the newest; `None` when there is nothing.
     pub(super) fn stretch(&self) -> Option<(Moment, Moment)> {
         self.points.front().map(|point| (point.at, self.last))

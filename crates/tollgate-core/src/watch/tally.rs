@@ -103,6 +103,20 @@ impl Tally {
         })
     }
 
+    /// What `name` has counted within the window.
+    pub(super) fn counted(&mut self, name: &[u8], now: Moment) -> u64 {
+        let Some(&index) = self.by_name.get(name) else { return 0 };
+        let Some(entry) = &mut self.counts[index] else { return 0 };
+        entry.rolling.expire(self.window, now);
+        self.rank(index)
+    }
+
+    /// Every name with each of its counts and when it was counted, oldest first. The last of a name counts nothing and is as old as
+    /// the name's last count.
+    pub(super) fn points(&self) -> impl Iterator<Item = (&[u8], Moment, u64)> {
+        self.counts.iter().flatten().flat_map(|entry| entry.rolling.points().map(|(at, count)| (&*entry.name, at, count)))
+    }
+
     /// Makes a place for a new name.
     fn welcome(&mut self, name: &[u8]) -> usize {
         if self.by_name.len() >= self.places

@@ -1,0 +1,89 @@
+//! Moments that can be read as dates.
+//!
+//! The watch outlives its process, so its moments must mean the same in the next one: they are nanoseconds since 1970. But the wall clock is
+//! asked only once. From then on they follow the monotonic clock, so that a clock that is set forwards or back makes
+//! nothing expire and nothing last.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tollgate_core::time::{Moment, Span};
+use tollgate_gatekeeper::clock::Clock;
+
+/// Tells the time since 1970. Copies tell the same time.
+#[derive(Clone, Debug)]
+pub(crate) struct Calendar {
+    clock: Clock,
+    /// What the wall clock said when the other clock stood at zero.
+    origin: Moment,
+}
+
+impl Calendar {
+    /// The calendar of a clock, as the wall clock says now.
+    pub(crate) fn new(clock: Clock) -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let origin = (Moment::ZERO + Span::from(wall)).before(clock.now().since(Moment::ZERO));
+        Self { clock, origin }
+    }
+
+    /// Now.
+    pub(crate) fn now(&self) -> Moment {
+        self.date_of(self.clock.now())
+    }
+
+    /// A moment of the clock, since 1970.
+    pub(crate) fn date_of(&self, moment: Moment) -> Moment {
+        self.origin + moment.since(Moment::ZERO)
+    }
+}
+
+/// A moment since 1970 as RFC 3339 writes it, to the millisecond.
+pub(crate) fn rfc3339(moment: Moment) -> String {
+    let millis = moment.as_nanos() / 1_000_000;
+    let (days, millis) = (millis / 86_400_000, millis % 86_400_000);
+    let (year, month, day) = date(days);
+    let (secs, millis) = (millis / 1000, millis % 1000);
+    let (hour, minute, second) = (secs / 3600, secs / 60 % 60, secs % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// Days since 1970 as year, month and day. Years begin in March here, so that the day that some have is the last.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year_of_era + next, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (secs, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000Z"),
+            (1_794_700_800, "2026-11-15T00:00:00.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(rfc3339(Moment::from_millis(secs * 1000)), text);
+        }
+    }
+
+    #[test]
+    fn a_calendar_follows_its_clock() {
+        let (clock, hand) = Clock::by_hand();
+        hand.advance(Span::from_secs(5));
+        let calendar = Calendar::new(clock);
+        let before = calendar.now();
+        hand.advance(Span::from_secs(60));
+        assert_eq!(calendar.now().since(before), Span::from_secs(60));
+        assert!(rfc3339(before) > "2026".to_owned());
+    }
+}

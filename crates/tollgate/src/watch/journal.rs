@@ -1,0 +1,258 @@
+//! The file in which the watch survives the end of its process, however sudden.
+//!
+//! Records are appended and on disk before anybody is told that they count. When the file has grown to more than what it says is worth, it is
+//! written anew beside its place and moved there, so there is always a whole one. A write that failed leaves a file that cannot be
+//! trusted: from then on only a whole new one can take its place.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::record::{Broken, Record};
+
+const MARK: &[u8] = b"tollgate watch 1\n";
+/// A file that is larger than this is not ours.
+const BYTES_MAX: u64 = 1 << 30;
+/// A smaller file is not worth writing anew.
+const WORTH_BYTES: u64 = 8 << 20;
+
+/// Where records are appended.
+pub(super) struct Journal {
+    path: PathBuf,
+    /// None after a write that failed.
+    file: Option<File>,
+    bytes: u64,
+    /// The length of the file when it was last written anew.
+    bytes_anew: u64,
+}
+
+impl Journal {
+    /// Opens the journal of a directory, and calls `each` with every record in it.
+    pub(super) fn open(directory: &Path, mut each: impl FnMut(Record)) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        let path = directory.join("watch.journal");
+        let file = OpenOptions::new().create(true).append(true).read(true).open(&path)?;
+        lock(&file)?;
+        let bytes = match file.metadata()?.len() {
+            length if length > BYTES_MAX => Vec::new(),
+            _ => fs::read(&path)?,
+        };
+        let mut journal = Self { path, file: Some(file), bytes: 0, bytes_anew: 0 };
+        let good = match bytes.strip_prefix(MARK) {
+            Some(mut rest) => loop {
+                match Record::read(rest) {
+                    Ok((record, length)) => {
+                        each(record);
+                        rest = &rest[length..];
+                    }
+                    // Somebody was killed while writing it, and had promised nothing yet.
+                    Err(Broken::Short) => break bytes.len() - rest.len(),
+                    Err(Broken::Damaged) => {
+                        journal.put_aside()?;
+                        break bytes.len() - rest.len();
+                    }
+                }
+            },
+            None if MARK.starts_with(&bytes) && bytes.len() as u64 == journal.length()? => 0,
+            None => {
+                journal.put_aside()?;
+                0
+            }
+        };
+        journal.cut(good as u64)?;
+        if good == 0 {
+            journal.append(MARK)?;
+        }
+        Ok(journal)
+    }
+
+    /// Puts these records on disk, all or none. After a failure, only [`Self::replace`] helps.
+    pub(super) fn append(&mut self, records: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Err(io::Error::other("an earlier write has failed")) };
+        // A file that was deleted takes everything and keeps nothing.
+        let written = match file.metadata() {
+            Ok(data) if data.nlink() == 0 => Err(io::Error::new(io::ErrorKind::NotFound, "the journal was deleted")),
+            Ok(_) => file.write_all(records).and_then(|()| file.sync_data()),
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(()) => {
+                self.bytes += records.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                let _ = file.set_len(self.bytes);
+                self.file = None;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether what is there can be written anew in much less.
+    pub(super) fn has_grown(&self) -> bool {
+        self.bytes > self.bytes_anew.saturating_mul(2).max(WORTH_BYTES)
+    }
+
+    /// Whether an earlier write has failed.
+    pub(super) fn is_broken(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// The length of the file.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Puts these records in the place of everything before.
+    pub(super) fn replace(&mut self, records: &[u8]) -> io::Result<()> {
+        let new = self.path.with_extension("new");
+        let written = self.write_anew(&new, records);
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        written
+    }
+
+    fn write_anew(&mut self, new: &Path, records: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(new)?;
+        lock(&file)?;
+        file.write_all(MARK)?;
+        file.write_all(records)?;
+        file.sync_all()?;
+        fs::rename(new, &self.path)?;
+        sync_directory(&self.path)?;
+        // It was opened to be written from its start, and goes on from its end.
+        self.bytes = (MARK.len() + records.len()) as u64;
+        self.bytes_anew = self.bytes;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        self.file.as_ref().map_or(Ok(0), |file| file.metadata().map(|data| data.len()))
+    }
+
+    /// Keeps a copy of what cannot be read, for somebody to look at.
+    fn put_aside(&self) -> io::Result<()> {
+        let aside = self.path.with_extension("damaged");
+        fs::copy(&self.path, &aside)?;
+        tracing::warn!(file = %aside.display(), "the journal of the watch is damaged: a copy was put aside, what could be read counts");
+        Ok(())
+    }
+
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        if let Some(file) = &self.file
+            && file.metadata()?.len() != bytes
+        {
+            file.set_len(bytes)?;
+            file.sync_all()?;
+        }
+        sync_directory(&self.path)?;
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+/// Two processes that write one journal would lose what both have promised.
+fn lock(file: &File) -> io::Result<()> {
+    file.try_lock().map_err(|_| io::Error::other("another process uses this journal: give each its own state_dir"))
+}
+
+/// A name is on disk when its directory is.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(id: &str) -> Record {
+        Record::Reported { id: id.to_owned() }
+    }
+
+    fn bytes(ids: &[&str]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        ids.iter().for_each(|id| record(id).write(&mut bytes));
+        bytes
+    }
+
+    fn open(directory: &Path) -> (Journal, Vec<Record>) {
+        let mut records = Vec::new();
+        let journal = Journal::open(directory, |record| records.push(record)).unwrap();
+        (journal, records)
+    }
+
+    #[test]
+    fn what_was_appended_is_there_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut journal, records) = open(folder.path());
+        assert_eq!(records, []);
+        journal.append(&bytes(&["a", "b"])).unwrap();
+        journal.append(&bytes(&["c"])).unwrap();
+        drop(journal);
+        let (mut journal, records) = open(folder.path());
+        assert_eq!(records, ["a", "b", "c"].map(record));
+        journal.replace(&bytes(&["d"])).unwrap();
+        journal.append(&bytes(&["e"])).unwrap();
+        drop(journal);
+        assert_eq!(open(folder.path()).1, ["d", "e"].map(record));
+    }
+
+    #[test]
+    fn an_end_in_the_middle_of_a_record_takes_only_that_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch.journal");
+        open(folder.path()).0.append(&bytes(&["a", "b"])).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            let (mut journal, records) = open(folder.path());
+            assert!(records.len() < 2);
+            journal.append(&bytes(&["c"])).unwrap();
+            drop(journal);
+            assert_eq!(open(folder.path()).1.last(), Some(&record("c")));
+        }
+        assert!(!folder.path().join("watch.damaged").exists());
+    }
+
+    #[test]
+    fn fault_43_damage_is_put_aside_and_what_was_before_it_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch.journal");
+        open(folder.path()).0.append(&bytes(&["a", "b"])).unwrap();
+        let mut damaged = fs::read(&path).unwrap();
+        *damaged.last_mut().unwrap() ^= 1;
+        fs::write(&path, &damaged).unwrap();
+        assert_eq!(open(folder.path()).1, [record("a")]);
+        assert_eq!(fs::read(folder.path().join("watch.damaged")).unwrap(), damaged);
+        fs::write(&path, b"something else").unwrap();
+        assert_eq!(open(folder.path()).1, []);
+    }
+
+    #[test]
+    fn a_journal_that_was_deleted_takes_nothing_more_until_it_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("state");
+        let (mut journal, _) = open(&directory);
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(journal.append(&bytes(&["a"])).is_err());
+        assert!(journal.is_broken() && journal.replace(&[]).is_err() && journal.append(&[]).is_err());
+        fs::create_dir(&directory).unwrap();
+        journal.replace(&bytes(&["b"])).unwrap();
+        journal.append(&bytes(&["c"])).unwrap();
+        drop(journal);
+        assert_eq!(open(&directory).1, ["b", "c"].map(record));
+    }
+
+    #[test]
+    fn two_processes_cannot_share_a_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_journal, _) = open(folder.path());
+        assert!(Journal::open(folder.path(), |_| {}).is_err());
+    }
+}

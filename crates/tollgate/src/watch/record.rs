@@ -1,0 +1,278 @@
+//! What is written down of the watch, as bytes.
+//!
+//! A record is its length, a checksum and its content. What does not come out right is the end of what was written: a process that was
+//! killed in the middle of a record has promised nothing about it.
+
+use tollgate_core::time::Moment;
+use tollgate_core::watch::Tallied;
+
+/// One thing that happened, or was so when the journal was written anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// Refusals were reported; `id` is empty for those of this process.
+    Report { at: Moment, id: String, entries: Vec<Entry> },
+    /// An account was flagged.
+    Flag { account: String, at: Moment, count: u64 },
+    /// A flag was cleared.
+    Clear { account: String, at: Moment, by: String, note: String },
+    /// A flag of the past.
+    Past { account: String, at: Moment, count: u64, cleared_at: Moment, by: String, note: String },
+    /// A report with this id was counted.
+    Reported { id: String },
+    /// So much had been counted.
+    Count { tallied: Tallied, name: Vec<u8>, at: Moment, count: u64 },
+    /// Somebody changed something.
+    Change { at: Moment, by: String, what: String },
+}
+
+/// Refusals of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// How the caller was told apart.
+    pub(crate) class: String,
+    /// The caller.
+    pub(crate) key: String,
+    /// How many requests of it were refused.
+    pub(crate) count: u64,
+}
+
+/// A record that is longer than this is not one.
+const CONTENT_BYTES_MAX: usize = 64 << 20;
+const HEAD_BYTES: usize = 12;
+
+impl Record {
+    /// Appends the record to `out`.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; HEAD_BYTES]);
+        self.write_content(&mut Writer(out));
+        let content = start + HEAD_BYTES;
+        let (length, sum) = ((out.len() - content) as u32, checksum(&out[content..]));
+        out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+        out[start + 4..content].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// The record that `bytes` begins with, and its length in bytes.
+    pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), Broken> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(Broken::Short)?;
+        let mut head = Reader(head);
+        let (length, sum) = (head.short().ok_or(Broken::Short)? as usize, head.long().ok_or(Broken::Short)?);
+        if length > CONTENT_BYTES_MAX {
+            return Err(Broken::Damaged);
+        }
+        let content = rest.get(..length).ok_or(Broken::Short)?;
+        if checksum(content) != sum {
+            return Err(Broken::Damaged);
+        }
+        let record = Self::read_content(&mut Reader(content)).ok_or(Broken::Damaged)?;
+        Ok((record, HEAD_BYTES + length))
+    }
+
+    fn write_content(&self, out: &mut Writer<'_>) {
+        match self {
+            Self::Report { at, id, entries } => {
+                out.kind(1).moment(*at).text(id).short(entries.len() as u32);
+                for entry in entries {
+                    out.text(&entry.class).text(&entry.key).long(entry.count);
+                }
+            }
+            Self::Flag { account, at, count } => {
+                out.kind(2).text(account).moment(*at).long(*count);
+            }
+            Self::Clear { account, at, by, note } => {
+                out.kind(3).text(account).moment(*at).text(by).text(note);
+            }
+            Self::Past { account, at, count, cleared_at, by, note } => {
+                out.kind(4).text(account).moment(*at).long(*count).moment(*cleared_at).text(by).text(note);
+            }
+            Self::Reported { id } => {
+                out.kind(5).text(id);
+            }
+            Self::Count { tallied, name, at, count } => {
+                let tallied = u8::from(*tallied == Tallied::Accounts);
+                out.kind(6).kind(tallied).bytes(name).moment(*at).long(*count);
+            }
+            Self::Change { at, by, what } => {
+                out.kind(7).moment(*at).text(by).text(what);
+            }
+        }
+    }
+
+    fn read_content(content: &mut Reader<'_>) -> Option<Self> {
+        let record = match content.kind()? {
+            1 => {
+                let (at, id, entries) = (content.moment()?, content.text()?, content.short()?);
+                let entry =
+                    |_| Some(Entry { class: content.text()?, key: content.text()?, count: content.long()? });
+                Self::Report { at, id, entries: (0..entries).map(entry).collect::<Option<_>>()? }
+            }
+            2 => Self::Flag { account: content.text()?, at: content.moment()?, count: content.long()? },
+            3 => Self::Clear {
+                account: content.text()?,
+                at: content.moment()?,
+                by: content.text()?,
+                note: content.text()?,
+            },
+            4 => Self::Past {
+                account: content.text()?,
+                at: content.moment()?,
+                count: content.long()?,
+                cleared_at: content.moment()?,
+                by: content.text()?,
+                note: content.text()?,
+            },
+            5 => Self::Reported { id: content.text()? },
+            6 => Self::Count {
+                tallied: if content.kind()? == 0 { Tallied::View } else { Tallied::Accounts },
+                name: content.bytes()?.to_vec(),
+                at: content.moment()?,
+                count: content.long()?,
+            },
+            7 => Self::Change { at: content.moment()?, by: content.text()?, what: content.text()? },
+            _ => return None,
+        };
+        content.0.is_empty().then_some(record)
+    }
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// There are not enough of them.
+    Short,
+    /// They are not what was written.
+    Damaged,
+}
+
+/// FNV-1a over words of eight bytes: it is to find damage, not forgery.
+fn checksum(bytes: &[u8]) -> u64 {
+    let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(23);
+    let words = bytes.chunks_exact(8);
+    let rest = words.remainder().iter().fold(bytes.len() as u64, |rest, &byte| rest << 8 | u64::from(byte));
+    let word = |chunk: &[u8]| chunk.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    step(words.fold(0xcbf2_9ce4_8422_2325, |sum, chunk| step(sum, word(chunk))), rest)
+}
+
+struct Writer<'a>(&'a mut Vec<u8>);
+
+impl Writer<'_> {
+    fn kind(&mut self, kind: u8) -> &mut Self {
+        self.0.push(kind);
+        self
+    }
+
+    fn short(&mut self, number: u32) -> &mut Self {
+        self.0.extend_from_slice(&number.to_be_bytes());
+        self
+    }
+
+    fn long(&mut self, number: u64) -> &mut Self {
+        self.0.extend_from_slice(&number.to_be_bytes());
+        self
+    }
+
+    fn moment(&mut self, moment: Moment) -> &mut Self {
+        self.long(moment.as_nanos())
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.short(bytes.len() as u32).0.extend_from_slice(bytes);
+        self
+    }
+
+    fn text(&mut self, text: &str) -> &mut Self {
+        self.bytes(text.as_bytes())
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn kind(&mut self) -> Option<u8> {
+        let (&kind, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(kind)
+    }
+
+    fn short(&mut self) -> Option<u32> {
+        let (number, rest) = self.0.split_first_chunk::<4>()?;
+        self.0 = rest;
+        Some(u32::from_be_bytes(*number))
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        let (number, rest) = self.0.split_first_chunk::<8>()?;
+        self.0 = rest;
+        Some(u64::from_be_bytes(*number))
+    }
+
+    fn moment(&mut self) -> Option<Moment> {
+        self.long().map(Moment::from_nanos)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.short()? as usize;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        std::str::from_utf8(self.bytes()?).ok().map(str::to_owned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record() -> impl Strategy<Value = Record> {
+        let at = (0u64..u64::MAX).prop_map(Moment::from_nanos);
+        let text = ".{0,20}";
+        let entry = (text, text, 0u64..u64::MAX).prop_map(|(class, key, count)| Entry { class, key, count });
+        prop_oneof![
+            (at.clone(), text, prop::collection::vec(entry, 0..20))
+                .prop_map(|(at, id, entries)| Record::Report { at, id, entries }),
+            (text, at.clone(), 0u64..9).prop_map(|(account, at, count)| Record::Flag { account, at, count }),
+            (text, at.clone(), text, text).prop_map(|(account, at, by, note)| Record::Clear { account, at, by, note }),
+            (text, at.clone(), 0u64..9, at.clone(), text, text).prop_map(|(account, at, count, cleared_at, by, note)| {
+                Record::Past { account, at, count, cleared_at, by, note }
+            }),
+            text.prop_map(|id| Record::Reported { id }),
+            (any::<bool>(), prop::collection::vec(any::<u8>(), 0..20), at.clone(), 0u64..9).prop_map(
+                |(accounts, name, at, count)| {
+                    let tallied = if accounts { Tallied::Accounts } else { Tallied::View };
+                    Record::Count { tallied, name, at, count }
+                }
+            ),
+            (at, text, text).prop_map(|(at, by, what)| Record::Change { at, by, what }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_comes_back_as_it_was_written_and_no_part_of_it_does(record in record()) {
+            let mut bytes = Vec::new();
+            record.write(&mut bytes);
+            prop_assert_eq!(Record::read(&bytes), Ok((record, bytes.len())));
+            for length in 0..bytes.len() {
+                prop_assert_eq!(Record::read(&bytes[..length]), Err(Broken::Short));
+            }
+        }
+
+        #[test]
+        fn a_bit_that_flips_is_found(record in record(), place in any::<prop::sample::Index>(), bit in 0u8..8) {
+            let mut bytes = Vec::new();
+            record.write(&mut bytes);
+            let place = place.index(bytes.len());
+            bytes[place] ^= 1 << bit;
+            prop_assert!(Record::read(&bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_record_or_not(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Record::read(&bytes);
+        }
+    }
+}

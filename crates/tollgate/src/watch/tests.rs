@@ -1,0 +1,161 @@
+use std::path::Path;
+
+use tollgate_core::time::Span;
+use tollgate_core::watch::Settings;
+use tollgate_gatekeeper::clock::{Clock, Hand};
+
+use super::*;
+
+fn watch(directory: Option<&Path>) -> (Watch, Hand) {
+    let (clock, hand) = Clock::by_hand();
+    (Watch::new(Settings::default(), directory.map(Path::to_path_buf), Calendar::new(clock)), hand)
+}
+
+fn refused(key: &str, count: u64) -> Vec<Entry> {
+    vec![Entry { class: "user".to_owned(), key: key.to_owned(), count }]
+}
+
+fn accounts(watch: &Watch) -> Vec<String> {
+    watch.flags(false).into_iter().map(|flag| flag.account).collect()
+}
+
+#[test]
+fn a_report_that_comes_again_is_counted_once() {
+    let (watch, _) = watch(None);
+    for _ in 0..3 {
+        watch.report("r1".to_owned(), refused("u1", 400)).unwrap();
+    }
+    assert_eq!(watch.episodes()[0].count, 400);
+    watch.report("r2".to_owned(), refused("u1", 599)).unwrap();
+    assert_eq!(accounts(&watch), [""; 0]);
+    let reported = watch.report("r3".to_owned(), refused("u1", 1)).unwrap();
+    assert_eq!((reported.flagged, accounts(&watch)), (vec!["u1".to_owned()], vec!["u1".to_owned()]));
+}
+
+#[test]
+fn everything_that_was_acknowledged_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = watch(Some(folder.path()));
+    first.report("r1".to_owned(), refused("u1", 999)).unwrap();
+    first.report("r2".to_owned(), refused("u2", 5000)).unwrap();
+    first.report("r3".to_owned(), refused("u3", 5000)).unwrap();
+    first.clear("u3", "ann", "a test").unwrap().unwrap();
+    first.note_change("ann", "tried it");
+    let (flags, episodes) = (first.flags(true), first.episodes());
+    drop(first);
+    for _ in 0..2 {
+        let (second, _) = watch(Some(folder.path()));
+        assert_eq!((second.flags(true), second.changes().len()), (flags.clone(), 1));
+        assert_eq!(second.episodes().len(), episodes.len());
+        assert!(second.report("r1".to_owned(), refused("u1", 999)).unwrap().repeated);
+        assert_eq!(accounts(&second), ["u2"]);
+        // The second time round the journal has been written anew.
+        second.write_anew(&mut second.kept()).unwrap();
+    }
+    let (third, _) = watch(Some(folder.path()));
+    assert_eq!(third.report("r4".to_owned(), refused("u1", 1)).unwrap().flagged, ["u1"]);
+    assert!(third.report("r5".to_owned(), refused("u3", 999)).unwrap().flagged.is_empty());
+    assert_eq!(third.report("r6".to_owned(), refused("u3", 1)).unwrap().flagged, ["u3"]);
+}
+
+#[test]
+fn what_gates_refuse_is_counted_and_survives() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = watch(Some(folder.path()));
+    for _ in 0..999 {
+        first.feed().refused("user", b"u1");
+        first.feed().refused("ip/32", b"203.0.113.7");
+    }
+    first.take_feed();
+    assert_eq!((first.episodes().len(), accounts(&first).len()), (2, 0));
+    drop(first);
+    let (second, _) = watch(Some(folder.path()));
+    second.feed().refused("user", b"u1");
+    second.take_feed();
+    assert_eq!(accounts(&second), ["u1"]);
+    drop(second);
+    assert_eq!(accounts(&watch(Some(folder.path())).0), ["u1"]);
+}
+
+#[test]
+fn a_report_that_cannot_be_kept_is_refused_and_not_counted_until_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("state");
+    let (first, _) = watch(Some(&directory));
+    first.report("r1".to_owned(), refused("u1", 600)).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    std::fs::write(&directory, "in the way").unwrap();
+    assert!(first.report("r2".to_owned(), refused("u1", 400)).is_err());
+    assert!(first.report("r2".to_owned(), refused("u1", 400)).is_err());
+    assert!(accounts(&first).is_empty() && !first.standing().is_kept);
+    // Gates go on, and their refusals count.
+    first.feed().refused("user", b"u1");
+    first.take_feed();
+    assert_eq!(first.episodes()[0].count, 601);
+    std::fs::remove_file(&directory).unwrap();
+    std::fs::create_dir(&directory).unwrap();
+    let reported = first.report("r2".to_owned(), refused("u1", 399)).unwrap();
+    assert_eq!((reported.repeated, reported.flagged), (false, vec!["u1".to_owned()]));
+    assert!(first.standing().is_kept);
+    drop(first);
+    assert_eq!(accounts(&watch(Some(&directory)).0), ["u1"]);
+}
+
+#[test]
+fn fault_43_a_directory_that_cannot_be_used_does_not_keep_the_gate_from_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let (watch, _) = watch(Some(&file));
+    assert!(watch.report("r1".to_owned(), refused("u1", 1)).is_err());
+    std::fs::remove_file(&file).unwrap();
+    watch.report("r1".to_owned(), refused("u1", 1)).unwrap();
+}
+
+#[test]
+fn a_journal_does_not_grow_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let (watch, hand) = watch(Some(folder.path()));
+    let mut largest = 0;
+    for report in 0..60u64 {
+        let entries = (0..20_000).map(|key| Entry {
+            class: "user".to_owned(),
+            key: format!("{report}-{key}"),
+            count: 1,
+        });
+        watch.report(format!("r{report}"), entries.collect()).unwrap();
+        watch.take_feed();
+        hand.advance(Span::from_secs(1));
+        largest = largest.max(std::fs::metadata(folder.path().join("watch.journal")).unwrap().len());
+    }
+    assert!(largest < 16 << 20, "{largest}");
+    assert_eq!(watch.standing().flags, 0);
+}
+
+#[test]
+fn a_clock_that_was_ahead_makes_nothing_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), |_| {}).unwrap();
+    let mut bytes = Vec::new();
+    let future = Moment::from_millis(9_000_000_000_000);
+    Record::Report { at: future, id: "r1".to_owned(), entries: refused("u1", 999) }.write(&mut bytes);
+    Record::Flag { account: "u2".to_owned(), at: future, count: 1000 }.write(&mut bytes);
+    journal.append(&bytes).unwrap();
+    drop(journal);
+    let (watch, hand) = watch(Some(folder.path()));
+    assert!(watch.flags(false)[0].flagged_at <= watch.calendar().now());
+    hand.advance(Span::from_secs(601));
+    assert!(watch.report("r2".to_owned(), refused("u1", 1)).unwrap().flagged.is_empty());
+}
+
+/// Linear, and a large report well within what its sender waits for.
+#[test]
+fn a_report_of_a_hundred_thousand_keys_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let (watch, _) = watch(Some(folder.path()));
+    let mut entries: Vec<_> = (0..100_000).flat_map(|key| refused(&format!("sprayed-{key}"), 1)).collect();
+    entries.extend(refused("offender", 1000));
+    let begin = std::time::Instant::now();
+    assert_eq!(watch.report("r1".to_owned(), entries).unwrap().flagged, ["offender"]);
+    assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+}
