@@ -14,7 +14,7 @@ mod replay;
 mod service;
 #[allow(dead_code, unused_imports, reason = "not every role that reads them is there yet")]
 mod settings;
-#[allow(dead_code, reason = "the address for operators does not ask for all of it yet")]
+#[allow(dead_code, unused_imports, reason = "the address for operators does not ask for all of it yet")]
 mod watch;
 
 use std::process::ExitCode;

@@ -114,7 +114,10 @@ impl Tally {
     /// Every name with each of its counts and when it was counted, oldest first. The last of a name counts nothing and is as old as
     /// the name's last count.
     pub(super) fn points(&self) -> impl Iterator<Item = (&[u8], Moment, u64)> {
-        self.counts.iter().flatten().flat_map(|entry| entry.rolling.points().map(|(at, count)| (&*entry.name, at, count)))
+        self.counts
+            .iter()
+            .flatten()
+            .flat_map(|entry| entry.rolling.points().map(|(at, count)| (&*entry.name, at, count)))
     }
 
     /// Makes a place for a new name.

@@ -36,6 +36,7 @@ use super::redis::Link;
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
+use super::sight::Account;
 use crate::settings::{Domain, Gate as Settings, Hold};
 
 /// Decides about requests. One for all workers.
@@ -234,8 +235,15 @@ impl Admission {
             rules.refund(charge, now);
             return Err(refusal(rules, &decision, now));
         }
-        let ticket =
-            Ticket { admission: self.clone(), decision, charge: Some(charge), place: None, started: None, cpu: None };
+        let ticket = Ticket {
+            admission: self.clone(),
+            decision,
+            charge: Some(charge),
+            place: None,
+            started: None,
+            cpu: None,
+            account: None,
+        };
         Ok((ticket, waiting))
     }
 }
@@ -310,9 +318,15 @@ pub(crate) struct Ticket {
     place: Option<Place>,
     started: Option<Moment>,
     cpu: Option<Span>,
+    account: Option<Account>,
 }
 
 impl Ticket {
+    /// What the request comes to is told to `account`.
+    pub(crate) fn seen_by(&mut self, account: Account) {
+        self.account = Some(account);
+    }
+
     /// The request is on its way to the backend. Later calls change nothing: a retry is the same request.
     pub(crate) fn started(&mut self) {
         self.started.get_or_insert_with(|| self.admission.clock.now());
@@ -334,6 +348,9 @@ impl Ticket {
     /// The backend has finished with this request.
     pub(crate) fn done(&mut self, outcome: Outcome) {
         let toll = self.place.take().map_or(Span::ZERO, |place| place.leave(self.cpu));
+        if let Some(account) = self.account.take() {
+            account.settle(toll);
+        }
         let Some(charge) = self.charge.take() else { return };
         let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());
         match outcome {

@@ -71,17 +71,22 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     let client = visit.peer.client(visit.request, visit.settings);
     strip_nominated(&mut visit.request.fields);
     let view = RequestView { client, head: visit.request };
-    let admission = &visit.worker.shared.admission;
+    let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
+    let visitor = sight.arrive(&view);
     let admitted = match or_departure(admission.admit(&view, &visit.worker.engagements), body).await {
         Ok(admitted) => admitted,
         Err(_) => return visit.left(),
     };
     match admitted {
         Admitted::Refused(refusal) => {
+            sight.refused(&visitor, &view, &refusal, &admission.rules());
             visit.worker.tally.refused();
             visit.refuse(&refusal, spread_of(client, visit.worker.timers.now_ms()), body, reply).await
         }
-        Admitted::Ticket(ticket) => visit.forward(ticket, body, reply).await,
+        Admitted::Ticket(mut ticket) => {
+            ticket.seen_by(sight.admitted(&visitor));
+            visit.forward(ticket, body, reply).await
+        }
     }
 }
 

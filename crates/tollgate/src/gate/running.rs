@@ -15,6 +15,7 @@ use super::backend::{Backends, connect};
 use super::caps::Caps;
 use super::listener;
 use super::redis::Link;
+use super::sight::Sight;
 use super::tally::Tally;
 use super::tls::Certificates;
 use super::worker::{self, Phase, Shared};
@@ -62,11 +63,13 @@ impl Running {
             listener::share(&handed_over, workers)?
         };
         let certificates = if settings.tls.is_empty() { None } else { Some(Certificates::load(&settings.tls)?) };
-        let admission = Admission::new(&domain, &settings, redis.as_ref(), Clock::start()).map_err(io::Error::other)?;
+        let clock = Clock::start();
+        let admission = Admission::new(&domain, &settings, redis.as_ref(), clock.clone()).map_err(io::Error::other)?;
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(Backends::new(&settings.backends, None)),
             caps: Caps::new(connections_max),
             admission: Arc::new(admission),
+            sight: Sight::new(clock),
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: certificates.as_ref().map(Certificates::server_config),
             backend_tls: connect::tls_config(&settings.backends)?,

@@ -18,6 +18,7 @@ use super::caps::Caps;
 use super::engagement_log::EngagementLog;
 use super::exchange::Scratch;
 use super::listener;
+use super::sight::Sight;
 use super::tally::Tally;
 use super::timer::{TICK, Timers};
 use crate::settings::Gate as Settings;
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) backends: ArcSwap<Backends>,
     pub(crate) caps: Caps,
     pub(crate) tallies: Vec<Arc<Tally>>,
+    /// What others may see of requests.
+    pub(crate) sight: Arc<Sight>,
     /// How TLS is spoken to clients, if it is.
     pub(crate) server_tls: Option<Arc<rustls::ServerConfig>>,
     /// How TLS is spoken to backends.

@@ -32,15 +32,17 @@ struct Shard {
     name: Vec<u8>,
 }
 
-impl Feed {
-    pub(crate) fn new() -> Self {
+impl Default for Feed {
+    fn default() -> Self {
         Self {
             hasher: RandomState::default(),
             shards: std::array::from_fn(|_| Mutex::default()),
             dropped: AtomicU64::new(0),
         }
     }
+}
 
+impl Feed {
     /// A request of this caller was refused.
     pub(crate) fn refused(&self, class: &str, key: &[u8]) {
         let class = &class.as_bytes()[..class.len().min(NAME_BYTES_MAX)];
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn refusals_come_out_counted_and_once() {
-        let feed = Feed::new();
+        let feed = Feed::default();
         for _ in 0..3 {
             feed.refused("ip/32", b"203.0.113.7");
         }
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn invented_callers_are_bounded_and_what_has_no_place_is_counted() {
-        let feed = Feed::new();
+        let feed = Feed::default();
         for number in 0..100_000_u64 {
             feed.refused("user", &number.to_be_bytes());
         }
@@ -124,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_name_of_any_length_is_taken() {
-        let feed = Feed::new();
+        let feed = Feed::default();
         feed.refused(&"c".repeat(999), &[b'k'; 9999]);
         feed.refused("", b"");
         assert_eq!(feed.take().len(), 2);

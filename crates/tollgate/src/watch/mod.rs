@@ -14,7 +14,7 @@ mod state;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tollgate_core::time::Moment;
 use tollgate_core::watch::{Episode, Omissions};
@@ -31,7 +31,7 @@ use state::State;
 /// The watch. One for all of a process.
 pub(crate) struct Watch {
     calendar: Calendar,
-    feed: Feed,
+    feed: Arc<Feed>,
     state: Mutex<Kept>,
     state_dir: Option<PathBuf>,
     counts: Counts,
@@ -89,6 +89,7 @@ impl Watch {
     pub(crate) fn new(
         settings: tollgate_core::watch::Settings,
         state_dir: Option<PathBuf>,
+        feed: Arc<Feed>,
         calendar: Calendar,
     ) -> Self {
         let mut kept = Kept { state: State::new(settings), journal: None, behind: false };
@@ -102,13 +103,7 @@ impl Watch {
                 }
             }
         }
-        let (feed, counts) = (Feed::new(), Counts::default());
-        Self { calendar, feed, state: Mutex::new(kept), state_dir, counts }
-    }
-
-    /// Where gates leave refusals.
-    pub(crate) fn feed(&self) -> &Feed {
-        &self.feed
+        Self { calendar, feed, state: Mutex::new(kept), state_dir, counts: Counts::default() }
     }
 
     /// What time it is.
@@ -130,7 +125,8 @@ impl Watch {
             return Ok(Reported { repeated: true, flagged: Vec::new() });
         }
         let report = Record::Report { at: now, id, entries };
-        self.keep(&mut kept, std::slice::from_ref(&report)).inspect_err(|_| self.count(&self.counts.reports_refused))?;
+        self.keep(&mut kept, std::slice::from_ref(&report))
+            .inspect_err(|_| self.count(&self.counts.reports_refused))?;
         self.count(&self.counts.reports);
         let flagged = kept.state.count(report);
         self.announce(&mut kept, &flagged);

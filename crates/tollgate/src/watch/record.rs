@@ -102,8 +102,7 @@ impl Record {
         let record = match content.kind()? {
             1 => {
                 let (at, id, entries) = (content.moment()?, content.text()?, content.short()?);
-                let entry =
-                    |_| Some(Entry { class: content.text()?, key: content.text()?, count: content.long()? });
+                let entry = |_| Some(Entry { class: content.text()?, key: content.text()?, count: content.long()? });
                 Self::Report { at, id, entries: (0..entries).map(entry).collect::<Option<_>>()? }
             }
             2 => Self::Flag { account: content.text()?, at: content.moment()?, count: content.long()? },
@@ -232,13 +231,18 @@ mod tests {
         let text = ".{0,20}";
         let entry = (text, text, 0u64..u64::MAX).prop_map(|(class, key, count)| Entry { class, key, count });
         prop_oneof![
-            (at.clone(), text, prop::collection::vec(entry, 0..20))
-                .prop_map(|(at, id, entries)| Record::Report { at, id, entries }),
+            (at.clone(), text, prop::collection::vec(entry, 0..20)).prop_map(|(at, id, entries)| Record::Report {
+                at,
+                id,
+                entries
+            }),
             (text, at.clone(), 0u64..9).prop_map(|(account, at, count)| Record::Flag { account, at, count }),
             (text, at.clone(), text, text).prop_map(|(account, at, by, note)| Record::Clear { account, at, by, note }),
-            (text, at.clone(), 0u64..9, at.clone(), text, text).prop_map(|(account, at, count, cleared_at, by, note)| {
-                Record::Past { account, at, count, cleared_at, by, note }
-            }),
+            (text, at.clone(), 0u64..9, at.clone(), text, text).prop_map(
+                |(account, at, count, cleared_at, by, note)| {
+                    Record::Past { account, at, count, cleared_at, by, note }
+                }
+            ),
             text.prop_map(|id| Record::Reported { id }),
             (any::<bool>(), prop::collection::vec(any::<u8>(), 0..20), at.clone(), 0u64..9).prop_map(
                 |(accounts, name, at, count)| {

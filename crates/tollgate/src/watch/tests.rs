@@ -8,7 +8,7 @@ use super::*;
 
 fn watch(directory: Option<&Path>) -> (Watch, Hand) {
     let (clock, hand) = Clock::by_hand();
-    (Watch::new(Settings::default(), directory.map(Path::to_path_buf), Calendar::new(clock)), hand)
+    (Watch::new(Settings::default(), directory.map(Path::to_path_buf), Arc::default(), Calendar::new(clock)), hand)
 }
 
 fn refused(key: &str, count: u64) -> Vec<Entry> {
@@ -63,14 +63,14 @@ fn what_gates_refuse_is_counted_and_survives() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
     for _ in 0..999 {
-        first.feed().refused("user", b"u1");
-        first.feed().refused("ip/32", b"203.0.113.7");
+        first.feed.refused("user", b"u1");
+        first.feed.refused("ip/32", b"203.0.113.7");
     }
     first.take_feed();
     assert_eq!((first.episodes().len(), accounts(&first).len()), (2, 0));
     drop(first);
     let (second, _) = watch(Some(folder.path()));
-    second.feed().refused("user", b"u1");
+    second.feed.refused("user", b"u1");
     second.take_feed();
     assert_eq!(accounts(&second), ["u1"]);
     drop(second);
@@ -89,7 +89,7 @@ fn a_report_that_cannot_be_kept_is_refused_and_not_counted_until_it_can() {
     assert!(first.report("r2".to_owned(), refused("u1", 400)).is_err());
     assert!(accounts(&first).is_empty() && !first.standing().is_kept);
     // Gates go on, and their refusals count.
-    first.feed().refused("user", b"u1");
+    first.feed.refused("user", b"u1");
     first.take_feed();
     assert_eq!(first.episodes()[0].count, 601);
     std::fs::remove_file(&directory).unwrap();
@@ -118,11 +118,8 @@ fn a_journal_does_not_grow_for_ever() {
     let (watch, hand) = watch(Some(folder.path()));
     let mut largest = 0;
     for report in 0..60u64 {
-        let entries = (0..20_000).map(|key| Entry {
-            class: "user".to_owned(),
-            key: format!("{report}-{key}"),
-            count: 1,
-        });
+        let entries =
+            (0..20_000).map(|key| Entry { class: "user".to_owned(), key: format!("{report}-{key}"), count: 1 });
         watch.report(format!("r{report}"), entries.collect()).unwrap();
         watch.take_feed();
         hand.advance(Span::from_secs(1));
