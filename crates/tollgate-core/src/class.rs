@@ -75,6 +75,51 @@ impl Class {
             present
         })
     }
+
+    /// Hands the key that `identifier` stands for to `sink`, as [`write_key`](Self::write_key) does with that of a request; `false` when it
+    /// stands for none. An identifier is what gates and masters call a key: an address or a network as text, anything else as it came,
+    /// several parts with a bar between them and a backslash before each bar or backslash inside of one.
+    pub fn write_identified(&self, identifier: &[u8], sink: &mut impl KeySink) -> bool {
+        if let [part] = self.parts.as_slice() {
+            let present = part.write_identified(identifier, false, sink);
+            sink.end_part();
+            return present;
+        }
+        let mut rest = Some(identifier);
+        let present = self.parts.iter().all(|part| {
+            let Some(bytes) = rest else { return false };
+            let (text, after) = split_part(bytes);
+            rest = after;
+            let present = part.write_identified(text, true, sink);
+            sink.end_part();
+            present
+        });
+        present && rest.is_none()
+    }
+
+    /// Whether keys have several parts.
+    pub fn is_joined(&self) -> bool {
+        self.parts.len() > 1
+    }
+}
+
+/// What stands between the parts of an identifier.
+pub const PART_BAR: u8 = b'|';
+/// What stands before a bar, or another of itself, that is meant.
+pub const PART_ESCAPE: u8 = b'\\';
+
+/// The first part of an identifier, still escaped, and what follows the bar after it.
+fn split_part(identifier: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let mut escaped = false;
+    for (at, &byte) in identifier.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            PART_ESCAPE => escaped = true,
+            PART_BAR => return (&identifier[..at], Some(&identifier[at + 1..])),
+            _ => {}
+        }
+    }
+    (identifier, None)
 }
 
 impl fmt::Display for Class {
@@ -151,6 +196,34 @@ impl Part {
             Self::Descriptor(name) => request.attribute(name),
         };
         bytes.map(|bytes| sink.write(bytes)).is_some()
+    }
+
+    fn write_identified(&self, text: &[u8], escaped: bool, sink: &mut impl KeySink) -> bool {
+        if let Self::Ip { v4, v6 } = self {
+            let network = core::str::from_utf8(text).ok().and_then(Network::parse);
+            let Some(network) = network else { return false };
+            let address = network.address();
+            let prefix = if address.is_ipv4() { *v4 } else { *v6 };
+            sink.network(Network::of(address, prefix));
+            // A network that is wider than the class tells apart is nobody's key.
+            return network.prefix() >= prefix;
+        }
+        if !escaped {
+            sink.write(text);
+            return true;
+        }
+        let mut from = 0;
+        let mut at = 0;
+        while at < text.len() {
+            if text[at] == PART_ESCAPE {
+                sink.write(&text[from..at]);
+                from = at + 1;
+                at += 1;
+            }
+            at += 1;
+        }
+        sink.write(text.get(from..).unwrap_or_default());
+        true
     }
 }
 

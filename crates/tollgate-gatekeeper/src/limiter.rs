@@ -23,6 +23,7 @@ use tollgate_core::toll::Toll;
 use crate::hash::{KeyHash, Seed};
 use crate::line::Locked;
 use crate::names::{Names, Throttled, Throttling};
+use crate::relay::{Act, Relay};
 use crate::seat::{Place, Seat};
 use crate::table::{NoTable, Table, TableReport};
 use crate::ticket::{RULES_AT_ONCE_MAX, Stub, Ticket};
@@ -37,9 +38,11 @@ pub struct Limiter {
 
 /// A rule on duty.
 pub(crate) struct Post {
-    rule: Rule,
+    pub(crate) rule: Rule,
     beat: Option<Beat>,
-    table: Arc<Table>,
+    pub(crate) table: Arc<Table>,
+    /// Where to tell masters about it, and what it is called there.
+    pub(crate) relay: Option<(Relay, u16)>,
 }
 
 /// Makes a [`Limiter`].
@@ -108,7 +111,7 @@ impl Limiter {
                 Some(table) => table,
                 None => Table::new(&rule, bytes, plan.seed).map_err(|cause| NoLimiter { rule: place, cause })?,
             };
-            Ok(Post { beat: Beat::of(&rule), rule, table })
+            Ok(Post { beat: Beat::of(&rule), rule, table, relay: None })
         };
         let posts = plan.rules.into_iter().enumerate().map(post).collect::<Result<_, _>>()?;
         Ok(Self { posts, started: plan.started, names, passed_over: AtomicU64::new(0) })
@@ -211,14 +214,21 @@ impl Limiter {
     pub fn settle<const N: usize>(&self, ticket: Ticket<N>, actual: Toll, now: Moment) {
         let reserved = ticket.toll;
         for stub in &ticket.stubs {
-            self.with_charged(stub, now, |rule, seat| match rule.limit {
-                Limit::InFlight(_) => rule.limit.settle(seat, reserved, actual, now),
-                // What is missing is charged even to a key that has lost its place. What is too much is only given back where it
-                // was taken: the floor stands for others too.
-                Limit::Budget(_) if actual.cpu > reserved.cpu || seat.has_slot() => {
-                    rule.limit.settle(seat, reserved, actual, now);
+            self.with_charged(stub, now, |post, seat| {
+                let limit = &post.rule.limit;
+                match limit {
+                    Limit::InFlight(_) => limit.settle(seat, reserved, actual, now),
+                    // What is missing is charged even to a key that has lost its place. What is too much is only given back where it
+                    // was taken: the floor stands for others too.
+                    Limit::Budget(_) if actual.cpu > reserved.cpu || seat.has_slot() => {
+                        limit.settle(seat, reserved, actual, now);
+                    }
+                    _ => {}
                 }
-                _ => {}
+                if matches!(limit, Limit::Budget(_)) {
+                    let act = |clear| Act::Settlement { hash: stub.hash, cpu: actual.cpu, clear };
+                    post.tell_fate(stub, seat, act);
+                }
             });
         }
     }
@@ -226,10 +236,12 @@ impl Limiter {
     /// The request with this ticket did not take place: somebody further on turned it away.
     pub fn refund<const N: usize>(&self, ticket: Ticket<N>, now: Moment) {
         for stub in &ticket.stubs {
-            self.with_charged(stub, now, |rule, seat| {
-                if seat.has_slot() || matches!(rule.limit, Limit::InFlight(_)) {
-                    rule.limit.refund(seat, ticket.toll, now);
+            self.with_charged(stub, now, |post, seat| {
+                if seat.has_slot() || matches!(post.rule.limit, Limit::InFlight(_)) {
+                    post.rule.limit.refund(seat, ticket.toll, now);
                 }
+                let act = |clear| Act::Return { hash: stub.hash, count: ticket.toll.count, clear };
+                post.tell_fate(stub, seat, act);
             });
         }
     }
@@ -288,7 +300,7 @@ impl Limiter {
     }
 
     /// Calls `change` with what `stub` was charged to, if it is still there and has anything to settle.
-    fn with_charged(&self, stub: &Stub, now: Moment, change: impl FnOnce(&Rule, &mut Seat<'_>)) {
+    fn with_charged(&self, stub: &Stub, now: Moment, change: impl FnOnce(&Post, &mut Seat<'_>)) {
         // A rule that a reload has dropped has nothing left to settle.
         let Some(post) = self.posts.iter().find(|post| post.table.id() == stub.table) else { return };
         let mut seat = post.table.seat(&post.rule, stub.hash, now);
@@ -299,7 +311,7 @@ impl Limiter {
         } else if matches!(post.rule.limit, Limit::InFlight(_)) && !seat.has_slot() {
             return;
         }
-        change(&post.rule, &mut seat);
+        change(post, &mut seat);
     }
 
     /// Keeps the name of a caller that was held or refused, or would have been.
@@ -333,7 +345,7 @@ impl Post {
         let held = line.lock_still(version)?;
         slot.set_word(0, spent.as_nanos());
         drop(held);
-        let stub = Stub { table: self.table.id(), hash, on_floor: false };
+        let stub = Stub { table: self.table.id(), hash, on_floor: false, told: false };
         Some((verdict, Ticket { toll, stubs: ArrayVec::from([stub]) }))
     }
 
@@ -352,7 +364,7 @@ impl Post {
         if claim.charged() && on_floor {
             self.table.count_shared();
         }
-        claim.charged().then_some(Stub { table: self.table.id(), hash, on_floor })
+        claim.charged().then_some(Stub { table: self.table.id(), hash, on_floor, told: false })
     }
 }
 

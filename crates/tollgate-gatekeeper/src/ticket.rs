@@ -26,6 +26,8 @@ pub(crate) struct Stub {
     pub(crate) hash: KeyHash,
     /// Whether it was charged to the floor, together with others.
     pub(crate) on_floor: bool,
+    /// Whether masters were told of it, so that they are to be told what becomes of it.
+    pub(crate) told: bool,
 }
 
 impl<const N: usize> Ticket<N> {

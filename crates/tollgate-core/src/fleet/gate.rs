@@ -205,6 +205,18 @@ impl<S: BuildHasher> Gate<S> {
         }
     }
 
+    /// Something that was let through did not take place after all: the backend was not reached, or its client left. The running count goes
+    /// back, so that a master that heard of it lets the next one go for it; `clear` is what the gate's own record says now.
+    pub fn handle_return(&mut self, domain: u16, identifier: &[u8], count: u64, clear: Moment) {
+        let Some(place) = self.ledger.find(domain, identifier) else { return };
+        let Some(counting) = self.ledger.value_mut(place) else { return };
+        // What a former master may have heard of can no longer be taken back.
+        counting.total.count = counting.total.count.saturating_sub(count).max(counting.base.count);
+        counting.unmentioned = counting.unmentioned.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+        counting.total_at_beat.count = counting.total_at_beat.count.min(counting.total.count);
+        counting.clear = counting.clear.min(clear);
+    }
+
     /// The gate has turned somebody away.
     pub fn handle_refusal(&mut self, domain: u16, identifier: &[u8]) {
         let Some(sampled) = self.settings.refusals_sampled else { return };
@@ -421,6 +433,7 @@ impl<S: BuildHasher> Gate<S> {
                 return Some(place);
             }
         }
+        self.hurried = 0;
         None
     }
 

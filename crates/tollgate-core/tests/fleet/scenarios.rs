@@ -394,3 +394,28 @@ fn a_tally_that_was_stuck_for_too_long_is_not_charged_but_not_told_again_either(
     let told = reports(&mut gate, at(20_002));
     assert_eq!(master.handle_report(&told[0].report(), at(20_002)), Outcome::Charged(1));
 }
+
+#[test]
+fn what_did_not_take_place_is_given_back_with_the_next_request() {
+    let (mut master, mut gate) = (master(), gate(1));
+    let beacon = OrderPacket::new(&master.beacon(at(0).now));
+    gate.handle_order(&beacon.order(), at(0));
+    let passage = |clear_ms: u64| Passage {
+        domain: 0,
+        identifier: b"client",
+        held_until: None,
+        toll: Toll::ONE,
+        clear: at(clear_ms).now,
+    };
+    let tell = |gate: &mut Gate<Hasher>, master: &mut Master<Hasher>, ms: u64| {
+        let report = ReportPacket::new(&gate.poll_report(at(ms)).unwrap());
+        master.handle_report(&report.report(), at(ms))
+    };
+    gate.handle_passage(&passage(1000), at(10).now);
+    assert_eq!(tell(&mut gate, &mut master, 20), Outcome::Charged(1));
+    gate.handle_return(0, b"client", 1, at(0).now);
+    gate.handle_passage(&passage(1000), at(30).now);
+    assert_eq!(tell(&mut gate, &mut master, 40), Outcome::Repeated, "the second goes for the first");
+    gate.handle_passage(&passage(2000), at(50).now);
+    assert_eq!(tell(&mut gate, &mut master, 60), Outcome::Charged(1));
+}

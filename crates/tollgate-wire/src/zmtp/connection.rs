@@ -164,6 +164,25 @@ impl Connection {
         }
     }
 
+    /// Tells a publisher that messages whose first frame begins with `topic` are no longer wanted.
+    pub fn cancel(&mut self, topic: &[u8]) {
+        if self.peer_minor == 0 {
+            let body: Vec<u8> = [&[0], topic].concat();
+            frame::put(&mut self.output, false, &body);
+        } else {
+            frame::put_command(&mut self.output, CANCEL, topic);
+        }
+    }
+
+    /// Asks the peer whether it is there, and says whether its version knows how to answer.
+    pub fn ping(&mut self) -> bool {
+        let can_answer = self.peer_minor > 0 && self.is_ready();
+        if can_answer {
+            frame::put_command(&mut self.output, PING, &[0; PING_TTL_BYTES]);
+        }
+        can_answer
+    }
+
     /// Sends a message that was written with [`frame::put_message`].
     pub fn send(&mut self, message: &[u8]) {
         self.output.extend_from_slice(message);

@@ -107,8 +107,8 @@ fn original_domain() -> Domain {
     Domain { name: (*b"default").into(), limits: vec![Limit::Rate(rate)] }
 }
 
-/// A domain's rules about identifiers are one domain on the wire. A rule that gates keep with the help of a master is one of its own,
-/// `domain/rule`: its keys are of another class, and must not be mixed up with others.
+/// A domain's rules about identifiers are one domain on the wire. A rule that gates keep with the help of a master is one of its own: its
+/// keys are of another class, and must not be mixed up with others.
 fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
     let identifier = Class::parse("identifier").expect("it is a class");
     let mut named: Vec<Domain> = Vec::new();
@@ -119,7 +119,7 @@ fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
             let name = if rule.class == identifier {
                 domain.name.clone()
             } else if settings.state == settings::State::Master {
-                format!("{}/{}", domain.name, rule.name)
+                settings.domain_at_master(&domain.name)
             } else {
                 continue;
             };

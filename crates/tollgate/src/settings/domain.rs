@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::fault::Collector;
-use super::rule::{RuleSettings, RuleTable, Surroundings};
+use super::rule::{RuleSettings, RuleTable, State, Surroundings};
 use super::table::{Placed, table};
 use super::value::Name;
 
@@ -67,7 +67,18 @@ impl Domain {
                 faults.fault(&name.span, "another rule of this domain has this name: write another");
             }
         }
-        let rules = rules.into_iter().flat_map(|rule| rule.meaning(around, faults)).collect();
-        Self { name, rules }
+        let spans: Vec<_> = rules.iter().map(|rule| rule.value.state.span.clone()).collect();
+        let rules: Vec<_> = rules.into_iter().map(|rule| rule.meaning(around, faults)).collect();
+        let mut at_master = HashSet::new();
+        for (rules, span) in rules.iter().zip(&spans) {
+            let linked = rules.iter().filter(|rule| rule.state == State::Master);
+            if !linked.map(|rule| rule.domain_at_master(&name)).all(|domain| at_master.insert(domain)) {
+                faults.fault(
+                    span,
+                    "another rule has this `wire_domain`, and their callers would be mixed up: write another",
+                );
+            }
+        }
+        Self { name, rules: rules.into_iter().flatten().collect() }
     }
 }

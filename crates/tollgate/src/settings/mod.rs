@@ -11,6 +11,7 @@ mod escalation;
 mod fault;
 mod gate;
 mod limit;
+mod link;
 mod listeners;
 mod reference;
 mod roles;
@@ -27,6 +28,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use tollgate_gatekeeper::link::LinkSettings;
 use toml::de::DeTable;
 
 pub(crate) use bounds::Bounds;
@@ -43,6 +45,7 @@ pub(crate) use value::{BackendUrl, Protocol};
 use domain::{Domains, Rules};
 use fault::Collector;
 use gate::GateTable;
+use link::LinkTable;
 use roles::{AdminTable, DoorsTable, MasterTable, RedisTable, WatchTable};
 use rule::Surroundings;
 use table::{Entries, table};
@@ -56,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) domains: Vec<Domain>,
     /// The bookkeeper off the path.
     pub(crate) master: Option<Master>,
+    /// What links the default domain's rules to masters; none if no rule needs one, or nothing says where one is.
+    pub(crate) link: Option<LinkSettings>,
     /// The ways in for others.
     pub(crate) doors: Option<Doors>,
     /// The address for operators.
@@ -80,6 +85,8 @@ table! {
         domain: Domains,
         /// The bookkeeper of a fleet of gates.
         master: MasterTable,
+        /// The masters that this gate reports to.
+        link: LinkTable,
         /// Ways in for programs that are not behind this gate.
         doors: DoorsTable,
         /// The address for operators.
@@ -166,11 +173,15 @@ impl FileTable {
             // A power of two, so that one more rule seldom gives all others tables of another size, which would have to begin empty.
             memory_bytes: memory_bytes / domain::tables(&rules, &domains).next_power_of_two() as u64,
             redis: self.written.has("redis"),
+            master: self.written.has("link") || self.written.has("master"),
         };
+        let domains = domain::meaning(rules, domains, &around, faults);
+        let master = self.master.map(|master| master.value.meaning(faults));
         Settings {
-            domains: domain::meaning(rules, domains, &around, faults),
+            link: link::meaning(self.link, master.as_ref(), &domains, faults),
+            domains,
             gate,
-            master: self.master.map(|master| master.value.meaning(faults)),
+            master,
             doors: self.doors.map(|doors| doors.value.meaning()),
             admin: self.admin.map(|admin| admin.value.meaning(faults)),
             watch: self.watch.value.meaning(faults),

@@ -24,6 +24,8 @@ pub(crate) struct RuleSettings {
     pub(crate) rule: Rule,
     /// Where the state of its keys lives.
     pub(crate) state: State,
+    /// What masters call it, if not by its domain and name.
+    pub(crate) wire_domain: Option<String>,
     /// The status of its refusals, if not the usual one.
     pub(crate) status: Option<u16>,
     /// Whether answers tell the client about this limit.
@@ -95,6 +97,9 @@ table! {
         /// Where the state of the keys lives: `local` is this gate's memory, `redis` is exact across gates, `master` is local with a master that tells all gates
         /// whom to delay.
         state: State = "\"local\"",
+        /// With `state = "master"`, the domain that masters keep this rule's books under. Without it, the domain's name and the rule's with a slash
+        /// between, as in `default/login`. For an original Smockron master, the name of its domain, such as `default`.
+        wire_domain: Name,
         /// The status of refusals, from 400 to 599. Without it 429, or 503 where the backend's load is the reason.
         status: StatusCode,
         /// Whether answers carry this limit's figures, admitted ones too.
@@ -118,6 +123,8 @@ pub(super) struct Surroundings {
     pub(super) memory_bytes: u64,
     /// Whether the file says where Redis is.
     pub(super) redis: bool,
+    /// Whether the file says where a master is, or is a master's.
+    pub(super) master: bool,
 }
 
 /// The keys of a rule's limit.
@@ -155,6 +162,7 @@ impl Placed<RuleTable> {
                 mode: table.mode.value,
             },
             state: table.state.value,
+            wire_domain: table.wire_domain.as_ref().map(|domain| domain.value.0.clone()),
             status: table.status.as_ref().map(|status| status.value.0),
             headers: table.headers.value,
             lease_millionths: table.lease.as_ref().map(|lease| lease.value.0),
@@ -235,6 +243,15 @@ impl Placed<RuleTable> {
                 "`state = \"redis\"` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there",
             );
         }
+        if state.value == State::Master && !around.master {
+            faults.missing(
+                &state.span,
+                "`state = \"master\"` needs to know where a master is: write `[[link.master]]` with `accounting = \"127.0.0.1:10004\"`",
+            );
+        }
+        if let Some(domain) = self.value.wire_domain.as_ref().filter(|_| state.value != State::Master) {
+            faults.fault(&domain.span, "`wire_domain` needs `state = \"master\"` beside it: nobody else is told of it");
+        }
         let Some(lease) = &self.value.lease else { return };
         if state.value != State::Redis {
             faults
@@ -270,10 +287,20 @@ impl RuleTable {
 }
 
 impl RuleSettings {
-    /// Reports a rule that Redis cannot keep exactly.
+    /// The domain that masters keep this rule's books under, in the domain of this name.
+    pub(crate) fn domain_at_master(&self, domain: &str) -> String {
+        self.wire_domain.clone().unwrap_or_else(|| format!("{domain}/{}", self.rule.name))
+    }
+
+    /// Reports a rule that Redis cannot keep exactly, or a master not at all.
     fn refuse_unshareable(&self, state: &Range<usize>, faults: &mut Collector) {
-        if self.state != State::Redis {
-            return;
+        match self.state {
+            State::Local => return,
+            State::Master if matches!(self.rule.limit, Limit::Rate(_) | Limit::Budget(_)) => return,
+            State::Master => {
+                return faults.fault(state, "a master keeps rates and budgets only: write `rate`, or another `state`");
+            }
+            State::Redis => {}
         }
         if let Err(unshareable) = SharedRule::new("", "", self.rule.clone()) {
             faults.fault(state, format!("{unshareable}: write other figures, or `state = \"local\"`"));

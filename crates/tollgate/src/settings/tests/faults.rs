@@ -249,3 +249,24 @@ fn a_fault_is_shown_with_its_line() {
         "t.toml:2:3: unknown key `lisen`, did you mean `listen`?\n  2 |   lisen = \"x\"\n    |   ^^^^^\n"
     );
 }
+
+#[test]
+fn what_masters_cannot_keep_and_where_there_is_none() {
+    let rule = |body: &str| format!("[[rule]]\nname = \"r\"\nclass = \"ip/32\"\n{body}\n");
+    let rate = "rate = { rate = \"1/s\", burst = 1 }\n";
+    let linked = rule(&format!("{rate}state = \"master\""));
+    check(&linked, &[("5:9", "write `[[link.master]]`")]);
+    check(&format!("{linked}[link]"), &[("6:1", "names no master")]);
+    let bucket = rule("bucket = { size = 1 }\nstate = \"master\"");
+    check(&format!("{bucket}[[link.master]]"), &[("5:9", "rates and budgets only")]);
+    check(&rule(&format!("{rate}wire_domain = \"x\"")), &[("5:15", "needs `state = \"master\"`")]);
+    let other = linked.replace("\"r\"", "\"s\"");
+    let same = |text: &str| text.replace("state =", "wire_domain = \"x\"\nstate =");
+    check(&format!("{}{}[master]", same(&linked), same(&other)), &[("12:9", "another rule has this `wire_domain`")]);
+    let master = |body: &str| format!("{linked}[[link.master]]\n{body}");
+    check(&master("accounting = \"nowhere\""), &[("7:14", "no host and port")]);
+    check(&master("accounting = \"h:65535\""), &[("7:14", "write `control` too")]);
+    check(&master("domains = [\"x\"]"), &[("6:3", "no master keeps `default/r`")]);
+    check(&master("[[link.master]]"), &[("7:1", "write the `domains` of one")]);
+    check(&master("domains = [\"x\", \"x\"]\n[[link.master]]"), &[("7:17", "another master keeps this domain")]);
+}

@@ -10,6 +10,7 @@ use tollgate_core::network::Network;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
+use tollgate_gatekeeper::link::{LinkedRule, MasterSettings};
 
 use super::*;
 
@@ -112,9 +113,11 @@ fn an_empty_file_means_the_defaults() {
     for text in ["", "\n", "# nothing\n", "\u{feff}"] {
         assert_eq!(read(text), Settings::default(), "{text:?}");
     }
-    let Settings { gate, domains, master, doors, admin, watch, redis } = Settings::default();
+    let Settings { gate, domains, master, link, doors, admin, watch, redis } = Settings::default();
     assert_eq!(domains, [Domain { name: "default".to_string(), rules: Vec::new() }]);
-    assert!(gate.is_none() && master.is_none() && doors.is_none() && admin.is_none() && redis.is_none());
+    assert!(
+        gate.is_none() && master.is_none() && link.is_none() && doors.is_none() && admin.is_none() && redis.is_none()
+    );
     assert_eq!((watch.flag_threshold, watch.flag_window), (1000, secs(600)));
 }
 
@@ -183,4 +186,32 @@ fn a_rule_that_did_not_change_compares_equal_whatever_changed_around_it() {
     let after = read(&EVERYTHING.replace("burst = 10 }", "burst = 11 }").replace("# ", "#  "));
     let same = |index: usize| before.domains[0].rules[index] == after.domains[0].rules[index];
     assert_eq!((0..7).map(same).collect::<Vec<_>>(), [true, false, true, true, true, true, true]);
+}
+
+const LINKED: &str = "[[rule]]\nname = \"login\"\nclass = \"ip/32\"\nrate = { rate = \"1/s\", burst = 1 }\nstate = \"master\"\n\
+                      [[rule]]\nname = \"api\"\nclass = \"ip/24\"\nrate = { rate = \"1/s\", burst = 1 }\nstate = \"master\"\nwire_domain = \"old\"\n";
+
+/// Where each master is, and what it keeps the books of.
+fn masters(text: &str) -> Vec<(String, String, Vec<String>)> {
+    let link = read(&format!("{LINKED}{text}")).link.unwrap();
+    let kept = |rule: &LinkedRule| format!("{} as {}", rule.rule, rule.domain);
+    let one = |master: &MasterSettings| {
+        (master.accounting.to_string(), master.control.to_string(), master.rules.iter().map(kept).collect())
+    };
+    link.masters.iter().map(one).collect()
+}
+
+#[test]
+fn rules_go_to_the_master_that_keeps_their_domain() {
+    let all = vec!["login as default/login".to_string(), "api as old".to_string()];
+    let here = ("127.0.0.1:10004".to_string(), "127.0.0.1:10005".to_string(), all.clone());
+    assert_eq!(masters("[[link.master]]"), std::slice::from_ref(&here));
+    assert_eq!(masters("[master]"), [here], "a master in the same file is the gate's");
+    let elsewhere = "[[link.master]]\naccounting = \"tcp://m.example:99\"\ncontrol = \"n.example:7\"";
+    assert_eq!(masters(elsewhere), [("m.example:99".to_string(), "n.example:7".to_string(), all)]);
+    let sharded = "[[link.master]]\n[[link.master]]\naccounting = \"m:1\"\ndomains = [\"old\"]";
+    let kept: Vec<_> =
+        masters(sharded).into_iter().map(|(accounting, _, rules)| (accounting, rules.concat())).collect();
+    let expected = [("m:1", "api as old"), ("127.0.0.1:10004", "login as default/login")];
+    assert_eq!(kept, expected.map(|(accounting, rules)| (accounting.to_string(), rules.to_string())));
 }

@@ -1,0 +1,88 @@
+//! What masters hear of decisions, and what they have to say about the next ones.
+
+use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::fleet::Instruction;
+use tollgate_core::limit::Limit;
+use tollgate_core::request::Request;
+use tollgate_core::time::Moment;
+
+use crate::identifier::Identifier;
+use crate::limiter::{Limiter, Post};
+use crate::relay::{Act, Relay, Word};
+use crate::seat::Seat;
+use crate::ticket::{Stub, Ticket};
+
+impl Limiter {
+    /// From now on masters hear, through `relay`, of the rules that it has the names of: what is told with [`report`](Self::report), and
+    /// what becomes of it.
+    pub fn report_to(&mut self, relay: &Relay) {
+        for post in &mut self.posts {
+            post.relay = relay.place(&post.rule.name).map(|place| (relay.clone(), place));
+        }
+    }
+
+    /// Tells masters what was decided about a request, once everybody who decides has decided: `ticket` is what this limiter gave
+    /// for it, and `decision` is final.
+    pub fn report(&self, request: &impl Request, decision: &Decision, ticket: &mut Ticket, now: Moment) {
+        if decision.verdict.is_refusal() {
+            return self.report_refusal(request, decision);
+        }
+        let held_until = if let Verdict::Hold(until) = decision.verdict { Some(until) } else { None };
+        for stub in &mut ticket.stubs {
+            let Some(post) = self.posts.iter().find(|post| post.table.id() == stub.table) else { continue };
+            let Some((relay, rule)) = &post.relay else { continue };
+            let Some(identifier) = Identifier::of(&post.rule.class, request) else {
+                relay.leave_untold();
+                continue;
+            };
+            let clear = match post.rule.limit {
+                // What a budget has reserved is a guess. What it came to is told when it is known.
+                Limit::Budget(_) => Moment::ZERO,
+                _ => post.owed(&post.table.seat(&post.rule, stub.hash, now)),
+            };
+            stub.told = true;
+            let act = Act::Passage { hash: stub.hash, identifier, count: ticket.toll.count, held_until, clear };
+            relay.tell(Word { rule: *rule, act });
+        }
+    }
+
+    fn report_refusal(&self, request: &impl Request, decision: &Decision) {
+        let Some(post) = decision.rule.and_then(|place| self.posts.get(place)) else { return };
+        let Some((relay, rule)) = &post.relay else { return };
+        if relay.samples_refusal()
+            && let Some(identifier) = Identifier::of(&post.rule.class, request)
+        {
+            relay.tell(Word { rule: *rule, act: Act::Refusal { identifier } });
+        }
+    }
+
+    /// Does as a master says with the record of `identifier` under the rule of this name. Says whether there is such a rule and such a key.
+    pub fn obey(&self, rule: &str, identifier: &[u8], instruction: Instruction, now: Moment) -> bool {
+        let Some(post) = self.posts.iter().find(|post| post.rule.name == rule) else { return false };
+        let mut hasher = *post.table.hasher();
+        if !post.rule.class.write_identified(identifier, &mut hasher) {
+            return false;
+        }
+        let mut seat = post.table.seat(&post.rule, hasher.finish(), now);
+        let _held = seat.lock();
+        seat.refresh();
+        instruction.apply(&post.rule.limit, &mut seat);
+        true
+    }
+}
+
+impl Post {
+    /// Tells masters what became of a request that they were told of.
+    pub(crate) fn tell_fate(&self, stub: &Stub, seat: &Seat<'_>, act: impl FnOnce(Moment) -> Act) {
+        if stub.told
+            && let Some((relay, rule)) = &self.relay
+        {
+            relay.tell(Word { rule: *rule, act: act(self.owed(seat)) });
+        }
+    }
+
+    /// When all is paid back, as far as it is this key's own debt and not what it shares with others for want of places.
+    fn owed(&self, seat: &Seat<'_>) -> Moment {
+        if seat.has_slot() { self.rule.limit.clear_at(seat) } else { Moment::ZERO }
+    }
+}

@@ -1,0 +1,148 @@
+//! One end of a connection, for as long as a test needs it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use tollgate_wire::zmtp::{Connection, Event, Kind};
+
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A master's two addresses, that somebody will connect to.
+pub(crate) struct Master {
+    pub(crate) accounting: TcpListener,
+    pub(crate) control: TcpListener,
+}
+
+/// A connection that a link has made.
+pub(crate) struct Talk {
+    stream: TcpStream,
+    connection: Connection,
+    /// What the other side has subscribed to.
+    pub(crate) topics: Vec<Vec<u8>>,
+}
+
+impl Master {
+    pub(crate) fn open() -> Self {
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        Self { accounting: listen(), control: listen() }
+    }
+
+    pub(crate) fn addresses(&self) -> [SocketAddr; 2] {
+        [&self.accounting, &self.control].map(|listener| listener.local_addr().unwrap())
+    }
+
+    /// The same addresses again, after it was gone.
+    pub(crate) fn open_at([accounting, control]: [SocketAddr; 2]) -> Self {
+        let listen = |address: SocketAddr| {
+            let until = Instant::now() + PATIENCE;
+            loop {
+                match TcpListener::bind(address) {
+                    Ok(listener) => return listener,
+                    Err(error) => assert!(Instant::now() < until, "{address}: {error}"),
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        Self { accounting: listen(accounting), control: listen(control) }
+    }
+
+    /// Meets the link on the accounting address and asks for everything.
+    pub(crate) fn hear(&self) -> Talk {
+        let mut talk = Talk::meet(self.accounting.accept().unwrap().0, Kind::Sub);
+        talk.connection.subscribe(b"");
+        talk.flush();
+        talk
+    }
+
+    /// Meets the link on the control address and waits until it has asked for `topics`.
+    pub(crate) fn speak(&self, topics: usize) -> Talk {
+        let mut talk = Talk::meet(self.control.accept().unwrap().0, Kind::Pub);
+        while talk.topics.len() < topics {
+            talk.read();
+        }
+        talk
+    }
+}
+
+impl Talk {
+    fn meet(stream: TcpStream, kind: Kind) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut talk = Self { stream, connection: Connection::new(kind), topics: Vec::new() };
+        while !talk.connection.is_ready() {
+            talk.flush();
+            talk.read();
+        }
+        talk.flush();
+        talk
+    }
+
+    /// Reads once; the messages that came.
+    fn read(&mut self) -> Vec<Vec<Vec<u8>>> {
+        let mut chunk = [0; 4096];
+        let count = self.stream.read(&mut chunk).unwrap();
+        assert!(count > 0, "the link has left");
+        self.connection.input().extend_from_slice(&chunk[..count]);
+        self.events()
+    }
+
+    fn events(&mut self) -> Vec<Vec<Vec<u8>>> {
+        let mut messages = Vec::new();
+        while let Some(event) = self.connection.poll().unwrap() {
+            match event {
+                Event::Subscribe(topic) => self.topics.push(topic.to_vec()),
+                Event::Cancel(topic) => {
+                    let topic = topic.to_vec();
+                    self.topics.retain(|known| *known != topic);
+                }
+                Event::Message(frames) => messages.push(frames.bodies().iter().map(|body| body.to_vec()).collect()),
+                Event::Ready => {}
+            }
+        }
+        messages
+    }
+
+    fn flush(&mut self) {
+        let output = std::mem::take(self.connection.output());
+        self.stream.write_all(&output).unwrap();
+    }
+
+    /// The next messages, once there are any.
+    pub(crate) fn messages(&mut self) -> Vec<Vec<Vec<u8>>> {
+        loop {
+            let messages = self.read();
+            self.flush();
+            if !messages.is_empty() {
+                return messages;
+            }
+        }
+    }
+
+    /// Whether nothing but pings comes for this long.
+    pub(crate) fn is_quiet(&mut self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        while let Some(rest) = until.checked_duration_since(Instant::now()) {
+            self.stream.set_read_timeout(Some(rest.max(Duration::from_millis(1)))).unwrap();
+            let mut chunk = [0; 4096];
+            let Ok(count) = self.stream.read(&mut chunk) else { continue };
+            self.connection.input().extend_from_slice(&chunk[..count]);
+            if !self.events().is_empty() {
+                return false;
+            }
+        }
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        true
+    }
+
+    pub(crate) fn say(&mut self, frames: &[&[u8]]) {
+        let mut message = Vec::new();
+        tollgate_wire::zmtp::frame::put_message(&mut message, frames);
+        self.connection.send(&message);
+        self.flush();
+    }
+
+    pub(crate) fn say_raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+}
