@@ -9,6 +9,9 @@ use tollgate_core::network::Network;
 
 const SHARDS: usize = 16;
 
+/// How many more than there may be are let in while idle ones are being closed to make room.
+const RESERVE: usize = 32;
+
 /// Counts connections for all workers. Touched when a connection opens and closes, never by requests.
 #[derive(Debug)]
 pub(crate) struct Caps {
@@ -44,17 +47,22 @@ impl Caps {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// How many there may be.
-    pub(crate) fn total_max(&self) -> usize {
-        self.total_max
+    /// Whether a newcomer needs somebody else to go.
+    pub(crate) fn is_full(&self) -> bool {
+        self.total() >= self.total_max
     }
 
     /// Counts a connection in the total.
     pub(crate) fn enter(&self) -> Result<(), NoRoom> {
-        let entered = self
-            .total
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |total| (total < self.total_max).then_some(total + 1));
+        let bound = self.total_max.saturating_add(RESERVE);
+        let enter = |total: usize| (total < bound).then_some(total + 1);
+        let entered = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter);
         entered.map(drop).map_err(|_| NoRoom::InTotal)
+    }
+
+    /// Counts the other connection of two that have become one. It is there already.
+    pub(crate) fn add(&self) {
+        self.total.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes a connection off the total.
@@ -134,7 +142,9 @@ mod tests {
     #[test]
     fn the_total_is_bounded() {
         let caps = Caps::new(2);
-        assert!(caps.enter().is_ok() && caps.enter().is_ok());
+        assert!(caps.enter().is_ok() && !caps.is_full() && caps.enter().is_ok());
+        assert!(caps.is_full());
+        assert!((0..RESERVE).all(|_| caps.enter().is_ok()), "while room is made");
         assert_eq!(caps.enter(), Err(NoRoom::InTotal));
         caps.leave();
         assert!(caps.enter().is_ok());

@@ -23,7 +23,7 @@ use super::identify::{Peer, RequestView};
 use super::refusal::{OwnAnswer, Refusal, spread_of};
 use super::socket::Socket;
 use super::worker::Worker;
-use super::{forward, h2_head};
+use super::{forward, h2_head, listener};
 use crate::settings::{Gate as Settings, Protocol};
 
 /// The memory an exchange works in; used again for the next one.
@@ -164,6 +164,11 @@ impl Visit<'_> {
             };
             let leg = match or_departure(self.leg(&place, wanted), body).await {
                 Ok(Ok(leg)) => leg,
+                Ok(Err(error)) if connect::is_shortage(&error) => {
+                    // Ours, not the backend's: somebody idle has to go.
+                    self.worker.timers.close_idle(listener::MAKE_ROOM);
+                    return self.fault(503, "the gate has no room for another connection", Some(1), body, reply).await;
+                }
                 Ok(Err(error)) => {
                     place.backend.failed(&error.to_string());
                     failures += 1;

@@ -50,6 +50,7 @@ pub(crate) async fn serve(socket: Socket, mut buffer: Buffer, peer: &Peer, worke
             After::Close => return linger(&socket, &mut buffer).await,
             After::Cut | After::Left => return,
             After::Tunnel(backend, place) => {
+                let _counted = worker.count_tunnel();
                 return tunnel::run(socket, buffer, *backend, place, settings.timeouts.upgraded_idle).await;
             }
         }

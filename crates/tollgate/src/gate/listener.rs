@@ -16,7 +16,7 @@ const BACKLOG: i32 = 4096;
 /// How long accepting pauses when the process is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How many idle connections are closed at once when there is no room for a new one.
-const MAKE_ROOM: usize = 32;
+pub(super) const MAKE_ROOM: usize = 8;
 
 /// Sockets for each of `workers`, on the same addresses. Port 0 is any port, the same for all.
 pub(crate) fn bind_all(addresses: &[SocketAddr], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
@@ -90,8 +90,8 @@ fn is_one_connections_fault(error: &io::Error) -> bool {
 fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     worker.tally.accepted();
     let caps = &worker.shared.caps;
-    // Room is made before there is none: who has been idle the longest goes first.
-    if caps.total() + MAKE_ROOM > caps.total_max() {
+    // Who has been idle the longest goes first.
+    if caps.is_full() {
         worker.timers.close_idle(MAKE_ROOM);
     }
     if caps.enter().is_err() {

@@ -22,7 +22,7 @@ use tollgate_gatekeeper::clock::Clock;
 use crate::settings::Gate as Settings;
 
 /// Never more requests at the backend than this, whatever is measured.
-const AT_ONCE_MAX: u32 = 4096;
+pub(super) const AT_ONCE_MAX: u32 = 4096;
 /// How many routes are told apart.
 const ROUTES_MAX: usize = 4096;
 /// Prefixes of an address, its network and its block, in IPv4 and in IPv6.

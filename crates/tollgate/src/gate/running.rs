@@ -14,6 +14,7 @@ use super::admission::Admission;
 use super::backend::{Backends, connect};
 use super::caps::Caps;
 use super::listener;
+use super::queue::AT_ONCE_MAX;
 use super::redis::Link;
 use super::sight::Sight;
 use super::tally::Tally;
@@ -21,7 +22,7 @@ use super::tls::Certificates;
 use super::worker::{self, Phase, Shared};
 use crate::settings::{Domain, Gate as Settings, Redis, State};
 
-/// File descriptors that are not for clients: listeners, logs, connections to backends of requests under way.
+/// File descriptors that are neither for clients nor for backends: listeners, logs, files.
 const DESCRIPTORS_RESERVED: usize = 64;
 
 /// A gate that serves.
@@ -56,7 +57,7 @@ impl Running {
         let redis = orders.redis().map(Link::open).transpose()?;
         let Orders { gate: settings, domain, .. } = orders;
         let workers = settings.workers.max(1);
-        let connections_max = settings.bounds.connections_max.min(connections_possible());
+        let connections_max = connections_max(&settings);
         let listeners = if handed_over.is_empty() {
             listener::bind_all(&settings.listen, workers)?
         } else {
@@ -172,8 +173,28 @@ impl Running {
     }
 }
 
-/// Connections for which there are file descriptors, each with one to a backend.
-fn connections_possible() -> usize {
+/// As many connections as are wanted, or as there are file descriptors for.
+fn connections_max(settings: &Settings) -> usize {
+    let (wanted, files) = (settings.bounds.connections_max, files_max());
+    let possible = connections_possible(files, settings);
+    if possible < wanted {
+        tracing::warn!(wanted, possible, files, "fewer connections than wanted: raise the bound on open files");
+    }
+    wanted.min(possible)
+}
+
+/// Connections for which there are file descriptors. Not every client has a connection to a backend: only requests at a backend
+/// do, and those that wait to be used again. An upgraded connection counts as two.
+fn connections_possible(files: usize, settings: &Settings) -> usize {
+    let idle =
+        settings.bounds.backend_idle_max.saturating_mul(settings.workers).saturating_mul(settings.backends.len());
+    let backends = idle.saturating_add(AT_ONCE_MAX as usize);
+    let files = files.saturating_sub(DESCRIPTORS_RESERVED);
+    files.saturating_sub(backends).max(files / 2).max(16)
+}
+
+/// How many files the process may open.
+fn files_max() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     // The bound on open files is often low only to protect programs that are older than it.
     let limit = getrlimit(Resource::Nofile);
@@ -182,8 +203,7 @@ fn connections_possible() -> usize {
         Ok(()) => limit.maximum,
         Err(_) => limit.current,
     };
-    let files = current.map_or(1 << 20, |files| usize::try_from(files).unwrap_or(usize::MAX)).min(1 << 20);
-    (files.saturating_sub(DESCRIPTORS_RESERVED) / 2).max(16)
+    current.map_or(1 << 20, |files| usize::try_from(files).unwrap_or(usize::MAX)).min(1 << 20)
 }
 
 /// A gate has no link to a master yet. A rule that asks for one is told so, and enforced as far as that goes.

@@ -101,6 +101,7 @@ impl Socket {
             }
             IoSlice::advance_slices(&mut left, written);
         }
+        self.timer.set(Way::Out, patience);
         self.flush().await?;
         self.timer.clear(Way::Out);
         Ok(())

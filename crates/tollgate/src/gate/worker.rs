@@ -137,6 +137,12 @@ impl Worker {
         ConnectionGuard(self.clone())
     }
 
+    /// Counts the backend's connection of two that have become one, while the guard lives.
+    pub(crate) fn count_tunnel(self: &Rc<Self>) -> TunnelGuard {
+        self.shared.caps.add();
+        TunnelGuard(self.clone())
+    }
+
     fn sweep(&self) {
         self.timers.sweep();
         self.shared.admission.tick();
@@ -155,6 +161,15 @@ pub(crate) struct ConnectionGuard(Rc<Worker>);
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+/// A backend's connection that lasts as long as its client likes.
+pub(crate) struct TunnelGuard(Rc<Worker>);
+
+impl Drop for TunnelGuard {
+    fn drop(&mut self) {
+        self.0.shared.caps.leave();
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::backend::respond;
-use crate::support::client::is_closed;
+use crate::support::client::{connect_from, is_closed, socket_from};
 use crate::support::{Backend, Gate, eventually, read_response};
 
 #[test]
@@ -75,6 +75,32 @@ fn fault_12_who_does_not_read_is_cut_off() {
 }
 
 #[test]
+fn who_reads_slowly_but_steadily_gets_everything() {
+    let backend = Backend::answering(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")?;
+        stream.write_all(&vec![b'x'; 300_000])
+    });
+    let gate = Gate::with(&backend, "timeouts = { write = \"2500ms\" }");
+    // Small segments and a small window: it takes the system longer than that to take a whole piece off the gate.
+    let mut stream = socket_from([127, 0, 0, 1].into(), gate.address, |socket| {
+        socket.set_tcp_mss(536)?;
+        socket.set_recv_buffer_size(2048)
+    });
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let (mut received, mut bytes) = (0, [0; 8 * 1024]);
+    let started = Instant::now();
+    loop {
+        match stream.read(&mut bytes).unwrap() {
+            0 => break,
+            length => received += length,
+        }
+        std::thread::sleep(Duration::from_millis(40));
+    }
+    assert!(received > 300_000, "cut off after {received} bytes");
+    assert!(started.elapsed() > Duration::from_secs(4), "too quick to show anything: {:?}", started.elapsed());
+}
+
+#[test]
 fn an_idle_connection_is_closed_after_its_time() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "timeouts = { keep_alive = \"300ms\" }");
@@ -113,10 +139,8 @@ fn fault_14_one_address_has_only_so_many_connections() {
     eventually("all are counted", || gate.metric("tollgate_connections") == 20);
     assert!(is_closed(&gate.connect()));
     assert!(gate.metric("tollgate_connections_turned_away_total") >= 1);
-    let other = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    other.bind(&std::net::SocketAddr::from(([127, 9, 9, 9], 0)).into()).unwrap();
-    other.connect(&gate.address.into()).unwrap();
-    let response = crate::support::roundtrip(other.into(), b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let other = connect_from([127, 9, 9, 9].into(), gate.address);
+    let response = crate::support::roundtrip(other, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert_eq!(response.status, 200, "another address is not concerned");
     drop(held);
     eventually("there is room again", || {

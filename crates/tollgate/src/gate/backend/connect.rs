@@ -22,6 +22,13 @@ pub(crate) async fn connect(backend: &Backend, worker: &Worker) -> io::Result<So
     }
 }
 
+/// Whether there was no connection because this process, or this machine, has no more of what it takes.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    error.raw_os_error().is_some_and(|code| shortages.iter().any(|errno| errno.raw_os_error() == code))
+}
+
 async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
     let url = &backend.url;
     let stream = dial(url).await?;

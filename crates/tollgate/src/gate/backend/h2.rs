@@ -115,11 +115,24 @@ pub(crate) struct Leg {
     _place: UnderWay,
 }
 
-struct UnderWay(Rc<Cell<u32>>);
+/// Counts a request while it lives, and notes when it ended.
+struct UnderWay {
+    count: Rc<Cell<u32>>,
+    used_ms: Rc<Cell<u64>>,
+    timer: Rc<Timer>,
+}
+
+impl UnderWay {
+    fn on(connection: &Connection, timer: Rc<Timer>) -> Self {
+        connection.under_way.set(connection.under_way.get() + 1);
+        Self { count: connection.under_way.clone(), used_ms: connection.used_ms.clone(), timer }
+    }
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.count.set(self.count.get() - 1);
+        self.used_ms.set(self.timer.now_ms());
     }
 }
 
@@ -140,15 +153,13 @@ pub(crate) async fn open(
     pace: Pace,
     timer: Timer,
 ) -> Result<(Leg, LegSink), Broken> {
-    connection.under_way.set(connection.under_way.get() + 1);
-    connection.used_ms.set(timer.now_ms());
-    let place = UnderWay(connection.under_way.clone());
+    let timer = Rc::new(timer);
+    let place = UnderWay::on(connection, timer.clone());
     let mut sender = connection.sender.clone();
     timer.set(Way::Out, pace.idle_max);
     poll_fn(|cx| timed(&timer, Way::Out, cx, |cx| sender.poll_ready(cx))).await??;
     timer.clear(Way::Out);
     let (response, stream) = sender.send_request(request, ends)?;
-    let timer = Rc::new(timer);
     let sink = LegSink { stream, ended: ends, timer: timer.clone(), patience: pace.idle_max };
     Ok((Leg { response: Some(response), body: None, pace, to_head, begun: false, timer, _place: place }, sink))
 }

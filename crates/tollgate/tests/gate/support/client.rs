@@ -1,7 +1,9 @@
 //! Clients that say exactly what they are told to, and read answers strictly.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+
+use super::PATIENCE;
 
 /// An answer.
 #[derive(Debug, Clone)]
@@ -114,4 +116,25 @@ pub(crate) fn is_closed(mut stream: &TcpStream) -> bool {
         Ok(_) => false,
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     }
+}
+
+/// A connection from this address of the machine.
+pub(crate) fn connect_from(address: IpAddr, to: SocketAddr) -> TcpStream {
+    socket_from(address, to, |_| Ok(()))
+}
+
+/// A connection from this address, of a socket that is prepared first.
+pub(crate) fn socket_from(
+    address: IpAddr,
+    to: SocketAddr,
+    prepare: impl FnOnce(&socket2::Socket) -> std::io::Result<()>,
+) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    prepare(&socket).unwrap();
+    socket.bind(&SocketAddr::new(address, 0).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
 }

@@ -20,6 +20,7 @@ pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
 /// A client's connection in the clear.
 pub(crate) async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
     let (sender, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(async move {
         let _ = connection.await;
@@ -111,6 +112,7 @@ where
     let address = listener.local_addr().unwrap();
     tokio::task::spawn_local(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            stream.set_nodelay(true).unwrap();
             let answer = answer.clone();
             tokio::task::spawn_local(async move {
                 let mut connection = h2::server::handshake(stream).await.unwrap();

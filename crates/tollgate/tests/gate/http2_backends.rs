@@ -1,0 +1,158 @@
+//! Backends over HTTP/2 that reset, hang, idle and break off.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use tokio::net::TcpListener;
+
+use crate::support::http2::{connect, request, run_local, send};
+use crate::support::{Gate, roundtrip};
+
+/// How many connections a backend has, and how many it had.
+#[derive(Clone, Default)]
+struct Connections {
+    opened: Rc<Cell<u32>>,
+    closed: Rc<Cell<u32>>,
+}
+
+impl Connections {
+    async fn closed(&self, count: u32) {
+        while self.closed.get() < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// A backend that answers at once, but never on the path `/hang`, and resets the stream on `/reset`. Gives its address, its
+/// connections, and how often each of the two was asked for.
+async fn moody() -> (std::net::SocketAddr, Connections, Rc<Cell<u32>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (connections, moods) = (Connections::default(), Rc::new(Cell::new(0)));
+    let (counted, mooded) = (connections.clone(), moods.clone());
+    tokio::task::spawn_local(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (counted, mooded) = (counted.clone(), mooded.clone());
+            tokio::task::spawn_local(async move {
+                counted.opened.set(counted.opened.get() + 1);
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                let mut hanging = Vec::new();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    match request.uri().path() {
+                        "/hang" => hanging.push((request, respond)),
+                        "/reset" => respond.send_reset(h2::Reason::INTERNAL_ERROR),
+                        _ => {
+                            drop(respond.send_response(Response::new(()), true));
+                            continue;
+                        }
+                    }
+                    mooded.set(mooded.get() + 1);
+                }
+                counted.closed.set(counted.closed.get() + 1);
+            });
+        }
+    });
+    (address, connections, moods)
+}
+
+fn gate(backend: std::net::SocketAddr, lines: &str) -> Gate {
+    Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"h2c://{backend}\"\n{lines}\n"))
+}
+
+/// Runs something that blocks, while the backend goes on.
+async fn beside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(act).await.unwrap()
+}
+
+#[test]
+fn a_request_is_sent_a_second_time_at_most_once_and_only_if_that_does_no_harm() {
+    run_local(async {
+        let (backend, connections, resets) = moody().await;
+        let gate = gate(backend, "");
+        let gate = beside(move || {
+            assert_eq!(gate.get("/").status, 200, "a connection is there to be used again");
+            assert_eq!(gate.get("/reset").status, 502);
+            assert_eq!(gate.metric("tollgate_backend_retries_total"), 1);
+            gate
+        })
+        .await;
+        assert_eq!((resets.get(), connections.opened.get()), (2, 2), "once on the kept connection, once on a new one");
+        let gate = beside(move || {
+            let post = b"POST /reset HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            assert_eq!(roundtrip(gate.connect(), post).status, 502);
+            gate
+        })
+        .await;
+        assert_eq!(resets.get(), 3, "a request that may not be repeated is not");
+        beside(move || assert_eq!(gate.get("/").status, 200, "a backend that resets a stream is there")).await;
+    });
+}
+
+#[test]
+fn a_connection_that_nobody_uses_is_closed() {
+    run_local(async {
+        let (backend, connections, _) = moody().await;
+        let gate = gate(backend, "timeouts = { backend_keep_alive = \"300ms\" }");
+        let gate = beside(move || {
+            assert_eq!(gate.get("/").status, 200);
+            assert_eq!(gate.get("/").status, 200);
+            gate
+        })
+        .await;
+        assert_eq!(connections.opened.get(), 1);
+        connections.closed(1).await;
+        beside(move || assert_eq!(gate.get("/").status, 200)).await;
+        assert_eq!(connections.opened.get(), 2);
+    });
+}
+
+#[test]
+fn a_connection_on_which_a_request_timed_out_is_not_used_again_and_ends() {
+    run_local(async {
+        let (backend, connections, hung) = moody().await;
+        let gate = gate(backend, "timeouts = { response_head = \"300ms\" }");
+        let gate = beside(move || {
+            assert_eq!(gate.get("/").status, 200);
+            assert_eq!(gate.get("/hang").status, 504);
+            gate
+        })
+        .await;
+        assert_eq!((hung.get(), connections.opened.get()), (1, 1), "what timed out is not sent again");
+        connections.closed(1).await;
+        beside(move || assert_eq!(gate.get("/").status, 200)).await;
+        assert_eq!(connections.opened.get(), 2);
+    });
+}
+
+#[test]
+fn a_client_whose_backend_breaks_off_is_not_told_to_calm_down() {
+    run_local(async {
+        let backend = crate::support::http2::backend(|request, mut respond| async move {
+            if request.method() == "GET" {
+                return drop(respond.send_response(Response::new(()), true));
+            }
+            let mut stream = respond.send_response(Response::new(()), false).unwrap();
+            stream.send_data(Bytes::from_static(b"some"), false).unwrap();
+            tokio::task::yield_now().await;
+            stream.send_reset(h2::Reason::INTERNAL_ERROR);
+        })
+        .await;
+        let gate = gate(backend, "h2c = true");
+        let mut sender = connect(gate.address).await;
+        for number in 0..900 {
+            if number % 3 == 0 {
+                // Or else the backend would be taken for dead.
+                assert!(send(&mut sender, request("GET", "/").body(()).unwrap(), b"").await.is_ok(), "{number}");
+                continue;
+            }
+            let answer = send(&mut sender, request("POST", "/").body(()).unwrap(), b"").await;
+            let Err(error) = answer else { panic!("the answer to {number} looks whole") };
+            assert!(error.is_reset() && !error.is_go_away(), "{number}: {error:?}");
+        }
+        let gate = beside(move || (gate.metric("tollgate_h2_calmed_total"), gate)).await;
+        assert_eq!(gate.0, 0);
+    });
+}

@@ -1,0 +1,119 @@
+//! More connections than there is room for, and as many as there is.
+
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::support::backend::respond;
+use crate::support::client::{connect_from, is_closed};
+use crate::support::{Backend, Gate, eventually, read_response};
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// Lets this process open as many files as it ever may, and says how many those are.
+fn raise_files() -> u64 {
+    let most = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
+    most.unwrap_or(1 << 20)
+}
+
+#[test]
+fn ten_thousand_idle_connections_are_all_answered_and_cost_less_than_250_megabytes() {
+    // Where fewer files may be open there are fewer connections, and the bound on memory is for each.
+    let count = 10_000.min(raise_files().saturating_sub(5_000) as usize * 3 / 4);
+    assert!(count >= 1_000, "raise the bound on open files (ulimit -Hn) for this test");
+    let backend = Backend::saying("ok");
+    let gate = Gate::before(&backend);
+    let before_kb = gate.rss_kb();
+    let started = Instant::now();
+    let mut idle: Vec<TcpStream> = Vec::with_capacity(count);
+    for number in 0..count {
+        // Nobody has more than an address may have.
+        let mut stream = connect_from([127, 1, (number / 500) as u8, 1].into(), gate.address);
+        stream.write_all(GET).unwrap();
+        assert_eq!(read_response(&mut BufReader::new(&stream)).map(|answer| answer.status), Some(200), "{number}");
+        idle.push(stream);
+    }
+    assert_eq!(gate.metric("tollgate_connections"), count as u64);
+    let grown_kb = gate.rss_kb() - before_kb;
+    assert!(grown_kb * 1024 / (count as u64) < 25_000, "{grown_kb} kB for {count} connections");
+    eprintln!("{count} idle connections: {grown_kb} kB, {:?}", started.elapsed());
+    for stream in idle.iter_mut().step_by(97) {
+        stream.write_all(GET).unwrap();
+        assert!(read_response(&mut BufReader::new(&*stream)).is_some(), "kept, and served again");
+    }
+}
+
+#[test]
+fn as_many_connections_as_there_may_be_are_kept_and_the_longest_idle_make_way() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "bounds = { connections = 100 }");
+    let ask = |stream: &mut TcpStream| {
+        stream.write_all(GET).is_ok() && read_response(&mut BufReader::new(&*stream)).is_some()
+    };
+    let mut idle: Vec<TcpStream> = (0..100).map(|_| gate.connect()).collect();
+    for stream in &mut idle {
+        assert!(ask(stream));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(gate.metric("tollgate_connections"), 100);
+    for stream in &mut idle[50..] {
+        assert!(ask(stream), "none had to go yet");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let mut newcomer = gate.connect();
+    assert!(ask(&mut newcomer));
+    for stream in &mut idle[50..] {
+        assert!(ask(stream), "who was idle for less stays");
+    }
+    eventually("some had to go", || gate.metric("tollgate_connections") < 100);
+    let gone = idle[..50].iter().filter(|stream| {
+        stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        is_closed(stream)
+    });
+    assert!((1..=50).contains(&gone.count()));
+}
+
+#[test]
+fn fault_15_a_shortage_of_descriptors_is_not_blamed_on_the_backend() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(300));
+        respond(stream, "ok")
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    std::fs::write(&file, format!("[gate]\nworkers = 1\nin_flight = 200\nbackend = \"{}\"\n", backend.url())).unwrap();
+    let mut command = std::process::Command::new("sh");
+    let gate = format!(
+        "ulimit -n 80; exec {} gate --config {} --listen 127.0.0.1:0 --admin 127.0.0.1:0",
+        env!("CARGO_BIN_EXE_tollgate"),
+        file.display(),
+    );
+    command.arg("-c").arg(gate);
+    let mut gate = Gate::spawn(command, folder);
+    gate.logged("fewer connections than wanted");
+    // Each takes two descriptors, which are not there for all.
+    let crowd: Vec<TcpStream> = (0..48)
+        .map(|_| {
+            let mut stream = gate.connect();
+            let _ = stream.write_all(GET);
+            stream
+        })
+        .collect();
+    let statuses: Vec<u16> = crowd
+        .iter()
+        .filter_map(|stream| read_response(&mut BufReader::new(stream)).map(|response| response.status))
+        .collect();
+    assert!(statuses.contains(&200) && statuses.contains(&503), "{statuses:?}");
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 503)), "{statuses:?}");
+    drop(crowd);
+    eventually("it serves again", || {
+        let mut stream = gate.connect();
+        stream.write_all(GET).is_ok()
+            && read_response(&mut BufReader::new(&stream)).is_some_and(|response| response.status == 200)
+    });
+    assert_eq!(gate.metric("tollgate_backend_up"), 1);
+    assert!(gate.log().iter().all(|line| !line.contains("backend is down")));
+}
