@@ -34,6 +34,22 @@ pub struct RouteKey {
     pub parent: u64,
 }
 
+/// What a request is expected to cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// What most requests like it do not exceed: this is reserved for it.
+    pub reserve: Span,
+    /// What most requests like it cost at least: nothing, where costs vary so much that they tell nothing.
+    pub least: Span,
+}
+
+impl From<Span> for Expected {
+    /// All requests like it cost the same.
+    fn from(cost: Span) -> Self {
+        Self { reserve: cost, least: cost }
+    }
+}
+
 /// The mean of some costs and their mean deviation from it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
@@ -85,15 +101,23 @@ impl Routes {
         Self { lines: vec![[Route::default(); LINE]; lines].into_boxed_slice(), all: Cost::default() }
     }
 
-    /// What to reserve for a request.
-    pub fn reserve(&self, key: RouteKey) -> Span {
+    /// What a request will cost.
+    pub fn expected(&self, key: RouteKey) -> Expected {
         match self.find(key.route) {
-            Some(route) => route.cost.with_margin(1),
+            Some(Route { cost, .. }) => {
+                let least = Span::from_nanos(cost.mean.saturating_sub(cost.deviation));
+                Expected { reserve: cost.with_margin(1), least }
+            }
             None => {
                 let alike = self.find(key.parent).map_or(&self.all, |parent| &parent.cost);
-                alike.with_margin(2).max(UNKNOWN)
+                Expected { reserve: alike.with_margin(2).max(UNKNOWN), least: Span::ZERO }
             }
         }
+    }
+
+    /// What to reserve for a request.
+    pub fn reserve(&self, key: RouteKey) -> Span {
+        self.expected(key).reserve
     }
 
     /// What a request counts for among those at the backend.
@@ -172,6 +196,15 @@ mod tests {
             routes.record(key(1), if hit % 4 == 0 { ms(400) } else { ms(2) });
         }
         assert!(routes.reserve(key(1)) > ms(120), "{:?}", routes.reserve(key(1)));
+        assert_eq!(routes.expected(key(1)).least, Span::ZERO, "it may as well cost nothing");
+    }
+
+    #[test]
+    fn only_what_is_known_costs_something_at_least() {
+        let mut routes = Routes::new(64);
+        (0..50).for_each(|_| _ = routes.record(key(1), ms(20)));
+        assert_eq!(routes.expected(key(1)), ms(20).into());
+        assert_eq!(routes.expected(key(2)).least, Span::ZERO);
     }
 
     #[test]

@@ -139,6 +139,14 @@ impl VirtualClock {
         self.in_service
     }
 
+    /// From `now` on the backend has this many cores, as far as is known.
+    pub fn set_cores(&mut self, cores: Cores, now: Moment) {
+        if cores != self.cores {
+            self.advance(now);
+            self.cores = cores;
+        }
+    }
+
     /// A request begins its work at the backend.
     pub fn start(&mut self, load: Load, now: Moment) -> Reading {
         self.advance(now);

@@ -149,6 +149,11 @@ impl Knee {
         Load::from_256ths(STEPS[self.in_force()])
     }
 
+    /// The best number, as far as is known.
+    pub(super) fn found(&self) -> Load {
+        Load::from_256ths(STEPS[self.current])
+    }
+
     /// Forgets what was found.
     pub(super) fn restart(&mut self) {
         let load = |index: usize| Load::from_256ths(STEPS[index]);

@@ -16,7 +16,7 @@ mod response;
 
 use crate::fairness::Waits;
 use crate::time::Moment;
-use crate::virtual_clock::{Load, Stay};
+use crate::virtual_clock::{Cores, Load, Stay};
 use knee::{Knee, Usual};
 use response::{Follows, Response};
 
@@ -57,15 +57,24 @@ impl Times {
 pub struct Concurrency {
     ahead: Knee,
     behind: Knee,
-    cores: i32,
+    /// What the backend is said to have.
+    cores: Cores,
     max: Load,
 }
 
 impl Concurrency {
     /// Begins with what the backend's cores can do, and never goes beyond `max`.
-    pub fn new(cores: u32, max: u32) -> Self {
-        let knee = Knee::new(Load::of(cores), Load::of(max));
-        Self { ahead: knee.clone(), behind: knee, cores: log2(Load::of(cores).as_256ths()), max: Load::of(max) }
+    pub fn new(cores: Cores, max: u32) -> Self {
+        let knee = Knee::new(Load::of(cores.as_milli().div_ceil(1000)), Load::of(max));
+        Self { ahead: knee.clone(), behind: knee, cores, max: Load::of(max) }
+    }
+
+    /// How many cores the backend has, as far as is known: what it is said to have, or fewer if fewer requests at once are all that it
+    /// serves. A gate takes its own machine's cores for the backend's; prices would be too high by as much as that is wrong.
+    pub fn cores(&self) -> Cores {
+        let found = self.ahead.found().min(self.behind.found()).max(Load::ONE).as_256ths() * 1000;
+        let found = u32::try_from(found / Load::ONE.as_256ths()).unwrap_or(u32::MAX);
+        self.cores.min(Cores::from_milli(found))
     }
 
     /// So much may be at the backend, whoever it is from.
@@ -73,7 +82,12 @@ impl Concurrency {
         self.ahead.at_once()
     }
 
-    /// So much may be at the backend if it is from clients behind their share: a page must not wait until a crawler is done.
+    /// So much may be at the backend if it is from clients behind their share.
+    pub fn serves(&self) -> Load {
+        self.behind.at_once()
+    }
+
+    /// So much may be there if it is also light beside the rest: a page must not wait until a crawler is done.
     pub fn limit(&self) -> Load {
         let twice = 2 * (self.behind.at_once().as_256ths() + Load::ONE.as_256ths());
         Load::from_256ths(twice).min(self.max)
@@ -84,7 +98,7 @@ impl Concurrency {
         let took = log2(stay.wall.as_nanos());
         let crowd = log2(stay.crowd.as_256ths());
         let surprises = route.usual.compare(took, crowd);
-        if ahead || route.kind == Kind::Computes {
+        if ahead || (route.kind == Kind::Computes && waits != Waits::Ahead) {
             self.ahead.record(&surprises, crowd, waits == Waits::Ahead, now);
         }
         // That a sleeper was not slowed down by others that compute says nothing about how many of those there can be.
@@ -92,8 +106,11 @@ impl Concurrency {
         if !ahead && witness {
             self.behind.record(&surprises, crowd, waits == Waits::Behind, now);
         }
-        route.response.add((log2(stay.computing.as_256ths()) - self.cores).max(0), took);
-        self.judge(route);
+        let room = log2(u64::from(self.cores().as_milli()) * Load::ONE.as_256ths() / 1000);
+        if !ahead {
+            route.response.add((log2(stay.computing.as_256ths()) - room).max(0), took);
+            self.judge(route);
+        }
     }
 
     fn judge(&mut self, route: &mut Times) {
@@ -145,7 +162,7 @@ mod tests {
     /// Ten requests at a time of which one computes: its times follow the others that compute, the sleepers' do not.
     #[test]
     fn sleepers_are_told_from_workers_and_count_for_little() {
-        let mut concurrency = Concurrency::new(1, 512);
+        let mut concurrency = Concurrency::new(Cores::whole(1), 512);
         let (mut worker, mut sleeper) = (Times::default(), Times::default());
         for round in 0..2000u64 {
             let computing = 1 + round % 4;
@@ -164,10 +181,30 @@ mod tests {
     }
 
     #[test]
+    fn cores_that_are_not_there_are_found_out_and_those_that_are_not_said_to_be_are_not() {
+        for (said, has, found) in [(2, 1, 1), (4, 1, 1), (4, 2, 2), (2, 4, 2)] {
+            let mut concurrency = Concurrency::new(Cores::whole(said), 512);
+            let mut route = Times::default();
+            for round in 0..2000u64 {
+                let crowd = 1 + round * round % 5;
+                let wall_ms = 20 * crowd.max(has) / has + round % 3;
+                let stay = Stay {
+                    toll: Span::ZERO,
+                    wall: Span::from_millis(wall_ms),
+                    crowd: Load::of(crowd as u32),
+                    computing: Load::of(crowd as u32),
+                };
+                concurrency.record(&mut route, stay, false, Waits::Nobody, Moment::from_millis(round * 20));
+            }
+            assert_eq!(concurrency.cores(), Cores::whole(found), "said {said}, has {has}");
+        }
+    }
+
+    #[test]
     fn those_behind_their_share_may_be_a_few_more() {
-        let concurrency = Concurrency::new(4, 512);
+        let concurrency = Concurrency::new(Cores::whole(4), 512);
         assert_eq!((concurrency.open(), concurrency.limit()), (Load::of(4), Load::of(10)));
-        let bounded = Concurrency::new(4, 6);
+        let bounded = Concurrency::new(Cores::whole(4), 6);
         assert_eq!((bounded.open(), bounded.limit()), (Load::of(4), Load::of(6)));
     }
 }

@@ -11,7 +11,13 @@
 //!
 //! Order alone is not enough. The backend shares its cores among all requests that are in it, so ten requests of a crawler
 //! there make a page ten times slower, however soon it was dispatched. So a client that is ahead gets a place only while the backend
-//! would have a core idle without it ([`Places::open`]); one that is behind gets a place as long as there is any ([`Places::limit`]).
+//! would have a core idle without it ([`Places::open`]). One that is behind gets a place as long as there is any ([`Places::limit`]) if
+//! its request is light beside what is there. If it is not, it would only share a core with its like: both would be done when
+//! the second of them would have been, and all that is light would suffer meanwhile.
+//!
+//! Among clients that are ahead, light requests have a queue of their own, and half of what there is. A crawler that comes from everywhere cannot
+//! be told by its addresses, and an office is as far ahead as each of its parts; but people's pages are light beside what
+//! crawlers like.
 //!
 //! In virtual time:
 //!
@@ -23,7 +29,9 @@
 //!    nobody can save up more
 //! ```
 
+mod costs;
 mod estimate;
+mod lanes;
 mod ledger;
 mod queue;
 mod tree;
@@ -31,6 +39,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub use costs::Costs;
 pub use queue::FairQueue;
 
 use crate::time::Span;
@@ -108,9 +117,13 @@ pub struct Places {
     pub in_flight: Load,
     /// How many of those requests are from clients that were ahead.
     pub ahead: u32,
+    /// What the requests there are expected to cost.
+    pub costs: Costs,
     /// Up to here anybody may go: with so much the backend is busy.
     pub open: Load,
-    /// Up to here those may go who are behind their share.
+    /// Up to here those may go who are behind their share: so much the backend serves at once.
+    pub serves: Load,
+    /// Up to here those of them may go whose requests are light beside what is there: they are soon gone.
     pub limit: Load,
 }
 
@@ -128,13 +141,15 @@ impl Ticket {
     }
 }
 
-/// A request goes to the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A request goes to the backend. To be given back to [`FairQueue::settle`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
-    /// What was reserved for it: to be given back to [`FairQueue::settle`].
+    /// What was reserved for it; nothing for one that went in calm, without asking.
     pub reserved: Span,
     /// Whether its client is ahead of its share.
     pub ahead: bool,
+    /// Whether it is light beside the others.
+    pub light: bool,
 }
 
 /// What becomes of a request that arrives.

@@ -1,19 +1,22 @@
 //! The queue: what happened, and what to do about it.
 
 use super::estimate::Estimate;
+use super::lanes::{Lane, Lanes};
 use super::ledger::Ledger;
-use super::tree::Tree;
+use super::tree::First;
 use super::{
     Arrival, BEHIND, CREDIT, Client, LEVELS, Pass, Places, Settings, Shares, Ticket, Turned, Waits, YIELD_MAX,
 };
+use crate::prediction::Expected;
 use crate::time::{Moment, Span};
+use crate::virtual_clock::Cores;
 
 /// Requests that wait, and how far each key has come.
 #[derive(Clone, Debug)]
 pub struct FairQueue {
     settings: Settings,
     ledger: Ledger,
-    tree: Tree,
+    lanes: Lanes,
     /// Virtual time: the largest tag that was ever dispatched.
     time: u64,
     estimate: Estimate,
@@ -30,7 +33,7 @@ impl FairQueue {
         let pace = 1_000_000 / u64::from(settings.shares.address_milli.max(1));
         Self {
             ledger: Ledger::new(settings.keys),
-            tree: Tree::new(),
+            lanes: Lanes::new(),
             settings,
             time,
             estimate: Estimate::new(pace, time, now),
@@ -39,16 +42,21 @@ impl FairQueue {
         }
     }
 
+    /// From now on the backend has this many cores, as far as is known.
+    pub const fn set_cores(&mut self, cores: Cores) {
+        self.settings.cores = cores;
+    }
+
     /// How many wait.
     pub fn waiting(&self) -> usize {
-        self.tree.waiting()
+        self.lanes.waiting()
     }
 
     /// Who waits.
     pub fn waits(&self) -> Waits {
-        match self.tree.first() {
+        match self.lanes.firsts(self.front()).next() {
             None => Waits::Nobody,
-            Some((tag, _)) if tag > self.front() => Waits::Ahead,
+            Some(first) if first.tag > self.front() => Waits::Ahead,
             Some(_) => Waits::Behind,
         }
     }
@@ -58,29 +66,31 @@ impl FairQueue {
         self.calm_since.is_some()
     }
 
-    /// A request arrives. `reserve` is what it is expected to cost.
-    pub fn arrive(&mut self, client: Client, reserve: Span, places: Places, now: Moment) -> Arrival {
+    /// A request arrives.
+    pub fn arrive(&mut self, client: Client, expected: Expected, places: Places, now: Moment) -> Arrival {
         self.end_calm(now);
         let tags = self.tags(client);
         let tag = largest(tags);
-        if self.is_next(tag) && self.has_place(tag, places, now) {
-            return Arrival::Goes(self.pass(client, tag, reserve, now));
+        let (lane, reserve) = (self.lane(expected, places), expected.reserve);
+        if self.is_next(tag, lane) && self.has_place(tag, expected, places, now) {
+            return Arrival::Goes(self.pass(lane, client, tag, reserve, now));
         }
-        if self.tree.waiting_of(client) >= self.settings.per_key && self.projected(client, tags, reserve) > self.front()
+        if self.lanes.waiting_of(client) >= self.settings.per_key
+            && self.projected(client, tags, reserve) > self.front()
         {
-            return Arrival::KeyFull(self.turn_away(client, tags, reserve));
+            return Arrival::KeyFull(self.turn_away(lane, client, tags, reserve));
         }
-        if self.tree.waiting() < self.settings.total {
-            return Arrival::Waits(self.wait(client, tags, reserve));
+        if self.lanes.waiting() < self.settings.total {
+            return Arrival::Waits(self.wait(lane, client, tags, expected));
         }
-        match self.tree.last().filter(|(last, _)| *last > tag.max(self.front())) {
+        match self.lanes.last().filter(|(last, _)| *last > tag.max(self.front())) {
             Some((_, displaced)) => {
                 let turned = self.give_up(displaced);
-                let ticket = self.wait(client, tags, reserve);
+                let ticket = self.wait(lane, client, tags, expected);
                 turned.map_or(Arrival::Waits(ticket), |turned| Arrival::Displaces(ticket, displaced, turned))
             }
             None => {
-                let turned = self.turn_away(client, tags, reserve);
+                let turned = self.turn_away(lane, client, tags, reserve);
                 Arrival::Full(Turned { retry_after: turned.retry_after.max(self.backlog()) })
             }
         }
@@ -88,66 +98,76 @@ impl FairQueue {
 
     /// The client of a waiting request has gone. False when it does not wait any more.
     pub fn leave(&mut self, ticket: Ticket) -> bool {
-        self.tree.remove(ticket).is_some()
+        self.lanes.remove(ticket).is_some()
     }
 
     /// A request has waited long enough. `None` when it does not wait any more.
     pub fn give_up(&mut self, ticket: Ticket) -> Option<Turned> {
-        let (client, reserve) = self.tree.remove(ticket)?;
-        Some(self.turn_away(client, self.tags(client), reserve))
+        let (client, expected) = self.lanes.remove(ticket)?;
+        Some(self.turn_away(self.lanes.lane(ticket), client, self.tags(client), expected.reserve))
     }
 
     /// The request that goes now; `None` when none may. Call it until it says so whenever the backend is done with a request.
     pub fn dispatch(&mut self, places: Places, now: Moment) -> Option<(Ticket, Pass)> {
-        let Some((tag, ticket)) = self.tree.first() else {
+        if self.waiting() == 0 {
             if places.in_flight < places.open && self.calm_since.is_none() {
                 self.calm_since = Some(now);
             }
             return None;
-        };
-        if !self.has_place(tag, places, now) {
-            return None;
         }
-        let (client, reserve) = self.tree.remove(ticket)?;
-        Some((ticket, self.pass(client, tag, reserve, now)))
+        // Who stands first may not be let in where one that is light is.
+        let mut firsts = self.lanes.firsts(self.front());
+        let First { tag, ticket, .. } = firsts.find(|first| self.has_place(first.tag, first.expected, places, now))?;
+        let (client, expected) = self.lanes.remove(ticket)?;
+        Some((ticket, self.pass(self.lanes.lane(ticket), client, tag, expected.reserve, now)))
     }
 
-    /// The backend is done with a request of `client`, which cost `toll`. `reserved` is what its [`Pass`] said, or nothing for a
-    /// request that never asked.
-    pub fn settle(&mut self, client: Client, reserved: Span, toll: Span) {
+    /// The backend is done with a request of `client`, which cost `toll`.
+    pub fn settle(&mut self, client: Client, pass: Pass, toll: Span) {
         if self.is_calm() {
             return;
         }
-        let tags = if toll >= reserved {
-            self.shift(client, difference(toll, reserved), u64::saturating_add)
-        } else {
-            self.shift(client, difference(reserved, toll), u64::saturating_sub)
-        };
-        self.tree.retag(client, tags);
+        let by: fn(u64, u64) -> u64 = if toll >= pass.reserved { u64::saturating_add } else { u64::saturating_sub };
+        let off = Span::from_nanos(toll.as_nanos().abs_diff(pass.reserved.as_nanos()));
+        self.lanes.charge(if pass.light { Lane::Light } else { Lane::Common }, off, by);
+        let tags = self.shift(client, off, by);
+        self.lanes.retag(client, tags);
     }
 
-    /// Whether a request with this tag goes before everybody who waits.
-    fn is_next(&self, tag: u64) -> bool {
+    /// Whether a request with this tag goes before everybody who waits, or at least before all who may go.
+    fn is_next(&self, tag: u64, lane: Lane) -> bool {
         match self.waits() {
             Waits::Nobody => true,
             Waits::Ahead => tag <= self.front(),
-            Waits::Behind => false,
+            Waits::Behind => {
+                tag <= self.front() && lane == Lane::Light && !self.lanes.waits_in(Lane::Light, self.front())
+            }
         }
     }
 
-    fn has_place(&self, tag: u64, places: Places, now: Moment) -> bool {
+    fn has_place(&self, tag: u64, expected: Expected, places: Places, now: Moment) -> bool {
         let ahead = tag > self.front();
         let starves = places.ahead == 0 && now.since(self.ahead_at) >= YIELD_MAX;
-        let up_to = if ahead && !starves { places.open } else { places.limit.max(places.open) };
-        places.in_flight < up_to
+        let up_to = match ahead {
+            true if starves => places.limit,
+            true => places.open,
+            false if places.costs.is_light(expected) => places.limit,
+            false => places.serves,
+        };
+        places.in_flight < up_to.max(places.open)
     }
 
-    fn wait(&mut self, client: Client, tags: [u64; LEVELS], reserve: Span) -> Ticket {
-        let rank = self.advance(reserve, self.settings.shares.address_milli).min(BEHIND.as_nanos());
-        self.tree.push(client, tags, self.line(), rank, reserve)
+    /// Where a request would wait.
+    fn lane(&self, expected: Expected, places: Places) -> Lane {
+        if self.lanes.costs().and(places.costs).is_light(expected) { Lane::Light } else { Lane::Common }
     }
 
-    fn pass(&mut self, client: Client, tag: u64, reserved: Span, now: Moment) -> Pass {
+    fn wait(&mut self, lane: Lane, client: Client, tags: [u64; LEVELS], expected: Expected) -> Ticket {
+        let rank = self.advance(expected.reserve, self.settings.shares.address_milli).min(BEHIND.as_nanos());
+        self.lanes.push(lane, client, tags, (self.line(), rank), expected)
+    }
+
+    fn pass(&mut self, lane: Lane, client: Client, tag: u64, reserved: Span, now: Moment) -> Pass {
         let ahead = tag > self.front();
         if ahead {
             self.ahead_at = now;
@@ -155,14 +175,15 @@ impl FairQueue {
         self.time = self.time.max(tag);
         self.estimate.observe(self.time, now);
         let tags = self.shift(client, reserved, u64::saturating_add);
-        self.tree.served(client, tags, self.line());
-        Pass { reserved, ahead }
+        self.lanes.served(client, tags, self.line());
+        self.lanes.charge(lane, reserved, u64::saturating_add);
+        Pass { reserved, ahead, light: lane == Lane::Light }
     }
 
     /// One who is turned away gets the turn after those that were promised to others of its address.
-    fn turn_away(&mut self, client: Client, tags: [u64; LEVELS], reserve: Span) -> Turned {
+    fn turn_away(&mut self, lane: Lane, client: Client, tags: [u64; LEVELS], reserve: Span) -> Turned {
         let own = self.advance(reserve, self.settings.shares.address_milli);
-        let promised = self.tree.promise(client, largest(tags).max(self.time), own);
+        let promised = self.lanes.promise(lane, client, largest(tags).max(self.time), own);
         Turned { retry_after: self.estimate.wait(promised - self.time) }
     }
 
@@ -179,7 +200,7 @@ impl FairQueue {
 
     /// How long the backend needs for all that waits.
     fn backlog(&self) -> Span {
-        let cpu = u128::from(self.tree.reserved().as_nanos()) * 1000 / u128::from(self.settings.cores.as_milli());
+        let cpu = u128::from(self.lanes.reserved().as_nanos()) * 1000 / u128::from(self.settings.cores.as_milli());
         Span::from_nanos(u64::try_from(cpu).unwrap_or(u64::MAX))
     }
 
@@ -210,7 +231,7 @@ impl FairQueue {
 
     /// Where the address would be after all it has waiting and this.
     fn projected(&self, client: Client, tags: [u64; LEVELS], reserve: Span) -> u64 {
-        let cpu = self.tree.reserved_of(client) + reserve;
+        let cpu = self.lanes.reserved_of(client) + reserve;
         tags[LEVELS - 1].saturating_add(self.advance(cpu, self.settings.shares.address_milli))
     }
 
@@ -229,8 +250,4 @@ impl FairQueue {
 
 fn largest(tags: [u64; LEVELS]) -> u64 {
     tags.into_iter().fold(0, u64::max)
-}
-
-fn difference(more: Span, less: Span) -> Span {
-    Span::from_nanos(more.as_nanos().saturating_sub(less.as_nanos()))
 }

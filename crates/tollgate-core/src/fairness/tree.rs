@@ -5,6 +5,7 @@
 //! own tag, and so is a block. So each has an ordered set of what waits in it, and a change travels three steps up.
 
 use super::{Client, LEVELS, Ticket};
+use crate::prediction::Expected;
 use crate::time::Span;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -52,11 +53,23 @@ struct Node {
 struct Request {
     generation: u32,
     /// `None` in a place that is free.
-    waits: Option<(Client, Span)>,
+    waits: Option<(Client, Expected)>,
     /// How far it stands behind cheaper ones, as long as its key's tag does not count.
     rank: u64,
     older: Option<usize>,
     newer: Option<usize>,
+}
+
+/// The request to go first of those in a tree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct First {
+    /// Where it stands.
+    pub(super) order: Order,
+    /// The largest tag of its client's keys.
+    pub(super) tag: u64,
+    /// What it is expected to cost.
+    pub(super) expected: Expected,
+    pub(super) ticket: Ticket,
 }
 
 /// Which of several goes: the first or the last.
@@ -95,10 +108,13 @@ impl Tree {
         self.index.get(&client.address).map_or(Span::ZERO, |&node| self.nodes[node].reserved)
     }
 
-    /// The request to go first, with its tag: the newest of the address whose turn it is.
-    pub(super) fn first(&self) -> Option<(u64, Ticket)> {
+    /// The request to go first: the newest of the address whose turn it is.
+    pub(super) fn first(&self) -> Option<First> {
+        let (order, _) = *self.nodes[ROOT].below.first()?;
         let (tag, address) = self.descend(|below| below.first());
-        self.nodes[address].newest.map(|slot| (tag, self.ticket(slot)))
+        let slot = self.nodes[address].newest?;
+        let (_, expected) = self.requests[slot].waits?;
+        Some(First { order, tag, expected, ticket: self.ticket(slot) })
     }
 
     /// The request to go last, with its tag: the oldest of an address.
@@ -118,7 +134,14 @@ impl Tree {
     }
 
     /// Adds a request of a client whose keys are at `tags`. It stands `rank` after `line`, or where its tags put it if that is later.
-    pub(super) fn push(&mut self, client: Client, tags: [u64; LEVELS], line: u64, rank: u64, reserve: Span) -> Ticket {
+    pub(super) fn push(
+        &mut self,
+        client: Client,
+        tags: [u64; LEVELS],
+        line: u64,
+        rank: u64,
+        expected: Expected,
+    ) -> Ticket {
         let mut node = ROOT;
         for (key, tag) in client.keys().into_iter().zip(tags) {
             node = self.child(node, key, tag);
@@ -128,7 +151,7 @@ impl Tree {
         }
         let slot = self.requests_free.pop().unwrap_or(self.requests.len());
         let older = self.nodes[node].newest;
-        let request = Request { generation: 0, waits: Some((client, reserve)), rank, older, newer: None };
+        let request = Request { generation: 0, waits: Some((client, expected)), rank, older, newer: None };
         match self.requests.get_mut(slot) {
             Some(place) => *place = Request { generation: place.generation, ..request },
             None => self.requests.push(request),
@@ -140,23 +163,23 @@ impl Tree {
         leaf.newest = Some(slot);
         leaf.oldest = leaf.oldest.or(Some(slot));
         leaf.count += 1;
-        leaf.reserved = leaf.reserved + reserve;
+        leaf.reserved = leaf.reserved + expected.reserve;
         self.waiting += 1;
-        self.reserved = self.reserved + reserve;
+        self.reserved = self.reserved + expected.reserve;
         self.place(node);
         self.ticket(slot)
     }
 
     /// Takes a request out, if it still waits.
-    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<(Client, Span)> {
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<(Client, Expected)> {
         let slot = ticket.slot();
         let request = *self.requests.get(slot).filter(|request| request.generation == ticket.generation)?;
-        let (client, reserve) = request.waits?;
+        let (client, expected) = request.waits?;
         let node = *self.index.get(&client.address)?;
         let leaf = &mut self.nodes[node];
         leaf.count -= 1;
-        leaf.reserved = less(leaf.reserved, reserve);
-        self.reserved = less(self.reserved, reserve);
+        leaf.reserved = less(leaf.reserved, expected.reserve);
+        self.reserved = less(self.reserved, expected.reserve);
         match request.newer {
             Some(newer) => self.requests[newer].older = request.older,
             None => leaf.newest = request.older,
@@ -170,7 +193,7 @@ impl Tree {
         self.requests_free.push(slot);
         self.waiting -= 1;
         self.place(node);
-        Some((client, reserve))
+        Some((client, expected))
     }
 
     /// The turn after the last one that was promised to a request of this address, which is `own` long and not before `from`.
@@ -290,7 +313,7 @@ mod tests {
                             turn += 1;
                             turns.insert(address, (a, turn));
                         }
-                        waiting.push((address, tree.push(client, known(&tags), a, b, Span::from_nanos(1))));
+                        waiting.push((address, tree.push(client, known(&tags), a, b, Span::from_nanos(1).into())));
                         ranks.insert(waiting[waiting.len() - 1].1, b);
                     }
                     2 => {
@@ -300,7 +323,7 @@ mod tests {
                         tree.retag(client, [a, b, c]);
                     }
                     _ => {
-                        if let Some((_, ticket)) = tree.first() {
+                        if let Some(First { ticket, .. }) = tree.first() {
                             let at = waiting.iter().position(|(_, other)| *other == ticket).unwrap();
                             waiting.remove(at);
                             prop_assert!(tree.remove(ticket).is_some());
@@ -315,9 +338,10 @@ mod tests {
                 let place = |address: u64| (turns[&address].0 + ranks[&newest(address)]).max(tag(address));
                 let earliest = waiting.iter().map(|(address, _)| place(*address)).min();
                 prop_assert_eq!(tree.first().is_some(), earliest.is_some());
-                if let Some((first, ticket)) = tree.first() {
+                if let Some(First { order, tag: first, ticket, .. }) = tree.first() {
                     let (address, _) = waiting.iter().find(|(_, other)| *other == ticket).unwrap();
                     prop_assert_eq!(Some(place(*address)), earliest);
+                    prop_assert_eq!(Some(order.0), earliest);
                     prop_assert_eq!(newest(*address), ticket);
                     prop_assert_eq!(tag(*address), first);
                 }

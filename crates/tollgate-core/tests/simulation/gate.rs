@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Work};
 use std::collections::HashMap;
 use tollgate_core::concurrency::Concurrency;
-use tollgate_core::fairness::{Arrival, Client, FairQueue, Pass, Places, Settings, Ticket};
+use tollgate_core::fairness::{Arrival, Client, Costs, FairQueue, Pass, Places, Settings, Ticket};
 use tollgate_core::prediction::{RouteKey, Routes};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::{Load, Reading, VirtualClock};
@@ -30,6 +30,7 @@ struct InService {
     request: Request,
     pass: Pass,
     reading: Reading,
+    expected: Span,
 }
 
 pub(crate) struct Gate {
@@ -42,36 +43,43 @@ pub(crate) struct Gate {
     tickets: HashMap<usize, Ticket>,
     in_service: HashMap<usize, InService>,
     ahead: u32,
+    costs: Costs,
     /// What was charged, by source.
     pub(crate) charged_ns: HashMap<usize, u64>,
 }
 
 impl Gate {
     pub(crate) fn new(settings: Settings, in_flight: InFlight) -> Self {
-        let cores = settings.cores.as_milli() / 1000;
         Self {
             queue: FairQueue::new(settings, Moment::ZERO),
             clock: VirtualClock::new(settings.cores),
             in_flight,
-            concurrency: Concurrency::new(cores, 1024),
+            concurrency: Concurrency::new(settings.cores, 1024),
             routes: Routes::new(64),
             waiting: HashMap::new(),
             tickets: HashMap::new(),
             in_service: HashMap::new(),
             ahead: 0,
+            costs: Costs::default(),
             charged_ns: HashMap::new(),
         }
     }
 
     pub(crate) fn places(&self) -> Places {
         let in_flight = self.clock.in_service();
-        let ahead = self.ahead;
+        let (ahead, costs) = (self.ahead, self.costs);
         match self.in_flight {
-            InFlight::Fixed { open, limit } => {
-                Places { in_flight, ahead, open: Load::of(open), limit: Load::of(limit) }
-            }
+            InFlight::Fixed { open, limit } => Places {
+                in_flight,
+                ahead,
+                costs,
+                open: Load::of(open),
+                serves: Load::of(limit),
+                limit: Load::of(limit),
+            },
             InFlight::Auto => {
-                Places { in_flight, ahead, open: self.concurrency.open(), limit: self.concurrency.limit() }
+                let (open, serves) = (self.concurrency.open(), self.concurrency.serves());
+                Places { in_flight, ahead, costs, open, serves, limit: self.concurrency.limit() }
             }
         }
     }
@@ -84,11 +92,11 @@ impl Gate {
     pub(crate) fn arrive(&mut self, id: usize, request: Request, backend: &mut Backend, now: u64) -> Vec<usize> {
         let places = self.places();
         if self.queue.is_calm() && places.in_flight < places.open {
-            self.start(id, request, Pass { reserved: Span::ZERO, ahead: false }, backend, now);
+            self.start(id, request, Pass::default(), backend, now);
             return vec![];
         }
-        let reserve = self.routes.reserve(key(request.route));
-        match self.queue.arrive(request.client, reserve, places, Moment::from_nanos(now)) {
+        let expected = self.routes.expected(key(request.route));
+        match self.queue.arrive(request.client, expected, places, Moment::from_nanos(now)) {
             Arrival::Goes(pass) => self.start(id, request, pass, backend, now),
             Arrival::Waits(ticket) => self.wait(id, request, ticket),
             Arrival::Displaces(ticket, displaced, _) => {
@@ -116,20 +124,26 @@ impl Gate {
 
     /// The backend is done with a request.
     pub(crate) fn done(&mut self, id: usize, backend: &mut Backend, now: u64) {
-        let InService { request, pass, reading } = self.in_service.remove(&id).unwrap();
+        let InService { request, pass, reading, expected } = self.in_service.remove(&id).unwrap();
         let stay = self.clock.end(reading, Moment::from_nanos(now));
         *self.charged_ns.entry(request.source).or_default() += stay.toll.as_nanos();
         self.ahead -= u32::from(pass.ahead);
+        self.costs.remove(expected);
         if let Some(times) = self.routes.record(key(request.route), stay.toll) {
             self.concurrency.record(times, stay, pass.ahead, self.queue.waits(), Moment::from_nanos(now));
+            let cores = self.concurrency.cores();
+            self.clock.set_cores(cores, Moment::from_nanos(now));
+            self.queue.set_cores(cores);
         }
-        self.queue.settle(request.client, pass.reserved, stay.toll);
+        self.queue.settle(request.client, pass, stay.toll);
         self.dispatch(backend, now);
     }
 
     fn start(&mut self, id: usize, request: Request, pass: Pass, backend: &mut Backend, now: u64) {
+        let expected = self.routes.reserve(key(request.route));
+        self.costs.add(expected);
         let reading = self.clock.start(self.routes.load(key(request.route)), Moment::from_nanos(now));
-        self.in_service.insert(id, InService { request, pass, reading });
+        self.in_service.insert(id, InService { request, pass, reading, expected });
         self.ahead += u32::from(pass.ahead);
         backend.start(id, request.work);
     }

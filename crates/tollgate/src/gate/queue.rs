@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 use tollgate_core::concurrency::Concurrency;
-use tollgate_core::fairness::{Arrival, Client, FairQueue, Pass, Places, Shares, Ticket, Turned};
+use tollgate_core::fairness::{Arrival, Client, Costs, FairQueue, Pass, Places, Shares, Ticket, Turned};
 use tollgate_core::network::Network;
 use tollgate_core::prediction::{RouteKey, Routes};
 use tollgate_core::time::{Moment, Span};
@@ -46,6 +46,8 @@ struct State {
     waiting: Vec<Option<Waiter>>,
     /// How many requests at the backend are from clients ahead of their share.
     ahead: u32,
+    /// What the requests at the backend are expected to cost.
+    costs: Costs,
     figures: Figures,
 }
 
@@ -61,6 +63,7 @@ struct Waiter {
 struct Grant {
     pass: Pass,
     reading: Reading,
+    expected: Span,
 }
 
 /// What a queue shows of itself.
@@ -92,15 +95,15 @@ pub(crate) struct Refused {
 
 impl Queue {
     pub(crate) fn new(settings: &Settings, clock: Clock) -> Arc<Self> {
-        let cores = settings.cores.as_milli().div_ceil(1000).max(1);
         let state = State {
             queue: FairQueue::new(fairness(settings), clock.now()),
             clock: VirtualClock::new(settings.cores),
-            concurrency: Concurrency::new(cores, AT_ONCE_MAX),
+            concurrency: Concurrency::new(settings.cores, AT_ONCE_MAX),
             at_once: settings.in_flight,
             routes: Routes::new(ROUTES_MAX),
             waiting: Vec::new(),
             ahead: 0,
+            costs: Costs::default(),
             figures: Figures::default(),
         };
         Arc::new(Self { clock, hasher: RandomState::new(), state: Mutex::new(state) })
@@ -136,8 +139,9 @@ impl Queue {
     }
 
     fn place(self: &Arc<Self>, client: Client, route: RouteKey, grant: Grant) -> Place {
-        let Grant { pass, reading } = grant;
-        Place { queue: self.clone(), client, route, pass, at_backend: Some(reading), toll: Span::ZERO, stay: None }
+        let Grant { pass, reading, expected } = grant;
+        let (toll, at_backend) = (Span::ZERO, Some(reading));
+        Place { queue: self.clone(), client, route, pass, expected, at_backend, toll, stay: None }
     }
 
     /// Takes over other settings. Who waits goes on waiting.
@@ -202,22 +206,21 @@ enum Entry {
 
 impl State {
     fn places(&self) -> Places {
-        let (open, limit) = match self.at_once {
-            Some(number) => (Load::of(number), Load::of(number)),
-            None => (self.concurrency.open(), self.concurrency.limit()),
+        let (open, serves, limit) = match self.at_once {
+            Some(number) => (Load::of(number), Load::of(number), Load::of(number)),
+            None => (self.concurrency.open(), self.concurrency.serves(), self.concurrency.limit()),
         };
-        Places { in_flight: self.clock.in_service(), ahead: self.ahead, open, limit }
+        Places { in_flight: self.clock.in_service(), ahead: self.ahead, costs: self.costs, open, serves, limit }
     }
 
     fn arrive(&mut self, client: Client, route: RouteKey, now: Moment) -> Result<Entry, Refused> {
         let places = self.places();
         if self.queue.is_calm() && places.in_flight < places.open {
             self.figures.went += 1;
-            let pass = Pass { reserved: Span::ZERO, ahead: false };
-            return Ok(Entry::Goes(self.start(route, pass, now)));
+            return Ok(Entry::Goes(self.start(route, Pass::default(), now)));
         }
-        let reserve = self.routes.reserve(route);
-        match self.queue.arrive(client, reserve, places, now) {
+        let expected = self.routes.expected(route);
+        match self.queue.arrive(client, expected, places, now) {
             Arrival::Goes(pass) => {
                 self.figures.went += 1;
                 Ok(Entry::Goes(self.start(route, pass, now)))
@@ -264,7 +267,9 @@ impl State {
 
     fn start(&mut self, route: RouteKey, pass: Pass, now: Moment) -> Grant {
         self.ahead += u32::from(pass.ahead);
-        Grant { pass, reading: self.clock.start(self.routes.load(route), now) }
+        let expected = self.routes.reserve(route);
+        self.costs.add(expected);
+        Grant { pass, reading: self.clock.start(self.routes.load(route), now), expected }
     }
 
     /// Lets go who may.
@@ -284,7 +289,8 @@ impl State {
     fn return_unused(&mut self, client: Client, grant: Grant, now: Moment) {
         self.clock.end(grant.reading, now);
         self.ahead -= u32::from(grant.pass.ahead);
-        self.queue.settle(client, grant.pass.reserved, Span::ZERO);
+        self.costs.remove(grant.expected);
+        self.queue.settle(client, grant.pass, Span::ZERO);
     }
 }
 
@@ -315,6 +321,8 @@ pub(crate) struct Place {
     client: Client,
     route: RouteKey,
     pass: Pass,
+    /// What it is expected to cost.
+    expected: Span,
     /// Since when it is at work; none while the backend waits for a client that reads slowly.
     at_backend: Option<Reading>,
     /// What earlier stretches of work have cost.
@@ -361,9 +369,13 @@ impl Place {
             let (ahead, waits) = (self.pass.ahead, state.queue.waits());
             if let Some(times) = state.routes.record(self.route, toll) {
                 state.concurrency.record(times, stay, ahead, waits, now);
+                let cores = state.concurrency.cores();
+                state.clock.set_cores(cores, now);
+                state.queue.set_cores(cores);
             }
             state.ahead -= u32::from(self.pass.ahead);
-            state.queue.settle(self.client, self.pass.reserved, toll);
+            state.costs.remove(self.expected);
+            state.queue.settle(self.client, self.pass, toll);
             state.figures.toll_ns = state.figures.toll_ns.saturating_add(toll.as_nanos());
             state.dispatch(now);
         }
