@@ -14,6 +14,7 @@ use core::ops::Range;
 
 use super::account::{Account, Pardon, Timing};
 use super::ledger::{Ledger, Place};
+use super::overshoot::{self, DomainFigures, Overshoot};
 use super::{Command, Order, Reading, Report, Stamp, Status, Tally};
 use crate::limit::Limit;
 use crate::time::{Moment, Span};
@@ -109,6 +110,8 @@ pub struct Master<S> {
     gates: BTreeMap<u64, GateSeen>,
     /// How many countings are kept, over all accounts.
     countings: usize,
+    /// In the order of the domains.
+    overshoots: Box<[Overshoot]>,
     beacon_due: Moment,
     last_era: u64,
 }
@@ -133,6 +136,7 @@ impl<S: BuildHasher> Master<S> {
         Self {
             epoch,
             domains: names.collect(),
+            overshoots: settings.domains.iter().map(|_| Overshoot::default()).collect(),
             ledger: Ledger::new(settings.identifiers_max, hasher),
             pending: VecDeque::new(),
             gates: BTreeMap::new(),
@@ -271,6 +275,24 @@ impl<S: BuildHasher> Master<S> {
         there.fold((0, Span::ZERO), |(count, lag), gate| (count + 1, lag.max(gate.transit)))
     }
 
+    /// How each domain is kept.
+    pub fn figures(&self, now: Moment) -> impl Iterator<Item = DomainFigures<'_>> {
+        let (gates, delay) = self.gates(now);
+        self.settings.domains.iter().zip(&self.overshoots).map(move |(domain, overshoot)| DomainFigures {
+            name: &domain.name,
+            bound: overshoot::bound(domain, gates, delay),
+            overshoot: overshoot.read(now),
+        })
+    }
+
+    /// How many identifiers in these places are delayed now.
+    pub fn delayed(&self, places: Range<usize>, now: Moment) -> usize {
+        let entries = places.filter_map(|index| self.ledger.at(index));
+        let owing = entries.filter(|(_, entry)| entry.value.clear > now);
+        let limits = |domain: u16| &self.settings.domains[usize::from(domain)].limits;
+        owing.filter(|(_, entry)| entry.value.next(limits(entry.domain), now).is_some()).count()
+    }
+
     /// An original gate's report: one request, by that gate's wall clock.
     fn handle_single(&mut self, domain: u16, report: &Report<'_>, reading: Reading) -> Outcome {
         if report.status == Status::Rejected {
@@ -286,6 +308,7 @@ impl<S: BuildHasher> Master<S> {
         if let Some(account) = self.ledger.value_mut(place) {
             account.charge(limits, Toll::ONE, at);
         }
+        self.note_overshoot(place, report, reading.now);
         self.queue_if_delayed(place, reading.now);
         Outcome::Charged(1)
     }
@@ -309,6 +332,7 @@ impl<S: BuildHasher> Master<S> {
             Outcome::Untracked
         };
         account.take_over(limits, tally, timing.clear, now, latest);
+        self.note_overshoot(place, report, now);
         self.queue_if_delayed(place, now);
         outcome
     }
@@ -343,6 +367,18 @@ impl<S: BuildHasher> Master<S> {
         }
         self.gates.insert(gate, GateSeen { heard: now, transit });
         true
+    }
+
+    /// Notes how far ahead of its limits a report shows a caller to be.
+    fn note_overshoot(&mut self, place: Place, report: &Report<'_>, now: Moment) {
+        let Some(entry) = self.ledger.entry(place) else { return };
+        let held = report.delayed_until_ms.map_or(0, |until| until.saturating_sub(report.received_ms));
+        let held = Span::from_millis(held.min(self.settings.delay_max.as_millis_ceil()));
+        let limits = self.settings.domains[usize::from(entry.domain)].limits.iter().zip(&entry.value.records);
+        let ahead = limits.map(|(limit, record)| overshoot::ahead(limit, limit.clear_at(record), held, now)).max();
+        if let Some(requests) = ahead.filter(|&requests| requests > 0) {
+            self.overshoots[usize::from(entry.domain)].note(requests, now);
+        }
     }
 
     fn queue_if_delayed(&mut self, place: Place, now: Moment) {

@@ -12,10 +12,12 @@ mod gate;
 mod ledger;
 mod master;
 mod message;
+mod overshoot;
 
 pub use gate::{Gate, GateSettings, Instruction, Passage};
 pub use master::{Domain, Master, MasterSettings, Notice, Outcome, Snapshot};
 pub use message::{Command, Order, Report, Stamp, Status, Tally};
+pub use overshoot::DomainFigures;
 
 use crate::time::Moment;
 

@@ -128,7 +128,9 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.stop.notify_one();
-        if let Some(thread) = self.thread.take()
+        // Whoever carries out an order may be the last to let go of the link, and cannot wait for itself.
+        let other = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id());
+        if let Some(thread) = other
             && thread.join().is_err()
         {
             // It has said why where panics are said. Decisions go on without masters.

@@ -19,6 +19,13 @@ pub struct SharedTicket {
     pub(super) slices: Option<Slices>,
 }
 
+impl SharedTicket {
+    /// What was charged in this process.
+    pub fn here_mut(&mut self) -> &mut Ticket {
+        &mut self.here
+    }
+}
+
 impl Default for SharedTicket {
     /// A ticket on which nothing was charged.
     fn default() -> Self {

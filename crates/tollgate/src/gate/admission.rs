@@ -26,13 +26,12 @@ use tollgate_wire::http1::Fields;
 use tollgate_wire::server_timing::{self, Nonsense};
 
 use super::body::Meter;
-use super::elsewhere::{Charge, Elsewhere};
+use super::elsewhere::{Charge, Elsewhere, Ways};
 use super::engagement::{Act, Engagement, QueueAct};
 use super::engagement_log::EngagementLog;
 use super::identify::RequestView;
 use super::load::Load;
 use super::queue::{Place, Queue, Refused};
-use super::redis::Link;
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
@@ -76,10 +75,10 @@ impl Admission {
     pub(crate) fn new(
         domain: &Domain,
         settings: &Settings,
-        redis: Option<&Link>,
+        ways: Ways<'_>,
         clock: Clock,
     ) -> Result<Self, NoSharedLimiter> {
-        let elsewhere = Elsewhere::new(domain, redis, &clock, None).map_err(NoSharedLimiter::Sharing)?;
+        let elsewhere = Elsewhere::new(domain, ways, &clock, None).map_err(NoSharedLimiter::Sharing)?;
         let rules = Rules::new(domain, elsewhere, settings.hold, clock.now()).map_err(NoSharedLimiter::Limiter)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
@@ -94,15 +93,10 @@ impl Admission {
     }
 
     /// Takes over other settings. What has not changed keeps its state.
-    pub(crate) fn reload(
-        &self,
-        domain: &Domain,
-        settings: &Settings,
-        redis: Option<&Link>,
-    ) -> Result<(), NoSharedLimiter> {
+    pub(crate) fn reload(&self, domain: &Domain, settings: &Settings, ways: Ways<'_>) -> Result<(), NoSharedLimiter> {
         let before = self.rules.load();
         let elsewhere =
-            Elsewhere::new(domain, redis, &self.clock, Some(before.elsewhere())).map_err(NoSharedLimiter::Sharing)?;
+            Elsewhere::new(domain, ways, &self.clock, Some(before.elsewhere())).map_err(NoSharedLimiter::Sharing)?;
         let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(NoSharedLimiter::Limiter)?;
         self.rules.store(Arc::new(rules));
         self.queue.reload(settings);
@@ -119,6 +113,11 @@ impl Admission {
     /// The time that decisions are made by.
     pub(crate) fn now(&self) -> Moment {
         self.clock.now()
+    }
+
+    /// The clock that decisions are made by.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The rules in force.
@@ -216,7 +215,7 @@ impl Admission {
         self: &Arc<Self>,
         rules: &Rules,
         request: &RequestView<'_>,
-        (mut decision, charge): (Decision, Charge),
+        (mut decision, mut charge): (Decision, Charge),
         now: Moment,
         log: &EngagementLog,
     ) -> Result<(Ticket, Option<Waiting<'_>>), Refusal> {
@@ -230,6 +229,7 @@ impl Admission {
         if let Some(engagement) = Engagement::by_rule(rules, request, &decision, now) {
             log.tell(&engagement, now);
         }
+        rules.report(request, &decision, &mut charge, now);
         if decision.verdict.is_refusal() {
             // A request that should have been held has been charged.
             rules.refund(charge, now);

@@ -1,7 +1,10 @@
 //! Rules whose state is not in this gate's memory alone.
 //!
-//! Every rule has a table in this gate's limiter. For some, others have a say too: the store that gates share. A request that none
-//! of those apply to is decided from memory and does not notice that they exist; [`Elsewhere::concerns`] tells them apart.
+//! Every rule has a table in this gate's limiter. For some, others have a say too: the store that gates share, which is asked about each
+//! request, and masters, which are told of it and may change the table. A request that no shared rule applies to is decided from
+//! memory and does not notice that they exist; [`Elsewhere::concerns`] tells them apart.
+
+use std::sync::Arc;
 
 use tollgate_core::band::Band;
 use tollgate_core::decision::Decision;
@@ -11,6 +14,7 @@ use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::limiter::Limiter;
 use tollgate_gatekeeper::shared::{NoSharing, Share, SharedTicket, Sharing};
 
+use super::masters::Masters;
 use super::redis::Link;
 use crate::settings::{Domain, RuleSettings, State};
 
@@ -21,18 +25,30 @@ pub(crate) type Charge = SharedTicket;
 #[derive(Default)]
 pub(crate) struct Elsewhere {
     redis: Option<Sharing>,
+    masters: Option<Arc<Masters>>,
+}
+
+/// The ways to those who have a say.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Ways<'a> {
+    /// To the store that gates share.
+    pub(crate) redis: Option<&'a Link>,
+    /// To masters.
+    pub(crate) masters: Option<&'a Arc<Masters>>,
 }
 
 impl Elsewhere {
     /// Who has a say about the rules of `domain`. A store that stays the same is taken over with all that was taken from it.
     pub(crate) fn new(
         domain: &Domain,
-        redis: Option<&Link>,
+        ways: Ways<'_>,
         clock: &Clock,
         before: Option<&Self>,
     ) -> Result<Self, NoSharing> {
-        let Some(link) = redis.filter(|_| domain.rules.iter().any(|settings| settings.state == State::Redis)) else {
-            return Ok(Self::default());
+        let has = |state: State| domain.rules.iter().any(|settings| settings.state == state);
+        let masters = ways.masters.filter(|_| has(State::Master)).cloned();
+        let Some(link) = ways.redis.filter(|_| has(State::Redis)) else {
+            return Ok(Self { redis: None, masters });
         };
         let names = (link.prefix(), domain.name.as_str());
         let rules = domain.rules.iter().map(|settings| (settings.rule.clone(), share(settings)));
@@ -41,7 +57,7 @@ impl Elsewhere {
             Some(before) => before.succeeded_by(names, rules),
             None => Sharing::new(link.store().clone(), clock.clone(), names, rules),
         };
-        Ok(Self { redis: Some(sharing?) })
+        Ok(Self { redis: Some(sharing?), masters })
     }
 
     /// Whether somebody else must be asked about `request`.
@@ -66,6 +82,11 @@ impl Elsewhere {
                 (decision, ticket.into())
             }
         }
+    }
+
+    /// The masters that hear of decisions, if any do.
+    pub(crate) fn masters(&self) -> Option<&Masters> {
+        self.masters.as_deref()
     }
 
     /// The rules that are shared through a store, if any are.

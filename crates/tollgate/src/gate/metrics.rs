@@ -9,6 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use super::master_metrics;
 use super::rules::RuleTally;
 use super::running::Running;
 use super::tally::Tally;
@@ -48,6 +49,9 @@ impl Collector for GateMetrics {
         self.encode_queue(&mut encoder)?;
         self.encode_rules(&mut encoder)?;
         self.encode_redis(&mut encoder)?;
+        if let Some(masters) = self.0.admission.rules().elsewhere().masters() {
+            master_metrics::encode(masters, &mut encoder)?;
+        }
         self.encode_backends(&mut encoder)
     }
 }

@@ -27,6 +27,8 @@ mod identify;
 mod key_text;
 mod listener;
 mod load;
+mod master_metrics;
+mod masters;
 mod metrics;
 mod queue;
 mod rates;

@@ -75,7 +75,7 @@ impl Rules {
     /// Rules to which everybody is new.
     pub(crate) fn new(domain: &Domain, elsewhere: Elsewhere, hold: Hold, started: Moment) -> Result<Self, NoLimiter> {
         Ok(Self {
-            limiter: Limiter::new(plan(domain, started))?,
+            limiter: heard(Limiter::new(plan(domain, started))?, &elsewhere),
             elsewhere,
             faces: faces(domain, None),
             hold,
@@ -85,7 +85,7 @@ impl Rules {
 
     /// Other rules in the place of these. What has not changed keeps its state and its counts.
     pub(crate) fn succeeded_by(&self, domain: &Domain, elsewhere: Elsewhere, hold: Hold) -> Result<Self, NoLimiter> {
-        let limiter = self.limiter.succeeded_by(plan(domain, Moment::ZERO))?;
+        let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &elsewhere);
         let faces = faces(domain, Some(&self.faces));
         Ok(Self { limiter, elsewhere, faces, hold, has_budget: has_budget(domain) })
     }
@@ -119,6 +119,14 @@ impl Rules {
     fn count(&self, decision: &Decision) {
         if let Some(face) = self.face(decision) {
             face.tally.count(decision);
+        }
+    }
+
+    /// Tells masters, if any keep books of these rules, what is done about a request.
+    #[inline]
+    pub(crate) fn report(&self, request: &impl Request, decision: &Decision, charge: &mut Charge, now: Moment) {
+        if self.elsewhere.masters().is_some() {
+            self.limiter.report(request, decision, charge.here_mut(), now);
         }
     }
 
@@ -190,6 +198,14 @@ impl Rules {
         let rule = self.limiter.rule(decision.rule?)?;
         Some(standing(&self.face(decision)?.name, &rule.limit, decision.info?))
     }
+}
+
+/// The limiter, heard by whoever is to hear of its decisions.
+fn heard(mut limiter: Limiter, elsewhere: &Elsewhere) -> Limiter {
+    if let Some(masters) = elsewhere.masters() {
+        masters.hear(&mut limiter);
+    }
+    limiter
 }
 
 fn plan(domain: &Domain, started: Moment) -> Plan {

@@ -9,11 +9,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::link::LinkSettings;
 
 use super::admission::Admission;
 use super::backend::{Backends, connect};
 use super::caps::Caps;
+use super::elsewhere::Ways;
 use super::listener;
+use super::masters::Masters;
 use super::queue::AT_ONCE_MAX;
 use super::redis::Link;
 use super::sight::Sight;
@@ -30,6 +33,7 @@ pub(crate) struct Running {
     pub(super) shared: Arc<Shared>,
     certificates: Option<Arc<Certificates>>,
     redis: Mutex<Option<Link>>,
+    masters: Mutex<Option<Arc<Masters>>>,
     phase: watch::Sender<Phase>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
@@ -42,19 +46,32 @@ pub(crate) struct Orders {
     pub(crate) domain: Domain,
     /// The store that it shares with others.
     pub(crate) redis: Option<Redis>,
+    /// The masters that it reports to.
+    pub(crate) link: Option<LinkSettings>,
 }
 
 impl Orders {
     /// The store, if any rule needs one.
     fn redis(&self) -> Option<&Redis> {
-        self.redis.as_ref().filter(|_| self.domain.rules.iter().any(|rule| rule.state == State::Redis))
+        self.redis.as_ref().filter(|_| self.has(State::Redis))
+    }
+
+    /// The masters, if any rule needs one.
+    fn link(&self) -> Option<&LinkSettings> {
+        self.link.as_ref().filter(|_| self.has(State::Master))
+    }
+
+    fn has(&self, state: State) -> bool {
+        self.domain.rules.iter().any(|rule| rule.state == state)
     }
 }
 
 impl Running {
     /// Starts to serve: on the sockets that were handed over, or else on the addresses of the settings.
     pub(crate) fn start(orders: Orders, handed_over: Vec<TcpListener>) -> io::Result<Self> {
+        let clock = Clock::start();
         let redis = orders.redis().map(Link::open).transpose()?;
+        let masters = orders.link().map(|link| Masters::open(link, &clock)).transpose()?;
         let Orders { gate: settings, domain, .. } = orders;
         let workers = settings.workers.max(1);
         let connections_max = connections_max(&settings);
@@ -64,12 +81,16 @@ impl Running {
             listener::share(&handed_over, workers)?
         };
         let certificates = if settings.tls.is_empty() { None } else { Some(Certificates::load(&settings.tls)?) };
-        let clock = Clock::start();
-        let admission = Admission::new(&domain, &settings, redis.as_ref(), clock.clone()).map_err(io::Error::other)?;
+        let ways = Ways { redis: redis.as_ref(), masters: masters.as_ref() };
+        let admission = Admission::new(&domain, &settings, ways, clock.clone()).map_err(io::Error::other)?;
+        let admission = Arc::new(admission);
+        if let Some(masters) = &masters {
+            masters.serve(&admission);
+        }
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(Backends::new(&settings.backends, None)),
             caps: Caps::new(connections_max),
-            admission: Arc::new(admission),
+            admission,
             sight: Sight::new(clock),
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: certificates.as_ref().map(Certificates::server_config),
@@ -79,7 +100,6 @@ impl Running {
         for listener in &listeners[0] {
             tracing::info!(address = %listener.local_addr()?, workers, "listening");
         }
-        warn_of_state_elsewhere(&domain);
         let (phase, watched) = watch::channel(Phase::Serving);
         let threads = listeners
             .into_iter()
@@ -91,13 +111,12 @@ impl Running {
                     .spawn(move || worker::run(shared, index, listeners, watched))
             })
             .collect::<io::Result<Vec<_>>>()?;
-        Ok(Self { shared, certificates, redis: Mutex::new(redis), phase, threads })
+        Ok(Self { shared, certificates, redis: Mutex::new(redis), masters: Mutex::new(masters), phase, threads })
     }
 
     /// Takes over other settings. Nobody is disconnected; what can only change by a new start is said.
     pub(crate) fn reload(&self, orders: Orders) -> io::Result<()> {
         self.reload_rules(&orders)?;
-        warn_of_state_elsewhere(&orders.domain);
         let settings = orders.gate;
         let old = self.shared.settings.load();
         for (changed, what) in [
@@ -121,15 +140,38 @@ impl Running {
     fn reload_rules(&self, orders: &Orders) -> io::Result<()> {
         let admission = &self.shared.admission;
         let mut redis = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = orders.redis();
-        let kept = redis.as_ref().filter(|link| wanted.is_some_and(|settings| link.is_for(settings)));
-        if let Some(link) = kept {
-            return admission.reload(&orders.domain, &orders.gate, Some(link)).map_err(io::Error::other);
+        let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = self.wanted_masters(masters.as_ref(), orders.link())?;
+        let reload = |redis: Option<&Link>| {
+            let ways = Ways { redis, masters: wanted.as_ref() };
+            admission.reload(&orders.domain, &orders.gate, ways).map_err(io::Error::other)
+        };
+        let store = orders.redis();
+        let kept = redis.as_ref().filter(|link| store.is_some_and(|settings| link.is_for(settings)));
+        if kept.is_some() {
+            reload(kept)?;
+        } else {
+            let link = store.map(Link::open).transpose()?;
+            reload(link.as_ref())?;
+            *redis = link;
         }
-        let link = wanted.map(Link::open).transpose()?;
-        admission.reload(&orders.domain, &orders.gate, link.as_ref()).map_err(io::Error::other)?;
-        *redis = link;
+        *masters = wanted;
         Ok(())
+    }
+
+    /// The masters that are wanted now: the same, if they have not changed.
+    fn wanted_masters(
+        &self,
+        before: Option<&Arc<Masters>>,
+        wanted: Option<&LinkSettings>,
+    ) -> io::Result<Option<Arc<Masters>>> {
+        let Some(wanted) = wanted else { return Ok(None) };
+        if let Some(same) = before.filter(|masters| masters.is_for(wanted)) {
+            return Ok(Some(same.clone()));
+        }
+        let masters = Masters::open(wanted, self.shared.admission.clock())?;
+        masters.serve(&self.shared.admission);
+        Ok(Some(masters))
     }
 
     /// Reads certificates again if their files have changed.
@@ -204,12 +246,4 @@ fn files_max() -> usize {
         Err(_) => limit.current,
     };
     current.map_or(1 << 20, |files| usize::try_from(files).unwrap_or(usize::MAX)).min(1 << 20)
-}
-
-/// A gate has no link to a master yet. A rule that asks for one is told so, and enforced as far as that goes.
-fn warn_of_state_elsewhere(domain: &Domain) {
-    for rule in domain.rules.iter().filter(|rule| rule.state == State::Master) {
-        let name = &rule.rule.name;
-        tracing::warn!(rule = name, state = ?rule.state, "a gate cannot ask a master yet: this rule is enforced for each gate by itself");
-    }
 }

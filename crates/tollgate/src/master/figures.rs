@@ -12,6 +12,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tollgate_core::fleet::DomainFigures;
 
 /// What operators can read. Cloning shares it.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,25 @@ pub(crate) struct Figures {
     gates: Gauge<u64, AtomicU64>,
     lag_ms: Gauge<u64, AtomicU64>,
     subscribers: Gauge<u64, AtomicU64>,
+    delayed: Gauge<u64, AtomicU64>,
+    bounds: Family<DomainName, Gauge<u64, AtomicU64>>,
+    overshoots: Family<DomainName, Gauge<u64, AtomicU64>>,
+}
+
+/// The label of what is counted for each domain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct DomainName(String);
+
+impl EncodeLabelSet for DomainName {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        use prometheus_client::encoding::{EncodeLabelKey, EncodeLabelValue};
+        let mut label = encoder.encode_label();
+        let mut key = label.encode_label_key()?;
+        EncodeLabelKey::encode(&"domain", &mut key)?;
+        let mut value = key.encode_label_value()?;
+        EncodeLabelValue::encode(&self.0, &mut value)?;
+        value.finish()
+    }
 }
 
 /// The one label: what became of it.
@@ -94,6 +114,24 @@ impl Figures {
         registry.register("gates", "Gates of our own that were heard in the last minute", self.gates.clone());
         registry.register("lag_milliseconds", "The longest round trip of a gate's last word", self.lag_ms.clone());
         registry.register("subscribers", "Connections at the control address", self.subscribers.clone());
+        registry.register("delays_in_force", "Identifiers that gates are to delay now", self.delayed.clone());
+        let help =
+            "Requests of one caller that the gates there are can let through too much, by the time that words take now";
+        registry.register("over_admission_bound", help, self.bounds.clone());
+        let help = "Requests of one caller that were let through too much, at most, in the last minute";
+        registry.register("over_admission_observed", help, self.overshoots.clone());
+    }
+
+    /// Takes over how many are delayed.
+    pub(super) fn publish_delayed(&self, delayed: usize) {
+        self.delayed.set(delayed as u64);
+    }
+
+    /// Takes over how a domain is kept.
+    pub(super) fn publish_domain(&self, figures: &DomainFigures<'_>) {
+        let name = DomainName(String::from_utf8_lossy(figures.name).into_owned());
+        self.bounds.get_or_create(&name).set(figures.bound);
+        self.overshoots.get_or_create(&name).set(figures.overshoot);
     }
 
     /// Takes over what was counted, and how things stand.

@@ -68,7 +68,10 @@ impl GateOptions {
         }
         let domain = file.domains.into_iter().next().expect("the default domain is always there");
         let admin = self.admin.or(file.admin.map(|admin| admin.listen));
-        Ok(Plan { orders: Orders { gate, domain, redis: file.redis }, admin: admin.unwrap_or(admin::DEFAULT_LISTEN) })
+        Ok(Plan {
+            orders: Orders { gate, domain, redis: file.redis, link: file.link },
+            admin: admin.unwrap_or(admin::DEFAULT_LISTEN),
+        })
     }
 }
 

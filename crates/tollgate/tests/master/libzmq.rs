@@ -1,36 +1,13 @@
-//! Gates on libzmq, through pyzmq, which the test installs into the target directory when it is not there yet.
+//! Gates on libzmq, through pyzmq.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use crate::program::{Master, wall_ms};
-
-/// A Python that has pyzmq.
-fn python() -> &'static PathBuf {
-    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
-    PYTHON.get_or_init(|| {
-        let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pyzmq");
-        let python = home.join("bin/python");
-        let has_it = || Command::new(&python).args(["-c", "import zmq"]).status().is_ok_and(|status| status.success());
-        if !has_it() {
-            let run = |command: &mut Command| {
-                assert!(
-                    command.status().is_ok_and(|status| status.success()),
-                    "{command:?} failed: python3 with venv and pip is needed (Debian: python3-venv)"
-                )
-            };
-            run(Command::new("python3").arg("-m").arg("venv").arg(&home));
-            run(Command::new(home.join("bin/pip")).args(["install", "-q", "pyzmq==27.*"]));
-            assert!(has_it(), "pyzmq is not there after it was installed");
-        }
-        python
-    })
-}
+use crate::python::python;
 
 struct Gate {
     process: Child,

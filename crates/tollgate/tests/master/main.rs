@@ -5,3 +5,4 @@ mod bytes;
 mod hostile;
 mod libzmq;
 mod program;
+mod python;

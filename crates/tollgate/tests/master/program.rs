@@ -14,17 +14,22 @@ pub(crate) struct Master {
     directory: PathBuf,
 }
 
-/// One a second, ten at once, and the books on disk.
 impl Master {
+    /// One a second, ten at once, and the books on disk.
     pub(crate) fn start(name: &str) -> Self {
+        let rule = "[[rule]]\nname = \"each\"\nclass = \"identifier\"\nrate = { rate = \"1/s\", burst = 10 }\n";
+        Self::start_with(name, rule)
+    }
+
+    /// With these rules, and the books on disk.
+    pub(crate) fn start_with(name: &str, rules: &str) -> Self {
         let directory =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("master-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let [accounting, control, admin] = free_addresses();
         let settings = format!(
             "[master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\nstate_dir = \"{}\"\n\
-             [admin]\nlisten = \"{admin}\"\n\
-             [[rule]]\nname = \"each\"\nclass = \"identifier\"\nrate = {{ rate = \"1/s\", burst = 10 }}\n",
+             [admin]\nlisten = \"{admin}\"\n{rules}",
             directory.display()
         );
         std::fs::write(directory.join("tollgate.toml"), settings).unwrap();

@@ -1,0 +1,166 @@
+//! A gate that runs for as long as a test needs it, with a backend that answers at once.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::program::free_addresses;
+
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Gate {
+    process: Child,
+    pub(crate) listen: SocketAddr,
+    admin: SocketAddr,
+    file: PathBuf,
+}
+
+/// Ten a second and ten at once for each `x-key`, refused at once beyond that; to be followed by where the master is.
+pub(crate) const RULE: &str = "[[rule]]\nname = \"each\"\nclass = \"header:x-key\"\nrate = { rate = \"10/s\", burst = 10 }\n\
+                               state = \"master\"\nhold = \"0s\"\n";
+
+impl Gate {
+    /// A gate with these settings besides where it listens.
+    pub(crate) fn start(settings: &str) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let [listen, admin] = free_addresses();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let file =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("gate-{}-{number}.toml", std::process::id()));
+        let text = format!(
+            "[gate]\nlisten = \"{listen}\"\nbackend = \"http://{}\"\nworkers = 1\n[admin]\nlisten = \"{admin}\"\n{settings}",
+            backend()
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .arg("gate")
+            .arg("--config")
+            .arg(&file)
+            .env_remove("NOTIFY_SOCKET")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(process.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("\"listening\"") {
+            line.clear();
+            assert!(log.read_line(&mut line).unwrap() > 0, "the gate ended before it listened");
+        }
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Self { process, listen, admin, file }
+    }
+
+    /// The value of a metric, once `is_right` says so.
+    pub(crate) fn metric(&self, name: &str, is_right: impl Fn(u64) -> bool) -> u64 {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let answer = ask(self.admin, "/metrics", "");
+            let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            let value = line.map_or(0, |value| value.trim().parse().unwrap());
+            if is_right(value) {
+                return value;
+            }
+            assert!(Instant::now() < until, "{name} is {value}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Until the master at this address hears this gate and is heard.
+    pub(crate) fn until_linked(&self, accounting: SocketAddr) {
+        for what in ["accounting", "control"] {
+            self.metric(&format!("tollgate_master_link_up{{master=\"{accounting}\",what=\"{what}\"}}"), |up| up == 1);
+        }
+        // What the master wants to hear is on its way.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.listen)
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+/// A client with one connection that stays open.
+pub(crate) struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// The status of the answer to a request with this key, and how long the client is to wait.
+    pub(crate) fn get(&mut self, key: &str) -> (u16, Option<f64>) {
+        write!(self.0.get_mut(), "GET / HTTP/1.1\r\nhost: x\r\nx-key: {key}\r\n\r\n").unwrap();
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        let status = line.split(' ').nth(1).unwrap().parse().unwrap();
+        let (mut length, mut retry_after) = (0, None);
+        loop {
+            line.clear();
+            self.0.read_line(&mut line).unwrap();
+            match line.trim_end().split_once(": ") {
+                None => break,
+                Some((name, value)) if name.eq_ignore_ascii_case("content-length") => length = value.parse().unwrap(),
+                Some((name, value)) if name.eq_ignore_ascii_case("retry-after") => {
+                    retry_after = Some(value.parse().unwrap());
+                }
+                Some(_) => {}
+            }
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        (status, retry_after)
+    }
+}
+
+fn ask(address: SocketAddr, path: &str, more: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{more}\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A backend that answers every request at once, for the whole test.
+fn backend() -> SocketAddr {
+    use std::sync::OnceLock;
+    static BACKEND: OnceLock<SocketAddr> = OnceLock::new();
+    *BACKEND.get_or_init(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                std::thread::spawn(move || answer(stream));
+            }
+        });
+        address
+    })
+}
+
+fn answer(stream: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        if line == "\r\n" {
+            reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()?;
+        }
+    }
+}
