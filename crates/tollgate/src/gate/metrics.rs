@@ -46,6 +46,12 @@ impl Collector for GateMetrics {
         )?;
         let held = u64::from(self.0.admission.held());
         gauge(&mut encoder, "tollgate_requests_held", "Requests held until their moment", held)?;
+        let reloads = &self.0.reloads;
+        counter(&mut encoder, "tollgate_reloads", "Reloads of the settings that took effect", reloads.done())?;
+        let help = "Reloads that changed nothing because the file could not be used";
+        counter(&mut encoder, "tollgate_reloads_failed", help, reloads.failed())?;
+        let help = "Whether the settings in force are older than the file, because its last reload failed";
+        gauge(&mut encoder, "tollgate_settings_stale", help, u64::from(reloads.faults().is_some()))?;
         self.encode_queue(&mut encoder)?;
         self.encode_rules(&mut encoder)?;
         self.encode_redis(&mut encoder)?;

@@ -34,6 +34,7 @@ mod queue;
 mod rates;
 mod redis;
 mod refusal;
+mod reloads;
 mod report;
 mod routes;
 mod rules;

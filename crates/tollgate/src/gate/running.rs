@@ -19,6 +19,7 @@ use super::listener;
 use super::masters::Masters;
 use super::queue::AT_ONCE_MAX;
 use super::redis::Link;
+use super::reloads::Reloads;
 use super::sight::Sight;
 use super::tally::Tally;
 use super::tls::Certificates;
@@ -91,6 +92,7 @@ impl Running {
             backends: ArcSwap::from_pointee(Backends::new(&settings.backends, None)),
             caps: Caps::new(connections_max),
             admission,
+            reloads: Reloads::default(),
             sight: Sight::new(clock),
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: certificates.as_ref().map(Certificates::server_config),
@@ -134,6 +136,11 @@ impl Running {
         self.shared.settings.store(Arc::new(settings));
         self.refresh_certificates();
         Ok(())
+    }
+
+    /// How reloads went.
+    pub(crate) fn reloads(&self) -> &Reloads {
+        &self.shared.reloads
     }
 
     /// Puts other rules into force, on the same store if that has not changed.

@@ -18,6 +18,7 @@ use super::caps::Caps;
 use super::engagement_log::EngagementLog;
 use super::exchange::Scratch;
 use super::listener;
+use super::reloads::Reloads;
 use super::sight::Sight;
 use super::tally::Tally;
 use super::timer::{TICK, Timers};
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     pub(crate) backends: ArcSwap<Backends>,
     pub(crate) caps: Caps,
+    /// How reloads went.
+    pub(crate) reloads: Reloads,
     pub(crate) tallies: Vec<Arc<Tally>>,
     /// What others may see of requests.
     pub(crate) sight: Arc<Sight>,

@@ -158,6 +158,7 @@ async fn until_stopped(options: &GateOptions, gate: &Running, signals: &mut Sign
 fn reload(options: &GateOptions, gate: &Running) {
     systemd::reloading();
     let outcome = options.plan().and_then(|plan| gate.reload(plan.orders).map_err(|error| error.to_string()));
+    gate.reloads().note(&outcome);
     match outcome {
         Ok(()) => tracing::info!("settings reloaded"),
         Err(faults) => tracing::error!(faults = faults.trim_end(), "settings not reloaded; the old ones stay in force"),

@@ -144,6 +144,45 @@ fn fault_46_a_dead_backend_is_told_at_once_probed_and_used_again() {
 }
 
 #[test]
+fn fault_46_a_broken_backend_costs_its_clients_nothing() {
+    let broken = Arc::new(AtomicBool::new(true));
+    let is_broken = broken.clone();
+    let backend = Backend::connecting(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(request) = read_request(&mut reader) {
+            match (is_broken.load(Ordering::Relaxed), request.path()) {
+                (true, "/hangs") => std::thread::sleep(Duration::from_millis(500)),
+                (true, "/truncates") => {
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
+                }
+                (true, _) => {}
+                (false, _) => {
+                    respond(&mut stream, "ok").unwrap();
+                    continue;
+                }
+            }
+            return;
+        }
+    });
+    let rule = "timeouts = { response_head = \"200ms\" }\n\
+                [[rule]]\nname = 'dear'\nclass = 'ip/32'\nbucket = { size = 3, drip = 1, every = '900s' }\n\
+                [[rule]]\nname = 'at once'\nclass = 'ip/32'\nin_flight = 1\n";
+    let gate = Gate::with(&backend, rule);
+    for path in ["/dies", "/hangs", "/truncates", "/dies", "/hangs", "/truncates", "/dies", "/dies"] {
+        let mut stream = gate.connect();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+        let response = read_response(&mut BufReader::new(stream));
+        let status = response.as_ref().map(|response| response.status);
+        assert!(matches!(status, None | Some(502..=504)), "{path}: {response:?}");
+        assert!(response.is_none_or(|response| response.field("retry-after").is_some()), "{path}");
+    }
+    broken.store(false, Ordering::Relaxed);
+    eventually("a request is answered", || gate.get("/").status == 200);
+    let statuses = [gate.get("/").status, gate.get("/").status, gate.get("/").status];
+    assert_eq!(statuses, [200, 200, 429], "all three of the bucket were still there");
+}
+
+#[test]
 fn a_hanging_backend_is_a_504_within_its_time() {
     let backend = Backend::connecting(|stream| {
         let mut reader = BufReader::new(stream);

@@ -317,6 +317,58 @@ fn fault_16_floods_of_frames_leave_memory_flat() {
 }
 
 #[test]
+fn fault_16_a_client_that_makes_the_gate_reset_its_streams_is_told_to_calm_down() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(100));
+        respond(stream, "ok")
+    });
+    let gate = Gate::with(&backend, H2C);
+    // Each request is whole, and then given a window larger than any can be, which the gate has to answer with a reset.
+    let head = [0x82, 0x86, 0x84, 0x41, 0x01, b'a'];
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[]));
+    for stream in (1..20_000).step_by(2) {
+        bytes.extend(frame(1, 0x5, stream, &head));
+        bytes.extend(frame(8, 0, stream, &[0x7f, 0xff, 0xff, 0xff]));
+    }
+    let mut stream = gate.connect();
+    let mut writer = stream.try_clone().unwrap();
+    let writes = std::thread::spawn(move || {
+        let _ = writer.write_all(&bytes);
+    });
+    let mut received = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut stream, &mut received);
+    writes.join().unwrap();
+    // GOAWAY, on stream 0, whose reason is ENHANCE_YOUR_CALM.
+    let goaway = received.windows(17).find(|bytes| bytes[3] == 7 && bytes[5..9] == [0; 4]);
+    assert_eq!(goaway.map(|bytes| &bytes[13..17]), Some(&[0, 0, 0, 11][..]));
+    assert!(backend.requests().len() <= 256, "{} requests reached the backend", backend.requests().len());
+    eventually("what was started is finished", || gate.metric("tollgate_requests_at_backend") == 0);
+}
+
+#[test]
+fn fault_16_a_request_that_is_reset_at_once_is_charged_like_any_other() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(50));
+        respond(stream, "ok")
+    });
+    let rule = "[[rule]]\nname = 'each'\nclass = 'ip/32'\nwindow = { max = 20, per = '900s' }\n";
+    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 100\n{rule}"));
+    run(async {
+        let sender = connect(gate.address).await;
+        for _ in 0..40 {
+            let mut ready = sender.clone().ready().await.unwrap();
+            let (_, mut stream) = ready.send_request(request("GET", "/").body(()).unwrap(), true).unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            stream.send_reset(h2::Reason::CANCEL);
+        }
+    });
+    eventually("all have come", || gate.metric("tollgate_requests_total") == 40);
+    assert_eq!(gate.get("/").status, 429);
+    assert_eq!(backend.requests().len(), 20);
+}
+
+#[test]
 fn a_stream_that_the_client_does_not_read_is_given_up() {
     let backend = Backend::answering(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50000000\r\n\r\n")?;

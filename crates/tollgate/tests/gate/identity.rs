@@ -44,6 +44,61 @@ fn fault_20_what_a_trusted_proxy_says_is_passed_on_and_added_to() {
 }
 
 #[test]
+fn fault_20_a_client_is_one_key_however_its_address_is_written() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'each'\nclass = 'ip/32'\nwindow = { max = 100, per = '900s' }\n";
+    let gate = Gate::with(&backend, &format!("trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]\n{rule}"));
+    let mut asked = std::collections::HashMap::new();
+    let mut ask = |client: &'static str, fields: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
+        let left = roundtrip(gate.connect(), request.as_bytes()).field("x-ratelimit-remaining").unwrap().to_owned();
+        let count = asked.entry(client).or_insert(0);
+        *count += 1;
+        assert_eq!(left, (100 - *count).to_string(), "{fields} is not {client}");
+    };
+    for said in [
+        "1.2.3.4",
+        "1.2.3.4:5678",
+        "::ffff:1.2.3.4",
+        "[::ffff:1.2.3.4]",
+        "[::ffff:1.2.3.4]:80",
+        "6.6.6.6, 1.2.3.4",
+        "1.2.3.4, 10.0.0.7, 127.0.0.9",
+        "garbage, 1.2.3.4",
+        "6.6.6.6\r\nX-Forwarded-For: 1.2.3.4",
+    ] {
+        ask("1.2.3.4", &format!("X-Forwarded-For: {said}"));
+    }
+    for said in ["for=1.2.3.4", "for=\"1.2.3.4:99\";proto=https", "for=6.6.6.6, for=1.2.3.4, for=\"10.0.0.1\""] {
+        ask("1.2.3.4", &format!("Forwarded: {said}"));
+    }
+    for said in ["2001:db8::1", "[2001:db8::1]", "[2001:db8::1]:443", "2001:db8::99"] {
+        ask("2001:db8::/64", &format!("X-Forwarded-For: {said}"));
+    }
+    // What cannot be read ends the walk at the last good hop, which is the proxy that said it.
+    for said in ["unknown", "1.2.3.4, unknown", "1.2.3.4, _hidden", "1.2.3.4,", "1.2.3.4, 5.6.7.8.9"] {
+        ask("the proxy", &format!("X-Forwarded-For: {said}"));
+    }
+    ask("10.0.0.7", "X-Forwarded-For: 1.2.3.4, unknown, 10.0.0.7");
+    // Nobody has that many proxies: the walk ends, and is not walked for ever.
+    ask("10.1.1.1", &format!("X-Forwarded-For: 6.6.6.6{}", ",10.1.1.1".repeat(3_000)));
+}
+
+#[test]
+fn fault_19_an_untrusted_client_does_not_become_another_key() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'each'\nclass = 'ip/32'\nwindow = { max = 3, per = '900s' }\n";
+    let gate = Gate::with(&backend, rule);
+    let ask = |number: usize| {
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.{number}\r\nForwarded: for=1.2.3.{number}\r\n\r\n"
+        );
+        roundtrip(gate.connect(), request.as_bytes()).status
+    };
+    assert_eq!((0..5).map(ask).collect::<Vec<_>>(), [200, 200, 200, 429, 429]);
+}
+
+#[test]
 fn the_proxy_protocol_says_who_the_client_is() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "proxy_protocol = true\ntrusted_proxies = \"127.0.0.1\"");

@@ -4,6 +4,7 @@
 mod support;
 
 mod backends;
+mod crowds;
 mod engagements;
 mod forwarding;
 mod framing;
@@ -16,4 +17,5 @@ mod rules;
 mod slow;
 mod streaming;
 mod tls;
+mod tolls;
 mod websocket;

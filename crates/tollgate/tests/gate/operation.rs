@@ -36,6 +36,73 @@ fn fault_45_a_gate_that_is_told_to_stop_finishes_what_it_has() {
 }
 
 #[test]
+fn fault_45_a_gate_that_is_told_to_stop_under_load_fails_no_request_that_it_has_taken() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(3));
+        respond(stream, "done")
+    });
+    let mut gate = Gate::with(&backend, "");
+    let load: Vec<_> = (0..16)
+        .map(|_| {
+            let mut stream = gate.connect();
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                for answered in 0.. {
+                    if stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").is_err() {
+                        return answered;
+                    }
+                    // A connection that was idle may be closed just when it is used again. What is answered is answered whole.
+                    let Some(response) = read_response(&mut reader) else { return answered };
+                    assert_eq!(response.text(), "done");
+                    if response.field("connection") == Some("close") {
+                        return answered + 1;
+                    }
+                }
+                unreachable!("it ends")
+            })
+        })
+        .collect();
+    eventually("there is load", || backend.requests().len() > 200);
+    gate.signal("TERM");
+    let answered: usize = load.into_iter().map(|client| client.join().unwrap()).sum();
+    assert_eq!(gate.wait(), Some(0));
+    assert_eq!(answered, backend.requests().len(), "what reached the backend was answered");
+}
+
+#[test]
+fn fault_45_a_fleet_that_comes_back_after_a_restart_is_not_throttled_and_a_crowd_is_spread() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'reconnect'\nwhen = { upgrade = 'websocket' }\nclass = 'header:x-device-id'\n\
+                window = { max = 1, per = '60s', ceiling = 4 }\nwarmup = '60s'\n\
+                escalation = { backoff = '20s', backoff_max = '60s', levels = 3, release = '30s' }\n\
+                [[rule]]\nname = 'crowd'\nwhen = { path = '/crowd' }\nclass = 'header:x-fleet'\nwindow = { max = 1, per = '40s' }\n";
+    let gate = Gate::with(&backend, rule);
+    let reconnect = |device: usize| {
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nX-Device-Id: {device}\r\n\r\n"
+        );
+        crate::support::roundtrip(gate.connect(), request.as_bytes()).status
+    };
+    for round in 0..3 {
+        for device in 0..50 {
+            assert_eq!(reconnect(device), 200, "device {device} in round {round}");
+        }
+    }
+    // One that does nothing but come back meets the ceiling, which warm-up does not lift.
+    assert_eq!([reconnect(0), reconnect(0)], [200, 429]);
+    // Whoever is turned away in the same moment is told another moment, and none of them too early.
+    let told: std::collections::BTreeSet<u64> = (0..200)
+        .filter_map(|device| {
+            let mut stream = crate::support::client::connect_from([127, 45, 1, device].into(), gate.address);
+            stream.write_all(b"GET /crowd HTTP/1.1\r\nHost: a\r\nX-Fleet: f\r\nConnection: close\r\n\r\n").unwrap();
+            let response = read_response(&mut BufReader::new(stream)).unwrap();
+            (response.status == 429).then(|| response.field("retry-after").unwrap().parse().unwrap())
+        })
+        .collect();
+    assert!(told.len() >= 8 && told.first() >= Some(&35) && told.last() <= Some(&55), "{told:?}");
+}
+
+#[test]
 fn draining_ends_at_its_bound_whatever_is_left() {
     let backend = Backend::answering(|_, _| {
         std::thread::sleep(Duration::from_secs(30));
@@ -57,30 +124,45 @@ fn fault_42_a_reload_disconnects_nobody_and_a_bad_file_changes_nothing() {
     let config = |backend: &Backend| format!("[gate]\nworkers = 1\nbackend = \"{}\"\n", backend.url());
     let mut gate = Gate::start(&config(&first));
     let stop = Arc::new(AtomicBool::new(false));
-    let (ends, address) = (stop.clone(), gate.address);
-    let load = std::thread::spawn(move || {
-        let mut stream = std::net::TcpStream::connect(address).unwrap();
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        let mut texts = Vec::new();
-        while !ends.load(Ordering::Relaxed) {
-            stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-            texts.push(read_response(&mut reader).expect("disconnected").text());
-        }
-        texts
-    });
+    let load: Vec<_> = (0..8)
+        .map(|_| {
+            let (ends, mut stream) = (stop.clone(), gate.connect());
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let mut texts = Vec::new();
+                while !ends.load(Ordering::Relaxed) {
+                    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+                    texts.push(read_response(&mut reader).expect("disconnected").text());
+                }
+                texts
+            })
+        })
+        .collect();
     gate.rewrite("[gate]\nbackend = 5\n");
     gate.signal("HUP");
     let line = gate.logged("settings not reloaded");
     assert!(line.contains("tollgate.toml:2:"), "{line}");
     assert_eq!(gate.get("/").text(), "first");
+    let seen = |gate: &Gate| {
+        ["reloads_failed_total", "reloads_total", "settings_stale"].map(|name| gate.metric(&format!("tollgate_{name}")))
+    };
+    assert_eq!(seen(&gate), [1, 0, 1]);
     gate.rewrite(&config(&second));
     gate.signal("HUP");
     gate.logged("settings reloaded");
     eventually("the new backend is used", || gate.get("/").text() == "second");
+    assert_eq!(seen(&gate), [1, 1, 0]);
+    for round in 0..20 {
+        gate.rewrite(&config(if round % 2 == 0 { &first } else { &second }));
+        gate.signal("HUP");
+        eventually("it is reloaded", || gate.metric("tollgate_reloads_total") == round + 2);
+    }
     stop.store(true, Ordering::Relaxed);
-    let texts = load.join().unwrap();
-    assert!(texts.iter().all(|text| text == "first" || text == "second"), "every request was answered");
-    assert_eq!(texts.last().unwrap(), "second");
+    for texts in load {
+        let texts = texts.join().unwrap();
+        assert!(texts.iter().all(|text| text == "first" || text == "second"), "every request was answered");
+        assert_eq!(texts.last().unwrap(), "second");
+    }
 }
 
 #[test]

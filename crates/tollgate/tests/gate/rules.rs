@@ -102,6 +102,29 @@ fn a_client_that_leaves_while_held_gives_its_place_and_its_toll_back() {
 }
 
 #[test]
+fn a_client_that_leaves_while_it_waits_in_the_queue_never_reaches_the_backend() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(600));
+        crate::support::backend::respond(stream, "ok")
+    });
+    let gate = Gate::with(&backend, "in_flight = 1");
+    let mut streams: Vec<_> = (0..3).map(|_| gate.connect()).collect();
+    for (number, stream) in streams.iter_mut().enumerate() {
+        let request = format!("GET /{number} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        std::io::Write::write_all(stream, request.as_bytes()).unwrap();
+        eventually("it is taken", || gate.metric("tollgate_requests_total") == number as u64 + 1);
+    }
+    eventually("two wait", || gate.metric("tollgate_requests_waiting") == 2);
+    drop(streams.remove(1));
+    eventually("its place is free", || gate.metric("tollgate_requests_waiting") == 1);
+    for stream in streams {
+        assert_eq!(crate::support::read_response(&mut std::io::BufReader::new(stream)).unwrap().status, 200);
+    }
+    let paths: Vec<_> = backend.requests().iter().map(|request| request.path().to_owned()).collect();
+    assert_eq!(paths, ["/0", "/2"]);
+}
+
+#[test]
 fn a_refused_upgrade_tells_the_device_when_to_come_back() {
     let backend = Backend::saying("ok");
     let rule = "[[rule]]\nname = 'reconnect'\nwhen = { upgrade = 'websocket' }\nclass = 'header:x-device-id'\n\

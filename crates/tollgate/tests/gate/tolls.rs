@@ -1,0 +1,82 @@
+//! What requests cost, as backends say it and as the clock does.
+
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::support::backend::respond;
+use crate::support::client::connect_from;
+use crate::support::{Backend, Gate, eventually, read_response};
+
+fn gate(backend: &Backend, rest: &str) -> Gate {
+    Gate::start(&format!("[gate]\nworkers = 1\ncores = 1\nbackend = \"{}\"\n{rest}", backend.url()))
+}
+
+/// CPU time charged so far.
+fn charged_ms(gate: &Gate) -> f64 {
+    let text = gate.admin("/metrics").text();
+    let line = text.lines().find_map(|line| line.strip_prefix("tollgate_toll_seconds_total ")).unwrap();
+    line.parse::<f64>().unwrap() * 1e3
+}
+
+/// A backend that takes 100 ms and says that it took what the path says.
+fn saying_what_the_path_says() -> Backend {
+    Backend::answering(|request, stream| {
+        std::thread::sleep(Duration::from_millis(100));
+        let cost = &request.path()[1..];
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer-Timing: db;dur=1, cpu;dur={cost}\r\n\r\nok");
+        stream.write_all(head.as_bytes())
+    })
+}
+
+#[test]
+fn fault_28_a_cost_that_is_nonsense_is_not_believed_and_is_counted() {
+    let backend = saying_what_the_path_says();
+    let gate = gate(&backend, "");
+    let ask = |path: &str| {
+        let before = charged_ms(&gate);
+        let answer = gate.get(path);
+        assert_eq!((answer.status, answer.field("server-timing")), (200, Some("db;dur=1")), "{path}");
+        charged_ms(&gate) - before
+    };
+    for (count, nonsense) in ["NaN", "-5", "1e300", "abc", "inf", "", "99999"].into_iter().enumerate() {
+        let charged = ask(&format!("/{nonsense}"));
+        assert!((80.0..1_000.0).contains(&charged), "{nonsense}: {charged} ms instead of about 100");
+        assert_eq!(gate.metric("tollgate_toll_reports_ignored_total"), count as u64 + 1, "{nonsense}");
+    }
+    let charged = ask("/12.5");
+    assert!((12.4..12.6).contains(&charged), "{charged} ms");
+    assert_eq!(gate.metric("tollgate_toll_reports_ignored_total"), 7);
+}
+
+#[test]
+fn what_a_backend_says_stays_for_the_client_where_that_is_wanted() {
+    let backend = saying_what_the_path_says();
+    let gate = gate(&backend, "toll = { keep = true }\n");
+    assert_eq!(gate.get("/3").field("server-timing"), Some("db;dur=1, cpu;dur=3"));
+}
+
+#[test]
+fn fault_46_a_backend_that_is_slow_for_everybody_makes_nobody_guilty() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(600));
+        respond(stream, "ok")
+    });
+    // By the clock on the wall each of them is in debt for seconds.
+    let budget = "in_flight = 40\n[[rule]]\nname = 'each'\nclass = 'ip/32'\nbudget = { share = 0.01, burst = '150ms' }\nhold = '0s'\n";
+    let gate = gate(&backend, budget);
+    for round in 0..2 {
+        let mut crowd: Vec<TcpStream> =
+            (0..20).map(|number| connect_from([127, 46, number, 1].into(), gate.address)).collect();
+        for stream in &mut crowd {
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        }
+        for stream in &crowd {
+            assert_eq!(read_response(&mut BufReader::new(stream)).unwrap().status, 200, "round {round}");
+        }
+        eventually("all is settled", || gate.metric("tollgate_requests_at_backend") == 0);
+    }
+    // One core was busy for two times 600 ms, whoever had to wait for it.
+    let charged = charged_ms(&gate);
+    assert!((1_000.0..1_900.0).contains(&charged), "{charged} ms");
+}
