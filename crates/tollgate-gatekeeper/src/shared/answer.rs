@@ -82,6 +82,13 @@ impl Reply {
         Ok(Self { now: Moment::from_nanos(micros.saturating_mul(NANOS_PER_MICRO)), goes_on: outcome == 1, states })
     }
 
+    /// Which of the errands, by its place, met a value that is not ours, if `value` says so.
+    pub(super) fn foreign(value: &Value) -> Option<usize> {
+        let Value::Array(items) = value else { return None };
+        let Some(Value::Int(outcome)) = items.get(2) else { return None };
+        usize::try_from(outcome.checked_neg()?.checked_sub(1)?).ok()
+    }
+
     /// What the core says about the states that the script found, and which rules were charged.
     pub(super) fn answer(
         &self,

@@ -21,6 +21,11 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
+    /// Whether [`Self::lets_through`] can say yes at `now`.
+    pub(super) fn may_ask(&self, now: Moment) -> bool {
+        now.as_nanos() >= self.probe_at.load(Ordering::Relaxed)
+    }
+
     /// Whether to ask at `now`. A yes while the store counts as gone is a probe, and the only one until the next pause is over.
     pub(super) fn lets_through(&self, now: Moment) -> bool {
         let probe_at = self.probe_at.load(Ordering::Relaxed);

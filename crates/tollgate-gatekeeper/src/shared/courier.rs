@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::cluster_async::ClusterConnection;
@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep};
 
 use super::Unanswered;
 use super::address::{Address, Connection};
-use super::count::Tallies;
 use super::random;
 use super::script::{Errand, Script};
+use super::vitals::Vitals;
 
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
@@ -44,25 +44,10 @@ pub(super) struct Route {
     pub(super) address: Address,
     pub(super) script: Script,
     pub(super) calls: Mutex<mpsc::Receiver<Call>>,
-    pub(super) tallies: Arc<Tallies>,
-    pub(super) trouble: Arc<Trouble>,
+    pub(super) vitals: Arc<Vitals>,
     pub(super) waiting_max: usize,
     /// A connection that owes an answer for longer is given up.
     pub(super) silence_max: Duration,
-}
-
-/// Why there is no connection, in words for people.
-#[derive(Debug, Default)]
-pub(super) struct Trouble(std::sync::Mutex<Option<String>>);
-
-impl Trouble {
-    fn set(&self, trouble: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
-    }
-
-    pub(super) fn text(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 /// Carries calls until nobody can make any more.
@@ -72,8 +57,8 @@ pub(super) async fn carry(route: Arc<Route>) {
         match open(&route).await {
             Ok(connection) => {
                 pause = RECONNECT_MIN;
-                route.tallies.connects.add(1);
-                route.trouble.set(None);
+                route.vitals.tallies.connects.add(1);
+                route.vitals.trouble.set(None);
                 let ended = match connection {
                     Connection::Single(connection) => pipeline(&route, connection).await,
                     Connection::Cluster(connection) => scatter(&route, connection).await,
@@ -83,7 +68,7 @@ pub(super) async fn carry(route: Arc<Route>) {
                 }
             }
             Err(error) => {
-                route.trouble.set(Some(error.to_string()));
+                route.vitals.trouble.set(Some(error.to_string()));
                 if route.calls.lock().await.is_closed() {
                     return;
                 }
@@ -124,8 +109,8 @@ async fn pipeline(route: &Route, mut connection: MultiplexedConnection) -> bool 
         if calls.is_empty() {
             return true;
         }
-        route.tallies.calls.add(calls.len() as u64);
-        route.tallies.pipelines.add(1);
+        route.vitals.tallies.calls.add(calls.len() as u64);
+        route.vitals.tallies.pipelines.add(1);
         let mut answers = match send(route, &calls, &mut connection).await {
             Ok(answers) => answers,
             Err(_) => {
@@ -195,7 +180,7 @@ async fn scatter(route: &Arc<Route>, connection: ClusterConnection) -> bool {
             fail(calls, Unanswered::Down);
             return false;
         }
-        route.tallies.calls.add(calls.len() as u64);
+        route.vitals.tallies.calls.add(calls.len() as u64);
         for call in calls {
             let Ok(permit) = Arc::clone(&under_way).try_acquire_owned() else {
                 fail(vec![call], Unanswered::Busy);

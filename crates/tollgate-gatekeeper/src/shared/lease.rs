@@ -56,15 +56,42 @@ pub(super) enum Slice {
     Ask,
 }
 
-/// How much a gate takes ahead: a part of what a rule has room for, in requests. `None` when it cannot take any.
-pub(super) fn slice_of(rule: &Rule, millionths: u32) -> Option<u64> {
+/// Why a rule cannot be leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unleasable {
+    /// What a request costs is known when it ends, or it takes a place until then: nothing can be decided ahead.
+    Kind,
+    /// It only observes.
+    Observes,
+    /// The part to be taken ahead is less than two requests: nothing would be saved.
+    TooSmall,
+}
+
+impl core::fmt::Display for Unleasable {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str(match self {
+            Self::Kind => "only a bucket, a rate or a window can be leased",
+            Self::Observes => "a rule that only observes cannot be leased",
+            Self::TooSmall => "this part of the limit is less than two requests, so nothing would be taken ahead",
+        })
+    }
+}
+
+impl core::error::Error for Unleasable {}
+
+/// How much a gate takes ahead: `millionths` of what a rule has room for, in requests.
+pub fn slice_of(rule: &Rule, millionths: u32) -> Result<u64, Unleasable> {
     let room = match &rule.limit {
         Limit::Rate(rate) => rate.figures().2,
         Limit::Bucket(bucket) => u64::from(bucket.figures().0),
-        Limit::Budget(_) | Limit::Window(_) | Limit::InFlight(_) => return None,
+        Limit::Window(window) => u64::from(window.figures().0),
+        Limit::Budget(_) | Limit::InFlight(_) => return Err(Unleasable::Kind),
     };
+    if rule.mode != Mode::Enforce {
+        return Err(Unleasable::Observes);
+    }
     let slice = u128::from(room) * u128::from(millionths.min(1_000_000)) / 1_000_000;
-    (rule.mode == Mode::Enforce).then_some(u64::try_from(slice).unwrap_or(u64::MAX))
+    if slice < 2 { Err(Unleasable::TooSmall) } else { Ok(u64::try_from(slice).unwrap_or(u64::MAX)) }
 }
 
 impl Leases {

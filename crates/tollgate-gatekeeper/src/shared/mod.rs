@@ -28,6 +28,8 @@ mod sharing;
 mod slot;
 mod store;
 mod ticket;
+mod times;
+mod vitals;
 
 #[cfg(test)]
 mod conformance;
@@ -36,12 +38,14 @@ pub use address::{Address, AddressFault};
 pub use answer::Answer;
 pub use charge::SharedTicket;
 pub use count::Counts;
-pub use lease::LEASE_LIFE;
+pub use lease::{LEASE_LIFE, Unleasable, slice_of};
 pub use limiter::{NoSharedLimiter, SharedLimiter, SharedPlan};
 pub use rule::{LOG_MAX, SharedRule, Unshareable, WORK_LIFE};
 pub use sharing::{NoSharing, Share, Sharing};
 pub use store::{Asked, Options, Store};
 pub use ticket::Ticket;
+pub use times::AnswerTimes;
+pub use vitals::Vitals;
 
 /// Why the store did not decide, so that the local state has to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -232,11 +232,15 @@ impl SharedRule {
         }
     }
 
-    /// What makes a state of this rule mean what it means: whatever the toll.
+    /// What makes a state of this rule mean what it means: class, limit and escalation, whatever is done about it.
     fn figures(&self) -> Vec<u8> {
         let calm = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
         let nothing = Toll { count: 0, cpu: Span::ZERO };
-        self.claim(Operation::Decide, nothing, Work(0), &calm)
+        let plain = Rule { hold_max: Span::ZERO, mode: Mode::Enforce, warmup: None, ..self.rule.clone() };
+        let plain = Self { rule: plain, slot_prefix: Vec::new() };
+        let mut figures = plain.claim(Operation::Decide, nothing, Work(0), &calm);
+        figures.extend_from_slice(self.rule.class.to_string().as_bytes());
+        figures
     }
 }
 

@@ -19,7 +19,7 @@ use tollgate_core::toll::Toll;
 
 use super::charge::Taking;
 use super::key::KeyText;
-use super::lease::{Leases, Slice, slice_of};
+use super::lease::{Leases, Slice, Unleasable, slice_of};
 use super::{Answer, Asked, SharedRule, SharedTicket, Store, Ticket as StoreTicket, Unanswered, Unshareable};
 use crate::clock::Clock;
 use crate::limiter::Limiter;
@@ -36,17 +36,15 @@ pub struct Share {
 pub enum NoSharing {
     /// The store cannot keep it exactly.
     Unshareable(usize, Unshareable),
-    /// It cannot be leased: only buckets and rates that are enforced can.
-    Unleasable(usize),
+    /// It cannot be leased.
+    Unleasable(usize, Unleasable),
 }
 
 impl core::fmt::Display for NoSharing {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Unshareable(place, cause) => write!(formatter, "rule {}: {cause}", place + 1),
-            Self::Unleasable(place) => {
-                write!(formatter, "rule {}: only a bucket or a rate that is enforced can be leased", place + 1)
-            }
+            Self::Unleasable(place, cause) => write!(formatter, "rule {}: {cause}", place + 1),
         }
     }
 }
@@ -120,7 +118,7 @@ impl Sharing {
             let Some(Share { lease_millionths }) = share else { continue };
             let slice = match lease_millionths {
                 None => None,
-                Some(part) => Some(slice_of(&rule, part).ok_or(NoSharing::Unleasable(place))?),
+                Some(part) => Some(slice_of(&rule, part).map_err(|cause| NoSharing::Unleasable(place, cause))?),
             };
             let rule = SharedRule::new(prefix, domain, rule).map_err(|cause| NoSharing::Unshareable(place, cause))?;
             posts.push(Post { place, rule: Arc::new(rule), slice });
@@ -220,7 +218,7 @@ impl Sharing {
         let mut outside = Vec::new();
         for (post, key) in core::mem::take(matches) {
             let count = question.toll.count;
-            let Some(slice) = post.slice.filter(|slice| count > 0 && count < *slice) else {
+            let Some(slice) = post.slice.filter(|slice| (1..*slice).contains(&count)) else {
                 outside.push((post, key));
                 continue;
             };

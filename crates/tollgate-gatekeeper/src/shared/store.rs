@@ -16,14 +16,14 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
 use super::answer::{Answer, Reply};
-use super::breaker::Breaker;
-use super::count::{Counts, Tallies};
-use super::courier::{self, Call, Route, Trouble};
+use super::count::Counts;
+use super::courier::{self, Call, Route};
 use super::random;
 use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
 use super::script::{Errand, Script};
 use super::slot::{SLOTS, slot_of};
 use super::ticket::{Taken, Ticket};
+use super::vitals::Vitals;
 use super::{Address, Unanswered};
 
 /// How the store is asked.
@@ -62,9 +62,7 @@ pub(super) struct Inner {
     is_cluster: bool,
     calls: mpsc::Sender<Call>,
     runtime: Handle,
-    breakers: Vec<Breaker>,
-    tallies: Arc<Tallies>,
-    trouble: Arc<Trouble>,
+    vitals: Arc<Vitals>,
     origin: Instant,
     works: AtomicU64,
     /// What says that a request is still at work, for those that a rule counts.
@@ -110,16 +108,13 @@ impl Store {
     pub fn open(address: Address, options: Options) -> Self {
         let (calls, waiting) = mpsc::channel(options.waiting_max.max(1));
         let is_cluster = address.is_cluster();
-        let tallies = Arc::new(Tallies::default());
-        let breakers = if is_cluster { usize::from(SEGMENTS) } else { 1 };
+        let vitals = Arc::new(Vitals::new(if is_cluster { usize::from(SEGMENTS) } else { 1 }));
         let inner = Arc::new(Inner {
             options,
             is_cluster,
             calls,
             runtime: Handle::current(),
-            breakers: (0..breakers).map(|_| Breaker::default()).collect(),
-            tallies: Arc::clone(&tallies),
-            trouble: Arc::default(),
+            vitals: Arc::clone(&vitals),
             origin: Instant::now(),
             works: AtomicU64::new(random::bits()),
             at_work: Mutex::default(),
@@ -128,8 +123,7 @@ impl Store {
             address,
             script: Script::new(),
             calls: tokio::sync::Mutex::new(waiting),
-            tallies,
-            trouble: Arc::clone(&inner.trouble),
+            vitals,
             waiting_max: options.waiting_max.max(1),
             silence_max: options.deadline.max(SILENCE_MAX),
         });
@@ -157,20 +151,14 @@ impl Store {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
+    /// How the store is doing.
+    pub fn vitals(&self) -> &Arc<Vitals> {
+        &self.inner.vitals
+    }
+
     /// What happened so far.
     pub fn counts(&self) -> Counts {
-        self.inner.tallies.counts()
-    }
-
-    /// Why the last try to connect failed, if it did: for people.
-    pub fn trouble(&self) -> Option<String> {
-        self.inner.trouble.text()
-    }
-
-    /// Which part of the store counts as gone and is not asked, from none (0.0) to all (1.0).
-    pub fn gone(&self) -> f64 {
-        let open = self.inner.breakers.iter().filter(|breaker| breaker.is_open()).count();
-        open as f64 / self.inner.breakers.len() as f64
+        self.inner.vitals.counts()
     }
 
     /// The runtime whose tasks ask.
@@ -209,10 +197,11 @@ impl Store {
         situation: &Situation,
         expires: Instant,
     ) -> Result<(Answer, Ticket), Unanswered> {
+        let asked_at = Instant::now();
         let outcome = self.inner.decide(asked, toll, situation, expires).await;
         match &outcome {
-            Ok(_) => self.inner.tallies.answered.add(1),
-            Err(why) => self.inner.tallies.unanswered(*why),
+            Ok(_) => self.inner.vitals.answered(asked_at.elapsed()),
+            Err(why) => self.inner.vitals.tallies.unanswered(*why),
         }
         outcome
     }
@@ -232,7 +221,9 @@ impl Inner {
     ) -> Result<(Answer, Ticket), Unanswered> {
         let groups = self.groups(asked);
         let now = self.now();
-        if !groups.iter().all(|group| self.breakers[group.breaker].lets_through(now)) {
+        let mut breakers = groups.iter().map(|group| &self.vitals.breakers[group.breaker]);
+        // Not even a probe goes to one part while another is not to be asked: it would be wasted.
+        if !breakers.clone().all(|breaker| breaker.may_ask(now)) || !breakers.all(|breaker| breaker.lets_through(now)) {
             return Err(Unanswered::Down);
         }
         let question =
@@ -305,7 +296,7 @@ impl Inner {
 
     fn give_back(&self, ticket: Ticket) {
         if !ticket.taken.is_empty() {
-            self.tallies.given_back.add(1);
+            self.vitals.tallies.given_back.add(1);
             ticket.refund();
         }
     }
@@ -319,7 +310,7 @@ impl Inner {
                 rest.into_iter().partition(|errand| !self.is_cluster || slot_of(&errand.slot) == slot);
             let (answer, _) = oneshot::channel();
             if self.calls.try_send(Call { errands: here, expires: None, answer }).is_err() {
-                self.tallies.unsettled.add(1);
+                self.vitals.tallies.unsettled.add(1);
             }
             rest = elsewhere;
         }
@@ -344,7 +335,7 @@ impl Group {
 impl Pending {
     /// Waits for the answer, no longer than until `expires`.
     async fn answer(mut self, expires: Instant) -> Result<(Answer, Vec<Taken>), Unanswered> {
-        let breaker = &self.inner.breakers[self.group.breaker];
+        let breaker = &self.inner.vitals.breakers[self.group.breaker];
         let Some(answered) = self.answered.as_mut() else { return Err(Unanswered::Busy) };
         let Ok(outcome) = timeout_at(expires, answered).await else {
             breaker.missed(self.inner.now(), random::bits());
@@ -354,6 +345,9 @@ impl Pending {
         match outcome.unwrap_or(Err(Unanswered::Down)) {
             Ok(value) => {
                 breaker.answered();
+                if let Some((_, taken)) = Reply::foreign(&value).and_then(|errand| self.group.asked.get(errand)) {
+                    self.inner.vitals.foreign.set(Some(taken.slot.escape_ascii().to_string()));
+                }
                 self.group.make_sense(value, &self.question)
             }
             Err(Unanswered::Down) => {

@@ -54,7 +54,7 @@ async fn a_node_that_is_gone_takes_only_its_own_keys_with_it() {
     let report = Load::during(&store, &rule, Duration::from_secs(2)).await;
     let share = report.answered as f64 / (report.answered + report.unanswered()) as f64;
     assert!((0.5..0.8).contains(&share), "{share} answered of what two of three nodes have");
-    assert!((0.2..0.5).contains(&store.gone()), "{} counts as gone", store.gone());
+    assert!((0.2..0.5).contains(&store.vitals().gone()), "{} counts as gone", store.vitals().gone());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,7 +21,7 @@ async fn a_store_that_is_killed_is_not_waited_for_and_is_asked_again_when_it_is_
     let load = Load::start(&store, &rule);
     drop(server);
     tokio::time::sleep(2 * SECOND).await;
-    assert!(store.gone() > 0.0);
+    assert!(store.vitals().gone() > 0.0);
     let _server = RedisServer::start_on(port, &[]);
     answers_within(&store, &rule, HEALED).await;
     let report = load.stop().await;

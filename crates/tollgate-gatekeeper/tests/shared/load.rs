@@ -131,7 +131,12 @@ pub(crate) async fn answers_within(store: &Store, rule: &Arc<SharedRule>, most: 
     let start = Instant::now();
     let mut in_a_row = 0;
     while in_a_row < 20 {
-        assert!(start.elapsed() < most, "the store does not answer: {:?}, {:?}", store.trouble(), store.counts());
+        assert!(
+            start.elapsed() < most,
+            "the store does not answer: {:?}, {:?}",
+            store.vitals().trouble(),
+            store.counts()
+        );
         in_a_row = if ask(store, &[(rule, b"probe")]).await.is_ok() { in_a_row + 1 } else { 0 };
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

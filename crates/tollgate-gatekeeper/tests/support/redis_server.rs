@@ -78,6 +78,12 @@ impl RedisServer {
         self.command_or_error(words).unwrap()
     }
 
+    /// The names of all slots that fit `pattern`.
+    pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
+        let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
+        redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap()
+    }
+
     pub(crate) fn command_or_error(&self, words: &[&str]) -> redis::RedisResult<String> {
         let mut connection = redis::Client::open(self.url())?.get_connection()?;
         let mut command = redis::cmd(words[0]);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -119,9 +119,14 @@ impl GateMetrics {
         counter(encoder, "tollgate_redis_pipelines", "Pipelines that calls were sent in", counts.pipelines)?;
         let help = "Requests taken ahead from Redis and not used: by so many may callers be ahead of their rules";
         gauge(encoder, "tollgate_redis_leased", help, sharing.leased())?;
-        let gone = ConstGauge::new(sharing.store().gone());
+        let vitals = sharing.store().vitals();
+        let gone = ConstGauge::new(vitals.gone());
         let help = "The part of Redis that does not answer and is not asked, from 0 to 1";
-        gone.encode(encoder.encode_descriptor("tollgate_redis_gone", help, None, gone.metric_type())?)
+        gone.encode(encoder.encode_descriptor("tollgate_redis_gone", help, None, gone.metric_type())?)?;
+        let (times, help) = (vitals.times(), "How long decisions by Redis took");
+        encoder
+            .encode_descriptor("tollgate_redis_decision_seconds", help, None, MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(times.total_secs, times.count(), &times.steps, None)
     }
 
     fn encode_backends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

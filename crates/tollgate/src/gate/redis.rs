@@ -4,11 +4,11 @@
 //! store, and then says what is left to say: what was taken ahead goes back.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tollgate_gatekeeper::shared::{Address, Options, Store};
+use tollgate_gatekeeper::shared::{Address, Counts, Options, Store, Vitals};
 
 use crate::settings::Redis as Settings;
 
@@ -41,6 +41,7 @@ impl Link {
             runtime.block_on(async move {
                 let store = Store::open(address, options);
                 let ended = store.ended();
+                tokio::spawn(tell(Arc::clone(store.vitals())));
                 if opened.send(store).is_ok() {
                     ended.await;
                 }
@@ -72,5 +73,47 @@ impl Link {
         while !self.thread.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+/// How often the log is told how it goes.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// Says in the log that the store does not decide, once a second while that is so, and that it does again.
+async fn tell(vitals: Arc<Vitals>) {
+    let mut ticks = tokio::time::interval(TELL_EVERY);
+    let mut before = Counts::default();
+    let mut is_amiss = false;
+    loop {
+        ticks.tick().await;
+        let counts = vitals.counts();
+        let decisions = counts.unanswered() - before.unanswered();
+        if decisions > 0 {
+            is_amiss = true;
+            let (late, down, busy) = (counts.late - before.late, counts.down - before.down, counts.busy - before.busy);
+            let (failed, foreign, garbled) =
+                (counts.failed - before.failed, counts.foreign - before.foreign, counts.garbled - before.garbled);
+            let by_redis = counts.answered - before.answered;
+            let slot = vitals.foreign().filter(|_| foreign > 0);
+            let (trouble, gone) = (vitals.trouble(), vitals.gone());
+            tracing::warn!(
+                decisions,
+                by_redis,
+                late,
+                down,
+                busy,
+                failed,
+                foreign,
+                garbled,
+                slot,
+                trouble,
+                gone,
+                "Redis has not decided; this gate's own state has"
+            );
+        } else if is_amiss && counts.answered > before.answered {
+            is_amiss = false;
+            tracing::info!("Redis decides again");
+        }
+        before = counts;
     }
 }

@@ -231,8 +231,12 @@ impl WatchTable {
 impl RedisTable {
     pub(super) fn meaning(self, faults: &mut Collector) -> Option<Redis> {
         let deadline = nonzero(&self.deadline, faults);
+        let url = self.url?.value.0;
+        if let Some(file) = self.ca_file.as_ref().filter(|_| !url.starts_with("rediss")) {
+            faults.fault(&file.span, "`ca_file` is for TLS, which this `url` does not ask for: write `rediss` in it");
+        }
         Some(Redis {
-            url: self.url?.value.0,
+            url,
             deadline: deadline?.into(),
             ca_file: self.ca_file.map(|path| path.value),
             prefix: self.prefix.value.0,

@@ -7,7 +7,7 @@ use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
-use tollgate_gatekeeper::shared::SharedRule;
+use tollgate_gatekeeper::shared::{SharedRule, slice_of};
 use tollgate_gatekeeper::table::table_bytes_min;
 
 use super::condition::ConditionTable;
@@ -104,8 +104,8 @@ table! {
         status: StatusCode,
         /// Whether answers carry this limit's figures, admitted ones too.
         headers: bool = "true",
-        /// With `state = "redis"`, the part of the limit that a gate takes ahead of need, at most 1, to decide from memory. Without it every
-        /// request asks Redis.
+        /// With `state = "redis"`, the part of a bucket, rate or window that a gate takes ahead of need, at most 1, to decide from memory. A caller may get
+        /// more than the limit by what is leased to it, at most this part per gate. Without it every request asks Redis.
         lease: Millionths,
         /// Memory for the state of this rule's keys: 16 bytes a key for most limits, more with `window` and `escalation`. Without it, an
         /// equal part of `gate.memory`.
@@ -172,6 +172,9 @@ impl Placed<RuleTable> {
         let memory_span = table.memory.as_ref().map_or(&self.span, |memory| &memory.span);
         for rule in &rules {
             rule.refuse_unshareable(&table.state.span, faults);
+            if let Some(lease) = &table.lease {
+                rule.refuse_unleasable(&lease.span, faults);
+            }
             rule.refuse_cramped(memory_span, faults);
         }
         rules
@@ -304,6 +307,14 @@ impl RuleSettings {
         }
         if let Err(unshareable) = SharedRule::new("", "", self.rule.clone()) {
             faults.fault(state, format!("{unshareable}: write other figures, or `state = \"local\"`"));
+        }
+    }
+
+    /// Reports a rule of which nothing can be taken ahead.
+    fn refuse_unleasable(&self, lease: &Range<usize>, faults: &mut Collector) {
+        let Some(millionths) = self.lease_millionths.filter(|_| self.state == State::Redis) else { return };
+        if let Err(unleasable) = slice_of(&self.rule, millionths) {
+            faults.fault(lease, format!("{unleasable}: leave `lease` out, or write another limit or part"));
         }
     }
 

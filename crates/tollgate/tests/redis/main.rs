@@ -7,4 +7,6 @@ mod redis_server;
 #[path = "../gate/support/mod.rs"]
 mod support;
 
+mod faults;
+mod load;
 mod shared;

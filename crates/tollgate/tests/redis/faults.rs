@@ -1,0 +1,211 @@
+//! Fault 41: whatever happens to Redis, requests flow: no longer than the deadline, then this gate's own state decides, and the log says so.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::load::{alone, load, spacious_gate};
+use crate::redis_server::RedisServer;
+use crate::shared::connected;
+use crate::support::{Backend, Gate, Response, eventually, roundtrip};
+
+const BEFORE: Duration = Duration::from_millis(300);
+
+/// What follows `name` in the metrics.
+fn figure(gate: &Gate, name: &str) -> f64 {
+    let text = gate.admin("/metrics").text();
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    found.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+}
+
+/// Decisions that were left to the gate for this reason.
+fn fallbacks(gate: &Gate, why: &str) -> u64 {
+    figure(gate, &format!("tollgate_redis_fallbacks_total{{why=\"{why}\"}}")) as u64
+}
+
+/// Whether Redis counts as gone.
+fn is_gone(gate: &Gate) -> bool {
+    figure(gate, "tollgate_redis_gone") > 0.0
+}
+
+/// Waits until Redis decides as usual.
+fn healed(gate: &Gate) {
+    let decided = gate.metric("tollgate_redis_decisions_total");
+    eventually("Redis decides again", || gate.metric("tollgate_redis_decisions_total") > decided + 50);
+    assert!(!is_gone(gate));
+}
+
+/// One request that Redis is asked about.
+fn ask(gate: &Gate) -> Response {
+    let request = "GET /redis HTTP/1.1\r\nHost: site\r\nX-Key: one\r\nConnection: close\r\n\r\n";
+    roundtrip(gate.connect(), request.as_bytes())
+}
+
+/// Something happens to Redis and is over, while requests come all the time.
+fn survives(options: &[&str], fault: impl FnOnce(RedisServer, &Gate) -> RedisServer) -> (Gate, RedisServer) {
+    let _alone = alone();
+    let (backend, server) = (Backend::saying("ok"), RedisServer::start(options));
+    let gate = spacious_gate(&backend, &server.url());
+    connected(&gate);
+    let (report, server) = load(&gate, || {
+        sleep(BEFORE);
+        let server = fault(server, &gate);
+        healed(&gate);
+        server
+    });
+    report.assert_nobody_noticed();
+    (gate, server)
+}
+
+#[test]
+fn fault_41_redis_is_killed_and_comes_back() {
+    let (mut gate, _server) = survives(&[], |server, gate| {
+        let port = server.port();
+        drop(server);
+        eventually("Redis counts as gone", || is_gone(gate));
+        sleep(Duration::from_secs(1));
+        RedisServer::start_on(port, &[])
+    });
+    assert!(fallbacks(&gate, "down") > 0);
+    gate.logged("Redis has not decided");
+    let says_so = |line: &String| line.contains("Redis decides again");
+    eventually("the log says that Redis decides again", || {
+        ask(&gate);
+        gate.log().iter().any(says_so)
+    });
+}
+
+#[test]
+fn fault_41_redis_is_paused_for_three_seconds() {
+    let (gate, _server) = survives(&[], |server, _| {
+        server.signal("STOP");
+        sleep(Duration::from_secs(3));
+        server.signal("CONT");
+        server
+    });
+    assert!(fallbacks(&gate, "late") >= 5 && fallbacks(&gate, "down") > fallbacks(&gate, "late"));
+    let said = gate.log().iter().filter(|line| line.contains("Redis has not decided")).count();
+    assert!((1..=8).contains(&said), "once a second, in about four of them: {said}");
+}
+
+#[test]
+fn fault_41_redis_takes_two_seconds_for_something_else() {
+    let (gate, _server) = survives(&["--enable-debug-command", "local"], |server, _| {
+        server.command(&["DEBUG", "SLEEP", "2"]);
+        server
+    });
+    assert!(fallbacks(&gate, "late") >= 5);
+}
+
+#[test]
+fn fault_41_redis_forgets_everything() {
+    let (gate, _server) = survives(&[], |server, _| {
+        for _ in 0..5 {
+            server.command(&["FLUSHALL"]);
+            server.command(&["SCRIPT", "FLUSH"]);
+            sleep(Duration::from_millis(100));
+        }
+        server
+    });
+    let unexpected = ["failed", "garbled", "down", "foreign", "busy"].map(|why| (why, fallbacks(&gate, why)));
+    assert!(unexpected.iter().all(|(_, count)| *count == 0), "{unexpected:?}");
+}
+
+#[test]
+fn fault_41_redis_is_full() {
+    let (gate, _server) = survives(&[], |server, gate| {
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        eventually("it says so", || fallbacks(gate, "failed") > 50);
+        server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+        server
+    });
+    assert_eq!(fallbacks(&gate, "garbled"), 0);
+}
+
+#[test]
+fn fault_41_something_else_is_kept_under_our_names() {
+    let (mut gate, _server) = survives(&[], |server, gate| {
+        let keys = server.keys("tollgate:*");
+        assert!(!keys.is_empty());
+        for key in keys.iter().take(100) {
+            server.command(&["DEL", key]);
+            server.command(&["LPUSH", key, "a list"]);
+        }
+        eventually("it is noticed", || fallbacks(gate, "foreign") > 50);
+        for key in keys.iter().take(100) {
+            server.command(&["DEL", key]);
+        }
+        server
+    });
+    let line = gate.logged("Redis has not decided");
+    assert!(line.contains("\"slot\":\"tollgate:default:redis:"), "which one is said: {line}");
+}
+
+#[test]
+fn fault_41_redis_becomes_slow_for_good() {
+    let _alone = alone();
+    let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
+    let slow = SlowWay::to(server.port());
+    let gate = spacious_gate(&backend, &format!("redis://{}", slow.address));
+    connected(&gate);
+    let (report, ()) = load(&gate, || {
+        sleep(BEFORE);
+        slow.delay_ms.store(20, Ordering::Relaxed);
+        sleep(Duration::from_secs(2));
+        assert!(is_gone(&gate) && fallbacks(&gate, "late") >= 5);
+        slow.delay_ms.store(0, Ordering::Relaxed);
+        healed(&gate);
+    });
+    report.assert_nobody_noticed();
+}
+
+#[test]
+fn without_redis_a_gate_enforces_the_limit_by_itself_and_those_it_met_are_no_strangers() {
+    let _alone = alone();
+    let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
+    let bucket =
+        "[[rule]]\nname = 'api'\nclass = 'ip/32'\nstate = 'redis'\nbucket = { size = 5, drip = 1, every = '1h' }\n";
+    let [first, second] = [(); 2].map(|()| crate::shared::gate(&backend, &server, bucket));
+    [&first, &second].into_iter().for_each(connected);
+    let admitted = |gate: &Gate| (0..10).filter(|_| gate.get("/").status == 200).count();
+    assert_eq!(admitted(&first), 5);
+    drop(server);
+    // The bound of an outage is the limit times the gates.
+    assert_eq!((admitted(&first), admitted(&second)), (0, 5));
+}
+
+/// A way to a server that can be made slow.
+struct SlowWay {
+    address: SocketAddr,
+    delay_ms: &'static AtomicU64,
+}
+
+impl SlowWay {
+    fn to(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let delay_ms: &'static AtomicU64 = Box::leak(Box::default());
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { return };
+                let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || carry(from, to, delay_ms));
+                std::thread::spawn(move || carry(server, client, delay_ms));
+            }
+        });
+        Self { address, delay_ms }
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, delay_ms: &AtomicU64) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        sleep(Duration::from_millis(delay_ms.load(Ordering::Relaxed)));
+        if to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,120 @@
+//! Requests as a gate has them: all the time, some by a rule on Redis and some, for comparison, by one in the gate's memory.
+
+use std::io::{BufReader, Write};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use crate::support::{Backend, Gate, read_response};
+
+/// As a gate is set by default.
+const DEADLINE: Duration = Duration::from_millis(5);
+const CLIENTS: usize = 8;
+const PAUSE: Duration = Duration::from_millis(4);
+const KEYS: usize = 1000;
+const ALLOWED: Duration = Duration::from_millis(1);
+
+static MEASURING: RwLock<()> = RwLock::new(());
+
+/// Tests that measure time do so one after the other, and while nobody else tests.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    MEASURING.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tests that do not measure time.
+pub(crate) fn among_others() -> RwLockReadGuard<'static, ()> {
+    MEASURING.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A gate with the default deadline, and two rules with room for everybody: one on Redis and one not.
+pub(crate) fn spacious_gate(backend: &Backend, url: &str) -> Gate {
+    let rule = |state: &str| {
+        format!(
+            "[[rule]]\nname = '{state}'\nwhen = {{ path = '/{state}' }}\nclass = 'header:x-key'\nstate = '{state}'\n\
+             bucket = {{ size = 1000000, drip = 1000000, every = '1s' }}\n"
+        )
+    };
+    let (redis, local) = (rule("redis"), rule("local"));
+    let backend = backend.url();
+    Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"{backend}\"\n[redis]\nurl = \"{url}\"\n{redis}{local}"))
+}
+
+/// How long requests took, and how many were not answered with 200.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    redis: Vec<Duration>,
+    local: Vec<Duration>,
+    failed: usize,
+}
+
+impl Report {
+    /// Nobody fails, and 99 of 100 who ask Redis wait for no more than the deadline and a millisecond longer than those who do not. A busy
+    /// machine is late for both alike: as many may be late for Redis as are late without it, twice over since they are woken once more,
+    /// and one standstill may catch every client.
+    pub(crate) fn assert_nobody_noticed(&self) {
+        assert_eq!(self.failed, 0, "of {} requests", self.redis.len() + self.local.len());
+        let allowed = DEADLINE + ALLOWED + 2 * share(&self.local, 50);
+        let late = |times: &[Duration]| times.iter().filter(|time| **time > allowed).count();
+        let (redis, local) = (late(&self.redis), late(&self.local));
+        assert!(
+            redis <= self.redis.len() / 100 + 2 * local + CLIENTS,
+            "{redis} of {} took longer than {allowed:?}, and {local} without Redis; p99 {:?}, and {:?} without Redis",
+            self.redis.len(),
+            share(&self.redis, 99),
+            share(&self.local, 99)
+        );
+    }
+}
+
+/// The time in which so many of a hundred were answered.
+fn share(times: &[Duration], hundredths: usize) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort();
+    sorted.get(sorted.len() * hundredths / 100).copied().unwrap_or_default()
+}
+
+/// Sends requests for as long as `during` takes.
+pub(crate) fn load<T>(gate: &Gate, during: impl FnOnce() -> T) -> (Report, T) {
+    let (stop, keys) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| client(gate, &keys, &stop))).collect();
+        // Whatever fails in there, the clients end.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(during));
+        stop.store(true, Ordering::Relaxed);
+        let mut report = Report::default();
+        for client in clients {
+            let part = client.join().unwrap();
+            report.redis.extend(part.redis);
+            report.local.extend(part.local);
+            report.failed += part.failed;
+        }
+        match outcome {
+            Ok(outcome) => (report, outcome),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// One client on one connection, which is never to break.
+fn client(gate: &Gate, keys: &AtomicUsize, stop: &AtomicBool) -> Report {
+    let mut report = Report::default();
+    let mut stream = gate.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    while !stop.load(Ordering::Relaxed) {
+        let key = keys.fetch_add(1, Ordering::Relaxed) % KEYS;
+        for path in ["redis", "local"] {
+            let began = Instant::now();
+            let request = format!("GET /{path} HTTP/1.1\r\nHost: site\r\nX-Key: {key}\r\n\r\n");
+            stream.write_all(request.as_bytes()).unwrap();
+            let status = read_response(&mut reader).map_or(0, |response| response.status);
+            let times = if path == "redis" { &mut report.redis } else { &mut report.local };
+            times.push(began.elapsed());
+            report.failed += usize::from(status != 200);
+            if status == 0 {
+                return report;
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+    report
+}
