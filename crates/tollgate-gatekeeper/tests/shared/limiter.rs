@@ -168,7 +168,7 @@ async fn a_caller_who_leaves_while_the_store_is_asked_leaves_nothing_behind() {
 async fn inside_a_slice_nobody_is_asked_and_together_gates_admit_no_more_than_there_is() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
-    for name in ["rate", "drip-1", "drip-5"] {
+    for name in ["rate", "drip-1", "drip-5", "window"] {
         let shared = rule(name, limit(name, 1_000));
         let gates: Vec<_> = (0..3)
             .map(|_| leasing_gate(&server.url(), PATIENT, &[], core::slice::from_ref(&shared), Some(100_000)))
@@ -222,8 +222,8 @@ async fn a_gate_that_stops_gives_its_slices_back() {
 async fn a_request_that_another_rule_refuses_is_put_back_into_its_slice() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
-    let (wide, narrow) = (rule("wide", limit("drip-1", 100)), rule("narrow", limit("drip-1", 3)));
+    let (wide, narrow) = (rule("wide", limit("drip-1", 100)), rule("narrow", limit("drip-1", 4)));
     let gate = leasing_gate(&server.url(), PATIENT, &[], &[wide, narrow], Some(500_000));
-    assert_eq!(admitted(&gate, 30).await, 3);
-    assert_eq!(gate.leased(), 47);
+    assert_eq!(admitted(&gate, 30).await, 4);
+    assert_eq!(gate.leased(), 46);
 }
