@@ -22,12 +22,14 @@ use super::conversation::{ClientBody, Reply};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1_body::Pace;
 use super::h2_body::{self, StreamReader};
+use super::h2_connect;
 use super::h2_head;
 use super::h2_io::H2Io;
 use super::identify::Peer;
 use super::refusal::OwnAnswer;
 use super::socket::Socket;
 use super::timer::{Timer, Way};
+use super::tunnel;
 use super::worker::Worker;
 use crate::settings::Gate as Settings;
 
@@ -75,6 +77,7 @@ pub(crate) async fn serve(
         .max_concurrent_reset_streams(64)
         .max_pending_accept_reset_streams(32)
         .max_local_error_reset_streams(Some(64))
+        .enable_connect_protocol()
         .handshake(io);
     let Ok(mut connection) = handshake.await else { return };
     socket.timer.clear(Way::In);
@@ -154,11 +157,19 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, s
     let timer = worker.timers.timer();
     let Scratch { request: head, response, response_decoder, backend_out, value, .. } = &mut *scratch;
     let read = h2_head::read_request(&request, head, settings.bounds.fields_max);
-    let pace =
-        Pace { idle_max: settings.timeouts.body_idle, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
+    let websocket = h2_connect::asks_for_websocket(&request);
+    let pace = if websocket {
+        Pace { idle_max: settings.timeouts.upgraded_idle, bytes_per_sec_min: None }
+    } else {
+        Pace { idle_max: settings.timeouts.body_idle, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) }
+    };
     let line = RefCell::new(Line::Responding(respond));
     let mut body = StreamBody { reader: StreamReader::new(request.into_body(), pace), line: &line, timer: &timer };
-    let mut reply = StreamReply { line: &line, ended: false, timer: &timer, patience: settings.timeouts.write };
+    if websocket {
+        body.reader.hold_back();
+    }
+    let patience = settings.timeouts.write;
+    let mut reply = StreamReply { line: &line, websocket, ended: false, timer: &timer, patience };
     let after = match read {
         Ok(()) => {
             let visit = Visit {
@@ -185,12 +196,22 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, s
             if sent.await.is_ok() { After::Keep } else { After::Cut }
         }
     };
+    worker.keep_scratch(scratch);
     match after {
         After::Keep | After::Close => session.resets.set(session.resets.get().saturating_sub(1)),
-        After::Cut | After::Tunnel(..) => line.borrow_mut().reset(),
+        After::Cut => line.borrow_mut().reset(),
         After::Left => session.resets.set(session.resets.get() + 1),
+        After::Tunnel(backend, place) => {
+            let _counted = worker.count_tunnel();
+            let idle_max = settings.timeouts.upgraded_idle;
+            body.reader.release();
+            reply.open(idle_max);
+            tunnel::run_stream(&mut body, &mut reply, *backend, place, idle_max).await;
+            if !reply.ended {
+                line.borrow_mut().reset();
+            }
+        }
     }
-    worker.keep_scratch(scratch);
 }
 
 /// Our half of a stream.
@@ -239,10 +260,20 @@ impl ClientBody for StreamBody<'_> {
 
 struct StreamReply<'a> {
     line: &'a RefCell<Line>,
-    /// Whether the end went out with the head.
+    /// Whether the stream is to become a tunnel.
+    websocket: bool,
+    /// Whether there is no end to be sent any more: it went out with the head, or is still to come through a tunnel.
     ended: bool,
     timer: &'a Timer,
     patience: Duration,
+}
+
+impl StreamReply<'_> {
+    /// What follows goes through a tunnel.
+    fn open(&mut self, patience: Duration) {
+        self.ended = false;
+        self.patience = patience;
+    }
 }
 
 impl Reply for StreamReply<'_> {
@@ -256,11 +287,12 @@ impl Reply for StreamReply<'_> {
     }
 
     fn begin(&mut self, head: &ResponseHead, _keep: bool) -> Result<(), Broken> {
-        let response = h2_head::write_response(head).ok_or(Broken::Gone)?;
+        let mut response = h2_head::write_response(head).ok_or(Broken::Gone)?;
+        let stands = self.websocket && h2_connect::make_answer(&mut response);
         let mut line = self.line.borrow_mut();
         let Line::Responding(respond) = &mut *line else { return Err(Broken::Gone) };
         self.ended = matches!(head.length, Length::Empty | Length::Fixed(0));
-        let stream = respond.send_response(response, self.ended)?;
+        let stream = respond.send_response(response, self.ended && !stands)?;
         *line = Line::Sending(stream);
         Ok(())
     }
@@ -288,7 +320,10 @@ impl Sink for StreamReply<'_> {
     async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
         match &mut *self.line.borrow_mut() {
             Line::Sending(_) if self.ended => Ok(()),
-            Line::Sending(stream) => h2_body::end(stream, trailers),
+            Line::Sending(stream) => {
+                self.ended = true;
+                h2_body::end(stream, trailers)
+            }
             Line::Responding(_) => Err(Broken::Gone),
         }
     }

@@ -36,6 +36,16 @@ impl StreamReader {
         Self { stream, lent: Bytes::new(), trailers: Fields::default(), ended, pace, waited_ms: 0, received: 0 }
     }
 
+    /// Takes what comes on the stream for something that is no body, until it is released.
+    pub(crate) fn hold_back(&mut self) {
+        self.ended = true;
+    }
+
+    /// Gives what comes on the stream.
+    pub(crate) fn release(&mut self) {
+        self.ended = self.stream.is_end_stream();
+    }
+
     /// Whether the whole body has been read.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended

@@ -10,6 +10,7 @@ use tollgate_wire::http1::request::is_authority;
 use tollgate_wire::http1::{Fault, Fields, Length, Name, RequestHead, ResponseHead, Version};
 
 use super::forward;
+use super::h2_connect;
 use super::identify::Peer;
 
 /// Reads a request that came over HTTP/2, by the same rules as one over HTTP/1.1.
@@ -21,7 +22,8 @@ pub(crate) fn read_request(
     head.clear();
     head.method.extend_from_slice(request.method().as_str().as_bytes());
     head.version = Version::Http11;
-    if request.method() == Method::CONNECT {
+    let websocket = h2_connect::asks_for_websocket(request);
+    if request.method() == Method::CONNECT && !websocket {
         return Err(Fault::NotImplemented("a gate is not a forward proxy"));
     }
     if request.headers().len() > fields_max {
@@ -40,6 +42,9 @@ pub(crate) fn read_request(
         (false, Some(length)) => Length::Fixed(length),
         (false, None) => Length::Chunked,
     };
+    if websocket {
+        h2_connect::make_upgrade(head);
+    }
     Ok(())
 }
 

@@ -20,6 +20,7 @@ mod h1;
 mod h1_body;
 mod h2;
 mod h2_body;
+mod h2_connect;
 mod h2_head;
 mod h2_io;
 mod histogram;

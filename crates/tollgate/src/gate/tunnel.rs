@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::backend::Place;
 use super::backend::h1::Connection;
+use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
 use super::socket::Socket;
 use super::timer::Way;
@@ -25,6 +26,58 @@ pub(crate) async fn run(
     let moved = Cell::new(0u64);
     let there = copy(&client, &mut sent_ahead, &backend, &moved, idle_max);
     let back = copy(&backend, &mut answered_ahead, &client, &moved, idle_max);
+    both(there, back).await;
+}
+
+/// Joins a stream of a client's connection with a backend's connection.
+pub(crate) async fn run_stream(
+    client: &mut impl Source,
+    reply: &mut impl Sink,
+    backend: Connection,
+    _place: Place,
+    idle_max: Duration,
+) {
+    let Connection { socket: backend, mut buffer, .. } = backend;
+    let moved = Cell::new(0u64);
+    let there = async {
+        loop {
+            let before = moved.get();
+            match client.next().await {
+                Ok(Piece::Data(data, _)) => {
+                    moved.set(moved.get() + 1);
+                    backend.write_all(&mut [IoSlice::new(data)], idle_max).await?;
+                }
+                Ok(Piece::End(_)) => {
+                    backend.timer.set(Way::Out, idle_max);
+                    return Ok(backend.shutdown().await?);
+                }
+                Err(Broken::Slow) if moved.get() != before => {}
+                Err(broken) => return Err(broken),
+            }
+        }
+    };
+    let back = async {
+        loop {
+            if !buffer.is_empty() {
+                reply.send(buffer.bytes(), Rest::ToCome).await?;
+                let length = buffer.bytes().len();
+                buffer.consume(length);
+            }
+            let before = moved.get();
+            backend.timer.set(Way::In, idle_max);
+            match backend.read(&mut buffer).await {
+                Ok(0) => return reply.end(None).await,
+                Ok(_) => moved.set(moved.get() + 1),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && moved.get() != before => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    both(there, back).await;
+}
+
+/// Waits until both ways have ended; one that breaks ends the other.
+async fn both<E>(there: impl Future<Output = Result<(), E>>, back: impl Future<Output = Result<(), E>>) {
     let (mut there, mut back) = (pin!(there), pin!(back));
     let (mut there_ended, mut back_ended) = (false, false);
     poll_fn(|cx| {

@@ -157,11 +157,12 @@ fn fault_42_a_reload_disconnects_nobody_and_a_bad_file_changes_nothing() {
         gate.signal("HUP");
         eventually("it is reloaded", || gate.metric("tollgate_reloads_total") == round + 2);
     }
+    assert_eq!(gate.get("/").text(), "second");
     stop.store(true, Ordering::Relaxed);
     for texts in load {
         let texts = texts.join().unwrap();
         assert!(texts.iter().all(|text| text == "first" || text == "second"), "every request was answered");
-        assert_eq!(texts.last().unwrap(), "second");
+        assert!(texts.iter().any(|text| text == "second"));
     }
 }
 

@@ -1,0 +1,68 @@
+//! Websockets over HTTP/2 (RFC 8441): a stream that becomes a tunnel, by a CONNECT that says for what.
+//!
+//! To everything behind it such a request is the upgrade that it would have been over HTTP/1.1: rules see it as one, and so does the backend. What
+//! differs is only how it is asked for and granted, and that is here.
+
+use std::hash::{BuildHasher, RandomState};
+
+use http::{Method, Request, Response, StatusCode};
+use tollgate_wire::http1::{Length, RequestHead};
+
+const KEY: &str = "sec-websocket-key";
+const ACCEPT: &str = "sec-websocket-accept";
+
+/// Whether the client asks for a websocket. Of any other CONNECT there is none: a gate is not a forward proxy.
+pub(crate) fn asks_for_websocket<B>(request: &Request<B>) -> bool {
+    let protocol = request.extensions().get::<h2::ext::Protocol>();
+    request.method() == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == "websocket")
+}
+
+/// Makes the head the upgrade that it would have been over HTTP/1.1.
+pub(crate) fn make_upgrade(head: &mut RequestHead) {
+    head.method.clear();
+    head.method.extend_from_slice(b"GET");
+    head.length = Length::Empty;
+    head.fields.retain(|field| field.name_bytes != KEY.as_bytes());
+    head.fields.push(b"upgrade", b"websocket");
+    head.fields.push(b"connection", b"upgrade");
+    head.fields.push(KEY.as_bytes(), &nonce());
+}
+
+/// Makes the backend's answer what the client has to see. Says whether the tunnel stands.
+pub(crate) fn make_answer(response: &mut Response<()>) -> bool {
+    response.headers_mut().remove(ACCEPT);
+    let stands = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if stands {
+        *response.status_mut() = StatusCode::OK;
+    } else if response.status().is_success() {
+        // An answer, but not to what was asked: to the client it would look like a tunnel.
+        *response.status_mut() = StatusCode::BAD_GATEWAY;
+    }
+    stands
+}
+
+/// Sixteen random bytes in base 64: over HTTP/1.1 a client would have chosen them.
+fn nonce() -> [u8; 24] {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut nonce = [b'='; 24];
+    for (place, digit) in nonce[..22].iter_mut().enumerate() {
+        let random = RandomState::new().hash_one(place) as usize % DIGITS.len();
+        // The last digit holds two bits of the sixteen bytes, and nothing else.
+        *digit = DIGITS[if place == 21 { random & 0b11_0000 } else { random }];
+    }
+    nonce
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonces_are_sixteen_bytes_and_differ() {
+        let nonces = [nonce(), nonce()];
+        assert_ne!(nonces[0], nonces[1]);
+        for nonce in nonces {
+            assert!(nonce.ends_with(b"==") && b"AQgw".contains(&nonce[21]), "{}", nonce.escape_ascii());
+        }
+    }
+}
