@@ -64,6 +64,16 @@ impl Load {
     const fn full(self) -> u64 {
         if self.0 >= REQUEST { self.0 } else { 0 }
     }
+
+    /// This load if it is that of a request that computes, otherwise nothing.
+    pub const fn computing(self) -> Self {
+        Self(self.full())
+    }
+
+    /// What so many cores can carry.
+    pub const fn of_cores(cores: Cores) -> Self {
+        Self(cores.0 as u64 * REQUEST / 1000)
+    }
 }
 
 /// A reading of the virtual clock: where a request's stay at the backend begins.
@@ -177,6 +187,39 @@ impl VirtualClock {
         let crowd = mean(self.load_nanos, start.load_nanos, start.load.0);
         let computing = mean(self.full_nanos, start.full_nanos, start.load.full());
         Stay { toll, wall, crowd, computing }
+    }
+
+    /// What a request that computes has taken since the beginning, when it is `now`.
+    pub fn read(&mut self, now: Moment) -> u64 {
+        self.advance(now);
+        self.nanos
+    }
+
+    /// The load at work, and the part of it that computes.
+    pub const fn loads(&self) -> (Load, Load) {
+        (self.in_service, self.computing)
+    }
+
+    /// Nobody has asked this clock for a while, in which no more was at work than there are cores, so that it ran as any clock does. Now
+    /// `in_service` is at work, of which `computing` computes. How much it was in between is taken to be the mean of before and after.
+    pub fn resume(&mut self, in_service: Load, computing: Load, now: Moment) {
+        let elapsed = now.since(self.at).as_nanos();
+        let mean = |before: Load, after: Load| u64::midpoint(before.0, after.0);
+        self.at = self.at.max(now);
+        self.nanos = self.nanos.saturating_add(elapsed);
+        self.load_nanos = self.load_nanos.wrapping_add(elapsed.wrapping_mul(mean(self.in_service, in_service)));
+        self.full_nanos = self.full_nanos.wrapping_add(elapsed.wrapping_mul(mean(self.computing, computing)));
+        (self.in_service, self.computing) = (in_service, computing);
+    }
+
+    /// The backend is done with a request of this load that began, unnoticed, when the clock stood at `since`. What it has cost.
+    pub fn end_unnoticed(&mut self, load: Load, since: u64, now: Moment) -> Span {
+        self.advance(now);
+        let taken = u128::from(self.nanos.saturating_sub(since)) * u128::from(load.0);
+        self.carry += (taken % u128::from(REQUEST)) as i128 * PARTS;
+        self.in_service.0 = self.in_service.0.saturating_sub(load.0);
+        self.computing.0 = self.computing.0.saturating_sub(load.full());
+        Span::from_nanos(u64::try_from(taken / u128::from(REQUEST)).unwrap_or(u64::MAX))
     }
 
     /// The backend has used `cpu` since the last call. Call it every few tens of milliseconds, or not at all.
@@ -384,6 +427,24 @@ mod tests {
         let mut clock = VirtualClock::new(Cores::from_milli(500));
         let start = clock.start(Load::ONE, Moment::ZERO);
         assert_eq!(clock.end(start, Moment::from_millis(300)).toll, Span::from_millis(150));
+    }
+
+    /// While no more is at work than there are cores, the clock need not be asked.
+    #[test]
+    fn a_clock_that_nobody_asked_for_a_while_charges_the_same() {
+        let mut asked = VirtualClock::new(Cores::whole(2));
+        let early = asked.start(Load::ONE, Moment::from_millis(10));
+        let late = asked.start(Load::ONE, Moment::from_millis(20));
+        let third = asked.start(Load::ONE, Moment::from_millis(40));
+        let mut unasked = VirtualClock::new(Cores::whole(2));
+        let (since_early, since_late) = (unasked.read(Moment::from_millis(10)), 10_000_000);
+        unasked.resume(Load::of(2), Load::of(2), Moment::from_millis(40));
+        let unasked_third = unasked.start(Load::ONE, Moment::from_millis(40));
+        let end = Moment::from_millis(70);
+        assert_eq!(unasked.end_unnoticed(Load::ONE, since_early, end), asked.end(early, end).toll);
+        assert_eq!(unasked.end_unnoticed(Load::ONE, since_late, end), asked.end(late, end).toll);
+        assert_eq!(unasked.end(unasked_third, end), asked.end(third, end));
+        assert_eq!((unasked.loads(), unasked.carry), (asked.loads(), asked.carry));
     }
 
     #[test]

@@ -18,6 +18,11 @@ pub struct Costs {
 }
 
 impl Costs {
+    /// Costs of which the sum in microseconds, and the sum of squares, are known.
+    pub const fn of_sums(sum: u64, squares: u128) -> Self {
+        Self { sum, squares }
+    }
+
     /// One more, of this cost.
     pub fn add(&mut self, cost: Span) {
         let micros = micros(cost);

@@ -107,6 +107,7 @@ impl Admission {
 
     /// Looks at the load, if it is time to. Any worker may call this at any time.
     pub(crate) fn tick(&self) {
+        self.queue.tick();
         self.load.tick(self.clock.now(), || self.queue.take_wait());
     }
 

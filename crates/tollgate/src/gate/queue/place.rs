@@ -1,0 +1,175 @@
+//! A request's place at the backend, and the wait for one.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tollgate_core::fairness::{Pass, Ticket, Turned};
+use tollgate_core::prediction::RouteKey;
+use tollgate_core::time::Span;
+use tollgate_core::virtual_clock::Stay;
+
+use super::Queue;
+use super::calm::Began;
+use super::state::Grant;
+
+/// A request that waits; dropped, it leaves the queue.
+pub(super) struct Waiting<'a> {
+    pub(super) queue: &'a Queue,
+    pub(super) ticket: Ticket,
+    pub(super) woken: oneshot::Receiver<Result<Grant, Turned>>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut busy = self.queue.busy();
+        if !busy.leave(self.ticket)
+            && let Ok(Ok(Grant(slot))) = self.woken.try_recv()
+        {
+            busy.settle(slot, Span::ZERO);
+        }
+        busy.dispatch();
+    }
+}
+
+/// A place at the backend. Dropped, it is free.
+pub(crate) struct Place {
+    queue: Arc<Queue>,
+    address: IpAddr,
+    route: RouteKey,
+    /// Where it is written down among those at work; none if it began in calm.
+    slot: Option<usize>,
+    /// What it is expected to cost.
+    expected: Span,
+    stretch: Stretch,
+    /// What earlier stretches of work have cost.
+    toll: Span,
+    /// The last stretch of work, which tells how the backend copes.
+    stay: Option<Stay>,
+}
+
+/// A stretch of work.
+enum Stretch {
+    /// It began in calm.
+    Calm(Began),
+    /// It is written down.
+    Noticed,
+    /// There is none: the backend waits for a client that reads slowly, or is done.
+    Over,
+}
+
+impl Place {
+    pub(super) fn calm(queue: &Arc<Queue>, address: IpAddr, route: RouteKey, began: Began, expected: Span) -> Self {
+        let stretch = Stretch::Calm(began);
+        Self { queue: queue.clone(), address, route, slot: None, expected, stretch, toll: Span::ZERO, stay: None }
+    }
+
+    pub(super) fn noticed(queue: &Arc<Queue>, address: IpAddr, route: RouteKey, grant: &Grant) -> Self {
+        let (slot, stretch, expected) = (Some(grant.0), Stretch::Noticed, Span::ZERO);
+        Self { queue: queue.clone(), address, route, slot, expected, stretch, toll: Span::ZERO, stay: None }
+    }
+
+    /// The backend waits for the client: no work, no charge, and the place is for others.
+    pub(crate) fn pause(&mut self) {
+        let stay = match (std::mem::replace(&mut self.stretch, Stretch::Over), self.slot) {
+            (Stretch::Calm(began), _) => Some(self.end_calm(&began)),
+            (Stretch::Noticed, Some(slot)) => {
+                let mut busy = self.queue.busy();
+                let stay = busy.pause(slot);
+                busy.dispatch();
+                stay
+            }
+            (Stretch::Noticed | Stretch::Over, _) => None,
+        };
+        if let Some(stay) = stay {
+            self.toll = self.toll + stay.toll;
+            self.stay = Some(stay);
+        }
+    }
+
+    fn end_calm(&self, began: &Began) -> Stay {
+        let now = self.queue.clock.now();
+        if let Some(stay) = self.queue.calm.leave(began, now) {
+            self.queue.calm.remove_cost(self.expected);
+            return stay;
+        }
+        let mut busy = self.queue.busy();
+        let stay = busy.pause_unnoticed(began, self.expected);
+        busy.dispatch();
+        stay
+    }
+
+    /// The backend works on.
+    pub(crate) fn resume(&mut self) {
+        if !matches!(self.stretch, Stretch::Over) {
+            return;
+        }
+        if self.slot.is_none() {
+            let (load, _) = self.queue.glance.at(self.route.route);
+            if let Some(began) = self.queue.calm.enter(load, self.queue.clock.now()) {
+                self.queue.calm.add_cost(self.expected);
+                self.stretch = Stretch::Calm(began);
+                return;
+            }
+        }
+        let mut busy = self.queue.busy();
+        match self.slot {
+            Some(slot) => busy.resume(slot, self.route),
+            None => {
+                let client = self.queue.client(self.address);
+                self.slot = Some(busy.start(client, self.route, Pass::default()).0);
+            }
+        }
+        drop(busy);
+        self.stretch = Stretch::Noticed;
+    }
+
+    /// The backend is done. What the request cost: what the backend says, if it says something, otherwise what the clock does.
+    pub(crate) fn leave(mut self, reported: Option<Span>) -> Span {
+        self.pause();
+        let toll = reported.unwrap_or(self.toll);
+        self.settle(toll);
+        toll
+    }
+
+    fn settle(&mut self, toll: Span) {
+        let (queue, route) = (&self.queue, self.route);
+        let stay = self.stay.take();
+        if stay.is_none() && self.slot.is_none() {
+            return;
+        }
+        queue.counts.cost(toll.as_nanos());
+        if self.slot.is_none() && !queue.calm.is_busy() {
+            // In calm there is nothing to settle, and nobody waits to learn.
+            let now = queue.clock.now();
+            if let Some(stay) = stay.filter(|_| queue.glance.is_due(now))
+                && let Ok(mut state) = queue.state.try_lock()
+            {
+                state.learn(&queue.glance, route, stay, toll, false, now);
+            }
+            return;
+        }
+        let client = queue.client(self.address);
+        let mut busy = queue.busy();
+        let pass = match self.slot.take() {
+            Some(slot) => busy.settle(slot, toll),
+            None => {
+                busy.queue.settle(client, Pass::default(), toll);
+                Pass::default()
+            }
+        };
+        if let Some(stay) = stay {
+            let now = busy.now;
+            busy.learn(&queue.glance, route, stay, toll, pass.ahead, now);
+        }
+        busy.dispatch();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pause();
+        let toll = self.toll;
+        self.settle(toll);
+    }
+}

@@ -1,0 +1,372 @@
+//! What is behind the queue's lock: who waits, who is at work, and what is known about the backend.
+
+use std::sync::{Arc, MutexGuard};
+
+use tokio::sync::oneshot;
+use tollgate_core::concurrency::Concurrency;
+use tollgate_core::fairness::{Arrival, Client, FairQueue, Pass, Places, Ticket, Turned};
+use tollgate_core::prediction::{RouteKey, Routes};
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::virtual_clock::{Load, Reading, Stay, VirtualClock};
+
+use super::calm::{Began, Calm};
+use super::glance::Glance;
+use super::{AT_ONCE_MAX, Figures, Refused};
+use crate::settings::Gate as Settings;
+
+/// How many routes are told apart.
+const ROUTES_MAX: usize = 4096;
+/// How often those at work are charged for what goes beyond what was reserved for them.
+const CHARGE_EVERY: Span = Span::from_millis(50);
+
+pub(super) struct State {
+    pub(super) queue: FairQueue,
+    clock: VirtualClock,
+    concurrency: Concurrency,
+    /// A number at once that was set, instead of one that is found.
+    pub(super) at_once: Option<u32>,
+    routes: Routes,
+    /// Those who wait, by the slot of their ticket.
+    waiting: Vec<Option<Waiter>>,
+    /// Those at work that did not begin in calm.
+    at_work: Vec<Option<Working>>,
+    at_work_free: Vec<usize>,
+    /// How many requests at the backend are from clients ahead of their share.
+    ahead: u32,
+    charged_at: Moment,
+    /// What is at work that began in calm, what the clock showed when the calm ended, and what one of those has cost at least since.
+    unnoticed: Load,
+    calm_until: u64,
+    unnoticed_cost: Option<Span>,
+    calm: Arc<Calm>,
+    pub(super) figures: Figures,
+}
+
+/// A request that waits.
+struct Waiter {
+    wake: oneshot::Sender<Result<Grant, Turned>>,
+    client: Client,
+    route: RouteKey,
+    since: Moment,
+}
+
+/// A request at work.
+struct Working {
+    client: Client,
+    /// What it was let in with, and has been charged so far.
+    pass: Pass,
+    /// What it is expected to cost.
+    expected: Span,
+    /// None while the backend waits for the client.
+    reading: Option<Reading>,
+}
+
+/// A place at the backend, as it is handed to the request that waited for it: where it is written down among those at work.
+pub(super) struct Grant(pub(super) usize);
+
+pub(super) enum Entry {
+    Goes(Grant),
+    Waits(Ticket, oneshot::Receiver<Result<Grant, Turned>>),
+}
+
+impl State {
+    pub(super) fn new(
+        settings: &Settings,
+        fairness: tollgate_core::fairness::Settings,
+        calm: Arc<Calm>,
+        now: Moment,
+    ) -> Self {
+        let state = Self {
+            queue: FairQueue::new(fairness, now),
+            clock: VirtualClock::new(settings.cores),
+            concurrency: Concurrency::new(settings.cores, AT_ONCE_MAX),
+            at_once: settings.in_flight,
+            routes: Routes::new(ROUTES_MAX),
+            waiting: Vec::new(),
+            at_work: Vec::new(),
+            at_work_free: Vec::new(),
+            ahead: 0,
+            charged_at: now,
+            unnoticed: Load::ZERO,
+            calm_until: 0,
+            unnoticed_cost: None,
+            calm,
+            figures: Figures::default(),
+        };
+        state.make_room();
+        state
+    }
+
+    /// How much may be at the backend without anybody taking the lock: as much as has a core of its own.
+    pub(super) fn make_room(&self) {
+        self.calm.set_room(self.places().open.min(Load::of_cores(self.concurrency.cores())));
+    }
+
+    /// What a request of this route is expected to cost.
+    pub(super) fn expected(&self, route: RouteKey) -> Span {
+        self.routes.reserve(route)
+    }
+
+    /// What is at the backend, when it is busy.
+    pub(super) fn in_service(&self) -> Load {
+        self.clock.in_service()
+    }
+
+    pub(super) fn places(&self) -> Places {
+        let (open, serves, limit) = match self.at_once {
+            Some(number) => (Load::of(number), Load::of(number), Load::of(number)),
+            None => (self.concurrency.open(), self.concurrency.serves(), self.concurrency.limit()),
+        };
+        let (in_flight, costs) = (self.clock.in_service(), self.calm.costs());
+        Places { in_flight, ahead: self.ahead, costs, open, serves, limit }
+    }
+
+    /// Learns from a request that the backend is done with.
+    pub(super) fn learn(&mut self, glance: &Glance, route: RouteKey, stay: Stay, toll: Span, ahead: bool, now: Moment) {
+        let waits = self.queue.waits();
+        if let Some(times) = self.routes.record(route, toll) {
+            self.concurrency.record(times, stay, ahead, waits, now);
+            self.make_room();
+        }
+        glance.note(route.route, self.routes.load(route), self.routes.reserve(route));
+    }
+
+    /// One of those that began in calm has cost so much at least; or there are none.
+    fn set_unnoticed_cost(&mut self, cost: Option<Span>) {
+        if let Some(before) = std::mem::replace(&mut self.unnoticed_cost, cost) {
+            self.calm.remove_cost(before);
+        }
+        if let Some(cost) = cost {
+            self.calm.add_cost(cost);
+        }
+    }
+
+    fn refuse(&mut self, turned: Turned, own: bool) -> Refused {
+        self.figures.turned_away += 1;
+        Refused { retry_after: turned.retry_after, own }
+    }
+
+    fn wait(&mut self, ticket: Ticket, client: Client, route: RouteKey, now: Moment) -> Entry {
+        let (wake, woken) = oneshot::channel();
+        let slot = ticket.slot();
+        if self.waiting.len() <= slot {
+            self.waiting.resize_with(slot + 1, || None);
+        }
+        self.waiting[slot] = Some(Waiter { wake, client, route, since: now });
+        self.figures.waited += 1;
+        Entry::Waits(ticket, woken)
+    }
+
+    fn turn_away(&mut self, ticket: Ticket, turned: Turned) {
+        self.figures.turned_away += 1;
+        if let Some(waiter) = self.waiting[ticket.slot()].take() {
+            let _ = waiter.wake.send(Err(turned));
+        }
+    }
+}
+
+/// The state while its lock is held and nobody passes without it.
+pub(super) struct Busy<'a> {
+    state: MutexGuard<'a, State>,
+    pub(super) now: Moment,
+}
+
+impl<'a> Busy<'a> {
+    /// Ends the calm, if it was calm.
+    pub(super) fn new(mut state: MutexGuard<'a, State>, now: Moment) -> Self {
+        if let Some((load, computing)) = state.calm.suspend() {
+            state.clock.resume(load, computing, now);
+            (state.unnoticed, state.calm_until) = (load, state.clock.read(now));
+        }
+        let cores = state.concurrency.cores();
+        state.clock.set_cores(cores, now);
+        state.queue.set_cores(cores);
+        Self { state, now }
+    }
+
+    pub(super) fn arrive(&mut self, client: Client, route: RouteKey) -> Result<Entry, Refused> {
+        let now = self.now;
+        let places = self.state.places();
+        if self.state.queue.is_calm() && places.in_flight < places.open {
+            self.state.figures.went += 1;
+            return Ok(Entry::Goes(self.start(client, route, Pass::default())));
+        }
+        let expected = self.state.routes.expected(route);
+        match self.state.queue.arrive(client, expected, places, now) {
+            Arrival::Goes(pass) => {
+                self.state.figures.went += 1;
+                Ok(Entry::Goes(self.start(client, route, pass)))
+            }
+            Arrival::Waits(ticket) => Ok(self.state.wait(ticket, client, route, now)),
+            Arrival::Displaces(ticket, displaced, turned) => {
+                self.state.turn_away(displaced, turned);
+                Ok(self.state.wait(ticket, client, route, now))
+            }
+            Arrival::KeyFull(turned) => Err(self.state.refuse(turned, true)),
+            Arrival::Full(turned) => Err(self.state.refuse(turned, false)),
+        }
+    }
+
+    pub(super) fn give_up(&mut self, ticket: Ticket) -> Option<Turned> {
+        let turned = self.state.queue.give_up(ticket)?;
+        self.state.waiting[ticket.slot()] = None;
+        self.state.figures.turned_away += 1;
+        Some(turned)
+    }
+
+    /// Whoever waited has gone. False when it did not wait any more.
+    pub(super) fn leave(&mut self, ticket: Ticket) -> bool {
+        let waited = self.state.queue.leave(ticket);
+        if waited {
+            self.state.waiting[ticket.slot()] = None;
+        }
+        waited
+    }
+
+    /// Everybody who waits leaves. How many those were.
+    #[cfg(test)]
+    pub(super) fn leave_all(&mut self) -> usize {
+        let places = Places { in_flight: Load::ZERO, ..self.places() };
+        let mut left = 0;
+        while let Some((ticket, pass)) = self.state.queue.dispatch(places, self.now) {
+            if let Some(waiter) = self.state.waiting[ticket.slot()].take() {
+                self.state.queue.settle(waiter.client, pass, Span::ZERO);
+                left += 1;
+            }
+        }
+        left
+    }
+
+    /// A request goes to the backend.
+    pub(super) fn start(&mut self, client: Client, route: RouteKey, pass: Pass) -> Grant {
+        let state = &mut *self.state;
+        state.ahead += u32::from(pass.ahead);
+        let expected = state.routes.reserve(route);
+        state.calm.add_cost(expected);
+        let reading = Some(state.clock.start(state.routes.load(route), self.now));
+        let working = Some(Working { client, pass, expected, reading });
+        let slot = state.at_work_free.pop().unwrap_or(state.at_work.len());
+        match state.at_work.get_mut(slot) {
+            Some(place) => *place = working,
+            None => state.at_work.push(working),
+        }
+        Grant(slot)
+    }
+
+    /// The backend waits for the client of a request, or is done with it.
+    pub(super) fn pause(&mut self, slot: usize) -> Option<Stay> {
+        let state = &mut *self.state;
+        let working = state.at_work.get_mut(slot)?.as_mut()?;
+        let stay = state.clock.end(working.reading.take()?, self.now);
+        state.calm.remove_cost(working.expected);
+        Some(stay)
+    }
+
+    /// The same of one that began in calm.
+    pub(super) fn pause_unnoticed(&mut self, began: &Began, expected: Span) -> Stay {
+        let state = &mut *self.state;
+        let loads = state.clock.loads();
+        let toll = state.clock.end_unnoticed(began.load, began.since, self.now);
+        state.calm.remove_cost(expected);
+        state.unnoticed = Load::from_256ths(state.unnoticed.as_256ths().saturating_sub(began.load.as_256ths()));
+        if state.unnoticed == Load::ZERO {
+            state.set_unnoticed_cost(None);
+        }
+        began.stay(toll, loads, self.now)
+    }
+
+    /// The backend works on.
+    pub(super) fn resume(&mut self, slot: usize, route: RouteKey) {
+        let state = &mut *self.state;
+        let Some(working) = state.at_work.get_mut(slot).and_then(Option::as_mut) else { return };
+        if working.reading.is_none() {
+            working.reading = Some(state.clock.start(state.routes.load(route), self.now));
+            state.calm.add_cost(working.expected);
+        }
+    }
+
+    /// The backend is done with a request, which has cost `toll`. What it was let in with.
+    pub(super) fn settle(&mut self, slot: usize, toll: Span) -> Pass {
+        self.pause(slot);
+        let state = &mut *self.state;
+        let Some(Working { client, pass, .. }) = state.at_work.get_mut(slot).and_then(Option::take) else {
+            return Pass::default();
+        };
+        state.at_work_free.push(slot);
+        state.ahead -= u32::from(pass.ahead);
+        state.queue.settle(client, pass, toll);
+        pass
+    }
+
+    /// Charges those at work for what goes beyond what was reserved for them: whoever sends requests that run for minutes is in debt before the
+    /// first of them ends. And what takes longer than was thought is not light any more.
+    pub(super) fn charge_overruns(&mut self) {
+        let state = &mut *self.state;
+        if self.now.since(state.charged_at) < CHARGE_EVERY {
+            return;
+        }
+        state.charged_at = self.now;
+        for working in state.at_work.iter_mut().flatten() {
+            let Some(reading) = working.reading else { continue };
+            let so_far = state.clock.so_far(reading, self.now);
+            if so_far > working.pass.reserved && !state.queue.is_calm() {
+                state.queue.settle(working.client, working.pass, so_far);
+                working.pass.reserved = so_far;
+            }
+            if so_far > working.expected {
+                state.calm.remove_cost(working.expected);
+                state.calm.add_cost(so_far);
+                working.expected = so_far;
+            }
+        }
+        if state.unnoticed > Load::ZERO {
+            let since = state.clock.read(self.now).saturating_sub(state.calm_until);
+            state.set_unnoticed_cost(Some(Span::from_nanos(since)));
+        }
+        self.dispatch();
+    }
+
+    /// Lets go who may.
+    pub(super) fn dispatch(&mut self) {
+        loop {
+            let places = self.state.places();
+            let Some((ticket, pass)) = self.state.queue.dispatch(places, self.now) else { return };
+            let Some(waiter) = self.state.waiting[ticket.slot()].take() else { continue };
+            let figures = &mut self.state.figures;
+            figures.wait_ns = figures.wait_ns.saturating_add(self.now.since(waiter.since).as_nanos());
+            figures.went += 1;
+            let grant = self.start(waiter.client, waiter.route, pass);
+            if let Err(Ok(Grant(slot))) = waiter.wake.send(Ok(grant)) {
+                // Nobody came for it.
+                self.settle(slot, Span::ZERO);
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for Busy<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl std::ops::DerefMut for Busy<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Busy<'_> {
+    /// Calm begins where everybody has gone who waited, and what is left has room.
+    fn drop(&mut self) {
+        let state = &mut *self.state;
+        if state.queue.is_calm() && state.queue.waiting() == 0 && state.clock.in_service() <= state.calm.room() {
+            let shows = state.clock.read(self.now);
+            state.unnoticed = Load::ZERO;
+            state.set_unnoticed_cost(None);
+            state.calm.resume(state.clock.loads(), shows, self.now);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::*;
+use tollgate_core::fairness::Waits;
+use tollgate_gatekeeper::clock::Hand;
+
+const PAGE: RouteKey = RouteKey { route: 0x1111_2222_3333_4444, parent: 5 };
+const ARCHIVE: RouteKey = RouteKey { route: 0x7777_8888_9999_0000, parent: 5 };
+
+fn address(last: u8) -> IpAddr {
+    Ipv4Addr::new(203, 0, last, 7).into()
+}
+
+fn queue(text: &str) -> (Arc<Queue>, Hand) {
+    let settings = crate::settings::Settings::parse("test.toml", &format!("[gate]\ncores = 1\n{text}")).unwrap();
+    let (clock, hand) = Clock::by_hand();
+    hand.advance(Span::from_secs(1));
+    (Queue::new(&settings.gate.unwrap(), clock), hand)
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// A place that is there at once.
+fn enter(queue: &Arc<Queue>, last: u8, route: RouteKey) -> Place {
+    run(queue.enter(address(last), route, Span::ZERO)).unwrap()
+}
+
+#[test]
+fn a_lone_request_passes_without_the_lock() {
+    let (queue, hand) = queue("");
+    let lock = queue.state.lock().unwrap();
+    let place = enter(&queue, 1, PAGE);
+    assert_eq!(queue.at_backend(), 1);
+    hand.advance(Span::from_millis(20));
+    assert_eq!(place.leave(None), Span::from_millis(20));
+    assert_eq!(queue.at_backend(), 0);
+    drop(lock);
+    assert_eq!(queue.figures().toll_ns, 20_000_000);
+}
+
+#[test]
+fn a_second_on_one_core_ends_the_calm_and_the_last_begins_it() {
+    let (queue, hand) = queue("");
+    let first = enter(&queue, 1, PAGE);
+    hand.advance(Span::from_millis(10));
+    let second = enter(&queue, 2, PAGE);
+    assert!(queue.calm.is_busy());
+    assert_eq!(queue.at_backend(), 2);
+    hand.advance(Span::from_millis(20));
+    // Alone for 10 ms, then half a core for 20.
+    assert_eq!(first.leave(None), Span::from_millis(20));
+    hand.advance(Span::from_millis(10));
+    assert_eq!(second.leave(None), Span::from_millis(20));
+    assert!(!queue.calm.is_busy());
+    assert_eq!(queue.figures().toll_ns, 40_000_000, "all that one core did in 40 ms");
+}
+
+#[test]
+fn a_pause_costs_nothing_in_calm_and_when_busy() {
+    let (queue, hand) = queue("");
+    let mut place = enter(&queue, 1, PAGE);
+    for _ in 0..2 {
+        hand.advance(Span::from_millis(10));
+        place.pause();
+        place.pause();
+        assert_eq!(queue.at_backend(), 0);
+        hand.advance(Span::from_millis(500));
+        let other = enter(&queue, 2, PAGE);
+        place.resume();
+        assert_eq!(queue.at_backend(), 2);
+        drop(other);
+        place.resume();
+    }
+    assert_eq!(place.leave(None), Span::from_millis(20));
+    assert_eq!(queue.at_backend(), 0);
+}
+
+/// Who waits when the client of a request that runs for ten seconds asks again, with and without the time being looked at meanwhile.
+fn waits_after_ten_seconds(tick: impl Fn(&Queue)) -> Waits {
+    let (queue, hand) = queue("in_flight = 2\n");
+    let _places = (enter(&queue, 9, PAGE), enter(&queue, 1, PAGE));
+    // A third waits, so that it is not calm.
+    let _waits = queue.busy().arrive(queue.client(address(8)), PAGE);
+    for _ in 0..100 {
+        hand.advance(Span::from_millis(100));
+        tick(&queue);
+    }
+    assert!(queue.busy().leave_all() == 1);
+    let _again = queue.busy().arrive(queue.client(address(1)), PAGE);
+    queue.busy().queue.waits()
+}
+
+#[test]
+fn a_request_is_charged_while_it_runs() {
+    assert_eq!(waits_after_ten_seconds(|_| {}), Waits::Behind);
+    assert_eq!(waits_after_ten_seconds(Queue::tick), Waits::Ahead, "in debt before the first request is done");
+}
+
+/// Of the archive nothing is known yet, so a page is not light beside it. Half a second later it is.
+#[test]
+fn what_takes_longer_than_was_thought_does_not_keep_others_waiting() {
+    for began_in_calm in [true, false] {
+        let (queue, hand) = queue("");
+        for _ in 0..20 {
+            let place = enter(&queue, 3, PAGE);
+            hand.advance(Span::from_millis(20));
+            place.leave(None);
+        }
+        let before = (!began_in_calm).then(|| enter(&queue, 4, PAGE));
+        let _archive = enter(&queue, 1, ARCHIVE);
+        drop(before);
+        let Ok(Entry::Waits(_, mut woken)) = queue.busy().arrive(queue.client(address(2)), PAGE) else {
+            panic!("it should wait: {began_in_calm}")
+        };
+        for _ in 0..10 {
+            hand.advance(Span::from_millis(50));
+            queue.tick();
+        }
+        assert!(matches!(woken.try_recv(), Ok(Ok(_))), "{began_in_calm}");
+    }
+}
+
+/// Threads come and go as fast as they can. Nobody waits for ever, and there are never more at once than may be.
+#[test]
+fn no_wake_up_is_lost_and_never_more_are_let_in_than_may_be() {
+    const AT_ONCE: u32 = 3;
+    let text =
+        format!("[gate]\ncores = 2\nin_flight = {AT_ONCE}\nhold = {{ max = '60s', per_key = 64, total = 64 }}\n");
+    let settings = crate::settings::Settings::parse("test.toml", &text).unwrap();
+    let queue = Queue::new(&settings.gate.unwrap(), Clock::start());
+    let (inside, most, passed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let (queue, inside, most, passed) = (&queue, &inside, &most, &passed);
+            scope.spawn(move || {
+                run(async {
+                    let visit = |task: u8| async move {
+                        for round in 0..400 {
+                            let place =
+                                queue.enter(address(thread * 4 + task), PAGE, Span::from_secs(60)).await.unwrap();
+                            most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                            if round % 3 == 0 {
+                                tokio::task::yield_now().await;
+                            }
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            if round % 5 == 0 {
+                                drop(place)
+                            } else {
+                                _ = place.leave(None)
+                            }
+                            passed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    };
+                    let all = async { tokio::join!(visit(0), visit(1), visit(2), visit(3)) };
+                    tokio::time::timeout(Duration::from_secs(60), all).await.expect("somebody was never woken")
+                })
+            });
+        }
+    });
+    assert_eq!(passed.into_inner(), 4 * 4 * 400);
+    let most = most.into_inner();
+    assert!(most <= AT_ONCE, "{most} at once");
+    assert_eq!((queue.at_backend(), queue.figures().waiting), (0, 0));
+    assert!(!queue.calm.is_busy(), "calm returns");
+}
+
+/// Not a benchmark, but what would show if threads waited for each other: they pass in calm while one of them holds the lock.
+#[test]
+fn threads_pass_in_calm_whoever_holds_the_lock() {
+    let text = "[gate]\ncores = 64\n";
+    let settings = crate::settings::Settings::parse("test.toml", text).unwrap();
+    let queue = Queue::new(&settings.gate.unwrap(), Clock::start());
+    let _lock = queue.state.lock().unwrap();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let queue = &queue;
+            scope.spawn(move || (0..10_000).for_each(|_| drop(enter_now(queue, thread))));
+        }
+    });
+    assert!(start.elapsed() < Duration::from_secs(30));
+    assert_eq!(queue.counts.take_went(), 30_000);
+}
+
+fn enter_now(queue: &Arc<Queue>, last: u8) -> Place {
+    let entering = std::pin::pin!(queue.enter(address(last), PAGE, Span::ZERO));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match entering.poll(&mut cx) {
+        std::task::Poll::Ready(Ok(place)) => place,
+        _ => panic!("it did not pass"),
+    }
+}
+
+/// How many passes a second `threads` make together, each with a little work: a tenth of what a gate does for a request.
+fn passes_per_second(queue: &Arc<Queue>, threads: u8) -> f64 {
+    const EACH: u32 = 20_000;
+    let barrier = std::sync::Barrier::new(usize::from(threads) + 1);
+    let mut start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                for _ in 0..EACH {
+                    let place = enter_now(queue, thread);
+                    let until = Instant::now() + Duration::from_micros(2);
+                    while Instant::now() < until {}
+                    drop(place);
+                }
+            });
+        }
+        barrier.wait();
+        start = Instant::now();
+    });
+    f64::from(threads) * f64::from(EACH) / start.elapsed().as_secs_f64()
+}
+
+/// Run it alone and with optimisation to see figures; here it only shows that nothing makes one thread wait for another.
+#[test]
+#[expect(clippy::print_stderr, reason = "the figures are for whoever asks for them")]
+fn two_threads_pass_more_often_than_one() {
+    let settings = crate::settings::Settings::parse("test.toml", "[gate]\ncores = 64\n").unwrap();
+    let queue = Queue::new(&settings.gate.unwrap(), Clock::start());
+    let best = |threads| (0..5).map(|_| passes_per_second(&queue, threads)).fold(0.0, f64::max);
+    let (one, two) = (best(1), best(2));
+    eprintln!("{one:.0} passes a second by one thread, {two:.0} by two");
+    assert!(two > 0.9 * one, "{one:.0} passes a second by one thread, {two:.0} by two");
+}
