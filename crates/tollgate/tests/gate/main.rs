@@ -13,6 +13,7 @@ mod http2_backends;
 mod identity;
 mod many;
 mod operation;
+mod recipes;
 mod rules;
 mod slow;
 mod streaming;

@@ -1,0 +1,185 @@
+//! The configurations of docs/recipes.md, and what is promised below each.
+
+use std::io::{BufReader, Write};
+use std::net::{IpAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::backend::respond;
+use crate::support::client::connect_from;
+use crate::support::{Backend, Gate, Response, read_response, roundtrip};
+
+const PAGE: &str = include_str!("../../../../docs/recipes.md");
+
+/// Each recipe by its heading, with its configuration.
+fn recipes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAGE.split("\n## ").skip(1).map(|section| {
+        let (heading, rest) = section.split_once('\n').unwrap();
+        let mut configs = rest.split("```toml\n").skip(1).map(|block| block.split_once("```").unwrap().0);
+        let config = configs.next().unwrap_or_else(|| panic!("{heading} has no configuration"));
+        assert_eq!(configs.next(), None, "{heading} has two configurations");
+        (heading, config)
+    })
+}
+
+/// A gate by a recipe, in front of this backend. What are examples of addresses there are addresses of this machine here.
+fn gate(heading: &str, backend: &Backend) -> Gate {
+    let (_, config) = recipes().find(|recipe| recipe.0 == heading).unwrap();
+    let config = config.replace("http://127.0.0.1:8080", &backend.url()).replace("203.0.113.", "127.113.0.");
+    Gate::start(&config)
+}
+
+fn ask(gate: &Gate, from: [u8; 4], request: &str) -> Response {
+    let stream = connect_from(IpAddr::from(from), gate.address);
+    roundtrip(stream, format!("{request} HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").as_bytes())
+}
+
+/// A request line with one more field.
+fn with(line: &str, field: &str) -> String {
+    format!("{line} HTTP/1.1\r\n{field}\r\nHost: site\r\nConnection: close\r\n\r\n")
+}
+
+#[test]
+fn every_recipe_is_tested() {
+    let headings: Vec<_> = recipes().map(|recipe| recipe.0).collect();
+    let tested = ["Crawlers", "Login", "API quota", "Websocket fleet", "Office behind one address"];
+    assert_eq!(headings, tested);
+}
+
+#[test]
+fn crawlers_have_their_share_and_people_notice_nothing() {
+    // A dear page: 50 ms, in which four cores have spent 200.
+    let crawled = std::sync::Arc::new(AtomicUsize::new(0));
+    let counted = crawled.clone();
+    let backend = Backend::answering(move |request, stream| {
+        if request.field("user-agent") == Some("Crawler/1.0") {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        stream.write_all(b"HTTP/1.1 200 OK\r\nServer-Timing: cpu;dur=200\r\nContent-Length: 2\r\n\r\nok")
+    });
+    let gate = gate("Crawlers", &backend);
+    let (stop, started) = (AtomicBool::new(false), Instant::now());
+    let slowest = std::thread::scope(|scope| {
+        for crawler in 0..8 {
+            let (gate, stop) = (&gate, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let stream = connect_from([127, 60, crawler, 1].into(), gate.address);
+                    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+                    roundtrip(stream, with("GET /dear", "User-Agent: Crawler/1.0").as_bytes());
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        let mut slowest = Duration::ZERO;
+        for person in 0..20 {
+            let began = Instant::now();
+            let stream = connect_from([127, 61, person, 1].into(), gate.address);
+            let page = roundtrip(stream, with("GET /dear", "Cookie: a=1; session=me").as_bytes());
+            assert_eq!(page.status, 200);
+            slowest = slowest.max(began.elapsed());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        stop.store(true, Ordering::Relaxed);
+        slowest
+    });
+    let (spent, secs) = (crawled.load(Ordering::Relaxed) as f64 * 0.2, started.elapsed().as_secs_f64());
+    let fair = 5.0 + 0.10 * 4.0 * secs;
+    // Eight may be on their way when the credit ends.
+    assert!(spent >= 4.0 && spent <= fair + 8.0 * 0.2, "{spent} CPU-seconds in {secs} s, of {fair}");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+}
+
+#[test]
+fn a_login_can_be_guessed_at_only_slowly() {
+    let backend = Backend::saying("ok");
+    let gate = gate("Login", &backend);
+    for _ in 0..10 {
+        assert_eq!(ask(&gate, [127, 62, 0, 1], "POST /login").status, 200);
+    }
+    let refused = ask(&gate, [127, 62, 0, 1], "POST /login");
+    let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    assert_eq!(refused.status, 429);
+    assert!((11..=16).contains(&wait), "one in twelve seconds: {wait}");
+    assert_eq!(ask(&gate, [127, 62, 0, 1], "GET /login").status, 200, "the form costs nothing");
+    // Others of the network, until that has had its sixty. Refused attempts did not count.
+    for guess in 0..50 {
+        assert_eq!(ask(&gate, [127, 62, 0, 2 + guess / 10], "POST /login").status, 200, "guess {guess}");
+    }
+    let (began, next) = (Instant::now(), ask(&gate, [127, 62, 0, 99], "POST /login"));
+    assert!(next.status == 429 || began.elapsed() > Duration::from_millis(500), "the network waits for its turn");
+    assert_eq!(ask(&gate, [127, 62, 1, 1], "POST /login").status, 200, "another network does not");
+}
+
+#[test]
+fn an_api_key_has_what_it_was_promised() {
+    let backend = Backend::saying("ok");
+    let gate = gate("API quota", &backend);
+    let mut stream = gate.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut call = |key: &str| {
+        stream.write_all(format!("GET /api/x HTTP/1.1\r\nHost: site\r\n{key}\r\n").as_bytes()).unwrap();
+        read_response(&mut reader).unwrap()
+    };
+    let first = call("X-Api-Key: one\r\n");
+    assert_eq!((first.status, first.field("x-ratelimit-remaining")), (200, Some("99")));
+    assert_eq!(first.field("ratelimit-policy"), Some("\"api\";q=100;w=10"));
+    let refused = (0..200).map(|_| call("X-Api-Key: one\r\n")).find(|answer| answer.status != 200).unwrap();
+    assert_eq!(refused.status, 429);
+    assert!((100..150).contains(&backend.requests().len()), "{} admitted", backend.requests().len());
+    assert_eq!(call("X-Api-Key: two\r\n").status, 200, "another customer is not concerned");
+    let anonymous = (0..30).filter(|_| call("").status == 200).count();
+    assert!((10..=13).contains(&anonymous), "{anonymous} without a key");
+    let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    std::thread::sleep(Duration::from_secs(wait));
+    assert_eq!(call("X-Api-Key: one\r\n").status, 200, "who waits as told is let in");
+}
+
+#[test]
+fn a_fleet_comes_back_and_a_device_that_does_nothing_else_is_told_to_wait() {
+    let backend = Backend::saying("ok");
+    let gate = gate("Websocket fleet", &backend);
+    let reconnect = |device: &str| {
+        let fields = format!("Upgrade: websocket\r\nConnection: upgrade\r\nX-Device-Id: {device}");
+        let request = format!("GET /ws HTTP/1.1\r\nHost: site\r\n{fields}\r\n\r\n");
+        roundtrip(gate.connect(), request.as_bytes())
+    };
+    // After a start the fleet comes back, some of it more than once.
+    for device in 0..100 {
+        for _ in 0..=device % 8 {
+            assert_eq!(reconnect(&format!("device {device}")).status, 200, "device {device}");
+        }
+    }
+    let tries: Vec<Response> = (0..30).map(|_| reconnect("broken")).collect();
+    assert_eq!(tries.iter().filter(|answer| answer.status == 200).count(), 20, "the ceiling");
+    let resets: Vec<f64> =
+        tries[20..].iter().map(|answer| answer.field("x-ratelimit-reset").unwrap().parse().unwrap()).collect();
+    assert!(resets[0] >= 0.9 && resets.is_sorted_by(|a, b| a >= b), "tries do not make it longer: {resets:?}");
+    assert!(tries[20].field("retry-after").is_some());
+    assert_eq!(reconnect("device 7").status, 200, "a neighbour is not concerned");
+}
+
+#[test]
+fn an_office_is_many_people_and_an_address_elsewhere_is_one() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(200));
+        respond(stream, "ok")
+    });
+    let gate = gate("Office behind one address", &backend);
+    let statuses = |from: [u8; 4], people: usize, each: usize| {
+        let mut streams: Vec<TcpStream> = (0..people * each).map(|_| connect_from(from.into(), gate.address)).collect();
+        for (number, stream) in streams.iter_mut().enumerate() {
+            let request = with("GET /", &format!("Cookie: session={}", number / each));
+            stream.write_all(request.as_bytes()).unwrap();
+        }
+        let statuses = streams.iter().map(|stream| read_response(&mut BufReader::new(stream)).unwrap().status);
+        statuses.fold([0, 0], |[served, refused], status| match status {
+            200 => [served + 1, refused],
+            429 => [served, refused + 1],
+            status => panic!("{status}"),
+        })
+    };
+    assert_eq!(statuses([127, 113, 0, 7], 2, 6), [12, 0], "two people of the office, twelve at once");
+    assert_eq!(statuses([127, 9, 0, 7], 2, 6), [8, 4], "another address with the same");
+}
