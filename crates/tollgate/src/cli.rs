@@ -29,6 +29,11 @@ enum Command {
     /// Speaks Smockron's protocol: gates report to the accounting address (127.0.0.1:10004) and listen at the control
     /// address (127.0.0.1:10005). With no file, callers of the domain "default" may have one request a second, ten at once.
     Master(service::MasterOptions),
+    /// Make a key pair for links beyond this machine, or show the public key of one
+    ///
+    /// Writes the pair to FILE, which nobody else may read, unless it is there already, and prints the public key, for the settings of the other
+    /// side: `gates` in `[master]` takes those of the gates, `key` in `[[link.master]]` the master's.
+    Keys(service::KeysOptions),
     /// See what rules would have done to a log
     ///
     /// Runs the rules of a configuration over a recorded trace or a web server's access log, in the time of the recording, and says who would
@@ -58,6 +63,7 @@ impl Cli {
         match self.command {
             Command::Gate(options) => service::run_gate(&options),
             Command::Master(options) => service::run_master(&options),
+            Command::Keys(options) => service::run_keys(&options),
             Command::Replay(options) => replay::run(&options),
             Command::Check { file } => check::run(&file),
             Command::Demo(arguments) => demo::run(&arguments),

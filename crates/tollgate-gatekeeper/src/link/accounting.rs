@@ -21,9 +21,8 @@ pub(super) async fn run(desk: Rc<Desk>, place: usize) {
     let master = &desk.masters[place];
     let mut pauses = Pauses::default();
     loop {
-        let mut connection = Connection::new(Kind::Pub);
-        match connect(&master.settings.accounting, &mut connection).await {
-            Ok(stream) => {
+        match connect(&master.settings.accounting, Kind::Pub, master.identity.as_ref()).await {
+            Ok((stream, connection)) => {
                 MasterFigures::count(&master.figures.connections);
                 master.figures.accounting_up.store(true, Relaxed);
                 pauses.reset();
@@ -59,12 +58,13 @@ async fn report(
         if sent == sending.len() {
             sending.clear();
             sent = 0;
-            core::mem::swap(&mut sending, connection.output());
             let posted = &mut master.outbox.borrow_mut().bytes;
             if !posted.is_empty() {
-                sending.append(posted);
+                connection.send(posted);
+                posted.clear();
                 desk.room_again();
             }
+            core::mem::swap(&mut sending, connection.output());
         }
         tokio::select! {
             written = writer.write(&sending[sent..]), if sent < sending.len() => match written.map_err(NoConnection::Away)? {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tollgate_wire::zmtp::Connection;
+use tollgate_wire::zmtp::{Connection, ENTROPY_BYTES, Entropy, Identity, Kind};
 
 /// Where somebody is: a host by name or address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,8 +114,12 @@ impl fmt::Display for NoConnection {
     }
 }
 
-/// Connects, and exchanges introductions.
-pub(super) async fn connect(endpoint: &Endpoint, connection: &mut Connection) -> Result<TcpStream, NoConnection> {
+/// Connects as a socket of this kind, and exchanges introductions.
+pub(super) async fn connect(
+    endpoint: &Endpoint,
+    kind: Kind,
+    identity: Option<&Identity>,
+) -> Result<(TcpStream, Connection), NoConnection> {
     let late = |_| NoConnection::Away(io::ErrorKind::TimedOut.into());
     let made = timeout(CONNECT_MAX, TcpStream::connect((endpoint.host.as_str(), endpoint.port))).await.map_err(late)?;
     let mut stream = made.map_err(NoConnection::Away)?;
@@ -125,8 +129,19 @@ pub(super) async fn connect(endpoint: &Endpoint, connection: &mut Connection) ->
     let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
     // The system's own queue is one more in which reports would wait through an outage.
     let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
-    timeout(HANDSHAKE_MAX, introduce(&mut stream, connection)).await.map_err(late)??;
-    Ok(stream)
+    let mut connection = match identity {
+        None => Connection::new(kind),
+        Some(identity) => Connection::secured(kind, identity.clone(), draw_entropy().map_err(NoConnection::Away)?),
+    };
+    timeout(HANDSHAKE_MAX, introduce(&mut stream, &mut connection)).await.map_err(late)??;
+    Ok((stream, connection))
+}
+
+/// Random bytes of the system, for one connection.
+pub fn draw_entropy() -> io::Result<Entropy> {
+    let mut bytes = [0; ENTROPY_BYTES];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(Entropy(bytes))
 }
 
 async fn introduce(stream: &mut TcpStream, connection: &mut Connection) -> Result<(), NoConnection> {

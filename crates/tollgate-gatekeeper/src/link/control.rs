@@ -21,9 +21,8 @@ pub(super) async fn run(desk: Rc<Desk>, place: usize) {
     let master = &desk.masters[place];
     let mut pauses = Pauses::default();
     loop {
-        let mut connection = Connection::new(Kind::Sub);
-        match connect(&master.settings.control, &mut connection).await {
-            Ok(stream) => {
+        match connect(&master.settings.control, Kind::Sub, master.identity.as_ref()).await {
+            Ok((stream, connection)) => {
                 MasterFigures::count(&master.figures.connections);
                 master.figures.control_up.store(true, Relaxed);
                 pauses.reset();

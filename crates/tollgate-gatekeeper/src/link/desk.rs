@@ -11,6 +11,7 @@ use tollgate_core::fleet::{Gate, GateSettings, Order, Passage, Reading};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_wire::smockron;
+use tollgate_wire::zmtp::Identity;
 
 use super::bound_names::BoundNames;
 use super::figures::MasterFigures;
@@ -35,6 +36,8 @@ pub(super) struct Desk {
 pub(super) struct Master {
     pub(super) settings: MasterSettings,
     pub(super) figures: Arc<MasterFigures>,
+    /// Who this process is to it, on a link that is authenticated.
+    pub(super) identity: Option<Identity>,
     gate: RefCell<Gate<RandomState>>,
     pub(super) outbox: RefCell<Outbox>,
     /// Resolves when there is something to send.
@@ -75,6 +78,7 @@ impl Desk {
             homes.flat_map(|(master, settings)| (0..).zip(&settings.rules).map(move |(domain, _)| (master, domain)));
         let masters = settings.masters.iter().zip(figures).map(|(master, figures)| Master {
             gate: RefCell::new(gate(master, settings)),
+            identity: master.identity(settings.keys.as_ref()),
             settings: master.clone(),
             figures: figures.clone(),
             outbox: RefCell::default(),

@@ -22,8 +22,10 @@ use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tollgate_core::fleet::Instruction;
 use tollgate_core::time::Moment;
+use tollgate_wire::zmtp::Identity;
+pub use tollgate_wire::zmtp::{KeyPair, NoKey, PublicKey};
 
-pub use connect::{Endpoint, NoEndpoint};
+pub use connect::{Endpoint, NoEndpoint, draw_entropy};
 use desk::Desk;
 pub use figures::{MasterFigures, MasterReport};
 
@@ -39,6 +41,8 @@ pub struct LinkSettings {
     pub refusals_sampled: Option<u32>,
     /// How many identifiers are counted at most for each master.
     pub identifiers_max: usize,
+    /// The keys that masters know this process by.
+    pub keys: Option<Arc<KeyPair>>,
 }
 
 /// One master, and the rules that it keeps the books of.
@@ -48,8 +52,17 @@ pub struct MasterSettings {
     pub accounting: Endpoint,
     /// Where it says whom to delay.
     pub control: Endpoint,
+    /// Its public key, if the link is authenticated.
+    pub key: Option<PublicKey>,
     /// The rules.
     pub rules: Vec<LinkedRule>,
+}
+
+impl MasterSettings {
+    /// Who this process is to this master, on a link that is authenticated.
+    fn identity(&self, keys: Option<&Arc<KeyPair>>) -> Option<Identity> {
+        Some(Identity::Client { keys: keys?.clone(), server: self.key? })
+    }
 }
 
 /// A rule that a master knows of.

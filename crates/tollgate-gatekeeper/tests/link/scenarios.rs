@@ -54,10 +54,12 @@ impl Gate {
             masters: vec![MasterSettings {
                 accounting: endpoint(accounting),
                 control: endpoint(control),
+                key: None,
                 rules: vec![LinkedRule { rule: "each".into(), domain: "default".into() }],
             }],
             refusals_sampled: Some(1),
             identifiers_max: 1000,
+            keys: None,
         };
         let slot: Arc<OnceLock<Weak<Limiter>>> = Arc::default();
         let known = slot.clone();

@@ -1,6 +1,9 @@
 //! One connection of a PUB or a SUB socket: bytes in, events and bytes out.
 
-use super::frame::{self, Frames, Header};
+use core::ops::Range;
+
+use super::curve::{BOXED_COMMAND, BOXED_MORE, Curve, Entropy, Identity};
+use super::frame::{self, Frames};
 use super::{Fault, MESSAGE_BYTES_MAX};
 
 /// Which end of a stream of messages this side is.
@@ -39,6 +42,14 @@ pub struct Connection {
     consumed: usize,
     output: Vec<u8>,
     peer_minor: u8,
+    /// What seals and opens frames, on a link that is authenticated.
+    curve: Option<Box<Curve>>,
+    /// The frames of a message that came in boxes, as if they had come without.
+    unboxed: Vec<u8>,
+    /// Whether those frames are a whole message, which has been handed out.
+    is_handed_out: bool,
+    /// Memory for a box in the making.
+    boxed: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +68,13 @@ const MINOR: u8 = 1;
 const SIGNATURE_END: usize = 9;
 const MAJOR_AT: usize = 10;
 const MINOR_AT: usize = 11;
-const MECHANISM: core::ops::Range<usize> = 12..32;
+const MECHANISM: Range<usize> = 12..32;
+const AS_SERVER_AT: usize = 32;
 const NULL: [u8; 20] = *b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+const CURVE: [u8; 20] = *b"CURVE\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 const READY: &[u8] = b"READY";
+const ERROR: &[u8] = b"ERROR";
 const SUBSCRIBE: &[u8] = b"SUBSCRIBE";
 const CANCEL: &[u8] = b"CANCEL";
 const PING: &[u8] = b"PING";
@@ -92,20 +106,36 @@ impl Connection {
     /// A connection that has just been made. Its greeting is already in [`output`](Self::output): a peer may wait for it
     /// before it sends its own.
     pub fn new(kind: Kind) -> Self {
-        Self::speaking(kind, MINOR)
+        Self::speaking(kind, MINOR, None)
+    }
+
+    /// A connection that is authenticated and private. `entropy` is for this connection alone.
+    pub fn secured(kind: Kind, identity: Identity, entropy: Entropy) -> Self {
+        Self::speaking(kind, MINOR, Some(Box::new(Curve::new(identity, entropy))))
     }
 
     /// A connection that says it speaks ZMTP 3.`minor`.
-    fn speaking(kind: Kind, minor: u8) -> Self {
+    fn speaking(kind: Kind, minor: u8, curve: Option<Box<Curve>>) -> Self {
         let mut greeting = [0; GREETING_BYTES];
         greeting[0] = 0xff;
         greeting[SIGNATURE_END - 1] = 1;
         greeting[SIGNATURE_END] = 0x7f;
         greeting[MAJOR_AT] = MAJOR;
         greeting[MINOR_AT] = minor;
-        greeting[MECHANISM].copy_from_slice(&NULL);
-        let output = greeting.to_vec();
-        Self { kind, stage: Stage::Greeting, input: Vec::new(), consumed: 0, output, peer_minor: 0 }
+        greeting[MECHANISM].copy_from_slice(if curve.is_some() { &CURVE } else { &NULL });
+        greeting[AS_SERVER_AT] = curve.as_ref().is_some_and(|curve| curve.is_server()).into();
+        Self {
+            kind,
+            stage: Stage::Greeting,
+            input: Vec::new(),
+            consumed: 0,
+            output: greeting.to_vec(),
+            peer_minor: 0,
+            curve,
+            unboxed: Vec::new(),
+            is_handed_out: false,
+            boxed: Vec::new(),
+        }
     }
 
     /// Where to append what the peer sent. [`poll`](Self::poll) until there is nothing before appending more: then this never holds more
@@ -134,33 +164,79 @@ impl Connection {
         if self.stage == Stage::Handshake {
             return Ok(self.shake_hands()?.then_some(Event::Ready));
         }
+        if self.curve.is_some() { self.poll_boxed() } else { self.poll_plain() }
+    }
+
+    fn poll_plain(&mut self) -> Result<Option<Event<'_>>, Fault> {
         while let Some(&flags) = self.input.get(self.consumed) {
             if flags & 4 == 0 {
-                return self.message();
+                let Some((frames, end)) = frame::message(&self.input, self.consumed)? else { return Ok(None) };
+                self.consumed = end;
+                return event(self.kind, frames).map(Some);
             }
             let Some(header) = frame::header(&self.input, self.consumed)? else { return Ok(None) };
             self.consumed = header.end;
-            let (name, data) = command(&self.input, header)?;
-            match name {
-                SUBSCRIBE if self.kind == Kind::Pub => {
-                    return Ok(Some(Event::Subscribe(&self.input[data..header.end])));
-                }
-                CANCEL if self.kind == Kind::Pub => return Ok(Some(Event::Cancel(&self.input[data..header.end]))),
-                PING => self.answer_ping(data, header.end),
-                // A later version of the protocol may say more than this one understands.
-                _ => {}
+            if let Some(wish) = self.obey(header.start..header.end)? {
+                return Ok(Some(wish.event(&self.input)));
             }
         }
         Ok(None)
+    }
+
+    fn poll_boxed(&mut self) -> Result<Option<Event<'_>>, Fault> {
+        if core::mem::take(&mut self.is_handed_out) {
+            self.unboxed.clear();
+        }
+        while let Some(header) = frame::header(&self.input, self.consumed)? {
+            self.consumed = header.end;
+            let curve = self.curve.as_mut().ok_or(Fault::Frame)?;
+            let (flags, at) = curve.open_message(&mut self.input[header.start..header.end])?;
+            let inside = header.start + at..header.end;
+            if header.more || flags & !(BOXED_MORE | BOXED_COMMAND) != 0 {
+                return Err(Fault::Frame);
+            }
+            if flags & BOXED_COMMAND != 0 {
+                if let Some(wish) = self.obey(inside)? {
+                    return Ok(Some(wish.event(&self.input)));
+                }
+                continue;
+            }
+            frame::put(&mut self.unboxed, flags & BOXED_MORE != 0, &self.input[inside]);
+            if self.unboxed.len() > MESSAGE_BYTES_MAX {
+                return Err(Fault::TooLong);
+            }
+            if flags & BOXED_MORE == 0 {
+                self.is_handed_out = true;
+                let (frames, _) = frame::message(&self.unboxed, 0)?.ok_or(Fault::Frame)?;
+                return event(self.kind, frames).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Does as a command says, and tells what the peer wishes, if it does.
+    fn obey(&mut self, body: Range<usize>) -> Result<Option<Wish>, Fault> {
+        let (name, data) = command(&self.input[body.clone()])?;
+        let data = body.start + data..body.end;
+        Ok(match name {
+            SUBSCRIBE if self.kind == Kind::Pub => Some(Wish { is_subscription: true, topic: data }),
+            CANCEL if self.kind == Kind::Pub => Some(Wish { is_subscription: false, topic: data }),
+            PING => {
+                self.answer_ping(data);
+                None
+            }
+            // A later version of the protocol may say more than this one understands.
+            _ => None,
+        })
     }
 
     /// Asks a publisher for messages whose first frame begins with `topic`, in the form that the peer's version understands.
     pub fn subscribe(&mut self, topic: &[u8]) {
         if self.peer_minor == 0 {
             let body: Vec<u8> = [&[1], topic].concat();
-            frame::put(&mut self.output, false, &body);
+            self.put(false, &body);
         } else {
-            frame::put_command(&mut self.output, SUBSCRIBE, topic);
+            self.put_command(SUBSCRIBE, topic);
         }
     }
 
@@ -168,9 +244,9 @@ impl Connection {
     pub fn cancel(&mut self, topic: &[u8]) {
         if self.peer_minor == 0 {
             let body: Vec<u8> = [&[0], topic].concat();
-            frame::put(&mut self.output, false, &body);
+            self.put(false, &body);
         } else {
-            frame::put_command(&mut self.output, CANCEL, topic);
+            self.put_command(CANCEL, topic);
         }
     }
 
@@ -178,14 +254,49 @@ impl Connection {
     pub fn ping(&mut self) -> bool {
         let can_answer = self.peer_minor > 0 && self.is_ready();
         if can_answer {
-            frame::put_command(&mut self.output, PING, &[0; PING_TTL_BYTES]);
+            self.put_command(PING, &[0; PING_TTL_BYTES]);
         }
         can_answer
     }
 
-    /// Sends a message that was written with [`frame::put_message`].
-    pub fn send(&mut self, message: &[u8]) {
-        self.output.extend_from_slice(message);
+    /// Sends messages that were written with [`frame::put_message`].
+    pub fn send(&mut self, messages: &[u8]) {
+        if self.curve.is_none() {
+            return self.output.extend_from_slice(messages);
+        }
+        let mut at = 0;
+        while let Ok(Some(header)) = frame::header(messages, at) {
+            self.put(header.more, &messages[header.start..header.end]);
+            at = header.end;
+        }
+    }
+
+    /// Whether what is sent goes out as it is, so that [`send`](Self::send) need not copy it.
+    pub fn is_plain(&self) -> bool {
+        self.curve.is_none()
+    }
+
+    fn put(&mut self, more: bool, body: &[u8]) {
+        match &mut self.curve {
+            None => frame::put(&mut self.output, more, body),
+            Some(curve) => {
+                self.boxed.clear();
+                curve.put_message(&mut self.boxed, if more { BOXED_MORE } else { 0 }, body);
+                frame::put(&mut self.output, false, &self.boxed);
+            }
+        }
+    }
+
+    fn put_command(&mut self, name: &[u8], data: &[u8]) {
+        match &mut self.curve {
+            None => frame::put_command(&mut self.output, name, data),
+            Some(curve) => {
+                let body = [&[name.len() as u8], name, data].concat();
+                self.boxed.clear();
+                curve.put_message(&mut self.boxed, BOXED_COMMAND, &body);
+                frame::put(&mut self.output, false, &self.boxed);
+            }
+        }
     }
 
     /// Checks as much of the peer's greeting as has arrived, and answers it when it is complete.
@@ -199,62 +310,98 @@ impl Connection {
         if greeting.len() < GREETING_BYTES {
             return Ok(false);
         }
-        if greeting[MECHANISM] != NULL {
+        // Whether the peer says that it is the server is not looked at: libzmq's servers do not.
+        if greeting[MECHANISM] != if self.curve.is_some() { CURVE } else { NULL } {
             return Err(Fault::Mechanism);
         }
         self.peer_minor = if greeting[MAJOR_AT] == MAJOR { greeting[MINOR_AT] } else { MINOR };
         self.consumed += GREETING_BYTES;
-        let property = put_property(b"Socket-Type", self.kind.socket_type());
-        frame::put_command(&mut self.output, READY, &property);
+        let first = match &mut self.curve {
+            None => Some((READY, self.metadata())),
+            Some(curve) => curve.begin(),
+        };
+        if let Some((name, data)) = first {
+            frame::put_command(&mut self.output, name, &data);
+        }
         self.stage = Stage::Handshake;
         Ok(true)
     }
 
+    /// What this side says about itself.
+    fn metadata(&self) -> Vec<u8> {
+        put_property(b"Socket-Type", self.kind.socket_type())
+    }
+
+    /// Goes through what has arrived of the introduction, and says whether it is over.
     fn shake_hands(&mut self) -> Result<bool, Fault> {
-        let Some(header) = frame::header(&self.input, self.consumed)? else { return Ok(false) };
-        self.consumed = header.end;
-        let (name, data) = command(&self.input, header)?;
-        if name != READY {
-            return Err(Fault::Handshake);
+        let metadata = self.metadata();
+        while let Some(header) = frame::header(&self.input, self.consumed)? {
+            self.consumed = header.end;
+            if !header.command {
+                return Err(Fault::Handshake);
+            }
+            let body = &self.input[header.start..header.end];
+            let (name, data) = command(body)?;
+            let theirs = match (name, &mut self.curve) {
+                (ERROR, _) => return Err(Fault::Refused),
+                (name, Some(curve)) => {
+                    let answer = curve.shake_hands(name, &body[data..], &metadata)?;
+                    if let Some((name, data)) = answer.command {
+                        frame::put_command(&mut self.output, name, &data);
+                    }
+                    answer.metadata
+                }
+                (READY, None) => Some(body[data..].to_vec()),
+                _ => return Err(Fault::Handshake),
+            };
+            let Some(theirs) = theirs else { continue };
+            let socket_type = property(&theirs, b"socket-type").ok_or(Fault::Handshake)?;
+            if !self.kind.talks_to(socket_type) {
+                return Err(Fault::SocketType);
+            }
+            self.stage = Stage::Traffic;
+            return Ok(true);
         }
-        let socket_type = property(&self.input[data..header.end], b"socket-type").ok_or(Fault::Handshake)?;
-        if !self.kind.talks_to(socket_type) {
-            return Err(Fault::SocketType);
-        }
-        self.stage = Stage::Traffic;
-        Ok(true)
+        Ok(false)
     }
 
-    fn message(&mut self) -> Result<Option<Event<'_>>, Fault> {
-        let Some((frames, end)) = frame::message(&self.input, self.consumed)? else { return Ok(None) };
-        self.consumed = end;
-        Ok(Some(match (self.kind, frames.bodies()) {
-            (Kind::Sub, _) => Event::Message(frames),
-            // The way of ZMTP 3.0: a message of one frame that begins with 1 or 0.
-            (Kind::Pub, &[[1, topic @ ..]]) => Event::Subscribe(topic),
-            (Kind::Pub, &[[0, topic @ ..]]) => Event::Cancel(topic),
-            (Kind::Pub, _) => return Err(Fault::Frame),
-        }))
-    }
-
-    fn answer_ping(&mut self, data: usize, end: usize) {
-        let text = data.saturating_add(PING_TTL_BYTES)..end;
+    fn answer_ping(&mut self, data: Range<usize>) {
+        let text = data.start.saturating_add(PING_TTL_BYTES)..data.end;
         if text.len() <= PING_TEXT_BYTES_MAX && self.output.len() <= PONG_OUTPUT_MAX {
-            let text = self.input.get(text).unwrap_or_default();
-            frame::put_command(&mut self.output, PONG, text);
+            let text = self.input.get(text).unwrap_or_default().to_vec();
+            self.put_command(PONG, &text);
         }
     }
 }
 
-/// A command's name, and where its data begins.
-fn command(input: &[u8], header: Header) -> Result<(&[u8], usize), Fault> {
-    let body = &input[header.start..header.end];
+/// What a subscriber wants, or no longer wants, and where that stands in the input.
+struct Wish {
+    is_subscription: bool,
+    topic: Range<usize>,
+}
+
+impl Wish {
+    fn event(self, input: &[u8]) -> Event<'_> {
+        let topic = &input[self.topic];
+        if self.is_subscription { Event::Subscribe(topic) } else { Event::Cancel(topic) }
+    }
+}
+
+fn event(kind: Kind, frames: Frames<'_>) -> Result<Event<'_>, Fault> {
+    Ok(match (kind, frames.bodies()) {
+        (Kind::Sub, _) => Event::Message(frames),
+        // The way of ZMTP 3.0: a message of one frame that begins with 1 or 0.
+        (Kind::Pub, &[[1, topic @ ..]]) => Event::Subscribe(topic),
+        (Kind::Pub, &[[0, topic @ ..]]) => Event::Cancel(topic),
+        (Kind::Pub, _) => return Err(Fault::Frame),
+    })
+}
+
+/// The name of the command in `body`, and where its data begins.
+fn command(body: &[u8]) -> Result<(&[u8], usize), Fault> {
     let (&length, rest) = body.split_first().ok_or(Fault::Frame)?;
     let name = rest.get(..usize::from(length)).ok_or(Fault::Frame)?;
-    if !header.command || body.len() > MESSAGE_BYTES_MAX {
-        return Err(Fault::Frame);
-    }
-    Ok((name, header.start + 1 + name.len()))
+    Ok((name, 1 + name.len()))
 }
 
 fn put_property(name: &[u8], value: &[u8]) -> Vec<u8> {
@@ -331,7 +478,8 @@ mod tests {
             (0, b"default\0", "00090164656661756c7400"),
             (0, b"", "000101"),
         ] {
-            let (mut publisher, mut subscriber) = (Connection::speaking(Kind::Pub, minor), Connection::new(Kind::Sub));
+            let (mut publisher, mut subscriber) =
+                (Connection::speaking(Kind::Pub, minor, None), Connection::new(Kind::Sub));
             meet(&mut publisher, &mut subscriber, 1000);
             subscriber.subscribe(topic);
             assert_eq!(*subscriber.output(), hex(expected));

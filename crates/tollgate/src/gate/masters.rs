@@ -29,6 +29,9 @@ impl Masters {
         });
         let link = Link::start(settings.clone(), clock.clone(), obey)?;
         for master in &settings.masters {
+            if master.key.is_none() && !(master.accounting.is_loopback() && master.control.is_loopback()) {
+                tracing::warn!(accounting = %master.accounting, "the link to this master is not authenticated: whoever is on the way can delay anyone; give it a `key`");
+            }
             tracing::info!(accounting = %master.accounting, control = %master.control, rules = master.rules.len(), "reporting to a master");
         }
         Ok(Arc::new(Self { link, gate }))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate_wire::zmtp::{Connection, Event, Fault, Kind};
+use tollgate_wire::zmtp::{Connection, Event, Fault, Identity, Kind};
 
 use super::Shared;
 use super::listener::{self, Seat};
@@ -15,18 +15,18 @@ const READ_BYTES: usize = 64 * 1024;
 /// How long a peer may take to introduce itself.
 pub(super) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
-pub(super) async fn serve(listener: TcpListener, books: Shared) {
-    listener::accept(listener, |stream, seat| {
-        tokio::task::spawn_local(hear(stream, seat, books.clone()));
+pub(super) async fn serve(listener: TcpListener, books: Shared, identity: Option<Identity>) {
+    listener::accept(listener, |stream, seat| match listener::begin(Kind::Sub, identity.as_ref()) {
+        Ok(connection) => drop(tokio::task::spawn_local(hear(stream, connection, seat, books.clone()))),
+        Err(fault) => books.borrow_mut().note_fault(fault),
     })
     .await;
 }
 
-async fn hear(mut stream: TcpStream, _seat: Seat, books: Shared) {
-    let mut connection = Connection::new(Kind::Sub);
+async fn hear(mut stream: TcpStream, mut connection: Connection, _seat: Seat, books: Shared) {
     let introduced = tokio::time::timeout(HANDSHAKE_MAX, introduce(&mut stream, &mut connection)).await;
-    if !matches!(introduced, Ok(Ok(()))) {
-        return books.borrow_mut().note_fault("handshake");
+    if let Err(fault) = introduced.unwrap_or(Err("handshake")) {
+        return books.borrow_mut().note_fault(fault);
     }
     loop {
         let output = std::mem::take(connection.output());
@@ -47,17 +47,18 @@ async fn hear(mut stream: TcpStream, _seat: Seat, books: Shared) {
 }
 
 /// Exchanges greetings and asks for everything.
-async fn introduce(stream: &mut TcpStream, connection: &mut Connection) -> io::Result<()> {
+async fn introduce(stream: &mut TcpStream, connection: &mut Connection) -> Result<(), &'static str> {
+    let left = |_: io::Error| "handshake";
     loop {
-        let is_ready = connection.poll().map_err(|_| io::ErrorKind::InvalidData)?.is_some();
+        let is_ready = connection.poll().map_err(Fault::as_str)?.is_some();
         let output = std::mem::take(connection.output());
-        stream.write_all(&output).await?;
+        stream.write_all(&output).await.map_err(left)?;
         if is_ready {
             connection.subscribe(b"");
             return Ok(());
         }
-        if stream.read_buf(connection.input()).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        if stream.read_buf(connection.input()).await.map_err(left)? == 0 {
+            return Err("handshake");
         }
     }
 }

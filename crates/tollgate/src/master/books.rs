@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tollgate_core::fleet::{Domain, Master, MasterSettings, Notice, Outcome, Reading, Snapshot};
 use tollgate_core::time::Span;
 use tollgate_wire::smockron;
+use tollgate_wire::zmtp::Connection;
 
 use super::clock::Clock;
 use super::figures::{Counts, Figures, Standing};
@@ -207,13 +208,14 @@ impl Subscriber {
         self.woken.notified().await;
     }
 
-    /// Moves what is to be sent next to the end of `sending`.
-    pub(super) fn take_into(&self, sending: &mut Vec<u8>) {
+    /// Sends what is to be sent next.
+    pub(super) fn take_into(&self, connection: &mut Connection) {
         let mut outbox = self.outbox.borrow_mut();
-        if sending.is_empty() {
-            std::mem::swap(sending, &mut outbox);
+        if connection.is_plain() && connection.output().is_empty() {
+            std::mem::swap(connection.output(), &mut outbox);
         } else {
-            sending.append(&mut outbox);
+            connection.send(&outbox);
+            outbox.clear();
         }
     }
 

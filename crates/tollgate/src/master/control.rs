@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate_wire::zmtp::{Connection, Event, Kind};
+use tollgate_wire::zmtp::{Connection, Event, Identity, Kind};
 
 use super::Shared;
 use super::accounting::HANDSHAKE_MAX;
@@ -16,17 +16,18 @@ const TOPIC_BYTES_MAX: usize = 512;
 /// How many topics one may subscribe to.
 const TOPICS_MAX: usize = 256;
 
-pub(super) async fn serve(listener: TcpListener, books: Shared) {
-    listener::accept(listener, |stream, seat| {
-        tokio::task::spawn_local(tell(stream, seat, books.clone()));
+pub(super) async fn serve(listener: TcpListener, books: Shared, identity: Option<Identity>) {
+    listener::accept(listener, |stream, seat| match listener::begin(Kind::Pub, identity.as_ref()) {
+        Ok(connection) => drop(tokio::task::spawn_local(tell(stream, connection, seat, books.clone()))),
+        Err(fault) => books.borrow_mut().note_fault(fault),
     })
     .await;
 }
 
-async fn tell(stream: TcpStream, _seat: Seat, books: Shared) {
+async fn tell(stream: TcpStream, connection: Connection, _seat: Seat, books: Shared) {
     let subscriber = Rc::new(Subscriber::default());
     books.borrow_mut().welcome(subscriber.clone());
-    let outcome = converse(stream, &subscriber, &books).await;
+    let outcome = converse(stream, connection, &subscriber, &books).await;
     let mut books = books.borrow_mut();
     books.part(&subscriber);
     if let Err(fault) = outcome {
@@ -35,8 +36,12 @@ async fn tell(stream: TcpStream, _seat: Seat, books: Shared) {
 }
 
 /// Until the peer leaves or says something that makes no sense.
-async fn converse(mut stream: TcpStream, subscriber: &Subscriber, books: &Shared) -> Result<(), &'static str> {
-    let mut connection = Connection::new(Kind::Pub);
+async fn converse(
+    mut stream: TcpStream,
+    mut connection: Connection,
+    subscriber: &Subscriber,
+    books: &Shared,
+) -> Result<(), &'static str> {
     let introduction = tokio::time::sleep(HANDSHAKE_MAX);
     tokio::pin!(introduction);
     let (mut reader, mut writer) = stream.split();
@@ -54,11 +59,11 @@ async fn converse(mut stream: TcpStream, subscriber: &Subscriber, books: &Shared
         if sent == sending.len() {
             sending.clear();
             sent = 0;
-            std::mem::swap(&mut sending, connection.output());
             if connection.is_ready() {
                 books.borrow().catch_up(subscriber);
-                subscriber.take_into(&mut sending);
+                subscriber.take_into(&mut connection);
             }
+            std::mem::swap(&mut sending, connection.output());
         }
         tokio::select! {
             written = writer.write(&sending[sent..]), if sent < sending.len() => match written {

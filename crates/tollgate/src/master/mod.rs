@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tollgate_core::fleet::Domain;
+use tollgate_wire::zmtp::Identity;
 
 use books::Books;
 use clock::Clock;
@@ -41,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) domains: Vec<Domain>,
     /// Where the books survive a restart.
     pub(crate) state_dir: Option<PathBuf>,
+    /// Who this master is, and whom it lets in, where links are authenticated.
+    pub(crate) identity: Option<Identity>,
 }
 
 /// How often the books are written to their file: what a crash loses is what gates tell again anyway.
@@ -66,8 +69,8 @@ pub(crate) async fn run(settings: Settings, figures: Figures, stop: impl Future<
         }
     };
     tokio::select! {
-        () = accounting::serve(accounting, books.clone()) => {}
-        () = control::serve(control, books.clone()) => {}
+        () = accounting::serve(accounting, books.clone(), settings.identity.clone()) => {}
+        () = control::serve(control, books.clone(), settings.identity.clone()) => {}
         () = books::beat(&books) => {}
         () = save => {}
         () = stop => {}

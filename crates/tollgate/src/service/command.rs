@@ -11,11 +11,11 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{log, systemd};
+use super::{keys, log, systemd};
 use crate::admin::{self, Console};
 use crate::cli::WRONG;
 use crate::gate::{Orders, Running};
-use crate::settings::{BackendUrl, Settings};
+use crate::settings::{BackendUrl, Settings, State};
 
 /// How often certificates are looked at.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(2);
@@ -66,10 +66,14 @@ impl GateOptions {
         if let Some(workers) = self.workers {
             gate.workers = usize::from(workers);
         }
+        let link = file.link.map(keys::link).transpose()?;
         let domain = file.domains.into_iter().next().expect("the default domain is always there");
+        if link.is_none() && domain.rules.iter().any(|rule| rule.state == State::Master) {
+            return Err("rules with `state = \"master\"` need a master that lets this gate in: write `[[link.master]]` with its `key`".to_owned());
+        }
         let admin = self.admin.or(file.admin.map(|admin| admin.listen));
         Ok(Plan {
-            orders: Orders { gate, domain, redis: file.redis, link: file.link },
+            orders: Orders { gate, domain, redis: file.redis, link },
             admin: admin.unwrap_or(admin::DEFAULT_LISTEN),
         })
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,8 +14,9 @@ use tollgate_core::class::Class;
 use tollgate_core::fleet::Domain;
 use tollgate_core::limit::{Limit, Rate};
 use tollgate_core::time::Span;
+use tollgate_wire::zmtp::Identity;
 
-use super::{log, systemd};
+use super::{keys, log, systemd};
 use crate::admin::{self, Console};
 use crate::cli::WRONG;
 use crate::{master, settings};
@@ -85,20 +87,17 @@ fn plan(options: &MasterOptions) -> Result<Plan, String> {
         None => None,
     };
     let master = file.as_ref().and_then(|file| file.master.clone()).unwrap_or_default();
-    for address in [master.accounting, master.control] {
-        if !address.ip().is_loopback() {
-            return Err(format!(
-                "{address} is beyond loopback, where links are not authenticated yet: listen on 127.0.0.1"
-            ));
-        }
-    }
+    let identity = match &master.key_file {
+        Some(file) => Some(Identity::Server { keys: Arc::new(keys::read(file)?), known: master.gates.into() }),
+        None => None,
+    };
     let domains = match &file {
         Some(file) => domains(&file.domains)?,
         None => vec![original_domain()],
     };
     let admin = options.admin.or(file.and_then(|file| file.admin).map(|admin| admin.listen));
     let (accounting, control, state_dir) = (master.accounting, master.control, master.state_dir);
-    Ok(Plan { master: master::Settings { accounting, control, domains, state_dir }, admin })
+    Ok(Plan { master: master::Settings { accounting, control, domains, state_dir, identity }, admin })
 }
 
 /// What Smockron's master does when it is told nothing: one a second, ten at once.

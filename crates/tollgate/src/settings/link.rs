@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 
-use tollgate_gatekeeper::link::{Endpoint, LinkSettings, LinkedRule, MasterSettings};
+use tollgate_gatekeeper::link::{Endpoint, LinkSettings, LinkedRule, MasterSettings, PublicKey};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -32,6 +33,29 @@ impl Value for MasterEndpoint {
     }
 }
 
+/// A public key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key(pub(super) PublicKey);
+
+impl Value for Key {
+    fn shape() -> Shape {
+        Shape::Text { what: "a public key", example: "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), |text| PublicKey::parse(text).map(Self).map_err(|no| no.to_string()))
+    }
+}
+
+/// What links rules to masters, and where the keys for that are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// The masters and their rules. Its keys are in the file.
+    pub(crate) settings: LinkSettings,
+    /// The key pair that masters know this gate by.
+    pub(crate) key_file: Option<PathBuf>,
+}
+
 table! {
     /// The masters that this gate reports to. Without it, and with `[master]` in the same file, that master.
     struct LinkTable {
@@ -41,6 +65,8 @@ table! {
         refusals: NonZeroU32,
         /// How many callers are counted at most for each master.
         identifiers: NonZeroU32 = "1000000",
+        /// The key pair that masters know this gate by, as `tollgate keys` makes it. Needed for masters with a `key`.
+        key_file: PathBuf,
     }
 }
 
@@ -51,6 +77,9 @@ table! {
         accounting: MasterEndpoint = "\"127.0.0.1:10004\"",
         /// Where it says whom to delay. Without it the next port of the same host, as Smockron has it.
         control: MasterEndpoint,
+        /// Its public key, as `tollgate keys` prints it. With it the link is authenticated and private; without it, it should stay on this
+        /// machine.
+        key: Key,
         /// The domains that it keeps the books of, as rules name them to masters. Without it, all that no other master names.
         domains: Vec<Placed<Name>>,
     }
@@ -64,18 +93,20 @@ pub(super) fn meaning(
     master: Option<&Master>,
     domains: &[Domain],
     faults: &mut Collector,
-) -> Option<LinkSettings> {
+) -> Option<Link> {
     let rules = domains.iter().find(|domain| domain.name == DEFAULT_DOMAIN).map(|domain| domain.rules.as_slice());
     let linked = rules.unwrap_or_default().iter().filter(|rule| rule.state == State::Master);
     let mut linked: Vec<_> = linked
         .map(|rule| LinkedRule { rule: rule.rule.name.clone(), domain: rule.domain_at_master(DEFAULT_DOMAIN) })
         .collect();
     let Some(Placed { value: table, span }) = table else {
-        let master = master.filter(|_| !linked.is_empty())?;
+        // A master with keys lets nobody in who has none.
+        let master = master.filter(|master| !linked.is_empty() && master.key_file.is_none())?;
         let endpoint = |address: std::net::SocketAddr| Endpoint::parse(&address.to_string()).ok();
         let (accounting, control) = (endpoint(master.accounting)?, endpoint(master.control)?);
-        let masters = vec![MasterSettings { accounting, control, rules: linked }];
-        return Some(LinkSettings { masters, refusals_sampled: None, identifiers_max: 1_000_000 });
+        let masters = vec![MasterSettings { accounting, control, key: None, rules: linked }];
+        let settings = LinkSettings { masters, refusals_sampled: None, identifiers_max: 1_000_000, keys: None };
+        return Some(Link { settings, key_file: None });
     };
     let identifiers_max = table.identifiers.value.get() as usize;
     let refusals_sampled = table.refusals.map(|refusals| refusals.value.get());
@@ -87,6 +118,11 @@ pub(super) fn meaning(
         );
     }
     refuse_doubles(&masters, faults);
+    for key in masters.iter().filter_map(|master| master.value.key.as_ref()) {
+        if !table.written.has("key_file") {
+            faults.fault(&key.span, "a master with a key wants to know who comes: make keys with `tollgate keys gate.key`, and write `key_file` in `[link]`");
+        }
+    }
     // Who names domains goes first, so that what is left over is left for the others.
     let mut order: Vec<_> = masters.iter().map(|master| (&master.value, Vec::new())).collect();
     order.sort_by_key(|(master, _)| master.domains.is_none());
@@ -102,7 +138,8 @@ pub(super) fn meaning(
         faults.fault(&span, message);
     }
     let masters = order.into_iter().filter_map(|(master, rules)| master.meaning(rules, faults)).collect();
-    Some(LinkSettings { masters, refusals_sampled, identifiers_max })
+    let settings = LinkSettings { masters, refusals_sampled, identifiers_max, keys: None };
+    Some(Link { settings, key_file: table.key_file.map(|path| path.value) })
 }
 
 fn refuse_doubles(masters: &LinkedMasters, faults: &mut Collector) {
@@ -128,6 +165,7 @@ impl LinkedMasterTable {
         if control.is_none() {
             faults.fault(&self.accounting.span, "there is no port after this one: write `control` too");
         }
-        Some(MasterSettings { accounting, control: control?, rules })
+        let key = self.key.as_ref().map(|key| key.value.0);
+        Some(MasterSettings { accounting, control: control?, key, rules })
     }
 }

@@ -28,13 +28,13 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use tollgate_gatekeeper::link::LinkSettings;
 use toml::de::DeTable;
 
 pub(crate) use bounds::Bounds;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use fault::{Fault, Faults};
 pub(crate) use gate::{CertificateFiles, Fairness, Gate, Hold, TollSource};
+pub(crate) use link::Link;
 pub(crate) use reference::reference;
 pub(crate) use roles::{Admin, Doors, Master, Redis, Watch};
 pub(crate) use rule::{RuleSettings, State};
@@ -60,7 +60,7 @@ pub(crate) struct Settings {
     /// The bookkeeper off the path.
     pub(crate) master: Option<Master>,
     /// What links the default domain's rules to masters; none if no rule needs one, or nothing says where one is.
-    pub(crate) link: Option<LinkSettings>,
+    pub(crate) link: Option<Link>,
     /// The ways in for others.
     pub(crate) doors: Option<Doors>,
     /// The address for operators.

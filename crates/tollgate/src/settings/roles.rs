@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate_core::time::Span;
+use tollgate_gatekeeper::link::PublicKey;
 use tollgate_gatekeeper::shared;
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::fault::{Collector, shown};
 use super::limit::nonzero;
+use super::link::Key;
 use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::{Placed, Value, table};
@@ -26,6 +28,8 @@ pub(crate) struct Master {
     pub(crate) control: SocketAddr,
     /// The key pair that links beyond loopback are authenticated with.
     pub(crate) key_file: Option<PathBuf>,
+    /// The public keys of the gates that it knows.
+    pub(crate) gates: Vec<PublicKey>,
     /// Where its state survives a restart.
     pub(crate) state_dir: Option<PathBuf>,
 }
@@ -33,7 +37,7 @@ pub(crate) struct Master {
 impl Default for Master {
     fn default() -> Self {
         let at = |port| SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, port));
-        Self { accounting: at(10004), control: at(10005), key_file: None, state_dir: None }
+        Self { accounting: at(10004), control: at(10005), key_file: None, gates: Vec::new(), state_dir: None }
     }
 }
 
@@ -122,8 +126,10 @@ table! {
         accounting: Address = "\"127.0.0.1:10004\"",
         /// Where gates are told whom to delay.
         control: Address = "\"127.0.0.1:10005\"",
-        /// The key pair that authenticates the link. Needed beyond loopback.
+        /// The key pair that authenticates the link, as `tollgate keys` makes it. Needed beyond loopback. With it, only gates with keys get in.
         key_file: PathBuf,
+        /// The public keys of the gates that may come in, as `tollgate keys` prints them. Needed with `key_file`.
+        gates: Vec<Placed<Key>>,
         /// The directory in which state survives a restart. Without it, memory only.
         state_dir: PathBuf,
     }
@@ -187,14 +193,20 @@ impl MasterTable {
     pub(super) fn meaning(self, faults: &mut Collector) -> Master {
         for address in [&self.accounting, &self.control] {
             if !address.value.0.ip().is_loopback() && !self.written.has("key_file") {
-                let message = "a master beyond loopback needs keys, or anyone could delay anyone: write `key_file`, or listen on 127.0.0.1";
+                let message = "a master beyond loopback needs keys, or anyone could delay anyone: make them with `tollgate keys master.key`, and write `key_file` and the `gates` that it knows, or listen on 127.0.0.1";
                 faults.missing(&address.span, message);
             }
+        }
+        let gates: Vec<_> = self.gates.iter().flat_map(|gates| &gates.value).map(|key| key.value.0).collect();
+        if let Some(key_file) = self.key_file.as_ref().filter(|_| gates.is_empty() && !self.written.has("gates")) {
+            let message = "a master with keys lets in the gates that it knows: write their public keys as `gates`";
+            faults.missing(&key_file.span, message);
         }
         Master {
             accounting: self.accounting.value.0,
             control: self.control.value.0,
             key_file: self.key_file.map(|path| path.value),
+            gates,
             state_dir: self.state_dir.map(|path| path.value),
         }
     }

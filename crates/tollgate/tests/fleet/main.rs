@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod gate;
+mod keys;
 mod original;
 #[path = "../master/program.rs"]
 #[allow(dead_code, reason = "another test uses all of it")]

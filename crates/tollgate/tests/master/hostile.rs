@@ -67,15 +67,21 @@ fn a_bad_message_is_counted_and_dropped_and_its_sender_stays() {
 #[test]
 fn beyond_loopback_a_master_does_not_start_without_authentication() {
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("open-{}.toml", std::process::id()));
-    for settings in [
-        "[master]\ncontrol = \"0.0.0.0:10005\"\n",
-        "[master]\ncontrol = \"0.0.0.0:10005\"\nkey_file = \"/nonexistent\"\n",
+    for (settings, said) in [
+        ("", "`tollgate keys master.key`"),
+        ("key_file = \"/nonexistent\"\n", "write their public keys as `gates`"),
+        (
+            "key_file = \"/nonexistent\"\ngates = [\"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"]\n",
+            "/nonexistent: cannot be read",
+        ),
     ] {
+        let settings = format!("[master]\ncontrol = \"0.0.0.0:10005\"\n{settings}");
         std::fs::write(&file, settings).unwrap();
         let output =
             Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("master").arg("--config").arg(&file).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
-        assert!(String::from_utf8(output.stderr).unwrap().contains("beyond loopback"));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(said), "{stderr}");
     }
     std::fs::remove_file(&file).unwrap();
 }

@@ -1,6 +1,6 @@
 """An original gatekeeper on libzmq: says what it is told to say on standard input, and prints what it hears.
 
-Lines in: `accept N`, to report N accepted requests of 127.0.0.1. Lines out: one for every order, its frames in hexadecimal.
+With CURVE, the third argument is the master's public key and the fourth the file of this side's. Lines in: `accept N`, to report N accepted requests of 127.0.0.1. Lines out: one for every order, its frames in hexadecimal.
 """
 
 import sys
@@ -11,12 +11,25 @@ import zmq
 
 accounting, control = sys.argv[1:3]
 context = zmq.Context()
-publisher = context.socket(zmq.PUB)
+server, own = (sys.argv[3:5] + [None, None])[:2]
+
+
+def socket(kind):
+    made = context.socket(kind)
+    if server is not None:
+        import zmq.auth
+
+        made.curve_serverkey = server.encode()
+        made.curve_publickey, made.curve_secretkey = zmq.auth.load_certificate(own)
+    return made
+
+
+publisher = socket(zmq.PUB)
 publisher.connect(f"tcp://{accounting}")
 
 
 def hear():
-    subscriber = context.socket(zmq.SUB)
+    subscriber = socket(zmq.SUB)
     subscriber.setsockopt(zmq.SUBSCRIBE, b"default\0")
     subscriber.connect(f"tcp://{control}")
     while True:

@@ -23,12 +23,17 @@ impl Master {
 
     /// With these rules, and the books on disk.
     pub(crate) fn start_with(name: &str, rules: &str) -> Self {
+        Self::start_with_link(name, "", rules)
+    }
+
+    /// With these lines in `[master]`, these rules, and the books on disk.
+    pub(crate) fn start_with_link(name: &str, link: &str, rules: &str) -> Self {
         let directory =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("master-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let [accounting, control, admin] = free_addresses();
         let settings = format!(
-            "[master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\nstate_dir = \"{}\"\n\
+            "[master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\nstate_dir = \"{}\"\n{link}\
              [admin]\nlisten = \"{admin}\"\n{rules}",
             directory.display()
         );

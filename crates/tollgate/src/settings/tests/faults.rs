@@ -170,7 +170,9 @@ fn one_mistake_is_one_fault() {
 fn what_roles_need() {
     check("[admin]\nlisten = \"0.0.0.0:9\"", &[("2:10", "needs a token")]);
     check("[admin]\nlisten = \"localhost:9\"", &[("2:10", "\"127.0.0.1:9\"")]);
-    check("[master]\naccounting = \"0.0.0.0:9\"", &[("2:14", "needs keys")]);
+    check("[master]\naccounting = \"0.0.0.0:9\"", &[("2:14", "`tollgate keys master.key`")]);
+    check("[master]\nkey_file = \"k\"", &[("2:12", "write their public keys as `gates`")]);
+    check("[master]\nkey_file = \"k\"\ngates = [\"short\"]", &[("3:10", "a key is forty characters")]);
     check("[redis]\ndeadline = \"1ms\"", &[("1:1", "missing key `url`")]);
     check("[redis]\nurl = \"redis://h\"\ndeadline = \"0s\"", &[("3:12", "must not be 0")]);
     check("[redis]\nurl = \"redis+clustr://h\"", &[("2:7", "did you mean `redis+cluster`?")]);
@@ -277,6 +279,8 @@ fn what_masters_cannot_keep_and_where_there_is_none() {
     let master = |body: &str| format!("{linked}[[link.master]]\n{body}");
     check(&master("accounting = \"nowhere\""), &[("7:14", "no host and port")]);
     check(&master("accounting = \"h:65535\""), &[("7:14", "write `control` too")]);
+    let key = "key = \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"";
+    check(&master(key), &[("7:7", "write `key_file` in `[link]`")]);
     check(&master("domains = [\"x\"]"), &[("6:3", "no master keeps `default/r`")]);
     check(&master("[[link.master]]"), &[("7:1", "write the `domains` of one")]);
     check(&master("domains = [\"x\", \"x\"]\n[[link.master]]"), &[("7:17", "another master keeps this domain")]);

@@ -193,7 +193,7 @@ const LINKED: &str = "[[rule]]\nname = \"login\"\nclass = \"ip/32\"\nrate = { ra
 
 /// Where each master is, and what it keeps the books of.
 fn masters(text: &str) -> Vec<(String, String, Vec<String>)> {
-    let link = read(&format!("{LINKED}{text}")).link.unwrap();
+    let link = read(&format!("{LINKED}{text}")).link.unwrap().settings;
     let kept = |rule: &LinkedRule| format!("{} as {}", rule.rule, rule.domain);
     let one = |master: &MasterSettings| {
         (master.accounting.to_string(), master.control.to_string(), master.rules.iter().map(kept).collect())

@@ -1,0 +1,514 @@
+//! CURVE: the peer is who it says, and nobody else can read, change, replay or invent what it says (CurveZMQ, ZeroMQ's RFC 26).
+//!
+//! Each side has a long-lived key pair, and draws another one for each connection. The client knows the server's public key beforehand
+//! and proves that it has its own secret key; the server lets in whom it knows. The order is HELLO, WELCOME, INITIATE, READY, then
+//! messages, each in a box of its own whose number only ever grows.
+//!
+//! The protocol lets a server forget a client between HELLO and INITIATE by sending it a sealed cookie. That protects one that
+//! serves datagrams; here a connection has a place and a deadline from its first byte on, so the cookie is a random number that is kept.
+//!
+//! No randomness is drawn here: it comes in as an [`Entropy`].
+
+use std::sync::Arc;
+
+use crypto_box::aead::AeadInPlace;
+use crypto_box::{Nonce, PublicKey as Point, SalsaBox, SecretKey, Tag};
+
+use super::Fault;
+use super::key::{KEY_BYTES, KeyPair, PublicKey};
+
+/// Who this side is on a link that is authenticated, and who may be at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// It lets in whom it knows.
+    Server {
+        /// Its own keys.
+        keys: Arc<KeyPair>,
+        /// Who may come in.
+        known: Arc<[PublicKey]>,
+    },
+    /// It comes to a server that it knows.
+    Client {
+        /// Its own keys.
+        keys: Arc<KeyPair>,
+        /// The server's.
+        server: PublicKey,
+    },
+}
+
+/// Random bytes for one connection, that nobody may know or guess.
+pub struct Entropy(pub [u8; ENTROPY_BYTES]);
+
+/// How many random bytes a connection takes.
+pub const ENTROPY_BYTES: usize = KEY_BYTES + 2 * LONG_NONCE_BYTES + COOKIE_BYTES;
+
+impl core::fmt::Debug for Entropy {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str("Entropy(secret)")
+    }
+}
+
+/// One side of a connection that is authenticated.
+pub(super) struct Curve {
+    identity: Identity,
+    stage: Stage,
+    /// This side's keys for this connection.
+    own: SecretKey,
+    entropy: [u8; ENTROPY_BYTES],
+    /// What both sides of the connection have in common, once both have drawn their keys.
+    shared: Option<SalsaBox>,
+    /// The other side's key for this connection.
+    theirs: [u8; KEY_BYTES],
+    sent: u64,
+    received: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// A server's first; goes on to `Initiate`.
+    Hello,
+    /// A server's second; goes on to `Traffic`.
+    Initiate,
+    /// A client's first; goes on to `Ready`.
+    Welcome,
+    /// A client's second; goes on to `Traffic`.
+    Ready,
+    Traffic,
+}
+
+const LONG_NONCE_BYTES: usize = 16;
+const COOKIE_BYTES: usize = 96;
+const TAG_BYTES: usize = 16;
+const SHORT_NONCE_BYTES: usize = 8;
+const PADDING_BYTES: usize = 72;
+const SIGNATURE_BYTES: usize = 64;
+/// A vouch: its nonce, and two keys in a box.
+const VOUCH_BYTES: usize = LONG_NONCE_BYTES + TAG_BYTES + 2 * KEY_BYTES;
+const VERSION: [u8; 2] = [1, 0];
+/// What a message begins with.
+const MESSAGE: &[u8] = b"\x07MESSAGE";
+
+/// The flags of a frame inside its box.
+pub(super) const BOXED_MORE: u8 = 1;
+pub(super) const BOXED_COMMAND: u8 = 2;
+
+impl core::fmt::Debug for Curve {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.debug_struct("Curve").field("stage", &self.stage).finish_non_exhaustive()
+    }
+}
+
+impl Curve {
+    pub(super) fn new(identity: Identity, Entropy(entropy): Entropy) -> Self {
+        let stage = if matches!(identity, Identity::Server { .. }) { Stage::Hello } else { Stage::Welcome };
+        let mut own = [0; KEY_BYTES];
+        own.copy_from_slice(&entropy[..KEY_BYTES]);
+        let own = SecretKey::from(own);
+        Self { identity, stage, own, entropy, shared: None, theirs: [0; KEY_BYTES], sent: 0, received: 0 }
+    }
+
+    pub(super) fn is_server(&self) -> bool {
+        matches!(self.identity, Identity::Server { .. })
+    }
+
+    /// What this side says first: the name of a command and its data.
+    pub(super) fn begin(&mut self) -> Option<(&'static [u8], Vec<u8>)> {
+        let Identity::Client { server, .. } = &self.identity else { return None };
+        let boxed = SalsaBox::new(&Point::from(server.0), &self.own);
+        let nonce = next(&mut self.sent);
+        let mut data = VERSION.to_vec();
+        data.extend_from_slice(&[0; PADDING_BYTES]);
+        data.extend_from_slice(self.own.public_key().as_bytes());
+        data.extend_from_slice(&nonce.to_be_bytes());
+        seal(&boxed, &short(b"CurveZMQHELLO---", nonce), &[0; SIGNATURE_BYTES], &mut data);
+        Some((b"HELLO", data))
+    }
+
+    /// The other side's next word, and what this side answers. `metadata` is what it says about itself. When the other side has said
+    /// as much about itself, that is in the answer.
+    pub(super) fn shake_hands(&mut self, name: &[u8], data: &[u8], metadata: &[u8]) -> Result<Answer, Fault> {
+        match (self.stage, name) {
+            (Stage::Hello, b"HELLO") => self.hello(data),
+            (Stage::Initiate, b"INITIATE") => self.initiate(data, metadata),
+            (Stage::Welcome, b"WELCOME") => self.welcome(data, metadata),
+            (Stage::Ready, b"READY") => self.ready(data),
+            _ => Err(Fault::Handshake),
+        }
+    }
+
+    fn hello(&mut self, data: &[u8]) -> Result<Answer, Fault> {
+        let Identity::Server { keys, .. } = &self.identity else { return Err(Fault::Handshake) };
+        let (version, rest) = split::<2>(data)?;
+        let (_, rest) = split::<PADDING_BYTES>(rest)?;
+        let (theirs, rest) = split::<KEY_BYTES>(rest)?;
+        let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(rest)?;
+        if version != VERSION {
+            return Err(Fault::Handshake);
+        }
+        let nonce = later(&mut self.received, nonce)?;
+        let boxed = SalsaBox::new(&Point::from(theirs), &keys.secret);
+        let signature = open(&boxed, &short(b"CurveZMQHELLO---", nonce), sealed)?;
+        if signature != [0; SIGNATURE_BYTES] {
+            return Err(Fault::Unauthenticated);
+        }
+        self.theirs = theirs;
+        let mut plain = self.own.public_key().to_bytes().to_vec();
+        plain.extend_from_slice(self.cookie());
+        let nonce = self.long_nonce(0);
+        let mut answer = nonce.to_vec();
+        seal(&boxed, &long(b"WELCOME-", &nonce), &plain, &mut answer);
+        self.shared = Some(SalsaBox::new(&Point::from(theirs), &self.own));
+        self.stage = Stage::Initiate;
+        Ok(Answer { command: Some((b"WELCOME", answer)), metadata: None })
+    }
+
+    fn welcome(&mut self, data: &[u8], metadata: &[u8]) -> Result<Answer, Fault> {
+        let Identity::Client { keys, server } = &self.identity else { return Err(Fault::Handshake) };
+        let (nonce, sealed) = split::<LONG_NONCE_BYTES>(data)?;
+        let boxed = SalsaBox::new(&Point::from(server.0), &self.own);
+        let plain = open(&boxed, &long(b"WELCOME-", &nonce), sealed)?;
+        let (theirs, cookie) = split::<KEY_BYTES>(&plain)?;
+        if cookie.len() != COOKIE_BYTES {
+            return Err(Fault::Handshake);
+        }
+        let shared = SalsaBox::new(&Point::from(theirs), &self.own);
+        let mut inside = keys.public().0.to_vec();
+        let vouch_nonce = self.long_nonce(1);
+        inside.extend_from_slice(&vouch_nonce);
+        let vouched = [self.own.public_key().to_bytes(), server.0].concat();
+        let to_them = SalsaBox::new(&Point::from(theirs), &keys.secret);
+        seal(&to_them, &long(b"VOUCH---", &vouch_nonce), &vouched, &mut inside);
+        inside.extend_from_slice(metadata);
+        let nonce = next(&mut self.sent);
+        let mut answer = cookie.to_vec();
+        answer.extend_from_slice(&nonce.to_be_bytes());
+        seal(&shared, &short(b"CurveZMQINITIATE", nonce), &inside, &mut answer);
+        self.shared = Some(shared);
+        self.theirs = theirs;
+        self.stage = Stage::Ready;
+        Ok(Answer { command: Some((b"INITIATE", answer)), metadata: None })
+    }
+
+    fn initiate(&mut self, data: &[u8], metadata: &[u8]) -> Result<Answer, Fault> {
+        let (Identity::Server { keys, known }, Some(shared)) = (&self.identity, &self.shared) else {
+            return Err(Fault::Handshake);
+        };
+        let (cookie, rest) = split::<COOKIE_BYTES>(data)?;
+        let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(rest)?;
+        if cookie != *self.cookie() {
+            return Err(Fault::Unauthenticated);
+        }
+        let nonce = later(&mut self.received, nonce)?;
+        let plain = open(shared, &short(b"CurveZMQINITIATE", nonce), sealed)?;
+        let (client, rest) = split::<KEY_BYTES>(&plain)?;
+        let (vouch, theirs_about_itself) = split::<VOUCH_BYTES>(rest)?;
+        let (vouch_nonce, vouched) = split::<LONG_NONCE_BYTES>(&vouch)?;
+        let from_them = SalsaBox::new(&Point::from(client), &self.own);
+        let vouched = open(&from_them, &long(b"VOUCH---", &vouch_nonce), vouched)?;
+        if vouched != [self.theirs, keys.public().0].concat() || !known.contains(&PublicKey(client)) {
+            return Err(Fault::Unauthenticated);
+        }
+        let nonce = next(&mut self.sent);
+        let mut answer = nonce.to_be_bytes().to_vec();
+        seal(shared, &short(b"CurveZMQREADY---", nonce), metadata, &mut answer);
+        self.stage = Stage::Traffic;
+        Ok(Answer { command: Some((b"READY", answer)), metadata: Some(theirs_about_itself.to_vec()) })
+    }
+
+    fn ready(&mut self, data: &[u8]) -> Result<Answer, Fault> {
+        let Some(shared) = &self.shared else { return Err(Fault::Handshake) };
+        let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(data)?;
+        let nonce = later(&mut self.received, nonce)?;
+        let metadata = open(shared, &short(b"CurveZMQREADY---", nonce), sealed)?;
+        self.stage = Stage::Traffic;
+        Ok(Answer { command: None, metadata: Some(metadata) })
+    }
+
+    /// Appends the body of a frame that holds `body` in a box.
+    pub(super) fn put_message(&mut self, output: &mut Vec<u8>, flags: u8, body: &[u8]) {
+        let Some(shared) = &self.shared else { return };
+        let nonce = next(&mut self.sent);
+        output.extend_from_slice(MESSAGE);
+        output.extend_from_slice(&nonce.to_be_bytes());
+        let tag_at = output.len();
+        output.extend_from_slice(&[0; TAG_BYTES]);
+        output.push(flags);
+        output.extend_from_slice(body);
+        let prefix =
+            if matches!(self.identity, Identity::Server { .. }) { b"CurveZMQMESSAGES" } else { b"CurveZMQMESSAGEC" };
+        let sealed = shared.encrypt_in_place_detached(&short(prefix, nonce), &[], &mut output[tag_at + TAG_BYTES..]);
+        let tag = sealed.expect("a message is shorter than a box can hold");
+        output[tag_at..tag_at + TAG_BYTES].copy_from_slice(&tag);
+    }
+
+    /// Opens the box in the body of a frame, where it lies: the flags of the frame inside, and where its body begins.
+    pub(super) fn open_message(&mut self, frame: &mut [u8]) -> Result<(u8, usize), Fault> {
+        let Some(shared) = &self.shared else { return Err(Fault::Handshake) };
+        let sealed = frame.strip_prefix(MESSAGE).ok_or(Fault::Unauthenticated)?;
+        let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(sealed)?;
+        let (tag, _) = split::<TAG_BYTES>(sealed)?;
+        let nonce = later(&mut self.received, nonce)?;
+        let prefix =
+            if matches!(self.identity, Identity::Server { .. }) { b"CurveZMQMESSAGEC" } else { b"CurveZMQMESSAGES" };
+        let start = MESSAGE.len() + SHORT_NONCE_BYTES + TAG_BYTES;
+        let opened = shared.decrypt_in_place_detached(&short(prefix, nonce), &[], &mut frame[start..], &Tag::from(tag));
+        opened.map_err(|_| Fault::Unauthenticated)?;
+        Ok((*frame.get(start).ok_or(Fault::Frame)?, start + 1))
+    }
+
+    fn cookie(&self) -> &[u8] {
+        &self.entropy[ENTROPY_BYTES - COOKIE_BYTES..]
+    }
+
+    fn long_nonce(&self, place: usize) -> [u8; LONG_NONCE_BYTES] {
+        let mut nonce = [0; LONG_NONCE_BYTES];
+        nonce.copy_from_slice(&self.entropy[KEY_BYTES + place * LONG_NONCE_BYTES..][..LONG_NONCE_BYTES]);
+        nonce
+    }
+}
+
+/// What this side says next, and what the other side has said about itself.
+pub(super) struct Answer {
+    pub(super) command: Option<(&'static [u8], Vec<u8>)>,
+    pub(super) metadata: Option<Vec<u8>>,
+}
+
+fn next(sent: &mut u64) -> u64 {
+    *sent += 1;
+    *sent
+}
+
+/// A number that is larger than any before it: a box that is sent again has an old one.
+fn later(received: &mut u64, nonce: [u8; SHORT_NONCE_BYTES]) -> Result<u64, Fault> {
+    let nonce = u64::from_be_bytes(nonce);
+    if nonce <= *received {
+        return Err(Fault::Unauthenticated);
+    }
+    *received = nonce;
+    Ok(nonce)
+}
+
+fn split<const N: usize>(data: &[u8]) -> Result<([u8; N], &[u8]), Fault> {
+    data.split_first_chunk().map(|(first, rest)| (*first, rest)).ok_or(Fault::Handshake)
+}
+
+fn short(prefix: &[u8; 16], nonce: u64) -> Nonce {
+    let mut whole = [0; 24];
+    whole[..16].copy_from_slice(prefix);
+    whole[16..].copy_from_slice(&nonce.to_be_bytes());
+    Nonce::from(whole)
+}
+
+fn long(prefix: &[u8; 8], nonce: &[u8; LONG_NONCE_BYTES]) -> Nonce {
+    let mut whole = [0; 24];
+    whole[..8].copy_from_slice(prefix);
+    whole[8..].copy_from_slice(nonce);
+    Nonce::from(whole)
+}
+
+/// Appends `plain` in a box: its tag, and then as many bytes as it has.
+fn seal(boxed: &SalsaBox, nonce: &Nonce, plain: &[u8], output: &mut Vec<u8>) {
+    let tag_at = output.len();
+    output.extend_from_slice(&[0; TAG_BYTES]);
+    output.extend_from_slice(plain);
+    let sealed = boxed.encrypt_in_place_detached(nonce, &[], &mut output[tag_at + TAG_BYTES..]);
+    let tag = sealed.expect("a handshake is shorter than a box can hold");
+    output[tag_at..tag_at + TAG_BYTES].copy_from_slice(&tag);
+}
+
+fn open(boxed: &SalsaBox, nonce: &Nonce, sealed: &[u8]) -> Result<Vec<u8>, Fault> {
+    let (tag, sealed) = split::<TAG_BYTES>(sealed)?;
+    let mut plain = sealed.to_vec();
+    let opened = boxed.decrypt_in_place_detached(nonce, &[], &mut plain, &Tag::from(tag));
+    opened.map_err(|_| Fault::Unauthenticated)?;
+    Ok(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connection::{Connection, Event, Kind};
+    use super::super::frame;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn keys(number: u8) -> Arc<KeyPair> {
+        Arc::new(KeyPair::from_secret([number; KEY_BYTES]))
+    }
+
+    fn entropy(number: u8) -> Entropy {
+        Entropy(core::array::from_fn(|at| number.wrapping_add(at as u8)))
+    }
+
+    /// A server that knows the client with the keys 2, as a socket of this kind.
+    fn server(kind: Kind) -> Connection {
+        let identity = Identity::Server { keys: keys(1), known: [keys(2).public()].into() };
+        Connection::secured(kind, identity, entropy(10))
+    }
+
+    fn client(kind: Kind, number: u8) -> Connection {
+        Connection::secured(kind, Identity::Client { keys: keys(number), server: keys(1).public() }, entropy(20))
+    }
+
+    /// Carries everything from one side to the other: the messages and wishes that arrive.
+    fn carry(from: &mut Connection, to: &mut Connection) -> Result<Vec<Vec<u8>>, Fault> {
+        let bytes = core::mem::take(from.output());
+        feed(to, &bytes)
+    }
+
+    fn feed(to: &mut Connection, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Fault> {
+        to.input().extend_from_slice(bytes);
+        let mut arrived = Vec::new();
+        while let Some(event) = to.poll()? {
+            match event {
+                Event::Ready => {}
+                Event::Message(frames) => arrived.push(frames.bodies().join(&b'|')),
+                Event::Subscribe(topic) | Event::Cancel(topic) => arrived.push(topic.to_vec()),
+            }
+        }
+        Ok(arrived)
+    }
+
+    fn meet(one: &mut Connection, other: &mut Connection) -> Result<(), Fault> {
+        for _ in 0..4 {
+            carry(one, other)?;
+            carry(other, one)?;
+        }
+        assert!(one.is_ready() && other.is_ready());
+        Ok(())
+    }
+
+    fn message(bodies: &[&[u8]]) -> Vec<u8> {
+        let mut wire = Vec::new();
+        frame::put_message(&mut wire, bodies);
+        wire
+    }
+
+    #[test]
+    fn handshakes_have_the_lengths_of_the_specification() {
+        let (mut server, mut client) = (server(Kind::Pub), client(Kind::Sub, 2));
+        for (from_client, length) in [(true, 64), (false, 64), (true, 202), (false, 170), (true, 285), (false, 51)] {
+            let (from, to) = if from_client { (&mut client, &mut server) } else { (&mut server, &mut client) };
+            let bytes = core::mem::take(from.output());
+            // A header of two bytes, or of nine where 255 are not enough.
+            assert_eq!(bytes.len(), length, "{}", bytes.escape_ascii());
+            feed(to, &bytes).unwrap();
+        }
+        assert!(server.is_ready() && client.is_ready());
+    }
+
+    #[test]
+    fn who_is_known_is_understood_and_nobody_else_can_read_it() {
+        let (mut publisher, mut subscriber) = (client(Kind::Pub, 2), server(Kind::Sub));
+        meet(&mut publisher, &mut subscriber).unwrap();
+        subscriber.subscribe(b"topic");
+        assert_eq!(carry(&mut subscriber, &mut publisher).unwrap(), [b"topic"]);
+        publisher.send(&message(&[b"topic", b"a secret", b""]));
+        assert!(!publisher.output().windows(8).any(|bytes| bytes == b"a secret"));
+        assert_eq!(carry(&mut publisher, &mut subscriber).unwrap(), [b"topic|a secret|"]);
+        assert!(publisher.ping());
+        carry(&mut publisher, &mut subscriber).unwrap();
+        assert!(!subscriber.output().is_empty(), "a ping in a box is answered");
+    }
+
+    #[test]
+    fn fault_33_a_stranger_is_not_let_in() {
+        assert_eq!(meet(&mut client(Kind::Pub, 3), &mut server(Kind::Sub)), Err(Fault::Unauthenticated));
+    }
+
+    #[test]
+    fn fault_33_a_server_that_is_another_is_not_spoken_to() {
+        let identity = Identity::Server { keys: keys(9), known: [keys(2).public()].into() };
+        let mut impostor = Connection::secured(Kind::Sub, identity, entropy(10));
+        assert_eq!(meet(&mut client(Kind::Pub, 2), &mut impostor), Err(Fault::Unauthenticated));
+    }
+
+    #[test]
+    fn fault_33_nobody_gets_in_without_a_key_and_no_key_is_shown_to_who_asks_for_none() {
+        assert_eq!(meet(&mut Connection::new(Kind::Pub), &mut server(Kind::Sub)), Err(Fault::Mechanism));
+        assert_eq!(meet(&mut client(Kind::Pub, 2), &mut Connection::new(Kind::Sub)), Err(Fault::Mechanism));
+        let mut both = (client(Kind::Pub, 2), client(Kind::Sub, 2));
+        assert_eq!(meet(&mut both.0, &mut both.1), Err(Fault::Handshake));
+    }
+
+    #[test]
+    fn fault_33_what_was_said_before_is_not_heard_again() {
+        let (mut publisher, mut subscriber) = (client(Kind::Pub, 2), server(Kind::Sub));
+        meet(&mut publisher, &mut subscriber).unwrap();
+        publisher.send(&message(&[b"once"]));
+        let bytes = core::mem::take(publisher.output());
+        assert_eq!(feed(&mut subscriber, &bytes).unwrap(), [b"once"]);
+        assert_eq!(feed(&mut subscriber, &bytes), Err(Fault::Unauthenticated));
+    }
+
+    #[test]
+    fn endless_frames_in_boxes_are_cut_off() {
+        let (mut publisher, mut subscriber) = (client(Kind::Pub, 2), server(Kind::Sub));
+        meet(&mut publisher, &mut subscriber).unwrap();
+        let long = vec![7; 30_000];
+        for _ in 0..2 {
+            publisher.send(&message(&[&long, b""])[..30_009]);
+        }
+        assert!(carry(&mut publisher, &mut subscriber).unwrap().is_empty());
+        publisher.send(&message(&[&long, b""])[..30_009]);
+        assert_eq!(carry(&mut publisher, &mut subscriber), Err(Fault::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn fault_33_no_changed_byte_is_believed(
+            step in 0_usize..6,
+            place in any::<prop::sample::Index>(),
+            change in 1_u8..,
+        ) {
+            let (mut one, mut other) = (client(Kind::Pub, 2), server(Kind::Sub));
+            for turn in 0..6 {
+                let (from, to) = if turn % 2 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
+                let mut bytes = core::mem::take(from.output());
+                if turn == step {
+                    let at = place.index(bytes.len());
+                    bytes[at] ^= change;
+                    // The greeting has bytes that mean nothing; and a length that is longer only waits for more.
+                    prop_assert!(feed(to, &bytes).is_err() || turn < 2 || !to.is_ready());
+                    return Ok(());
+                }
+                feed(to, &bytes).unwrap();
+            }
+        }
+
+        #[test]
+        fn fault_33_no_changed_message_is_delivered(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 1..4),
+            place in any::<prop::sample::Index>(),
+            change in 1_u8..,
+        ) {
+            let (mut one, mut other) = (client(Kind::Pub, 2), server(Kind::Sub));
+            meet(&mut one, &mut other).unwrap();
+            let bodies: Vec<&[u8]> = bodies.iter().map(Vec::as_slice).collect();
+            one.send(&message(&bodies));
+            let mut bytes = core::mem::take(one.output());
+            let at = place.index(bytes.len());
+            bytes[at] ^= change;
+            let arrived = feed(&mut other, &bytes);
+            prop_assert!(arrived.is_err() || arrived.unwrap().is_empty());
+        }
+
+        #[test]
+        fn no_bytes_make_a_secured_connection_panic(
+            is_server in any::<bool>(),
+            turns in 0_usize..5,
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..8),
+        ) {
+            let (mut one, mut other) = (client(Kind::Pub, 2), server(Kind::Sub));
+            for turn in 0..turns {
+                let (from, to) = if turn % 2 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
+                carry(from, to).unwrap();
+            }
+            let victim = if is_server { &mut other } else { &mut one };
+            for chunk in chunks {
+                if feed(victim, &chunk).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+}

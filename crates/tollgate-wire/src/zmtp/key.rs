@@ -1,0 +1,173 @@
+//! Keys: 32 bytes, written as 40 characters that survive a shell, a URL and a settings file (ZeroMQ's Z85).
+
+use core::fmt;
+
+use crypto_box::SecretKey;
+
+/// A key that may be known to everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PublicKey(pub(super) [u8; KEY_BYTES]);
+
+/// A public key, and the secret that goes with it.
+#[derive(Clone)]
+pub struct KeyPair {
+    pub(super) secret: SecretKey,
+}
+
+/// A text that is no key, or a file without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoKey {
+    /// Not forty characters of Z85.
+    Text,
+    /// No `secret-key` in it.
+    File,
+    /// Its public key is another one's.
+    Mismatch,
+}
+
+impl fmt::Display for NoKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Text => "a key is forty characters, as `tollgate keys` prints them",
+            Self::File => "no line `secret-key = \"...\"` in it, as `tollgate keys` writes",
+            Self::Mismatch => "its public key does not belong to its secret key",
+        })
+    }
+}
+
+impl core::error::Error for NoKey {}
+
+pub(super) const KEY_BYTES: usize = 32;
+const TEXT_BYTES: usize = KEY_BYTES / 4 * 5;
+const ALPHABET: &[u8; 85] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
+
+impl PublicKey {
+    /// Reads forty characters.
+    pub fn parse(text: &str) -> Result<Self, NoKey> {
+        decode(text).map(Self).ok_or(NoKey::Text)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&encode(&self.0))
+    }
+}
+
+impl fmt::Debug for KeyPair {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("KeyPair").field("public", &self.public().to_string()).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for KeyPair {
+    /// By what may be known: two secrets that differ have two public keys.
+    fn eq(&self, other: &Self) -> bool {
+        self.public() == other.public()
+    }
+}
+
+impl Eq for KeyPair {}
+
+impl KeyPair {
+    /// The pair whose secret is these bytes, which nobody else may know.
+    pub fn from_secret(secret: [u8; KEY_BYTES]) -> Self {
+        Self { secret: SecretKey::from(secret) }
+    }
+
+    /// What others may know.
+    pub fn public(&self) -> PublicKey {
+        PublicKey(self.secret.public_key().to_bytes())
+    }
+
+    /// Reads a file as [`write`](Self::write) writes it. Files of czmq and pyzmq are such files.
+    pub fn read(file: &str) -> Result<Self, NoKey> {
+        let value = |name: &str| {
+            let line = file.lines().find_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix('='));
+            line.map(|value| value.trim().trim_matches('"'))
+        };
+        let pair = Self::from_secret(decode(value("secret-key").ok_or(NoKey::File)?).ok_or(NoKey::Text)?);
+        match value("public-key") {
+            Some(public) if PublicKey::parse(public)? != pair.public() => Err(NoKey::Mismatch),
+            _ => Ok(pair),
+        }
+    }
+
+    /// A file for this pair, which nobody else may read.
+    pub fn write(&self) -> String {
+        format!(
+            "#   A key pair for links between gates and masters (ZeroMQ CURVE). Keep it secret.\n\
+             metadata\ncurve\n    public-key = \"{}\"\n    secret-key = \"{}\"\n",
+            self.public(),
+            encode(&self.secret.to_bytes())
+        )
+    }
+}
+
+fn encode(key: &[u8; KEY_BYTES]) -> String {
+    let mut text = String::with_capacity(TEXT_BYTES);
+    for chunk in key.chunks_exact(4) {
+        let mut value = chunk.iter().fold(0_u32, |value, &byte| value << 8 | u32::from(byte));
+        let mut digits = [0; 5];
+        for digit in digits.iter_mut().rev() {
+            *digit = ALPHABET[(value % 85) as usize];
+            value /= 85;
+        }
+        text.extend(digits.map(char::from));
+    }
+    text
+}
+
+fn decode(text: &str) -> Option<[u8; KEY_BYTES]> {
+    let mut key = [0; KEY_BYTES];
+    if text.len() != TEXT_BYTES {
+        return None;
+    }
+    for (chunk, place) in text.as_bytes().chunks_exact(5).zip(key.chunks_exact_mut(4)) {
+        let digit = |byte: &u8| ALPHABET.iter().position(|known| known == byte);
+        let value = chunk.iter().try_fold(0_u64, |value, byte| Some(value * 85 + digit(byte)? as u64))?;
+        place.copy_from_slice(&u32::try_from(value).ok()?.to_be_bytes());
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    // From ZeroMQ's own page on CurveZMQ.
+    const PUBLIC: &str = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
+    const SECRET: &str = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
+
+    #[test]
+    fn a_secret_key_has_its_public_key() {
+        let file = format!(
+            "#   ****  Generated by pyzmq  ****\n\nmetadata\ncurve\n    public-key = \"{PUBLIC}\"\n    secret-key = \"{SECRET}\"\n"
+        );
+        let pair = KeyPair::read(&file).unwrap();
+        assert_eq!(pair.public().to_string(), PUBLIC);
+        assert_eq!(KeyPair::read(&pair.write()), Ok(pair.clone()));
+        assert!(!format!("{pair:?}").contains(SECRET));
+        let other = KeyPair::from_secret([7; 32]).public().to_string();
+        assert_eq!(KeyPair::read(&file.replace(PUBLIC, &other)), Err(NoKey::Mismatch));
+        assert_eq!(KeyPair::read(&file.replace(SECRET, "short")), Err(NoKey::Text));
+        assert_eq!(KeyPair::read("curve\n"), Err(NoKey::File));
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        for text in ["", "x", &"#".repeat(40), &"0".repeat(39), &"0".repeat(41), &"\"".repeat(40), &"é".repeat(20)] {
+            assert_eq!(PublicKey::parse(text), Err(NoKey::Text), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_reads_back_as_it_was_written(bytes in any::<[u8; 32]>()) {
+            let text = PublicKey(bytes).to_string();
+            prop_assert_eq!(text.len(), TEXT_BYTES);
+            prop_assert_eq!(PublicKey::parse(&text), Ok(PublicKey(bytes)));
+        }
+    }
+}
