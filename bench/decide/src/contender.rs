@@ -28,14 +28,20 @@ const BURST: u32 = 10;
 pub(crate) enum Kind {
     Rate,
     Bucket,
+    QuickRate,
+    QuickBucket,
     Governor,
 }
 
 impl Kind {
+    pub(crate) const ALL: [Self; 5] = [Self::Rate, Self::Bucket, Self::QuickRate, Self::QuickBucket, Self::Governor];
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Rate => "Tollgate rate",
             Self::Bucket => "Tollgate bucket",
+            Self::QuickRate => "Tollgate rate, quick hash",
+            Self::QuickBucket => "Tollgate bucket, quick hash",
             Self::Governor => "governor",
         }
     }
@@ -43,19 +49,10 @@ impl Kind {
     /// A limiter that has seen all of `keys` keys, and has room for them.
     pub(crate) fn contender(self, keys: u32) -> Contender {
         let contender = match self {
-            Self::Rate => Contender::ours(
-                Limit::Rate(
-                    Rate::new(PER_SECOND.into(), Span::from_secs(1), BURST.into()).expect("these figures make a rate"),
-                ),
-                keys,
-            ),
-            Self::Bucket => Contender::ours(
-                Limit::Bucket(
-                    Bucket::new(BURST, 1, Span::from_millis(1_000 / u64::from(PER_SECOND)))
-                        .expect("these figures make a bucket"),
-                ),
-                keys,
-            ),
+            Self::Rate => Contender::ours(rate(), keys, Seed::random()),
+            Self::Bucket => Contender::ours(bucket(), keys, Seed::random()),
+            Self::QuickRate => Contender::ours(rate(), keys, Seed::quick()),
+            Self::QuickBucket => Contender::ours(bucket(), keys, Seed::quick()),
             Self::Governor => {
                 let count = |count| NonZeroU32::new(count).expect("not zero");
                 let quota = Quota::per_second(count(PER_SECOND)).allow_burst(count(BURST));
@@ -67,6 +64,15 @@ impl Kind {
     }
 }
 
+fn rate() -> Limit {
+    Limit::Rate(Rate::new(PER_SECOND.into(), Span::from_secs(1), BURST.into()).expect("these figures make a rate"))
+}
+
+fn bucket() -> Limit {
+    let every = Span::from_millis(1_000 / u64::from(PER_SECOND));
+    Limit::Bucket(Bucket::new(BURST, 1, every).expect("these figures make a bucket"))
+}
+
 /// A limiter with its clock.
 pub(crate) enum Contender {
     Ours { limiter: Limiter, clock: Clock },
@@ -74,7 +80,7 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    fn ours(limit: Limit, keys: u32) -> Self {
+    fn ours(limit: Limit, keys: u32, seed: Seed) -> Self {
         let rule = Rule {
             name: "bench".into(),
             when: Condition::default(),
@@ -87,7 +93,7 @@ impl Contender {
             mode: Mode::Enforce,
         };
         let bytes = table_bytes_for(&rule, keys as usize);
-        let plan = Plan { rules: vec![(rule, bytes)], started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
+        let plan = Plan { rules: vec![(rule, bytes)], started: Moment::ZERO, seed, names_max: 16 };
         let limiter = Limiter::new(plan).expect("this machine has the memory");
         Self::Ours { limiter, clock: Clock::start() }
     }

@@ -39,7 +39,7 @@ fn main() {
     println!("| keys | draw | threads | contender | ns per decision | governor / it | admitted | bytes per key |");
     println!("|---|---|---|---|---|---|---|---|");
     for &keys in &arguments.keys {
-        let contenders: Vec<_> = [Kind::Rate, Kind::Bucket, Kind::Governor]
+        let contenders: Vec<_> = Kind::ALL
             .into_iter()
             .map(|kind| {
                 let before = heap::bytes();

@@ -21,7 +21,7 @@ use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
 use crate::hash::{KeyHash, Seed};
-use crate::line::Locked;
+use crate::line::{Line, Locked};
 use crate::names::{Names, Throttled, Throttling};
 use crate::relay::{Act, Relay};
 use crate::seat::{Place, Seat};
@@ -52,7 +52,7 @@ pub struct Plan {
     pub rules: Vec<(Rule, usize)>,
     /// When warm-up begins.
     pub started: Moment,
-    /// Where keys go; [`Seed::random`] except where a run must come out the same every time.
+    /// How keys are hashed: [`Seed::random`] unless there is a reason for another.
     pub seed: Seed,
     /// How many names of throttled callers are kept for people to see.
     pub names_max: usize,
@@ -176,14 +176,20 @@ impl Limiter {
     ) -> Option<(Verdict, Ticket<1>)> {
         let post = self.posts.get(place)?;
         let hash = post.table.hasher().hash(key);
-        post.table.prefetch(hash);
-        let now = now();
-        if toll.count == 1
-            && let Some(beat) = post.beat
-            && let Some(answer) = post.decide_by_beat(beat, hash, toll, now)
-        {
-            return Some(answer);
-        }
+        let now = match post.beat {
+            Some(beat) if toll.count == 1 => {
+                let line = post.table.lean_line_soon(hash);
+                let now = now();
+                if let Some(answer) = post.decide_by_beat(beat, line, hash, toll, now) {
+                    return Some(answer);
+                }
+                now
+            }
+            _ => {
+                post.table.prefetch(hash);
+                now()
+            }
+        };
         Some(post.decide_any(hash, toll, &self.situation(band, now)))
     }
 
@@ -272,11 +278,11 @@ impl Limiter {
             if !among(place) || !post.rule.applies(request) {
                 continue;
             }
-            let mut hasher = *post.table.hasher();
-            if !post.rule.class.write_key(request, &mut hasher) {
+            let mut pieces = post.table.hasher().pieces();
+            if !post.rule.class.write_key(request, &mut pieces) {
                 continue;
             }
-            let hash = hasher.finish();
+            let hash = pieces.finish();
             post.table.prefetch(hash);
             if keys.try_push((place, hash)).is_err() {
                 self.passed_over.fetch_add(1, Ordering::Relaxed);
@@ -333,9 +339,15 @@ impl Post {
     }
 
     /// Decides about a key that has a slot; `None` when it has none, or when another thread came between.
-    #[inline]
-    fn decide_by_beat(&self, beat: Beat, hash: KeyHash, toll: Toll, now: Moment) -> Option<(Verdict, Ticket<1>)> {
-        let line = self.table.line(hash);
+    #[inline(always)]
+    fn decide_by_beat(
+        &self,
+        beat: Beat,
+        line: Line<'_>,
+        hash: KeyHash,
+        toll: Toll,
+        now: Moment,
+    ) -> Option<(Verdict, Ticket<1>)> {
         let version = line.version();
         let mut slot = line.slot(line.find(hash.fingerprint())?);
         let (verdict, spent) = beat.decide(Moment::from_nanos(slot.word(0)), now);

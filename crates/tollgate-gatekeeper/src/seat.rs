@@ -9,7 +9,7 @@ use tollgate_core::record::Record;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::Moment;
 
-use crate::line::{FLOOR, Line, Locked, SLOTS, Version};
+use crate::line::{FLOOR, Line, Locked, Version};
 use crate::table::Strain;
 
 /// A key's record, where it is, or what it would be.
@@ -138,7 +138,7 @@ impl<'t> Seat<'t> {
 fn place_for_newcomer(line: &Line<'_>, rule: &Rule, now: Moment) -> Place {
     let floor_clear_at = rule.clear_at(&line.slot(FLOOR));
     let standing = |index: usize| if line.is_empty(index) { None } else { Some(rule.clear_at(&line.slot(index))) };
-    let (best, index) = (1..=SLOTS).map(|index| (standing(index), index)).min().expect("a line has slots");
+    let (best, index) = (1..=line.slots()).map(|index| (standing(index), index)).min().expect("a line has slots");
     // What cannot become clear by itself is counted by those at work: it must stay where they will look for it.
     if floor_clear_at == Moment::MAX || best == Some(Moment::MAX) {
         Place::Floor

@@ -1,13 +1,13 @@
 //! The records of one rule for all keys, in memory that never grows.
 //!
 //! A map that grows can be made to eat the machine, and one that forgets its oldest entries hands an offender a fresh budget for the price
-//! of some invented keys. Here a key belongs to one line of seven records ([`Line`]). When all seven are taken, a newcomer takes the
+//! of some invented keys. Here a key belongs to one line of five records, or of seven ([`Line`]). When all are taken, a newcomer takes the
 //! place of a record that is clear, which loses nothing, or else of the one in best standing, and then the line's floor absorbs
 //! that record. A key that is not found starts from the floor as long as that is not clear. So:
 //!
 //! - No key is ever better off than it would be in a table without bounds, whatever is sprayed at it.
-//! - An innocent newcomer is worse off by at most the floor, which is at most the best standing of seven keys that are all in debt: an
-//!   attacker must keep seven keys per line in debt, in all lines, all the time, and then still cannot get more than each line's share.
+//! - An innocent newcomer is worse off by at most the floor, which is at most the best standing of five keys that are all in debt: an
+//!   attacker must keep five keys per line in debt, in all lines, all the time, and then still cannot get more than each line's share.
 //!
 //! A record that cannot become clear by itself, because its requests are at work, is never given up: then newcomers share the floor.
 
@@ -18,17 +18,23 @@ use tollgate_core::rule::Rule;
 use tollgate_core::time::Moment;
 
 use crate::hash::{KeyHash, KeyHasher, Seed};
-use crate::line::{Line, SLOTS, line_words};
+use crate::line::{Line, Shape};
 use crate::memory::{Memory, NoMemory};
 use crate::seat::Seat;
+
+/// What the processor fetches at once: 64 bytes.
+const WORDS_FETCHED: usize = 8;
+const LEAN_WORDS: usize = Shape::Lean.line_words().expect("a lean line is short");
 
 /// The records of one rule for all keys.
 pub(crate) struct Table {
     id: u32,
     memory: Memory,
     lines: u64,
+    shape: Shape,
     line_words: usize,
-    words: usize,
+    /// Where the floors begin that lie outside of their lines.
+    floors: usize,
     hasher: KeyHasher,
     strain: Strain,
 }
@@ -81,14 +87,18 @@ impl core::error::Error for NoTable {}
 
 /// How many bytes a table of `rule` takes at least: one line.
 pub fn table_bytes_min(rule: &Rule) -> usize {
-    line_words(rule.words()).and_then(|words| words.checked_mul(size_of::<u64>())).unwrap_or(usize::MAX)
+    let shape = Shape::of(rule);
+    let words = shape.line_words().and_then(|words| words.checked_add(shape.floor_words()));
+    words.and_then(|words| words.checked_mul(size_of::<u64>())).unwrap_or(usize::MAX)
 }
 
-/// How many bytes a table of `rule` needs so that next to none of `keys` keys that are all in debt lacks a place.
+/// How many bytes a table of `rule` needs for `keys` keys.
 ///
-/// Keys fall into lines by chance, so seven places serve four keys on average: then one key in fifty finds its line full.
+/// Keys fall into lines by chance, so more places are needed than there are keys: with as many as this, one key in thirty finds its line
+/// full if all are in debt at once.
 pub fn table_bytes_for(rule: &Rule, keys: usize) -> usize {
-    table_bytes_min(rule).saturating_mul(keys.div_ceil(4).max(1))
+    let lines = keys.saturating_mul(10).div_ceil(Shape::of(rule).keys_per_ten_lines());
+    table_bytes_min(rule).saturating_mul(lines.max(1))
 }
 
 impl Table {
@@ -101,14 +111,17 @@ impl Table {
         if lines == 0 {
             return Err(NoTable::TooSmall { bytes_min });
         }
-        let line_words = bytes_min / size_of::<u64>();
-        let memory = Memory::zeroed(lines * line_words).map_err(NoTable::NoMemory)?;
+        let shape = Shape::of(rule);
+        let line_words = bytes_min / size_of::<u64>() - shape.floor_words();
+        let floors = lines * line_words;
+        let memory = Memory::zeroed(floors + lines * shape.floor_words()).map_err(NoTable::NoMemory)?;
         Ok(Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             memory,
             lines: lines as u64,
+            shape,
             line_words,
-            words: rule.words(),
+            floors,
             hasher: KeyHasher::new(seed),
             strain: Strain::default(),
         }))
@@ -130,14 +143,32 @@ impl Table {
     pub(crate) fn prefetch(&self, hash: KeyHash) {
         let start = hash.line(self.lines) * self.line_words;
         self.memory.prefetch(start);
-        self.memory.prefetch(start + SLOTS + 1);
+        if self.line_words > WORDS_FETCHED {
+            self.memory.prefetch(start + WORDS_FETCHED);
+        }
     }
 
     /// The line of `hash`.
     #[inline]
     pub(crate) fn line(&self, hash: KeyHash) -> Line<'_> {
-        let start = hash.line(self.lines) * self.line_words;
-        Line::new(&self.memory[start..start + self.line_words], self.words)
+        self.line_of(hash, self.shape, self.line_words)
+    }
+
+    /// The line of `hash`, which will be wanted soon, in a table whose lines are known to be lean: the compiler knows its figures then.
+    #[inline]
+    pub(crate) fn lean_line_soon(&self, hash: KeyHash) -> Line<'_> {
+        debug_assert_eq!(self.shape, Shape::Lean);
+        self.memory.prefetch(hash.line(self.lines) * LEAN_WORDS);
+        self.line_of(hash, Shape::Lean, LEAN_WORDS)
+    }
+
+    #[inline]
+    fn line_of(&self, hash: KeyHash, shape: Shape, line_words: usize) -> Line<'_> {
+        let line = hash.line(self.lines);
+        let start = line * line_words;
+        let floor = self.floors + line * shape.floor_words();
+        let (words, floor) = (start..start + line_words, floor..floor + shape.floor_words());
+        Line::new(&self.memory[words], &self.memory[floor], shape)
     }
 
     /// Where the key with `hash` sits at `now`, or would sit.
@@ -155,7 +186,7 @@ impl Table {
     pub(crate) fn report(&self) -> TableReport {
         TableReport {
             bytes: self.memory.len() * size_of::<u64>(),
-            places: self.lines as usize * SLOTS,
+            places: self.lines as usize * self.shape.slots(),
             evicted: self.strain.evicted.load(Ordering::Relaxed),
             from_floor: self.strain.from_floor.load(Ordering::Relaxed),
             shared: self.strain.shared.load(Ordering::Relaxed),

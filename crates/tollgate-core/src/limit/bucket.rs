@@ -46,6 +46,10 @@ impl Bucket {
         (self.drip == 1).then_some((self.every, self.every.times(u64::from(self.size))))
     }
 
+    pub(super) fn uses_aux(&self) -> bool {
+        self.drip != 1
+    }
+
     #[inline]
     fn fill(&self, record: &impl Record, now: Moment) -> Fill {
         let empty_at = Moment::from_nanos(record.word(0));

@@ -36,6 +36,10 @@ impl Budget {
         (self.millionths, self.burst)
     }
 
+    pub(super) fn uses_aux(&self) -> bool {
+        self.pace.one().is_none()
+    }
+
     #[inline]
     pub(super) fn room(&self, record: &impl Record, now: Moment) -> Room {
         let ahead = Ahead::read(record);

@@ -97,6 +97,16 @@ impl Limit {
         }
     }
 
+    /// Whether a record of this limit ever has anything in the 32 bits beside its words.
+    pub fn uses_aux(&self) -> bool {
+        match self {
+            Self::Rate(rate) => rate.uses_aux(),
+            Self::Budget(budget) => budget.uses_aux(),
+            Self::Bucket(bucket) => bucket.uses_aux(),
+            Self::Window(_) | Self::InFlight(_) => true,
+        }
+    }
+
     /// Whether there is room for `toll`. Changes nothing.
     #[inline]
     pub fn room(&self, record: &impl Record, toll: Toll, now: Moment) -> Room {

@@ -40,6 +40,10 @@ impl Rate {
         Some((self.pace.one()?, self.depth.whole()?))
     }
 
+    pub(super) fn uses_aux(&self) -> bool {
+        self.pace.one().is_none()
+    }
+
     #[inline]
     pub(super) fn room(&self, record: &impl Record, count: u64, now: Moment) -> Room {
         if count > self.burst {

@@ -75,10 +75,10 @@ fn chosen_keys_find_no_line_to_crowd() {
     ];
     for pattern in patterns {
         let limiter = one(bucket(1), LINES);
-        // Four keys per seven places: by chance, one in fifty finds its line full, and then a floor that refuses it.
-        let keys = LINES as u64 * 4;
+        // 27 keys per 50 places: by chance, one in thirty finds its line full, and then a floor that refuses it.
+        let keys = LINES as u64 * 27 / 10;
         let refused = (0..keys).filter(|&number| !admits(&limiter, pattern(number), Moment::ZERO)).count() as u64;
-        assert!(refused < keys / 25, "{refused} of {keys}");
+        assert!(refused < keys / 20, "{refused} of {keys}");
     }
 }
 
@@ -106,13 +106,13 @@ fn a_decision_costs_the_same_however_many_keys_were_seen() {
 
 #[test]
 fn refusals_take_nobodys_place() {
-    let rules = vec![rule("all", "ip/16", bucket(7)), rule("each", "identifier", bucket(5))];
+    let rules = vec![rule("all", "ip/16", bucket(5)), rule("each", "identifier", bucket(5))];
     let limiter = limiter(rules, 1);
     let decide = |name: &str| {
         let caller = Caller { name, address: [203, 0, 113, 7] };
         limiter.decide(&caller, Toll::ONE, Band::Normal, Moment::ZERO).0.verdict.is_refusal()
     };
-    for name in ["a", "b", "c", "d", "e", "f", "g"] {
+    for name in ["a", "b", "c", "d", "e"] {
         assert!(!decide(name));
     }
     // The network is full. A thousand more names knock, and none takes a place in the table of names.
