@@ -54,7 +54,7 @@ fn regulars_are_served_while_keys_are_sprayed() {
 fn who_comes_while_keys_are_sprayed_is_welcome_too() {
     let limiter = one(rate(1, 1, 5), LINES);
     let mut refused = 0;
-    // 2,000 invented keys a second, all in debt for a second: one for every seven places.
+    // 2,000 invented keys a second, all in debt for a second: one for every five places.
     for step in 0..30_000_u64 {
         let now = Moment::from_millis(1_000 + step);
         admits(&limiter, (step * 2).to_le_bytes(), now);
