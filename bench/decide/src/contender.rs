@@ -46,13 +46,13 @@ impl Kind {
         }
     }
 
-    /// A limiter that has seen all of `keys` keys, and has room for them.
-    pub(crate) fn contender(self, keys: u32) -> Contender {
+    /// A limiter that has seen all of `keys` keys, and has room for as many as `room`.
+    pub(crate) fn contender(self, keys: u32, room: u32) -> Contender {
         let contender = match self {
-            Self::Rate => Contender::ours(rate(), keys, Seed::random()),
-            Self::Bucket => Contender::ours(bucket(), keys, Seed::random()),
-            Self::QuickRate => Contender::ours(rate(), keys, Seed::quick()),
-            Self::QuickBucket => Contender::ours(bucket(), keys, Seed::quick()),
+            Self::Rate => Contender::ours(rate(), room, Seed::random()),
+            Self::Bucket => Contender::ours(bucket(), room, Seed::random()),
+            Self::QuickRate => Contender::ours(rate(), room, Seed::quick()),
+            Self::QuickBucket => Contender::ours(bucket(), room, Seed::quick()),
             Self::Governor => {
                 let count = |count| NonZeroU32::new(count).expect("not zero");
                 let quota = Quota::per_second(count(PER_SECOND)).allow_burst(count(BURST));
@@ -80,7 +80,7 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    fn ours(limit: Limit, keys: u32, seed: Seed) -> Self {
+    fn ours(limit: Limit, room: u32, seed: Seed) -> Self {
         let rule = Rule {
             name: "bench".into(),
             when: Condition::default(),
@@ -92,7 +92,7 @@ impl Contender {
             hold_max: Span::ZERO,
             mode: Mode::Enforce,
         };
-        let bytes = table_bytes_for(&rule, keys as usize);
+        let bytes = table_bytes_for(&rule, room as usize);
         let plan = Plan { rules: vec![(rule, bytes)], started: Moment::ZERO, seed, names_max: 16 };
         let limiter = Limiter::new(plan).expect("this machine has the memory");
         Self::Ours { limiter, clock: Clock::start() }

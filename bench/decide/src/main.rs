@@ -36,23 +36,27 @@ struct Times {
 fn main() {
     let arguments = Arguments::parse();
     println!("{}\n", machine());
-    println!("| keys | draw | threads | contender | ns per decision | governor / it | admitted | bytes per key |");
-    println!("|---|---|---|---|---|---|---|---|");
-    for &keys in &arguments.keys {
+    println!(
+        "| keys | room for | draw | threads | contender | ns per decision | governor / it | admitted | bytes per key |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let [few, many] = arguments.keys[..] else { unreachable!("there are as many as asked for") };
+    // A table is as large as the day with the most callers needs it, so few callers in a large table are a case of their own.
+    for (keys, room) in [(few, few), (few, many), (many, many)] {
         let contenders: Vec<_> = Kind::ALL
             .into_iter()
             .map(|kind| {
                 let before = heap::bytes();
-                let contender = kind.contender(keys);
+                let contender = kind.contender(keys, room);
                 let bytes = heap::bytes() - before + contender.mapped_bytes();
-                (kind, contender, bytes as f64 / f64::from(keys))
+                (kind, contender, bytes as f64 / f64::from(room))
             })
             .collect();
         for draw in Draw::ALL {
             let draws = draw.draw(keys, arguments.decisions);
             for threads in [1, 2] {
                 let times = measure(&contenders, &draws, threads, arguments.rounds);
-                report(keys, draw, threads, &times, &contenders);
+                report([keys, room], draw, threads, &times, &contenders);
             }
         }
     }
@@ -101,13 +105,14 @@ fn cpu_nanos() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn report(keys: u32, draw: Draw, threads: usize, times: &[Times], contenders: &[(Kind, Contender, f64)]) {
+fn report(keys: [u32; 2], draw: Draw, threads: usize, times: &[Times], contenders: &[(Kind, Contender, f64)]) {
     let governor = times.iter().find(|times| times.kind == Kind::Governor).expect("governor takes part");
     for (times, (_, _, bytes)) in times.iter().zip(contenders) {
         let ratios = times.nanos.iter().zip(&governor.nanos).map(|(ours, theirs)| theirs / ours).collect();
         println!(
-            "| {} M | {} | {threads} | {} | {} | {} | {:.0} % | {bytes:.1} |",
-            keys / 1_000_000,
+            "| {} M | {} M | {} | {threads} | {} | {} | {} | {:.0} % | {bytes:.1} |",
+            keys[0] / 1_000_000,
+            keys[1] / 1_000_000,
             draw.name(),
             times.kind.name(),
             spread(times.nanos.clone(), 0),
