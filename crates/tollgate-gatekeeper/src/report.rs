@@ -59,11 +59,11 @@ impl Limiter {
     /// Does as a master says with the record of `identifier` under the rule of this name. Says whether there is such a rule and such a key.
     pub fn obey(&self, rule: &str, identifier: &[u8], instruction: Instruction, now: Moment) -> bool {
         let Some(post) = self.posts.iter().find(|post| post.rule.name == rule) else { return false };
-        let mut hasher = *post.table.hasher();
-        if !post.rule.class.write_identified(identifier, &mut hasher) {
+        let mut pieces = post.table.hasher().pieces();
+        if !post.rule.class.write_identified(identifier, &mut pieces) {
             return false;
         }
-        let mut seat = post.table.seat(&post.rule, hasher.finish(), now);
+        let mut seat = post.table.seat(&post.rule, pieces.finish(), now);
         let _held = seat.lock();
         seat.refresh();
         instruction.apply(&post.rule.limit, &mut seat);
