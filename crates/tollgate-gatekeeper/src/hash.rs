@@ -32,7 +32,7 @@ impl Seed {
     }
 
     /// A seed that nobody can guess, for the quicker hash: where keys come from one's own books, such as numbers of accounts or of
-    /// devices, and not from whoever sends a request.
+    /// devices, and not from whoever sends a request. Not for limiters that obey a master, who names keys in other pieces.
     pub fn quick() -> Self {
         Self { quick: true, ..Self::random() }
     }
