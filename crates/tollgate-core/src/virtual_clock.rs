@@ -235,6 +235,13 @@ impl VirtualClock {
         (self.handed_out, self.within_reach) = (0, 0);
     }
 
+    /// What the backend uses is not measured, or will be from now on.
+    pub fn unmeasured(&mut self, now: Moment) {
+        self.advance(now);
+        self.used = USED_FULLY;
+        (self.handed_out, self.within_reach) = (0, 0);
+    }
+
     /// What a request has taken, in 256ths of a nanosecond.
     fn taken(&self, start: Reading) -> u128 {
         u128::from(self.nanos.saturating_sub(start.nanos)) * u128::from(start.load.0)
@@ -480,6 +487,19 @@ mod tests {
         for toll in &tolls[10..] {
             assert_eq!(toll.as_millis_ceil(), 5);
         }
+    }
+
+    #[test]
+    fn a_measurement_counts_from_when_it_begins_and_not_beyond_its_end() {
+        let mut clock = VirtualClock::new(Cores::whole(1));
+        let first = clock.start(Load::ONE, Moment::ZERO);
+        clock.unmeasured(Moment::from_millis(100));
+        clock.measure(Span::from_millis(10), Moment::from_millis(200));
+        clock.unmeasured(Moment::from_millis(200));
+        // 100 ms by the clock, then 10 that were measured, of which the clock had handed out 100 already.
+        assert_eq!(clock.end(first, Moment::from_millis(200)).toll, Span::from_millis(200));
+        let second = clock.start(Load::ONE, Moment::from_millis(200));
+        assert_eq!(clock.end(second, Moment::from_millis(400)).toll, Span::from_millis(110));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub mod forwarded;
 pub mod http1;
+pub mod kernel;
 pub mod log;
 pub mod proxy_protocol;
 pub mod rate_limit_headers;

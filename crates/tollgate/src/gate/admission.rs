@@ -29,20 +29,22 @@ use super::body::Meter;
 use super::elsewhere::{Charge, Elsewhere, Ways};
 use super::engagement::{Act, Engagement, QueueAct};
 use super::engagement_log::EngagementLog;
+use super::holds::{Held, Holds};
 use super::identify::RequestView;
+use super::key_text::KeyText;
 use super::load::Load;
 use super::queue::{Place, Queue, Refused};
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
 use super::sight::Account;
-use crate::settings::{Domain, Gate as Settings, Hold};
+use crate::settings::{Domain, Gate as Settings};
 
 /// Decides about requests. One for all workers.
 pub(crate) struct Admission {
     clock: Clock,
     rules: ArcSwap<Rules>,
-    held: AtomicU32,
+    holds: Holds,
     queue: Arc<Queue>,
     load: Load,
     route_hasher: RouteHasher,
@@ -82,9 +84,9 @@ impl Admission {
         let rules = Rules::new(domain, elsewhere, settings.hold, clock.now()).map_err(NoSharedLimiter::Limiter)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
-            held: AtomicU32::new(0),
+            holds: Holds::default(),
             queue: Queue::new(settings, clock.clone()),
-            load: Load::new(settings.bands, clock.now()),
+            load: Load::new(settings.bands, settings.pressure.clone(), clock.now()),
             route_hasher: RouteHasher::new(),
             cores_milli: AtomicU32::new(settings.cores.as_milli()),
             reports_ignored: AtomicU64::new(0),
@@ -100,13 +102,14 @@ impl Admission {
         let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(NoSharedLimiter::Limiter)?;
         self.rules.store(Arc::new(rules));
         self.queue.reload(settings);
-        self.load.reload(settings.bands);
+        self.load.reload(settings.bands, settings.pressure.clone());
         self.cores_milli.store(settings.cores.as_milli(), Ordering::Relaxed);
         Ok(())
     }
 
-    /// Looks at the load, if it is time to. Any worker may call this at any time.
-    pub(crate) fn tick(&self) {
+    /// Looks at the load, if it is time to. Any worker may call this at any time, and says by how much it is late.
+    pub(crate) fn tick(&self, late: Span) {
+        self.load.late(late);
         self.queue.tick();
         self.load.tick(self.clock.now(), || self.queue.take_wait());
     }
@@ -138,7 +141,7 @@ impl Admission {
 
     /// How many requests are held by rules now.
     pub(crate) fn held(&self) -> u32 {
-        self.held.load(Ordering::Relaxed)
+        self.holds.total()
     }
 
     /// How many statements of backends about the cost of a request were nonsense or impossible.
@@ -193,7 +196,7 @@ impl Admission {
         route: RouteKey,
         now: Moment,
         log: &EngagementLog,
-    ) -> Result<(Ticket, Option<Waiting<'_>>), Refusal> {
+    ) -> Result<(Ticket, Option<Held<'_>>), Refusal> {
         let rules = self.rules.load();
         let (toll, band) = (self.expected(&rules, route), self.load.band());
         if rules.know(request) {
@@ -219,9 +222,9 @@ impl Admission {
         (mut decision, mut charge): (Decision, Charge),
         now: Moment,
         log: &EngagementLog,
-    ) -> Result<(Ticket, Option<Waiting<'_>>), Refusal> {
+    ) -> Result<(Ticket, Option<Held<'_>>), Refusal> {
         let waiting = match decision.verdict {
-            Verdict::Hold(until) => Waiting::take(self, rules.hold(), until.since(now)),
+            Verdict::Hold(until) => self.hold(rules, request, &decision, until.since(now)),
             _ => None,
         };
         if let (Verdict::Hold(until), None) = (decision.verdict, &waiting) {
@@ -247,6 +250,14 @@ impl Admission {
         };
         Ok((ticket, waiting))
     }
+
+    /// A place to wait in, if there is one.
+    fn hold(&self, rules: &Rules, request: &RequestView<'_>, decision: &Decision, wait: Span) -> Option<Held<'_>> {
+        let index = decision.rule?;
+        let mut key = KeyText::default();
+        rules.limiter().rule(index)?.class.write_key(request, &mut key);
+        self.holds.take(index, key.as_bytes(), rules.hold(), wait)
+    }
 }
 
 /// A request that waits in the queue; told when the wait is over, in whatever way.
@@ -264,26 +275,6 @@ impl Drop for HeldByQueue<'_> {
         let (act, reason, backoff) = (Act::Hold, "backend-busy", now.since(*since));
         let done = QueueAct { act, reason, observed: figures.waiting, allowed: figures.at_once, backoff };
         log.tell(&Engagement::by_queue(*client, admission.load.band(), done), now);
-    }
-}
-
-/// One of the places in which rules hold requests.
-struct Waiting<'a> {
-    admission: &'a Admission,
-    wait: Span,
-}
-
-impl<'a> Waiting<'a> {
-    fn take(admission: &'a Admission, hold: Hold, wait: Span) -> Option<Self> {
-        let take = |held: u32| (held < hold.total && wait <= hold.max).then_some(held + 1);
-        let taken = admission.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.is_ok().then(|| Self { admission, wait })
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.admission.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

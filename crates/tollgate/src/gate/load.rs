@@ -1,12 +1,16 @@
-//! How loaded the backend is: the band, decided on once a second from how long requests wait at the gate.
+//! How loaded the backend is: the band, decided on once a second from how long requests wait at the gate, how much the backend wants for
+//! CPU, where a file tells, and how late the gate itself is: the worst of these counts.
 //!
 //! It is decided on whether or not there is traffic, so that it heals when the traffic that caused it has gone.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate_core::band::{Band, Edges, Gauge};
 use tollgate_core::time::{Moment, Span};
+
+use super::kernel::Pressure;
 
 /// How often the band is decided on.
 const WINDOW: Span = Span::from_secs(1);
@@ -15,21 +19,66 @@ const WINDOW: Span = Span::from_secs(1);
 pub(crate) struct Load {
     /// The band, where every request can read it.
     band: AtomicU8,
+    /// How late workers were in this window, added up, and how often they came.
+    late_ns: AtomicU64,
+    came: AtomicU64,
     gauge: Mutex<Looked>,
 }
 
 struct Looked {
     gauge: Gauge,
+    edges: Edges,
+    pressure: Option<(PathBuf, Pressure)>,
     at: Moment,
 }
 
+/// Where elevated and critical begin, by pressure in thousandths.
+const ELEVATED_MILLI: u64 = 200;
+const CRITICAL_MILLI: u64 = 600;
+
+/// The wait that counts as much as this pressure.
+fn alike(milli: u32, edges: Edges) -> Span {
+    let (milli, elevated, critical) = (u64::from(milli), edges.elevated().as_nanos(), edges.critical().as_nanos());
+    let nanos = match milli.checked_sub(ELEVATED_MILLI) {
+        None => elevated / ELEVATED_MILLI * milli,
+        Some(beyond) => elevated + (critical - elevated) / (CRITICAL_MILLI - ELEVATED_MILLI) * beyond,
+    };
+    Span::from_nanos(nanos)
+}
+
 impl Load {
-    pub(crate) fn new(edges: Edges, now: Moment) -> Self {
-        Self { band: AtomicU8::new(0), gauge: Mutex::new(Looked { gauge: Gauge::new(edges), at: now }) }
+    /// Normal, with these edges and this file to tell the pressure.
+    pub(crate) fn new(edges: Edges, pressure: Option<PathBuf>, now: Moment) -> Self {
+        let pressure = pressure.map(|path| (path.clone(), Pressure::of_file(path)));
+        let looked = Looked { gauge: Gauge::new(edges), edges, pressure, at: now };
+        let (late_ns, came) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { band: AtomicU8::new(0), late_ns, came, gauge: Mutex::new(looked) }
     }
 
-    pub(crate) fn reload(&self, edges: Edges) {
-        self.gauge.lock().unwrap_or_else(PoisonError::into_inner).gauge.set_edges(edges);
+    /// Takes over other settings.
+    pub(crate) fn reload(&self, edges: Edges, pressure: Option<PathBuf>) {
+        let mut looked = self.looked();
+        looked.edges = edges;
+        looked.gauge.set_edges(edges);
+        if looked.pressure.as_ref().map(|(path, _)| path) != pressure.as_ref() {
+            looked.pressure = pressure.map(|path| (path.clone(), Pressure::of_file(path)));
+        }
+    }
+
+    /// A worker that wanted to run ran so much later.
+    pub(crate) fn late(&self, by: Span) {
+        self.late_ns.fetch_add(by.as_nanos(), Ordering::Relaxed);
+        self.came.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How late workers were on average since the last call.
+    fn take_late(&self) -> Span {
+        let (late, came) = (self.late_ns.swap(0, Ordering::Relaxed), self.came.swap(0, Ordering::Relaxed));
+        Span::from_nanos(late.checked_div(came).unwrap_or(0))
+    }
+
+    fn looked(&self) -> MutexGuard<'_, Looked> {
+        self.gauge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Decides on the band if a window is over; `wait` is how long requests have waited in it.
@@ -40,7 +89,10 @@ impl Load {
             return;
         }
         looked.at = now;
-        let reading = looked.gauge.record(wait());
+        let edges = looked.edges;
+        let pressure = looked.pressure.as_mut().and_then(|(_, pressure)| pressure.milli());
+        let pressure = pressure.map_or(Span::ZERO, |milli| alike(milli, edges));
+        let reading = looked.gauge.record(wait().max(self.take_late()).max(pressure));
         self.band.store(reading.band as u8, Ordering::Relaxed);
         if reading.band != reading.was {
             let (band, was) = (reading.band.as_str(), reading.was.as_str());
@@ -60,7 +112,7 @@ impl Load {
 
     /// The measure that the band was decided on.
     pub(crate) fn sustained(&self) -> Span {
-        self.gauge.lock().unwrap_or_else(PoisonError::into_inner).gauge.sustained()
+        self.looked().gauge.sustained()
     }
 }
 
@@ -68,10 +120,41 @@ impl Load {
 mod tests {
     use super::*;
 
+    fn edges() -> Edges {
+        Edges::new(Span::from_millis(100), Span::from_millis(250)).unwrap()
+    }
+
+    fn second(n: u64) -> Moment {
+        Moment::from_millis(1_000 * n)
+    }
+
+    #[test]
+    fn pressure_and_a_gate_that_is_late_count_as_waiting_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cpu.pressure");
+        let load = Load::new(edges(), Some(path.clone()), Moment::ZERO);
+        let ten_seconds = |from: u64| (from..from + 10).for_each(|n| load.tick(second(n), || Span::ZERO));
+        ten_seconds(1);
+        assert_eq!(load.band(), Band::Normal, "there is no such file");
+        std::fs::write(&path, "some avg10=20.00 avg60=0.00 avg300=0.00 total=0\n").unwrap();
+        ten_seconds(11);
+        assert_eq!((load.band(), load.sustained()), (Band::Elevated, Span::from_millis(100)));
+        std::fs::write(&path, "some avg10=60.00 avg60=0.00 avg300=0.00 total=0\n").unwrap();
+        ten_seconds(21);
+        assert_eq!((load.band(), load.sustained()), (Band::Critical, Span::from_millis(250)));
+        load.reload(edges(), None);
+        ten_seconds(31);
+        assert_eq!(load.band(), Band::Normal);
+        for n in 41..51 {
+            (0..10).for_each(|_| load.late(Span::from_millis(120)));
+            load.tick(second(n), || Span::ZERO);
+        }
+        assert_eq!((load.band(), load.sustained()), (Band::Elevated, Span::from_millis(120)));
+    }
+
     #[test]
     fn the_band_follows_what_is_sustained_and_heals_without_traffic() {
-        let load = Load::new(Edges::new(Span::from_millis(100), Span::from_millis(250)).unwrap(), Moment::ZERO);
-        let second = |n: u64| Moment::from_millis(1_000 * n);
+        let load = Load::new(edges(), None, Moment::ZERO);
         for n in 1..=20 {
             load.tick(second(n), || Span::from_millis(300));
             load.tick(second(n), || panic!("once per window"));

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use tollgate_core::time::{Moment, Span};
+
 use super::admission::Admission;
 use super::backend::h1::Connection;
 use super::backend::pool::Pool;
@@ -72,6 +74,7 @@ pub(crate) struct Worker {
     scratches: RefCell<Vec<Box<Scratch>>>,
     draining: Cell<bool>,
     connections: Cell<usize>,
+    swept_at: Cell<Moment>,
     date: RefCell<(u64, Rc<str>)>,
 }
 
@@ -88,6 +91,7 @@ impl Worker {
             scratches: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
+            swept_at: Cell::new(shared.admission.now()),
             date: RefCell::new((u64::MAX, Rc::from(""))),
             shared,
         })
@@ -146,9 +150,16 @@ impl Worker {
         TunnelGuard(self.clone())
     }
 
+    /// By how much this sweep is later than it should be.
+    fn late(&self) -> Span {
+        let now = self.shared.admission.now();
+        let since = now.since(self.swept_at.replace(now));
+        Span::from_nanos(since.as_nanos().saturating_sub(Span::from(TICK).as_nanos()))
+    }
+
     fn sweep(&self) {
         self.timers.sweep();
-        self.shared.admission.tick();
+        self.shared.admission.tick(self.late());
         self.engagements.flush(self.shared.admission.now());
         let settings = self.shared.settings.load_full();
         let backends = self.shared.backends.load();

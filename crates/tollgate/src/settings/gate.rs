@@ -49,6 +49,8 @@ pub(crate) struct Gate {
     pub(crate) toll: TollSource,
     /// Where the bands of load begin.
     pub(crate) bands: Edges,
+    /// A file that tells how much the backend wants for CPU.
+    pub(crate) pressure: Option<PathBuf>,
     /// How long each phase may take.
     pub(crate) timeouts: Timeouts,
     /// How much of everything there may be.
@@ -221,6 +223,8 @@ table! {
         elevated: Span = "\"100ms\"",
         /// Where critical begins.
         critical: Span = "\"250ms\"",
+        /// A file like `/proc/pressure/cpu` that tells how much the backend wants for CPU: 20 % of the last ten seconds count as much as a wait where elevated begins, 60 % as one where critical does. Without it, `cpu.pressure` of `toll.cgroup`, if that is set.
+        pressure: PathBuf,
     }
 }
 
@@ -242,6 +246,8 @@ impl GateTable {
     /// What the table means. What is wrong has been reported and is as good as absent.
     pub(super) fn meaning(self, faults: &mut Collector) -> Gate {
         self.check(faults);
+        let group = self.toll.value.cgroup.as_ref().map(|path| path.value.join("cpu.pressure"));
+        let pressure = self.bands.value.pressure.as_ref().map(|path| path.value.clone()).or(group);
         let certificate = |tls: TlsTable| Some(CertificateFiles { chain: tls.cert?.value, key: tls.key?.value });
         Gate {
             listen: self.listen.value.values().map(|address| address.0).collect(),
@@ -258,6 +264,7 @@ impl GateTable {
             memory_bytes: self.memory.value.0,
             toll: self.toll.value.meaning(),
             bands: self.bands.value.meaning(faults),
+            pressure,
             timeouts: self.timeouts.value.meaning(faults),
             bounds: self.bounds.value.meaning(faults),
         }

@@ -1,9 +1,10 @@
 //! Rules at the gate: who is held or refused, and what they are told.
 
+use std::io::{BufReader, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Backend, Gate, eventually, roundtrip};
+use crate::support::{Backend, Gate, eventually, read_response, roundtrip};
 
 fn gate(backend: &Backend, rules: &str) -> Gate {
     Gate::start(&config(backend, rules))
@@ -36,6 +37,36 @@ fn a_client_over_its_limit_is_refused_and_told_when_to_come_back() {
     assert_eq!(backend.requests().len(), 2);
     std::thread::sleep(Duration::from_secs(wait));
     assert_eq!(gate.get("/").status, 200);
+}
+
+/// One client's requests would fill the places in which all wait.
+#[test]
+fn a_client_has_no_more_than_its_own_number_of_requests_held() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'calm'\nclass = 'header:x-user'\nrate = { rate = '1/s', burst = 1 }\nhold = '30s'\n";
+    let gate = gate(&backend, &format!("hold = {{ max = '30s', per_key = 2, total = 8 }}\n{rule}"));
+    let send = |user: &str| {
+        let mut stream = gate.connect();
+        write!(stream, "GET / HTTP/1.1\r\nHost: a\r\nX-User: {user}\r\nConnection: close\r\n\r\n").unwrap();
+        stream
+    };
+    let answer = |stream: std::net::TcpStream| read_response(&mut BufReader::new(stream)).unwrap();
+    assert_eq!(answer(send("a")).status, 200);
+    let held: Vec<_> = (0..2).map(|_| send("a")).collect();
+    eventually("two are held", || gate.metric("tollgate_requests_held") == 2);
+    let refused = answer(send("a"));
+    assert_eq!(refused.status, 429);
+    let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    assert!((2..=4).contains(&wait), "after those that are held: {wait}");
+    assert_eq!(answer(send("b")).status, 200);
+    let other = send("b");
+    eventually("another client's is held", || gate.metric("tollgate_requests_held") == 3);
+    // Who leaves makes room, and gets nothing of the backend.
+    drop(held);
+    eventually("those who left are not held", || gate.metric("tollgate_requests_held") == 1);
+    assert_eq!(answer(other).status, 200);
+    eventually("nobody is held", || gate.metric("tollgate_requests_held") == 0);
+    assert_eq!(backend.requests().len(), 3);
 }
 
 #[test]
@@ -91,7 +122,7 @@ fn a_client_that_leaves_while_held_gives_its_place_and_its_toll_back() {
     let gate = gate(&backend, rule);
     assert_eq!(gate.get("/").status, 200);
     let mut stream = gate.connect();
-    std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     eventually("it is held", || gate.metric("tollgate_requests_held") == 1);
     drop(stream);
     eventually("its place is free", || gate.metric("tollgate_requests_held") == 0);
@@ -111,14 +142,14 @@ fn a_client_that_leaves_while_it_waits_in_the_queue_never_reaches_the_backend() 
     let mut streams: Vec<_> = (0..3).map(|_| gate.connect()).collect();
     for (number, stream) in streams.iter_mut().enumerate() {
         let request = format!("GET /{number} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        std::io::Write::write_all(stream, request.as_bytes()).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
         eventually("it is taken", || gate.metric("tollgate_requests_total") == number as u64 + 1);
     }
     eventually("two wait", || gate.metric("tollgate_requests_waiting") == 2);
     drop(streams.remove(1));
     eventually("its place is free", || gate.metric("tollgate_requests_waiting") == 1);
     for stream in streams {
-        assert_eq!(crate::support::read_response(&mut std::io::BufReader::new(stream)).unwrap().status, 200);
+        assert_eq!(read_response(&mut BufReader::new(stream)).unwrap().status, 200);
     }
     let paths: Vec<_> = backend.requests().iter().map(|request| request.path().to_owned()).collect();
     assert_eq!(paths, ["/0", "/2"]);

@@ -49,6 +49,46 @@ fn fault_28_a_cost_that_is_nonsense_is_not_believed_and_is_counted() {
     assert_eq!(gate.metric("tollgate_toll_reports_ignored_total"), 7);
 }
 
+/// Keeps the account of a control group that uses a tenth of a core, as the kernel would.
+fn a_tenth_of_a_core(folder: &std::path::Path, until: &std::sync::atomic::AtomicBool) {
+    let start = std::time::Instant::now();
+    while !until.load(std::sync::atomic::Ordering::Relaxed) && start.elapsed() < Duration::from_secs(60) {
+        let (text, next) = (format!("usage_usec {}\n", start.elapsed().as_micros() / 10), folder.join("next"));
+        // Nobody reads half of it.
+        std::fs::write(&next, text).unwrap();
+        std::fs::rename(&next, folder.join("cpu.stat")).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_the_kernel_counts_is_charged_where_a_control_group_is_named() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(200));
+        respond(stream, "ok")
+    });
+    let (folder, done) = (tempfile::tempdir().unwrap(), std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| a_tenth_of_a_core(folder.path(), &done));
+        let toll = format!("toll = {{ cgroup = '{}' }}\n", folder.path().display());
+        let mut gate = gate(&backend, &toll);
+        // The first is priced before anything was measured.
+        gate.get("/");
+        let before = charged_ms(&gate);
+        (0..10).for_each(|_| assert_eq!(gate.get("/").status, 200));
+        let charged = charged_ms(&gate) - before;
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!((80.0..500.0).contains(&charged), "{charged} ms of about 200: two seconds have passed");
+        // And without the file it goes on.
+        std::fs::remove_file(folder.path().join("cpu.stat")).unwrap();
+        gate.logged("cannot read the kernel's account of the backend");
+        let before = charged_ms(&gate);
+        assert_eq!(gate.get("/").status, 200);
+        let charged = charged_ms(&gate) - before;
+        assert!((150.0..1_000.0).contains(&charged), "{charged} ms of about 200");
+    });
+}
+
 #[test]
 fn what_a_backend_says_stays_for_the_client_where_that_is_wanted() {
     let backend = saying_what_the_path_says();

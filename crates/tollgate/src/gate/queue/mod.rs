@@ -18,15 +18,17 @@ mod tests;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tollgate_core::fairness::{Client, Shares};
 use tollgate_core::network::Network;
 use tollgate_core::prediction::RouteKey;
-use tollgate_core::time::Span;
+use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::Load;
 use tollgate_gatekeeper::clock::Clock;
 
+use super::kernel::{Usage, Used};
 use crate::settings::Gate as Settings;
 use calm::Calm;
 use counts::Counts;
@@ -37,6 +39,8 @@ use state::{Busy, Entry, State};
 
 /// Never more requests at the backend than this, whatever is measured.
 pub(super) const AT_ONCE_MAX: u32 = 4096;
+/// How often what the backend really uses is looked at.
+const LOOK_EVERY: Span = Span::from_millis(50);
 /// Prefixes of an address, its network and its block, in IPv4 and in IPv6.
 const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
 
@@ -47,7 +51,21 @@ pub(crate) struct Queue {
     calm: Arc<Calm>,
     glance: Glance,
     counts: Counts,
+    /// What tells how much CPU time the backend uses, if anything does.
+    usage: Mutex<Option<Metered>>,
     state: Mutex<State>,
+}
+
+struct Metered {
+    group: PathBuf,
+    usage: Usage,
+    looked_at: Moment,
+}
+
+impl Metered {
+    fn new(group: &Path) -> Self {
+        Self { group: group.to_owned(), usage: Usage::of_group(group), looked_at: Moment::ZERO }
+    }
 }
 
 /// What a queue shows of itself.
@@ -87,6 +105,7 @@ impl Queue {
             calm,
             glance: Glance::new(),
             counts: Counts::new(),
+            usage: Mutex::new(settings.toll.cgroup.as_deref().map(Metered::new)),
             state: Mutex::new(state),
         })
     }
@@ -128,6 +147,15 @@ impl Queue {
 
     /// Does what is due without anybody coming or going. Any worker may call this at any time.
     pub(crate) fn tick(&self) {
+        // Whoever comes second has nothing to do.
+        if let Ok(mut usage) = self.usage.try_lock()
+            && let Some(metered) = usage.as_mut()
+            && self.clock.now().since(metered.looked_at) >= LOOK_EVERY
+        {
+            metered.looked_at = self.clock.now();
+            let used = metered.usage.look();
+            self.busy().measure(used);
+        }
         if self.calm.is_busy() {
             self.busy().charge_overruns();
         }
@@ -135,6 +163,13 @@ impl Queue {
 
     /// Takes over other settings. Who waits goes on waiting.
     pub(crate) fn reload(&self, settings: &Settings) {
+        let group = settings.toll.cgroup.as_deref();
+        let mut usage = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        if usage.as_ref().map(|metered| metered.group.as_path()) != group {
+            *usage = group.map(Metered::new);
+            self.busy().measure(Used::Unknown);
+        }
+        drop(usage);
         let mut busy = self.busy();
         busy.at_once = settings.in_flight;
         busy.make_room();

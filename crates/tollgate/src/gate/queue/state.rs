@@ -9,6 +9,7 @@ use tollgate_core::prediction::{RouteKey, Routes};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::{Load, Reading, Stay, VirtualClock};
 
+use super::super::kernel::Used;
 use super::calm::{Began, Calm};
 use super::glance::Glance;
 use super::{AT_ONCE_MAX, Figures, Refused};
@@ -38,6 +39,8 @@ pub(super) struct State {
     unnoticed: Load,
     calm_until: u64,
     unnoticed_cost: Option<Span>,
+    /// Whether what the backend really uses is known: then the clock must be asked about every request.
+    metered: bool,
     calm: Arc<Calm>,
     pub(super) figures: Figures,
 }
@@ -90,6 +93,7 @@ impl State {
             unnoticed: Load::ZERO,
             calm_until: 0,
             unnoticed_cost: None,
+            metered: false,
             calm,
             figures: Figures::default(),
         };
@@ -99,7 +103,8 @@ impl State {
 
     /// How much may be at the backend without anybody taking the lock: as much as has a core of its own.
     pub(super) fn make_room(&self) {
-        self.calm.set_room(self.places().open.min(Load::of_cores(self.concurrency.cores())));
+        let room = self.places().open.min(Load::of_cores(self.concurrency.cores()));
+        self.calm.set_room(if self.metered { Load::ZERO } else { room });
     }
 
     /// What a request of this route is expected to cost.
@@ -326,6 +331,17 @@ impl<'a> Busy<'a> {
         self.dispatch();
     }
 
+    /// The backend has used so much CPU time since the last look.
+    pub(super) fn measure(&mut self, used: Used) {
+        let now = self.now;
+        self.state.metered = used != Used::Unknown;
+        self.state.make_room();
+        match used {
+            Used::Since(cpu) => self.state.clock.measure(cpu, now),
+            Used::Begins | Used::Unknown => self.state.clock.unmeasured(now),
+        }
+    }
+
     /// Lets go who may.
     pub(super) fn dispatch(&mut self) {
         loop {
@@ -362,7 +378,11 @@ impl Drop for Busy<'_> {
     /// Calm begins where everybody has gone who waited, and what is left has room.
     fn drop(&mut self) {
         let state = &mut *self.state;
-        if state.queue.is_calm() && state.queue.waiting() == 0 && state.clock.in_service() <= state.calm.room() {
+        if !state.metered
+            && state.queue.is_calm()
+            && state.queue.waiting() == 0
+            && state.clock.in_service() <= state.calm.room()
+        {
             let shows = state.clock.read(self.now);
             state.unnoticed = Load::ZERO;
             state.set_unnoticed_cost(None);

@@ -1,0 +1,64 @@
+//! What the Linux kernel says about the CPU time of a control group: its `cpu.stat` and `cpu.pressure` files.
+
+use tollgate_core::time::Span;
+
+/// The CPU time that a group has used, from its `cpu.stat`: the line `usage_usec`.
+pub fn cpu_usage(text: &[u8]) -> Option<Span> {
+    let value = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"usage_usec "))?;
+    Some(Span::from_nanos(number(value)?.saturating_mul(1000)))
+}
+
+/// The part of the last ten seconds in which somebody wanted for CPU time, in thousandths: `avg10` of the line `some` of a pressure file.
+pub fn pressure_milli(text: &[u8]) -> Option<u32> {
+    let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"some "))?;
+    let value = line.split(|&byte| byte == b' ').find_map(|field| field.strip_prefix(b"avg10="))?;
+    let point = value.iter().position(|&byte| byte == b'.')?;
+    let (whole, fraction) = (number(&value[..point])?, &value[point + 1..]);
+    if whole > 100 || fraction.len() != 2 {
+        return None;
+    }
+    let hundredths = whole * 100 + number(fraction)?;
+    u32::try_from(hundredths.min(10_000) / 10).ok()
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    let is_number = !text.is_empty() && text.len() <= 19 && text.iter().all(u8::is_ascii_digit);
+    is_number.then(|| text.iter().fold(0, |number: u64, digit| number * 10 + u64::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usage_is_in_a_line_of_its_own() {
+        let text = b"usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\nnr_periods 0\n";
+        assert_eq!(cpu_usage(text), Some(Span::from_nanos(1_234_567_000)));
+        assert_eq!(cpu_usage(b"user_usec 5\nusage_usec 7"), Some(Span::from_nanos(7000)));
+        for text in
+            [&b""[..], b"usage_usec", b"usage_usec \n", b"usage_usec -5\n", b"usage_usec 99999999999999999999\n"]
+        {
+            assert_eq!(cpu_usage(text), None, "{:?}", String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn pressure_is_what_some_have_felt_in_ten_seconds() {
+        let text =
+            b"some avg10=12.34 avg60=5.00 avg300=1.00 total=123\nfull avg10=99.00 avg60=0.00 avg300=0.00 total=0\n";
+        assert_eq!(pressure_milli(text), Some(123));
+        assert_eq!(pressure_milli(b"some avg10=0.00 avg60=0.00 avg300=0.00 total=0"), Some(0));
+        assert_eq!(pressure_milli(b"some avg10=100.00 "), Some(1000));
+        for text in [
+            &b""[..],
+            b"full avg10=1.00",
+            b"some avg60=1.00",
+            b"some avg10=NaN",
+            b"some avg10=1",
+            b"some avg10=999.00",
+            b"some avg10=-1.00",
+        ] {
+            assert_eq!(pressure_milli(text), None, "{:?}", String::from_utf8_lossy(text));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Where rules hold requests until their moment: so many in all, and so many of one key.
+//!
+//! A bound on all of them alone would be filled by the first client that is to be held, and everybody else would be refused for it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tollgate_core::time::Span;
+
+use crate::settings::Hold;
+
+/// Requests of different keys seldom wait for each other to be counted.
+const SHARDS: usize = 16;
+
+/// The places in which rules hold requests.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    total: AtomicU32,
+    /// How many are held of each key of which any are: never more keys than requests.
+    keys: [Mutex<HashMap<u64, u32>>; SHARDS],
+    hasher: RandomState,
+}
+
+/// One of them, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    holds: &'a Holds,
+    key: u64,
+    /// For how long.
+    pub(crate) wait: Span,
+}
+
+impl Holds {
+    /// How many are held.
+    pub(crate) fn total(&self) -> u32 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// A place for a request of `key` of the rule number `rule`, if `hold` allows one more, and for so long.
+    pub(crate) fn take(&self, rule: usize, key: &[u8], hold: Hold, wait: Span) -> Option<Held<'_>> {
+        if wait > hold.max {
+            return None;
+        }
+        let more = |held: u32| (held < hold.total).then_some(held + 1);
+        self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let key = self.hasher.hash_one((rule, key));
+        let mut keys = self.shard(key);
+        let held = keys.entry(key).or_insert(0);
+        if *held >= hold.per_key {
+            drop(keys);
+            self.total.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        *held += 1;
+        drop(keys);
+        Some(Held { holds: self, key, wait })
+    }
+
+    fn shard(&self, key: u64) -> std::sync::MutexGuard<'_, HashMap<u64, u32>> {
+        self.keys[key as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.holds.total.fetch_sub(1, Ordering::Relaxed);
+        let mut keys = self.holds.shard(self.key);
+        if let Some(held) = keys.get_mut(&self.key) {
+            *held -= 1;
+            if *held == 0 {
+                keys.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOLD: Hold = Hold { max: Span::from_secs(10), per_key: 2, total: 5 };
+
+    fn take<'a>(holds: &'a Holds, key: &[u8]) -> Option<Held<'a>> {
+        holds.take(0, key, HOLD, Span::from_secs(1))
+    }
+
+    #[test]
+    fn one_key_does_not_take_the_places_of_others() {
+        let holds = Holds::default();
+        let first = [take(&holds, b"a"), take(&holds, b"a")];
+        assert!(first.iter().all(Option::is_some) && take(&holds, b"a").is_none());
+        let others = [take(&holds, b"b"), take(&holds, b"c"), holds.take(1, b"a", HOLD, Span::ZERO)];
+        assert!(others.iter().all(Option::is_some), "the same key of another rule is another");
+        assert!(take(&holds, b"d").is_none(), "five are held in all");
+        assert_eq!(holds.total(), 5);
+        drop(first);
+        assert!(take(&holds, b"a").is_some());
+    }
+
+    #[test]
+    fn nothing_is_left_of_those_who_have_gone() {
+        let holds = Holds::default();
+        for key in 0..100u32 {
+            drop(take(&holds, &key.to_be_bytes()));
+        }
+        assert_eq!(holds.total(), 0);
+        assert!(holds.keys.iter().all(|keys| keys.lock().unwrap().is_empty()));
+    }
+
+    #[test]
+    fn nobody_is_held_for_longer_than_the_longest_hold() {
+        let holds = Holds::default();
+        assert!(holds.take(0, b"a", HOLD, Span::from_millis(10_001)).is_none());
+        assert_eq!(holds.total(), 0);
+    }
+}
