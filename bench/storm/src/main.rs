@@ -5,6 +5,7 @@
 
 mod machine;
 mod peers;
+mod plot;
 mod report;
 mod run;
 mod scenario;
@@ -87,6 +88,8 @@ struct StormArguments {
 enum Role {
     /// Measures what a gate costs when there is no storm.
     Tax(tax::TaxArguments),
+    /// Draws pictures of storms that were played.
+    Plot(plot::PlotArguments),
     /// Serves the site under attack (the benchmark starts it by itself).
     Site {
         #[arg(long)]
@@ -103,6 +106,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Some(Role::Site { listen, core, server_timing }) => serve_site(listen, core, server_timing),
         Some(Role::Tax(arguments)) => tax::levy(&arguments),
+        Some(Role::Plot(arguments)) => plot::draw(&arguments),
         None => play_storms(&arguments.storm),
     };
     match done {

@@ -8,7 +8,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{fmt::Write, time::Duration};
-use tollgate_storm::plan::Phases;
+use tollgate_storm::{page::Kind, plan::Phases, tally::View};
 
 /// One storm that was played.
 pub(crate) struct Played {
@@ -138,6 +138,22 @@ fn run_json(outcome: &Outcome, verdict: &Verdict) -> Value {
             "broken": outcome.crawled.broken,
         },
         "storm_cpu_ms": outcome.storm.cpu.map(millis),
+        "views": outcome.views.iter().map(view_json).collect::<Vec<Value>>(),
+    })
+}
+
+/// One visit; no page time if it was never served.
+fn view_json(view: &View) -> Value {
+    json!({
+        "at_ms": millis(view.at),
+        "crowd": view.crowd.name(),
+        "kind": match view.kind {
+            Kind::Article => "article",
+            Kind::Archive => "archive",
+            Kind::Asset => "asset",
+        },
+        "page_ms": view.page.ok().map(millis),
+        "complete": view.whole.is_ok(),
     })
 }
 

@@ -345,6 +345,7 @@ impl Ticket {
         }
         let Some(charge) = self.charge.take() else { return };
         let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());
+        rules.cost(&self.decision, toll);
         match outcome {
             // A backend that is broken is nobody's debt.
             Outcome::Failed => rules.refund(charge, now),

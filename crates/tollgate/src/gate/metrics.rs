@@ -52,6 +52,7 @@ impl Collector for GateMetrics {
         counter(&mut encoder, "tollgate_reloads_failed", help, reloads.failed())?;
         let help = "Whether the settings in force are older than the file, because its last reload failed";
         gauge(&mut encoder, "tollgate_settings_stale", help, u64::from(reloads.faults().is_some()))?;
+        self.encode_times(&mut encoder)?;
         self.encode_queue(&mut encoder)?;
         self.encode_rules(&mut encoder)?;
         self.encode_redis(&mut encoder)?;
@@ -63,6 +64,28 @@ impl Collector for GateMetrics {
 }
 
 impl GateMetrics {
+    fn encode_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let sight = &self.0.sight;
+        for (name, help, histogram) in [
+            (
+                "tollgate_wait_seconds",
+                "How long requests were held and waited before they went to a backend",
+                &sight.waits,
+            ),
+            ("tollgate_request_toll_seconds", "What requests have cost, in CPU time", &sight.tolls),
+            ("tollgate_backend_seconds", "How long backends took", &sight.backend),
+        ] {
+            let counted = histogram.read();
+            encoder.encode_descriptor(name, help, None, MetricType::Histogram)?.encode_histogram::<NoLabelSet>(
+                counted.sum_seconds(),
+                counted.total(),
+                &counted.buckets(),
+                None,
+            )?;
+        }
+        Ok(())
+    }
+
     fn encode_queue(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let admission = &self.0.admission;
         let (queue, load) = (admission.queue().figures(), admission.load());
@@ -93,6 +116,13 @@ impl GateMetrics {
                 let labels = [("rule", face.name.as_str()), ("class", face.class.as_str()), ("verdict", verdict)];
                 ConstCounter::new(face.tally.read(kind)).encode(decisions.encode_family(&labels)?)?;
             }
+        }
+        let help =
+            "CPU time of the requests that a rule let pass; of several rules, the one that was nearest to its limit";
+        let mut tolls = encoder.encode_descriptor("tollgate_rule_toll_seconds", help, None, MetricType::Counter)?;
+        for face in self.0.admission.rules().faces() {
+            let labels = [("rule", face.name.as_str()), ("class", face.class.as_str())];
+            ConstCounter::new(face.tally.toll_ns() as f64 / 1e9).encode(tolls.encode_family(&labels)?)?;
         }
         Ok(())
     }

@@ -48,6 +48,7 @@ pub(crate) struct Face {
 #[repr(align(128))]
 pub(crate) struct RuleTally {
     counts: [AtomicU64; RuleTally::KINDS.len()],
+    toll_ns: AtomicU64,
 }
 
 impl RuleTally {
@@ -63,6 +64,11 @@ impl RuleTally {
             _ => return,
         };
         self.counts[kind].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What the requests that it let pass have cost, in nanoseconds.
+    pub(crate) fn toll_ns(&self) -> u64 {
+        self.toll_ns.load(Ordering::Relaxed)
     }
 
     /// The count at this place among [`Self::KINDS`].
@@ -165,6 +171,13 @@ impl Rules {
         &self.faces
     }
 
+    /// A request that was decided about so has cost so much.
+    pub(crate) fn cost(&self, decision: &Decision, toll: Span) {
+        if let Some(face) = self.face(decision) {
+            face.tally.toll_ns.fetch_add(toll.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
     /// The rule that decided.
     pub(crate) fn face(&self, decision: &Decision) -> Option<&Face> {
         self.faces.get(decision.rule?)
@@ -225,7 +238,10 @@ fn has_budget(domain: &Domain) -> bool {
 fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
     let counts_of = |name: &str, class: &str| {
         let same = before.into_iter().flatten().find(|face| face.name == name && face.class == class);
-        RuleTally { counts: std::array::from_fn(|kind| AtomicU64::new(same.map_or(0, |face| face.tally.read(kind)))) }
+        RuleTally {
+            counts: std::array::from_fn(|kind| AtomicU64::new(same.map_or(0, |face| face.tally.read(kind)))),
+            toll_ns: AtomicU64::new(same.map_or(0, |face| face.tally.toll_ns())),
+        }
     };
     domain
         .rules

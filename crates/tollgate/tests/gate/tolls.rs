@@ -81,12 +81,41 @@ fn what_the_kernel_counts_is_charged_where_a_control_group_is_named() {
         assert!((80.0..500.0).contains(&charged), "{charged} ms of about 200: two seconds have passed");
         // And without the file it goes on.
         std::fs::remove_file(folder.path().join("cpu.stat")).unwrap();
-        gate.logged("cannot read the kernel's account of the backend");
+        gate.logged("cpu.stat");
+        // What was charged beyond the last measurement is made good first.
+        gate.get("/");
         let before = charged_ms(&gate);
         assert_eq!(gate.get("/").status, 200);
         let charged = charged_ms(&gate) - before;
         assert!((150.0..1_000.0).contains(&charged), "{charged} ms of about 200");
     });
+}
+
+#[test]
+fn what_the_clients_of_each_rule_have_cost_is_shown() {
+    let backend = saying_what_the_path_says();
+    let rules = "[[rule]]\nname = 'keys'\nclass = 'header:x-key'\nbudget = { share = 0.5, burst = '30s' }\n\
+                 [[rule]]\nname = 'other'\nclass = 'header:x-other'\nbudget = { share = 0.5, burst = '30s' }\n";
+    let gate = gate(&backend, rules);
+    for (name, cost) in [("x-key", 30), ("x-key", 20), ("x-nobody", 10)] {
+        let request = format!("GET /{cost} HTTP/1.1\r\nHost: a\r\n{name}: 1\r\nConnection: close\r\n\r\n");
+        let mut stream = gate.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        assert_eq!(read_response(&mut BufReader::new(stream)).unwrap().status, 200);
+    }
+    let text = gate.admin("/metrics").text();
+    let shown = |rule: &str| {
+        let line =
+            text.lines().find(|line| line.starts_with("tollgate_rule_toll_seconds_total{") && line.contains(rule));
+        line.and_then(|line| line.rsplit(' ').next()).unwrap().parse::<f64>().unwrap()
+    };
+    assert!((0.0499..0.0501).contains(&shown("keys")), "{text}");
+    assert_eq!(shown("other"), 0.0);
+    for name in ["tollgate_wait_seconds", "tollgate_request_toll_seconds", "tollgate_backend_seconds"] {
+        assert!(text.contains(&format!("{name}_count 3")), "{name}: {text}");
+    }
+    assert!(text.contains("tollgate_request_toll_seconds_bucket{le=\"0.008192\"} 0"), "{text}");
+    assert!(text.contains("tollgate_request_toll_seconds_bucket{le=\"0.016384\"} 1"), "{text}");
 }
 
 #[test]
