@@ -111,6 +111,83 @@ fn a_connection_that_the_backend_closed_while_idle_is_replaced_unseen() {
 }
 
 #[test]
+fn a_request_that_breaks_on_a_new_connection_is_not_sent_again() {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counted = seen.clone();
+    let backend = Backend::connecting(move |stream| {
+        if read_request(&mut BufReader::new(stream)).is_some() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let gate = Gate::before(&backend);
+    assert_eq!(gate.get("/").status, 502);
+    assert_eq!((seen.load(Ordering::Relaxed), gate.metric("tollgate_backend_retries_total")), (1, 0));
+}
+
+#[test]
+fn a_connection_that_the_backend_has_closed_is_seen_before_it_is_used() {
+    let backend = Backend::connecting(|mut stream| {
+        // It does not say that it will close.
+        if read_request(&mut BufReader::new(stream.try_clone().unwrap())).is_some() {
+            respond(&mut stream, "ok").unwrap();
+        }
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    for _ in 0..20 {
+        // Not to be sent twice, so a closed connection would be an error.
+        stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").unwrap();
+        assert_eq!(read_response(&mut reader).unwrap().status, 200);
+        std::thread::sleep(Duration::from_millis(15));
+    }
+    assert_eq!((backend.connections(), gate.metric("tollgate_backend_retries_total")), (20, 0));
+}
+
+#[test]
+fn a_connection_that_nobody_uses_is_closed_after_its_time() {
+    let closed = Arc::new(AtomicUsize::new(0));
+    let counted = closed.clone();
+    let backend = Backend::connecting(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while read_request(&mut reader).is_some() {
+            respond(&mut stream, "ok").unwrap();
+        }
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let gate = Gate::with(&backend, "timeouts = { backend_keep_alive = \"300ms\" }");
+    for _ in 0..3 {
+        assert_eq!(gate.get("/").status, 200);
+    }
+    assert_eq!((backend.connections(), closed.load(Ordering::Relaxed)), (1, 0));
+    let idle = Instant::now();
+    eventually("it is closed", || closed.load(Ordering::Relaxed) == 1);
+    assert!((200..10_000).contains(&idle.elapsed().as_millis()), "{:?}", idle.elapsed());
+}
+
+#[test]
+fn bytes_behind_an_answer_are_nobody_s_answer() {
+    let backend = Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while read_request(&mut reader).is_some() {
+            let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+            let hidden = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+            if stream.write_all(format!("{answer}{hidden}").as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let gate = Gate::before(&backend);
+    let mut stream = gate.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    for _ in 0..10 {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        assert_eq!(read_response(&mut reader).unwrap().text(), "ok");
+    }
+    assert_eq!(backend.connections(), 10, "none of them is used again");
+}
+
+#[test]
 fn fault_46_a_dead_backend_is_told_at_once_probed_and_used_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -217,7 +294,11 @@ fn requests_go_to_the_backend_that_has_the_fewest() {
         respond(stream, "slow")
     });
     let fast = Backend::saying("fast");
-    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = [\"{}\", \"{}\"]\n", slow.url(), fast.url()));
+    let gate = Gate::start(&format!(
+        "[gate]\nworkers = 1\nin_flight = 100\nbackend = [\"{}\", \"{}\"]\n",
+        slow.url(),
+        fast.url()
+    ));
     let mut held = gate.connect();
     // Two requests at once: one of them is at the slow backend.
     let mut held_too = gate.connect();
@@ -237,10 +318,19 @@ fn requests_go_to_the_backend_that_has_the_fewest() {
 #[test]
 fn a_backend_that_cannot_be_reached_costs_no_request_while_another_can() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let alive = Backend::saying("alive");
-    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = [\"http://{closed}\", \"{}\"]\n", alive.url()));
-    for _ in 0..20 {
-        let body = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
-        assert_eq!(roundtrip(gate.connect(), body.as_bytes()).text(), "alive");
-    }
+    let alive = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(100));
+        respond(stream, "alive")
+    });
+    let gate = Gate::start(&format!(
+        "[gate]\nworkers = 1\nin_flight = 100\nbackend = [\"http://{closed}\", \"{}\"]\n",
+        alive.url()
+    ));
+    let body = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+    // Also while the other has more to do.
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| assert_eq!(roundtrip(gate.connect(), body.as_bytes()).text(), "alive"));
+        }
+    });
 }

@@ -347,6 +347,53 @@ fn fault_16_a_client_that_makes_the_gate_reset_its_streams_is_told_to_calm_down(
 }
 
 #[test]
+fn fault_16_a_client_that_resets_what_is_at_the_backend_already_is_told_to_calm_down() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(10));
+        respond(stream, "ok")
+    });
+    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 100"));
+    let (goaway, resets) = run(async {
+        let stream = tokio::net::TcpStream::connect(gate.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let mut resets = 0;
+        // Slowly enough for each to be taken, which is no flood that the library could see.
+        while resets < 1_000 {
+            let Ok(mut ready) = sender.clone().ready().await else { break };
+            let Ok((_, mut stream)) = ready.send_request(request("GET", "/").body(()).unwrap(), true) else { break };
+            tokio::time::sleep(Duration::from_millis(4)).await;
+            stream.send_reset(h2::Reason::CANCEL);
+            resets += 1;
+        }
+        (connection.await.unwrap().unwrap_err(), resets)
+    });
+    assert_eq!(goaway.reason(), Some(h2::Reason::ENHANCE_YOUR_CALM));
+    assert!((200..1_000).contains(&resets), "{resets} resets");
+    assert_eq!(gate.metric("tollgate_h2_calmed_total"), 1);
+}
+
+#[test]
+fn fault_16_requests_of_streams_that_were_reset_count_until_the_backend_is_done() {
+    let backend = Backend::answering(|_, _| {
+        std::thread::sleep(Duration::from_secs(20));
+        Ok(())
+    });
+    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 100\nbounds = {{ streams = 4 }}"));
+    run(async {
+        let sender = connect(gate.address).await;
+        for _ in 0..40 {
+            let mut ready = sender.clone().ready().await.unwrap();
+            let (_, mut stream) = ready.send_request(request("GET", "/").body(()).unwrap(), true).unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            stream.send_reset(h2::Reason::CANCEL);
+        }
+    });
+    assert_eq!(backend.requests().len(), 8, "twice as many as may be open");
+}
+
+#[test]
 fn fault_16_a_request_that_is_reset_at_once_is_charged_like_any_other() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(50));

@@ -113,7 +113,7 @@ fn a_connection_that_nobody_uses_is_closed() {
 fn a_connection_on_which_a_request_timed_out_is_not_used_again_and_ends() {
     run_local(async {
         let (backend, connections, hung) = moody().await;
-        let gate = gate(backend, "timeouts = { response_head = \"300ms\" }");
+        let gate = gate(backend, "timeouts = { response_head = \"300ms\", backend_keep_alive = \"10min\" }");
         let gate = beside(move || {
             assert_eq!(gate.get("/").status, 200);
             assert_eq!(gate.get("/hang").status, 504);

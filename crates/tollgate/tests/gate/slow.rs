@@ -27,7 +27,10 @@ fn fault_12_a_head_that_trickles_in_is_cut_off_at_its_deadline() {
         assert_eq!(gate.get("/").status, 200, "others are served");
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(slow.iter().all(is_closed));
+    for stream in &slow {
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert!(is_closed(stream), "still waited for");
+    }
     // So is a connection that says nothing at all.
     let silent = gate.connect();
     assert!(is_closed(&silent));
@@ -109,7 +112,7 @@ fn an_idle_connection_is_closed_after_its_time() {
     assert_eq!(read_response(&mut BufReader::new(&stream)).unwrap().status, 200);
     let started = Instant::now();
     assert!(is_closed(&stream));
-    assert!(started.elapsed() >= Duration::from_millis(250), "{:?}", started.elapsed());
+    assert!((250..5_000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
 }
 
 #[test]
@@ -195,6 +198,29 @@ fn a_client_that_leaves_pays_until_the_backend_is_done() {
     assert_eq!(gate.metric("tollgate_requests_left_total"), 1);
     assert_eq!(gate.get("/").text(), "late");
     assert_eq!(backend.connections(), 1, "the connection was read to its end and used again");
+}
+
+#[test]
+fn an_answer_without_end_is_cut_when_its_client_has_left() {
+    let backend = Backend::answering(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+        // Faster than any pause that would be too long, and never done.
+        loop {
+            stream.write_all(b"400\r\n")?;
+            stream.write_all(&[b'x'; 1024])?;
+            stream.write_all(b"\r\n")?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let gate = Gate::with(&backend, "bounds = { unheard = \"64KiB\" }");
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    drop(stream);
+    let left = Instant::now();
+    eventually("nobody listens any more", || gate.metric("tollgate_backend_in_flight") == 0);
+    assert!(left.elapsed() < Duration::from_secs(10), "{:?}", left.elapsed());
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
 }
 
 #[test]
