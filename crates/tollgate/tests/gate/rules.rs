@@ -218,13 +218,16 @@ fn a_reload_keeps_the_state_of_rules_that_did_not_change() {
 fn a_client_in_another_language_that_obeys_is_admitted_on_its_first_retry() {
     // Python's own HTTP client, and a client that knows nothing but Retry-After.
     let client = r"
-import sys, time, http.client
-def get():
+import sys, time, threading, http.client
+def get(path='/'):
     connection = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=20)
-    connection.request('GET', '/')
+    connection.request('GET', path)
     response = connection.getresponse()
     response.read()
     return response.status, response.getheader('Retry-After')
+if 'in_flight' in sys.argv[2]:
+    threading.Thread(target=get, args=('/slow',)).start()
+    time.sleep(0.3)
 for _ in range(100):
     status, wait = get()
     if status != 200:
@@ -242,16 +245,22 @@ sys.exit(0 if status == 200 else f'was told {wait} s and then got {status}')
         "window = { max = 2, per = '1s' }",
         "window = { max = 2, per = '1s' }\nescalation = { backoff = '2s', backoff_max = '9s', levels = 3, release = '9s' }",
         "legacy = { max = 5, duration = '1s', min_interval = '900ms' }",
+        "budget = { cores = 0.05, burst = '200ms' }\nhold = '0s'",
+        "in_flight = 1",
     ];
     let python = ["python3", "python"].into_iter().find(|name| Command::new(name).arg("-V").output().is_ok());
     let python = python.expect("python3 is missing: install it (Debian: apt-get install python3)");
     std::thread::scope(|scope| {
         for limit in limits {
             scope.spawn(move || {
-                let backend = Backend::saying("ok");
-                let gate = gate(&backend, &format!("[[rule]]\nname = 'api'\nclass = 'ip/32'\n{limit}\n"));
+                let backend = Backend::answering(|request, stream| {
+                    std::thread::sleep(Duration::from_millis(if request.path() == "/slow" { 900 } else { 30 }));
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nServer-Timing: cpu;dur=30\r\nContent-Length: 2\r\n\r\nok")
+                });
+                let rule = format!("in_flight = 100\n[[rule]]\nname = 'api'\nclass = 'ip/32'\n{limit}\n");
+                let gate = gate(&backend, &rule);
                 let port = gate.address.port().to_string();
-                let ran = Command::new(python).args(["-c", client, &port]).output().unwrap();
+                let ran = Command::new(python).args(["-c", client, &port, limit]).output().unwrap();
                 assert!(ran.status.success(), "{limit}: {}", String::from_utf8_lossy(&ran.stderr));
             });
         }
