@@ -83,7 +83,7 @@ fn who_reads_slowly_but_steadily_gets_everything() {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")?;
         stream.write_all(&vec![b'x'; 300_000])
     });
-    let gate = Gate::with(&backend, "timeouts = { write = \"2500ms\" }");
+    let gate = Gate::with(&backend, "timeouts = { write = \"3200ms\" }");
     // Small segments and a small window: it takes the system longer than that to take a whole piece off the gate.
     let mut stream = socket_from([127, 0, 0, 1].into(), gate.address, |socket| {
         socket.set_tcp_mss(536)?;
@@ -97,7 +97,10 @@ fn who_reads_slowly_but_steadily_gets_everything() {
             0 => break,
             length => received += length,
         }
-        std::thread::sleep(Duration::from_millis(40));
+        // Twenty-two bytes a millisecond; a reader that was kept from its work catches up.
+        while received as u128 > started.elapsed().as_millis() * 22 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
     assert!(received > 300_000, "cut off after {received} bytes");
     assert!(started.elapsed() > Duration::from_secs(4), "too quick to show anything: {:?}", started.elapsed());

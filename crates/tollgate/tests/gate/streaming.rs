@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use crate::support::backend::{read_head, respond};
-use crate::support::{Backend, Gate, read_response};
+use crate::support::{Backend, Gate, PATIENCE, read_response};
 
 const GIGABYTE: u64 = 1 << 30;
 /// Buffers and what the allocator keeps; far below what is transferred.
@@ -136,7 +136,7 @@ fn a_request_body_reaches_the_backend_while_it_is_being_sent() {
     stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     for _ in 0..3 {
         stream.write_all(b"3;ext=1\r\nabc\r\n").unwrap();
-        assert_eq!(arrives.recv().unwrap(), b"3\r\nabc\r\n", "extensions are not passed on");
+        assert_eq!(arrives.recv_timeout(PATIENCE).unwrap(), b"3\r\nabc\r\n", "extensions are not passed on");
     }
     stream.write_all(b"0\r\n\r\n").unwrap();
     assert_eq!(read_response(&mut BufReader::new(stream)).unwrap().text(), "done");

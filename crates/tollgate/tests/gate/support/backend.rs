@@ -91,6 +91,11 @@ impl Backend {
         self.requests.lock().unwrap().clone()
     }
 
+    /// How many requests came so far.
+    pub(crate) fn count(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+
     /// How many connections there were.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
