@@ -7,6 +7,7 @@ mod redis_server;
 mod cluster;
 mod exact;
 mod faults;
+mod flags;
 mod hammer;
 mod limiter;
 mod load;
