@@ -10,6 +10,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::runtime::Handle;
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::condition::Condition;
@@ -202,20 +203,26 @@ async fn latency(server: &server::Server, rule: &Arc<SharedRule>, rate: f64) -> 
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let before = store.counts().unanswered();
-    let start = Instant::now();
-    let mut tasks = Vec::new();
-    while start.elapsed() < ROUND {
-        let due_count = (start.elapsed().as_secs_f64() * rate) as usize;
-        while tasks.len() < due_count {
-            let due = start + Duration::from_secs_f64(tasks.len() as f64 / rate);
-            let (store, rule, key) = (store.clone(), Arc::clone(rule), tasks.len() as u64 % KEYS);
-            tasks.push(tokio::spawn(async move {
-                ask(&store, &rule, key).await;
-                due.elapsed().as_secs_f64() * 1000.0
-            }));
+    let (runtime, store_asked, rule_asked) = (Handle::current(), store.clone(), Arc::clone(rule));
+    // A thread of its own has a finer clock than the runtime, whose timers tick once a millisecond.
+    let pace = move || {
+        let start = Instant::now();
+        let mut tasks = Vec::new();
+        while start.elapsed() < ROUND {
+            let due_count = (start.elapsed().as_secs_f64() * rate) as usize;
+            while tasks.len() < due_count {
+                let due = start + Duration::from_secs_f64(tasks.len() as f64 / rate);
+                let (store, rule, key) = (store_asked.clone(), Arc::clone(&rule_asked), tasks.len() as u64 % KEYS);
+                tasks.push(runtime.spawn(async move {
+                    ask(&store, &rule, key).await;
+                    due.elapsed().as_secs_f64() * 1000.0
+                }));
+            }
+            std::thread::sleep(Duration::from_micros(50));
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+        tasks
+    };
+    let tasks = tokio::task::spawn_blocking(pace).await.unwrap_or_default();
     let mut times = Vec::with_capacity(tasks.len());
     for task in tasks {
         times.extend(task.await);

@@ -43,6 +43,23 @@ impl Answer {
     }
 }
 
+/// Why there is nothing to make sense of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoReply {
+    /// This one of the errands, by its place, met a value that is not ours.
+    Foreign(usize),
+    /// It is not what the script says.
+    Garbled,
+}
+
+fn number_of(value: Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(number),
+        Value::BulkString(text) => core::str::from_utf8(&text).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
 /// What the script said, before it is made sense of.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reply {
@@ -52,41 +69,36 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Makes sense of what came over the wire.
-    pub(super) fn parse(value: Value) -> Result<Self, Unanswered> {
-        let Value::Array(items) = value else { return Err(Unanswered::Garbled) };
-        let mut items = items.into_iter();
-        let mut number = || match items.next() {
-            Some(Value::Int(number)) => Some(number),
-            Some(Value::BulkString(text)) => core::str::from_utf8(&text).ok()?.parse().ok(),
-            _ => None,
-        };
-        let (Some(secs), Some(micros), Some(outcome)) = (number(), number(), number()) else {
-            return Err(Unanswered::Garbled);
-        };
-        if outcome < 0 {
-            return Err(Unanswered::Foreign);
-        }
-        let micros = u64::try_from(secs)
-            .ok()
-            .zip(u64::try_from(micros).ok())
-            .map(|(secs, micros)| secs.saturating_mul(MICROS_PER_SEC).saturating_add(micros))
-            .ok_or(Unanswered::Garbled)?;
-        let states = items
-            .map(|item| match item {
-                Value::Nil => Ok(None),
-                Value::BulkString(state) => Ok(Some(state)),
-                _ => Err(Unanswered::Garbled),
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self { now: Moment::from_nanos(micros.saturating_mul(NANOS_PER_MICRO)), goes_on: outcome == 1, states })
+    /// Makes sense of what came over the wire about requests of so many claims each. What is wrong with one is nothing to the others.
+    pub(super) fn parse(value: Value, claims: impl ExactSizeIterator<Item = usize>) -> Vec<Result<Self, NoReply>> {
+        let requests = claims.len();
+        Self::parse_all(value, claims).unwrap_or_else(|| (0..requests).map(|_| Err(NoReply::Garbled)).collect())
     }
 
-    /// Which of the errands, by its place, met a value that is not ours, if `value` says so.
-    pub(super) fn foreign(value: &Value) -> Option<usize> {
+    fn parse_all(value: Value, claims: impl Iterator<Item = usize>) -> Option<Vec<Result<Self, NoReply>>> {
         let Value::Array(items) = value else { return None };
-        let Some(Value::Int(outcome)) = items.get(2) else { return None };
-        usize::try_from(outcome.checked_neg()?.checked_sub(1)?).ok()
+        let mut items = items.into_iter();
+        let (secs, micros) =
+            (u64::try_from(number_of(items.next()?)?).ok()?, u64::try_from(number_of(items.next()?)?).ok()?);
+        let micros = secs.saturating_mul(MICROS_PER_SEC).saturating_add(micros);
+        let now = Moment::from_nanos(micros.saturating_mul(NANOS_PER_MICRO));
+        let mut replies = Vec::new();
+        for count in claims {
+            let outcome = number_of(items.next()?)?;
+            let state = |item| match item {
+                Value::Nil => Some(None),
+                Value::BulkString(state) => Some(Some(state)),
+                _ => None,
+            };
+            let states: Vec<_> = items.by_ref().take(count).map(state).collect::<Option<_>>()?;
+            let foreign = outcome.checked_neg().and_then(|errand| usize::try_from(errand.checked_sub(1)?).ok());
+            replies.push(match foreign {
+                Some(errand) => Err(NoReply::Foreign(errand)),
+                None if states.len() == count => Ok(Self { now, goes_on: outcome == 1, states }),
+                None => return None,
+            });
+        }
+        Some(replies)
     }
 
     /// What the core says about the states that the script found, and which rules were charged.
@@ -96,21 +108,50 @@ impl Reply {
         toll: Toll,
         asked: &Situation,
     ) -> Result<(Answer, Vec<bool>), Unanswered> {
-        if self.states.len() != rules.len() {
-            return Err(Unanswered::Garbled);
-        }
         let mut claims = Vec::with_capacity(rules.len());
-        for ((place, rule), state) in rules.iter().zip(&self.states) {
-            claims.push(Claim::new(*place, rule, record(rule, state.as_deref(), self.now).ok_or(Unanswered::Garbled)?));
+        for (place, rule, record) in self.records(rules)? {
+            claims.push(Claim::new(place, rule, record));
         }
-        // Warm-up runs on the gate's clock: it is as far on as it was there.
-        let situation =
-            Situation { now: self.now, started: self.now.before(asked.now.since(asked.started)), band: asked.band };
-        let decision = decide(&mut claims, toll, &situation);
+        let decision = decide(&mut claims, toll, &self.situation(asked));
         if decision.verdict.is_refusal() == self.goes_on {
             return Err(Unanswered::Garbled);
         }
         Ok((Answer { decision, now: self.now }, claims.iter().map(Claim::charged).collect()))
+    }
+
+    /// What each rule says about the state that the script found, by its place.
+    pub(super) fn explain(
+        &self,
+        rules: &[(usize, &Rule)],
+        toll: Toll,
+        asked: &Situation,
+    ) -> Result<Vec<(usize, Answer)>, Unanswered> {
+        let situation = self.situation(asked);
+        let explain = |(place, rule, record): (usize, &Rule, PlainRecord)| {
+            let check = rule.check(&record, toll, &situation);
+            (place, Answer { decision: rule.decision(place, &check, &record, &situation), now: self.now })
+        };
+        Ok(self.records(rules)?.into_iter().map(explain).collect())
+    }
+
+    /// The core's records of the states that the script found.
+    fn records<'rule>(
+        &self,
+        rules: &[(usize, &'rule Rule)],
+    ) -> Result<Vec<(usize, &'rule Rule, PlainRecord)>, Unanswered> {
+        if self.states.len() != rules.len() {
+            return Err(Unanswered::Garbled);
+        }
+        let record = |((place, rule), state): (&(usize, &'rule Rule), &Option<Vec<u8>>)| {
+            let record = record(rule, state.as_deref(), self.now).ok_or(Unanswered::Garbled)?;
+            Ok((*place, *rule, record))
+        };
+        rules.iter().zip(&self.states).map(record).collect()
+    }
+
+    /// The circumstances of a decision, at the store. Warm-up runs on the gate's clock: it is as far on as it was there.
+    fn situation(&self, asked: &Situation) -> Situation {
+        Situation { now: self.now, started: self.now.before(asked.now.since(asked.started)), band: asked.band }
     }
 }
 

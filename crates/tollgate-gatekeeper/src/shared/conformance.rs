@@ -54,7 +54,7 @@ impl Store {
             .ignore()
             .rpush("clock", &[micros / 1_000_000, micros % 1_000_000])
             .ignore()
-            .add_command(self.script.call(errands))
+            .add_command(self.script.call(core::iter::once(errands)))
             .query::<[Value; 1]>(&mut self.connection)
             .unwrap()
             .into_iter()
@@ -165,7 +165,8 @@ impl<'store> Both<'store> {
             .iter()
             .map(|rule| Errand { slot: rule.slot(b"key"), claim: rule.claim(Operation::Decide, toll, work, situation) })
             .collect();
-        let reply = Reply::parse(self.store.call(&errands, situation.now)).unwrap();
+        let reply =
+            Reply::parse(self.store.call(&errands, situation.now), core::iter::once(errands.len())).remove(0).unwrap();
         let rules: Vec<_> = self.rules.iter().map(SharedRule::rule).enumerate().collect();
         let (answer, _) = reply.answer(&rules, toll, situation).unwrap();
         assert_eq!(answer.now, situation.now);

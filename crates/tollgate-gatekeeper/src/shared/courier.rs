@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Unanswered;
 use super::address::{Address, Connection};
+use super::answer::{NoReply, Reply};
 use super::random;
 use super::script::{Errand, Script};
 use super::vitals::Vitals;
@@ -24,6 +25,8 @@ const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
 /// So many calls at most in one pipeline: more would make the first wait for the last.
 const PIPELINE_MAX: usize = 256;
+/// So many calls at most are decided by the server in one go: nobody else is served meanwhile.
+const BATCH_MAX: usize = 32;
 /// So many failures in a row and a Cluster's connections are made anew.
 const FAILURES_MAX: usize = 64;
 
@@ -35,7 +38,7 @@ pub(super) struct Call {
     /// When nobody waits for it any more; none for what is to be done in any case.
     pub(super) expires: Option<Instant>,
     /// Where the answer goes.
-    pub(super) answer: oneshot::Sender<Result<Value, Unanswered>>,
+    pub(super) answer: oneshot::Sender<Result<Reply, Unanswered>>,
 }
 
 /// What the couriers of a store share.
@@ -129,13 +132,39 @@ async fn pipeline(route: &Route, mut connection: MultiplexedConnection) -> bool 
             }
         }
         let demoted = answers.iter().any(is_demoted);
-        for (call, answer) in calls.into_iter().zip(answers) {
-            // A caller who has gone is no error.
-            drop(call.answer.send(answer.map_err(|error| why(&error))));
+        let mut calls = calls.into_iter();
+        for answer in answers {
+            hand_out(route, calls.by_ref().take(BATCH_MAX).collect(), answer);
         }
         if demoted {
             return false;
         }
+    }
+}
+
+/// The command for calls that are decided in one go.
+fn command(route: &Route, batch: &[Call]) -> Cmd {
+    route.script.call(batch.iter().map(|call| &call.errands[..]))
+}
+
+/// Gives each call its part of the answer to all of them.
+fn hand_out(route: &Route, batch: Vec<Call>, answer: RedisResult<Value>) {
+    let value = match answer {
+        Ok(value) => value,
+        Err(error) => return fail(batch, why(&error)),
+    };
+    let replies = Reply::parse(value, batch.iter().map(|call| call.errands.len()));
+    for (call, reply) in batch.into_iter().zip(replies) {
+        let reply = reply.map_err(|no_reply| match no_reply {
+            NoReply::Foreign(errand) => {
+                let slot = call.errands.get(errand).map(|errand| errand.slot.escape_ascii().to_string());
+                route.vitals.foreign.set(slot);
+                Unanswered::Foreign
+            }
+            NoReply::Garbled => Unanswered::Garbled,
+        });
+        // A caller who has gone is no error.
+        drop(call.answer.send(reply));
     }
 }
 
@@ -144,9 +173,10 @@ async fn send(
     calls: &[Call],
     connection: &mut MultiplexedConnection,
 ) -> RedisResult<Vec<RedisResult<Value>>> {
-    let mut pipeline = redis::Pipeline::with_capacity(calls.len());
-    for call in calls {
-        pipeline.add_command(route.script.call(&call.errands));
+    let batches = calls.chunks(BATCH_MAX);
+    let mut pipeline = redis::Pipeline::with_capacity(batches.len());
+    for batch in batches {
+        pipeline.add_command(command(route, batch));
     }
     pipeline.ignore_errors().query_async(connection).await
 }
@@ -159,9 +189,9 @@ async fn again(
     connection: &mut MultiplexedConnection,
 ) -> RedisResult<Vec<RedisResult<Value>>> {
     route.script.load().exec_async(connection).await?;
-    for (call, answer) in calls.iter().zip(&mut answers) {
+    for (batch, answer) in calls.chunks(BATCH_MAX).zip(&mut answers) {
         if is_unknown_script(answer) {
-            *answer = route.script.call(&call.errands).query_async(connection).await;
+            *answer = command(route, batch).query_async(connection).await;
         }
     }
     Ok(answers)
@@ -188,13 +218,13 @@ async fn scatter(route: &Arc<Route>, connection: ClusterConnection) -> bool {
             };
             let (route, mut connection, failures) = (Arc::clone(route), connection.clone(), Arc::clone(&failures));
             tokio::spawn(async move {
-                let command = route.script.call(&call.errands);
-                let answer = deliver(&route.script, &command, &mut connection).await;
+                let batch = vec![call];
+                let answer = deliver(&route.script, &command(&route, &batch), &mut connection).await;
                 match &answer {
                     Ok(_) => failures.store(0, Ordering::Relaxed),
                     Err(_) => drop(failures.fetch_add(1, Ordering::Relaxed)),
                 }
-                drop(call.answer.send(answer.map_err(|error| why(&error))));
+                hand_out(&route, batch, answer);
                 drop(permit);
             });
         }

@@ -1,5 +1,6 @@
 //! Rules of which some are shared: the store decides those where it answers, and this process where it does not.
 
+use arrayvec::ArrayVec;
 use tollgate_core::band::Band;
 use tollgate_core::decision::Decision;
 use tollgate_core::request::Request;
@@ -9,6 +10,7 @@ use super::sharing::{NoSharing, Share, Sharing};
 use super::{SharedTicket, Store};
 use crate::clock::Clock;
 use crate::limiter::{Limiter, NoLimiter, Plan};
+use crate::ticket::RULES_AT_ONCE_MAX;
 
 /// Makes a [`SharedLimiter`].
 #[derive(Debug)]
@@ -90,6 +92,16 @@ impl SharedLimiter {
         }
         let (decision, ticket) = self.limiter.decide(request, toll, band, self.clock.now());
         (decision, ticket.into())
+    }
+
+    /// What each rule that applies would say, for people who ask why. Nothing is charged.
+    pub async fn explain(
+        &self,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+    ) -> ArrayVec<Decision, RULES_AT_ONCE_MAX> {
+        self.sharing.explain(&self.limiter, request, toll, band).await
     }
 
     /// The request with this ticket has ended and has cost `actual`.

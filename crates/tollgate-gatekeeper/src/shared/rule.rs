@@ -54,6 +54,8 @@ pub(super) enum Operation {
     Charge,
     /// Give back.
     Refund,
+    /// Change nothing.
+    Read,
 }
 
 /// One request at work, as the store tells it from others: were only a number kept, a gate that died would leave it too large for good.
@@ -173,7 +175,7 @@ impl SharedRule {
     }
 
     /// What the script needs to know to do `operation`.
-    pub(super) fn claim(&self, operation: Operation, toll: Toll, work: Work, situation: &Situation) -> Vec<u8> {
+    pub(super) fn claim(&self, operation: Operation, toll: Toll, work: Work, situation: &Situation) -> ClaimBytes {
         let rule = &self.rule;
         let warm = rule.warmup.is_some_and(|warmup| situation.now.since(situation.started) < warmup);
         // Warm-up is calm by definition.
@@ -186,21 +188,14 @@ impl SharedRule {
         });
         let backoff = rule.escalation.map_or(Span::ZERO, |escalation| escalation.backoff(1, band));
         let backoff_max = rule.escalation.map_or(Span::ZERO, |escalation| escalation.figures().0.1);
-        let mut claim = Vec::with_capacity(CLAIM_LENGTH);
-        claim.extend_from_slice(&[
-            kind(&rule.limit),
-            operation as u8,
-            u8::from(rule.mode == Mode::Enforce),
-            u8::from(warm),
-            levels,
-        ]);
-        for number in
-            [toll.count.min(COUNT_MAX), hold.us, hold.rest, micros(backoff), micros(backoff_max), micros(release)]
-        {
-            claim.extend_from_slice(&(number as f64).to_le_bytes());
-        }
-        for number in self.numbers(toll, work) {
-            claim.extend_from_slice(&(number as f64).to_le_bytes());
+        let mut claim = [0; CLAIM_LENGTH];
+        let enforce = u8::from(rule.mode == Mode::Enforce);
+        claim[..5].copy_from_slice(&[kind(&rule.limit), operation as u8, enforce, u8::from(warm), levels]);
+        let numbers =
+            [toll.count.min(COUNT_MAX), hold.us, hold.rest, micros(backoff), micros(backoff_max), micros(release)];
+        let numbers = numbers.into_iter().chain(self.numbers(toll, work));
+        for (number, bytes) in numbers.zip(claim[5..].chunks_exact_mut(8)) {
+            bytes.copy_from_slice(&(number as f64).to_le_bytes());
         }
         claim
     }
@@ -238,7 +233,7 @@ impl SharedRule {
         let nothing = Toll { count: 0, cpu: Span::ZERO };
         let plain = Rule { hold_max: Span::ZERO, mode: Mode::Enforce, warmup: None, ..self.rule.clone() };
         let plain = Self { rule: plain, slot_prefix: Vec::new() };
-        let mut figures = plain.claim(Operation::Decide, nothing, Work(0), &calm);
+        let mut figures = plain.claim(Operation::Decide, nothing, Work(0), &calm).to_vec();
         figures.extend_from_slice(self.rule.class.to_string().as_bytes());
         figures
     }
@@ -246,6 +241,8 @@ impl SharedRule {
 
 /// The bytes of a claim: five of them, and twelve numbers.
 const CLAIM_LENGTH: usize = 5 + 12 * 8;
+/// A claim as the script reads it.
+pub(super) type ClaimBytes = [u8; CLAIM_LENGTH];
 /// More than any limit has room for.
 const COUNT_MAX: u64 = 1 << 52;
 

@@ -1,12 +1,13 @@
--- All shared rules of one request in one step: every claim is looked at, then all are charged or none.
+-- All shared rules of one request in one step: every claim is looked at, then all are charged or none. Several requests can be decided in one call,
+-- one after the other: what a call costs by itself is then paid once for all of them.
 --
 -- The server's clock is the only clock, in microseconds. Nanoseconds since 1970 do not fit the 53 bits of a number here, so a moment
 -- is a pair: whole microseconds, and the rest in parts of 1/(1000 * per) of one, where a rate comes back `per` times in so many
 -- nanoseconds. Pairs are only added, subtracted and compared, so nothing is ever rounded.
 --
--- KEYS[i] and ARGV[i] are a claim. The answer is { seconds, microseconds, outcome, state 1, state 2, ... }: the time of the decision,
--- 1 when the request goes on, 0 when it does not, -i when the i-th value is not ours (then nothing was done), and
--- the states as they were found, from which the caller knows every figure.
+-- KEYS[i] and ARGV[i] are a claim; the last one of a request says so. The answer is { seconds, microseconds }, the time of the decisions, and
+-- then for each request an outcome and its states as they were found, from which the caller knows every figure. The outcome is 1 when the request
+-- goes on, 0 when it does not, and -i when its i-th value is not ours: then nothing was done for it.
 --
 -- A state is a head (tag, time of writing, end of the block with its nanoseconds, level) and what the limit keeps:
 --   r, c  rate and budget: when all that was spent is paid back, as a pair
@@ -48,212 +49,242 @@ local function entry(log, width, index)
   return (struct.unpack('<d', log, index * width - 7))
 end
 
-local answer = { time[1], time[2], 1 }
+local answer, last = { time[1], time[2], 1 }, 3
 -- What is to be written and for how long; nothing to write for 0. Some in any case, some only if no rule refuses.
 local states, lives, always = {}, {}, {}
-local refused = false
+-- Of the request at hand: where its outcome goes, its first claim, whether it is refused, and which value is not ours.
+local outcome, first, refused, foreign = 3, 1, false, 0
 
 for i = 1, #KEYS do
-  -- The operation is 0 to decide, 1 to charge in any case, 2 to give back. What a to f are depends on the kind:
+  -- The operation is 0 to decide, 1 to charge in any case, 2 to give back, 3 only to read; and 8 more for the last claim of a request.
+  -- What a to f are depends on the kind:
   --   r, c  per, depth (a pair), toll (a pair), burst
   --   b     size, drip, time between drips
   --   w     most, ceiling (0 for none), length
   --   f     most, request, life
   local kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f =
     struct.unpack('<c1BBBBdddddddddddd', ARGV[i])
-  local paced, parts = kind == 'r' or kind == 'c', 1000
-  if paced then parts = 1000 * a end
+  local ends = operation >= 8
+  if ends then operation = operation - 8 end
+  last = last + 1
+  answer[last] = false
+  -- Left early by what is not ours.
+  repeat
+    if foreign > 0 then break end
+    local paced, parts = kind == 'r' or kind == 'c', 1000
+    if paced then parts = 1000 * a end
 
-  -- Read.
-  local value = redis.pcall('GET', KEYS[i])
-  local blocked, blocked_ns, level, x, y = 0, 0, 0, 0, 0
-  local log, width
-  if kind == 'w' then log, width = '', 8 elseif kind == 'f' then log, width = '', 16 end
-  if value then
-    local tag, at
-    local ours = type(value) == 'string' and #value >= 34
-    if ours then
-      tag, at, blocked, blocked_ns, level = struct.unpack('<c2dddd', value)
-      ours = tag == 't' .. kind and whole(at) and whole(blocked) and whole(blocked_ns) and blocked_ns < 1000
-        and whole(level) and level < 256
-    end
-    if ours and log then
-      log = string.sub(value, 35)
-      local length = #log / width
-      ours = length % 1 == 0 and length <= 1024
-        and (length == 0 or (whole(entry(log, width, 1)) and whole(entry(log, width, length))))
-    elseif ours then
-      ours = #value == 50
-      if ours then
-        x, y = struct.unpack('<dd', value, 35)
+    -- Read.
+    local value = redis.pcall('GET', KEYS[i])
+    local blocked, blocked_ns, level, x, y = 0, 0, 0, 0, 0
+    local log, width
+    if kind == 'w' then log, width = '', 8 elseif kind == 'f' then log, width = '', 16 end
+    if value then
+      local tag, at
+      local ours, length = type(value) == 'string', 0
+      if ours then length = #value end
+      if log and length >= 34 then
+        tag, at, blocked, blocked_ns, level = struct.unpack('<c2dddd', value)
+        log = string.sub(value, 35)
+        local entries = #log / width
+        ours = entries % 1 == 0 and entries <= 1024
+          and (entries == 0 or (whole(entry(log, width, 1)) and whole(entry(log, width, entries))))
+      elseif not log and length == 50 then
+        tag, at, blocked, blocked_ns, level, x, y = struct.unpack('<c2dddddd', value)
         ours = whole(x) and whole(y) and y < (paced and parts or b)
+      else
+        ours = false
       end
-    end
-    if not ours then return { time[1], time[2], -i } end
-    if at > now then
-      -- The clock was set back since: every moment goes back with it, so that nobody waits for the step.
-      local back = at - now
-      blocked, x = math.max(blocked - back, 0), math.max(x - back, 0)
-      if log then
-        local moved = {}
-        for j = 1, #log / width do
-          local name = string.sub(log, (j - 1) * width + 1, j * width - 8)
-          moved[j] = name .. struct.pack('<d', math.max(entry(log, width, j) - back, 0))
+      if not ours or tag ~= 't' .. kind or not (whole(at) and whole(blocked) and whole(blocked_ns) and blocked_ns < 1000
+        and whole(level) and level < 256) then
+        foreign = i - first + 1
+        break
+      end
+      if at > now then
+        -- The clock was set back since: every moment goes back with it, so that nobody waits for the step.
+        local back = at - now
+        blocked, x = math.max(blocked - back, 0), math.max(x - back, 0)
+        if log then
+          local moved = {}
+          for j = 1, #log / width do
+            local name = string.sub(log, (j - 1) * width + 1, j * width - 8)
+            moved[j] = name .. struct.pack('<d', math.max(entry(log, width, j) - back, 0))
+          end
+          log = table.concat(moved)
         end
-        log = table.concat(moved)
+        if log then
+          value = struct.pack('<c2dddd', 't' .. kind, now, blocked, blocked_ns, level) .. log
+        else
+          value = struct.pack('<c2dddddd', 't' .. kind, now, blocked, blocked_ns, level, x, y)
+        end
       end
-      value = struct.pack('<c2dddd', 't' .. kind, now, blocked, blocked_ns, level) .. (log or struct.pack('<dd', x, y))
+      answer[last] = value
     end
-  end
-  answer[i + 3] = value
 
-  -- What the state means now: a log without what is over, the drips still to come and what is in the bucket.
-  local length, drips, filled = 0, 0, 0
-  if log then
-    local life = kind == 'w' and c or 0
-    local low, high = 0, #log / width
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if now >= entry(log, width, middle + 1) + life then low = middle + 1 else high = middle end
-    end
-    if low > 0 then log = string.sub(log, low * width + 1) end
-    length = #log / width
-  elseif kind == 'b' then
-    if x > now then drips = divide_up(x - now, c) end
-    filled = math.max(drips * b - y, 0)
-  end
-
-  -- Look: is there room now, from a moment on, or is there no moment to name?
-  local takes, punished = operation == 1, false
-  if operation == 0 then
-    local room, from, from_sub = 'now', 0, 0
-    if paced then
-      local us, sub = x, y
-      if kind == 'r' then
-        if us < now then us, sub = now, 0 end
-        us, sub = plus(us, sub, d, e, parts)
+    -- What the state means now: a log without what is over, the drips still to come and what is in the bucket.
+    local length, drips, filled = 0, 0, 0
+    if log then
+      local life = kind == 'w' and c or 0
+      local low, high = 0, #log / width
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        if now >= entry(log, width, middle + 1) + life then low = middle + 1 else high = middle end
       end
-      local most, most_sub = plus(now, 0, b, c, parts)
-      if kind == 'r' and count > f then
-        room = 'no'
-      elseif us > most or (us == most and sub > most_sub) then
-        room = 'from'
-        from, from_sub = minus(us, sub, b, c, parts)
-      end
+      if low > 0 then log = string.sub(log, low * width + 1) end
+      length = #log / width
     elseif kind == 'b' then
-      local over = filled + count - a
-      if count > a then
-        room = 'no'
-      elseif over > 0 then
-        room, from = 'from', x - math.max(drips - divide_up(over, b), 0) * c
-      end
-    elseif kind == 'w' then
-      local over = length + count - a
-      if count > a then
-        room = 'no'
-      elseif over > 0 then
-        room, from = 'from', entry(log, width, over) + c
-      end
-    elseif length >= a then
-      room = 'no'
+      if x > now then drips = divide_up(x - now, c) end
+      filled = math.max(drips * b - y, 0)
     end
 
-    takes = true
-    if warm == 1 and room ~= 'now' then
-      -- Only a ceiling applies. A log takes what that lets through; others do not run into debt while they are not enforced.
-      room = 'now'
-      takes = log ~= nil
-      if kind == 'w' and b > 0 then
-        local over = length + count - b
-        if count > b then
+    -- Look: is there room now, from a moment on, or is there no moment to name?
+    local takes, punished = operation == 1, false
+    if operation == 0 then
+      local room, from, from_sub = 'now', 0, 0
+      if paced then
+        local us, sub = x, y
+        if kind == 'r' then
+          if us < now then us, sub = now, 0 end
+          us, sub = plus(us, sub, d, e, parts)
+        end
+        local most, most_sub = plus(now, 0, b, c, parts)
+        if kind == 'r' and count > f then
+          room = 'no'
+        elseif us > most or (us == most and sub > most_sub) then
+          room = 'from'
+          from, from_sub = minus(us, sub, b, c, parts)
+        end
+      elseif kind == 'b' then
+        local over = filled + count - a
+        if count > a then
+          room = 'no'
+        elseif over > 0 then
+          room, from = 'from', x - math.max(drips - divide_up(over, b), 0) * c
+        end
+      elseif kind == 'w' then
+        local over = length + count - a
+        if count > a then
           room = 'no'
         elseif over > 0 then
           room, from = 'from', entry(log, width, over) + c
         end
+      elseif length >= a then
+        room = 'no'
+      end
+
+      takes = true
+      if warm == 1 and room ~= 'now' then
+        -- Only a ceiling applies. A log takes what that lets through; others do not run into debt while they are not enforced.
+        room = 'now'
+        takes = log ~= nil
+        if kind == 'w' and b > 0 then
+          local over = length + count - b
+          if count > b then
+            room = 'no'
+          elseif over > 0 then
+            room, from = 'from', entry(log, width, over) + c
+          end
+        end
+      end
+      local refuses = room ~= 'now'
+      if room == 'from' and warm == 0 then
+        local wait, wait_sub = minus(from, from_sub, now, 0, parts)
+        refuses = wait > hold or (wait == hold and wait_sub > hold_sub)
+      end
+
+      if levels > 0 then
+        if now < blocked or (now == blocked and blocked_ns > 0) then
+          refuses = true
+        elseif refuses and room == 'from' and count > 0 then
+          -- Calm is counted in whole microseconds: a block that ends within one ends with the next.
+          local calm = now - blocked - (blocked_ns > 0 and 1 or 0)
+          level = math.min(math.max(level - (calm - calm % release) / release, 0) + 1, levels)
+          blocked, blocked_ns = now + math.min(backoff * 2 ^ math.min(level - 1, 63), backoff_max), 0
+          -- The block lasts at least until there is room, in whole nanoseconds.
+          local from_ns = from_sub > 0 and divide_up(from_sub, a) or 0
+          if from_ns == 1000 then from, from_ns = from + 1, 0 end
+          if from > blocked or (from == blocked and from_ns > 0) then blocked, blocked_ns = from, from_ns end
+          punished = true
+        end
+      end
+      takes = takes and not refuses
+      refused = refused or (refuses and enforce == 1)
+    end
+
+    -- Carry out.
+    if takes then
+      if paced then
+        if x < now then x, y = now, 0 end
+        x, y = plus(x, y, d, e, parts)
+      elseif kind == 'b' then
+        local drips_new = divide_up(filled + count, b)
+        -- The period of an empty bucket starts with the first request that is put into it.
+        if drips == 0 then x = now end
+        x, y = math.min(x + (drips_new - drips) * c, 9000000000000000), drips_new * b - filled - count
+      elseif kind == 'w' then
+        local most = math.max(a, b)
+        local more = math.min(count, most)
+        local newest = length > 0 and math.max(now, entry(log, width, length)) or now
+        log = string.sub(log, math.max(length + more - most, 0) * 8 + 1) .. string.rep(struct.pack('<d', newest), more)
+      end
+    elseif operation == 2 then
+      if paced then
+        x, y = minus(x, y, d, e, parts)
+      elseif kind == 'b' then
+        local left = math.max(filled - count, 0)
+        local drips_new = divide_up(left, b)
+        x, y = math.max(x + (drips_new - drips) * c, 0), drips_new * b - left
+      elseif kind == 'w' then
+        log = string.sub(log, 1, math.max(length - count, 0) * 8)
       end
     end
-    local refuses = room ~= 'now'
-    if room == 'from' and warm == 0 then
-      local wait, wait_sub = minus(from, from_sub, now, 0, parts)
-      refuses = wait > hold or (wait == hold and wait_sub > hold_sub)
+    if kind == 'f' and (takes or operation == 2) then
+      -- The request is not at work any more, or is as of now.
+      local name, at = struct.pack('<d', b), 0
+      repeat at = string.find(log, name, at + 1, true) until not at or at % 16 == 1
+      if at then log = string.sub(log, 1, at - 1) .. string.sub(log, at + 16) end
+      if takes and count > 0 and #log < 1024 * 16 then log = log .. struct.pack('<dd', b, now + c) end
     end
 
-    if levels > 0 then
-      if now < blocked or (now == blocked and blocked_ns > 0) then
-        refuses = true
-      elseif refuses and room == 'from' and count > 0 then
-        -- Calm is counted in whole microseconds: a block that ends within one ends with the next.
-        local calm = now - blocked - (blocked_ns > 0 and 1 or 0)
-        level = math.min(math.max(level - (calm - calm % release) / release, 0) + 1, levels)
-        blocked, blocked_ns = now + math.min(backoff * 2 ^ math.min(level - 1, 63), backoff_max), 0
-        -- The block lasts at least until there is room, in whole nanoseconds.
-        local from_ns = from_sub > 0 and divide_up(from_sub, a) or 0
-        if from_ns == 1000 then from, from_ns = from + 1, 0 end
-        if from > blocked or (from == blocked and from_ns > 0) then blocked, blocked_ns = from, from_ns end
-        punished = true
+    if takes or punished or operation == 2 then
+      -- From when on does the state say nothing any more? It is kept for a second longer.
+      local clear = x
+      if log and #log > 0 then
+        clear = entry(log, width, #log / width) + (kind == 'w' and c or 0)
+      elseif paced and y > 0 then
+        clear = x + 1
+      end
+      if levels > 0 then clear = math.max(clear, blocked + 1 + level * release) end
+      always[i] = operation ~= 0 or punished
+      lives[i] = clear > now and math.ceil((clear - now) / 1000) + 1000 or 0
+      if log then
+        states[i] = struct.pack('<c2dddd', 't' .. kind, now, blocked, blocked_ns, level) .. log
+      else
+        states[i] = struct.pack('<c2dddddd', 't' .. kind, now, blocked, blocked_ns, level, x, y)
       end
     end
-    takes = takes and not refuses
-    refused = refused or (refuses and enforce == 1)
-  end
+  until true
 
-  -- Carry out.
-  if takes then
-    if paced then
-      if x < now then x, y = now, 0 end
-      x, y = plus(x, y, d, e, parts)
-    elseif kind == 'b' then
-      local drips_new = divide_up(filled + count, b)
-      -- The period of an empty bucket starts with the first request that is put into it.
-      if drips == 0 then x = now end
-      x, y = math.min(x + (drips_new - drips) * c, 9000000000000000), drips_new * b - filled - count
-    elseif kind == 'w' then
-      local most = math.max(a, b)
-      local more = math.min(count, most)
-      local newest = length > 0 and math.max(now, entry(log, width, length)) or now
-      log = string.sub(log, math.max(length + more - most, 0) * 8 + 1) .. string.rep(struct.pack('<d', newest), more)
+  if ends then
+    if foreign > 0 then
+      answer[outcome] = -foreign
+    else
+      if refused then answer[outcome] = 0 end
+      for j = first, i do
+        if states[j] and (always[j] or not refused) then
+          if lives[j] > 0 then
+            redis.call('SET', KEYS[j], states[j], 'PX', lives[j])
+          elseif answer[outcome + j - first + 1] then
+            redis.call('DEL', KEYS[j])
+          end
+        end
+      end
     end
-  elseif operation == 2 then
-    if paced then
-      x, y = minus(x, y, d, e, parts)
-    elseif kind == 'b' then
-      local left = math.max(filled - count, 0)
-      local drips_new = divide_up(left, b)
-      x, y = math.max(x + (drips_new - drips) * c, 0), drips_new * b - left
-    elseif kind == 'w' then
-      log = string.sub(log, 1, math.max(length - count, 0) * 8)
-    end
-  end
-  if kind == 'f' and (takes or operation == 2) then
-    -- The request is not at work any more, or is as of now.
-    local name, at = struct.pack('<d', b), 0
-    repeat at = string.find(log, name, at + 1, true) until not at or at % 16 == 1
-    if at then log = string.sub(log, 1, at - 1) .. string.sub(log, at + 16) end
-    if takes and count > 0 and #log < 1024 * 16 then log = log .. struct.pack('<dd', b, now + c) end
-  end
-
-  if takes or punished or operation == 2 then
-    -- From when on does the state say nothing any more? It is kept for a second longer.
-    local clear = x
-    if log and #log > 0 then
-      clear = entry(log, width, #log / width) + (kind == 'w' and c or 0)
-    elseif paced and y > 0 then
-      clear = x + 1
-    end
-    if levels > 0 then clear = math.max(clear, blocked + 1 + level * release) end
-    always[i] = operation ~= 0 or punished
-    lives[i] = clear > now and math.ceil((clear - now) / 1000) + 1000 or 0
-    states[i] = struct.pack('<c2dddd', 't' .. kind, now, blocked, blocked_ns, level) .. (log or struct.pack('<dd', x, y))
-  end
-end
-
-if refused then answer[3] = 0 end
-for i = 1, #KEYS do
-  if states[i] and (always[i] or not refused) then
-    if lives[i] > 0 then
-      redis.call('SET', KEYS[i], states[i], 'PX', lives[i])
-    elseif answer[i + 3] then
-      redis.call('DEL', KEYS[i])
+    first, refused, foreign = i + 1, false, 0
+    if i < #KEYS then
+      last = last + 1
+      answer[last] = 1
+      outcome = last
     end
   end
 end

@@ -2,6 +2,8 @@
 
 use redis::Cmd;
 
+use super::rule::ClaimBytes;
+
 /// The store's clock is the only clock that all gates share.
 const CLOCK: &str = "local time = redis.call('TIME')\n";
 const BODY: &str = include_str!("script.lua");
@@ -32,19 +34,31 @@ impl Script {
         command
     }
 
-    /// The command that runs the script on `errands`.
-    pub(super) fn call(&self, errands: &[Errand]) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.digest).arg(errands.len());
-        for errand in errands {
-            command.arg(&errand.slot);
+    /// The command that runs the script on the errands of several requests, one after the other.
+    pub(super) fn call<'call>(&self, requests: impl Iterator<Item = &'call [Errand]> + Clone) -> Cmd {
+        let count: usize = requests.clone().map(<[Errand]>::len).sum();
+        let names: usize = requests.clone().flatten().map(|errand| errand.slot.len()).sum();
+        let mut command = Cmd::with_capacity(3 + 2 * count, 64 + names + count * size_of::<ClaimBytes>());
+        command.arg("EVALSHA").arg(&self.digest).arg(count);
+        for errand in requests.clone().flatten() {
+            command.arg(&errand.slot[..]);
         }
-        for errand in errands {
-            command.arg(&errand.claim);
+        for errands in requests {
+            let Some((last, others)) = errands.split_last() else { continue };
+            for errand in others {
+                command.arg(&errand.claim[..]);
+            }
+            let mut claim = last.claim;
+            claim[OPERATION_AT] |= LAST;
+            command.arg(&claim[..]);
         }
         command
     }
 }
+
+/// Where the operation is in a claim, and what is added to that of a request's last one.
+const OPERATION_AT: usize = 1;
+const LAST: u8 = 8;
 
 /// What to do for one rule and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,5 +66,5 @@ pub(super) struct Errand {
     /// The name under which the state is kept.
     pub(super) slot: Vec<u8>,
     /// The rule's figures and what to do, as the script reads them.
-    pub(super) claim: Vec<u8>,
+    pub(super) claim: ClaimBytes,
 }

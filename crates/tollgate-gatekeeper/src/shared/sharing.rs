@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use tokio::time::Instant;
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Reason, Verdict};
@@ -23,6 +24,7 @@ use super::lease::{Leases, Slice, Unleasable, slice_of};
 use super::{Answer, Asked, SharedRule, SharedTicket, Store, Ticket as StoreTicket, Unanswered, Unshareable};
 use crate::clock::Clock;
 use crate::limiter::Limiter;
+use crate::ticket::RULES_AT_ONCE_MAX;
 
 /// How one rule is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,6 +194,28 @@ impl Sharing {
         (decision, SharedTicket { here, store, slices: slices.keep() })
     }
 
+    /// What each rule of `limiter` that applies would say, for people who ask why: the store for shared rules, as long as it answers. Nothing is
+    /// charged.
+    pub async fn explain(
+        &self,
+        limiter: &Limiter,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+    ) -> ArrayVec<Decision, RULES_AT_ONCE_MAX> {
+        let mut decisions = limiter.explain(request, toll, band, self.clock.now());
+        let matches = self.matches(request);
+        let situation = limiter.situation(band, self.clock.now());
+        let Ok(answers) = self.store.explain(&asked(&matches), toll, &situation).await else { return decisions };
+        let now = self.clock.now();
+        for (place, answer) in answers {
+            if let Some(decision) = decisions.iter_mut().find(|decision| decision.rule == Some(place)) {
+                *decision = answer.on_clock(now);
+            }
+        }
+        decisions
+    }
+
     fn shares(&self, place: usize) -> bool {
         self.is_shared.get(place).copied().unwrap_or(false)
     }
@@ -275,8 +299,11 @@ impl Sharing {
         if matches.is_empty() {
             return Ok(None);
         }
-        let asked: Vec<_> =
-            matches.iter().map(|(post, key)| Asked { place: post.place, rule: &post.rule, key }).collect();
-        self.store.decide_by(&asked, question.toll, &question.situation, question.expires).await.map(Some)
+        self.store.decide_by(&asked(matches), question.toll, &question.situation, question.expires).await.map(Some)
     }
+}
+
+/// What to ask the store about.
+fn asked<'m>(matches: &'m Matches<'_>) -> Vec<Asked<'m>> {
+    matches.iter().map(|(post, key)| Asked { place: post.place, rule: &post.rule, key }).collect()
 }

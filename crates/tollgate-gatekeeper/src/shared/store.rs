@@ -5,13 +5,12 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout_at};
 use tollgate_core::decision::Decision;
-use tollgate_core::rule::Situation;
+use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
@@ -89,6 +88,7 @@ struct Group {
 /// What is asked of every group.
 #[derive(Clone, Copy)]
 struct Question {
+    operation: Operation,
     toll: Toll,
     work: Work,
     situation: Situation,
@@ -99,7 +99,7 @@ struct Pending {
     inner: Arc<Inner>,
     group: Group,
     question: Question,
-    answered: Option<oneshot::Receiver<Result<Value, Unanswered>>>,
+    answered: Option<oneshot::Receiver<Result<Reply, Unanswered>>>,
 }
 
 impl Store {
@@ -189,6 +189,16 @@ impl Store {
         self.decide_by(asked, toll, situation, self.expiry()).await
     }
 
+    /// What each of `asked` would say, by its place. Nothing is charged.
+    pub async fn explain(
+        &self,
+        asked: &[Asked<'_>],
+        toll: Toll,
+        situation: &Situation,
+    ) -> Result<Vec<(usize, Answer)>, Unanswered> {
+        self.inner.explain(asked, toll, situation).await
+    }
+
     /// [`Self::decide`], with no more time than until `expires`.
     pub(super) async fn decide_by(
         &self,
@@ -219,15 +229,9 @@ impl Inner {
         situation: &Situation,
         expires: Instant,
     ) -> Result<(Answer, Ticket), Unanswered> {
-        let groups = self.groups(asked);
-        let now = self.now();
-        let mut breakers = groups.iter().map(|group| &self.vitals.breakers[group.breaker]);
-        // Not even a probe goes to one part while another is not to be asked: it would be wasted.
-        if !breakers.clone().all(|breaker| breaker.may_ask(now)) || !breakers.all(|breaker| breaker.lets_through(now)) {
-            return Err(Unanswered::Down);
-        }
-        let question =
-            Question { toll, work: Work::new(self.works.fetch_add(1 << 12, Ordering::Relaxed)), situation: *situation };
+        let groups = self.askable(asked)?;
+        let work = Work::new(self.works.fetch_add(1 << 12, Ordering::Relaxed));
+        let question = Question { operation: Operation::Decide, toll, work, situation: *situation };
         let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
         let mut total: Option<Answer> = None;
         let mut ticket = self.ticket(question, Vec::new());
@@ -258,13 +262,45 @@ impl Inner {
         Ok((answer, ticket))
     }
 
+    /// What each of `asked` would say. Nothing is charged.
+    async fn explain(
+        self: &Arc<Self>,
+        asked: &[Asked<'_>],
+        toll: Toll,
+        situation: &Situation,
+    ) -> Result<Vec<(usize, Answer)>, Unanswered> {
+        let groups = self.askable(asked)?;
+        let expires = Instant::now() + self.options.deadline;
+        let question = Question { operation: Operation::Read, toll, work: Work::new(0), situation: *situation };
+        let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
+        let mut answers = Vec::with_capacity(asked.len());
+        for mut pending in pending {
+            let reply = pending.reply(expires).await?;
+            answers.extend(reply.explain(&pending.group.rules(), toll, situation)?);
+        }
+        Ok(answers)
+    }
+
+    /// Those that are decided in one step, if all that they need may be asked.
+    fn askable(&self, asked: &[Asked<'_>]) -> Result<Vec<Group>, Unanswered> {
+        let groups = self.groups(asked);
+        let now = self.now();
+        let mut breakers = groups.iter().map(|group| &self.vitals.breakers[group.breaker]);
+        // Not even a probe goes to one part while another is not to be asked: it would be wasted.
+        if breakers.clone().all(|breaker| breaker.may_ask(now)) && breakers.all(|breaker| breaker.lets_through(now)) {
+            Ok(groups)
+        } else {
+            Err(Unanswered::Down)
+        }
+    }
+
     fn send(self: &Arc<Self>, group: Group, question: Question, expires: Instant) -> Pending {
         let errands = group
             .asked
             .iter()
             .map(|(_, taken)| Errand {
                 slot: taken.slot.clone(),
-                claim: taken.rule.claim(Operation::Decide, question.toll, question.work, &question.situation),
+                claim: taken.rule.claim(question.operation, question.toll, question.work, &question.situation),
             })
             .collect();
         let (answer, answered) = oneshot::channel();
@@ -324,17 +360,26 @@ impl Inner {
 
 impl Group {
     /// What the store's reply means, and what it took.
-    fn make_sense(&self, value: Value, question: &Question) -> Result<(Answer, Vec<Taken>), Unanswered> {
-        let rules: Vec<_> = self.asked.iter().map(|(place, taken)| (*place, taken.rule.rule())).collect();
-        let (answer, charged) = Reply::parse(value)?.answer(&rules, question.toll, &question.situation)?;
+    fn make_sense(&self, reply: &Reply, question: &Question) -> Result<(Answer, Vec<Taken>), Unanswered> {
+        let (answer, charged) = reply.answer(&self.rules(), question.toll, &question.situation)?;
         let taken = self.asked.iter().zip(charged).filter(|(_, charged)| *charged).map(|((_, taken), _)| taken.clone());
         Ok((answer, taken.collect()))
+    }
+
+    fn rules(&self) -> Vec<(usize, &Rule)> {
+        self.asked.iter().map(|(place, taken)| (*place, taken.rule.rule())).collect()
     }
 }
 
 impl Pending {
     /// Waits for the answer, no longer than until `expires`.
     async fn answer(mut self, expires: Instant) -> Result<(Answer, Vec<Taken>), Unanswered> {
+        let reply = self.reply(expires).await?;
+        self.group.make_sense(&reply, &self.question)
+    }
+
+    /// What the store says, if it says it until `expires`.
+    async fn reply(&mut self, expires: Instant) -> Result<Reply, Unanswered> {
         let breaker = &self.inner.vitals.breakers[self.group.breaker];
         let Some(answered) = self.answered.as_mut() else { return Err(Unanswered::Busy) };
         let Ok(outcome) = timeout_at(expires, answered).await else {
@@ -342,35 +387,26 @@ impl Pending {
             return Err(Unanswered::Late);
         };
         self.answered = None;
-        match outcome.unwrap_or(Err(Unanswered::Down)) {
-            Ok(value) => {
-                breaker.answered();
-                if let Some((_, taken)) = Reply::foreign(&value).and_then(|errand| self.group.asked.get(errand)) {
-                    self.inner.vitals.foreign.set(Some(taken.slot.escape_ascii().to_string()));
-                }
-                self.group.make_sense(value, &self.question)
-            }
-            Err(Unanswered::Down) => {
-                breaker.missed(self.inner.now(), random::bits());
-                Err(Unanswered::Down)
-            }
-            Err(why) => {
-                breaker.answered();
-                Err(why)
-            }
+        let outcome = outcome.unwrap_or(Err(Unanswered::Down));
+        match outcome {
+            Err(Unanswered::Down) => breaker.missed(self.inner.now(), random::bits()),
+            _ => breaker.answered(),
         }
+        outcome
     }
 }
 
 impl Drop for Pending {
     /// Whoever asked waits no longer, or is no longer there: what the store takes all the same is given back.
     fn drop(&mut self) {
-        let Some(answered) = self.answered.take() else { return };
+        let Some(answered) = self.answered.take().filter(|_| self.question.operation == Operation::Decide) else {
+            return;
+        };
         let (inner, question) = (Arc::clone(&self.inner), self.question);
         let group = Group { breaker: self.group.breaker, asked: core::mem::take(&mut self.group.asked) };
         self.inner.runtime.spawn(async move {
-            let Ok(Ok(value)) = answered.await else { return };
-            if let Ok((_, taken)) = group.make_sense(value, &question) {
+            let Ok(Ok(reply)) = answered.await else { return };
+            if let Ok((_, taken)) = group.make_sense(&reply, &question) {
                 inner.give_back(inner.ticket(question, taken));
             }
         });

@@ -227,3 +227,23 @@ async fn a_request_that_another_rule_refuses_is_put_back_into_its_slice() {
     assert_eq!(admitted(&gate, 30).await, 4);
     assert_eq!(gate.leased(), 46);
 }
+
+#[tokio::test]
+async fn who_asks_why_is_told_by_the_store_and_charges_nothing() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (own, shared) = (rule("own", limit("drip-1", 8)), rule("shared", limit("window", 3)));
+    let gates: Vec<_> = (0..2)
+        .map(|_| gate(&server.url(), PATIENT, core::slice::from_ref(&own), core::slice::from_ref(&shared)))
+        .collect();
+    assert_eq!(admitted(&gates[0], 2).await, 2);
+    for _ in 0..20 {
+        let said = gates[1].explain(&CALLER, Toll::ONE, Band::Normal).await;
+        let remaining: Vec<_> = said.iter().map(|said| (said.rule, said.info.unwrap().remaining)).collect();
+        // The second gate has not met the caller; the store has.
+        assert_eq!(remaining, [(Some(0), 8), (Some(1), 1)]);
+    }
+    assert_eq!(admitted(&gates[1], 5).await, 1);
+    let said = gates[1].explain(&CALLER, Toll::ONE, Band::Normal).await;
+    assert!(said[1].verdict.is_refusal() && !said[0].verdict.is_refusal());
+}
