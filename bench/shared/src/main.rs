@@ -7,7 +7,7 @@ mod parent;
 mod server;
 
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tokio::runtime::Handle;
@@ -38,6 +38,11 @@ fn main() -> Result<(), Failure> {
 async fn run() -> Result<(), Failure> {
     let server = server::Server::start()?;
     let rule = Arc::new(SharedRule::new("bench:", "default", rule())?);
+    // A number alone measures how long decisions take at so many a second.
+    if let Some(rate) = std::env::args().nth(1) {
+        latencies(&server, &rule, rate.parse()?).await;
+        return Ok(());
+    }
     let mut schemes = [
         Scheme::new("shared: one script call, pipelined"),
         Scheme::new("the parent's: 1 to 4 transactions, a connection per request under way"),
@@ -67,12 +72,22 @@ async fn run() -> Result<(), Failure> {
     let times: Vec<_> =
         schemes[4].rates.iter().zip(&schemes[1].rates).map(|(leased, parent)| leased / parent).collect();
     println!("\nLeased, against the parent's on connections of their own: {:.0}x.", median(&times));
-    let half = latency(&server, &rule, median(&schemes[0].rates) / 2.0).await;
-    println!(
-        "\nShared at half that load: p50 {:.2} ms, p99 {:.2} ms; {} of {} left to the local state.",
-        half.p50, half.p99, half.unanswered, half.asked
-    );
+    println!("\nShared at half that load:\n");
+    latencies(&server, &rule, median(&schemes[0].rates) / 2.0).await;
     Ok(())
+}
+
+/// How long decisions take at `rate`, and how long the same requests take with nobody to ask.
+async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64) {
+    println!("| decisions/s | p50 | p99 | left to the local state | nobody asked: p99 |\n|---|---|---|---|---|");
+    for _ in 0..ROUNDS {
+        let idle = latency(None, rule, rate).await;
+        let asked = latency(Some(server), rule, rate).await;
+        println!(
+            "| {rate:.0} | {:.2} ms | {:.2} ms | {} of {} | {:.2} ms |",
+            asked.p50, asked.p99, asked.unanswered, asked.asked, idle.p99
+        );
+    }
 }
 
 /// A way to decide, with what each round made of it.
@@ -195,39 +210,63 @@ struct Latency {
     unanswered: u64,
 }
 
-/// Times from when each request was due, at `rate` per second, with the default deadline.
-async fn latency(server: &server::Server, rule: &Arc<SharedRule>, rate: f64) -> Latency {
-    let store = Store::open(server.address(), Options::default());
+/// Times from when each request was due, at `rate` per second, with the default deadline. Without a server nobody is asked: what that takes, the
+/// machine takes.
+async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: f64) -> Latency {
+    let store = server.map(|server| Store::open(server.address(), Options::default()));
     // The first connection is made in the background.
-    while !ask(&store, rule, 0).await {
+    while let Some(store) = &store
+        && !ask(store, rule, 0).await
+    {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let before = store.counts().unanswered();
-    let (runtime, store_asked, rule_asked) = (Handle::current(), store.clone(), Arc::clone(rule));
-    // A thread of its own has a finer clock than the runtime, whose timers tick once a millisecond.
+    let unanswered = || store.as_ref().map_or(0, |store| store.counts().unanswered());
+    let before = unanswered();
+    let times = Arc::new(Mutex::new(Vec::with_capacity((rate * ROUND.as_secs_f64()) as usize + 1)));
+    let crowd = Crowd { store: store.clone(), rule: Arc::clone(rule), times: Arc::clone(&times) };
+    let runtime = Handle::current();
+    // A thread of its own wakes the worker ten times a millisecond: the runtime's own timers tick once in one.
     let pace = move || {
-        let start = Instant::now();
-        let mut tasks = Vec::new();
+        let (start, mut sent) = (Instant::now(), 0);
         while start.elapsed() < ROUND {
-            let due_count = (start.elapsed().as_secs_f64() * rate) as usize;
-            while tasks.len() < due_count {
-                let due = start + Duration::from_secs_f64(tasks.len() as f64 / rate);
-                let (store, rule, key) = (store_asked.clone(), Arc::clone(&rule_asked), tasks.len() as u64 % KEYS);
-                tasks.push(runtime.spawn(async move {
-                    ask(&store, &rule, key).await;
-                    due.elapsed().as_secs_f64() * 1000.0
-                }));
-            }
+            let due = (start.elapsed().as_secs_f64() * rate) as u64;
+            let (crowd, requests) = (crowd.clone(), sent..due);
+            sent = due;
+            runtime.spawn(async move {
+                for request in requests {
+                    let due = start + Duration::from_secs_f64(request as f64 / rate);
+                    tokio::spawn(crowd.clone().ask(request, due));
+                }
+            });
             std::thread::sleep(Duration::from_micros(50));
         }
-        tasks
+        sent
     };
-    let tasks = tokio::task::spawn_blocking(pace).await.unwrap_or_default();
-    let mut times = Vec::with_capacity(tasks.len());
-    for task in tasks {
-        times.extend(task.await);
+    let sent = tokio::task::spawn_blocking(pace).await.unwrap_or_default();
+    let lock = || times.lock().unwrap_or_else(PoisonError::into_inner);
+    while (lock().len() as u64) < sent {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    let mut times = core::mem::take(&mut *lock());
     times.sort_by(f64::total_cmp);
-    let unanswered = store.counts().unanswered() - before;
-    Latency { p50: times[times.len() / 2], p99: times[times.len() * 99 / 100], asked: times.len(), unanswered }
+    let (p50, p99, asked) = (times[times.len() / 2], times[times.len() * 99 / 100], times.len());
+    Latency { p50, p99, asked, unanswered: unanswered() - before }
+}
+
+/// Those who ask, and how long each of them took, in milliseconds.
+#[derive(Clone)]
+struct Crowd {
+    store: Option<Store>,
+    rule: Arc<SharedRule>,
+    times: Arc<Mutex<Vec<f64>>>,
+}
+
+impl Crowd {
+    async fn ask(self, request: u64, due: Instant) {
+        match &self.store {
+            Some(store) => drop(ask(store, &self.rule, request % KEYS).await),
+            None => tokio::task::yield_now().await,
+        }
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).push(due.elapsed().as_secs_f64() * 1000.0);
+    }
 }

@@ -169,6 +169,19 @@ impl Rule {
         }
     }
 
+    /// Another keeper of the same key's state blocks it until a moment, at a level: takes that over, if it is more than is known here, and says
+    /// whether it is. Anything finer than a millisecond is not worth a change.
+    pub fn block(&self, record: &mut impl Record, level: u8, blocked_until: Moment) -> bool {
+        let Some(escalation) = &self.escalation else { return false };
+        let at = self.limit.words();
+        let known = escalation.blocked_until(record, at) + Span::from_millis(1);
+        let is_news = known < blocked_until;
+        if is_news {
+            escalation.punish(record, at, Penalty { level, blocked_until });
+        }
+        is_news
+    }
+
     /// What `check` amounts to as a decision, with the figures of `record` as it is now.
     #[inline]
     pub fn decision(&self, place: usize, check: &Check, record: &impl Record, situation: &Situation) -> Decision {

@@ -370,6 +370,15 @@ impl Post {
         (decision.verdict, Ticket { toll, stubs })
     }
 
+    /// The key with `hash` is blocked elsewhere.
+    #[cfg(feature = "redis")]
+    pub(crate) fn block(&self, hash: KeyHash, level: u8, until: Moment, now: Moment) {
+        let mut seat = self.table.seat(&self.rule, hash, now);
+        let _held = seat.lock();
+        seat.refresh();
+        self.rule.block(&mut seat, level, until);
+    }
+
     /// What is to be settled of `claim`.
     pub(crate) fn stub(&self, claim: &Claim<'_, Seat<'_>>, hash: KeyHash) -> Option<Stub> {
         let on_floor = claim.record().place() == Place::Floor;

@@ -80,7 +80,9 @@ fn every_fault_that_is_told_of_has_the_tests_that_are_named_and_names_all_of_the
     let page = fs::read_to_string(root().join("docs/faults.md")).unwrap();
     let tests: String = files(&[".rs"])
         .into_iter()
-        .filter(|(path, _)| path.starts_with("crates/tollgate/tests/gate/"))
+        .filter(|(path, _)| {
+            path.starts_with("crates/tollgate/tests/gate/") || path.starts_with("crates/tollgate/tests/redis/")
+        })
         .map(|(_, text)| text)
         .collect();
     let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| ") && line.contains('`')).collect();

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 
 use tollgate_core::band::Band;
 use tollgate_core::decide::{carry_out, look};
-use tollgate_core::decision::Decision;
+use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::request::Request;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
@@ -74,9 +74,13 @@ impl Limiter {
         }
     }
 
-    /// Keeps the name of a caller whom the store held or refused.
+    /// Keeps the name of a caller whom the store held or refused, and that it is blocked, if it is: without the store it is blocked all the same.
     pub(super) fn note_decided(&self, request: &impl Request, decision: &Decision, now: Moment) {
         let keys = self.keys(|place| decision.rule == Some(place), request);
         self.note(request, decision, &keys, now);
+        let (Verdict::Refuse(until), 1..) = (decision.verdict, decision.level) else { return };
+        for (place, hash) in keys {
+            self.posts[place].block(hash, decision.level, until, now);
+        }
     }
 }

@@ -99,6 +99,7 @@ struct Pending {
     inner: Arc<Inner>,
     group: Group,
     question: Question,
+    asked_at: Moment,
     answered: Option<oneshot::Receiver<Result<Reply, Unanswered>>>,
 }
 
@@ -305,7 +306,8 @@ impl Inner {
             .collect();
         let (answer, answered) = oneshot::channel();
         let sent = self.calls.try_send(Call { errands, expires: Some(expires), answer });
-        Pending { inner: Arc::clone(self), group, question, answered: sent.is_ok().then_some(answered) }
+        let answered = sent.is_ok().then_some(answered);
+        Pending { inner: Arc::clone(self), group, question, asked_at: self.now(), answered }
     }
 
     fn ticket(self: &Arc<Self>, question: Question, taken: Vec<Taken>) -> Ticket {
@@ -383,13 +385,13 @@ impl Pending {
         let breaker = &self.inner.vitals.breakers[self.group.breaker];
         let Some(answered) = self.answered.as_mut() else { return Err(Unanswered::Busy) };
         let Ok(outcome) = timeout_at(expires, answered).await else {
-            breaker.missed(self.inner.now(), random::bits());
+            breaker.missed(self.asked_at, self.inner.now(), random::bits());
             return Err(Unanswered::Late);
         };
         self.answered = None;
         let outcome = outcome.unwrap_or(Err(Unanswered::Down));
         match outcome {
-            Err(Unanswered::Down) => breaker.missed(self.inner.now(), random::bits()),
+            Err(Unanswered::Down) => breaker.missed(self.asked_at, self.inner.now(), random::bits()),
             _ => breaker.answered(),
         }
         outcome

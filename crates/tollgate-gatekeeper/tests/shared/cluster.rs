@@ -92,3 +92,41 @@ async fn a_slot_that_moves_to_another_node_keeps_its_count() {
     }
     assert_eq!(asking.await.unwrap(), 200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_takes_over_from_a_master_that_is_killed_and_knows_what_it_knew() {
+    let _alone = ALONE.lock().await;
+    let mut cluster = Cluster::start();
+    let replica = cluster.replicate(0);
+    let (store, load_rule) = open_with(&cluster.url(), DEADLINE).await;
+    let patient = open(&cluster.url(), PATIENT);
+    let rule = shared(rule("rule", limit("drip-1", 5)));
+    // A key of the first node, all used up.
+    let mut keys = (0..).map(|key: u32| key.to_string().into_bytes());
+    let key = keys
+        .find(|key| {
+            let slot = String::from_utf8(rule.slot(key)).unwrap();
+            cluster.nodes[0].command_or_error(&["GET", &slot]).is_ok()
+        })
+        .unwrap();
+    for _ in 0..5 {
+        assert!(ask(&patient, &[(&rule, &key)]).await.unwrap().is_some());
+    }
+    assert!(ask(&patient, &[(&rule, &key)]).await.unwrap().is_none());
+    assert_eq!(cluster.nodes[0].command(&["WAIT", "1", "5000"]), "int(1)");
+
+    let load = Load::start(&store, &load_rule);
+    drop(cluster.nodes.remove(0));
+    cluster.nodes[replica - 1].eventually(&["ROLE"], |role| role.contains("master"));
+    // Everybody is asked again, that is all parts of the Cluster.
+    let begun = std::time::Instant::now();
+    while store.vitals().gone() > 0.0 || begun.elapsed() < Duration::from_secs(1) {
+        assert!(begun.elapsed() < Duration::from_secs(15), "{} is still gone", store.vitals().gone());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let report = load.stop().await;
+    report.assert_in_time();
+    assert!(report.unanswered() > 0 && report.answered > 0);
+    answers_within(&patient, &rule, Duration::from_secs(10)).await;
+    assert!(ask(&patient, &[(&rule, &key)]).await.unwrap().is_none(), "what was used up is used up");
+}

@@ -19,7 +19,7 @@ use tollgate_gatekeeper::table::table_bytes_min;
 use crate::redis_server::RedisServer;
 use crate::world::*;
 
-struct Caller([u8; 4]);
+pub(crate) struct Caller([u8; 4]);
 
 impl Request for Caller {
     fn client(&self) -> Option<IpAddr> {
@@ -43,7 +43,7 @@ impl Request for Caller {
     }
 }
 
-const CALLER: Caller = Caller([203, 0, 113, 7]);
+pub(crate) const CALLER: Caller = Caller([203, 0, 113, 7]);
 
 /// A gate whose first rules are its own and whose last rules are shared.
 fn gate(url: &str, options: Options, own: &[Rule], shared: &[Rule]) -> SharedLimiter {
@@ -51,7 +51,13 @@ fn gate(url: &str, options: Options, own: &[Rule], shared: &[Rule]) -> SharedLim
 }
 
 /// One that takes a part of all shared rules ahead.
-fn leasing_gate(url: &str, options: Options, own: &[Rule], shared: &[Rule], lease: Option<u32>) -> SharedLimiter {
+pub(crate) fn leasing_gate(
+    url: &str,
+    options: Options,
+    own: &[Rule],
+    shared: &[Rule],
+    lease: Option<u32>,
+) -> SharedLimiter {
     let rules = own.iter().chain(shared).map(|rule| (rule.clone(), table_bytes_min(rule)));
     let plan = Plan { rules: rules.collect(), started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
     let share = |place| (place >= own.len()).then_some(Share { lease_millionths: lease });
@@ -132,11 +138,19 @@ async fn a_caller_who_violates_at_one_gate_is_in_backoff_at_the_next() {
     let escalation =
         Escalation::new((Span::from_secs(60), Span::from_secs(600)), 10, Span::from_secs(60), (twice, twice)).unwrap();
     let shared = Rule { escalation: Some(escalation), ..rule("shared", limit("drip-1", 1)) };
-    let gates: Vec<_> = (0..2).map(|_| gate(&server.url(), PATIENT, &[], core::slice::from_ref(&shared))).collect();
+    let patient = Options { deadline: Duration::from_secs(2), ..PATIENT };
+    let gates: Vec<_> = (0..2).map(|_| gate(&server.url(), patient, &[], core::slice::from_ref(&shared))).collect();
     assert_eq!(ask_gate(&gates[0]).await.reason, Reason::WithinLimit);
     assert_eq!(ask_gate(&gates[0]).await.reason, Reason::OverLimit);
     let decision = ask_gate(&gates[1]).await;
     assert_eq!((decision.reason, decision.level), (Reason::InBackoff, 1));
+    // And still is when the store is gone.
+    drop(server);
+    for gate in &gates {
+        let decision = ask_gate(gate).await;
+        assert_eq!((decision.reason, decision.level), (Reason::InBackoff, 1), "{:?}", gate.store().counts());
+        assert!(gate.store().counts().unanswered() > 0);
+    }
 }
 
 #[tokio::test]

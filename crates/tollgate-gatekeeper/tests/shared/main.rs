@@ -9,6 +9,7 @@ mod exact;
 mod faults;
 mod flags;
 mod hammer;
+mod law;
 mod limiter;
 mod load;
 mod topology;

@@ -20,7 +20,7 @@ impl RedisServer {
 
     /// Starts a server on a port that was free, or that a server had before.
     pub(crate) fn start_on(port: u16, options: &[&str]) -> Self {
-        let process = Command::new("redis-server")
+        let process = Command::new(program())
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(options)
             .stdout(Stdio::null())
@@ -35,7 +35,7 @@ impl RedisServer {
     /// Starts a Sentinel with the settings in `file`.
     pub(crate) fn start_sentinel(file: &str) -> Self {
         let port = free_port();
-        let process = Command::new("redis-server")
+        let process = Command::new(program())
             .args([file, "--sentinel", "--port", &port.to_string(), "--bind", "127.0.0.1"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -112,12 +112,17 @@ impl Drop for RedisServer {
     }
 }
 
+/// The server that is started: Redis, or what `TOLLGATE_TEST_SERVER` names, such as `valkey-server`.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("TOLLGATE_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
+}
+
 /// A port that nobody listens on at the moment.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// A Cluster of three masters.
+/// A Cluster of three masters, and replicas if it was given any.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<RedisServer>,
     directory: std::path::PathBuf,
@@ -128,15 +133,7 @@ impl Cluster {
     pub(crate) fn start() -> Self {
         let directory = std::env::temp_dir().join(format!("tollgate-cluster-{}-{}", std::process::id(), free_port()));
         std::fs::create_dir_all(&directory).unwrap();
-        let nodes: Vec<_> = (0..3)
-            .map(|node| {
-                let file = format!("nodes-{node}.conf");
-                let options =
-                    ["--cluster-enabled", "yes", "--cluster-config-file", &file, "--dir", directory.to_str().unwrap()];
-                let more = ["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000"];
-                RedisServer::start_on(free_cluster_port(), &[&options[..], &more[..]].concat())
-            })
-            .collect();
+        let nodes: Vec<_> = (0..3).map(|node| start_node(&directory, node)).collect();
         for (node, (first, last)) in nodes.iter().zip([(0, 5_460), (5_461, 10_922), (10_923, 16_383)]) {
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
             node.command(&["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port().to_string()]);
@@ -155,6 +152,25 @@ impl Cluster {
         cluster
     }
 
+    /// Adds a replica of a node, and waits until it has what the node has.
+    pub(crate) fn replicate(&mut self, node: usize) -> usize {
+        let replica = start_node(&self.directory, self.nodes.len());
+        replica.command(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[0].port().to_string()]);
+        let id = self.nodes[node].command(&["CLUSTER", "MYID"]);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while replica.command_or_error(&["CLUSTER", "REPLICATE", &id]).is_err() {
+            assert!(Instant::now() < deadline, "the node does not become a replica");
+            sleep(Duration::from_millis(50));
+        }
+        replica.eventually(&["INFO", "replication"], |info| info.contains("master_link_status:up"));
+        self.nodes.push(replica);
+        // All must know of it before one is missing.
+        for node in &self.nodes {
+            node.eventually(&["CLUSTER", "NODES"], |nodes| nodes.contains("slave"));
+        }
+        self.nodes.len() - 1
+    }
+
     pub(crate) fn url(&self) -> String {
         let nodes: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         format!("redis+cluster://{}", nodes.join(","))
@@ -166,6 +182,13 @@ impl Drop for Cluster {
         self.nodes.clear();
         drop(std::fs::remove_dir_all(&self.directory));
     }
+}
+
+fn start_node(directory: &std::path::Path, node: usize) -> RedisServer {
+    let file = format!("nodes-{node}.conf");
+    let options = ["--cluster-enabled", "yes", "--cluster-config-file", &file, "--dir", directory.to_str().unwrap()];
+    let more = ["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000"];
+    RedisServer::start_on(free_cluster_port(), &[&options[..], &more[..]].concat())
 }
 
 /// A free port whose companion for the bus of a Cluster, 10,000 higher, exists and is free.

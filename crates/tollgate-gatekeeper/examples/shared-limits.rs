@@ -1,0 +1,182 @@
+//! A service that shares a limit with every other instance of it: ten requests per API key, one more each second, however many instances there are.
+//!
+//! ```sh
+//! redis-server --port 6379 &
+//! cargo run -p tollgate-gatekeeper --example shared-limits -- redis://127.0.0.1:6379 127.0.0.1:8081 &
+//! cargo run -p tollgate-gatekeeper --example shared-limits -- redis://127.0.0.1:6379 127.0.0.1:8082 &
+//! for i in $(seq 12); do curl -s -o /dev/null -w '%{http_code} ' -H 'X-Api-Key: me' http://127.0.0.1:808$((1 + i % 2))/; done
+//! ```
+//!
+//! The HTTP in here is as little as the example needs; what matters is in `decide`.
+#![expect(clippy::print_stdout, reason = "it talks to the person who runs it")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tollgate_core::band::Band;
+use tollgate_core::class::Class;
+use tollgate_core::condition::Condition;
+use tollgate_core::decision::Verdict;
+use tollgate_core::limit::{Bucket, Limit};
+use tollgate_core::request::Request;
+use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::time::Span;
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::hash::Seed;
+use tollgate_gatekeeper::limiter::Plan;
+use tollgate_gatekeeper::shared::{Address, Options, Share, SharedLimiter, SharedPlan, Store};
+use tollgate_gatekeeper::table::table_bytes_for;
+
+#[cfg(test)]
+#[path = "../tests/support/redis_server.rs"]
+mod redis_server;
+
+type Failure = Box<dyn core::error::Error + Send + Sync>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let redis = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:6379".into());
+    let listen = arguments.next().unwrap_or_else(|| "127.0.0.1:8081".into());
+    let limiter = Arc::new(limiter(&redis)?);
+    let listener = TcpListener::bind(listen).await?;
+    println!("listening on {}", listener.local_addr()?);
+    serve(listener, limiter).await?;
+    Ok(())
+}
+
+/// The rules of this service, and where they are shared. Redis need not be there yet: until it is, this instance decides for itself.
+fn limiter(redis: &str) -> Result<SharedLimiter, Failure> {
+    let per_key = Rule {
+        name: "per-key".into(),
+        when: Condition::default(),
+        unless: None,
+        class: Class::parse("header:x-api-key").expect("it is a class"),
+        limit: Limit::Bucket(Bucket::new(10, 1, Span::from_secs(1)).expect("it is a bucket")),
+        escalation: None,
+        warmup: None,
+        hold_max: Span::ZERO,
+        mode: Mode::Enforce,
+    };
+    let clock = Clock::start();
+    // Memory for so many callers at once, for when Redis does not answer.
+    let bytes = table_bytes_for(&per_key, 10_000);
+    let plan = SharedPlan {
+        plan: Plan { rules: vec![(per_key, bytes)], started: clock.now(), seed: Seed::random(), names_max: 64 },
+        shares: &[Some(Share::default())],
+        prefix: "example:",
+        domain: "default",
+    };
+    let store = Store::open(Address::parse(redis, None)?, Options::default());
+    Ok(SharedLimiter::new(plan, store, clock)?)
+}
+
+async fn serve(listener: TcpListener, limiter: Arc<SharedLimiter>) -> io::Result<()> {
+    loop {
+        let (stream, peer) = listener.accept().await?;
+        let limiter = Arc::clone(&limiter);
+        tokio::spawn(async move {
+            // A client that breaks off is no news.
+            drop(answer(stream, peer.ip(), &limiter).await);
+        });
+    }
+}
+
+async fn answer(mut stream: TcpStream, client: IpAddr, limiter: &SharedLimiter) -> io::Result<()> {
+    let mut head = vec![0; 4096];
+    let length = stream.read(&mut head).await?;
+    let text = String::from_utf8_lossy(&head[..length]).into_owned();
+    let said = decide(limiter, &Call { client, head: &text }).await;
+    stream.write_all(said.as_bytes()).await
+}
+
+/// The one question per request: may it go on?
+async fn decide(limiter: &SharedLimiter, call: &Call<'_>) -> String {
+    let (decision, ticket) = limiter.decide(call, Toll::ONE, Band::Normal).await;
+    if decision.verdict == Verdict::Admit {
+        let remaining = decision.info.map_or(0, |info| info.remaining);
+        // The work is done here. Settling ends it; `refund` would say that it did not take place.
+        limiter.settle(ticket, Toll::ONE);
+        return format!(
+            "HTTP/1.1 200 OK\r\nX-RateLimit-Remaining: {remaining}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+    }
+    let secs = decision.info.map_or(1, |info| info.reset.as_secs_ceil().max(1));
+    format!("HTTP/1.1 429 Too Many Requests\r\nRetry-After: {secs}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+}
+
+/// A request, as rules look at it.
+struct Call<'head> {
+    client: IpAddr,
+    head: &'head str,
+}
+
+impl Call<'_> {
+    fn line(&self, place: usize) -> &[u8] {
+        self.head.lines().next().and_then(|line| line.split(' ').nth(place)).unwrap_or_default().as_bytes()
+    }
+}
+
+impl Request for Call<'_> {
+    fn client(&self) -> Option<IpAddr> {
+        Some(self.client)
+    }
+
+    fn method(&self) -> &[u8] {
+        self.line(0)
+    }
+
+    fn target(&self) -> &[u8] {
+        self.line(1)
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        self.header("host")
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        let field = |line: &'_ str| line.split_once(':').is_some_and(|(field, _)| field.eq_ignore_ascii_case(name));
+        let line = self.head.lines().skip(1).find(|line| field(line))?;
+        Some(line.split_once(':')?.1.trim().as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::redis_server::RedisServer;
+    use super::*;
+
+    async fn status(address: std::net::SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: me\r\n\r\n").await.unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.unwrap();
+        said.split(' ').nth(1).unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn two_instances_admit_together_what_the_limit_says() {
+        let server = RedisServer::start(&[]);
+        let mut addresses = Vec::new();
+        for _ in 0..2 {
+            let limiter = Arc::new(limiter(&server.url()).unwrap());
+            while limiter.store().counts().connects == 0 {
+                tokio::time::sleep(core::time::Duration::from_millis(5)).await;
+            }
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            addresses.push(listener.local_addr().unwrap());
+            tokio::spawn(serve(listener, limiter));
+        }
+        let mut admitted = 0;
+        for call in 0..14 {
+            admitted += usize::from(status(addresses[call % 2]).await == "200");
+        }
+        // Ten, and one more if a second has passed meanwhile; each by itself would have let seven through.
+        assert!((10..=11).contains(&admitted), "{admitted}");
+    }
+}

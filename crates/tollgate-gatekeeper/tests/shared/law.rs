@@ -1,0 +1,165 @@
+//! Hammered for long, from several gates at once, a caller gets no more than the law of its limit allows in any stretch of time, and no less
+//! than that from the first request to the last.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tollgate_core::band::Band;
+use tollgate_core::limit::{Bucket, Limit, Rate, Window};
+use tollgate_core::time::Span;
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::shared::{Options, SharedLimiter, SharedRule, Store};
+
+use crate::limiter::{CALLER, leasing_gate};
+use crate::redis_server::RedisServer;
+use crate::world::*;
+
+const GATES: usize = 3;
+const TASKS: usize = 8;
+
+/// How long the hammering lasts: `TOLLGATE_TEST_HAMMER_SECS`, or so long that the tests are not kept waiting.
+fn duration() -> Duration {
+    let secs = std::env::var("TOLLGATE_TEST_HAMMER_SECS").ok().and_then(|secs| secs.parse().ok());
+    Duration::from_secs(secs.unwrap_or(12))
+}
+
+/// A limit, and the most that it lets through in a stretch of so many seconds.
+struct Law {
+    name: &'static str,
+    limit: Limit,
+    most: fn(f64) -> f64,
+}
+
+fn laws() -> [Law; 5] {
+    let bucket = |drip: u32| Limit::Bucket(Bucket::new(20, drip, Span::from_millis(100 * u64::from(drip))).unwrap());
+    [
+        Law {
+            name: "rate",
+            limit: Limit::Rate(Rate::new(10, Span::from_secs(1), 20).unwrap()),
+            most: |secs| 20.0 + secs * 10.0,
+        },
+        Law { name: "drip-1", limit: bucket(1), most: |secs| 20.0 + secs * 10.0 },
+        // Whole drips come back at once, the last of them maybe just before the end.
+        Law { name: "drip-2", limit: bucket(2), most: |secs| 22.0 + secs * 10.0 },
+        Law { name: "drip-5", limit: bucket(5), most: |secs| 25.0 + secs * 10.0 },
+        Law {
+            name: "window",
+            limit: Limit::Window(Window::new(20, Span::from_secs(2), None).unwrap()),
+            most: |secs| 20.0 * (secs / 2.0).floor() + 20.0,
+        },
+    ]
+}
+
+/// When each admitted request was asked for and answered, in seconds from `start`.
+async fn hammer(
+    store: Store,
+    rules: Arc<Vec<Arc<SharedRule>>>,
+    start: Instant,
+    end: Instant,
+) -> Vec<(usize, f64, f64)> {
+    let mut admitted = Vec::new();
+    while Instant::now() < end {
+        for (which, rule) in rules.iter().enumerate() {
+            let asked = start.elapsed().as_secs_f64();
+            if ask(&store, &[(rule, b"key")]).await.unwrap().is_some() {
+                admitted.push((which, asked, start.elapsed().as_secs_f64()));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    admitted
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hammering_stays_within_the_law() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let laws = laws();
+    let rules: Arc<Vec<_>> = Arc::new(laws.iter().map(|law| shared(rule(law.name, law.limit))).collect());
+    let start = Instant::now();
+    let end = start + duration();
+    let mut tasks = Vec::new();
+    for _ in 0..GATES {
+        let store = open(&server.url(), Options { waiting_max: 10_000, ..PATIENT });
+        for _ in 0..TASKS {
+            tasks.push(tokio::spawn(hammer(store.clone(), Arc::clone(&rules), start, end)));
+        }
+    }
+    let mut admitted = vec![Vec::new(); laws.len()];
+    for task in tasks {
+        for (which, asked, answered) in task.await.unwrap() {
+            admitted[which].push((asked, answered));
+        }
+    }
+    let secs = duration().as_secs_f64();
+    for (law, admitted) in laws.iter().zip(&mut admitted) {
+        assert_within(admitted, law.most, law.name);
+        // And nothing is lost: all that comes back is used, since somebody always asks.
+        let least = (law.most)(secs - 2.0) * 0.9 - 5.0;
+        assert!(admitted.len() as f64 >= least, "{}: {} in {secs} s, less than {least}", law.name, admitted.len());
+    }
+}
+
+/// In no stretch of time were more admitted than `most` allows in so many seconds.
+///
+/// A request was decided between when it was asked for and when it was answered. So those from the i-th on that were answered by a moment
+/// were all decided in no longer than from the i-th's asking to that moment.
+fn assert_within(admitted: &mut [(f64, f64)], most: impl Fn(f64) -> f64, name: &str) {
+    admitted.sort_by(|one, other| one.0.total_cmp(&other.0));
+    for first in 0..admitted.len() {
+        let from = admitted[first].0;
+        let mut answers: Vec<_> = admitted[first..].iter().map(|(_, answered)| *answered).collect();
+        answers.sort_by(f64::total_cmp);
+        for (index, answered) in answers.iter().enumerate() {
+            let (count, most) = (index + 1, most(answered - from));
+            assert!(count as f64 <= most + 1e-6, "{name}: {count} within {} s, {most} are allowed", answered - from);
+        }
+    }
+}
+
+/// What gates have taken ahead is by how much a caller may be ahead, and no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hammering_with_leases_exceeds_the_law_by_what_is_leased_at_most() {
+    const SLICE: u64 = 20;
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let limit = Limit::Rate(Rate::new(50, Span::from_secs(1), 100).unwrap());
+    let gates: Vec<_> = (0..GATES)
+        .map(|_| Arc::new(leasing_gate(&server.url(), PATIENT, &[], &[rule("leased", limit)], Some(200_000))))
+        .collect();
+    let start = Instant::now();
+    let mut tasks = Vec::new();
+    for gate in &gates {
+        for _ in 0..TASKS {
+            tasks.push(tokio::spawn(hammer_gate(Arc::clone(gate), start, start + Duration::from_secs(4))));
+        }
+    }
+    let mut admitted = Vec::new();
+    for task in tasks {
+        let (times, leased) = task.await.unwrap();
+        assert!(leased <= SLICE, "{leased} were shown as leased");
+        admitted.extend(times);
+    }
+    let leased = (GATES as u64 * SLICE) as f64;
+    assert_within(&mut admitted, |secs| 100.0 + secs * 50.0 + leased, "leased");
+    assert!(admitted.len() >= 200, "{} of about 300", admitted.len());
+    let asked: u64 = gates.iter().map(|gate| gate.store().counts().answered).sum();
+    assert!(asked > 0);
+}
+
+/// When each admitted request was asked for and answered, and the most that was shown as leased.
+async fn hammer_gate(gate: Arc<SharedLimiter>, start: Instant, end: Instant) -> (Vec<(f64, f64)>, u64) {
+    let (mut admitted, mut leased) = (Vec::new(), 0);
+    while Instant::now() < end {
+        let asked = start.elapsed().as_secs_f64();
+        let (decision, ticket) = gate.decide(&CALLER, Toll::ONE, Band::Normal).await;
+        gate.settle(ticket, Toll::ONE);
+        if !decision.verdict.is_refusal() {
+            admitted.push((asked, start.elapsed().as_secs_f64()));
+        }
+        leased = leased.max(gate.leased());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    (admitted, leased)
+}
