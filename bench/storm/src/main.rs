@@ -53,7 +53,7 @@ struct StormArguments {
     #[arg(long, value_delimiter = ',', value_parser = Peer::of_name, default_values_t = peers::ALL.iter().copied())]
     gates: Vec<Peer>,
     /// Where the crawler sits.
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Scenario::S1, Scenario::S2, Scenario::S3])]
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Scenario::S0, Scenario::S1, Scenario::S2, Scenario::S3])]
     scenarios: Vec<Scenario>,
     /// How often each storm is played.
     #[arg(long, default_value_t = 3)]

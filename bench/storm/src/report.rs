@@ -21,7 +21,7 @@ pub(crate) struct Played {
 struct Row<'a> {
     scenario: Scenario,
     peer: Peer,
-    /// Page p99 of this gate in the calm of all its runs.
+    /// Page p99 of this gate without a storm.
     calm: PageTimes,
     runs: Vec<(&'a Outcome, Verdict)>,
 }
@@ -52,9 +52,7 @@ pub(crate) fn json(played: &[Played], phases: Phases) -> Value {
 fn rows(played: &[Played], phases: Phases) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for one in played {
-        // A gate's calm is the same in every scenario, and one run's is short: take all of them.
-        let of_peer = played.iter().filter(|other| other.peer == one.peer);
-        let calm = PageTimes::of_calm(of_peer.flat_map(|other| &other.outcome.views), phases);
+        let calm = calm_of(one.peer, played, phases);
         let verdict = Verdict::of(&one.outcome, phases, &calm);
         let known = rows.iter_mut().find(|row| row.scenario == one.scenario && row.peer == one.peer);
         match known {
@@ -66,6 +64,17 @@ fn rows(played: &[Played], phases: Phases) -> Vec<Row<'_>> {
     }
     rows.sort_by_key(|row| row.scenario);
     rows
+}
+
+/// What people saw of this gate without a storm: the very visits of the storms, if they were also played without a crawler. Otherwise the
+/// calm before the storms, of all runs, since one run's is short.
+fn calm_of(peer: Peer, played: &[Played], phases: Phases) -> PageTimes {
+    let of_peer = played.iter().filter(|other| other.peer == peer);
+    let mut without = of_peer.clone().filter(|other| other.scenario == Scenario::S0).peekable();
+    match without.peek() {
+        Some(_) => PageTimes::of_no_storm(without.flat_map(|other| &other.outcome.views), phases),
+        None => PageTimes::of_calm(of_peer.flat_map(|other| &other.outcome.views), phases),
+    }
 }
 
 impl Row<'_> {

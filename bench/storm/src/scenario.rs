@@ -5,6 +5,8 @@ use tollgate_storm::crowd::Origin;
 /// A storm by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Scenario {
+    /// Nobody crawls: the same visits as in the storms, for comparison.
+    S0,
     /// The crawler has one address.
     S1,
     /// 64 addresses of one /24.
@@ -18,6 +20,7 @@ pub(crate) enum Scenario {
 impl Scenario {
     pub(crate) const fn name(self) -> &'static str {
         match self {
+            Self::S0 => "S0",
             Self::S1 => "S1",
             Self::S2 => "S2",
             Self::S3 => "S3",
@@ -25,12 +28,13 @@ impl Scenario {
         }
     }
 
-    pub(crate) const fn origin(self) -> Origin {
-        match self {
+    pub(crate) const fn origin(self) -> Option<Origin> {
+        Some(match self {
+            Self::S0 => return None,
             Self::S1 => Origin::Address,
             Self::S2 => Origin::Network,
             Self::S3 => Origin::Everywhere,
             Self::S3Block => Origin::Block,
-        }
+        })
     }
 }

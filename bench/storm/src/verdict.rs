@@ -1,4 +1,4 @@
-//! What an outcome means: success, slowdown, containment and recovery, each judged against the same gate's calm.
+//! What an outcome means: success, slowdown, containment and recovery, each judged against the same gate without a storm.
 //!
 //! A page is compared with its own kind: one in fifty costs fifteen times the others, so a p99 over all pages says mostly
 //! how often the dear ones met. The overall figure is given too, because it is what an outsider would measure.
@@ -28,6 +28,11 @@ pub(crate) struct PageTimes {
 }
 
 impl PageTimes {
+    /// What humans saw of the visits that fall into storms, where nobody crawled, over any number of runs.
+    pub(crate) fn of_no_storm<'a>(views: impl Iterator<Item = &'a View> + Clone, phases: Phases) -> Self {
+        Self::of_humans(views, phases.storm_at()..phases.recovery_at())
+    }
+
     /// What humans in the calm before the storm saw, over any number of runs.
     pub(crate) fn of_calm<'a>(views: impl Iterator<Item = &'a View> + Clone, phases: Phases) -> Self {
         let calm = CALM_MARGIN..phases.storm_at().saturating_sub(CALM_MARGIN);

@@ -69,8 +69,8 @@ pub struct Plan {
     pub phases: Phases,
     /// People's visits, in order of time.
     pub visits: Vec<Visit>,
-    /// Where the crawler sits.
-    pub origin: Origin,
+    /// Where the crawler sits; none when nobody crawls.
+    pub origin: Option<Origin>,
     /// Whether archive pages look like articles from outside.
     pub alike: bool,
     /// The network's round trip that the crawler waits before each try: loopback has none, and a crawler that is refused in
@@ -80,13 +80,13 @@ pub struct Plan {
 
 impl Plan {
     /// The plan that `seed` stands for.
-    pub fn new(seed: u64, phases: Phases, origin: Origin) -> Self {
+    pub fn new(seed: u64, phases: Phases, origin: impl Into<Option<Origin>>) -> Self {
         let mut humans = Dice::new(seed);
         let mut office = Dice::new(!seed);
         let mut visits = visits(&mut humans, HUMAN_VIEWS_PER_SECOND, phases.end_at(), Crowd::Human);
         visits.extend(self::visits(&mut office, OFFICE_VIEWS_PER_SECOND, phases.end_at(), Crowd::Office));
         visits.sort_by_key(|visit| visit.at);
-        Self { phases, visits, origin, alike: false, crawler_round_trip: Duration::from_millis(20) }
+        Self { phases, visits, origin: origin.into(), alike: false, crawler_round_trip: Duration::from_millis(20) }
     }
 }
 

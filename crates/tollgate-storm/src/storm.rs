@@ -24,8 +24,11 @@ const ASSETS_ON_NEW_CONNECTIONS: u64 = 3;
 pub async fn play(plan: Arc<Plan>, target: SocketAddr, start: std::time::Instant, tally: Arc<Tally>) {
     let start = Instant::from_std(start);
     let mut clients = JoinSet::new();
-    for index in 0..CRAWLER_CONNECTIONS {
-        clients.spawn(crawl(Arc::clone(&plan), index, target, start, Arc::clone(&tally)));
+    if let Some(origin) = plan.origin {
+        for index in 0..CRAWLER_CONNECTIONS {
+            let client = Client::new(Crowd::Crawler, origin.address(index), target);
+            clients.spawn(crawl(Arc::clone(&plan), index, client, start, Arc::clone(&tally)));
+        }
     }
     for &visit in &plan.visits {
         sleep_until(start + visit.at).await;
@@ -73,8 +76,7 @@ async fn patiently(deadline: Instant, asking: impl Future<Output = Result<(), Fa
 }
 
 /// One of the crawler's connections: asks, takes what comes, asks again; heeds nothing.
-async fn crawl(plan: Arc<Plan>, index: u8, target: SocketAddr, start: Instant, tally: Arc<Tally>) {
-    let mut client = Client::new(Crowd::Crawler, plan.origin.address(index), target);
+async fn crawl(plan: Arc<Plan>, index: u8, mut client: Client, start: Instant, tally: Arc<Tally>) {
     let first_id = u64::from(index) * 10_000;
     sleep_until(start + plan.phases.storm_at()).await;
     let crawling = async {
