@@ -31,6 +31,7 @@ const SIZE: u32 = 10;
 type Failure = Box<dyn core::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
+    server::pin(std::process::id(), 0);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(run())
 }

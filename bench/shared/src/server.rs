@@ -23,6 +23,7 @@ impl Server {
             .spawn()
             .map_err(|error| format!("cannot start redis-server (Debian package redis-server): {error}"))?;
         let server = Self { process, port };
+        pin(server.process.id(), 1);
         let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             if Instant::now() > deadline {
@@ -75,4 +76,11 @@ pub(crate) fn cpu_of(process: &str) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
     fields.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+/// Gives a process, and the threads that it will make, one core of its own: server and gate do not wait for each other then. Where there is no such core, all
+/// stays as it is.
+pub(crate) fn pin(process: u32, core: u32) {
+    let pinned = Command::new("taskset").args(["-a", "-cp", &core.to_string(), &process.to_string()]).output();
+    drop(pinned);
 }

@@ -101,6 +101,12 @@ impl Reply {
         Some(replies)
     }
 
+    /// Whether the script let the request go on.
+    #[cfg(test)]
+    pub(super) const fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
     /// What the core says about the states that the script found, and which rules were charged.
     pub(super) fn answer(
         &self,

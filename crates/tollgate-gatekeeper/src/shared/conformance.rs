@@ -18,7 +18,7 @@ use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use super::answer::Reply;
+use super::answer::{NoReply, Reply};
 use super::rule::{Operation, SharedRule, Work};
 use super::script::{Errand, Script};
 
@@ -48,13 +48,17 @@ impl Store {
     }
 
     fn call(&mut self, errands: &[Errand], now: Moment) -> Value {
+        self.call_all(&[errands], now)
+    }
+
+    fn call_all(&mut self, requests: &[&[Errand]], now: Moment) -> Value {
         let micros = now.as_nanos() / 1_000;
         redis::pipe()
             .del("clock")
             .ignore()
             .rpush("clock", &[micros / 1_000_000, micros % 1_000_000])
             .ignore()
-            .add_command(self.script.call(core::iter::once(errands)))
+            .add_command(self.script.call(requests.iter().copied()))
             .query::<[Value; 1]>(&mut self.connection)
             .unwrap()
             .into_iter()
@@ -381,4 +385,44 @@ fn a_clock_that_is_set_back_neither_blocks_nor_frees() {
         assert_eq!(ask_at(early, request), before, "{:?}", rule.limit);
         assert_eq!(ask_at(early, request), before, "{:?}", rule.limit);
     }
+}
+
+#[test]
+fn requests_in_one_call_are_decided_each_by_itself_and_one_after_the_other() {
+    let mut store = Store::start();
+    let now = Moment::from_nanos(START_US * 1_000);
+    let situation = Situation { now, started: Moment::ZERO, band: Band::Normal };
+    let bucket = Limit::Bucket(Bucket::new(1, 1, Span::from_secs(60)).unwrap());
+    let rule = SharedRule::new("test:", "default", rule(bucket)).unwrap();
+    let errand = |key: &str| Errand {
+        slot: rule.slot(key.as_bytes()),
+        claim: rule.claim(Operation::Decide, Toll::ONE, Work::new(0), &situation),
+    };
+    redis::cmd("RPUSH").arg(rule.slot(b"list")).arg("a").exec(&mut store.connection).unwrap();
+    let requests: Vec<Vec<Errand>> = [
+        // The first takes what there is, the second finds it taken.
+        &["a"][..],
+        &["a"],
+        &["b"],
+        // What one rule refuses takes nothing of the other.
+        &["a", "c"],
+        &["c"],
+        // What is not ours concerns only who asked about it, and takes nothing of the other either.
+        &["d", "list"],
+        &["d"],
+        &["list"],
+        &["e"],
+    ]
+    .iter()
+    .map(|keys| keys.iter().map(|key| errand(key)).collect())
+    .collect();
+    let requests: Vec<&[Errand]> = requests.iter().map(Vec::as_slice).collect();
+    let value = store.call_all(&requests, now);
+    let replies = Reply::parse(value, requests.iter().map(|request| request.len()));
+    let goes_on: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(Reply::goes_on).map_err(|why| *why)).collect();
+    let (foreign_second, foreign_first) = (Err(NoReply::Foreign(1)), Err(NoReply::Foreign(0)));
+    assert_eq!(
+        goes_on,
+        [Ok(true), Ok(false), Ok(true), Ok(false), Ok(true), foreign_second, Ok(true), foreign_first, Ok(true)]
+    );
 }
