@@ -115,7 +115,8 @@ fn a_request_that_breaks_on_a_new_connection_is_not_sent_again() {
     let seen = Arc::new(AtomicUsize::new(0));
     let counted = seen.clone();
     let backend = Backend::connecting(move |stream| {
-        if read_request(&mut BufReader::new(stream)).is_some() {
+        let mut reader = BufReader::new(stream);
+        if read_request(&mut reader).is_some() {
             counted.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -126,20 +127,25 @@ fn a_request_that_breaks_on_a_new_connection_is_not_sent_again() {
 
 #[test]
 fn a_connection_that_the_backend_has_closed_is_seen_before_it_is_used() {
-    let backend = Backend::connecting(|mut stream| {
+    let closed = Arc::new(AtomicUsize::new(0));
+    let counted = closed.clone();
+    let backend = Backend::connecting(move |mut stream| {
         // It does not say that it will close.
-        if read_request(&mut BufReader::new(stream.try_clone().unwrap())).is_some() {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        if read_request(&mut reader).is_some() {
             respond(&mut stream, "ok").unwrap();
         }
+        drop((stream, reader));
+        counted.fetch_add(1, Ordering::Relaxed);
     });
     let gate = Gate::before(&backend);
     let mut stream = gate.connect();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    for _ in 0..20 {
+    for round in 1..=20 {
         // Not to be sent twice, so a closed connection would be an error.
         stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").unwrap();
         assert_eq!(read_response(&mut reader).unwrap().status, 200);
-        std::thread::sleep(Duration::from_millis(15));
+        eventually("it is closed", || closed.load(Ordering::Relaxed) == round);
     }
     assert_eq!((backend.connections(), gate.metric("tollgate_backend_retries_total")), (20, 0));
 }
