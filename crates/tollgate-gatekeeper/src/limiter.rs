@@ -216,6 +216,43 @@ impl Limiter {
         self.keys(|_| true, request).iter().map(explain).collect()
     }
 
+    /// What the rule at `place` would say to a caller, whether or not it applies to `request`: of that, only the key is looked at. `None`
+    /// when there is no such rule, or no such key.
+    pub fn explain_rule(
+        &self,
+        place: usize,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+        now: Moment,
+    ) -> Option<Decision> {
+        let (post, situation) = (self.posts.get(place)?, self.situation(band, now));
+        let mut seat = post.claim(place, post.hash(request)?, now).into_record();
+        let held = seat.lock();
+        seat.refresh();
+        let check = post.rule.check(&seat, toll, &situation);
+        let decision = post.rule.decision(place, &check, &seat, &situation);
+        drop(held);
+        Some(decision)
+    }
+
+    /// Makes the rule at `place` forget a caller, as if it had never been seen. Says whether there was something to forget: what is at work
+    /// stays counted, and so does what a caller has in common with others.
+    pub fn forget(&self, place: usize, request: &impl Request, now: Moment) -> bool {
+        let Some((post, hash)) = self.posts.get(place).and_then(|post| Some((post, post.hash(request)?))) else {
+            return false;
+        };
+        let mut seat = post.table.seat(&post.rule, hash, now);
+        let _held = seat.lock();
+        seat.refresh();
+        if matches!(post.rule.limit, Limit::InFlight(_)) || !seat.has_slot() {
+            return false;
+        }
+        seat.set_aux(0);
+        (0..post.rule.words()).for_each(|word| seat.set_word(word, 0));
+        true
+    }
+
     /// The request with this ticket has ended and has cost `actual`.
     pub fn settle<const N: usize>(&self, ticket: Ticket<N>, actual: Toll, now: Moment) {
         let reserved = ticket.toll;
@@ -333,6 +370,12 @@ impl Limiter {
 }
 
 impl Post {
+    /// Where a request's key is, if it has one.
+    fn hash(&self, request: &impl Request) -> Option<KeyHash> {
+        let mut pieces = self.table.hasher().pieces();
+        self.rule.class.write_key(request, &mut pieces).then(|| pieces.finish())
+    }
+
     #[inline]
     pub(crate) fn claim(&self, place: usize, hash: KeyHash, now: Moment) -> Claim<'_, Seat<'_>> {
         Claim::new(place, &self.rule, self.table.seat(&self.rule, hash, now))

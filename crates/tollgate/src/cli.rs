@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{check, demo, manual, replay, service, settings};
+use crate::{check, demo, doctor, flags, manual, replay, service, settings};
 
 /// The exit code for wrong arguments or a wrong configuration.
 pub(crate) const WRONG: u8 = 2;
@@ -24,6 +24,8 @@ enum Command {
     ///
     /// With no file the backend is protected by fairness alone. Ends on SIGTERM once the requests in flight are done.
     Gate(service::GateOptions),
+    /// Run every role that a file names: [gate], [master], and what belongs to them
+    Run(service::RunOptions),
     /// Keep the books for many gates, and tell them whom to delay
     ///
     /// Speaks Smockron's protocol: gates report to the accounting address (127.0.0.1:10004) and listen at the control
@@ -46,6 +48,14 @@ enum Command {
         /// The file
         file: PathBuf,
     },
+    /// See who spends the backend's time, live
+    ///
+    /// Asks the address for operators of a running gate. Keys: c, w, r, x and l sort, tab goes to another class, / searches, enter opens a
+    /// caller, q leaves. Away from a terminal, and with --once, it prints the table and ends.
+    Doctor(doctor::Options),
+    /// See and clear flagged accounts
+    #[command(subcommand)]
+    Flags(flags::Command),
     /// See what it does: a site in a storm, without a gate and with one
     ///
     /// Starts a small site, people and a crawler on this machine, first without a gate and then with one in front, and shows
@@ -62,11 +72,14 @@ impl Cli {
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
             Command::Gate(options) => service::run_gate(&options),
+            Command::Run(options) => service::run_roles(&options),
             Command::Master(options) => service::run_master(&options),
             Command::Keys(options) => service::run_keys(&options),
             Command::Replay(options) => replay::run(&options),
             Command::Check { file } => check::run(&file),
             Command::Demo(arguments) => demo::run(&arguments),
+            Command::Doctor(options) => doctor::run(&options),
+            Command::Flags(command) => flags::run(&command),
             Command::Schema => manual::run(&settings::schema()),
             Command::Reference => manual::run(&settings::reference()),
         }

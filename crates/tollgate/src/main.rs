@@ -3,9 +3,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admin;
+mod admin_client;
 mod check;
 mod cli;
 mod demo;
+mod doctor;
+mod flags;
 #[allow(dead_code, reason = "some of what it offers has no user yet")]
 mod gate;
 mod manual;
@@ -14,7 +17,6 @@ mod replay;
 mod service;
 #[allow(dead_code, unused_imports, reason = "not every role that reads them is there yet")]
 mod settings;
-#[allow(dead_code, unused_imports, reason = "the address for operators does not ask for all of it yet")]
 mod watch;
 
 use std::process::ExitCode;

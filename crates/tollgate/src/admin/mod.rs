@@ -1,16 +1,47 @@
-//! The address for operators: whether the process is alive, whether it can serve, and its metrics.
+//! The address for operators: health, metrics, the console and what it and other programs ask.
+//!
+//! It looks at whatever role runs beside it through a narrow window ([`Subject`]), and at the watch, which is below all roles. Everything that
+//! reaches it passes the [`guard`] first.
+
+mod api;
+mod body;
+mod config;
+mod events;
+mod flags;
+mod guard;
+mod history;
+mod login;
+mod page;
+mod problem;
+mod server;
+mod sessions;
+mod subject;
+mod tokens;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{delete, get, post};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
+use tollgate_core::time::Moment;
+
+pub(crate) use config::{Config, Reloaded};
+pub(crate) use guard::Guard;
+pub(crate) use subject::{Question, Subject, Totals};
+pub(crate) use tokens::Tokens;
+
+use events::Events;
+use history::History;
+
+use crate::watch::Watch;
 
 /// Where operators connect unless they say otherwise.
 pub(crate) const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8889));
@@ -18,9 +49,60 @@ pub(crate) const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(I
 /// What operators are shown.
 pub(crate) struct Console {
     /// All metrics.
-    pub(crate) registry: Registry,
-    /// Whether requests can be served.
-    pub(crate) is_ready: Box<dyn Fn() -> bool + Send + Sync>,
+    registry: Registry,
+    subject: Arc<dyn Subject>,
+    watch: Arc<Watch>,
+    guard: Guard,
+    events: Events,
+    history: Mutex<History>,
+    config: Mutex<Config>,
+    started: Moment,
+}
+
+impl Console {
+    /// Shows `subject` and `watch` to those whom `guard` lets in.
+    pub(crate) fn new(
+        registry: Registry,
+        subject: Arc<dyn Subject>,
+        watch: Arc<Watch>,
+        guard: Guard,
+        config: Config,
+    ) -> Arc<Self> {
+        let started = watch.calendar().now();
+        let (events, history, config) = (Events::default(), Mutex::default(), Mutex::new(config));
+        Arc::new(Self { registry, subject, watch, guard, events, history, config, started })
+    }
+
+    /// Settings were read again: with what outcome?
+    pub(crate) fn reloaded(&self, outcome: Result<Config, String>) {
+        let at = self.watch.calendar().now();
+        let mut config = self.config();
+        match outcome {
+            Ok(new) => *config = Config { reloaded: Some(Reloaded { at, faults: None }), ..new },
+            Err(faults) => config.reloaded = Some(Reloaded { at, faults: Some(faults) }),
+        }
+    }
+
+    fn config(&self) -> MutexGuard<'_, Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at everything. To be called once a second, where waiting for a disk hurts nobody.
+    fn tick(&self) {
+        self.subject.tick();
+        self.watch.take_feed();
+        if let Some(totals) = self.subject.totals() {
+            let now = self.watch.calendar().now();
+            self.history().take(totals, now);
+        }
+        if self.events.has_readers() {
+            self.events.publish(api::status_text(self));
+        }
+    }
 }
 
 /// Opens the address.
@@ -33,19 +115,56 @@ pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves operators until the process ends.
-pub(crate) async fn serve(listener: TcpListener, console: Console) {
-    let router = Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .with_state(Arc::new(console));
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::error!(%error, "operators can no longer connect");
+pub(crate) async fn serve(listener: TcpListener, console: Arc<Console>) {
+    tokio::spawn(tick(console.clone()));
+    server::serve(listener, router(console)).await;
+}
+
+async fn tick(console: Arc<Console>) {
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        seconds.tick().await;
+        let console = console.clone();
+        let _ = tokio::task::spawn_blocking(move || console.tick()).await;
     }
 }
 
+fn router(console: Arc<Console>) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/login", get(login::page).post(login::login))
+        .route("/logout", post(login::logout))
+        .route("/api/v1/status", get(api::status))
+        .route("/api/v1/events", get(events::events))
+        .route("/api/v1/history", get(api::history))
+        .route("/api/v1/buckets", get(api::buckets))
+        .route("/api/v1/episodes", get(api::episodes))
+        .route("/api/v1/flags", get(flags::flags))
+        .route("/api/v1/flags/{account}", delete(flags::clear))
+        .route("/api/v1/rejections", post(flags::rejections))
+        .route("/api/v1/explain", post(api::explain))
+        .route("/api/v1/key", get(api::key))
+        .route("/api/v1/key/clear", post(api::clear_key))
+        .route("/api/v1/key/exempt", post(api::exempt_key))
+        .route("/api/v1/audit", get(api::audit))
+        .route("/api/v1/config", get(api::config))
+        .route("/api/v1/session", get(api::session))
+        .route("/api/v1/openapi.json", get(api::openapi))
+        .merge(page::routes())
+        .fallback(|| async { problem::Problem::absent("there is nothing here") })
+        .method_not_allowed_fallback(|| async {
+            problem::Problem::new(StatusCode::METHOD_NOT_ALLOWED, "that cannot be done with this")
+        })
+        .layer(from_fn_with_state(console.clone(), guard::guard))
+        .with_state(console)
+}
+
 async fn readyz(State(console): State<Arc<Console>>) -> impl IntoResponse {
-    if (console.is_ready)() { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready\n") }
+    let ready = console.subject.is_ready();
+    if ready { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready\n") }
 }
 
 async fn metrics(State(console): State<Arc<Console>>) -> impl IntoResponse {

@@ -29,6 +29,7 @@ use super::body::Meter;
 use super::elsewhere::{Charge, Elsewhere, Ways};
 use super::engagement::{Act, Engagement, QueueAct};
 use super::engagement_log::EngagementLog;
+use super::exemptions::Exemptions;
 use super::holds::{Held, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
@@ -50,6 +51,7 @@ pub(crate) struct Admission {
     route_hasher: RouteHasher,
     cores_milli: AtomicU32,
     reports_ignored: AtomicU64,
+    exemptions: Exemptions,
 }
 
 /// What is said to a request.
@@ -90,6 +92,7 @@ impl Admission {
             route_hasher: RouteHasher::new(),
             cores_milli: AtomicU32::new(settings.cores.as_milli()),
             reports_ignored: AtomicU64::new(0),
+            exemptions: Exemptions::default(),
             clock,
         })
     }
@@ -127,6 +130,11 @@ impl Admission {
     /// The rules in force.
     pub(crate) fn rules(&self) -> Arc<Rules> {
         self.rules.load_full()
+    }
+
+    /// Whom an operator lets pass.
+    pub(crate) fn exemptions(&self) -> &Exemptions {
+        &self.exemptions
     }
 
     /// The queue.
@@ -223,6 +231,7 @@ impl Admission {
         now: Moment,
         log: &EngagementLog,
     ) -> Result<(Ticket, Option<Held<'_>>), Refusal> {
+        decision = self.exemptions.spare(rules, request, decision, now);
         let waiting = match decision.verdict {
             Verdict::Hold(until) => self.hold(rules, request, &decision, until.since(now)),
             _ => None,

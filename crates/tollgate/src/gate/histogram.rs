@@ -81,7 +81,7 @@ impl Counted {
             let count = self.counts[first..first + PARTS].iter().sum();
             buckets.push((end_micros(first + PARTS - 1) as f64 / 1e6, count));
         }
-        buckets.push((f64::MAX, self.counts[PLACES - 1]));
+        buckets.push((f64::INFINITY, self.counts[PLACES - 1]));
         buckets
     }
 }

@@ -74,6 +74,7 @@ impl GateMetrics {
             ),
             ("tollgate_request_toll_seconds", "What requests have cost, in CPU time", &sight.tolls),
             ("tollgate_backend_seconds", "How long backends took", &sight.backend),
+            ("tollgate_answer_seconds", "How long requests took, waiting included", &sight.answers),
         ] {
             let counted = histogram.read();
             encoder.encode_descriptor(name, help, None, MetricType::Histogram)?.encode_histogram::<NoLabelSet>(
@@ -83,7 +84,10 @@ impl GateMetrics {
                 None,
             )?;
         }
-        Ok(())
+        let help = "Requests of callers for whom there was no place among the figures";
+        counter(encoder, "tollgate_callers_unnamed", help, sight.spenders.unnamed())?;
+        let help = "Callers whom an operator lets pass for a while";
+        gauge(encoder, "tollgate_exemptions", help, self.0.admission.exemptions().count() as u64)
     }
 
     fn encode_queue(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

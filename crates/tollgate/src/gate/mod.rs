@@ -15,6 +15,7 @@ mod elsewhere;
 mod engagement;
 mod engagement_log;
 mod exchange;
+mod exemptions;
 mod forward;
 mod h1;
 mod h1_body;
@@ -49,6 +50,9 @@ mod tally;
 mod timer;
 mod tls;
 mod tunnel;
+mod view;
 mod worker;
 
+pub(crate) use histogram::Counted;
 pub(crate) use running::{Orders, Running};
+pub(crate) use view::{Bucket, Standing};

@@ -25,6 +25,8 @@ pub(crate) struct Sight {
     pub(crate) waits: Histogram,
     /// What requests have cost.
     pub(crate) tolls: Histogram,
+    /// How long answers took, all in all.
+    pub(crate) answers: Histogram,
     /// How long the backend took.
     pub(crate) backend: Histogram,
 }
@@ -51,6 +53,7 @@ impl Sight {
             spenders: Spenders::new(),
             waits: Histogram::new(),
             tolls: Histogram::new(),
+            answers: Histogram::new(),
             backend: Histogram::new(),
         })
     }
@@ -99,7 +102,9 @@ impl Account {
     pub(crate) fn settle(self, toll: Span) {
         let Self { sight, spender, wait, went } = self;
         sight.tolls.count(toll);
-        sight.backend.count(sight.clock.now().since(went));
+        let took = sight.clock.now().since(went);
+        sight.backend.count(took);
+        sight.answers.count(wait + took);
         sight.spenders.leave(spender, End::Served { toll, wait });
     }
 }

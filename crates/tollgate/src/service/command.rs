@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,15 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{keys, log, systemd};
+use super::gate_subject::GateSubject;
+use super::master::{Books, MasterOptions};
+use super::operators::{Operators, config_of};
+use super::{graphite, keys, log, systemd};
 use crate::admin::{self, Console};
 use crate::cli::WRONG;
 use crate::gate::{Orders, Running};
-use crate::settings::{BackendUrl, Settings, State};
+use crate::master;
+use crate::settings::{self, BackendUrl, Settings, State};
 
 /// How often certificates are looked at.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(2);
@@ -43,16 +47,24 @@ pub(crate) struct GateOptions {
 /// What a gate is to do.
 struct Plan {
     orders: Orders,
-    admin: SocketAddr,
+    operators: Operators,
+    graphite: Option<settings::Graphite>,
 }
 
 impl GateOptions {
+    /// What this file says, and nothing else.
+    pub(super) fn of_file(path: &Path) -> Self {
+        Self { backend: Vec::new(), listen: None, admin: None, config: Some(path.to_path_buf()), workers: None }
+    }
+
     /// Arguments and file, together.
     fn plan(&self) -> Result<Plan, String> {
         let file = match &self.config {
             Some(path) => Settings::load(path).map_err(|faults| faults.to_string())?,
             None => Settings::default(),
         };
+        let listen = self.admin.or(file.admin.as_ref().map(|admin| admin.listen));
+        let operators = Operators::new(listen.unwrap_or(admin::DEFAULT_LISTEN), &file)?;
         let mut gate = file.gate.unwrap_or_default();
         if let Some(listen) = self.listen {
             gate.listen = vec![listen];
@@ -71,11 +83,7 @@ impl GateOptions {
         if link.is_none() && domain.rules.iter().any(|rule| rule.state == State::Master) {
             return Err("rules with `state = \"master\"` need a master that lets this gate in: write `[[link.master]]` with its `key`".to_owned());
         }
-        let admin = self.admin.or(file.admin.map(|admin| admin.listen));
-        Ok(Plan {
-            orders: Orders { gate, domain, redis: file.redis, link },
-            admin: admin.unwrap_or(admin::DEFAULT_LISTEN),
-        })
+        Ok(Plan { orders: Orders { gate, domain, redis: file.redis, link }, operators, graphite: file.graphite })
     }
 }
 
@@ -89,7 +97,32 @@ pub(crate) fn run_gate(options: &GateOptions) -> ExitCode {
         }
     };
     log::start();
-    match serve(options, plan) {
+    outcome(serve(options, plan, None))
+}
+
+/// Runs a gate and a master in one process, until both are told to stop. What the master counts is among the gate's metrics.
+pub(crate) fn run_gate_beside(gate: &GateOptions, master: &MasterOptions) -> ExitCode {
+    let (plan, books) = match (gate.plan(), Books::plan(master)) {
+        (Ok(plan), Ok(books)) => (plan, books),
+        (plan, books) => {
+            for message in [plan.err(), books.err()].into_iter().flatten() {
+                eprintln!("{}", message.trim_end());
+            }
+            return ExitCode::from(WRONG);
+        }
+    };
+    log::start();
+    let figures = books.figures();
+    let keeping = std::thread::Builder::new().name("master".to_owned()).spawn(move || books.keep());
+    let served = keeping.and_then(|keeping| {
+        let served = serve(gate, plan, Some(&figures));
+        served.and(keeping.join().unwrap_or_else(|_| Err(io::Error::other("the master panicked"))))
+    });
+    outcome(served)
+}
+
+fn outcome(served: io::Result<()>) -> ExitCode {
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the gate failed");
@@ -98,21 +131,34 @@ pub(crate) fn run_gate(options: &GateOptions) -> ExitCode {
     }
 }
 
-fn serve(options: &GateOptions, plan: Plan) -> io::Result<()> {
+fn serve(options: &GateOptions, plan: Plan, master: Option<&master::Figures>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = {
         let _inside = runtime.enter();
         Signals::listen()?
     };
-    let admin = runtime.block_on(admin::bind(plan.admin))?;
+    let operators = plan.operators;
+    let admin = runtime.block_on(admin::bind(operators.listen()))?;
     let gate = Arc::new(Running::start(plan.orders, systemd::handed_over()?)?);
     let mut registry = Registry::default();
     registry.register_collector(gate.metrics());
-    let ready = gate.clone();
-    let console = Console { registry, is_ready: Box::new(move || ready.is_ready()) };
-    runtime.spawn(admin::serve(admin, console));
-    runtime.block_on(until_stopped(options, &gate, &mut signals))?;
+    if let Some(figures) = master {
+        figures.register(&mut registry);
+    }
+    let watch = {
+        let _inside = runtime.enter();
+        operators.watch(gate.feed(), gate.clock().clone())?
+    };
+    let subject = Arc::new(GateSubject::new(gate.clone(), watch.calendar().clone()));
+    let console = operators.console(registry, subject, watch.clone(), config_of(options.config.as_deref()))?;
+    runtime.spawn(admin::serve(admin, console.clone()));
+    if let Some(settings) = plan.graphite {
+        runtime.spawn(graphite::run(settings, gate.clone(), watch.clone()));
+    }
+    runtime.block_on(until_stopped(options, &gate, &console, &mut signals))?;
     drop(runtime);
+    drop(console);
+    watch.take_feed();
     Arc::into_inner(gate).map_or(Ok(()), Running::end)
 }
 
@@ -134,7 +180,12 @@ impl Signals {
 }
 
 /// Serves, reloads when told to, and drains when told to stop.
-async fn until_stopped(options: &GateOptions, gate: &Running, signals: &mut Signals) -> io::Result<()> {
+async fn until_stopped(
+    options: &GateOptions,
+    gate: &Running,
+    console: &Console,
+    signals: &mut Signals,
+) -> io::Result<()> {
     let Signals { terminate, interrupt, hang_up } = signals;
     let mut certificates = tokio::time::interval(CERTIFICATES_EVERY);
     let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
@@ -143,7 +194,7 @@ async fn until_stopped(options: &GateOptions, gate: &Running, signals: &mut Sign
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hang_up.recv() => reload(options, gate),
+            _ = hang_up.recv() => reload(options, gate, console),
             _ = certificates.tick() => gate.refresh_certificates(),
             _ = heartbeat.tick() => systemd::alive(),
         }
@@ -159,13 +210,19 @@ async fn until_stopped(options: &GateOptions, gate: &Running, signals: &mut Sign
 }
 
 /// Reads the file again. A bad file changes nothing.
-fn reload(options: &GateOptions, gate: &Running) {
+fn reload(options: &GateOptions, gate: &Running, console: &Console) {
     systemd::reloading();
     let outcome = options.plan().and_then(|plan| gate.reload(plan.orders).map_err(|error| error.to_string()));
     gate.reloads().note(&outcome);
     match outcome {
-        Ok(()) => tracing::info!("settings reloaded"),
-        Err(faults) => tracing::error!(faults = faults.trim_end(), "settings not reloaded; the old ones stay in force"),
+        Ok(()) => {
+            tracing::info!("settings reloaded");
+            console.reloaded(Ok(config_of(options.config.as_deref())));
+        }
+        Err(faults) => {
+            tracing::error!(faults = faults.trim_end(), "settings not reloaded; the old ones stay in force");
+            console.reloaded(Err(faults.trim_end().to_owned()));
+        }
     }
     systemd::ready();
 }

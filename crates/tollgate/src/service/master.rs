@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -14,10 +14,12 @@ use tollgate_core::class::Class;
 use tollgate_core::fleet::Domain;
 use tollgate_core::limit::{Limit, Rate};
 use tollgate_core::time::Span;
+use tollgate_gatekeeper::clock::Clock;
 use tollgate_wire::zmtp::Identity;
 
+use super::operators::{Operators, Plain, config_of};
 use super::{keys, log, systemd};
-use crate::admin::{self, Console};
+use crate::admin;
 use crate::cli::WRONG;
 use crate::{master, settings};
 
@@ -35,7 +37,43 @@ pub(crate) struct MasterOptions {
 /// What a master is to do.
 struct Plan {
     master: master::Settings,
-    admin: Option<SocketAddr>,
+    operators: Option<Operators>,
+    config: Option<PathBuf>,
+}
+
+impl MasterOptions {
+    /// What this file says, and nothing else.
+    pub(super) fn of_file(path: &Path) -> Self {
+        Self { admin: None, config: Some(path.to_path_buf()) }
+    }
+}
+
+/// A master beside another role, which has the address for operators.
+pub(super) struct Books {
+    plan: Plan,
+    figures: master::Figures,
+}
+
+impl Books {
+    /// What the master is to do.
+    pub(super) fn plan(options: &MasterOptions) -> Result<Self, String> {
+        Ok(Self { plan: Plan { operators: None, ..plan(options)? }, figures: master::Figures::default() })
+    }
+
+    /// What the master counts.
+    pub(super) fn figures(&self) -> master::Figures {
+        self.figures.clone()
+    }
+
+    /// Keeps the books until the process is told to stop. One that cannot ends the process: a gate alone is not what was asked for.
+    pub(super) fn keep(self) -> io::Result<()> {
+        let kept = serve(self.plan, self.figures);
+        if let Err(error) = &kept {
+            tracing::error!(%error, "the master failed");
+            std::process::exit(1);
+        }
+        kept
+    }
 }
 
 /// Runs a master until it is told to stop.
@@ -48,7 +86,7 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
         }
     };
     log::start();
-    match serve(plan) {
+    match serve(plan, master::Figures::default()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the master failed");
@@ -57,17 +95,18 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
     }
 }
 
-fn serve(plan: Plan) -> io::Result<()> {
+fn serve(plan: Plan, figures: master::Figures) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let figures = master::Figures::default();
-        if let Some(address) = plan.admin {
+        if let Some(operators) = plan.operators {
             let mut registry = Registry::default();
             figures.register(&mut registry);
-            let console = Console { registry, is_ready: Box::new(|| true) };
-            tokio::spawn(admin::serve(admin::bind(address).await?, console));
+            let watch = operators.watch(Arc::default(), Clock::start())?;
+            let config = config_of(plan.config.as_deref());
+            let console = operators.console(registry, Arc::new(Plain("master")), watch, config)?;
+            tokio::spawn(admin::serve(admin::bind(operators.listen()).await?, console));
         }
         systemd::ready();
         let stop = async {
@@ -95,9 +134,15 @@ fn plan(options: &MasterOptions) -> Result<Plan, String> {
         Some(file) => domains(&file.domains)?,
         None => vec![original_domain()],
     };
-    let admin = options.admin.or(file.and_then(|file| file.admin).map(|admin| admin.listen));
+    let file = file.unwrap_or_default();
+    let admin = options.admin.or(file.admin.as_ref().map(|admin| admin.listen));
+    let operators = admin.map(|listen| Operators::new(listen, &file)).transpose()?;
     let (accounting, control, state_dir) = (master.accounting, master.control, master.state_dir);
-    Ok(Plan { master: master::Settings { accounting, control, domains, state_dir, identity }, admin })
+    Ok(Plan {
+        master: master::Settings { accounting, control, domains, state_dir, identity },
+        operators,
+        config: options.config.clone(),
+    })
 }
 
 /// What Smockron's master does when it is told nothing: one a second, ten at once.

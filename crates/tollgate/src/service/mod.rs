@@ -1,11 +1,16 @@
 //! From arguments and a file to roles that run, and what the system says to them: signals, reloads, systemd.
 
 mod command;
+mod gate_subject;
+mod graphite;
 mod keys;
 mod log;
 mod master;
+mod operators;
+mod run;
 mod systemd;
 
 pub(crate) use command::{GateOptions, run_gate};
 pub(crate) use keys::{KeysOptions, run_keys};
 pub(crate) use master::{MasterOptions, run_master};
+pub(crate) use run::{RunOptions, run_roles};

@@ -10,6 +10,7 @@ mod domain;
 mod escalation;
 mod fault;
 mod gate;
+mod in_force;
 mod limit;
 mod link;
 mod listeners;
@@ -34,9 +35,10 @@ pub(crate) use bounds::Bounds;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use fault::{Fault, Faults};
 pub(crate) use gate::{CertificateFiles, Fairness, Gate, Hold, TollSource};
+pub(crate) use in_force::in_force;
 pub(crate) use link::Link;
 pub(crate) use reference::reference;
-pub(crate) use roles::{Admin, Doors, Master, Redis, Watch};
+pub(crate) use roles::{Admin, Doors, Graphite, Master, Redis, Watch, Webhook};
 pub(crate) use rule::{RuleSettings, State};
 pub(crate) use schema::schema;
 pub(crate) use timeouts::Timeouts;
@@ -46,7 +48,7 @@ use domain::{Domains, Rules};
 use fault::Collector;
 use gate::GateTable;
 use link::LinkTable;
-use roles::{AdminTable, DoorsTable, MasterTable, RedisTable, WatchTable};
+use roles::{AdminTable, DoorsTable, MasterTable, MetricsTable, RedisTable, WatchTable};
 use rule::Surroundings;
 use table::{Entries, table};
 
@@ -67,6 +69,8 @@ pub(crate) struct Settings {
     pub(crate) admin: Option<Admin>,
     /// What turns refusals into episodes and flags.
     pub(crate) watch: Watch,
+    /// Graphite, if figures are sent there.
+    pub(crate) graphite: Option<Graphite>,
     /// Redis or Valkey.
     pub(crate) redis: Option<Redis>,
 }
@@ -93,6 +97,8 @@ table! {
         admin: AdminTable,
         /// What turns refusals into episodes and flags.
         watch: WatchTable = "{}",
+        /// Where figures are sent to.
+        metrics: MetricsTable,
         /// Redis or Valkey, for rules with `state = "redis"`.
         redis: RedisTable,
     }
@@ -185,6 +191,7 @@ impl FileTable {
             doors: self.doors.map(|doors| doors.value.meaning()),
             admin: self.admin.map(|admin| admin.value.meaning(faults)),
             watch: self.watch.value.meaning(faults),
+            graphite: self.metrics.and_then(|metrics| metrics.value.meaning(faults)),
             redis: self.redis.and_then(|redis| redis.value.meaning(faults)),
         }
     }

@@ -17,7 +17,7 @@ use super::link::Key;
 use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::{Placed, Value, table};
-use super::value::{Address, Name, read_text};
+use super::value::{Address, Name, OneOrMany, read_text};
 
 /// The bookkeeper off the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +59,10 @@ pub(crate) struct Admin {
     pub(crate) listen: SocketAddr,
     /// The token that is asked for.
     pub(crate) token_file: Option<PathBuf>,
+    /// The token of those who may only look.
+    pub(crate) viewer_token_file: Option<PathBuf>,
+    /// Names under which it is reached, besides addresses and `localhost`.
+    pub(crate) hosts: Vec<String>,
 }
 
 /// What turns refusals into episodes and flags.
@@ -72,6 +76,32 @@ pub(crate) struct Watch {
     pub(crate) account_class: String,
     /// Where flags survive a restart.
     pub(crate) state_dir: Option<PathBuf>,
+    /// Where flags are announced.
+    pub(crate) webhook: Option<Webhook>,
+}
+
+/// Who is told of flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Webhook {
+    /// Whether TLS is spoken.
+    pub(crate) tls: bool,
+    /// Host and port.
+    pub(crate) authority: String,
+    /// The path.
+    pub(crate) path: String,
+    /// What announcements are signed with.
+    pub(crate) secret_file: PathBuf,
+}
+
+/// Graphite, to which figures are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Graphite {
+    /// Host and port.
+    pub(crate) address: String,
+    /// What names begin with.
+    pub(crate) prefix: String,
+    /// How often figures are sent.
+    pub(crate) every: Span,
 }
 
 /// Redis or Valkey.
@@ -154,6 +184,11 @@ table! {
         listen: Address = "\"127.0.0.1:8889\"",
         /// A file with the token that operators show. Needed beyond loopback.
         token_file: PathBuf,
+        /// A file with the token of those who may look and change nothing. Needs `token_file`.
+        viewer_token_file: PathBuf,
+        /// Names under which this address is reached. Addresses and `localhost` are known; any other name is refused, so that nobody
+        /// can point one of their own at it.
+        hosts: OneOrMany<Name> = "[]",
     }
 }
 
@@ -168,6 +203,83 @@ table! {
         account_class: Name = "\"user\"",
         /// The directory in which flags survive a restart. Without it, memory only.
         state_dir: PathBuf,
+        /// Where it is announced that a flag was set or cleared: a `POST` with JSON, tried again until it is taken. Needs
+        /// `webhook_secret_file`.
+        webhook: WebUrl,
+        /// A file with the secret that announcements are signed with: `X-Tollgate-Signature` is `sha256=` and the HMAC of the body.
+        webhook_secret_file: PathBuf,
+    }
+}
+
+/// A URL to post to.
+#[derive(Clone, Debug)]
+pub(super) struct WebUrl {
+    tls: bool,
+    authority: String,
+    path: String,
+}
+
+impl Value for WebUrl {
+    fn shape() -> Shape {
+        Shape::Text { what: "a URL", example: "https://hooks.example/flags" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        let shape = Self::shape();
+        read_text(value, faults, &shape, |url| {
+            let wrong = || format!("expected {}, found {}", shape.words(), shown(url));
+            let (tls, rest) = match url.split_once("://") {
+                Some(("http", rest)) => (false, rest),
+                Some(("https", rest)) => (true, rest),
+                _ => return Err(wrong()),
+            };
+            let (host, path) = rest.find('/').map_or((rest, "/"), |slash| rest.split_at(slash));
+            let odd = |text: &str| text.contains(|c: char| c.is_whitespace() || c.is_control() || !c.is_ascii());
+            if host.is_empty() || host.contains('@') || odd(host) || odd(path) {
+                return Err(wrong());
+            }
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            let port = if tls { 443 } else { 80 };
+            let authority = if has_port { host.to_owned() } else { format!("{host}:{port}") };
+            Ok(Self { tls, authority, path: path.to_owned() })
+        })
+    }
+}
+
+/// A host and a port.
+#[derive(Clone, Debug)]
+pub(super) struct HostPort(String);
+
+impl Value for HostPort {
+    fn shape() -> Shape {
+        Shape::Text { what: "a host and a port", example: "localhost:2003" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        let shape = Self::shape();
+        read_text(value, faults, &shape, |text| {
+            let address = text.strip_prefix("tcp://").unwrap_or(text);
+            let right = |(host, port): (&str, &str)| {
+                !host.is_empty() && !host.contains(['/', ' ', '@']) && port.parse::<u16>().is_ok_and(|port| port > 0)
+            };
+            if address.rsplit_once(':').is_some_and(right) {
+                Ok(Self(address.to_owned()))
+            } else {
+                Err(format!("expected {}, found {}", shape.words(), shown(text)))
+            }
+        })
+    }
+}
+
+table! {
+    /// Where figures are sent to, besides being shown at `/metrics`.
+    struct MetricsTable {
+        /// Graphite's address for plain text.
+        graphite: HostPort,
+        /// What the names of figures begin with. `{hostname}` stands for this machine's name.
+        graphite_prefix: Name = "\"tollgate.{hostname}\"",
+        /// How often figures are sent.
+        graphite_every: Span = "\"10s\"",
     }
 }
 
@@ -225,18 +337,47 @@ impl AdminTable {
             let message = "an admin address beyond loopback needs a token: write `token_file`, or listen on 127.0.0.1";
             faults.missing(&self.listen.span, message);
         }
-        Admin { listen: self.listen.value.0, token_file: self.token_file.map(|path| path.value) }
+        if let (Some(viewer), false) = (&self.viewer_token_file, self.written.has("token_file")) {
+            faults
+                .missing(&viewer.span, "`viewer_token_file` needs `token_file`: without it, everybody is an operator");
+        }
+        Admin {
+            listen: self.listen.value.0,
+            token_file: self.token_file.map(|path| path.value),
+            viewer_token_file: self.viewer_token_file.map(|path| path.value),
+            hosts: self.hosts.value.values().map(|name| name.0).collect(),
+        }
     }
 }
 
 impl WatchTable {
     pub(super) fn meaning(self, faults: &mut Collector) -> Watch {
+        if let (Some(webhook), false) = (&self.webhook, self.written.has("webhook_secret_file")) {
+            faults.missing(
+                &webhook.span,
+                "`webhook` needs `webhook_secret_file`: who gets announcements must know where they are from",
+            );
+        }
+        let secret_file = self.webhook_secret_file.map(|path| path.value);
+        let webhook = self.webhook.map(|url| url.value).zip(secret_file).map(|(url, secret_file)| {
+            let WebUrl { tls, authority, path } = url;
+            Webhook { tls, authority, path, secret_file }
+        });
         Watch {
+            webhook,
             flag_threshold: self.flag_threshold.value.get(),
             flag_window: nonzero(&self.flag_window, faults).unwrap_or(Span::from_secs(1)),
             account_class: self.account_class.value.0,
             state_dir: self.state_dir.map(|path| path.value),
         }
+    }
+}
+
+impl MetricsTable {
+    pub(super) fn meaning(self, faults: &mut Collector) -> Option<Graphite> {
+        let every = nonzero(&self.graphite_every, faults)?;
+        let address = self.graphite?.value.0;
+        Some(Graphite { address, prefix: self.graphite_prefix.value.0, every })
     }
 }
 

@@ -8,21 +8,24 @@
 mod calendar;
 mod feed;
 mod journal;
+mod metrics;
 mod record;
 mod state;
+mod webhook;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tollgate_core::time::Moment;
 use tollgate_core::watch::{Episode, Omissions};
 
 pub(crate) use calendar::{Calendar, rfc3339};
 pub(crate) use feed::{Feed, legible};
+pub(crate) use metrics::WatchMetrics;
 pub(crate) use record::Entry;
 pub(crate) use state::{Change, Flag};
+pub(crate) use webhook::{Announced, Announcer, WebhookSettings, open as open_webhook};
 
 use journal::Journal;
 use record::Record;
@@ -35,6 +38,7 @@ pub(crate) struct Watch {
     state: Mutex<Kept>,
     state_dir: Option<PathBuf>,
     counts: Counts,
+    announcer: Option<(Announcer, Announced)>,
 }
 
 /// What is known, and where it is kept.
@@ -103,7 +107,18 @@ impl Watch {
                 }
             }
         }
-        Self { calendar, feed, state: Mutex::new(kept), state_dir, counts: Counts::default() }
+        Self { calendar, feed, state: Mutex::new(kept), state_dir, counts: Counts::default(), announcer: None }
+    }
+
+    /// Announces flags to others from now on.
+    pub(crate) fn announcing(mut self, announcer: Announcer, announced: Announced) -> Self {
+        self.announcer = Some((announcer, announced));
+        self
+    }
+
+    /// What became of announcements, if there are any.
+    pub(crate) fn announced(&self) -> Option<&Announced> {
+        self.announcer.as_ref().map(|(_, announced)| announced)
     }
 
     /// What time it is.
@@ -166,7 +181,11 @@ impl Watch {
         kept.state.replay(record, now);
         self.count(&self.counts.flags_cleared);
         tracing::info!(account, by, note, "flag cleared");
-        Ok(kept.state.past().next().cloned())
+        let cleared = kept.state.past().next().cloned();
+        if let (Some((announcer, _)), Some(flag)) = (&self.announcer, &cleared) {
+            announcer.announce(flag);
+        }
+        Ok(cleared)
     }
 
     /// Writes down that somebody changed something. A change that is not on disk yet is still a change: it is written later.
@@ -260,6 +279,9 @@ impl Watch {
         let record = |(account, flag): &(String, Flag)| {
             self.count(&self.counts.flags_set);
             tracing::warn!(account, rejected = flag.rejected, "account flagged: it was refused very often");
+            if let Some((announcer, _)) = &self.announcer {
+                announcer.announce(flag);
+            }
             Record::Flag { account: account.clone(), at: flag.flagged_at, count: flag.rejected }
         };
         let records: Vec<_> = flagged.iter().map(record).collect();
@@ -273,11 +295,6 @@ impl Watch {
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// How long ago a moment was, in milliseconds.
-pub(crate) fn millis_since(now: Moment, then: Moment) -> u64 {
-    now.since(then).as_nanos() / 1_000_000
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use tollgate_core::time::Span;
+use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch::Settings;
 use tollgate_gatekeeper::clock::{Clock, Hand};
 

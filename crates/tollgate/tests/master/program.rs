@@ -68,7 +68,7 @@ impl Master {
     pub(crate) fn metric(&self, name: &str, least: u64) -> u64 {
         for _ in 0..100 {
             let mut stream = TcpStream::connect(self.admin).unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).unwrap();
             let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

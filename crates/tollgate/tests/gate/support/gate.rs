@@ -90,7 +90,7 @@ impl Gate {
     /// What operators see at this path.
     pub(crate) fn admin(&self, path: &str) -> Response {
         let stream = TcpStream::connect(self.admin).unwrap();
-        roundtrip(stream, format!("GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").as_bytes())
+        roundtrip(stream, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())
     }
 
     /// The value of a metric.

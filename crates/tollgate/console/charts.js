@@ -1,0 +1,96 @@
+// Charts, drawn by hand: areas that add up, and lines.
+
+import { h, put, s } from "./dom.js";
+import { clock } from "./figures.js";
+
+const WIDTH = 620;
+const HEIGHT = 190;
+const LEFT = 44;
+const BOTTOM = 22;
+const TOP = 8;
+
+/** A round number at least as large. */
+function ceiling(most) {
+  if (most <= 0) return 1;
+  const unit = 10 ** Math.floor(Math.log10(most));
+  return [1, 2, 2.5, 5, 10].map((times) => times * unit).find((round) => round >= most);
+}
+
+/**
+ * A chart of samples. A series is { name, of(sample), look, stacked, dashed }; `shown` makes text of a value.
+ */
+export function chart(label, series, shown) {
+  const drawing = s("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+  const legend = h("ul", { class: "legend" }, series.map((one) => h("li", {}, h("span", { class: `dot ${one.look}`, "aria-hidden": "true" }), one.name)));
+  return {
+    node: h("div", {}, drawing, legend),
+    draw(samples) {
+      const [from, to] = samples.length ? [samples[0].at_ms, samples.at(-1).at_ms] : [0, 1];
+      const x = (sample) => LEFT + (WIDTH - LEFT - 4) * ((sample.at_ms - from) / Math.max(1, to - from));
+      const stacked = series.filter((one) => one.stacked);
+      const total = (sample) => stacked.reduce((sum, one) => sum + (one.of(sample) ?? 0), 0);
+      const values = samples.flatMap((sample) => [total(sample), ...series.filter((one) => !one.stacked).map((one) => one.of(sample) ?? 0)]);
+      const most = ceiling(Math.max(0, ...values));
+      const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / most);
+      const ticks = [0, most / 2, most].map((value) => [
+        s("line", { class: "rule", x1: LEFT, x2: WIDTH, y1: y(value), y2: y(value) }),
+        s("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, shown(value)),
+      ]);
+      const times = samples.length < 2 ? [] : [0, 0.5, 1].map((part) => s("text", {
+        x: LEFT + (WIDTH - LEFT - 4) * part, y: HEIGHT - 6, "text-anchor": ["start", "middle", "end"][part * 2],
+      }, clock(from + (to - from) * part)));
+      put(drawing, s("title", {}, `${label}. ${describe(series, samples, shown)}`), bands(samples, x), ticks, areas(stacked, samples, x, y), lines(series, samples, x, y), times);
+    },
+  };
+}
+
+/** What a chart says, for those who do not see it. */
+function describe(series, samples, shown) {
+  const last = samples.at(-1);
+  return last ? `Now: ${series.map((one) => `${one.name} ${shown(one.of(last) ?? 0)}`).join(", ")}.` : "Nothing yet.";
+}
+
+/** Where the backend was loaded, behind everything. */
+function bands(samples, x) {
+  const drawn = [];
+  samples.forEach((sample, place) => {
+    if (sample.band === "normal" || place === 0) return;
+    const [from, to] = [x(samples[place - 1]), x(sample)];
+    drawn.push(s("rect", { class: `band-${sample.band}`, x: from, y: TOP, width: Math.max(1, to - from + 0.5), height: HEIGHT - TOP - BOTTOM }));
+  });
+  return drawn;
+}
+
+function areas(stacked, samples, x, y) {
+  const below = samples.map(() => 0);
+  return stacked.map((one) => {
+    const lower = samples.map((sample, place) => `${x(sample).toFixed(1)},${y(below[place]).toFixed(1)}`);
+    samples.forEach((sample, place) => { below[place] += one.of(sample) ?? 0; });
+    const upper = samples.map((sample, place) => `${x(sample).toFixed(1)},${y(below[place]).toFixed(1)}`);
+    return s("polygon", { class: `area-${one.look}`, points: [...upper, ...lower.reverse()].join(" ") });
+  });
+}
+
+function lines(series, samples, x, y) {
+  return series.filter((one) => !one.stacked).map((one) => {
+    let path = "";
+    let pen = "M";
+    for (const sample of samples) {
+      const value = one.of(sample);
+      if (value === null || value === undefined) { pen = "M"; continue; }
+      path += `${pen}${x(sample).toFixed(1)} ${y(value).toFixed(1)}`;
+      pen = "L";
+    }
+    return s("path", { class: `line line-${one.look}${one.dashed ? " dashed" : ""}`, d: path || "M0 0" });
+  });
+}
+
+/** A share as a small bar. */
+export function meter(share, text) {
+  const part = Math.max(0, Math.min(1, share ?? 0));
+  const look = part > 0.5 ? "fill high" : part > 0.25 ? "fill mid" : "fill";
+  return h("span", { class: "meter" },
+    s("svg", { width: 72, height: 8, viewBox: "0 0 72 8", "aria-hidden": "true" },
+      s("rect", { class: "track", width: 72, height: 8, rx: 4 }), part > 0 && s("rect", { class: look, width: Math.max(3, 72 * part), height: 8, rx: 4 })),
+    text);
+}

@@ -1,0 +1,109 @@
+// Elements, made of values. Text is only ever set as text: what a client calls itself is never read as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** An element of a page. */
+export function h(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** An element of a drawing. */
+export function s(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** Puts children in the place of what an element has. */
+export function put(element, ...children) {
+  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+}
+
+/** A heading with what the page is for. */
+export function title(text, lead) {
+  return h("div", {}, h("h1", {}, text), lead && h("p", { class: "lead" }, lead));
+}
+
+/** A card with a heading. */
+export function card(heading, lead, ...children) {
+  return h("section", { class: "card" }, h("header", {}, h("h2", {}, heading), lead && h("p", { class: "lead" }, lead)), ...children);
+}
+
+/**
+ * A table that becomes a list of cards on a small screen. A column is { name, of(row), class, num }.
+ * Rows are only written again where they changed, so that focus and selection stay.
+ */
+export function table(columns, caption) {
+  const body = h("tbody");
+  const head = columns.map((column) => h("th", { scope: "col", class: column.num && "num" }, column.name));
+  const node = h("div", { class: "scroll" },
+    h("table", { class: "stacks" }, h("caption", { class: "visually-hidden" }, caption), h("thead", {}, h("tr", {}, head)), body));
+  let shown = [];
+  const cells = (row) => columns.map((column) =>
+    h("td", { class: [column.class, column.num && "num"].filter(Boolean).join(" "), "data-label": column.name }, column.of(row)));
+  return {
+    node,
+    show(rows, empty) {
+      const texts = rows.map((row) => JSON.stringify(row));
+      if (rows.length === 0) {
+        shown = [];
+        put(body, h("tr", {}, h("td", { class: "empty", colspan: columns.length }, empty)));
+        return;
+      }
+      if (shown.length === 0) put(body);
+      while (body.rows.length > rows.length) body.lastChild.remove();
+      rows.forEach((row, place) => {
+        if (shown[place] === texts[place]) return;
+        const line = body.rows[place] ?? body.appendChild(h("tr"));
+        const focused = line.contains(document.activeElement) ? [...line.querySelectorAll("a,button")].indexOf(document.activeElement) : -1;
+        put(line, cells(row));
+        if (focused >= 0) line.querySelectorAll("a,button")[focused]?.focus();
+      });
+      shown = texts;
+    },
+  };
+}
+
+/** A field to search with. Calls `changed` a moment after the last key. */
+export function search(label, changed) {
+  let timer;
+  const field = h("input", { id: "search", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "any part of a name",
+    oninput: () => { clearTimeout(timer); timer = setTimeout(changed, 150); } });
+  return { field, node: h("div", { class: "grow" }, h("label", { for: "search" }, label), field) };
+}
+
+/** Asks for a note before something is changed. Resolves to the words, or to null. */
+export function askNote({ heading, text, button, name, extra }) {
+  return new Promise((resolve) => {
+    const who = h("input", { id: "note-name", value: name, maxlength: 60, autocomplete: "nickname", required: true });
+    const note = h("textarea", { id: "note-text", maxlength: 1000, required: true });
+    const dialog = h("dialog", { "aria-labelledby": "note-heading" },
+      h("form", { method: "dialog", onsubmit: () => dialog.close("yes") },
+        h("h1", { id: "note-heading" }, heading), h("p", { class: "lead" }, text), extra,
+        h("label", { for: "note-name" }, "Your name"), who,
+        h("label", { for: "note-text" }, "Note"), note,
+        h("div", { class: "buttons" },
+          h("button", { type: "button", onclick: () => dialog.close("") }, "Cancel"),
+          h("button", { type: "submit", class: "primary" }, button))));
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue === "yes" ? { name: who.value.trim(), note: note.value.trim() } : null);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    note.focus();
+  });
+}
+
+/** Tells those who listen instead of look. */
+export function say(text) {
+  document.getElementById("said").textContent = text;
+}

@@ -1,0 +1,35 @@
+// Who is being refused, lately.
+
+import { h, put, search, table, title } from "./dom.js";
+import * as figures from "./figures.js";
+import { get } from "./server.js";
+import { keyLink } from "./spenders.js";
+
+export function episodes() {
+  const list = table([
+    { name: "Key", of: (row) => keyLink(row.class, row.key), class: "key" },
+    { name: "Class", of: (row) => row.class },
+    { name: "Refused", of: (row) => figures.count(row.rejected), num: true },
+    { name: "Began", of: (row) => figures.date(row.first_at), num: true },
+    { name: "Last", of: (row) => `${row.last} ago`, num: true },
+  ], "Recent refusals by key, the latest first");
+  const found = search("Search", () => look());
+  const total = h("p", { class: "lead" });
+
+  async function look() {
+    const answer = await get("episodes", { top: 200, search: found.field.value });
+    total.textContent = `${figures.count(answer.total)} in the last hour`;
+    list.show(answer.episodes.map((row) => ({ ...row, last_at: undefined, last: figures.span(Math.round(Math.max(0, Date.now() - Date.parse(row.last_at)) / 1000) * 1000) })),
+      found.field.value ? "Nobody by that name." : "Nobody was refused in the last hour.");
+  }
+
+  return {
+    name: "episodes",
+    async begin(main) {
+      put(main, title("Episodes", "Stretches of refusals, by whom. They leave this list an hour after the last one."),
+        h("div", { class: "bar" }, found.node, total), h("section", { class: "card" }, list.node));
+      await look();
+    },
+    told: () => look(),
+  };
+}

@@ -1,0 +1,73 @@
+// One caller: what every rule has to say to it, and what can be done for it.
+
+import { askNote, card, h, put, say, table } from "./dom.js";
+import * as figures from "./figures.js";
+import { caller, get, send } from "./server.js";
+
+/** What rules say, as a table. */
+export function rulesTable() {
+  return table([
+    { name: "Rule", of: (row) => row.rule, class: "key" },
+    { name: "Says", of: (row) => h("span", { class: `pill ${row.decision}` }, row.decision) },
+    { name: "Because", of: (row) => row.reason },
+    { name: "Left", of: (row) => figures.count(row.remaining), num: true },
+    { name: "Level", of: (row) => row.level, num: true },
+    { name: "Room in", of: (row) => row.reset_ms ? figures.span(row.reset_ms) : "now", num: true },
+    { name: "All again in", of: (row) => row.clear_ms ? figures.span(row.clear_ms) : "now", num: true },
+  ], "What each rule says");
+}
+
+/** Figures by name. */
+function facts(pairs) {
+  return h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+export function keyPage(parameters) {
+  const [cls, key] = [parameters.get("class") ?? "", parameters.get("key") ?? ""];
+  const rules = rulesTable();
+  const figuresOf = h("div");
+  const exempt = h("p", { class: "lead" });
+  const minutes = h("select", { id: "exempt-for" }, [10, 60, 240, 1440].map((one) => h("option", { value: one * 60_000 }, figures.span(one * 60_000))));
+  const buttons = h("div", { class: "bar" });
+
+  async function look() {
+    const detail = await get("key", { class: cls, key });
+    const { bucket, episode, flags } = detail;
+    rules.show(detail.rules ?? [], "No rule tells callers apart this way.");
+    put(figuresOf, facts([
+      ["Share of CPU", bucket && figures.percent(bucket.share)], ["Requests per second", bucket && figures.rate(bucket.requests_per_second)],
+      ["Average wait", bucket && figures.span(bucket.wait_ms)], ["Requests", bucket && figures.count(bucket.requests)],
+      ["Held", bucket && figures.count(bucket.held)], ["Refused", bucket && figures.count(bucket.refused)],
+      ["CPU time", bucket && figures.span(bucket.cpu_ms)], ["First seen", bucket && figures.date(bucket.first_seen)], ["Last seen", bucket && figures.ago(bucket.last_seen)],
+      ["Refused in the last hour", episode && figures.count(episode.rejected)], ["Refusals began", episode && figures.date(episode.first_at)],
+      ["Flagged", flags?.[0] && !flags[0].cleared_at ? figures.date(flags[0].flagged_at) : null],
+    ]), !bucket && !episode && h("p", { class: "empty" }, "Nothing was seen of this caller lately."));
+    exempt.textContent = detail.exempt_until ? `Exempt from these rules until ${figures.date(detail.exempt_until)}.` : "";
+    end.hidden = !detail.exempt_until;
+  }
+
+  async function change(heading, text, button, path, body, extra) {
+    const words = await askNote({ heading, text, button, name: caller().name, extra });
+    if (!words) return;
+    await send("POST", path, { class: cls, key, ...body(), ...words });
+    say(`${heading}: done.`);
+    await look();
+  }
+
+  const end = h("button", { type: "button", hidden: true, onclick: () =>
+    change("End the exemption", "Its rules apply again at once.", "End it", "key/exempt", () => ({ for_ms: 0 })) }, "End the exemption…");
+  put(buttons,
+    h("button", { type: "button", onclick: () => change("Clear this key", "Every rule of this class forgets what this caller has used, owes and is blocked for.", "Clear", "key/clear", () => ({})) }, "Clear…"),
+    h("button", { type: "button", onclick: () => change("Exempt this key", "Its rules let it pass for a while. The fair queue still gives it no more than its share.", "Exempt", "key/exempt",
+      () => ({ for_ms: Number(minutes.value) }), [h("label", { for: "exempt-for" }, "For"), minutes]) }, "Exempt for a while…"), end);
+
+  return {
+    name: "spenders",
+    async begin(main) {
+      put(main, h("div", {}, h("h1", { class: "key" }, key === "" ? "(none)" : key), h("p", { class: "lead" }, `told apart by ${cls}`)),
+        caller().role === "operator" && buttons, exempt, card("Rules", "what each would say to its next request", rules.node), card("Lately", "", figuresOf));
+      await look();
+    },
+    told: () => look(),
+  };
+}

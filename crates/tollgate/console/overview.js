@@ -1,0 +1,112 @@
+// How things stand now, and over the last hour.
+
+import { chart } from "./charts.js";
+import { card, h, put, table } from "./dom.js";
+import * as figures from "./figures.js";
+import { get } from "./server.js";
+
+const HOUR_MS = 3_600_000;
+
+/** One figure with what it means. */
+function tile(name, look) {
+  const value = h("span", {}, "–");
+  const sub = h("span", { class: "sub" });
+  return {
+    node: h("div", { class: "tile" }, h("dt", {}, look && h("span", { class: `dot ${look}`, "aria-hidden": "true" }), name), h("dd", {}, value, sub)),
+    show(text, below) { value.textContent = text; sub.textContent = below ?? ""; },
+  };
+}
+
+export function overview() {
+  const tiles = {
+    admitted: tile("Admitted", "admitted"), held: tile("Held", "held"), refused: tile("Refused", "refused"),
+    waiting: tile("Waiting"), flight: tile("At the backend"), times: tile("Answer time"), cpu: tile("CPU in use"), connections: tile("Connections"),
+  };
+  const why = h("p", { class: "lead" });
+  const requests = chart("Requests per second over the last hour", [
+    { name: "admitted", of: (sample) => sample.admitted, look: "admitted", stacked: true },
+    { name: "refused", of: (sample) => sample.refused, look: "refused", stacked: true },
+    { name: "held", of: (sample) => sample.held, look: "held" },
+  ], figures.rate);
+  const times = chart("Answer times over the last hour", [
+    { name: "99th percentile", of: (sample) => sample.p99_ms, look: "slow" },
+    { name: "median", of: (sample) => sample.p50_ms, look: "fast" },
+  ], figures.span);
+  const queue = chart("Requests at the backend and waiting over the last hour", [
+    { name: "at the backend", of: (sample) => sample.in_flight, look: "admitted", stacked: true },
+    { name: "waiting", of: (sample) => sample.waiting, look: "held", stacked: true },
+    { name: "at most at the backend", of: (sample) => sample.in_flight_max, look: "fast", dashed: true },
+  ], figures.count);
+  const cpu = chart("CPU of the backend in use over the last hour", [{ name: "cores in use", of: (sample) => sample.cpu, look: "admitted", stacked: true }], figures.rate);
+  const backends = table([
+    { name: "Backend", of: (row) => row.url, class: "key" },
+    { name: "State", of: (row) => h("span", { class: `pill ${row.up ? "up" : "down"}` }, row.up ? "up" : "down") },
+    { name: "Requests at it", of: (row) => figures.count(row.in_flight), num: true },
+  ], "Backends");
+  const rules = table([
+    { name: "Rule", of: (row) => row.name, class: "key" },
+    { name: "Class", of: (row) => row.class },
+    { name: "Held", of: (row) => figures.count(row.held), num: true },
+    { name: "Refused", of: (row) => figures.count(row.refused), num: true },
+    { name: "Would have", of: (row) => figures.count(row.would_hold + row.would_refuse), num: true },
+  ], "Rules, and what they have done");
+  let samples = [];
+  const draw = () => [requests, times, queue, cpu].forEach((one) => one.draw(samples));
+  const links = h("div");
+
+  return {
+    name: "overview",
+    async begin(main) {
+      put(main,
+        h("div", {}, h("h1", {}, "Overview"), why),
+        h("dl", { class: "tiles" }, Object.values(tiles).map((one) => one.node)),
+        h("div", { class: "grid" },
+          card("Requests", "per second", requests.node), card("Answer time", "waiting included", times.node),
+          card("Queue", "at the backend, and before it", queue.node), card("CPU", "cores, charged to requests", cpu.node)),
+        h("div", { class: "grid" }, card("Rules", "since the start", rules.node), card("Backends and fleet", "", backends.node, links)));
+      draw();
+      samples = (await get("history", { step: 10 })).samples;
+      draw();
+    },
+    told(status) {
+      const last = status.last_second;
+      const cores = status.cores ?? 1;
+      why.textContent = bandInWords(status.band);
+      if (last) {
+        tiles.admitted.show(figures.rate(last.admitted), "per second");
+        tiles.held.show(figures.rate(last.held), "per second");
+        tiles.refused.show(figures.rate(last.refused), "per second");
+        tiles.times.show(figures.span(last.p50_ms), `median, 99 of 100 within ${figures.span(last.p99_ms)}`);
+        tiles.cpu.show(figures.percent(last.cpu / cores), `of ${figures.rate(cores)} cores`);
+        // The last hour is in steps of ten seconds, what comes after it is by the second.
+        if (samples.at(-1)?.at_ms !== last.at_ms) samples.push(last);
+        samples = samples.filter((sample) => sample.at_ms > last.at_ms - HOUR_MS);
+        draw();
+      }
+      if (status.requests) {
+        tiles.waiting.show(figures.count(status.requests.waiting + status.requests.holding), "for their turn or their moment");
+        tiles.flight.show(figures.count(status.requests.in_flight), `of at most ${figures.count(status.requests.in_flight_max)}`);
+      }
+      tiles.connections.show(figures.count(status.connections), "of clients");
+      backends.show(status.backends ?? [], "No backend.");
+      rules.show(status.rules ?? [], "No rules: everybody gets a fair share.");
+      put(links, fleet(status.fleet));
+    },
+  };
+}
+
+/** The band, and the number it was decided on. */
+function bandInWords(band) {
+  if (!band) return "";
+  const wait = `requests wait ${figures.span(band.sustained_ms)}`;
+  if (band.name === "normal") return `Normal: ${wait} for the backend; it counts as elevated from ${figures.span(band.elevated_ms)} on.`;
+  if (band.name === "elevated") return `Elevated: ${wait} for the backend, for some time now; critical begins at ${figures.span(band.critical_ms)}.`;
+  return `Critical: ${wait} for the backend. Who is over a limit waits longer; nobody else does.`;
+}
+
+/** Others that this gate works with. */
+function fleet(others) {
+  if (!others?.length) return [];
+  return h("ul", {}, others.map((one) => h("li", {}, `${one.kind} ${one.name}: `, h("span", { class: `pill ${one.up ? "up" : "down"}` }, one.state))));
+}
+

@@ -1,0 +1,50 @@
+// The settings in force, and who changed what.
+
+import { card, h, put, search, table, title } from "./dom.js";
+import * as figures from "./figures.js";
+import { get } from "./server.js";
+
+export function settings() {
+  const tables = h("div", { class: "grid" });
+  const reload = h("div");
+  const changes = table([
+    { name: "What", of: (row) => row.what, class: "key" },
+    { name: "By", of: (row) => row.by },
+    { name: "When", of: (row) => figures.date(row.at), num: true },
+  ], "What operators have changed, the latest first");
+  const found = search("Search", () => show());
+  let config = { tables: [] };
+
+  function show() {
+    const wanted = found.field.value.toLowerCase();
+    const has = (key) => `${key.key} ${key.value} ${key.caption}`.toLowerCase().includes(wanted);
+    const cards = config.tables.map((one) => {
+      const keys = one.keys.filter((key) => wanted === "" ? key.value !== null : has(key));
+      if (keys.length === 0) return null;
+      const rows = table([
+        { name: "Key", of: (key) => h("span", { title: key.caption }, key.key), class: "key" },
+        { name: "Value", of: (key) => h("pre", {}, key.value ?? "–") },
+        { name: "From", of: (key) => key.written ? "the file" : "default" },
+        { name: "Meaning", of: (key) => h("span", { class: "hint" }, key.caption) },
+      ], one.table);
+      rows.show(keys, "");
+      return card(one.table, one.caption, rows.node);
+    });
+    put(tables, cards.some(Boolean) ? cards : h("p", { class: "empty" }, wanted ? "No such setting." : "No file: everything is as it is by default."));
+  }
+
+  return {
+    name: "settings",
+    async begin(main) {
+      put(main, title("Settings", "What is in force, where it comes from, and what it means."), reload, h("div", { class: "bar" }, found.node), tables, card("Changes", "by operators, over restarts", changes.node));
+      config = await get("config");
+      const last = config.reload;
+      put(reload, h("p", { class: "lead" }, config.file ? h("span", {}, "From ", h("code", {}, config.file), ". ") : "No file. ",
+        last ? (last.ok ? `Reloaded ${figures.ago(last.at)}.` : "") : "Not reloaded since the start."),
+        last && !last.ok && h("div", { class: "wrong", role: "alert" }, h("p", {}, `The reload ${figures.ago(last.at)} was refused; the old settings stay in force:`), h("pre", {}, last.faults)));
+      show();
+      changes.show((await get("audit", { top: 100 })).changes, "Nobody has changed anything.");
+    },
+    told() {},
+  };
+}

@@ -1,0 +1,64 @@
+// Who spends the backend's time.
+
+import { meter } from "./charts.js";
+import { h, put, search, table, title } from "./dom.js";
+import * as figures from "./figures.js";
+import { get } from "./server.js";
+
+/** A link to the page of a key. */
+export function keyLink(cls, key) {
+  return h("a", { href: `#/key?${new URLSearchParams({ class: cls, key })}` }, key === "" ? "(none)" : key);
+}
+
+export function spenders() {
+  let cls = "ip/32";
+  const tabs = h("div", { class: "tabs", role: "group", "aria-label": "Class" });
+  const list = table([
+    { name: "Key", of: (row) => keyLink(row.class, row.key), class: "key" },
+    { name: "Share of CPU", of: (row) => row.share === null ? "–" : meter(row.share, figures.percent(row.share)), num: true },
+    { name: "Requests/s", of: (row) => figures.rate(row.requests_per_second), num: true },
+    { name: "Waits", of: (row) => figures.span(row.wait_ms), num: true },
+    { name: "Held", of: (row) => figures.count(row.held), num: true },
+    { name: "Refused", of: (row) => figures.count(row.refused), num: true },
+    { name: "Left", of: (row) => row.left ?? "–", num: true },
+    { name: "Last seen", of: (row) => `${row.seen} ago`, num: true },
+  ], "Callers of this class, who spend most first");
+  const found = search("Search", () => look());
+  let known = "";
+
+  async function look() {
+    const { classes, buckets } = await get("buckets", { class: cls, top: 100, search: found.field.value });
+    if (known !== classes.join()) {
+      known = classes.join();
+      put(tabs, classes.map((one) => h("button", { type: "button", "aria-pressed": one === cls, onclick: (event) => choose(one, event.target) }, one)));
+    }
+    list.show(buckets.map((row) => ({
+      key: row.key, class: cls, share: row.share, requests_per_second: row.requests_per_second, wait_ms: row.wait_ms && Math.round(row.wait_ms),
+      held: row.held, refused: row.refused, left: left(row.rules), seen: figures.span(Math.round((row.idle_ms ?? 0) / 1000) * 1000),
+    })), found.field.value ? "Nobody by that name." : "Nobody yet.");
+  }
+
+  async function choose(one, button) {
+    cls = one;
+    tabs.querySelectorAll("button").forEach((each) => each.setAttribute("aria-pressed", String(each === button)));
+    await look();
+  }
+
+  return {
+    name: "spenders",
+    async begin(main) {
+      put(main, title("Spenders", "Who uses the backend's CPU time, the most first. Averages over the last ten seconds."),
+        h("div", { class: "bar" }, h("div", {}, h("span", { class: "visually-hidden" }, "Told apart by"), tabs), found.node),
+        h("section", { class: "card" }, list.node));
+      await look();
+    },
+    told: () => look(),
+  };
+}
+
+/** What the tightest rule leaves. */
+function left(rules) {
+  const remaining = rules.map((rule) => rule.remaining).filter((number) => number !== null);
+  return remaining.length ? figures.count(Math.min(...remaining)) : null;
+}
+

@@ -1,0 +1,286 @@
+//! What operators and their programs can ask: `GET /api/v1/...`.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tollgate_core::time::Span;
+
+use super::Console;
+use super::body::Body;
+use super::guard::Caller;
+use super::problem::Problem;
+use super::subject::Question;
+use crate::watch::{legible, rfc3339};
+
+/// Lists are at most this long.
+pub(super) const TOP_MAX: usize = 1000;
+const TOP_DEFAULT: usize = 50;
+
+/// An answer in JSON.
+pub(super) struct Json(pub(super) Value);
+
+impl IntoResponse for Json {
+    fn into_response(self) -> Response {
+        ([(header::CONTENT_TYPE, "application/json")], self.0.to_string()).into_response()
+    }
+}
+
+/// What a list is narrowed by.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Narrow {
+    #[serde(default)]
+    class: String,
+    #[serde(default)]
+    search: String,
+    top: Option<usize>,
+    #[serde(default)]
+    history: String,
+}
+
+impl Narrow {
+    pub(super) fn has_top(&self) -> bool {
+        self.top.is_some()
+    }
+
+    pub(super) fn top(&self) -> usize {
+        self.top.unwrap_or(TOP_DEFAULT).min(TOP_MAX)
+    }
+
+    /// Whether any of these texts has what is searched for.
+    pub(super) fn matches(&self, texts: &[&str]) -> bool {
+        let wanted = self.search.to_lowercase();
+        wanted.is_empty() || texts.iter().any(|text| text.to_lowercase().contains(&wanted))
+    }
+
+    pub(super) fn wants_history(&self) -> bool {
+        !matches!(&*self.history, "" | "0" | "false")
+    }
+}
+
+/// A query that was understood.
+pub(super) type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+
+/// The query, or what is wrong with it.
+pub(super) fn asked<T>(query: Asked<T>) -> Result<T, Problem> {
+    query.map(|Query(query)| query).map_err(|error| Problem::bad(error.body_text()))
+}
+
+/// `GET /api/v1/status`
+pub(super) async fn status(State(console): State<Arc<Console>>) -> Json {
+    Json(status_value(&console))
+}
+
+/// The status as text, for those who look all the time.
+pub(super) fn status_text(console: &Console) -> String {
+    status_value(console).to_string()
+}
+
+fn status_value(console: &Console) -> Value {
+    let (now, started, standing) = (console.watch.calendar().now(), console.started, console.watch.standing());
+    let omissions = standing.omissions;
+    let mut status = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "role": console.subject.role(),
+        "ready": console.subject.is_ready(),
+        "now": rfc3339(now),
+        "started_at": rfc3339(started),
+        "uptime_ms": now.since(started).as_nanos() / 1_000_000,
+        "last_second": console.history().last(),
+        "watch": {
+            "flags": standing.flags,
+            "kept": standing.is_kept,
+            "journal_bytes": standing.journal_bytes,
+            "refusals_ignored": omissions.ignored,
+            "refusals_dropped": standing.feed_dropped,
+            "flags_dropped": omissions.flags_dropped,
+            "accounts_pushed_out": omissions.accounts_pushed_out,
+            "episodes_pushed_out": omissions.episodes_pushed_out,
+        },
+        "reload": console.config().reload(),
+    });
+    if let (Value::Object(status), Value::Object(more)) = (&mut status, console.subject.status()) {
+        status.extend(more);
+    }
+    status
+}
+
+/// What part of the past is asked for.
+#[derive(Debug, Deserialize)]
+pub(super) struct Steps {
+    step: Option<usize>,
+}
+
+/// `GET /api/v1/history`
+pub(super) async fn history(State(console): State<Arc<Console>>, query: Asked<Steps>) -> Result<Json, Problem> {
+    let step = asked(query)?.step.unwrap_or(10);
+    if !(1..=600).contains(&step) {
+        return Err(Problem::bad("`step` is a number of seconds from 1 to 600"));
+    }
+    Ok(Json(json!({ "step_ms": step * 1000, "samples": console.history().in_steps(step) })))
+}
+
+/// `GET /api/v1/buckets`
+pub(super) async fn buckets(State(console): State<Arc<Console>>, query: Asked<Narrow>) -> Result<Json, Problem> {
+    let narrow = asked(query)?;
+    let class = if narrow.class.is_empty() { "ip/32" } else { &*narrow.class };
+    let buckets = console.subject.buckets(class, narrow.top(), &narrow.search.to_lowercase());
+    let Some(buckets) = buckets else {
+        let classes = console.subject.classes().join(", ");
+        return Err(Problem::absent(format!("no callers are told apart by that class; classes are {classes}")));
+    };
+    Ok(Json(json!({ "class": class, "classes": console.subject.classes(), "buckets": buckets })))
+}
+
+/// `GET /api/v1/episodes`
+pub(super) async fn episodes(State(console): State<Arc<Console>>, query: Asked<Narrow>) -> Result<Json, Problem> {
+    let narrow = asked(query)?;
+    let mut episodes = console.watch.episodes();
+    let total = episodes.len();
+    episodes.sort_by(|a, b| b.last.cmp(&a.last).then_with(|| b.count.cmp(&a.count)));
+    let shown = episodes.iter().filter_map(|episode| {
+        let key = legible(&episode.key);
+        let wanted = narrow.class.is_empty() || *episode.class == *narrow.class;
+        (wanted && narrow.matches(&[&key, &episode.class])).then(|| {
+            json!({
+                "class": episode.class, "key": key, "rejected": episode.count,
+                "first_at": rfc3339(episode.first), "last_at": rfc3339(episode.last),
+            })
+        })
+    });
+    Ok(Json(json!({ "total": total, "episodes": shown.take(narrow.top()).collect::<Vec<_>>() })))
+}
+
+/// `GET /api/v1/audit`
+pub(super) async fn audit(State(console): State<Arc<Console>>, query: Asked<Narrow>) -> Result<Json, Problem> {
+    let narrow = asked(query)?;
+    let changes = console.watch.changes();
+    let shown = changes.iter().filter(|change| narrow.matches(&[&change.by, &change.what]));
+    let shown = shown.map(|change| json!({ "at": rfc3339(change.at), "by": change.by, "what": change.what }));
+    Ok(Json(json!({ "changes": shown.take(narrow.top()).collect::<Vec<_>>() })))
+}
+
+/// `GET /api/v1/config`
+pub(super) async fn config(State(console): State<Arc<Console>>) -> Json {
+    Json(console.config().shown())
+}
+
+/// `GET /api/v1/session`
+pub(super) async fn session(Extension(caller): Extension<Caller>) -> Json {
+    Json(json!({ "role": caller.role.as_str(), "name": caller.name, "csrf": caller.csrf, "login": caller.login }))
+}
+
+/// `GET /api/v1/openapi.json`
+pub(super) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json")).into_response()
+}
+
+/// `POST /api/v1/explain`
+pub(super) async fn explain(State(console): State<Arc<Console>>, body: Body) -> Result<Json, Problem> {
+    let object = body.object()?;
+    let client = match object.text("client", 64)? {
+        Some(text) => Some(text.trim().parse().map_err(|_| Problem::bad("`client` has to be an address"))?),
+        None => None,
+    };
+    let mut headers = object.texts("headers")?;
+    headers.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+    let question = Question {
+        client,
+        method: object.text("method", 32)?.unwrap_or("GET").to_owned(),
+        path: object.text("path", 8192)?.unwrap_or("/").to_owned(),
+        headers,
+        attributes: object.texts("attributes")?,
+        toll: object.number("cost_ms")?.map(|millis| Span::from_nanos((millis * 1e6) as u64)),
+    };
+    let answer = console.subject.explain(&question);
+    answer.map(Json).ok_or_else(|| Problem::absent("this process decides about no requests"))
+}
+
+/// Which key is meant.
+#[derive(Debug, Deserialize)]
+pub(super) struct WhichKey {
+    class: String,
+    key: String,
+}
+
+/// `GET /api/v1/key`
+pub(super) async fn key(State(console): State<Arc<Console>>, query: Asked<WhichKey>) -> Result<Json, Problem> {
+    let WhichKey { class, key } = asked(query)?;
+    let question = question(&class, &key)?;
+    let episodes = console.watch.episodes();
+    let episode = episodes.iter().find(|episode| *episode.class == *class && legible(&episode.key) == key);
+    let flags = console.watch.flags(true);
+    let flags: Vec<_> = flags.iter().filter(|flag| flag.account == key).take(20).map(super::flags::shown).collect();
+    let mut detail = json!({
+        "class": class, "key": key, "flags": flags,
+        "episode": episode.map(|episode| json!({
+            "rejected": episode.count, "first_at": rfc3339(episode.first), "last_at": rfc3339(episode.last),
+        })),
+    });
+    if let (Value::Object(detail), Some(Value::Object(more))) =
+        (&mut detail, console.subject.key(&class, &question, &key))
+    {
+        detail.extend(more);
+    }
+    Ok(Json(detail))
+}
+
+/// `POST /api/v1/key/clear`
+pub(super) async fn clear_key(
+    State(console): State<Arc<Console>>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json, Problem> {
+    let object = body.object()?;
+    let (class, key) = class_and_key(&object)?;
+    let rules = console.subject.forget(class, &question(class, key)?);
+    let by = object.text("name", 100)?.unwrap_or(&caller.name);
+    let note = object.text("note", 1000)?.unwrap_or_default();
+    console.watch.note_change(by, &format!("cleared {class} {key:?} with {rules} rules: {note}"));
+    Ok(Json(json!({ "class": class, "key": key, "rules": rules })))
+}
+
+/// No exemption is longer than a day: who is to be exempt for good belongs in the rule's `unless`.
+const EXEMPTION_MAX_MS: f64 = 86_400_000.0;
+
+/// `POST /api/v1/key/exempt`
+pub(super) async fn exempt_key(
+    State(console): State<Arc<Console>>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json, Problem> {
+    let object = body.object()?;
+    let (class, key) = class_and_key(&object)?;
+    question(class, key)?;
+    let for_ms = object.number("for_ms")?.ok_or_else(|| Problem::bad("`for_ms` is missing: 0 ends an exemption"))?;
+    if for_ms > EXEMPTION_MAX_MS {
+        return Err(Problem::bad("an exemption lasts a day at most; for longer, write `unless` into the rule"));
+    }
+    let span = (for_ms > 0.0).then(|| Span::from_millis(for_ms as u64));
+    if !console.subject.exempt(class, key, span) {
+        return Err(Problem::bad("there are too many exemptions, or nothing here to be exempt from"));
+    }
+    let by = object.text("name", 100)?.unwrap_or(&caller.name);
+    let note = object.text("note", 1000)?.unwrap_or_default();
+    let what = match span {
+        Some(span) => format!("exempted {class} {key:?} for {} s: {note}", span.as_secs_ceil()),
+        None => format!("ended the exemption of {class} {key:?}: {note}"),
+    };
+    console.watch.note_change(by, &what);
+    let until = span.map(|span| rfc3339(console.watch.calendar().now() + span));
+    Ok(Json(json!({ "class": class, "key": key, "until": until })))
+}
+
+fn class_and_key(object: &super::body::Object) -> Result<(&str, &str), Problem> {
+    let missing = |name: &str| Problem::bad(format!("`{name}` is missing"));
+    let class = object.text("class", 255)?.ok_or_else(|| missing("class"))?;
+    Ok((class, object.text("key", 1000)?.ok_or_else(|| missing("key"))?))
+}
+
+fn question(class: &str, key: &str) -> Result<Question, Problem> {
+    Question::of_key(class, key).ok_or_else(|| Problem::bad("that is no class, or no key of that class"))
+}

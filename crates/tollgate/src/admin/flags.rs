@@ -1,0 +1,154 @@
+//! Flags, and reports of refusals.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Number, Value, json};
+
+use super::Console;
+use super::api::{Asked, Json, Narrow, TOP_MAX, asked};
+use super::body::{Body, REPORT_BYTES_MAX};
+use super::guard::Caller;
+use super::problem::Problem;
+use crate::watch::{Entry, Flag, NotKept, rfc3339};
+
+/// The id of a report is at most this long.
+const ID_BYTES_MAX: usize = 128;
+
+/// `GET /api/v1/flags`
+pub(super) async fn flags(State(console): State<Arc<Console>>, query: Asked<Narrow>) -> Result<Json, Problem> {
+    let narrow = asked(query)?;
+    let flags = console.watch.flags(narrow.wants_history());
+    let wanted = |flag: &&Flag| {
+        let note = flag.cleared.as_ref().map_or("", |cleared| &cleared.note);
+        narrow.matches(&[&flag.account, note])
+    };
+    let most = if narrow.has_top() { narrow.top() } else { TOP_MAX };
+    let shown: Vec<_> = flags.iter().filter(wanted).take(most).map(shown).collect();
+    Ok(Json(json!({ "total": flags.len(), "flags": shown })))
+}
+
+/// A flag as programs see it.
+pub(super) fn shown(flag: &Flag) -> Value {
+    let cleared = flag.cleared.as_ref();
+    json!({
+        "account": flag.account,
+        "flagged_at": rfc3339(flag.flagged_at),
+        "rejected": flag.rejected,
+        "cleared_at": cleared.map(|cleared| rfc3339(cleared.at)),
+        "cleared_by": cleared.map(|cleared| &cleared.by),
+        "note": cleared.map(|cleared| &cleared.note),
+    })
+}
+
+/// What may be said with a clearing in the query, for clients that cannot send a body with it.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Said {
+    name: Option<String>,
+    note: Option<String>,
+}
+
+/// `DELETE /api/v1/flags/{account}`
+pub(super) async fn clear(
+    State(console): State<Arc<Console>>,
+    Extension(caller): Extension<Caller>,
+    Path(account): Path<String>,
+    query: Asked<Said>,
+    body: Body,
+) -> Result<Json, Problem> {
+    let (said, object) = (asked(query)?, body.object()?);
+    let name = object.text("name", 100)?.map(str::to_owned).or(said.name).unwrap_or(caller.name);
+    let note = object.text("note", 1000)?.map(str::to_owned).or(said.note).unwrap_or_default();
+    if note.trim().is_empty() || note.chars().count() > 1000 || name.chars().count() > 100 {
+        return Err(Problem::bad("say why in `note`: whoever looks at this account next wants to know"));
+    }
+    let (watch, flagged) = (console.watch.clone(), account.clone());
+    let cleared = tokio::task::spawn_blocking(move || {
+        let cleared = watch.clear(&flagged, &name, &note)?;
+        if cleared.is_some() {
+            watch.note_change(&name, &format!("cleared the flag of {flagged:?}: {note}"));
+        }
+        Ok(cleared)
+    });
+    match cleared.await {
+        Ok(Ok(Some(flag))) => Ok(Json(shown(&flag))),
+        Ok(Ok(None)) => Err(Problem::absent("that account is not flagged")),
+        Ok(Err(error)) => Err(not_kept(&error)),
+        Err(_) => Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the flag could not be cleared")),
+    }
+}
+
+#[derive(Deserialize)]
+struct Report {
+    id: String,
+    entries: Vec<Reported>,
+}
+
+#[derive(Deserialize)]
+struct Reported {
+    class: String,
+    key: String,
+    rejected: Number,
+}
+
+/// `POST /api/v1/rejections`
+pub(super) async fn rejections(
+    State(console): State<Arc<Console>>,
+    body: Body<REPORT_BYTES_MAX>,
+) -> Result<Response, Problem> {
+    let watch = console.watch.clone();
+    // A report can be large, and a disk slow: others need not wait for it.
+    let taken = tokio::task::spawn_blocking(move || {
+        let (id, entries) = read(&body.0)?;
+        let (shown, count) = (id.clone(), entries.len());
+        let reported = watch.report(id, entries).map_err(|error| not_kept(&error))?;
+        Ok((shown, count, reported))
+    });
+    let Ok(taken) = taken.await else {
+        return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the report could not be read"));
+    };
+    let (id, count, reported) = taken?;
+    let answer = json!({ "id": id, "entries": count, "repeated": reported.repeated, "flagged": reported.flagged });
+    Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
+}
+
+fn read(body: &[u8]) -> Result<(String, Vec<Entry>), Problem> {
+    let Report { id, entries } =
+        serde_json::from_slice(body).map_err(|error| Problem::bad(format!("this is no report: {error}")))?;
+    if !(1..=ID_BYTES_MAX).contains(&id.len()) {
+        return Err(Problem::bad(format!("`id` has 1 to {ID_BYTES_MAX} bytes, and no two reports have the same")));
+    }
+    // What is not positive is ignored and counted, as are names that nobody could read.
+    let entry = |Reported { class, key, rejected }| Entry { class, key, count: rejected.as_u64().unwrap_or(0) };
+    Ok((id, entries.into_iter().map(entry).collect()))
+}
+
+fn not_kept(NotKept(error): &NotKept) -> Problem {
+    let detail = format!("this could not be kept, and did not happen: {error}; send it again");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_and_nonsense_is_none() {
+        let (id, entries) = read(
+            br#"{"id": "r1", "entries": [{"class": "user", "key": "u1", "rejected": 12},
+            {"class": "user", "key": "u2", "rejected": -1}, {"class": "user", "key": "u3", "rejected": 1.5}]}"#,
+        )
+        .unwrap();
+        assert_eq!(id, "r1");
+        assert_eq!(entries.iter().map(|entry| entry.count).collect::<Vec<_>>(), [12, 0, 0]);
+        for text in ["", "[]", "{}", r#"{"id": "", "entries": []}"#, r#"{"id": 1, "entries": []}"#, r#"{"id": "r"}"#] {
+            assert!(read(text.as_bytes()).is_err(), "{text}");
+        }
+        let long = format!(r#"{{"id": "{}", "entries": []}}"#, "x".repeat(129));
+        assert!(read(long.as_bytes()).is_err());
+    }
+}

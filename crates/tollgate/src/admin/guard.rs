@@ -1,0 +1,272 @@
+//! Who may come in, and do what. Everything that reaches the address for operators passes here first.
+//!
+//! The address is on loopback unless somebody says otherwise, but loopback is not a wall: any page that a person on this machine looks at
+//! can send requests there. So the host must be one that is ours (a name that an attacker points at 127.0.0.1 is not), and a change that
+//! comes from a page must come from our page and show a word that only our page can know.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+
+use super::Console;
+use super::problem::Problem;
+use super::sessions::{Attempts, Sessions};
+use super::tokens::{Role, Tokens, random_word};
+
+/// The cookie that a session is known by.
+pub(super) const COOKIE: &str = "tollgate_session";
+/// The header field in which a page shows its word.
+pub(super) const CSRF: HeaderName = HeaderName::from_static("x-tollgate-csrf");
+
+/// What a page may load and send: only what is ours.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+    manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    /// What they may do.
+    pub(super) role: Role,
+    /// What they call themselves.
+    pub(super) name: String,
+    /// What their page has to show with a change.
+    pub(super) csrf: Option<String>,
+    /// Whether they have logged in, and can log out.
+    pub(super) login: bool,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
+/// What is known of who may come in.
+pub(crate) struct Guard {
+    tokens: Tokens,
+    hosts: Vec<String>,
+    pub(super) sessions: Sessions,
+    attempts: Attempts,
+    /// What our page shows where nobody logs in.
+    open_csrf: String,
+}
+
+impl Guard {
+    /// Asks for these tokens, and answers to these names besides addresses and `localhost`.
+    pub(crate) fn new(tokens: Tokens, hosts: Vec<String>) -> Self {
+        let (sessions, attempts, open_csrf) = (Sessions::default(), Attempts::default(), random_word());
+        Self { tokens, hosts, sessions, attempts, open_csrf }
+    }
+
+    /// Whether a name, as it is in `Host`, is one of ours. An address is always: nobody can point it elsewhere.
+    fn is_ours(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
+            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        };
+        let same = |ours: &String| ours.eq_ignore_ascii_case(name);
+        name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost") || self.hosts.iter().any(same)
+    }
+
+    /// What somebody may do who shows this token, if they have not been wrong too often.
+    pub(super) fn role_of(&self, shown: &str, from: IpAddr, console: &Console) -> Result<Role, Problem> {
+        let now = console.watch.calendar().now();
+        if !self.attempts.may_try(from, now) {
+            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens: wait a minute"));
+        }
+        self.tokens.role_of(shown).ok_or_else(|| {
+            self.attempts.failed(from, now);
+            tracing::warn!(%from, "a wrong token was shown to the address for operators");
+            Problem::new(StatusCode::UNAUTHORIZED, "that token is not known")
+        })
+    }
+
+    /// Who asks, by the token or the cookie that is shown.
+    fn caller(&self, headers: &HeaderMap, from: IpAddr, console: &Console) -> Result<Option<Caller>, Problem> {
+        if let Some(token) = bearer(headers) {
+            if !self.tokens.are_asked_for() {
+                return Ok(Some(self.anybody()));
+            }
+            let role = self.role_of(token, from, console)?;
+            return Ok(Some(Caller { role, name: role.as_str().to_owned(), csrf: None, login: false }));
+        }
+        if !self.tokens.are_asked_for() {
+            return Ok(Some(self.anybody()));
+        }
+        let session = cookie(headers).and_then(|word| self.sessions.find(word, console.watch.calendar().now()));
+        Ok(session.map(|session| Caller {
+            role: session.role,
+            name: session.name,
+            csrf: Some(session.csrf),
+            login: true,
+        }))
+    }
+
+    /// Whoever can connect, where no token is asked for.
+    fn anybody(&self) -> Caller {
+        Caller { role: Role::Operator, name: "operator".to_owned(), csrf: Some(self.open_csrf.clone()), login: false }
+    }
+
+    /// Whether this is a change that only a page could have sent, and not ours.
+    fn refuse_foreign(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+        let host = text(&header::HOST).unwrap_or_default();
+        if let Some(origin) = text(&header::ORIGIN) {
+            let of_host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+            if of_host != Some(host) {
+                return Err(Problem::forbidden("this comes from another page"));
+            }
+        }
+        match text(&HeaderName::from_static("sec-fetch-site")) {
+            None | Some("same-origin" | "none") => Ok(()),
+            Some(_) => Err(Problem::forbidden("this comes from another page")),
+        }
+    }
+
+    /// Whether a change shows what our page shows. A program that shows a token, or that is no browser, need not.
+    fn refuse_forged(&self, caller: &Caller, headers: &HeaderMap) -> Result<(), Problem> {
+        let Some(csrf) = &caller.csrf else { return Ok(()) };
+        let fetch = HeaderName::from_static("sec-fetch-site");
+        let by_browser =
+            [&header::ORIGIN, &header::COOKIE, &header::REFERER, &fetch].map(|name| headers.contains_key(name));
+        if !self.tokens.are_asked_for() && !by_browser.contains(&true) {
+            return Ok(());
+        }
+        match headers.get(CSRF).and_then(|value| value.to_str().ok()) {
+            Some(shown) if same(shown, csrf) => Ok(()),
+            _ => Err(Problem::forbidden("the word that belongs to this session is missing: reload the page")),
+        }
+    }
+
+    fn admit(&self, request: &Request, console: &Console) -> Result<Option<Caller>, Problem> {
+        let (path, headers) = (request.uri().path(), request.headers());
+        if matches!(path, "/healthz" | "/readyz") {
+            return Ok(None);
+        }
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        if !host.is_some_and(|host| self.is_ours(host)) {
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "this host is not known here: use an address, or name it in `hosts` of [admin]",
+            ));
+        }
+        let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
+        if changes {
+            self.refuse_foreign(headers)?;
+        }
+        if path == "/login" || path.starts_with("/console/") {
+            return Ok(None);
+        }
+        let from = request.extensions().get::<Peer>().map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
+        let Some(caller) = self.caller(headers, from, console)? else {
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, "a token is asked for"));
+        };
+        // Asking what would happen changes nothing, but it takes a body.
+        let asks = path == "/api/v1/explain" || path == "/logout";
+        if changes && !asks && caller.role < Role::Operator {
+            return Err(Problem::forbidden("a viewer cannot change anything"));
+        }
+        if changes {
+            self.refuse_forged(&caller, headers)?;
+        }
+        Ok(Some(caller))
+    }
+}
+
+/// Lets in who may come in, and says to browsers what pages may do.
+pub(super) async fn guard(State(console): State<Arc<Console>>, mut request: Request, next: Next) -> Response {
+    let is_page = request.uri().path() == "/" && request.method() == Method::GET;
+    let mut response = match console.guard.admit(&request, &console) {
+        Ok(caller) => {
+            if let Some(caller) = caller {
+                request.extensions_mut().insert(caller);
+            }
+            next.run(request).await
+        }
+        Err(problem) => {
+            let response = problem.into_response();
+            if is_page && response.status() == StatusCode::UNAUTHORIZED {
+                Redirect::to("/login").into_response()
+            } else {
+                response
+            }
+        }
+    };
+    let headers = response.headers_mut();
+    for (name, value) in [
+        ("content-security-policy", POLICY),
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "same-origin"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+    ] {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    response
+}
+
+/// The token of a program.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().unwrap_or_default();
+    let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
+    Some(if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" })
+}
+
+/// The word of a session.
+pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    cookies.flat_map(|value| value.split(';')).find_map(|pair| {
+        let (name, value) = pair.trim().split_once('=')?;
+        (name == COOKIE).then_some(value)
+    })
+}
+
+/// Whether two words are the same, in a time that does not tell how far they are.
+fn same(shown: &str, word: &str) -> bool {
+    shown.len() == word.len() && shown.bytes().zip(word.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_somebody_points_here_is_not_ours() {
+        let guard = Guard::new(Tokens::none(), vec!["gate.example".to_owned()]);
+        for host in [
+            "127.0.0.1:8889",
+            "127.0.0.1",
+            "localhost:1",
+            "LOCALHOST",
+            "[::1]:8889",
+            "10.1.2.3",
+            "gate.example",
+            "Gate.Example:8889",
+        ] {
+            assert!(guard.is_ours(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:8889",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example:1",
+            "[::1",
+            "gate.example.evil:1",
+        ] {
+            assert!(!guard.is_ours(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn words_are_compared_whole() {
+        assert!(same("abc", "abc"));
+        assert!(!same("abc", "abd") && !same("ab", "abc") && !same("", "a"));
+    }
+}

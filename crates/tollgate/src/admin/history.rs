@@ -1,0 +1,120 @@
+//! The last hour, second by second.
+
+use std::collections::VecDeque;
+
+use tollgate_core::time::Moment;
+
+use super::subject::{Sample, Totals};
+
+/// How many seconds are kept.
+const SECONDS_MAX: usize = 3600;
+
+/// What happened in each of the last seconds.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    samples: VecDeque<Sample>,
+    before: Option<(Moment, Totals)>,
+}
+
+impl History {
+    /// Takes what was counted up to `now`.
+    pub(super) fn take(&mut self, totals: Totals, now: Moment) {
+        if let Some((then, before)) = self.before.replace((now, totals.clone())) {
+            let secs = (now.since(then).as_nanos() as f64 / 1e9).max(0.001);
+            let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / secs;
+            let (requests, refused) = (rate(totals.requests, before.requests), rate(totals.refused, before.refused));
+            self.samples.push_back(Sample {
+                at_ms: now.as_nanos() / 1_000_000,
+                admitted: round((requests - refused).max(0.0)),
+                held: round(rate(totals.held, before.held)),
+                refused: round(refused),
+                cpu: round(((totals.toll_seconds - before.toll_seconds) / secs).max(0.0)),
+                waiting: totals.waiting,
+                in_flight: totals.in_flight,
+                in_flight_max: totals.in_flight_max,
+                connections: totals.connections,
+                band: totals.band,
+                sustained_ms: totals.sustained_ms,
+                p50_ms: totals.p50_ms,
+                p99_ms: totals.p99_ms,
+            });
+        }
+        if self.samples.len() > SECONDS_MAX {
+            self.samples.pop_front();
+        }
+    }
+
+    /// The last second.
+    pub(super) fn last(&self) -> Option<&Sample> {
+        self.samples.back()
+    }
+
+    /// Everything, with `step` seconds in one. Of a stretch, the worst of what hurts and the average of what flows.
+    pub(super) fn in_steps(&self, step: usize) -> Vec<Sample> {
+        let samples: Vec<&Sample> = self.samples.iter().collect();
+        samples.rchunks(step.max(1)).rev().filter_map(together).collect()
+    }
+}
+
+fn together(stretch: &[&Sample]) -> Option<Sample> {
+    let last = *stretch.last()?;
+    let average =
+        |of: fn(&Sample) -> f64| round(stretch.iter().map(|sample| of(sample)).sum::<f64>() / stretch.len() as f64);
+    let most = |of: fn(&Sample) -> u64| stretch.iter().map(|sample| of(sample)).max().unwrap_or(0);
+    let longest =
+        |of: fn(&Sample) -> Option<f64>| stretch.iter().filter_map(|sample| of(sample)).max_by(f64::total_cmp);
+    let severity = |band: &str| ["normal", "elevated", "critical"].iter().position(|known| *known == band);
+    Some(Sample {
+        at_ms: last.at_ms,
+        admitted: average(|sample| sample.admitted),
+        held: average(|sample| sample.held),
+        refused: average(|sample| sample.refused),
+        cpu: average(|sample| sample.cpu),
+        waiting: most(|sample| sample.waiting),
+        in_flight: most(|sample| sample.in_flight),
+        in_flight_max: last.in_flight_max,
+        connections: most(|sample| sample.connections),
+        band: stretch.iter().map(|sample| sample.band).max_by_key(|band| severity(band)).unwrap_or(last.band),
+        sustained_ms: most(|sample| sample.sustained_ms),
+        p50_ms: longest(|sample| sample.p50_ms),
+        p99_ms: longest(|sample| sample.p99_ms),
+    })
+}
+
+fn round(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: u64) -> Moment {
+        Moment::from_millis(secs * 1000)
+    }
+
+    #[test]
+    fn a_second_is_what_was_counted_in_it() {
+        let mut history = History::default();
+        history.take(Totals { requests: 5, ..Totals::default() }, at(1));
+        assert_eq!(history.last(), None);
+        history.take(Totals { requests: 105, refused: 20, band: "normal", ..Totals::default() }, at(2));
+        let last = history.last().unwrap();
+        assert_eq!((last.admitted, last.refused, last.at_ms), (80.0, 20.0, 2000));
+    }
+
+    #[test]
+    fn an_hour_is_kept_and_no_more_and_stretches_show_their_worst() {
+        let mut history = History::default();
+        for secs in 0..5000 {
+            let band = if secs == 4995 { "critical" } else { "normal" };
+            let p99_ms = Some(if secs == 4995 { 900.0 } else { 1.0 });
+            history.take(Totals { requests: secs * 10, band, p99_ms, ..Totals::default() }, at(secs));
+        }
+        assert_eq!(history.in_steps(1).len(), SECONDS_MAX);
+        let steps = history.in_steps(10);
+        assert_eq!(steps.len(), 360);
+        let last = steps.last().unwrap();
+        assert_eq!((last.band, last.p99_ms, last.admitted), ("critical", Some(900.0), 10.0));
+    }
+}

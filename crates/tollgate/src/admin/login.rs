@@ -1,0 +1,82 @@
+//! Logging in and out.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use serde::Deserialize;
+
+use super::Console;
+use super::body::Body;
+use super::guard::{COOKIE, Peer, cookie};
+use super::tokens::Role;
+
+const PAGE: &str = include_str!("../../console/login.html");
+/// Where the page says what went wrong.
+const MESSAGE: &str = "<!-- message -->";
+const NAME_CHARS_MAX: usize = 60;
+
+/// What the form says.
+#[derive(Deserialize)]
+struct Form {
+    #[serde(default)]
+    token: String,
+    #[serde(default)]
+    name: String,
+}
+
+/// `GET /login`
+pub(super) async fn page() -> Html<&'static str> {
+    Html(PAGE)
+}
+
+/// `POST /login`
+pub(super) async fn login(State(console): State<Arc<Console>>, peer: Option<Extension<Peer>>, body: Body) -> Response {
+    let Ok(form) = serde_urlencoded::from_bytes::<Form>(&body.0) else {
+        return refuse(StatusCode::BAD_REQUEST, "That form could not be read.");
+    };
+    let from = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.0.ip());
+    match console.guard.role_of(form.token.trim(), from, &console) {
+        Ok(role) => welcome(&console, role, &form.name, from),
+        Err(problem) => {
+            let status = problem.into_response().status();
+            let message = match status {
+                StatusCode::TOO_MANY_REQUESTS => "Too many wrong tokens. Wait a minute.",
+                _ => "That token is not known.",
+            };
+            refuse(status, message)
+        }
+    }
+}
+
+/// `POST /logout`
+pub(super) async fn logout(State(console): State<Arc<Console>>, headers: HeaderMap) -> Response {
+    if let Some(word) = cookie(&headers) {
+        console.guard.sessions.end(word);
+    }
+    let mut response = Redirect::to("/login").into_response();
+    response.headers_mut().insert(header::SET_COOKIE, cookie_of("", 0));
+    response
+}
+
+fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Response {
+    let name: String = name.trim().chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
+    let name = if name.is_empty() { role.as_str() } else { &*name };
+    let word = console.guard.sessions.begin(role, name, console.watch.calendar().now());
+    console.watch.note_change(name, &format!("logged in as {} from {from}", role.as_str()));
+    let mut response = Redirect::to("/").into_response();
+    response.headers_mut().insert(header::SET_COOKIE, cookie_of(&word, 12 * 3600));
+    response
+}
+
+fn cookie_of(word: &str, age_secs: u32) -> HeaderValue {
+    let text = format!("{COOKIE}={word}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_secs}");
+    HeaderValue::from_str(&text).expect("a word is hexadecimal")
+}
+
+fn refuse(status: StatusCode, message: &str) -> Response {
+    let message = format!("<p class=\"wrong\" role=\"alert\">{message}</p>");
+    (status, Html(PAGE.replace(MESSAGE, &message))).into_response()
+}

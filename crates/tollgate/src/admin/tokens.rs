@@ -1,0 +1,140 @@
+//! The tokens that operators show.
+//!
+//! Tokens are compared as keyed hashes, so that the time it takes tells nothing about how much of a guess was right, nor how long
+//! the token is.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// A token shorter than this can be guessed.
+const TOKEN_BYTES_MIN: usize = 16;
+/// A file that is longer than this is no token.
+const FILE_BYTES_MAX: u64 = 4096;
+
+/// What somebody may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// Look.
+    Viewer,
+    /// Change things as well.
+    Operator,
+}
+
+impl Role {
+    /// The word that people and programs see.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// The tokens that are known. None at all: whoever can connect is an operator.
+pub(crate) struct Tokens {
+    key: hmac::Key,
+    known: Vec<(Role, hmac::Tag)>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Tokens({})", self.known.len())
+    }
+}
+
+impl Tokens {
+    /// The tokens in these files.
+    pub(crate) fn load(operator: Option<&Path>, viewer: Option<&Path>) -> io::Result<Self> {
+        let mut tokens = Self::none();
+        for (role, path) in [(Role::Operator, operator), (Role::Viewer, viewer)] {
+            if let Some(path) = path {
+                let token = read(path)?;
+                tokens.known.push((role, hmac::sign(&tokens.key, token.as_bytes())));
+            }
+        }
+        Ok(tokens)
+    }
+
+    /// No tokens.
+    pub(crate) fn none() -> Self {
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, &random()), known: Vec::new() }
+    }
+
+    /// Whether a token is asked for.
+    pub(super) fn are_asked_for(&self) -> bool {
+        !self.known.is_empty()
+    }
+
+    /// What somebody may do who shows this.
+    pub(super) fn role_of(&self, shown: &str) -> Option<Role> {
+        // All are looked at, whichever it is.
+        let matching =
+            self.known.iter().filter(|(_, tag)| hmac::verify(&self.key, shown.as_bytes(), tag.as_ref()).is_ok());
+        matching.map(|(role, _)| *role).max()
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let wrong = |message: &str| io::Error::other(format!("the token file {}: {message}", path.display()));
+    let data = fs::metadata(path).map_err(|error| wrong(&error.to_string()))?;
+    if data.len() > FILE_BYTES_MAX {
+        return Err(wrong("is too long for a token"));
+    }
+    let text = fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
+    let token = text.trim();
+    if token.is_empty() || token.contains(char::is_whitespace) || !token.is_ascii() {
+        return Err(wrong("has to hold one word in ASCII, such as `openssl rand -hex 32` makes"));
+    }
+    if token.len() < TOKEN_BYTES_MIN {
+        tracing::warn!(file = %path.display(), "this token is short enough to be guessed: `openssl rand -hex 32` makes a better one");
+    }
+    Ok(token.to_owned())
+}
+
+/// Bytes that nobody can guess.
+pub(super) fn random() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
+    bytes
+}
+
+/// A word that nobody can guess.
+pub(super) fn random_word() -> String {
+    random().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_what_is_in_its_file_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let (operator, viewer) = (folder.path().join("operator"), folder.path().join("viewer"));
+        fs::write(&operator, "a-token-of-an-operator\n").unwrap();
+        fs::write(&viewer, "a-token-of-a-viewer").unwrap();
+        let tokens = Tokens::load(Some(&operator), Some(&viewer)).unwrap();
+        assert_eq!(tokens.role_of("a-token-of-an-operator"), Some(Role::Operator));
+        assert_eq!(tokens.role_of("a-token-of-a-viewer"), Some(Role::Viewer));
+        for guess in ["", "a-token-of-an-operato", "a-token-of-an-operator\n", "A-token-of-an-operator"] {
+            assert_eq!(tokens.role_of(guess), None, "{guess:?}");
+        }
+        assert!(tokens.are_asked_for() && !Tokens::none().are_asked_for());
+    }
+
+    #[test]
+    fn a_file_without_a_token_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        assert!(Tokens::load(Some(&path), None).is_err());
+        for text in ["", " \n", "two words", "schlüssel"] {
+            fs::write(&path, text).unwrap();
+            assert!(Tokens::load(Some(&path), None).is_err(), "{text:?}");
+        }
+    }
+}

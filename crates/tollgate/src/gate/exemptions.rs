@@ -1,0 +1,107 @@
+//! Callers whom an operator lets pass for a while.
+//!
+//! An exemption is for the rules of one class and one key. It is looked for only when a rule is about to hold or refuse, and only if there are
+//! any. It is in memory alone: a gate that starts anew has none.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::request::Request;
+use tollgate_core::time::Moment;
+use tollgate_core::toll::Toll;
+
+use super::key_text::KeyText;
+use super::rules::Rules;
+
+/// How many there can be.
+const EXEMPTIONS_MAX: usize = 1000;
+
+/// Who passes, and until when.
+#[derive(Default)]
+pub(crate) struct Exemptions {
+    count: AtomicUsize,
+    by_key: Mutex<HashMap<(String, Vec<u8>), Moment>>,
+}
+
+impl Exemptions {
+    /// Lets a caller pass until then. False when there are too many already.
+    pub(crate) fn grant(&self, class: &str, key: &[u8], until: Moment, now: Moment) -> bool {
+        let mut by_key = self.lock();
+        by_key.retain(|_, until| *until > now);
+        let caller = (class.to_owned(), key.to_vec());
+        let fits = by_key.len() < EXEMPTIONS_MAX || by_key.contains_key(&caller);
+        if fits {
+            by_key.insert(caller, until);
+        }
+        self.count.store(by_key.len(), Ordering::Relaxed);
+        fits
+    }
+
+    /// Ends an exemption.
+    pub(crate) fn end(&self, class: &str, key: &[u8]) {
+        let mut by_key = self.lock();
+        by_key.remove(&(class.to_owned(), key.to_vec()));
+        self.count.store(by_key.len(), Ordering::Relaxed);
+    }
+
+    /// Until when a caller passes, if it does.
+    pub(crate) fn until(&self, class: &str, key: &[u8], now: Moment) -> Option<Moment> {
+        self.lock().get(&(class.to_owned(), key.to_vec())).copied().filter(|until| *until > now)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// What is said to `request` once its exemptions are looked at: what the strictest rule says that it is not exempt from.
+    pub(crate) fn spare(&self, rules: &Rules, request: &impl Request, decision: Decision, now: Moment) -> Decision {
+        if decision.verdict == Verdict::Admit || self.count() == 0 || !self.covers(rules, request, &decision, now) {
+            return decision;
+        }
+        let mut spared = Decision { verdict: Verdict::Admit, ..decision };
+        for other in rules.limiter().explain(request, Toll::ONE, decision.band, now) {
+            if other.verdict != Verdict::Admit && !self.covers(rules, request, &other, now) {
+                spared.tighten(other);
+            }
+        }
+        spared
+    }
+
+    /// Whether the caller is exempt from the rule that decided.
+    fn covers(&self, rules: &Rules, request: &impl Request, decision: &Decision, now: Moment) -> bool {
+        let Some(rule) = decision.rule.and_then(|place| rules.limiter().rule(place)) else { return false };
+        let mut key = KeyText::default();
+        rule.class.write_key(request, &mut key) && self.until(&rule.class.to_string(), key.as_bytes(), now).is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, Vec<u8>), Moment>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::time::Span;
+
+    #[test]
+    fn exemptions_end_and_are_bounded() {
+        let (exemptions, now) = (Exemptions::default(), Moment::from_millis(5000));
+        let later = now + Span::from_secs(60);
+        assert!(exemptions.grant("ip/32", b"a", later, now));
+        assert_eq!(exemptions.until("ip/32", b"a", now), Some(later));
+        assert_eq!(exemptions.until("ip/24", b"a", now), None);
+        assert_eq!(exemptions.until("ip/32", b"a", later), None);
+        for number in 0..EXEMPTIONS_MAX {
+            exemptions.grant("ip/32", number.to_string().as_bytes(), later, now);
+        }
+        assert!(!exemptions.grant("ip/32", b"one more", later, now));
+        assert!(exemptions.grant("ip/32", b"a", later, now), "one that is there can be prolonged");
+        assert!(exemptions.grant("ip/32", b"one more", later + Span::from_secs(1), later), "the others are over");
+        exemptions.end("ip/32", b"one more");
+        assert_eq!(exemptions.count(), 0);
+    }
+}

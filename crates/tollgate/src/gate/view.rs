@@ -1,0 +1,259 @@
+//! What a gate shows of itself to whoever shows it to people: figures, callers, and why.
+
+use std::collections::HashMap;
+
+use tollgate_core::decision::Decision;
+use tollgate_core::request::Request;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::names::Throttled;
+
+use super::histogram::Counted;
+use super::rates::Rates;
+use super::rules::{RuleTally, Rules};
+use super::running::Running;
+use super::spenders::Spenders;
+use super::tally::Tally;
+
+/// How a gate stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Figures {
+    pub(crate) requests: u64,
+    pub(crate) refused: u64,
+    /// Requests held by rules, and those that waited for their turn.
+    pub(crate) held: u64,
+    pub(crate) holding: u64,
+    pub(crate) waiting: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) in_flight_max: u64,
+    pub(crate) connections: u64,
+    pub(crate) toll_seconds: f64,
+    pub(crate) cores: f64,
+    pub(crate) band: &'static str,
+    pub(crate) sustained_ms: u64,
+    pub(crate) edges_ms: (u64, u64),
+    pub(crate) exemptions: usize,
+    /// Callers for whom there was no place among the figures.
+    pub(crate) unnamed: u64,
+}
+
+/// What a rule has done.
+#[derive(Clone, Debug)]
+pub(crate) struct RuleFigures {
+    pub(crate) name: String,
+    pub(crate) class: String,
+    /// Held, refused, and what a rule that only observes would have.
+    pub(crate) counts: [u64; RuleTally::KINDS.len()],
+}
+
+/// One caller.
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    /// Its key, as it came.
+    pub(crate) key: Vec<u8>,
+    /// What it spends, where that is known.
+    pub(crate) rates: Option<Rates>,
+    /// What rules have done to it: which, how often held and refused.
+    pub(crate) throttled: Vec<Throttled>,
+}
+
+/// What one rule says to somebody.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) rule: String,
+    pub(crate) class: String,
+    pub(crate) decision: Decision,
+}
+
+impl Running {
+    /// How the gate stands.
+    pub(crate) fn figures(&self) -> Figures {
+        let (shared, admission) = (&self.shared, &self.shared.admission);
+        let total = |name: &str| {
+            let place = Tally::NAMES.iter().position(|(known, _)| *known == name).expect("the name is one of them");
+            shared.tallies.iter().map(|tally| tally.read(place)).sum::<u64>()
+        };
+        let (queue, settings) = (admission.queue().figures(), shared.settings.load());
+        let held_by_rules: u64 = admission.rules().faces().iter().map(|face| face.tally.read(0)).sum();
+        Figures {
+            requests: total("requests"),
+            refused: total("requests_refused"),
+            held: held_by_rules + queue.waited,
+            holding: u64::from(admission.held()),
+            waiting: queue.waiting,
+            in_flight: admission.queue().at_backend(),
+            in_flight_max: queue.at_once,
+            connections: shared.caps.total() as u64,
+            toll_seconds: queue.toll_ns as f64 / 1e9,
+            cores: f64::from(settings.cores.as_milli()) / 1000.0,
+            band: admission.load().band().as_str(),
+            sustained_ms: admission.load().sustained().as_millis_ceil(),
+            edges_ms: (settings.bands.elevated().as_millis_ceil(), settings.bands.critical().as_millis_ceil()),
+            exemptions: admission.exemptions().count(),
+            unnamed: shared.sight.spenders.unnamed(),
+        }
+    }
+
+    /// Where requests go: each backend, whether it is up, and how many are at it.
+    pub(crate) fn backends(&self) -> Vec<(String, bool, u32)> {
+        let backends = self.shared.backends.load();
+        let shown =
+            backends.iter().map(|backend| (backend.url.to_string(), backend.is_up().is_ok(), backend.in_flight()));
+        shown.collect()
+    }
+
+    /// Others that this gate works with: what each is, its name, whether it is there, and how that goes.
+    pub(crate) fn others(&self) -> Vec<(&'static str, String, bool, String)> {
+        let (rules, mut others) = (self.shared.admission.rules(), Vec::new());
+        if let Some(masters) = rules.elsewhere().masters() {
+            for (settings, report) in masters.each() {
+                let up = report.accounting_up && report.control_up;
+                let state = if up { "connected" } else { "away: this gate decides by itself" };
+                others.push(("master", settings.accounting.to_string(), up, state.to_owned()));
+            }
+        }
+        if let Some(sharing) = rules.elsewhere().redis() {
+            let (vitals, up) = (sharing.store().vitals(), sharing.store().vitals().gone() < 1.0);
+            let trouble = vitals.trouble().filter(|_| !up);
+            let state = trouble.unwrap_or_else(|| format!("{} decisions", vitals.counts().answered));
+            others.push(("Redis", String::new(), up, state));
+        }
+        others
+    }
+
+    /// What each rule has done.
+    pub(crate) fn rule_figures(&self) -> Vec<RuleFigures> {
+        let rules = self.shared.admission.rules();
+        let shown = |face: &super::rules::Face| RuleFigures {
+            name: face.name.clone(),
+            class: face.class.clone(),
+            counts: std::array::from_fn(|kind| face.tally.read(kind)),
+        };
+        rules.faces().iter().map(shown).collect()
+    }
+
+    /// How long answers have taken so far, the wait at the gate included.
+    pub(crate) fn answer_times(&self) -> Counted {
+        self.shared.sight.answers.read()
+    }
+
+    /// Where refusals are left for the watch.
+    pub(crate) fn feed(&self) -> std::sync::Arc<crate::watch::Feed> {
+        self.shared.sight.feed().clone()
+    }
+
+    /// The clock that moments here are of.
+    pub(crate) fn clock(&self) -> &tollgate_gatekeeper::clock::Clock {
+        self.shared.sight.clock()
+    }
+
+    /// Brings the figures of callers up to date. To be called once a second.
+    pub(crate) fn tick(&self) {
+        let sight = &self.shared.sight;
+        sight.spenders.tick(sight.clock().now());
+    }
+
+    /// The classes whose callers can be shown.
+    pub(crate) fn classes(&self) -> Vec<String> {
+        let mut classes: Vec<String> = Spenders::classes().map(str::to_owned).collect();
+        for face in self.shared.admission.rules().faces() {
+            if !classes.contains(&face.class) {
+                classes.push(face.class.clone());
+            }
+        }
+        classes
+    }
+
+    /// The callers of a class who spend most, then those who were throttled most. None when there is no such class.
+    pub(crate) fn buckets(&self, class: &str, most: usize) -> Option<Vec<Bucket>> {
+        if !self.classes().iter().any(|known| known == class) {
+            return None;
+        }
+        let (sight, rules) = (&self.shared.sight, self.shared.admission.rules());
+        let now = sight.clock().now();
+        let spenders = sight.spenders.top(class, most, now).unwrap_or_default();
+        let of_class = |caller: &Throttled| rules.faces().get(caller.rule).is_some_and(|face| face.class == class);
+        let mut throttled = rules.limiter().throttled(usize::MAX, now);
+        throttled.retain(of_class);
+        let mut buckets: Vec<Bucket> = spenders
+            .into_iter()
+            .map(|shown| Bucket { key: shown.key, rates: Some(shown.rates), throttled: Vec::new() })
+            .collect();
+        let mut places: HashMap<Vec<u8>, usize> =
+            buckets.iter().enumerate().map(|(place, bucket)| (bucket.key.clone(), place)).collect();
+        for caller in throttled {
+            if let Some(&place) = places.get(&caller.key) {
+                buckets[place].throttled.push(caller);
+            } else if buckets.len() < most {
+                places.insert(caller.key.clone(), buckets.len());
+                buckets.push(Bucket { key: caller.key.clone(), rates: None, throttled: vec![caller] });
+            }
+        }
+        Some(buckets)
+    }
+
+    /// How many callers of a class have requests that wait so long on average.
+    pub(crate) fn callers_waiting(&self, class: &str, least: Span) -> usize {
+        let sight = &self.shared.sight;
+        let callers = sight.spenders.top(class, usize::MAX, sight.clock().now()).unwrap_or_default();
+        let least = least.as_nanos() as f64 / 1e9;
+        callers.iter().filter(|caller| caller.rates.wait_secs() >= least).count()
+    }
+
+    /// What every rule that applies to a request would say to it.
+    pub(crate) fn explain(&self, request: &impl Request, toll: Option<Span>) -> Vec<Standing> {
+        let rules = self.shared.admission.rules();
+        let decisions =
+            rules.limiter().explain(request, expected(toll), self.shared.admission.load().band(), self.now());
+        decisions.into_iter().filter_map(|decision| standing(&rules, decision)).collect()
+    }
+
+    /// What every rule of a class would say to a caller.
+    pub(crate) fn standings(&self, class: &str, request: &impl Request) -> Vec<Standing> {
+        let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
+        let of_class = rules.faces().iter().enumerate().filter(|(_, face)| face.class == class);
+        let explained =
+            of_class.filter_map(|(place, _)| rules.limiter().explain_rule(place, request, Toll::ONE, band, now));
+        explained.filter_map(|decision| standing(&rules, decision)).collect()
+    }
+
+    /// Makes every rule of a class forget a caller. Says how many have.
+    pub(crate) fn forget(&self, class: &str, request: &impl Request) -> usize {
+        let (rules, now) = (self.shared.admission.rules(), self.now());
+        let of_class = rules.faces().iter().enumerate().filter(|(_, face)| face.class == class);
+        of_class.filter(|(place, _)| rules.limiter().forget(*place, request, now)).count()
+    }
+
+    /// Lets a caller pass the rules of a class for a while, or no longer.
+    pub(crate) fn exempt(&self, class: &str, key: &[u8], span: Option<Span>) -> bool {
+        let (exemptions, now) = (self.shared.admission.exemptions(), self.now());
+        match span {
+            Some(span) => {
+                let known = self.shared.admission.rules().faces().iter().any(|face| face.class == class);
+                known && exemptions.grant(class, key, now + span, now)
+            }
+            None => {
+                exemptions.end(class, key);
+                true
+            }
+        }
+    }
+
+    /// Until when a caller is exempt, if it is.
+    pub(crate) fn exempt_until(&self, class: &str, key: &[u8]) -> Option<Moment> {
+        self.shared.admission.exemptions().until(class, key, self.now())
+    }
+
+    fn now(&self) -> Moment {
+        self.shared.sight.clock().now()
+    }
+}
+
+fn expected(toll: Option<Span>) -> Toll {
+    toll.map_or(Toll::ONE, Toll::of_cpu)
+}
+
+fn standing(rules: &Rules, decision: Decision) -> Option<Standing> {
+    let face = rules.face(&decision)?;
+    Some(Standing { rule: face.name.clone(), class: face.class.clone(), decision })
+}

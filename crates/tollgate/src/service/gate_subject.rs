@@ -1,0 +1,232 @@
+//! A gate as operators see it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use tollgate_core::band::Band;
+use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::time::{Moment, Span};
+
+use crate::admin::{Question, Subject, Totals};
+use crate::gate::{Bucket, Running, Standing};
+use crate::watch::{Calendar, legible, rfc3339};
+
+/// How many seconds percentiles look back.
+const LOOK_BACK: usize = 10;
+/// How many callers are searched.
+const SEARCHED_MAX: usize = 10_000;
+
+/// A gate, for the address for operators.
+pub(super) struct GateSubject {
+    gate: Arc<Running>,
+    calendar: Calendar,
+    /// What had been counted in each of the last seconds, the oldest first.
+    answers: Mutex<Vec<crate::gate::Counted>>,
+}
+
+impl GateSubject {
+    pub(super) fn new(gate: Arc<Running>, calendar: Calendar) -> Self {
+        Self { gate, calendar, answers: Mutex::default() }
+    }
+
+    /// A moment of the gate, as a date.
+    fn date(&self, moment: Moment) -> String {
+        rfc3339(self.calendar.date_of(moment))
+    }
+
+    /// How long answers have taken in the last seconds.
+    fn percentiles(&self) -> (Option<f64>, Option<f64>) {
+        let now = self.gate.answer_times();
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = answers.first().map(|then| now.since(then));
+        answers.push(now);
+        if answers.len() > LOOK_BACK {
+            answers.remove(0);
+        }
+        let of = |percent| {
+            let span = lately.as_ref().and_then(|lately| lately.percentile(percent))?;
+            Some((span.as_nanos() as f64 / 1e4).round() / 100.0)
+        };
+        (of(50), of(99))
+    }
+
+    fn bucket(&self, class: &str, bucket: &Bucket, cores: f64) -> Value {
+        let (rates, now) = (bucket.rates, self.gate.clock().now());
+        let key = legible(&bucket.key);
+        let last = bucket.throttled.iter().map(|caller| caller.last).chain(rates.map(|rates| rates.last)).max();
+        let first = bucket.throttled.iter().map(|caller| caller.first).chain(rates.and_then(|rates| rates.first)).min();
+        let held = bucket.throttled.iter().map(|caller| caller.held).sum::<u64>();
+        let refused = bucket.throttled.iter().map(|caller| caller.refused).sum::<u64>();
+        let standings = Question::of_key(class, &key).map(|question| self.gate.standings(class, &question));
+        json!({
+            "key": key,
+            "cpu_per_second": rates.map(|rates| thousandths(rates.cores())),
+            "share": rates.map(|rates| thousandths(rates.cores() / cores.max(0.001))),
+            "requests_per_second": rates.map(|rates| thousandths(rates.requests_per_sec())),
+            "wait_ms": rates.map(|rates| thousandths(rates.wait_secs() * 1000.0)),
+            "cpu_ms": rates.map(|rates| rates.toll_ns / 1_000_000),
+            "requests": rates.map(|rates| rates.requests),
+            "held": rates.map_or(held, |rates| rates.held.max(held)),
+            "refused": rates.map_or(refused, |rates| rates.refused.max(refused)),
+            "first_seen": first.map(|first| self.date(first)),
+            "last_seen": last.map(|last| self.date(last)),
+            "idle_ms": last.map(|last| now.since(last).as_nanos() / 1_000_000),
+            "rules": standings.unwrap_or_default().iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn standing(&self, standing: &Standing) -> Value {
+        let mut shown = decision(&standing.decision, Some(&standing.rule), self.gate.clock().now());
+        shown["class"] = json!(standing.class);
+        let until = match standing.decision.verdict {
+            Verdict::Hold(until) | Verdict::Refuse(until) => Some(self.date(until)),
+            _ => None,
+        };
+        shown["until"] = json!(until);
+        shown
+    }
+}
+
+impl Subject for GateSubject {
+    fn role(&self) -> &'static str {
+        "gate"
+    }
+
+    fn is_ready(&self) -> bool {
+        self.gate.is_ready()
+    }
+
+    fn tick(&self) {
+        self.gate.tick();
+    }
+
+    fn status(&self) -> Value {
+        let figures = self.gate.figures();
+        let backends = self.gate.backends().into_iter();
+        let backends: Vec<_> =
+            backends.map(|(url, up, in_flight)| json!({ "url": url, "up": up, "in_flight": in_flight })).collect();
+        let rules = self.gate.rule_figures().into_iter().map(|rule| {
+            let [held, refused, would_hold, would_refuse] = rule.counts;
+            json!({
+                "name": rule.name, "class": rule.class, "held": held, "refused": refused,
+                "would_hold": would_hold, "would_refuse": would_refuse,
+            })
+        });
+        let fleet = self.gate.others().into_iter();
+        let fleet: Vec<_> = fleet
+            .map(|(kind, name, up, state)| json!({ "kind": kind, "name": name, "up": up, "state": state }))
+            .collect();
+        json!({
+            "fleet": fleet,
+            "band": {
+                "name": figures.band,
+                "sustained_ms": figures.sustained_ms,
+                "elevated_ms": figures.edges_ms.0,
+                "critical_ms": figures.edges_ms.1,
+            },
+            "requests": {
+                "total": figures.requests,
+                "admitted": figures.requests.saturating_sub(figures.refused),
+                "held": figures.held,
+                "refused": figures.refused,
+                "holding": figures.holding,
+                "waiting": figures.waiting,
+                "in_flight": figures.in_flight,
+                "in_flight_max": figures.in_flight_max,
+            },
+            "connections": figures.connections,
+            "cores": figures.cores,
+            "cpu_seconds": thousandths(figures.toll_seconds),
+            "exemptions": figures.exemptions,
+            "callers_unnamed": figures.unnamed,
+            "backends": backends,
+            "rules": rules.collect::<Vec<_>>(),
+        })
+    }
+
+    fn totals(&self) -> Option<Totals> {
+        let (figures, (p50_ms, p99_ms)) = (self.gate.figures(), self.percentiles());
+        Some(Totals {
+            requests: figures.requests,
+            refused: figures.refused,
+            held: figures.held,
+            toll_seconds: figures.toll_seconds,
+            waiting: figures.waiting + figures.holding,
+            in_flight: figures.in_flight,
+            in_flight_max: figures.in_flight_max,
+            connections: figures.connections,
+            band: figures.band,
+            sustained_ms: figures.sustained_ms,
+            p50_ms,
+            p99_ms,
+        })
+    }
+
+    fn classes(&self) -> Vec<String> {
+        self.gate.classes()
+    }
+
+    fn buckets(&self, class: &str, top: usize, search: &str) -> Option<Vec<Value>> {
+        let cores = self.gate.figures().cores;
+        let buckets = self.gate.buckets(class, if search.is_empty() { top } else { SEARCHED_MAX })?;
+        let wanted = buckets.iter().filter(|bucket| legible(&bucket.key).to_lowercase().contains(search));
+        Some(wanted.take(top).map(|bucket| self.bucket(class, bucket, cores)).collect())
+    }
+
+    fn explain(&self, question: &Question) -> Option<Value> {
+        let (standings, now) = (self.gate.explain(question, question.toll), self.gate.clock().now());
+        let strictest = standings.iter().map(|standing| standing.decision).reduce(|mut all, one| {
+            all.tighten(one);
+            all
+        });
+        let rule = |decision: &Decision| {
+            standings.iter().find(|standing| standing.decision.rule == decision.rule).map(|standing| &*standing.rule)
+        };
+        let said = strictest.unwrap_or_else(|| Decision::no_rule(Band::Normal));
+        let mut answer = decision(&said, rule(&said), now);
+        answer["rules"] = standings.iter().map(|standing| self.standing(standing)).collect();
+        Some(answer)
+    }
+
+    fn key(&self, class: &str, question: &Question, key: &str) -> Option<Value> {
+        let buckets = self.gate.buckets(class, SEARCHED_MAX).unwrap_or_default();
+        let bucket = buckets.iter().find(|bucket| legible(&bucket.key) == key);
+        let cores = self.gate.figures().cores;
+        let rules = self.gate.standings(class, question);
+        let until = self.gate.exempt_until(class, key.as_bytes());
+        Some(json!({
+            "bucket": bucket.map(|bucket| self.bucket(class, bucket, cores)),
+            "rules": rules.iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
+            "exempt_until": until.map(|until| self.date(until)),
+        }))
+    }
+
+    fn forget(&self, class: &str, question: &Question) -> usize {
+        self.gate.forget(class, question)
+    }
+
+    fn exempt(&self, class: &str, key: &str, span: Option<Span>) -> bool {
+        self.gate.exempt(class, key.as_bytes(), span)
+    }
+}
+
+/// A decision in the words of `tollgate replay --decisions`.
+fn decision(decision: &Decision, rule: Option<&str>, now: Moment) -> Value {
+    let info = decision.info.unwrap_or_default();
+    json!({
+        "decision": decision.verdict.as_str(),
+        "rule": rule,
+        "reason": decision.reason.as_str(),
+        "hold_ms": decision.verdict.hold(now).as_millis_ceil(),
+        "retry_after_ms": decision.verdict.retry_after(now).as_millis_ceil(),
+        "remaining": decision.info.map(|info| info.remaining),
+        "reset_ms": info.reset.as_millis_ceil(),
+        "clear_ms": info.clear.as_millis_ceil(),
+        "level": decision.level,
+        "band": decision.band.as_str(),
+    })
+}
+
+fn thousandths(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}

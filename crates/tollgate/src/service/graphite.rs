@@ -1,0 +1,113 @@
+//! Figures for Graphite, in its plain text: one connection, one batch of lines every so often.
+//!
+//! The names of Tempomat's figures are kept, so that charts which were made for them go on: `Slash32`, `Slash24`, `Slash16` and `UserAgent`
+//! are the numbers of callers whose requests wait for long. What cannot be sent is dropped and counted: nothing waits for Graphite.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tollgate_core::time::Span;
+
+use crate::gate::Running;
+use crate::settings;
+use crate::watch::Watch;
+
+/// A caller whose requests wait this long on average is one that waits.
+const LONG_WAIT: Span = Span::from_secs(3);
+/// How long a connection or a batch may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Tempomat's names of classes.
+const CLASSES: [(&str, &str); 4] =
+    [("Slash32", "ip/32"), ("Slash24", "ip/24"), ("Slash16", "ip/16"), ("UserAgent", "user-agent")];
+
+/// How often sending has failed.
+pub(super) static FAILURES: AtomicU64 = AtomicU64::new(0);
+
+/// Sends until the process ends.
+pub(super) async fn run(settings: settings::Graphite, gate: Arc<Running>, watch: Arc<Watch>) {
+    let prefix = settings.prefix.replace("{hostname}", &hostname());
+    let mut connection = None;
+    let mut moments = tokio::time::interval(settings.every.into());
+    moments.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        moments.tick().await;
+        let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let batch = lines(&prefix, &figures(&gate, &watch), secs);
+        let sent = tokio::time::timeout(PATIENCE, send(&mut connection, &settings.address, &batch)).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            connection = None;
+            // Once, then seldom: a Graphite that is down is no news after a while.
+            if FAILURES.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
+                tracing::warn!(
+                    address = settings.address,
+                    "figures cannot be sent to Graphite; they are dropped until they can"
+                );
+            }
+        }
+    }
+}
+
+async fn send(connection: &mut Option<TcpStream>, address: &str, batch: &str) -> std::io::Result<()> {
+    let stream = match connection {
+        // A connection that the other side has closed takes one batch more and loses it.
+        Some(stream) if !is_closed(stream) => stream,
+        _ => connection.insert(TcpStream::connect(address).await?),
+    };
+    stream.write_all(batch.as_bytes()).await
+}
+
+fn is_closed(stream: &TcpStream) -> bool {
+    !matches!(stream.try_read(&mut [0; 64]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+fn figures(gate: &Running, watch: &Watch) -> Vec<(&'static str, f64)> {
+    let standing = gate.figures();
+    let mut figures: Vec<(&str, f64)> =
+        CLASSES.iter().map(|(name, class)| (*name, gate.callers_waiting(class, LONG_WAIT) as f64)).collect();
+    let band = ["normal", "elevated", "critical"].iter().position(|band| *band == standing.band).unwrap_or(0);
+    figures.extend([
+        ("requests", standing.requests as f64),
+        ("refused", standing.refused as f64),
+        ("held", standing.held as f64),
+        ("waiting", (standing.waiting + standing.holding) as f64),
+        ("in_flight", standing.in_flight as f64),
+        ("in_flight_max", standing.in_flight_max as f64),
+        ("connections", standing.connections as f64),
+        ("toll_seconds", standing.toll_seconds),
+        ("band", band as f64),
+        ("band_sustained_ms", standing.sustained_ms as f64),
+        ("flags", watch.standing().flags as f64),
+    ]);
+    figures
+}
+
+fn lines(prefix: &str, figures: &[(&str, f64)], secs: u64) -> String {
+    let mut text = String::new();
+    for (name, value) in figures {
+        let _ = writeln!(text, "{prefix}.{name} {value} {secs}");
+    }
+    text
+}
+
+/// This machine's name, as one part of a name in Graphite.
+fn hostname() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_name_a_value_and_a_second() {
+        let text = lines("some.place.vm", &[("Slash32", 1.0), ("toll_seconds", 0.25)], 1_794_705_426);
+        assert_eq!(text, "some.place.vm.Slash32 1 1794705426\nsome.place.vm.toll_seconds 0.25 1794705426\n");
+        assert!(!hostname().contains('.'));
+    }
+}

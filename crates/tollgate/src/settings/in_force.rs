@@ -1,0 +1,94 @@
+//! The settings in force, for people: every key with its value, where that comes from, and what it means.
+
+use serde_json::{Value, json};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::FileTable;
+use super::schema::prose;
+use super::shape::{Presence, Shape, TableShape};
+
+/// The tables of a file with this text, which has been read before and is right. What is not in the file is there with its default.
+pub(crate) fn in_force(text: &str) -> Value {
+    let (document, _) = DeTable::parse_recoverable(text);
+    let mut tables = Vec::new();
+    collect(&FileTable::SHAPE, document.get_ref(), "", text, &mut tables);
+    Value::Array(tables)
+}
+
+fn collect(shape: &'static TableShape, table: &DeTable<'_>, path: &str, text: &str, tables: &mut Vec<Value>) {
+    for field in shape.fields {
+        let (kind, value) = ((field.shape)(), table.get(field.key));
+        let Some(inner) = kind.table() else { continue };
+        let place = if path.is_empty() { field.key.to_owned() } else { format!("{path}.{}", field.key) };
+        match (kind, value.map(Spanned::get_ref)) {
+            (Shape::List(_), Some(DeValue::Array(list))) => {
+                for each in list {
+                    let DeValue::Table(each) = each.get_ref() else { continue };
+                    tables.push(shown(inner, each, &format!("[[{place}]]"), text));
+                    collect(inner, each, &place, text, tables);
+                }
+            }
+            (Shape::List(_), _) => {}
+            // Tables inside of tables are shown as values of those.
+            (_, Some(DeValue::Table(table))) if path.is_empty() => {
+                tables.push(shown(inner, table, &format!("[{place}]"), text));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn shown(shape: &TableShape, table: &DeTable<'_>, place: &str, text: &str) -> Value {
+    let keys =
+        shape.fields.iter().filter(|field| !matches!((field.shape)(), Shape::List(each) if each.table().is_some()));
+    let keys: Vec<_> = keys
+        .map(|field| {
+            let written = table.get(field.key).map(|value| verbatim(field.key, value, text));
+            let default = match field.presence {
+                Presence::Default(text) => Some(text.to_owned()),
+                Presence::Required | Presence::Optional => None,
+            };
+            json!({
+                "key": field.key, "written": written.is_some(), "value": written.or(default), "caption": prose(field.doc),
+            })
+        })
+        .collect();
+    json!({ "table": place, "caption": prose(shape.doc), "keys": keys })
+}
+
+/// A value as it is written in the file, but for passwords.
+fn verbatim(key: &str, value: &Spanned<DeValue<'_>>, text: &str) -> String {
+    let written = text.get(value.span()).unwrap_or_default();
+    let Some((before, after)) = written.split_once("://").filter(|_| key == "url") else { return written.to_owned() };
+    match after.rsplit_once('@') {
+        Some((_, host)) => format!("{before}://***@{host}"),
+        None => written.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_the_tables_in_the_file_is_there_with_its_caption() {
+        let text = "[gate]\nbackend = 'http://127.0.0.1:1'\nhold = { max = '1s' }\n[[rule]]\nname = 'a'\nclass = 'ip/32'\nrate = { rate = '1/s', burst = 1 }\n\
+            [redis]\nurl = 'redis://user:secret@db:6379'\n";
+        let tables = in_force(text);
+        let places: Vec<_> = tables.as_array().unwrap().iter().map(|table| table["table"].as_str().unwrap()).collect();
+        assert_eq!(places, ["[gate]", "[[rule]]", "[redis]"]);
+        let key = |table: usize, name: &str| {
+            let keys = tables[table]["keys"].as_array().unwrap();
+            keys.iter().find(|key| key["key"] == name).unwrap().clone()
+        };
+        assert_eq!(key(0, "hold")["value"], "{ max = '1s' }");
+        assert_eq!(
+            (key(0, "listen")["written"].clone(), key(1, "name")["value"].clone()),
+            (json!(false), json!("'a'"))
+        );
+        assert!(key(0, "listen")["caption"].as_str().unwrap().len() > 10);
+        assert_eq!(key(2, "url")["value"], "'redis://***@db:6379'");
+        assert!(!tables.to_string().contains("secret"));
+    }
+}

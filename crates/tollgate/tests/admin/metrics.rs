@@ -1,0 +1,131 @@
+//! Metrics as those who read them do: Prometheus' own parser, Grafana, Graphite.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use crate::support::Gate;
+
+/// A Python that has these packages, made in the target directory when it is not there yet.
+pub(crate) fn python(name: &str, packages: &[&str], module: &str) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let python = home.join("bin/python");
+    let has_it = || {
+        let import = Command::new(&python).args(["-c", &format!("import {module}")]).stderr(Stdio::null()).status();
+        import.is_ok_and(|status| status.success())
+    };
+    if !has_it() {
+        let run = |command: &mut Command| {
+            assert!(
+                command.status().is_ok_and(|status| status.success()),
+                "{command:?} failed: python3 with venv and pip is needed (Debian: python3-venv)"
+            );
+        };
+        run(Command::new("python3").arg("-m").arg("venv").arg(&home));
+        run(Command::new(home.join("bin/pip")).args(["install", "-q"]).args(packages));
+        assert!(has_it(), "{module} is not there after it was installed");
+    }
+    python
+}
+
+const RULE: &str =
+    "[[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
+
+fn busy_gate(more: &str) -> Gate {
+    let gate = Gate::start(&format!("{RULE}{more}"));
+    for number in 0..6 {
+        gate.request("/", &[("X-Api-Key", &format!("secret-key-{}", number % 3))]);
+    }
+    gate
+}
+
+#[test]
+fn prometheus_reads_what_is_shown_and_no_key_is_in_it() {
+    let gate = busy_gate("");
+    let text = gate.get("/metrics").body;
+    assert!(!text.contains("secret-key"), "a key is a label: there is no end of those");
+    let script = "import sys\nfrom prometheus_client.openmetrics.parser import text_string_to_metric_families as read\n\
+        for family in read(sys.stdin.read()):\n  print(family.type, family.name, len(family.samples))\n";
+    let mut child = Command::new(python("prometheus", &["prometheus-client==0.23.*"], "prometheus_client"))
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let read = String::from_utf8(output.stdout).unwrap();
+    for family in [
+        "counter tollgate_requests 1",
+        "gauge tollgate_band 1",
+        "histogram tollgate_answer_seconds",
+        "histogram tollgate_wait_seconds",
+        "histogram tollgate_request_toll_seconds",
+        "histogram tollgate_backend_seconds",
+        "counter tollgate_watch_reports 1",
+    ] {
+        assert!(read.contains(family), "{family} in {read}");
+    }
+}
+
+/// The names of metrics in a text.
+fn names(text: &str) -> BTreeSet<String> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !word(c)).filter(|word| word.starts_with("tollgate_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_name_only_metrics_that_exist() {
+    let shown = names(&busy_gate("").get("/metrics").body);
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib");
+    for (file, least) in [("grafana/tollgate.json", 20), ("prometheus/tollgate-alerts.yml", 6)] {
+        let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
+        let named = names(&text);
+        assert!(named.len() >= least, "{file} names {} metrics", named.len());
+        let absent: Vec<_> = named.difference(&shown).collect();
+        assert!(absent.is_empty(), "{file} names what does not exist: {absent:?}");
+    }
+    let dashboard = std::fs::read_to_string(format!("{root}/grafana/tollgate.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&dashboard).unwrap();
+}
+
+#[test]
+fn graphite_gets_tempomats_names_and_more() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let settings = format!(
+        "[metrics]\ngraphite = \"{}\"\ngraphite_prefix = \"some.place\"\ngraphite_every = \"1s\"\n",
+        listener.local_addr().unwrap()
+    );
+    let gate = busy_gate(&settings);
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let mut seen = BTreeSet::new();
+    for line in lines.by_ref().take(30) {
+        let parts: Vec<_> = line.split(' ').collect();
+        let [name, value, secs] = parts[..] else { panic!("{line}") };
+        assert!(
+            value.parse::<f64>().is_ok_and(f64::is_finite) && secs.parse::<u64>().unwrap() > 1_700_000_000,
+            "{line}"
+        );
+        seen.insert(name.strip_prefix("some.place.").unwrap().to_owned());
+    }
+    for name in ["Slash32", "Slash24", "Slash16", "UserAgent", "requests", "refused", "band", "flags"] {
+        assert!(seen.contains(name), "{name} in {seen:?}");
+    }
+    drop(lines);
+    assert_eq!(gate.request("/", &[]).status, 200);
+}
+
+#[test]
+fn a_graphite_that_is_not_there_hurts_nobody() {
+    let gate = busy_gate("[metrics]\ngraphite = \"127.0.0.1:1\"\ngraphite_every = \"1s\"\n");
+    gate.logged("figures cannot be sent to Graphite");
+    assert_eq!(gate.request("/", &[]).status, 200);
+}

@@ -1,0 +1,169 @@
+//! Reports of refusals become episodes and flags, through the door that any gateway can use.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{Gate, ask, eventually};
+
+fn report(gate: &Gate, id: &str, entries: &[(&str, &str, i64)]) -> u16 {
+    let entries: Vec<_> = entries
+        .iter()
+        .map(|(class, key, rejected)| json!({ "class": class, "key": key, "rejected": rejected }))
+        .collect();
+    gate.post("/api/v1/rejections", &json!({ "id": id, "entries": entries })).status
+}
+
+fn flagged(gate: &Gate) -> Vec<String> {
+    let flags = gate.json("/api/v1/flags");
+    flags["flags"].as_array().unwrap().iter().map(|flag| flag["account"].as_str().unwrap().to_owned()).collect()
+}
+
+fn clear(gate: &Gate, account: &str, body: &Value) -> u16 {
+    let json = [("Content-Type", "application/json")];
+    ask(gate.admin, "DELETE", &format!("/api/v1/flags/{account}"), &json, &body.to_string()).status
+}
+
+const DURABLE: &str = "[watch]\nstate_dir = \"FOLDER/state\"\n";
+
+#[test]
+fn the_threshold_is_inclusive_and_a_report_counts_once() {
+    let gate = Gate::start("");
+    assert_eq!(report(&gate, "r1", &[("user", "u1", 999), ("ip/32", "203.0.113.7", 5000)]), 202);
+    assert_eq!(report(&gate, "r1", &[("user", "u1", 999)]), 202);
+    assert!(flagged(&gate).is_empty());
+    assert_eq!(report(&gate, "r2", &[("user", "u1", 1)]), 202);
+    assert_eq!(flagged(&gate), ["u1"]);
+    let flags = gate.json("/api/v1/flags");
+    let flag = &flags["flags"][0];
+    let absent = json!({ "cleared_at": null, "cleared_by": null, "note": null, "account": "u1", "rejected": 1000,
+        "flagged_at": flag["flagged_at"] });
+    assert_eq!(*flag, absent);
+    assert!(flag["flagged_at"].as_str().unwrap().ends_with('Z'));
+    gate.logged("account flagged");
+    let episodes = gate.json("/api/v1/episodes");
+    assert_eq!(episodes["total"], 2);
+    assert!(gate.get("/metrics").body.contains("tollgate_watch_flags 1"));
+}
+
+#[test]
+fn spraying_made_up_accounts_prevents_no_flag() {
+    let gate = Gate::start("");
+    for round in 0..4 {
+        let mut entries: Vec<_> = (0..30_000)
+            .map(|number| json!({ "class": "user", "key": format!("sprayed-{round}-{number}"), "rejected": 1 }))
+            .collect();
+        entries.push(json!({ "class": "user", "key": "offender", "rejected": 250 }));
+        let answer = gate.post("/api/v1/rejections", &json!({ "id": format!("r{round}"), "entries": entries }));
+        assert_eq!(answer.status, 202);
+        assert_eq!(answer.json()["flagged"], if round == 3 { json!(["offender"]) } else { json!([]) });
+    }
+    assert_eq!(flagged(&gate), ["offender"]);
+}
+
+#[test]
+fn a_cleared_flag_stays_cleared_and_its_history_is_kept() {
+    let gate = Gate::start(DURABLE);
+    report(&gate, "r1", &[("user", "a/b c", 5000)]);
+    assert_eq!(clear(&gate, "a%2Fb%20c", &json!({})), 400, "a note is asked for");
+    assert_eq!(clear(&gate, "a%2Fb%20c", &json!({ "name": "ann", "note": "a load test" })), 200);
+    assert_eq!(clear(&gate, "a%2Fb%20c", &json!({ "name": "ann", "note": "again" })), 404);
+    assert!(flagged(&gate).is_empty());
+    report(&gate, "r2", &[("user", "a/b c", 999)]);
+    assert!(flagged(&gate).is_empty(), "what was refused before does not count any more");
+    let past = gate.json("/api/v1/flags?history=1")["flags"][0].clone();
+    assert_eq!((&past["cleared_by"], &past["note"]), (&json!("ann"), &json!("a load test")));
+    assert!(past["cleared_at"].is_string());
+    let audit = gate.json("/api/v1/audit");
+    assert!(audit["changes"][0]["what"].as_str().unwrap().contains("a load test"));
+    let config = std::fs::read_to_string(gate.path().join("tollgate.toml")).unwrap();
+    let again = Gate::start_in(gate.kill(), &config[config.find("[watch]").unwrap()..]);
+    assert!(flagged(&again).is_empty());
+    assert_eq!(again.json("/api/v1/flags?history=1")["flags"][0], past);
+    report(&again, "r3", &[("user", "a/b c", 1)]);
+    assert_eq!(flagged(&again), ["a/b c"]);
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    let gate = Gate::start(DURABLE);
+    for number in 0..20 {
+        assert_eq!(report(&gate, &format!("r{number}"), &[("user", &format!("u{number}"), 999)]), 202);
+    }
+    assert_eq!(report(&gate, "flag", &[("user", "flagged", 1000)]), 202);
+    let again = Gate::start_in(gate.kill(), DURABLE);
+    assert_eq!(flagged(&again), ["flagged"]);
+    assert_eq!(again.json("/api/v1/episodes")["total"], 21);
+    for number in 0..20 {
+        let id = format!("r{number}");
+        let repeated =
+            json!({ "id": id, "entries": [{ "class": "user", "key": format!("u{number}"), "rejected": 999 }] });
+        assert_eq!(again.post("/api/v1/rejections", &repeated).json()["repeated"], true);
+    }
+    for number in 0..20 {
+        report(&again, &format!("s{number}"), &[("user", &format!("u{number}"), 1)]);
+    }
+    assert_eq!(flagged(&again).len(), 21);
+}
+
+/// A full disk, as far as the process can tell: it may write so much and no more.
+#[test]
+fn a_report_that_cannot_be_kept_is_refused_and_nothing_acknowledged_is_lost() {
+    let limited = ["sh", "-c", "trap '' XFSZ; ulimit -S -f 16; exec \"$@\"", "sh"];
+    let gate = Gate::start_by(&limited, tempfile::tempdir().unwrap(), DURABLE);
+    let (mut acknowledged, mut refused) = (0, 0);
+    for number in 0..60 {
+        let key = format!("u{number}-{}", "x".repeat(200));
+        match report(&gate, &format!("r{number}"), &[("user", &key, 1000)]) {
+            202 => acknowledged += 1,
+            503 => refused += 1,
+            status => panic!("{status}"),
+        }
+    }
+    assert!(acknowledged > 0 && refused > 0, "{acknowledged} {refused}");
+    assert_eq!(flagged(&gate).len(), acknowledged, "what is refused is not counted");
+    assert_eq!(gate.json("/api/v1/status")["watch"]["kept"], false);
+    assert_eq!(gate.request("/", &[]).status, 200, "requests flow");
+    // There is room again.
+    let raised =
+        Command::new("prlimit").args(["--fsize=unlimited", "--pid", &gate.pid().to_string()]).status().unwrap();
+    assert!(raised.success());
+    assert_eq!(report(&gate, "r59", &[("user", "late", 1000)]), 202);
+    let again = Gate::start_in(gate.kill(), DURABLE);
+    assert_eq!(flagged(&again).len(), acknowledged + 1);
+}
+
+#[test]
+fn what_is_no_report_is_refused_and_odd_entries_are_ignored() {
+    let gate = Gate::start("");
+    for body in
+        ["", "nonsense", "[]", "{}", r#"{"id": "", "entries": []}"#, r#"{"id": "x", "entries": [{"class": "user"}]}"#]
+    {
+        let answer = ask(gate.admin, "POST", "/api/v1/rejections", &[("Content-Type", "application/json")], body);
+        assert_eq!(answer.status, 400, "{body}");
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    }
+    let odd = [("", "k", 1), ("user", "", 1), ("user", "k", 0), ("user", "k", -5)];
+    assert_eq!(report(&gate, "odd", &odd), 202);
+    assert_eq!(gate.json("/api/v1/status")["watch"]["refusals_ignored"], 4);
+    let large =
+        format!(r#"{{"id": "x", "entries": [{{"class": "{}", "key": "k", "rejected": 1}}]}}"#, "x".repeat(17 << 20));
+    assert_eq!(ask(gate.admin, "POST", "/api/v1/rejections", &[], &large).status, 413);
+}
+
+#[test]
+fn what_the_gate_itself_refuses_becomes_an_episode_and_a_flag() {
+    let rule = "[[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
+        [watch]\nflag_threshold = 5\naccount_class = \"header:x-api-key\"\n";
+    let gate = Gate::start(rule);
+    for number in 0..6 {
+        let status = gate.request("/", &[("X-Api-Key", "<script>alert(1)</script>")]).status;
+        assert_eq!(status, if number == 0 { 200 } else { 429 });
+    }
+    eventually("a flag", || !flagged(&gate).is_empty());
+    assert_eq!(flagged(&gate), ["<script>alert(1)</script>"]);
+    let episodes = gate.json("/api/v1/episodes?search=SCRIPT");
+    let episode = &episodes["episodes"][0];
+    assert_eq!((&episode["class"], &episode["rejected"]), (&json!("header:x-api-key"), &json!(5)));
+    assert_eq!(gate.json("/api/v1/episodes?search=nobody")["episodes"], json!([]));
+}

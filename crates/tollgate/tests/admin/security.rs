@@ -1,0 +1,233 @@
+//! Fault 44: who may come in, and from where.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Gate, ask};
+
+const OPERATOR: &str = "an-operators-token-of-some-length";
+const VIEWER: &str = "a-viewers-token-of-some-length";
+
+fn guarded() -> Gate {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("operator"), format!("{OPERATOR}\n")).unwrap();
+    std::fs::write(folder.path().join("viewer"), VIEWER).unwrap();
+    let config =
+        "[admin]\ntoken_file = \"FOLDER/operator\"\nviewer_token_file = \"FOLDER/viewer\"\nhosts = \"gate.example\"\n";
+    Gate::start_in(folder, config)
+}
+
+fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
+}
+
+fn report(id: &str) -> String {
+    json!({ "id": id, "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }] }).to_string()
+}
+
+/// The cookie of somebody who has logged in, and the word that belongs to it.
+fn log_in(gate: &Gate, token: &str) -> (String, String) {
+    let answer = ask(gate.admin, "POST", "/login", &[], &format!("token={token}&name=Ann"));
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    let cookie = answer.header("set-cookie").unwrap().to_owned();
+    for attribute in ["HttpOnly", "SameSite=Strict", "Path=/"] {
+        assert!(cookie.contains(attribute), "{cookie}");
+    }
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let session = ask(gate.admin, "GET", "/api/v1/session", &[("Cookie", &cookie)], "").json();
+    assert_eq!(session["name"], "Ann");
+    (cookie, session["csrf"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn without_a_token_there_is_nothing_but_health() {
+    let gate = guarded();
+    for path in
+        ["/api/v1/status", "/api/v1/flags", "/api/v1/episodes", "/api/v1/events", "/metrics", "/api/v1/openapi.json"]
+    {
+        let answer = gate.get(path);
+        assert_eq!(answer.status, 401, "{path}");
+        assert!(answer.header("www-authenticate").unwrap().starts_with("Bearer"));
+        for wrong in ["Bearer wrong", "Bearer", "Basic dXNlcjpwYXNz"] {
+            let status = ask(gate.admin, "GET", path, &[("Authorization", wrong)], "").status;
+            assert!(status == 401 || status == 429, "{path} {wrong}: {status}");
+        }
+    }
+    assert_eq!(ask(gate.admin, "POST", "/api/v1/rejections", &[], &report("r1")).status, 401);
+    assert_eq!(gate.get("/").status, 303, "a person is shown where to log in");
+    assert_eq!((gate.get("/healthz").status, gate.get("/readyz").status, gate.get("/login").status), (200, 200, 200));
+}
+
+#[test]
+fn a_viewer_looks_and_an_operator_changes() {
+    let gate = guarded();
+    let as_of = |token: &str, method: &str, path: &str, body: &str| {
+        ask(gate.admin, method, path, &[("Authorization", &bearer(token))], body).status
+    };
+    assert_eq!(as_of(VIEWER, "GET", "/api/v1/status", ""), 200);
+    assert_eq!(as_of(VIEWER, "GET", "/metrics", ""), 200);
+    assert_eq!(as_of(VIEWER, "POST", "/api/v1/explain", "{}"), 200, "asking changes nothing");
+    assert_eq!(as_of(VIEWER, "POST", "/api/v1/rejections", &report("r1")), 403);
+    assert_eq!(as_of(OPERATOR, "POST", "/api/v1/rejections", &report("r1")), 202);
+    let note = json!({ "note": "x" }).to_string();
+    assert_eq!(as_of(VIEWER, "DELETE", "/api/v1/flags/u1", &note), 403);
+    assert_eq!(as_of(OPERATOR, "DELETE", "/api/v1/flags/u1", &note), 200);
+    let exempt = json!({ "class": "ip/32", "key": "203.0.113.7/32", "for_ms": 0 }).to_string();
+    assert_eq!(as_of(VIEWER, "POST", "/api/v1/key/exempt", &exempt), 403);
+}
+
+#[test]
+fn a_change_from_a_page_needs_the_word_of_its_session_and_the_right_origin() {
+    let gate = guarded();
+    let (cookie, csrf) = log_in(&gate, OPERATOR);
+    let (own, foreign) = (format!("http://{}", gate.admin), "http://evil.example");
+    let change = |headers: &[(&str, &str)]| {
+        let mut all = vec![("Cookie", &*cookie)];
+        all.extend(headers);
+        ask(gate.admin, "POST", "/api/v1/rejections", &all, &report("r")).status
+    };
+    assert_eq!(change(&[("Origin", &own)]), 403, "no word");
+    assert_eq!(change(&[]), 403, "no word and no origin");
+    assert_eq!(change(&[("Origin", &own), ("X-Tollgate-Csrf", "wrong")]), 403);
+    assert_eq!(change(&[("Origin", foreign), ("X-Tollgate-Csrf", &csrf)]), 403);
+    assert_eq!(change(&[("Origin", "null"), ("X-Tollgate-Csrf", &csrf)]), 403);
+    assert_eq!(change(&[("Sec-Fetch-Site", "cross-site"), ("X-Tollgate-Csrf", &csrf)]), 403);
+    assert_eq!(change(&[("Origin", &own), ("X-Tollgate-Csrf", &csrf)]), 202);
+    let foreign_login = ask(gate.admin, "POST", "/login", &[("Origin", foreign)], &format!("token={OPERATOR}"));
+    assert_eq!(foreign_login.status, 403);
+    let (viewer, viewers) = log_in(&gate, VIEWER);
+    let by_viewer = [("Cookie", &*viewer), ("Origin", &*own), ("X-Tollgate-Csrf", &*viewers)];
+    assert_eq!(ask(gate.admin, "POST", "/api/v1/rejections", &by_viewer, &report("v")).status, 403);
+    assert_eq!(ask(gate.admin, "POST", "/logout", &[("Cookie", &cookie), ("X-Tollgate-Csrf", &csrf)], "").status, 303);
+    assert_eq!(ask(gate.admin, "GET", "/api/v1/status", &[("Cookie", &cookie)], "").status, 401);
+}
+
+/// Where no token is asked for, being on this machine is all it takes, and pages that a person looks at are on this machine.
+#[test]
+fn on_loopback_without_a_token_a_page_cannot_change_anything_either() {
+    let gate = Gate::start("");
+    let change = |headers: &[(&str, &str)]| ask(gate.admin, "POST", "/api/v1/rejections", headers, &report("r")).status;
+    assert_eq!(change(&[("Origin", "http://evil.example")]), 403);
+    assert_eq!(change(&[("Origin", "null")]), 403);
+    assert_eq!(change(&[("Sec-Fetch-Site", "cross-site")]), 403);
+    let own = format!("http://{}", gate.admin);
+    assert_eq!(change(&[("Origin", &own)]), 403, "our page shows its word");
+    let csrf = gate.json("/api/v1/session")["csrf"].as_str().unwrap().to_owned();
+    assert_eq!(change(&[("Origin", &own), ("X-Tollgate-Csrf", &csrf)]), 202);
+    assert_eq!(change(&[]), 202, "a program on this machine");
+}
+
+#[test]
+fn a_name_that_somebody_points_here_is_refused() {
+    let gate = guarded();
+    let with = |host: &str, path: &str| {
+        ask(gate.admin, "GET", path, &[("Host", host), ("Authorization", &bearer(OPERATOR))], "").status
+    };
+    for host in ["evil.example", "evil.example:8889", "127.0.0.1.evil.example", ""] {
+        for path in ["/", "/api/v1/status", "/metrics", "/login"] {
+            assert_eq!(with(host, path), 403, "{host} {path}");
+        }
+    }
+    for host in ["localhost:8889", "127.0.0.1", "[::1]:1", "gate.example", "GATE.example:9"] {
+        assert_eq!(with(host, "/api/v1/status"), 200, "{host}");
+    }
+    let open = Gate::start("");
+    assert_eq!(ask(open.admin, "GET", "/api/v1/flags", &[("Host", "rebound.example")], "").status, 403);
+}
+
+#[test]
+fn pages_may_load_and_be_framed_by_nothing_else() {
+    let gate = Gate::start("");
+    for path in ["/", "/login", "/console/console.js", "/api/v1/status", "/nowhere"] {
+        let answer = gate.get(path);
+        let policy = answer.header("content-security-policy").unwrap();
+        for part in ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "form-action 'self'"] {
+            assert!(policy.contains(part), "{path}: {policy}");
+        }
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+    }
+    let page = gate.get("/").body + &gate.get("/login").body;
+    for inline in ["<style", "style=", "onclick", "javascript:", "http://", "https://"] {
+        assert!(!page.contains(inline), "{inline} in a page");
+    }
+    assert!(!page.contains("<script>"));
+}
+
+#[test]
+fn guessing_is_slow() {
+    let gate = guarded();
+    let guess = |token: &str| ask(gate.admin, "GET", "/api/v1/status", &[("Authorization", &bearer(token))], "").status;
+    let mut answers: Vec<_> = (0..12).map(|number| guess(&format!("guess-{number}"))).collect();
+    assert_eq!(answers.pop(), Some(429));
+    assert_eq!(answers[0], 401);
+    assert_eq!(guess(OPERATOR), 429, "the right one too, or guessing would go on");
+    assert_eq!(ask(gate.admin, "POST", "/login", &[], &format!("token={OPERATOR}")).status, 429);
+    let log = gate.logged("a wrong token was shown");
+    assert!(!log.contains("guess-"), "{log}");
+}
+
+#[test]
+fn beyond_loopback_a_token_is_needed_to_start() {
+    let start = |config: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tollgate.toml");
+        std::fs::write(&file, config.replace("FOLDER", &folder.path().display().to_string())).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["gate", "--backend", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--config"]).arg(&file);
+        command.args(["--admin", "0.0.0.0:0"]);
+        command.output().unwrap()
+    };
+    for config in ["", "[admin]\nlisten = \"0.0.0.0:8889\"\n"] {
+        let output = start(config);
+        assert_eq!(output.status.code(), Some(2), "{config}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("token"), "{config}");
+    }
+    let absent = start("[admin]\ntoken_file = \"FOLDER/absent\"\n");
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("absent"));
+}
+
+fn of_rule(gate: &Gate, key: &str) -> Answer {
+    gate.request("/", &[("X-Api-Key", key)])
+}
+
+#[test]
+fn names_that_clients_choose_are_escaped_in_json_and_in_the_log() {
+    let rule = "[[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
+        [watch]\nflag_threshold = 1\naccount_class = \"header:x-api-key\"\n";
+    let gate = Gate::start(rule);
+    let names = ["<script>alert(1)</script>", "\u{1b}[31mred", "quote\"back\\slash", "umlaut-\u{fc}"];
+    for name in names {
+        of_rule(&gate, name);
+        of_rule(&gate, name);
+    }
+    crate::support::eventually("flags", || gate.json("/api/v1/flags")["flags"].as_array().unwrap().len() >= 3);
+    let flags = gate.get("/api/v1/flags");
+    assert!(flags.body.is_ascii() || serde_json::from_str::<Value>(&flags.body).is_ok());
+    assert!(!flags.body.contains('\u{1b}'));
+    let hostile =
+        json!({ "id": "r1", "entries": [{ "class": "header:x-api-key", "key": "a\r\nINFO fake", "rejected": 5 }] });
+    assert_eq!(gate.post("/api/v1/rejections", &hostile).status, 202);
+    let line = gate.logged("INFO fake");
+    assert!(serde_json::from_str::<Value>(&line).is_ok(), "one line, and JSON: {line}");
+    assert!(!line.contains('\u{1b}'));
+}
+
+#[test]
+fn bodies_and_connections_are_bounded() {
+    use std::io::{Read, Write};
+    let gate = Gate::start("");
+    let large = "x".repeat(65 << 10);
+    assert_eq!(ask(gate.admin, "POST", "/api/v1/explain", &[], &large).status, 413);
+    let mut stream = std::net::TcpStream::connect(gate.admin).unwrap();
+    stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    let _ = stream
+        .write_all(format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(70 << 10)).as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert!(answer.is_empty() || answer.contains(" 431 "), "{answer}");
+    assert_eq!(gate.get("/api/v1/status").status, 200);
+}

@@ -1,0 +1,205 @@
+//! A gate whose address for operators is tested, and somebody who asks it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longer than anything that works takes, on a machine that is busy with other tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error} in {}", self.body))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let field = |line: &'_ str| line.split_once(": ").is_some_and(|(known, _)| known.eq_ignore_ascii_case(name));
+        self.head.lines().find(|line| field(line)).map(|line| line.split_once(": ").unwrap().1)
+    }
+}
+
+/// One request on a connection of its own.
+pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        text += &format!("Host: {address}\r\n");
+    }
+    headers.iter().for_each(|(name, value)| text += &format!("{name}: {value}\r\n"));
+    text += "\r\n";
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    // Whoever refuses a request need not read its body.
+    let _ = stream.write_all(body.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer but {answer:?}"));
+    let body =
+        if head.to_lowercase().contains("transfer-encoding: chunked") { dechunked(body) } else { body.to_owned() };
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head: head.to_owned(), body }
+}
+
+fn dechunked(mut chunks: &str) -> String {
+    let mut body = String::new();
+    while let Some((length, rest)) = chunks.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).unwrap();
+        body += &rest[..length];
+        chunks = rest[length..].trim_start_matches("\r\n");
+    }
+    body
+}
+
+/// A backend that says yes to everything.
+pub(crate) fn backend() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let (mut stream, mut line) = (stream, String::new());
+                while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                    if line == "\r\n" && stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes").is_err() {
+                        return;
+                    }
+                    line.clear();
+                }
+            });
+        }
+    });
+    address
+}
+
+/// A running gate. Ends with the test.
+pub(crate) struct Gate {
+    child: Child,
+    pub(crate) admin: SocketAddr,
+    pub(crate) address: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+    pub(crate) folder: tempfile::TempDir,
+}
+
+impl Gate {
+    /// A gate with these lines in its configuration.
+    pub(crate) fn start(config: &str) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), config)
+    }
+
+    /// A gate in a folder that there is; `FOLDER` in the configuration is its path.
+    pub(crate) fn start_in(folder: tempfile::TempDir, config: &str) -> Self {
+        Self::start_by(&[], folder, config)
+    }
+
+    /// A gate that is started by another program.
+    pub(crate) fn start_by(wrapper: &[&str], folder: tempfile::TempDir, config: &str) -> Self {
+        let file = folder.path().join("tollgate.toml");
+        let gate = format!("[gate]\nworkers = 1\nbackend = \"http://{}\"\n", backend());
+        let config = config.replace("FOLDER", &folder.path().display().to_string());
+        std::fs::write(&file, format!("{gate}{config}")).unwrap();
+        let binary = env!("CARGO_BIN_EXE_tollgate");
+        let mut words = wrapper.to_vec();
+        words.push(binary);
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg("gate").arg("--config").arg(&file);
+        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (stderr, written) = (child.stderr.take().unwrap(), log.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                written.lock().unwrap().push(line);
+            }
+        });
+        let nowhere = ([127, 0, 0, 1], 0).into();
+        let mut gate = Self { child, admin: nowhere, address: nowhere, log, folder };
+        gate.admin = gate.logged_address("operators may connect");
+        gate.address = gate.logged_address("\"listening\"");
+        gate
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The first line of the log that contains this, once there is one.
+    pub(crate) fn logged(&self, text: &str) -> String {
+        let mut found = None;
+        eventually(&format!("{text} in the log"), || {
+            found = self.log.lock().unwrap().iter().find(|line| line.contains(text)).cloned();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    fn logged_address(&self, text: &str) -> SocketAddr {
+        let line: Value = serde_json::from_str(&self.logged(text)).unwrap();
+        line["address"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// What operators are told.
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        ask(self.admin, "GET", path, &[], "")
+    }
+
+    /// What operators are told, as JSON.
+    pub(crate) fn json(&self, path: &str) -> Value {
+        let answer = self.get(path);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.json()
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
+        ask(self.admin, "POST", path, &[("Content-Type", "application/json")], &body.to_string())
+    }
+
+    /// A request of a client.
+    pub(crate) fn request(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        ask(self.address, "GET", path, headers, "")
+    }
+
+    /// Ends it at once, as a machine that loses power does, and keeps its folder.
+    pub(crate) fn kill(mut self) -> tempfile::TempDir {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap())
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            eprintln!("the gate's log: {log:#?}");
+        }
+    }
+}
