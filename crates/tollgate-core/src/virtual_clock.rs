@@ -200,6 +200,11 @@ impl VirtualClock {
         (self.in_service, self.computing)
     }
 
+    /// The load at work, and the part of it that computes, over time: nanoseconds times 256ths of a request, since whenever. Only differences mean something.
+    pub const fn load_times(&self) -> (u64, u64) {
+        (self.load_nanos, self.full_nanos)
+    }
+
     /// Nobody has asked this clock for a while, in which no more was at work than there are cores, so that it ran as any clock does. Now
     /// `in_service` is at work, of which `computing` computes. How much it was in between is taken to be the mean of before and after.
     pub fn resume(&mut self, in_service: Load, computing: Load, now: Moment) {

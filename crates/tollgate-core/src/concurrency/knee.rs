@@ -56,6 +56,8 @@ const CLEARLY: u64 = 30;
 const TRIED: u32 = 8;
 /// and it was in force for so long.
 const TRIAL: Span = Span::from_secs(1);
+/// A number that is not made use of for so long is not tried any more.
+const TRIAL_MAX: Span = Span::from_secs(4);
 /// For so long it is not tried again.
 const TRIAL_EVERY: Span = Span::from_secs(30);
 /// What has not been seen for so long says nothing about now.
@@ -120,6 +122,8 @@ pub(super) struct Knee {
     /// Requests that went through with at least the number in force.
     tried: u32,
     seen: u32,
+    /// Requests in a row at the end of which somebody waited.
+    pressed: u32,
     /// When distinctly more, distinctly fewer, and at least half the current number were last at the backend.
     more_at: Option<Moment>,
     fewer_at: Option<Moment>,
@@ -138,6 +142,7 @@ impl Knee {
             trial: None,
             tried: 0,
             seen: 0,
+            pressed: 0,
             more_at: None,
             fewer_at: None,
             used_at: Moment::ZERO,
@@ -184,7 +189,24 @@ impl Knee {
             self.current -= 1;
             self.used_at = now;
         }
-        self.steer(pressed, now);
+        // Somebody waits now and then in the best of times.
+        self.pressed = if pressed { self.pressed.saturating_add(1) } else { 0 };
+        self.end_unused_trial(now);
+        self.steer(self.pressed >= TRIED, now);
+    }
+
+    /// In calm a number may never be reached: whoever comes then must not find it in force.
+    fn end_unused_trial(&mut self, now: Moment) {
+        let Some((trial, since)) = self.trial else { return };
+        if now.since(since) < TRIAL_MAX || self.tried >= TRIED {
+            return;
+        }
+        match trial > self.current {
+            true => self.more_at = Some(now),
+            false => self.fewer_at = Some(now),
+        }
+        self.trial = None;
+        (self.seen, self.tried) = (0, 0);
     }
 
     fn in_force(&self) -> usize {
@@ -313,6 +335,32 @@ mod tests {
         let mut backend = Backend::new(16, 2);
         backend.run(8000, 2, true);
         assert!(backend.settled() <= 3);
+    }
+
+    #[test]
+    fn a_trial_that_nobody_makes_use_of_ends() {
+        let mut backend = Backend::new(1, 1);
+        backend.run(40, 0, true);
+        while backend.knee.trial.is_none_or(|(trial, _)| trial < backend.knee.current) {
+            backend.run(1, 0, true);
+            assert!(backend.now < Moment::from_millis(600_000), "a larger number is tried at some time");
+        }
+        let surprises = backend.usual[0].compare(log2(20_000_000), log2(ONE));
+        for _ in 0..20 {
+            backend.now = backend.now + Span::from_millis(300);
+            backend.knee.record(&surprises, log2(ONE), false, backend.now);
+        }
+        assert_eq!(backend.knee.at_once(), Load::ONE);
+    }
+
+    #[test]
+    fn that_somebody_waits_now_and_then_is_no_reason_to_try_more() {
+        let mut backend = Backend::new(1, 1);
+        for round in 0..2000u64 {
+            backend.run(1, 0, round % 4 != 0);
+        }
+        assert_eq!(backend.knee.trial, None);
+        assert_eq!(backend.knee.at_once(), Load::ONE);
     }
 
     #[test]

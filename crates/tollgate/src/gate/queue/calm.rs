@@ -36,6 +36,8 @@ pub(super) struct Calm {
     word: AtomicU64,
     /// How much may be at the backend in calm.
     room: AtomicU64,
+    /// How often the calm has ended.
+    ended: AtomicU64,
     /// By how much the virtual clock is behind the real one while it is calm.
     lag_ns: AtomicU64,
     costs_us: AtomicU64,
@@ -49,18 +51,32 @@ pub(super) struct Began {
     /// What the virtual clock showed.
     pub(super) since: u64,
     at: Moment,
+    /// How often the calm had ended before.
+    ended: u64,
     /// What was there with it, and the part of it that computes.
     crowd: Load,
     computing: Load,
 }
 
 impl Began {
-    /// The whole stay, at the end of which so much is there with it. How much it was in between is taken to be the mean.
-    pub(super) fn stay(&self, toll: Span, (crowd, computing): (Load, Load), now: Moment) -> Stay {
-        let mean = |a: Load, b: Load| Load::from_256ths(u64::midpoint(a.as_256ths(), b.as_256ths()));
-        let (crowd, computing) = (mean(self.crowd, crowd), mean(self.computing, computing));
-        Stay { toll, wall: now.since(self.at), crowd, computing }
+    /// The whole stay, of which the part from `busy_since` on was watched: so much was there with it then, over time.
+    pub(super) fn stay(&self, toll: Span, busy_since: Moment, (load, full): (u64, u64), now: Moment) -> Stay {
+        let (wall, calm) = (now.since(self.at), busy_since.since(self.at).as_nanos());
+        let mean = |before: Load, after: u64| {
+            let sum = u128::from(before.as_256ths()) * u128::from(calm) + u128::from(after);
+            let mean = sum.checked_div(u128::from(wall.as_nanos())).unwrap_or(before.as_256ths().into());
+            Load::from_256ths(u64::try_from(mean).unwrap_or(u64::MAX))
+        };
+        Stay { toll, wall, crowd: mean(self.crowd, load), computing: mean(self.computing, full) }
     }
+}
+
+/// A stay that ended in calm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) stay: Stay,
+    /// Whether it was calm all the time, so that it is known how much was there with it.
+    pub(super) calm: bool,
 }
 
 impl Calm {
@@ -69,6 +85,7 @@ impl Calm {
         Self {
             word: AtomicU64::new(0),
             room: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
             lag_ns: AtomicU64::new(0),
             costs_us: AtomicU64::new(0),
             costs_squared: AtomicU64::new(0),
@@ -93,24 +110,33 @@ impl Calm {
         let before = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
         let (crowd, computing) = unpack(before + own);
         let since = now.as_nanos().saturating_sub(self.lag_ns.load(Ordering::Relaxed));
-        Some(Began { load, since, at: now, crowd, computing })
+        let ended = self.ended.load(Ordering::Relaxed);
+        Some(Began { load, since, at: now, ended, crowd, computing })
     }
 
     /// Gives a place back. `None` if it is not calm any more: then the clock must be asked.
-    pub(super) fn leave(&self, began: &Began, now: Moment) -> Option<Stay> {
+    pub(super) fn leave(&self, began: &Began, now: Moment) -> Option<Ended> {
         let own = pack(began.load, began.load.computing());
         let give = |word: u64| (word & BUSY == 0).then(|| word.saturating_sub(own));
         let before = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, give).ok()?;
         let shows = now.as_nanos().saturating_sub(self.lag_ns.load(Ordering::Relaxed));
         let taken = u128::from(shows.saturating_sub(began.since)) * u128::from(began.load.as_256ths());
         let toll = u64::try_from(taken / u128::from(Load::ONE.as_256ths())).unwrap_or(u64::MAX);
-        Some(began.stay(Span::from_nanos(toll), unpack(before), now))
+        let mean = |a: Load, b: Load| Load::from_256ths(u64::midpoint(a.as_256ths(), b.as_256ths()));
+        let (crowd, computing) = unpack(before);
+        let (crowd, computing) = (mean(began.crowd, crowd), mean(began.computing, computing));
+        let stay = Stay { toll: Span::from_nanos(toll), wall: now.since(began.at), crowd, computing };
+        Some(Ended { stay, calm: began.ended == self.ended.load(Ordering::Relaxed) })
     }
 
     /// Ends the calm. What was at the backend then, and the part of it that computes; `None` if it was not calm. With the lock held.
     pub(super) fn suspend(&self) -> Option<(Load, Load)> {
         let before = self.word.fetch_or(BUSY, Ordering::AcqRel);
-        (before & BUSY == 0).then(|| unpack(before))
+        if before & BUSY != 0 {
+            return None;
+        }
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        Some(unpack(before))
     }
 
     /// Calm begins: so much is at the backend, and the virtual clock shows `shows` when it is `now`. With the lock held.
@@ -181,7 +207,8 @@ mod tests {
         let first = calm.enter(Load::ONE, at(0)).unwrap();
         let second = calm.enter(Load::ONE, at(10)).unwrap();
         assert!(calm.enter(Load::from_256ths(4), at(10)).is_none());
-        let stay = calm.leave(&first, at(30)).unwrap();
+        let Ended { stay, calm: was_calm } = calm.leave(&first, at(30)).unwrap();
+        assert!(was_calm);
         assert_eq!((stay.toll, stay.wall), (Span::from_millis(30), Span::from_millis(30)));
         assert_eq!(stay.crowd.as_256ths(), 256 * 3 / 2);
         assert!(calm.enter(Load::ONE, at(30)).is_some());
@@ -194,7 +221,7 @@ mod tests {
         calm.set_room(Load::ONE);
         let sleepers: Vec<_> = (0..64).map(|_| calm.enter(Load::from_256ths(4), at(0)).unwrap()).collect();
         assert!(calm.enter(Load::from_256ths(4), at(0)).is_none());
-        let stay = calm.leave(&sleepers[0], at(640)).unwrap();
+        let Ended { stay, .. } = calm.leave(&sleepers[0], at(640)).unwrap();
         assert_eq!((stay.toll, stay.computing), (Span::from_millis(10), Load::ZERO));
     }
 
@@ -208,7 +235,8 @@ mod tests {
         assert!(calm.enter(Load::ONE, at(1)).is_none() && calm.leave(&began, at(1)).is_none());
         // The clock has stood still for 20 ms meanwhile.
         calm.resume((Load::ONE, Load::ONE), at(30).as_nanos(), at(50));
-        assert_eq!(calm.leave(&began, at(60)).unwrap().toll, Span::from_millis(40));
+        let ended = calm.leave(&began, at(60)).unwrap();
+        assert_eq!((ended.stay.toll, ended.calm), (Span::from_millis(40), false));
         assert_eq!(calm.load(), Some(Load::ZERO));
     }
 

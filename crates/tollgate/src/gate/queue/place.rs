@@ -10,7 +10,7 @@ use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Stay;
 
 use super::Queue;
-use super::calm::Began;
+use super::calm::{Began, Ended};
 use super::state::Grant;
 
 /// A request that waits; dropped, it leaves the queue.
@@ -44,7 +44,9 @@ pub(crate) struct Place {
     stretch: Stretch,
     /// What earlier stretches of work have cost.
     toll: Span,
-    /// The last stretch of work, which tells how the backend copes.
+    /// Whether there was any work.
+    worked: bool,
+    /// The last stretch of work, which tells how the backend copes, if it is known how much was there with it.
     stay: Option<Stay>,
 }
 
@@ -61,42 +63,68 @@ enum Stretch {
 impl Place {
     pub(super) fn calm(queue: &Arc<Queue>, address: IpAddr, route: RouteKey, began: Began, expected: Span) -> Self {
         let stretch = Stretch::Calm(began);
-        Self { queue: queue.clone(), address, route, slot: None, expected, stretch, toll: Span::ZERO, stay: None }
+        Self {
+            queue: queue.clone(),
+            address,
+            route,
+            slot: None,
+            expected,
+            stretch,
+            toll: Span::ZERO,
+            worked: false,
+            stay: None,
+        }
     }
 
     pub(super) fn noticed(queue: &Arc<Queue>, address: IpAddr, route: RouteKey, grant: &Grant) -> Self {
         let (slot, stretch, expected) = (Some(grant.0), Stretch::Noticed, Span::ZERO);
-        Self { queue: queue.clone(), address, route, slot, expected, stretch, toll: Span::ZERO, stay: None }
+        Self {
+            queue: queue.clone(),
+            address,
+            route,
+            slot,
+            expected,
+            stretch,
+            toll: Span::ZERO,
+            worked: false,
+            stay: None,
+        }
+    }
+
+    /// The last stretch of work.
+    #[cfg(test)]
+    pub(super) fn stay(&self) -> Option<Stay> {
+        self.stay
     }
 
     /// The backend waits for the client: no work, no charge, and the place is for others.
     pub(crate) fn pause(&mut self) {
         let stay = match (std::mem::replace(&mut self.stretch, Stretch::Over), self.slot) {
-            (Stretch::Calm(began), _) => Some(self.end_calm(&began)),
+            (Stretch::Calm(began), _) => self.end_calm(&began),
             (Stretch::Noticed, Some(slot)) => {
                 let mut busy = self.queue.busy();
                 let stay = busy.pause(slot);
                 busy.dispatch();
-                stay
+                stay.map(|stay| (stay.toll, Some(stay)))
             }
             (Stretch::Noticed | Stretch::Over, _) => None,
         };
-        if let Some(stay) = stay {
-            self.toll = self.toll + stay.toll;
-            self.stay = Some(stay);
+        if let Some((toll, stay)) = stay {
+            self.toll = self.toll + toll;
+            (self.worked, self.stay) = (true, stay);
         }
     }
 
-    fn end_calm(&self, began: &Began) -> Stay {
+    fn end_calm(&self, began: &Began) -> Option<(Span, Option<Stay>)> {
         let now = self.queue.clock.now();
-        if let Some(stay) = self.queue.calm.leave(began, now) {
+        if let Some(Ended { stay, calm }) = self.queue.calm.leave(began, now) {
             self.queue.calm.remove_cost(self.expected);
-            return stay;
+            return Some((stay.toll, calm.then_some(stay)));
         }
         let mut busy = self.queue.busy();
         let stay = busy.pause_unnoticed(began, self.expected);
         busy.dispatch();
-        stay
+        Some((stay.toll, Some(stay)))
     }
 
     /// The backend works on.
@@ -134,15 +162,15 @@ impl Place {
 
     fn settle(&mut self, toll: Span) {
         let (queue, route) = (&self.queue, self.route);
-        let stay = self.stay.take();
-        if stay.is_none() && self.slot.is_none() {
+        let (stay, worked) = (self.stay.take(), std::mem::take(&mut self.worked));
+        if !worked && self.slot.is_none() {
             return;
         }
         queue.counts.cost(toll.as_nanos());
         if self.slot.is_none() && !queue.calm.is_busy() {
             // In calm there is nothing to settle, and nobody waits to learn.
             let now = queue.clock.now();
-            if let Some(stay) = stay.filter(|_| queue.glance.is_due(now))
+            if queue.glance.is_due(now)
                 && let Ok(mut state) = queue.state.try_lock()
             {
                 state.learn(&queue.glance, route, stay, toll, false, now);
@@ -158,7 +186,7 @@ impl Place {
                 Pass::default()
             }
         };
-        if let Some(stay) = stay {
+        if worked {
             let now = busy.now;
             busy.learn(&queue.glance, route, stay, toll, pass.ahead, now);
         }

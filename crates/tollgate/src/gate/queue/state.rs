@@ -35,9 +35,12 @@ pub(super) struct State {
     /// How many requests at the backend are from clients ahead of their share.
     ahead: u32,
     charged_at: Moment,
-    /// What is at work that began in calm, what the clock showed when the calm ended, and what one of those has cost at least since.
+    /// What is at work that began in calm, what the clock showed when the calm ended, when that was, how much had been at work over time until
+    /// then, and what one of those that began in calm has cost at least since.
     unnoticed: Load,
     calm_until: u64,
+    busy_since: Moment,
+    busy_from: (u64, u64),
     unnoticed_cost: Option<Span>,
     /// Whether what the backend really uses is known: then the clock must be asked about every request.
     metered: bool,
@@ -92,6 +95,8 @@ impl State {
             charged_at: now,
             unnoticed: Load::ZERO,
             calm_until: 0,
+            busy_since: now,
+            busy_from: (0, 0),
             unnoticed_cost: None,
             metered: false,
             calm,
@@ -126,10 +131,18 @@ impl State {
         Places { in_flight, ahead: self.ahead, costs, open, serves, limit }
     }
 
-    /// Learns from a request that the backend is done with.
-    pub(super) fn learn(&mut self, glance: &Glance, route: RouteKey, stay: Stay, toll: Span, ahead: bool, now: Moment) {
+    /// Learns from a request that the backend is done with: what it cost, and if it is known how much was there with it, how long it took.
+    pub(super) fn learn(
+        &mut self,
+        glance: &Glance,
+        route: RouteKey,
+        stay: Option<Stay>,
+        toll: Span,
+        ahead: bool,
+        now: Moment,
+    ) {
         let waits = self.queue.waits();
-        if let Some(times) = self.routes.record(route, toll) {
+        if let (Some(times), Some(stay)) = (self.routes.record(route, toll), stay) {
             self.concurrency.record(times, stay, ahead, waits, now);
             self.make_room();
         }
@@ -182,6 +195,7 @@ impl<'a> Busy<'a> {
         if let Some((load, computing)) = state.calm.suspend() {
             state.clock.resume(load, computing, now);
             (state.unnoticed, state.calm_until) = (load, state.clock.read(now));
+            (state.busy_since, state.busy_from) = (now, state.clock.load_times());
         }
         let cores = state.concurrency.cores();
         state.clock.set_cores(cores, now);
@@ -270,14 +284,15 @@ impl<'a> Busy<'a> {
     /// The same of one that began in calm.
     pub(super) fn pause_unnoticed(&mut self, began: &Began, expected: Span) -> Stay {
         let state = &mut *self.state;
-        let loads = state.clock.loads();
         let toll = state.clock.end_unnoticed(began.load, began.since, self.now);
+        let (load, full) = state.clock.load_times();
+        let since = (load.wrapping_sub(state.busy_from.0), full.wrapping_sub(state.busy_from.1));
         state.calm.remove_cost(expected);
         state.unnoticed = Load::from_256ths(state.unnoticed.as_256ths().saturating_sub(began.load.as_256ths()));
         if state.unnoticed == Load::ZERO {
             state.set_unnoticed_cost(None);
         }
-        began.stay(toll, loads, self.now)
+        began.stay(toll, state.busy_since, since, self.now)
     }
 
     /// The backend works on.

@@ -59,6 +59,34 @@ fn a_second_on_one_core_ends_the_calm_and_the_last_begins_it() {
     assert_eq!(queue.figures().toll_ns, 40_000_000, "all that one core did in 40 ms");
 }
 
+/// One that was alone at its beginning and at its end, and not in between, would be taken for one that took long alone.
+#[test]
+fn how_much_was_there_is_known_or_not_learned_from() {
+    let text = "[gate]\ncores = 2\n";
+    let settings = crate::settings::Settings::parse("test.toml", text).unwrap();
+    let (clock, hand) = Clock::by_hand();
+    let two_cores = Queue::new(&settings.gate.unwrap(), clock);
+    let mut first = enter(&two_cores, 1, PAGE);
+    let others = (enter(&two_cores, 2, PAGE), enter(&two_cores, 3, ARCHIVE));
+    hand.advance(Span::from_millis(20));
+    assert!(two_cores.calm.is_busy());
+    drop(others);
+    assert!(!two_cores.calm.is_busy());
+    hand.advance(Span::from_millis(10));
+    first.pause();
+    assert_eq!(first.stay(), None);
+
+    let (queue, hand) = queue("");
+    let mut third = enter(&queue, 3, PAGE);
+    hand.advance(Span::from_millis(10));
+    let _fourth = enter(&queue, 4, PAGE);
+    hand.advance(Span::from_millis(20));
+    third.pause();
+    let stay = third.stay().unwrap();
+    // Alone for 10 ms of 30, one of two for 20.
+    assert_eq!((stay.wall, stay.crowd.as_256ths()), (Span::from_millis(30), 256 * 5 / 3));
+}
+
 #[test]
 fn a_pause_costs_nothing_in_calm_and_when_busy() {
     let (queue, hand) = queue("");
