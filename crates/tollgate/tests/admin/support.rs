@@ -53,14 +53,29 @@ pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&st
     stream.write_all(text.as_bytes()).unwrap();
     // Whoever refuses a request need not read its body.
     let _ = stream.write_all(body.as_bytes());
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let answer = String::from_utf8_lossy(&whole(&mut stream)).into_owned();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer but {answer:?}"));
     let body =
         if head.to_lowercase().contains("transfer-encoding: chunked") { dechunked(body) } else { body.to_owned() };
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     Answer { status, head: head.to_owned(), body }
+}
+
+/// An answer to its end: not everybody closes the connection after it.
+fn whole(stream: &mut TcpStream) -> Vec<u8> {
+    let (mut answer, mut bytes) = (Vec::new(), [0; 16384]);
+    loop {
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => return answer,
+            Ok(read) => answer.extend_from_slice(&bytes[..read]),
+        }
+        let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+        if length.is_some_and(|length| answer.len() >= end + 4 + length) {
+            return answer;
+        }
+    }
 }
 
 fn dechunked(mut chunks: &str) -> String {
