@@ -419,9 +419,12 @@ mod tests {
             }
             begin.elapsed().as_nanos() as u64 / keys
         };
-        let small = (0..5).map(|_| nanos_per_key(8_000)).min().unwrap();
-        let large = (0..2).map(|_| nanos_per_key(96_000)).min().unwrap();
-        assert!(large < 5 * small, "{small} ns a key at first, then {large}");
+        // Neighbours on the machine only ever add time, so one good pair among several is enough.
+        let linear = |_| {
+            let small = (0..5).map(|_| nanos_per_key(8_000)).min().unwrap();
+            nanos_per_key(96_000) < 5 * small
+        };
+        assert!((0..8).any(linear), "twelve times the keys take sixty times as long");
     }
 
     proptest! {
