@@ -9,13 +9,11 @@ mod cli;
 mod demo;
 mod doctor;
 mod flags;
-#[allow(dead_code, reason = "some of what it offers has no user yet")]
 mod gate;
 mod manual;
 mod master;
 mod replay;
 mod service;
-#[allow(dead_code, unused_imports, reason = "not every role that reads them is there yet")]
 mod settings;
 mod watch;
 

@@ -296,8 +296,10 @@ fn refusal(rules: &Rules, decision: &Decision, now: Moment) -> Refusal {
         Verdict::RefuseForGood => None,
         verdict => Some(verdict.retry_after(now)),
     };
+    // A level means that the client went on when it was told to wait.
+    let cause = if decision.level > 0 { Cause::AbnormalUsage } else { Cause::QuotaExceeded };
     Refusal {
-        cause: Cause::QuotaExceeded,
+        cause,
         status: face.and_then(|face| face.status),
         retry_after,
         rule: face.map(|face| face.name.clone()),

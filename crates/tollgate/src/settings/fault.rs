@@ -50,6 +50,7 @@ impl Faults {
     }
 
     /// Each fault, in the order of the file.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Fault> {
         self.faults.iter()
     }

@@ -31,17 +31,15 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
-pub(crate) use bounds::Bounds;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
-pub(crate) use fault::{Fault, Faults};
-pub(crate) use gate::{CertificateFiles, Fairness, Gate, Hold, TollSource};
+pub(crate) use fault::Faults;
+pub(crate) use gate::{CertificateFiles, Gate, Hold, TollSource};
 pub(crate) use in_force::in_force;
 pub(crate) use link::Link;
 pub(crate) use reference::reference;
 pub(crate) use roles::{Admin, Doors, Graphite, Master, Redis, Watch, Webhook};
 pub(crate) use rule::{RuleSettings, State};
 pub(crate) use schema::schema;
-pub(crate) use timeouts::Timeouts;
 pub(crate) use value::{BackendUrl, Protocol};
 
 use domain::{Domains, Rules};

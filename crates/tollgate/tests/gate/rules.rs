@@ -170,6 +170,8 @@ fn a_refused_upgrade_tells_the_device_when_to_come_back() {
     assert_eq!(reconnect("one").status, 200);
     let refused = reconnect("one");
     assert_eq!(refused.status, 429);
+    let problem: serde_json::Value = serde_json::from_slice(&refused.body).unwrap();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#abnormal-usage-detected");
     let secs =
         |response: &crate::support::Response| response.field("x-ratelimit-reset").unwrap().parse::<f64>().unwrap();
     assert!((19.0..=20.0).contains(&secs(&refused)), "the backoff, since it is longer than the window: {refused:?}");
