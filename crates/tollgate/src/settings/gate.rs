@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use tollgate_core::band::Edges;
+use tollgate_core::fairness::Shares;
 use tollgate_core::network::Network;
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
@@ -42,7 +43,7 @@ pub(crate) struct Gate {
     /// What is held at the gate.
     pub(crate) hold: Hold,
     /// How the backend is shared while it is scarce.
-    pub(crate) fairness: Fairness,
+    pub(crate) fairness: Shares,
     /// Bytes of memory for the state of all keys of all rules.
     pub(crate) memory_bytes: u64,
     /// How the price of a request is learned.
@@ -75,17 +76,6 @@ pub(crate) struct Hold {
     pub(crate) per_key: u32,
     /// How many requests are held.
     pub(crate) total: u32,
-}
-
-/// What part of the backend each of a request's keys is due, in thousandths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fairness {
-    /// One address: `ip/32`.
-    pub(crate) address_milli: u32,
-    /// Its network: `ip/24`.
-    pub(crate) network_milli: u32,
-    /// Its block: `ip/16`.
-    pub(crate) block_milli: u32,
 }
 
 /// How the price of a request is learned.
@@ -296,8 +286,8 @@ fn machine_cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
-fn fairness(shares: &Map<Level, Thousandths>, faults: &mut Collector) -> Fairness {
-    let mut fairness = Fairness { address_milli: 100, network_milli: 250, block_milli: 500 };
+fn fairness(shares: &Map<Level, Thousandths>, faults: &mut Collector) -> Shares {
+    let mut fairness = Shares::default();
     for (level, share) in &shares.0 {
         if share.value.0 > 1000 {
             faults.fault(&share.span, "a share is a part of the whole, at most 1: write a number such as 0.1");

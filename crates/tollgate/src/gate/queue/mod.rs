@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tollgate_core::fairness::{Client, Shares};
+use tollgate_core::fairness::Client;
 use tollgate_core::network::Network;
 use tollgate_core::prediction::RouteKey;
 use tollgate_core::time::{Moment, Span};
@@ -221,13 +221,8 @@ impl Queue {
 }
 
 fn fairness(settings: &Settings) -> tollgate_core::fairness::Settings {
-    let shares = Shares {
-        address_milli: settings.fairness.address_milli,
-        network_milli: settings.fairness.network_milli,
-        block_milli: settings.fairness.block_milli,
-    };
     tollgate_core::fairness::Settings {
-        shares,
+        shares: settings.fairness,
         cores: settings.cores,
         per_key: settings.hold.per_key as usize,
         total: settings.hold.total as usize,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tollgate_core::class::Class;
 use tollgate_core::condition::{Condition, Pattern};
 use tollgate_core::escalation::{Escalation, Multiplier};
+use tollgate_core::fairness::Shares;
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
 use tollgate_core::network::Network;
 use tollgate_core::rule::Mode;
@@ -129,7 +130,7 @@ fn an_empty_gate_is_the_default_gate() {
     assert_eq!(gate.listen, ["127.0.0.1:8888".parse().unwrap()]);
     assert!(gate.backends.is_empty() && gate.tls.is_empty() && gate.in_flight.is_none());
     assert_eq!((gate.hold.max, gate.hold.per_key, gate.hold.total), (secs(10), 16, 1024));
-    assert_eq!(gate.fairness, Fairness { address_milli: 100, network_milli: 250, block_milli: 500 });
+    assert_eq!(gate.fairness, Shares { address_milli: 100, network_milli: 250, block_milli: 500 });
     assert_eq!(gate.timeouts.head, Duration::from_secs(10));
     assert_eq!(gate.bounds.head_bytes_max, 32 << 10);
 }
@@ -159,7 +160,7 @@ fn a_gate_is_what_it_is_told_to_be() {
     assert!(gate.proxy_protocol && gate.trusted_proxies.len() == 1);
     assert_eq!(gate.tls, [CertificateFiles { chain: "a.pem".into(), key: "a.key".into() }]);
     assert_eq!((gate.cores, gate.in_flight, gate.workers), (Cores::from_milli(1500), Some(32), 3));
-    assert_eq!(gate.fairness, Fairness { address_milli: 100, network_milli: 300, block_milli: 500 });
+    assert_eq!(gate.fairness, Shares { address_milli: 100, network_milli: 300, block_milli: 500 });
     assert_eq!(gate.bands.critical(), secs(1));
     assert_eq!(gate.timeouts.drain, Duration::from_secs(60));
     assert_eq!(gate.bounds.head_bytes_max, 16 << 10);

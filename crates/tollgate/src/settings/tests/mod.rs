@@ -4,6 +4,7 @@ mod faults;
 mod meaning;
 mod mutations;
 
+use super::fault::Fault;
 use super::*;
 
 /// The full example of the repository.
