@@ -24,7 +24,7 @@ enum Command {
     ///
     /// With no file the backend is protected by fairness alone. Ends on SIGTERM once the requests in flight are done.
     Gate(service::GateOptions),
-    /// Run every role that a file names: [gate], [master], and what belongs to them
+    /// Run every role that a file names: a gate, a master, and what belongs to them
     Run(service::RunOptions),
     /// Keep the books for many gates, and tell them whom to delay
     ///
