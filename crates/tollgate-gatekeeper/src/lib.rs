@@ -23,8 +23,11 @@ mod report;
 mod seat;
 #[cfg(feature = "redis")]
 pub mod shared;
+pub mod standing;
 mod sync;
 pub mod table;
 pub mod ticket;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use memory::NoMemory;

@@ -31,6 +31,11 @@ enum Command {
     /// Speaks Smockron's protocol: gates report to the accounting address (127.0.0.1:10004) and listen at the control
     /// address (127.0.0.1:10005). With no file, callers of the domain "default" may have one request a second, ten at once.
     Master(service::MasterOptions),
+    /// Forgive what a caller owes to a master's rule
+    ///
+    /// Asks the master that runs with this configuration, over a socket in its state directory. Its gates let the caller through at once;
+    /// original gatekeepers know no such word and wait as long as they were told.
+    Pardon(service::PardonOptions),
     /// Make a key pair for links beyond this machine, or show the public key of one
     ///
     /// Writes the pair to FILE, which nobody else may read, unless it is there already, and prints the public key, for the settings of the other
@@ -74,6 +79,7 @@ impl Cli {
             Command::Gate(options) => service::run_gate(&options),
             Command::Run(options) => service::run_roles(&options),
             Command::Master(options) => service::run_master(&options),
+            Command::Pardon(options) => service::run_pardon(&options),
             Command::Keys(options) => service::run_keys(&options),
             Command::Replay(options) => replay::run(&options),
             Command::Check { file } => check::run(&file),

@@ -21,7 +21,7 @@ use crate::time::{Moment, Span};
 use crate::toll::Toll;
 
 /// A protected thing, with what each of its callers may have.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
     /// Its name on the wire.
     pub name: Box<[u8]>,
@@ -145,6 +145,11 @@ impl<S: BuildHasher> Master<S> {
             last_era: 0,
             settings,
         }
+    }
+
+    /// What it keeps the books of.
+    pub fn domains(&self) -> &[Domain] {
+        &self.settings.domains
     }
 
     /// A gate said something.

@@ -160,7 +160,7 @@ fn a_refusal_costs_nothing_and_an_unknown_domain_is_nobodys() {
 }
 
 #[test]
-fn a_gate_that_comes_late_hears_of_everyone_who_is_delayed() {
+fn fault_35_a_gate_that_comes_late_hears_of_everyone_who_is_delayed() {
     let mut master = master();
     for client in 0..2000_u32 {
         let identifier = client.to_be_bytes();
@@ -271,7 +271,7 @@ fn a_pardon_is_final() {
 }
 
 #[test]
-fn a_delay_until_the_year_9999_lasts_an_hour() {
+fn fault_34_a_delay_until_the_year_9999_lasts_an_hour() {
     let (mut gate, mut record) = (gate(1), PlainRecord::new(1));
     let order = |command| Order { domain: b"default", identifier: b"client", command };
     let until_ms = 253_402_300_800_000;
@@ -357,7 +357,7 @@ fn more_gates_than_are_allowed_are_not_counted_but_believed() {
 }
 
 #[test]
-fn ten_restarts_of_the_master_in_a_minute_refill_nothing() {
+fn fault_36_ten_restarts_of_the_master_in_a_minute_refill_nothing() {
     for seed in 0..3 {
         let troubles = (1..=10).map(|place| (place * 6 * SECOND, Trouble::KillMaster(500 * MILLI))).collect();
         let plan =
@@ -367,7 +367,7 @@ fn ten_restarts_of_the_master_in_a_minute_refill_nothing() {
 }
 
 #[test]
-fn a_partition_of_half_a_minute_leaves_no_blocks_behind() {
+fn fault_37_a_partition_of_half_a_minute_leaves_no_blocks_behind() {
     for seed in 0..3 {
         let troubles = (0..4).map(|gate| (5 * SECOND, Trouble::Cut(gate, 30 * SECOND))).collect();
         let plan = Plan { gates: 4, length: 60 * SECOND, troubles, round_trip: 5 * MILLI, ..Plan::calm() };
@@ -377,6 +377,30 @@ fn a_partition_of_half_a_minute_leaves_no_blocks_behind() {
             "{} ms",
             findings.innocent_delay_late(36 * SECOND) / MILLI
         );
+    }
+}
+
+#[test]
+fn fault_38_half_of_all_lost_doubled_and_out_of_order_keeps_the_bound_and_blocks_nobody_for_longer() {
+    for seed in 0..3 {
+        let (loss_permille, double_permille) = (500, 300);
+        let plan = Plan {
+            gates: 4,
+            length: 30 * SECOND,
+            round_trip: 50 * MILLI,
+            loss_permille,
+            double_permille,
+            ..Plan::calm()
+        };
+        laws::check_plan(&plan, seed).unwrap();
+    }
+}
+
+#[test]
+fn fault_39_clocks_that_are_five_seconds_off_delay_nobody_and_unblock_nobody() {
+    for seed in 0..3 {
+        let plan = Plan { gates: 4, length: 30 * SECOND, round_trip: 50 * MILLI, skew_ms: 5000, ..Plan::calm() };
+        laws::check_plan(&plan, seed).unwrap();
     }
 }
 

@@ -1,18 +1,18 @@
 //! The rules in force, with what clients are told about each.
 
-use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Reason, Verdict};
-use tollgate_core::limit::{Limit, LimitInfo};
+use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::{Limiter, NoLimiter, Plan};
-use tollgate_wire::rate_limit_headers::{Standing, write_limits, write_policies, write_seconds};
+use tollgate_gatekeeper::standing;
+use tollgate_wire::rate_limit_headers::Standing;
 
 use super::elsewhere::{Charge, Elsewhere};
 use crate::settings::{Domain, Hold};
@@ -186,19 +186,7 @@ impl Rules {
     /// Writes the header fields that tell the client where it stands, if it is to be told.
     pub(crate) fn tell(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
         let Some(standing) = self.standing(decision) else { return };
-        let mut out = Vec::with_capacity(64);
-        let mut field = |name: &[u8], write: &dyn Fn(&mut Vec<u8>)| {
-            out.clear();
-            write(&mut out);
-            push(name, &out);
-        };
-        field(b"ratelimit-policy", &|out| write_policies(out, iter::once(standing)));
-        field(b"ratelimit", &|out| write_limits(out, iter::once(standing)));
-        field(b"x-ratelimit-remaining", &|out| out.extend_from_slice(standing.remaining.to_string().as_bytes()));
-        field(b"x-ratelimit-clear", &|out| write_seconds(out, standing.clear));
-        if decision.verdict.is_refusal() {
-            field(b"x-ratelimit-reset", &|out| write_seconds(out, standing.reset));
-        }
+        standing::write_fields(standing, decision.verdict.is_refusal(), |name, value| push(name.as_bytes(), value));
     }
 
     fn standing(&self, decision: &Decision) -> Option<Standing<'_>> {
@@ -209,7 +197,7 @@ impl Rules {
     /// Where the caller stands with the rule that decided, whether or not it is told.
     pub(crate) fn figures(&self, decision: &Decision) -> Option<Standing<'_>> {
         let rule = self.limiter.rule(decision.rule?)?;
-        Some(standing(&self.face(decision)?.name, &rule.limit, decision.info?))
+        Some(standing::of(&self.face(decision)?.name, &rule.limit, decision.info?))
     }
 }
 
@@ -252,30 +240,6 @@ fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
             Face { name, class, status: settings.status, headers: settings.headers, tally }
         })
         .collect()
-}
-
-/// A limit in the words of rate-limit headers: so much per window.
-fn standing<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> Standing<'a> {
-    let (quota, window, unit) = match limit {
-        Limit::Budget(budget) => {
-            let (millionths, burst) = budget.figures();
-            let refill = u128::from(burst.as_nanos()) * 1_000_000 / u128::from(millionths);
-            let refill = Span::from_nanos(u64::try_from(refill).unwrap_or(u64::MAX));
-            (burst.as_nanos() / 1_000_000, Some(refill), Some("cpu-ms"))
-        }
-        Limit::Rate(rate) => {
-            let (count, period, burst) = rate.figures();
-            let refill = u128::from(period.as_nanos()) * u128::from(burst) / u128::from(count);
-            (burst, Some(Span::from_nanos(u64::try_from(refill).unwrap_or(u64::MAX))), None)
-        }
-        Limit::Bucket(bucket) => {
-            let (size, drip, every) = bucket.figures();
-            (u64::from(size), Some(every.times(u64::from(size.div_ceil(drip)))), None)
-        }
-        Limit::Window(window) => (u64::from(window.figures().0), Some(window.figures().1), None),
-        Limit::InFlight(in_flight) => (u64::from(in_flight.max()), None, Some("concurrent-requests")),
-    };
-    Standing { policy, quota, window, unit, remaining: info.remaining, reset: info.reset, clear: info.clear }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tollgate_wire::zmtp::Connection;
 
 use super::clock::Clock;
 use super::figures::{Counts, Figures, Standing};
+use super::statsd::Statsd;
 
 /// The bookkeeper, its clock, its listeners, and what has happened so far.
 pub(super) struct Books {
@@ -22,6 +23,7 @@ pub(super) struct Books {
     counts: Counts,
     figures: Figures,
     census: Census,
+    statsd: Option<Statsd>,
 }
 
 /// Who is delayed, counted a stretch of the books at a time.
@@ -56,19 +58,17 @@ const OUTBOX_BYTES_MAX: usize = 1024 * 1024;
 const OUTBOX_BYTES_LOW: usize = 64 * 1024;
 
 impl Books {
-    pub(super) fn new(domains: Vec<Domain>, clock: Clock, figures: Figures) -> Self {
-        let settings = MasterSettings {
-            domains,
-            identifiers_max: IDENTIFIERS_MAX,
-            gates_max: GATES_MAX,
-            lag_max: LAG_MAX,
-            beacon_every: BEACON_EVERY,
-            delay_max: DELAY_MAX,
-        };
-        // Keyed at random by the standard library; no master is number 0.
-        let epoch = RandomState::new().build_hasher().finish() | 1;
-        let master = Master::new(settings, epoch, RandomState::new(), clock.read().now);
-        Self { master, clock, subscribers: Vec::new(), counts: Counts::default(), figures, census: Census::default() }
+    pub(super) fn new(domains: Vec<Domain>, clock: Clock, figures: Figures, statsd: Option<Statsd>) -> Self {
+        let master = master(domains, &clock);
+        Self {
+            master,
+            clock,
+            subscribers: Vec::new(),
+            counts: Counts::default(),
+            figures,
+            census: Census::default(),
+            statsd,
+        }
     }
 
     pub(super) fn read_clock(&self) -> Reading {
@@ -85,7 +85,11 @@ impl Books {
             Ok(report) => report,
             Err(fault) => return self.counts.fault(fault.as_str()),
         };
-        self.counts.report(match self.master.handle_report(&report, reading) {
+        let outcome = self.master.handle_report(&report, reading);
+        if let Some(statsd) = &mut self.statsd {
+            statsd.count(&report, outcome);
+        }
+        self.counts.report(match outcome {
             Outcome::Charged(_) => "charged",
             Outcome::Repeated => "repeated",
             Outcome::Refused => "refused",
@@ -94,6 +98,37 @@ impl Books {
             Outcome::Stranger => "stranger",
             Outcome::Untracked => "untracked",
         });
+    }
+
+    /// An operator forgives what an identifier owes. Says whether there was such an identifier.
+    pub(super) fn pardon(&mut self, domain: &[u8], identifier: &[u8]) -> bool {
+        let pardoned = self.master.pardon(domain, identifier, self.clock.read());
+        self.announce();
+        pardoned
+    }
+
+    /// Puts other rules into force. What is owed under a domain whose limits have not changed stays owed. To gates this is another master:
+    /// they tell it all that they know, as after a restart.
+    pub(super) fn reload(&mut self, domains: Vec<Domain>) {
+        let now = self.clock.read().now;
+        let unchanged: Vec<_> = {
+            let before = self.master.domains();
+            domains.iter().filter(|domain| before.contains(domain)).map(|domain| domain.name.clone()).collect()
+        };
+        let mut next = master(domains, &self.clock);
+        for (domain, identifier, clears) in self.master.debts(0..self.master.places(), now) {
+            if unchanged.iter().any(|name| **name == *domain) {
+                for (place, clear) in clears.enumerate() {
+                    next.restore(domain, identifier, place, clear, now);
+                }
+            }
+        }
+        self.master = next;
+        self.census = Census::default();
+        for subscriber in &self.subscribers {
+            subscriber.cursor.set(Some(0));
+            subscriber.woken.notify_one();
+        }
     }
 
     /// A peer was cut off.
@@ -165,6 +200,9 @@ impl Books {
             subscribers: self.subscribers.len(),
         };
         self.figures.publish(&mut self.counts, standing);
+        if let Some(statsd) = &mut self.statsd {
+            statsd.send();
+        }
         let now = self.clock.read().now;
         self.master.figures(now).for_each(|figures| self.figures.publish_domain(&figures));
         let to = self.census.from + CENSUS_STRETCH;
@@ -175,6 +213,21 @@ impl Books {
             self.census = Census::default();
         }
     }
+}
+
+/// A bookkeeper who knows nobody yet.
+fn master(domains: Vec<Domain>, clock: &Clock) -> Master<RandomState> {
+    let settings = MasterSettings {
+        domains,
+        identifiers_max: IDENTIFIERS_MAX,
+        gates_max: GATES_MAX,
+        lag_max: LAG_MAX,
+        beacon_every: BEACON_EVERY,
+        delay_max: DELAY_MAX,
+    };
+    // Keyed at random by the standard library; no master is number 0.
+    let epoch = RandomState::new().build_hasher().finish() | 1;
+    Master::new(settings, epoch, RandomState::new(), clock.read().now)
 }
 
 fn put_notice(notice: &Notice<'_>, wall_ms: u64, own: &mut Vec<u8>, original: &mut Vec<u8>) {

@@ -10,7 +10,9 @@ mod clock;
 mod control;
 mod figures;
 mod listener;
+pub(crate) mod operator;
 mod state_file;
+mod statsd;
 
 use std::cell::RefCell;
 use std::io;
@@ -19,7 +21,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tollgate_core::fleet::Domain;
 use tollgate_wire::zmtp::Identity;
 
@@ -27,6 +29,7 @@ use books::Books;
 use clock::Clock;
 pub(crate) use figures::Figures;
 use state_file::StateFile;
+use statsd::Statsd;
 
 /// What the books are shared as among the tasks of one thread. Nobody keeps a borrow across an await.
 type Shared = Rc<RefCell<Books>>;
@@ -42,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) domains: Vec<Domain>,
     /// Where the books survive a restart.
     pub(crate) state_dir: Option<PathBuf>,
+    /// Where figures go for statsd.
+    pub(crate) statsd: Option<SocketAddr>,
     /// Who this master is, and whom it lets in, where links are authenticated.
     pub(crate) identity: Option<Identity>,
 }
@@ -50,11 +55,18 @@ pub(crate) struct Settings {
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
 /// Serves gates until `stop` resolves. Belongs on a thread of its own, inside a [`tokio::task::LocalSet`].
-pub(crate) async fn run(settings: Settings, figures: Figures, stop: impl Future<Output = ()>) -> io::Result<()> {
+pub(crate) async fn run(
+    settings: Settings,
+    figures: Figures,
+    reloads: impl AsyncFnMut() -> Vec<Domain>,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
     let accounting = bind(settings.accounting).await?;
     let control = bind(settings.control).await?;
     let clock = Clock::start();
-    let books: Shared = Rc::new(RefCell::new(Books::new(settings.domains, clock, figures)));
+    let statsd = settings.statsd.map(Statsd::to).transpose()?;
+    let books: Shared = Rc::new(RefCell::new(Books::new(settings.domains, clock, figures, statsd)));
+    let operators = settings.state_dir.as_deref().map(operator::open).transpose()?;
     let file = settings.state_dir.map(StateFile::in_directory);
     if let Some(file) = &file {
         file.restore(&books)?;
@@ -73,12 +85,29 @@ pub(crate) async fn run(settings: Settings, figures: Figures, stop: impl Future<
         () = control::serve(control, books.clone(), settings.identity.clone()) => {}
         () = books::beat(&books) => {}
         () = save => {}
+        () = serve_operators(operators, &books) => {}
+        () = reload(reloads, &books) => {}
         () = stop => {}
     }
     if let Some(file) = &file {
         file.save_or_say(&books).await;
     }
     Ok(())
+}
+
+async fn serve_operators(listener: Option<UnixListener>, books: &Shared) {
+    match listener {
+        Some(listener) => operator::serve(listener, books.clone()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Puts other rules into force whenever there are some.
+async fn reload(mut reloads: impl AsyncFnMut() -> Vec<Domain>, books: &Shared) {
+    loop {
+        let domains = reloads().await;
+        books.borrow_mut().reload(domains);
+    }
 }
 
 async fn bind(address: SocketAddr) -> io::Result<TcpListener> {

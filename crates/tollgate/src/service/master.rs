@@ -95,16 +95,17 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
     }
 }
 
-fn serve(plan: Plan, figures: master::Figures) -> io::Result<()> {
+fn serve(running: Plan, figures: master::Figures) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        if let Some(operators) = plan.operators {
+        let mut hang_up = signal(SignalKind::hangup())?;
+        if let Some(operators) = running.operators {
             let mut registry = Registry::default();
             figures.register(&mut registry);
             let watch = operators.watch(Arc::default(), Clock::start())?;
-            let config = config_of(plan.config.as_deref());
+            let config = config_of(running.config.as_deref());
             let console = operators.console(registry, Arc::new(Plain("master")), watch, config)?;
             tokio::spawn(admin::serve(admin::bind(operators.listen()).await?, console));
         }
@@ -116,8 +117,48 @@ fn serve(plan: Plan, figures: master::Figures) -> io::Result<()> {
             }
             systemd::stopping();
         };
-        master::run(plan.master, figures, stop).await
+        let fixed = Fixed::of(&running.master);
+        let options = MasterOptions { admin: None, config: running.config.clone() };
+        let reloads = async || loop {
+            hang_up.recv().await;
+            systemd::reloading();
+            let read = plan(&options);
+            systemd::ready();
+            match read {
+                Ok(read) => {
+                    if Fixed::of(&read.master) != fixed {
+                        tracing::warn!("addresses, keys, `statsd` or `state_dir` have changed: that takes effect when the master is started anew");
+                    }
+                    tracing::info!("settings reloaded");
+                    break read.master.domains;
+                }
+                Err(faults) => {
+                    tracing::error!(faults = faults.trim_end(), "settings not reloaded; the old ones stay in force");
+                }
+            }
+        };
+        master::run(running.master, figures, reloads, stop).await
     })
+}
+
+/// What of a master's settings takes effect only when it is started.
+#[derive(PartialEq)]
+struct Fixed {
+    addresses: [SocketAddr; 2],
+    statsd: Option<SocketAddr>,
+    state_dir: Option<PathBuf>,
+    identity: Option<Identity>,
+}
+
+impl Fixed {
+    fn of(settings: &master::Settings) -> Self {
+        Self {
+            addresses: [settings.accounting, settings.control],
+            statsd: settings.statsd,
+            state_dir: settings.state_dir.clone(),
+            identity: settings.identity.clone(),
+        }
+    }
 }
 
 fn plan(options: &MasterOptions) -> Result<Plan, String> {
@@ -137,9 +178,9 @@ fn plan(options: &MasterOptions) -> Result<Plan, String> {
     let file = file.unwrap_or_default();
     let admin = options.admin.or(file.admin.as_ref().map(|admin| admin.listen));
     let operators = admin.map(|listen| Operators::new(listen, &file)).transpose()?;
-    let (accounting, control, state_dir) = (master.accounting, master.control, master.state_dir);
+    let (accounting, control, state_dir, statsd) = (master.accounting, master.control, master.state_dir, master.statsd);
     Ok(Plan {
-        master: master::Settings { accounting, control, domains, state_dir, identity },
+        master: master::Settings { accounting, control, domains, state_dir, statsd, identity },
         operators,
         config: options.config.clone(),
     })

@@ -7,10 +7,12 @@ mod keys;
 mod log;
 mod master;
 mod operators;
+mod pardon;
 mod run;
 mod systemd;
 
 pub(crate) use command::{GateOptions, run_gate};
 pub(crate) use keys::{KeysOptions, run_keys};
 pub(crate) use master::{MasterOptions, run_master};
+pub(crate) use pardon::{PardonOptions, run_pardon};
 pub(crate) use run::{RunOptions, run_roles};

@@ -30,6 +30,8 @@ pub(crate) struct Master {
     pub(crate) key_file: Option<PathBuf>,
     /// The public keys of the gates that it knows.
     pub(crate) gates: Vec<PublicKey>,
+    /// Where figures go for statsd.
+    pub(crate) statsd: Option<SocketAddr>,
     /// Where its state survives a restart.
     pub(crate) state_dir: Option<PathBuf>,
 }
@@ -37,7 +39,14 @@ pub(crate) struct Master {
 impl Default for Master {
     fn default() -> Self {
         let at = |port| SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, port));
-        Self { accounting: at(10004), control: at(10005), key_file: None, gates: Vec::new(), state_dir: None }
+        Self {
+            accounting: at(10004),
+            control: at(10005),
+            key_file: None,
+            gates: Vec::new(),
+            statsd: None,
+            state_dir: None,
+        }
     }
 }
 
@@ -160,8 +169,10 @@ table! {
         key_file: PathBuf,
         /// The public keys of the gates that may come in, as `tollgate keys` prints them. Needed with `key_file`.
         gates: Vec<Placed<Key>>,
-        /// The directory in which state survives a restart. Without it, memory only.
+        /// The directory in which state survives a restart, and in which `tollgate pardon` finds the master. Without it, memory only.
         state_dir: PathBuf,
+        /// Where figures go for statsd, under Smockron's names. Without it, nowhere.
+        statsd: Address,
     }
 }
 
@@ -319,6 +330,7 @@ impl MasterTable {
             control: self.control.value.0,
             key_file: self.key_file.map(|path| path.value),
             gates,
+            statsd: self.statsd.map(|address| address.value.0),
             state_dir: self.state_dir.map(|path| path.value),
         }
     }

@@ -3,6 +3,7 @@
 
 mod gate;
 mod keys;
+mod operation;
 mod original;
 #[path = "../master/program.rs"]
 #[allow(dead_code, reason = "another test uses all of it")]

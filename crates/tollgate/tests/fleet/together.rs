@@ -7,7 +7,7 @@ use crate::gate::{Gate, PATIENCE, RULE};
 use crate::program::Master;
 
 /// Where the master is, as a gate's settings say it.
-fn link(master: &Master) -> String {
+pub(crate) fn link(master: &Master) -> String {
     format!("[[link.master]]\naccounting = \"{}\"\ncontrol = \"{}\"\n", master.accounting, master.control)
 }
 

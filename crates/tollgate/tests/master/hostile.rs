@@ -45,7 +45,7 @@ fn strangers_idlers_and_liars_do_not_disturb_a_real_gate() {
 }
 
 #[test]
-fn a_bad_message_is_counted_and_dropped_and_its_sender_stays() {
+fn fault_34_a_bad_message_is_counted_and_dropped_and_its_sender_stays() {
     let master = Master::start("bad");
     let mut accounting = meet(master.accounting, 1, "PUB", "SUB");
     let good = accepted(wall_ms());

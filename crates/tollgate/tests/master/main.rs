@@ -4,5 +4,6 @@
 mod bytes;
 mod hostile;
 mod libzmq;
+#[allow(dead_code, reason = "another test uses all of it")]
 mod program;
 mod python;

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) struct Master {
@@ -58,6 +59,16 @@ impl Master {
 
     pub(crate) fn start_again(&mut self) {
         self.process = launch(&self.directory);
+    }
+
+    /// Tells it to read its settings again.
+    pub(crate) fn hang_up(&self) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-HUP", &id]).status().unwrap().success());
+    }
+
+    pub(crate) fn settings_file(&self) -> PathBuf {
+        self.directory.join("tollgate.toml")
     }
 
     pub(crate) fn state_file(&self) -> PathBuf {
@@ -116,10 +127,21 @@ fn launch(directory: &std::path::Path) -> Child {
     process
 }
 
-/// Addresses that nobody listens on: taken together, so that they differ.
+/// Addresses that nobody listens on, below those that the system gives to whoever connects: it would give one away between here and
+/// the start of the program that it is for.
 pub(crate) fn free_addresses<const N: usize>() -> [SocketAddr; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap())
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    [(); N].map(|()| {
+        (0..COUNT)
+            .map(|_| {
+                let place = std::process::id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+                SocketAddr::from(([127, 0, 0, 1], (FIRST + place % COUNT) as u16))
+            })
+            .find(|address| TcpListener::bind(address).is_ok())
+            .unwrap()
+    })
 }
 
 pub(crate) fn wall_ms() -> u64 {

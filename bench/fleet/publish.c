@@ -1,0 +1,49 @@
+/* An original gatekeeper at full speed: accounting messages on a libzmq PUB socket, of a million callers in turn.
+ * Arguments: the endpoint to connect to, and for how many seconds. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <zmq.h>
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+int main(int count, char **words) {
+    if (count != 3) return 2;
+    void *context = zmq_ctx_new();
+    void *socket = zmq_socket(context, ZMQ_PUB);
+    int high_water = 50000, linger = 0;
+    zmq_setsockopt(socket, ZMQ_SNDHWM, &high_water, sizeof high_water);
+    zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+    if (zmq_connect(socket, words[1]) != 0) return 1;
+    sleep(1);
+    double end = now() + atof(words[2]);
+    char identifier[32], received[32];
+    unsigned long sent = 0;
+    while (1) {
+        if (sent % 256 == 0) {
+            if (now() >= end) break;
+            struct timespec wall;
+            clock_gettime(CLOCK_REALTIME, &wall);
+            snprintf(received, sizeof received, "%ld%03ld", (long)wall.tv_sec, wall.tv_nsec / 1000000);
+        }
+        unsigned long caller = sent % 1000000;
+        int length = snprintf(identifier, sizeof identifier, "10.%lu.%lu.%lu", caller >> 16, (caller >> 8) & 255, caller & 255);
+        zmq_send(socket, "default", 8, ZMQ_SNDMORE);
+        zmq_send(socket, "ACCEPTED", 8, ZMQ_SNDMORE);
+        zmq_send(socket, identifier, length, ZMQ_SNDMORE);
+        zmq_send(socket, received, strlen(received), ZMQ_SNDMORE);
+        zmq_send(socket, "", 0, ZMQ_SNDMORE);
+        zmq_send(socket, "", 0, 0);
+        sent++;
+    }
+    printf("%lu\n", sent);
+    zmq_close(socket);
+    zmq_ctx_term(context);
+    return 0;
+}

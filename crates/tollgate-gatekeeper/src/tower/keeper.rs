@@ -1,0 +1,168 @@
+//! Rules with their state, the clock they run on, and the link to masters.
+
+use core::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use tollgate_core::band::Band;
+use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::limit::Limit;
+use tollgate_core::request::Request;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+
+use crate::clock::Clock;
+use crate::limiter::{Limiter, NoLimiter, Plan};
+use crate::link::{Link, LinkSettings};
+use crate::ticket::Ticket;
+
+/// Rules with their state. Cloning shares it.
+#[derive(Clone)]
+pub struct Keeper(Arc<Inner>);
+
+struct Inner {
+    limiter: Arc<Limiter>,
+    clock: Clock,
+    link: Option<Link>,
+    has_budget: bool,
+    held: AtomicU32,
+}
+
+/// Why there is no keeper.
+#[derive(Debug)]
+pub enum NoKeeper {
+    /// A rule's table cannot be made.
+    Limiter(NoLimiter),
+    /// The link to masters cannot be started.
+    Link(io::Error),
+}
+
+impl fmt::Display for NoKeeper {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limiter(cause) => cause.fmt(formatter),
+            Self::Link(cause) => write!(formatter, "the link to masters cannot be started: {cause}"),
+        }
+    }
+}
+
+impl core::error::Error for NoKeeper {}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Keeper").field("link", &self.0.link).finish_non_exhaustive()
+    }
+}
+
+impl Keeper {
+    /// A keeper by itself. The plan's `started` is taken as of now.
+    pub fn new(plan: Plan) -> Result<Self, NoKeeper> {
+        Self::build(plan, None)
+    }
+
+    /// A keeper that reports to masters, and does as they say. Whether they are there is not waited for.
+    pub fn linked(plan: Plan, link: LinkSettings) -> Result<Self, NoKeeper> {
+        Self::build(plan, Some(link))
+    }
+
+    fn build(plan: Plan, link: Option<LinkSettings>) -> Result<Self, NoKeeper> {
+        let clock = Clock::start();
+        let has_budget = plan.rules.iter().any(|(rule, _)| matches!(rule.limit, Limit::Budget(_)));
+        let mut limiter = Limiter::new(Plan { started: clock.now(), ..plan }).map_err(NoKeeper::Limiter)?;
+        let slot: Arc<OnceLock<Weak<Limiter>>> = Arc::default();
+        let known = slot.clone();
+        let obey = move |rule: &str, identifier: &[u8], instruction, now| {
+            if let Some(limiter) = known.get().and_then(Weak::upgrade) {
+                limiter.obey(rule, identifier, instruction, now);
+            }
+        };
+        let link = link.map(|settings| Link::start(settings, clock.clone(), Box::new(obey)));
+        let link = link.transpose().map_err(NoKeeper::Link)?;
+        if let Some(link) = &link {
+            limiter.report_to(link.relay());
+        }
+        let limiter = Arc::new(limiter);
+        slot.get_or_init(|| Arc::downgrade(&limiter));
+        Ok(Self(Arc::new(Inner { limiter, clock, link, has_budget, held: AtomicU32::new(0) })))
+    }
+
+    /// The rules with their state.
+    pub fn limiter(&self) -> &Limiter {
+        &self.0.limiter
+    }
+
+    /// The link to masters, if there is one.
+    pub fn link(&self) -> Option<&Link> {
+        self.0.link.as_ref()
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.0.clock.now()
+    }
+
+    /// Whether the time that requests take has to be measured.
+    pub(super) fn has_budget(&self) -> bool {
+        self.0.has_budget
+    }
+
+    /// Decides about a request, and takes a place to hold it in if it is to be held. A request for which there is no such place is refused.
+    pub(super) fn decide(&self, request: &impl Request, held_max: u32) -> (Decision, Stay) {
+        let now = self.now();
+        let (mut decision, ticket) = self.0.limiter.decide(request, Toll::ONE, Band::Normal, now);
+        let mut stay =
+            Stay { keeper: self.clone(), ticket: Some(ticket), is_held: false, is_begun: false, spent: Span::ZERO };
+        if let Verdict::Hold(until) = decision.verdict {
+            let take = |held: u32| (held < held_max).then_some(held + 1);
+            stay.is_held = self.0.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+            if !stay.is_held {
+                decision.verdict = Verdict::Refuse(until);
+            }
+        }
+        if let (Some(ticket), true) = (&mut stay.ticket, self.0.link.is_some()) {
+            self.0.limiter.report(request, &decision, ticket, now);
+        }
+        (decision, stay)
+    }
+}
+
+/// A request's stay: what it took, and gives back or pays when it ends, in whatever way.
+pub(super) struct Stay {
+    keeper: Keeper,
+    ticket: Option<Ticket>,
+    is_held: bool,
+    is_begun: bool,
+    /// The time that the service was at work on it.
+    pub(super) spent: Span,
+}
+
+impl Stay {
+    pub(super) fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    /// The request goes on to the service.
+    pub(super) fn begin(&mut self) {
+        self.is_begun = true;
+        self.leave_hold();
+    }
+
+    fn leave_hold(&mut self) {
+        if core::mem::take(&mut self.is_held) {
+            self.keeper.0.held.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.leave_hold();
+        let Some(ticket) = self.ticket.take() else { return };
+        let now = self.keeper.now();
+        if self.is_begun {
+            self.keeper.0.limiter.settle(ticket, Toll { count: 1, cpu: self.spent }, now);
+        } else {
+            self.keeper.0.limiter.refund(ticket, now);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A service with a keeper in front, as its callers meet it.
+#![cfg(feature = "tower")]
+#![allow(clippy::unwrap_used)]
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use http::{Request, Response, StatusCode};
+use tollgate_core::class::Class;
+use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate};
+use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::time::{Moment, Span};
+use tollgate_gatekeeper::hash::Seed;
+use tollgate_gatekeeper::limiter::Plan;
+use tollgate_gatekeeper::tower::{Keeper, KeeperLayer, Seen};
+use tower::{Layer, ServiceExt, service_fn};
+
+fn rule(class: &str, limit: Limit, hold: Span) -> Rule {
+    Rule {
+        name: "each".into(),
+        when: Default::default(),
+        unless: None,
+        class: Class::parse(class).unwrap(),
+        limit,
+        escalation: None,
+        warmup: None,
+        hold_max: hold,
+        mode: Mode::Enforce,
+    }
+}
+
+fn layer(rule: Rule) -> KeeperLayer {
+    let plan = Plan { rules: vec![(rule, 1 << 16)], started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
+    KeeperLayer::new(Keeper::new(plan).unwrap())
+}
+
+fn bucket(size: u32) -> Limit {
+    Limit::Bucket(Bucket::new(size, 1, Span::from_secs(30)).unwrap())
+}
+
+fn from(client: &str) -> Request<String> {
+    let mut request = Request::new(String::new());
+    request.extensions_mut().insert(client.parse::<IpAddr>().unwrap());
+    request
+}
+
+async fn ask(layer: &KeeperLayer, request: Request<String>) -> Response<String> {
+    let inner = service_fn(|_: Request<String>| async {
+        Ok::<_, core::convert::Infallible>(Response::new("served".to_string()))
+    });
+    layer.layer(inner).oneshot(request).await.unwrap()
+}
+
+#[tokio::test]
+async fn who_is_over_the_limit_is_refused_and_told_when_to_come_back() {
+    let layer = layer(rule("ip/32", bucket(2), Span::ZERO));
+    let first = ask(&layer, from("203.0.113.7")).await;
+    assert_eq!((first.status(), first.body().as_str()), (StatusCode::OK, "served"));
+    assert_eq!(first.headers()["x-ratelimit-remaining"], "1");
+    assert!(first.headers().contains_key("ratelimit") && first.headers().contains_key("ratelimit-policy"));
+    ask(&layer, from("203.0.113.7")).await;
+    let refused = ask(&layer, from("203.0.113.7")).await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()["retry-after"], "30");
+    assert_eq!(ask(&layer, from("203.0.113.8")).await.status(), StatusCode::OK);
+    assert!(!ask(&layer.headers(false), from("203.0.113.9")).await.headers().contains_key("ratelimit"));
+}
+
+#[tokio::test]
+async fn a_refusal_of_grpc_is_grpcs() {
+    let layer = layer(rule("ip/32", bucket(1), Span::ZERO));
+    let grpc = || {
+        let mut request = from("203.0.113.7");
+        request.headers_mut().insert("content-type", "application/grpc+proto".parse().unwrap());
+        request
+    };
+    ask(&layer, grpc()).await;
+    let refused = ask(&layer, grpc()).await;
+    assert_eq!(refused.status(), StatusCode::OK);
+    assert_eq!(
+        (&refused.headers()["grpc-status"], &refused.headers()["content-type"]),
+        (&"8".parse().unwrap(), &"application/grpc".parse().unwrap())
+    );
+}
+
+#[tokio::test]
+async fn callers_are_told_apart_as_the_service_says() {
+    let account = |seen: Seen<'_>| seen.headers.get("x-forwarded-for")?.to_str().ok()?.parse().ok();
+    let by_address = layer(rule("ip/32", bucket(1), Span::ZERO)).client(account);
+    let request = |address: &str| Request::builder().header("x-forwarded-for", address).body(String::new()).unwrap();
+    assert_eq!(ask(&by_address, request("203.0.113.1")).await.status(), StatusCode::OK);
+    assert_eq!(ask(&by_address, request("203.0.113.1")).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask(&by_address, request("203.0.113.2")).await.status(), StatusCode::OK);
+    let by_account = layer(rule("identifier", bucket(1), Span::ZERO)).attribute(|seen, name| {
+        (name == "identifier").then(|| seen.headers.get("x-account").map(|value| value.as_bytes())).flatten()
+    });
+    let request = |account: &str| Request::builder().header("x-account", account).body(String::new()).unwrap();
+    assert_eq!(ask(&by_account, request("a")).await.status(), StatusCode::OK);
+    assert_eq!(ask(&by_account, request("a")).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask(&by_account, request("b")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn who_is_a_little_over_is_held_and_those_held_are_an_interval_apart() {
+    let rate = Limit::Rate(Rate::new(20, Span::from_secs(1), 1).unwrap());
+    let layer = layer(rule("ip/32", rate, Span::from_secs(5))).held_max(3);
+    let begin = Instant::now();
+    let answers = futures_of(&layer, 5).await;
+    let served = answers.iter().filter(|status| **status == StatusCode::OK).count();
+    assert_eq!(served, 4, "one at once, three held, and no place for the fifth");
+    assert!(begin.elapsed() >= Duration::from_millis(145), "{:?}", begin.elapsed());
+}
+
+async fn futures_of(layer: &KeeperLayer, count: usize) -> Vec<StatusCode> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        let layer = layer.clone();
+        tasks.spawn(async move { ask(&layer, from("203.0.113.7")).await.status() });
+    }
+    tasks.join_all().await
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_while_held_gives_everything_back() {
+    let rate = Limit::Rate(Rate::new(1, Span::from_secs(1), 1).unwrap());
+    let layer = layer(rule("ip/32", rate, Span::from_secs(5))).held_max(1);
+    ask(&layer, from("203.0.113.7")).await;
+    for _ in 0..10 {
+        let waited = tokio::time::timeout(Duration::from_millis(20), ask(&layer, from("203.0.113.7"))).await;
+        assert!(waited.is_err(), "it is held each time, and takes neither place nor rate with it");
+    }
+}
+
+#[tokio::test]
+async fn requests_at_work_are_counted_until_they_end_or_are_dropped() {
+    let layer = layer(rule("ip/32", Limit::InFlight(InFlight::new(1).unwrap()), Span::ZERO));
+    let begun = Arc::new(AtomicU32::new(0));
+    let slow = {
+        let begun = begun.clone();
+        service_fn(move |_: Request<String>| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            async {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                Ok::<_, core::convert::Infallible>(Response::new(String::new()))
+            }
+        })
+    };
+    let at_work = tokio::spawn(layer.layer(slow).oneshot(from("203.0.113.7")));
+    while begun.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ask(&layer, from("203.0.113.7")).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    at_work.abort();
+    let _ = at_work.await;
+    assert_eq!(ask(&layer, from("203.0.113.7")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_budget_is_charged_for_work_and_not_for_waiting() {
+    // A thousandth of a core, with 50 ms saved up.
+    let layer = layer(rule("ip/32", Limit::Budget(Budget::new(1_000, Span::from_millis(50)).unwrap()), Span::ZERO));
+    let run = |work: Duration, wait: Duration| {
+        let service = service_fn(move |_: Request<String>| async move {
+            let begin = Instant::now();
+            while begin.elapsed() < work {}
+            tokio::time::sleep(wait).await;
+            Ok::<_, core::convert::Infallible>(Response::new(String::new()))
+        });
+        layer.layer(service).oneshot(from("203.0.113.7"))
+    };
+    for _ in 0..3 {
+        assert_eq!(run(Duration::ZERO, Duration::from_millis(60)).await.unwrap().status(), StatusCode::OK);
+    }
+    assert_eq!(run(Duration::from_millis(80), Duration::ZERO).await.unwrap().status(), StatusCode::OK);
+    assert_eq!(run(Duration::ZERO, Duration::ZERO).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+}

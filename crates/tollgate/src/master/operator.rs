@@ -1,0 +1,100 @@
+//! What operators may ask of a running master, over a socket in its state directory: to forgive what somebody owes.
+//!
+//! Whoever may write to that directory may ask. There is no other door for it: the addresses that gates speak to are for gates.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+
+use super::Shared;
+
+/// The longest request: two names, each byte of them as two digits.
+const REQUEST_BYTES_MAX: u64 = 2048;
+/// How long an operator may take to say it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What is answered when it is done, and when there is nobody of that name.
+pub(crate) const PARDONED: &str = "pardoned";
+pub(crate) const UNKNOWN: &str = "unknown";
+
+/// Where the socket of a master with this state directory is.
+pub(crate) fn socket(state_dir: &Path) -> PathBuf {
+    state_dir.join("master.sock")
+}
+
+/// Opens the socket, for its owner alone. One that is left of a master that was killed is taken away.
+pub(super) fn open(state_dir: &Path) -> io::Result<UnixListener> {
+    let path = socket(state_dir);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves operators, one after the other.
+pub(super) async fn serve(listener: UnixListener, books: Shared) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let _ = tokio::time::timeout(PATIENCE, answer(stream, &books)).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting an operator failed");
+                tokio::time::sleep(PATIENCE).await;
+            }
+        }
+    }
+}
+
+async fn answer(mut stream: UnixStream, books: &Shared) -> io::Result<()> {
+    let (reader, mut writer) = stream.split();
+    let mut line = String::new();
+    BufReader::new(reader.take(REQUEST_BYTES_MAX)).read_line(&mut line).await?;
+    let mut words = line.split_whitespace();
+    let answer = match (words.next(), words.next().and_then(bytes), words.next().and_then(bytes), words.next()) {
+        (Some("pardon"), Some(domain), Some(identifier), None) => {
+            let pardoned = books.borrow_mut().pardon(&domain, &identifier);
+            tracing::info!(
+                domain = %domain.escape_ascii(),
+                identifier = %identifier.escape_ascii(),
+                pardoned,
+                "an operator forgives what is owed"
+            );
+            if pardoned { PARDONED } else { UNKNOWN }
+        }
+        _ => "what?",
+    };
+    writer.write_all(format!("{answer}\n").as_bytes()).await
+}
+
+/// What is asked: names may be any bytes, so they go as digits.
+pub(crate) fn request(domain: &str, identifier: &str) -> String {
+    let digits = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("pardon {} {}\n", digits(domain), digits(identifier))
+}
+
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let pair = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+    (0..digits.len()).step_by(2).map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_any_bytes_arrive() {
+        let asked = request("default/login", "a b\n\u{e9}");
+        let words: Vec<_> = asked.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(bytes(&words[1]).unwrap(), b"default/login");
+        assert_eq!(bytes(&words[2]).unwrap(), "a b\n\u{e9}".as_bytes());
+        assert_eq!((bytes("0"), bytes("zz"), bytes("\u{e9}")), (None, None, None));
+    }
+}

@@ -1,0 +1,109 @@
+//! Figures for statsd, under the original's names: `request.total`, `request.status.STATUS` and `request.delayed_by`.
+//!
+//! The original sends a packet for every request. At the speed of this master that would be more traffic than the reports themselves, so
+//! counts go a few times a second, and of the delays a sample that says of how many it is one.
+
+use std::fmt::Write;
+use std::net::{SocketAddr, UdpSocket};
+
+use tollgate_core::fleet::{Outcome, Report, Status};
+
+/// Where figures go, and what has been counted since they last went.
+pub(super) struct Statsd {
+    socket: UdpSocket,
+    /// Accepted, delayed, rejected.
+    counts: [u64; 3],
+    delays: Vec<u64>,
+    delays_seen: u64,
+}
+
+const STATUSES: [&str; 3] = ["ACCEPTED", "DELAYED", "REJECTED"];
+/// So many delays are told each time.
+const DELAYS_MAX: usize = 32;
+
+impl Statsd {
+    pub(super) fn to(address: SocketAddr) -> std::io::Result<Self> {
+        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(address)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, counts: [0; 3], delays: Vec::new(), delays_seen: 0 })
+    }
+
+    pub(super) fn count(&mut self, report: &Report<'_>, outcome: Outcome) {
+        let count = match outcome {
+            Outcome::Charged(count) => count,
+            Outcome::Refused => 1,
+            _ => return,
+        };
+        self.counts[match report.status {
+            Status::Accepted => 0,
+            Status::Delayed => 1,
+            Status::Rejected => 2,
+        }] += count;
+        if let Some(until) = report.delayed_until_ms {
+            self.delays_seen += 1;
+            if self.delays.len() < DELAYS_MAX {
+                self.delays.push(until.saturating_sub(report.received_ms));
+            }
+        }
+    }
+
+    /// Sends what has been counted. What cannot be sent is lost, as with statsd it may be.
+    pub(super) fn send(&mut self) {
+        let text = self.take();
+        if !text.is_empty() {
+            let _ = self.socket.send(text.as_bytes());
+        }
+    }
+
+    fn take(&mut self) -> String {
+        let mut text = String::new();
+        let total: u64 = self.counts.iter().sum();
+        if total > 0 {
+            let _ = writeln!(text, "request.total:{total}|c");
+        }
+        for (status, count) in STATUSES.iter().zip(self.counts).filter(|(_, count)| *count > 0) {
+            let _ = writeln!(text, "request.status.{status}:{count}|c");
+        }
+        let rate = self.delays.len() as f64 / self.delays_seen.max(1) as f64;
+        for delay in self.delays.drain(..) {
+            let _ = if rate < 1.0 {
+                writeln!(text, "request.delayed_by:{delay}|ms|@{rate:.4}")
+            } else {
+                writeln!(text, "request.delayed_by:{delay}|ms")
+            };
+        }
+        (self.counts, self.delays_seen) = ([0; 3], 0);
+        text.truncate(text.trim_end().len());
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(status: Status, delayed_until_ms: Option<u64>) -> Report<'static> {
+        Report { domain: b"d", status, identifier: b"i", received_ms: 1000, delayed_until_ms, note: b"", tally: None }
+    }
+
+    #[test]
+    fn counts_have_the_originals_names_and_a_sample_says_so() {
+        let mut statsd = Statsd::to("127.0.0.1:9".parse().unwrap()).unwrap();
+        assert_eq!(statsd.take(), "");
+        statsd.count(&report(Status::Accepted, None), Outcome::Charged(3));
+        statsd.count(&report(Status::Accepted, None), Outcome::Stale);
+        statsd.count(&report(Status::Rejected, None), Outcome::Refused);
+        statsd.count(&report(Status::Delayed, Some(1250)), Outcome::Charged(1));
+        let expected = "request.total:5|c\nrequest.status.ACCEPTED:3|c\nrequest.status.DELAYED:1|c\nrequest.status.REJECTED:1|c\n\
+                        request.delayed_by:250|ms";
+        assert_eq!(statsd.take(), expected);
+        for _ in 0..64 {
+            statsd.count(&report(Status::Delayed, Some(1250)), Outcome::Charged(1));
+        }
+        let text = statsd.take();
+        assert_eq!(text.matches("request.delayed_by:250|ms|@0.5000").count(), 32);
+        assert!(text.len() < 1432, "it goes in one packet");
+    }
+}
