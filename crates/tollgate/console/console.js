@@ -1,6 +1,6 @@
 // The console: one page at a time, told by the gate what happens.
 
-import { put, say } from "./dom.js";
+import { complain, put, say } from "./dom.js";
 import { episodes } from "./episodes.js";
 import { explain } from "./explain.js";
 import * as figures from "./figures.js";
@@ -13,68 +13,70 @@ import { spenders } from "./spenders.js";
 
 const PAGES = { "": overview, spenders, episodes, flags, explain, settings, key: keyPage };
 const main = document.getElementById("main");
-const trouble = document.getElementById("trouble");
 let page = null;
+let shown = null;
 let status = null;
 let busy = false;
 
-function complain(text) {
-  trouble.textContent = text;
-  trouble.hidden = text === "";
-}
-
-/** Shows the page that the address names. */
+/** Shows the page that the address names. What was pressed while it loads is for this page already. */
 async function show(focus) {
-  const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const make = PAGES[name] ?? overview;
-  page = make(new URLSearchParams(query));
-  const mine = page;
+  if (location.hash === shown) return;
+  shown = location.hash;
+  const [name, query] = shown.replace(/^#\/?/, "").split("?");
+  const mine = (PAGES[name] ?? overview)(new URLSearchParams(query));
+  page = mine;
   document.querySelectorAll("#pages a").forEach((link) => {
-    if (link.dataset.page === page.name) link.setAttribute("aria-current", "page");
+    if (link.dataset.page === mine.name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   });
   put(main);
-  try {
-    complain("");
-    await page.begin(main);
-    if (status && page === mine) await page.told(status);
-  } catch (error) {
-    complain(error.message);
-  }
+  main.setAttribute("aria-busy", "true");
+  complain("");
+  const loaded = mine.begin(main);
   document.title = `${main.querySelector("h1")?.textContent ?? "Overview"} · Tollgate`;
+  // Before anything is waited for: a person may be in the search field by the time that figures come.
   if (focus) main.focus();
+  try {
+    await loaded;
+    if (status && page === mine) await mine.told(status);
+  } catch (error) {
+    if (page === mine) complain(error.message);
+  }
+  if (page === mine) main.removeAttribute("aria-busy");
 }
 
 /** Takes a status in. */
 async function told(now) {
   const band = now.band?.name ?? now.role;
-  const shown = document.getElementById("band");
-  if (shown.dataset.band !== band) {
-    shown.dataset.band = band;
+  const sign = document.getElementById("band");
+  if (sign.dataset.band !== band) {
+    sign.dataset.band = band;
     say(`The band is ${band}.`);
   }
-  shown.textContent = now.band && band !== "normal" ? `${band}, ${figures.span(now.band.sustained_ms)}` : band;
+  sign.textContent = now.band && band !== "normal" ? `${band}, ${figures.span(now.band.sustained_ms)}` : band;
   const flagged = document.getElementById("flag-count");
   flagged.textContent = figures.count(now.watch.flags);
   flagged.hidden = now.watch.flags === 0;
   document.getElementById("about").textContent = `Tollgate ${now.version}, up for ${figures.span(now.uptime_ms)}`;
   status = now;
-  complain(now.watch.kept ? "" : "Flags cannot be written to disk: reports are refused until they can.");
+  complain(now.watch.kept ? "" : "Flags cannot be written to disk: reports are refused until they can.", "disk");
   if (busy || document.hidden || document.querySelector("dialog")) return;
   busy = true;
+  const mine = page;
   try {
-    await page?.told(now);
+    await mine?.told(now);
+    complain("", "figures");
   } catch (error) {
-    complain(error.message);
+    if (page === mine) complain(error.message, "figures");
   } finally {
     busy = false;
   }
 }
 
 function lost() {
-  const shown = document.getElementById("band");
-  shown.dataset.band = "lost";
-  shown.textContent = "not connected";
+  const sign = document.getElementById("band");
+  sign.dataset.band = "lost";
+  sign.textContent = "not connected";
 }
 
 /** Light, dark, or as the system says. */
@@ -98,6 +100,8 @@ function keys(event) {
     if (field) { event.preventDefault(); field.focus(); }
   } else if (links[Number(event.key) - 1]) {
     location.hash = links[Number(event.key) - 1].hash;
+    // At once, not when the browser gets to tell: the next key may be there before.
+    show(true);
   }
 }
 
@@ -105,6 +109,7 @@ theme();
 addEventListener("hashchange", () => show(true));
 addEventListener("keydown", keys);
 document.getElementById("leave").addEventListener("click", server.leave);
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 try {
   const session = await server.begin();
   document.getElementById("leave").hidden = !session.login;

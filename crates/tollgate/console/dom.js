@@ -38,36 +38,49 @@ export function card(heading, lead, ...children) {
 }
 
 /**
- * A table that becomes a list of cards on a small screen. A column is { name, of(row), class, num }.
- * Rows are only written again where they changed, so that focus and selection stay.
+ * A table that becomes a list of cards on a small screen. A column is { name, of(row), class, num }; `id` tells rows apart.
+ * A row stays the same element wherever it moves, and only cells that changed are written again: whoever has the focus on a row, or
+ * the mouse down on it, still means that row when the list below changes.
  */
-export function table(columns, caption) {
+export function table(columns, caption, id) {
   const body = h("tbody");
   const head = columns.map((column) => h("th", { scope: "col", class: column.num && "num" }, column.name));
   const node = h("div", { class: "scroll" },
     h("table", { class: "stacks" }, h("caption", { class: "visually-hidden" }, caption), h("thead", {}, h("tr", {}, head)), body));
-  let shown = [];
+  let shown = new Map();
   const cells = (row) => columns.map((column) =>
     h("td", { class: [column.class, column.num && "num"].filter(Boolean).join(" "), "data-label": column.name }, column.of(row)));
+
+  /** The line of a row, written again where it changed. */
+  function line(row, before) {
+    const text = JSON.stringify(row);
+    if (!before) return { text, node: h("tr", {}, cells(row)) };
+    if (before.text === text) return before;
+    cells(row).forEach((cell, place) => {
+      const old = before.node.cells[place];
+      if (!old.isEqualNode(cell)) old.replaceWith(cell);
+    });
+    return { text, node: before.node };
+  }
+
   return {
     node,
     show(rows, empty) {
-      const texts = rows.map((row) => JSON.stringify(row));
-      if (rows.length === 0) {
-        shown = [];
-        put(body, h("tr", {}, h("td", { class: "empty", colspan: columns.length }, empty)));
-        return;
+      const focused = body.contains(document.activeElement) ? document.activeElement : null;
+      const [home, place] = focused ? [focused.closest("tr"), [...focused.closest("tr").querySelectorAll("a,button")].indexOf(focused)] : [null, -1];
+      const lines = new Map();
+      for (const row of rows) {
+        let name = id(row);
+        while (lines.has(name)) name += "\n";
+        lines.set(name, line(row, shown.get(name)));
       }
-      if (shown.length === 0) put(body);
-      while (body.rows.length > rows.length) body.lastChild.remove();
-      rows.forEach((row, place) => {
-        if (shown[place] === texts[place]) return;
-        const line = body.rows[place] ?? body.appendChild(h("tr"));
-        const focused = line.contains(document.activeElement) ? [...line.querySelectorAll("a,button")].indexOf(document.activeElement) : -1;
-        put(line, cells(row));
-        if (focused >= 0) line.querySelectorAll("a,button")[focused]?.focus();
-      });
-      shown = texts;
+      shown = lines;
+      const nodes = lines.size ? [...lines.values()].map((one) => one.node) : [h("tr", {}, h("td", { class: "empty", colspan: columns.length }, empty))];
+      const kept = new Set(nodes);
+      [...body.rows].forEach((one) => { if (!kept.has(one)) one.remove(); });
+      // What is in its place is not touched: an element that is moved loses the focus.
+      nodes.forEach((one, at) => { if (body.rows[at] !== one) body.insertBefore(one, body.rows[at] ?? null); });
+      if (focused && document.activeElement !== focused) home.querySelectorAll("a,button")[place]?.focus({ preventScroll: true });
     },
   };
 }
@@ -75,8 +88,9 @@ export function table(columns, caption) {
 /** A field to search with. Calls `changed` a moment after the last key. */
 export function search(label, changed) {
   let timer;
+  const look = () => Promise.resolve(changed()).then(() => complain("", "search"), (error) => complain(error.message, "search"));
   const field = h("input", { id: "search", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "any part of a name",
-    oninput: () => { clearTimeout(timer); timer = setTimeout(changed, 150); } });
+    oninput: () => { clearTimeout(timer); timer = setTimeout(look, 150); } });
   return { field, node: h("div", { class: "grow" }, h("label", { for: "search" }, label), field) };
 }
 
@@ -101,6 +115,17 @@ export function askNote({ heading, text, button, name, extra }) {
     dialog.showModal();
     note.focus();
   });
+}
+
+const troubles = new Map();
+
+/** Says what is wrong, until the same place says something else; "" is that nothing is. */
+export function complain(text, place = "page") {
+  troubles.set(place, text);
+  const shown = document.getElementById("trouble");
+  const all = [...troubles.values()].filter(Boolean).join(" ");
+  if (shown.textContent !== all) shown.textContent = all;
+  shown.hidden = all === "";
 }
 
 /** Tells those who listen instead of look. */

@@ -2,7 +2,7 @@
 
 import { h, put, search, table, title } from "./dom.js";
 import * as figures from "./figures.js";
-import { get } from "./server.js";
+import { get, newest } from "./server.js";
 import { keyLink } from "./spenders.js";
 
 export function episodes() {
@@ -12,16 +12,15 @@ export function episodes() {
     { name: "Refused", of: (row) => figures.count(row.rejected), num: true },
     { name: "Began", of: (row) => figures.date(row.first_at), num: true },
     { name: "Last", of: (row) => `${row.last} ago`, num: true },
-  ], "Recent refusals by key, the latest first");
+  ], "Recent refusals by key, the latest first", (row) => JSON.stringify([row.class, row.key]));
   const found = search("Search", () => look());
   const total = h("p", { class: "lead" });
 
-  async function look() {
-    const answer = await get("episodes", { top: 200, search: found.field.value });
+  const look = newest(() => get("episodes", { top: 200, search: found.field.value }), (answer) => {
     total.textContent = `${figures.count(answer.total)} in the last hour`;
     list.show(answer.episodes.map((row) => ({ ...row, last_at: undefined, last: figures.span(Math.round(Math.max(0, Date.now() - Date.parse(row.last_at)) / 1000) * 1000) })),
       found.field.value ? "Nobody by that name." : "Nobody was refused in the last hour.");
-  }
+  });
 
   return {
     name: "episodes",

@@ -1,8 +1,8 @@
 // Accounts that are marked for a person to look at.
 
-import { askNote, h, put, say, search, table, title } from "./dom.js";
+import { askNote, complain, h, put, say, search, table, title } from "./dom.js";
 import * as figures from "./figures.js";
-import { caller, get, send } from "./server.js";
+import { caller, get, newest, send } from "./server.js";
 
 export function flags() {
   let history = false;
@@ -14,18 +14,15 @@ export function flags() {
     { name: "Note", of: (row) => row.note ?? "–" },
     { name: "Action", class: "actions", of: (row) => row.cleared_at || caller().role !== "operator" ? "" :
       h("button", { type: "button", "aria-label": `Clear the flag of ${row.account}`, onclick: () => clear(row.account) }, "Clear…") },
-  ], "Flagged accounts, the latest first");
+  ], "Flagged accounts, the latest first", (row) => `${row.account} ${row.flagged_at}`);
   const found = search("Search", () => look());
   const past = h("button", { type: "button", "aria-pressed": "false", onclick: () => {
     history = !history;
     past.setAttribute("aria-pressed", String(history));
     look();
   } }, "Show cleared ones");
-
-  async function look() {
-    const answer = await get("flags", { history: history ? 1 : "", search: found.field.value, top: 500 });
-    list.show(answer.flags, found.field.value ? "No account by that name." : "No account is flagged.");
-  }
+  const look = newest(() => get("flags", { history: history ? 1 : "", search: found.field.value, top: 500 }),
+    (answer) => list.show(answer.flags, found.field.value ? "No account by that name." : "No account is flagged."));
 
   async function clear(account) {
     const words = await askNote({
@@ -34,12 +31,14 @@ export function flags() {
     if (!words) return;
     try {
       await send("DELETE", `flags/${encodeURIComponent(account)}`, words);
+      complain("");
       say(`The flag of ${account} is cleared.`);
+      await look();
+      // The button that was pressed is gone.
+      found.field.focus();
     } catch (error) {
-      document.getElementById("trouble").textContent = error.message;
-      document.getElementById("trouble").hidden = false;
+      complain(error.message);
     }
-    await look();
   }
 
   return {

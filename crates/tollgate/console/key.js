@@ -1,8 +1,8 @@
 // One caller: what every rule has to say to it, and what can be done for it.
 
-import { askNote, card, h, put, say, table } from "./dom.js";
+import { askNote, card, complain, h, put, say, table } from "./dom.js";
 import * as figures from "./figures.js";
-import { caller, get, send } from "./server.js";
+import { caller, get, newest, send } from "./server.js";
 
 /** What rules say, as a table. */
 export function rulesTable() {
@@ -14,7 +14,7 @@ export function rulesTable() {
     { name: "Level", of: (row) => row.level, num: true },
     { name: "Room in", of: (row) => row.reset_ms ? figures.span(row.reset_ms) : "now", num: true },
     { name: "All again in", of: (row) => row.clear_ms ? figures.span(row.clear_ms) : "now", num: true },
-  ], "What each rule says");
+  ], "What each rule says", (row) => row.rule);
 }
 
 /** Figures by name. */
@@ -30,8 +30,7 @@ export function keyPage(parameters) {
   const minutes = h("select", { id: "exempt-for" }, [10, 60, 240, 1440].map((one) => h("option", { value: one * 60_000 }, figures.span(one * 60_000))));
   const buttons = h("div", { class: "bar" });
 
-  async function look() {
-    const detail = await get("key", { class: cls, key });
+  const look = newest(() => get("key", { class: cls, key }), (detail) => {
     const { bucket, episode, flags } = detail;
     rules.show(detail.rules ?? [], "No rule tells callers apart this way.");
     put(figuresOf, facts([
@@ -44,14 +43,19 @@ export function keyPage(parameters) {
     ]), !bucket && !episode && h("p", { class: "empty" }, "Nothing was seen of this caller lately."));
     exempt.textContent = detail.exempt_until ? `Exempt from these rules until ${figures.date(detail.exempt_until)}.` : "";
     end.hidden = !detail.exempt_until;
-  }
+  });
 
   async function change(heading, text, button, path, body, extra) {
     const words = await askNote({ heading, text, button, name: caller().name, extra });
     if (!words) return;
-    await send("POST", path, { class: cls, key, ...body(), ...words });
-    say(`${heading}: done.`);
-    await look();
+    try {
+      await send("POST", path, { class: cls, key, ...body(), ...words });
+      complain("");
+      say(`${heading}: done.`);
+      await look();
+    } catch (error) {
+      complain(error.message);
+    }
   }
 
   const end = h("button", { type: "button", hidden: true, onclick: () =>

@@ -42,14 +42,14 @@ export function overview() {
     { name: "Backend", of: (row) => row.url, class: "key" },
     { name: "State", of: (row) => h("span", { class: `pill ${row.up ? "up" : "down"}` }, row.up ? "up" : "down") },
     { name: "Requests at it", of: (row) => figures.count(row.in_flight), num: true },
-  ], "Backends");
+  ], "Backends", (row) => row.url);
   const rules = table([
     { name: "Rule", of: (row) => row.name, class: "key" },
     { name: "Class", of: (row) => row.class },
     { name: "Held", of: (row) => figures.count(row.held), num: true },
     { name: "Refused", of: (row) => figures.count(row.refused), num: true },
     { name: "Would have", of: (row) => figures.count(row.would_hold + row.would_refuse), num: true },
-  ], "Rules, and what they have done");
+  ], "Rules, and what they have done", (row) => JSON.stringify([row.domain, row.name]));
   let samples = [];
   const draw = () => [requests, times, queue, cpu].forEach((one) => one.draw(samples));
   const links = h("div");

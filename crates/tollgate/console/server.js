@@ -22,6 +22,16 @@ export async function get(path, parameters = {}) {
   return answer(await fetch(`/api/v1/${path}${query.size ? `?${query}` : ""}`, { headers: { accept: "application/json" } }));
 }
 
+/** A question that is asked again and again, and shown: answers to earlier ones that come late are not. */
+export function newest(ask, show) {
+  let asked = 0;
+  return async () => {
+    const mine = ++asked;
+    const answer = await ask();
+    if (mine === asked) show(answer);
+  };
+}
+
 /** Changes something. */
 export async function send(method, path, body) {
   const headers = { "content-type": "application/json", "x-tollgate-csrf": session.csrf ?? "" };

@@ -11,7 +11,7 @@ export function settings() {
     { name: "What", of: (row) => row.what, class: "key" },
     { name: "By", of: (row) => row.by },
     { name: "When", of: (row) => figures.date(row.at), num: true },
-  ], "What operators have changed, the latest first");
+  ], "What operators have changed, the latest first", (row) => `${row.at} ${row.what}`);
   const found = search("Search", () => show());
   let config = { tables: [] };
 
@@ -26,7 +26,7 @@ export function settings() {
         { name: "Value", of: (key) => h("pre", {}, key.value ?? "–") },
         { name: "From", of: (key) => key.written ? "the file" : "default" },
         { name: "Meaning", of: (key) => h("span", { class: "hint" }, key.caption) },
-      ], one.table);
+      ], one.table, (key) => key.key);
       rows.show(keys, "");
       return card(one.table, one.caption, rows.node);
     });

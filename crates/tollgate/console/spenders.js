@@ -3,7 +3,7 @@
 import { meter } from "./charts.js";
 import { h, put, search, table, title } from "./dom.js";
 import * as figures from "./figures.js";
-import { get } from "./server.js";
+import { get, newest } from "./server.js";
 
 /** A link to the page of a key. */
 export function keyLink(cls, key) {
@@ -22,12 +22,11 @@ export function spenders() {
     { name: "Refused", of: (row) => figures.count(row.refused), num: true },
     { name: "Left", of: (row) => row.left ?? "–", num: true },
     { name: "Last seen", of: (row) => `${row.seen} ago`, num: true },
-  ], "Callers of this class, who spend most first");
+  ], "Callers of this class, who spend most first", (row) => JSON.stringify([row.class, row.key]));
   const found = search("Search", () => look());
   let known = "";
 
-  async function look() {
-    const { classes, buckets } = await get("buckets", { class: cls, top: 100, search: found.field.value });
+  const look = newest(() => get("buckets", { class: cls, top: 100, search: found.field.value }), ({ classes, buckets }) => {
     if (known !== classes.join()) {
       known = classes.join();
       put(tabs, classes.map((one) => h("button", { type: "button", "aria-pressed": one === cls, onclick: (event) => choose(one, event.target) }, one)));
@@ -36,7 +35,7 @@ export function spenders() {
       key: row.key, class: cls, share: row.share, requests_per_second: row.requests_per_second, wait_ms: row.wait_ms && Math.round(row.wait_ms),
       held: row.held, refused: row.refused, left: left(row.rules), seen: figures.span(Math.round((row.idle_ms ?? 0) / 1000) * 1000),
     })), found.field.value ? "Nobody by that name." : "Nobody yet.");
-  }
+  });
 
   async function choose(one, button) {
     cls = one;

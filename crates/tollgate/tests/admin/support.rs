@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Longer than anything that works takes, on a machine that is busy with other tests.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until something is so.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -42,6 +42,18 @@ impl Answer {
 
 /// One request on a connection of its own.
 pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    ask_for(PATIENCE, address, method, path, headers, body)
+}
+
+/// One request whose answer may take so long.
+pub(crate) fn ask_for(
+    patience: Duration,
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Answer {
     let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         text += &format!("Host: {address}\r\n");
@@ -49,7 +61,7 @@ pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&st
     headers.iter().for_each(|(name, value)| text += &format!("{name}: {value}\r\n"));
     text += "\r\n";
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(patience)).unwrap();
     stream.write_all(text.as_bytes()).unwrap();
     // Whoever refuses a request need not read its body.
     let _ = stream.write_all(body.as_bytes());

@@ -1,13 +1,17 @@
 //! A browser: the few words of WebDriver that are needed.
+//!
+//! A page changes while it is looked at: it loads, and the gate tells it something every second. So nothing here asks once and believes the
+//! answer. What has to be so is waited for, and an element that was written again between being found and being clicked is found again.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{ask, eventually};
+use crate::support::{ask_for, eventually};
 
 /// One browser at a time: several at once are slower than one after the other.
 static TURN: Mutex<()> = Mutex::new(());
@@ -16,6 +20,10 @@ static TURN: Mutex<()> = Mutex::new(());
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 pub(crate) const ENTER: &str = "\u{E007}";
 pub(crate) const TAB: &str = "\u{E004}";
+/// A browser that starts on a machine with other work takes many times what it takes alone.
+const STEP_MAX: Duration = Duration::from_secs(120);
+/// How often a browser may fail to start.
+const STARTS_MAX: usize = 3;
 
 /// A browser with one window. Ends with the test.
 pub(crate) struct Browser {
@@ -43,30 +51,48 @@ impl Browser {
         // What else it says must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let mut browser = Self { driver, address, session: String::new(), _turn: turn };
-        let size = format!("--window-size={width},{height}");
+        browser.session = browser.session(&format!("--window-size={width},{height}"));
+        browser.call("POST", "/timeouts", &json!({ "script": STEP_MAX.as_millis() as u64 }));
+        browser
+    }
+
+    fn session(&self, size: &str) -> String {
         let options =
             json!({ "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", size] });
         let wanted =
             json!({ "capabilities": { "alwaysMatch": { "browserName": "chrome", "goog:chromeOptions": options } } });
-        browser.session = browser.call("POST", "", &wanted)["sessionId"].as_str().unwrap().to_owned();
-        browser
+        let mut faults = Vec::new();
+        while faults.len() < STARTS_MAX {
+            match self.tried("POST", "", &wanted) {
+                Ok(session) => return session["sessionId"].as_str().unwrap().to_owned(),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        panic!("no browser starts: {faults:#?}");
     }
 
-    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+    /// What WebDriver answers, or what it says is wrong.
+    fn tried(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
         let path =
             if self.session.is_empty() { "/session".to_owned() } else { format!("/session/{}{path}", self.session) };
         let body = if method == "GET" { String::new() } else { body.to_string() };
-        let answer = ask(self.address, method, &path, &[("Content-Type", "application/json; charset=utf-8")], &body);
-        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-        answer.json()["value"].clone()
+        let headers = [("Content-Type", "application/json; charset=utf-8")];
+        let answer = ask_for(STEP_MAX, self.address, method, &path, &headers, &body);
+        if answer.status == 200 { Ok(answer.json()["value"].clone()) } else { Err(format!("{path}: {}", answer.body)) }
+    }
+
+    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        self.tried(method, path, body).unwrap_or_else(|fault| panic!("{fault}"))
     }
 
     pub(crate) fn go(&self, url: &str) {
         self.call("POST", "/url", &json!({ "url": url }));
     }
 
-    pub(crate) fn url(&self) -> String {
-        self.call("GET", "/url", &Value::Null).as_str().unwrap().to_owned()
+    /// Waits until this is the address of the page.
+    pub(crate) fn is_at(&self, end: &str) {
+        let at = || self.tried("GET", "/url", &Value::Null).is_ok_and(|url| url.as_str().unwrap().ends_with(end));
+        eventually(&format!("an address that ends with {end}"), at);
     }
 
     /// What a script returns.
@@ -79,35 +105,63 @@ impl Browser {
         self.call("POST", "/execute/async", &json!({ "script": script, "args": [] }))
     }
 
-    /// All text of the page that a person sees.
-    pub(crate) fn text(&self) -> String {
-        self.run("return document.body.innerText").as_str().unwrap().to_owned()
+    /// Waits until an expression has this value. There may be no page to ask, between two pages.
+    pub(crate) fn finds(&self, expression: &str, wanted: &Value) {
+        let script = json!({ "script": format!("return {expression}"), "args": [] });
+        let mut found = Err(String::new());
+        let is_so = || {
+            found = self.tried("POST", "/execute/sync", &script);
+            found.as_ref() == Ok(wanted)
+        };
+        eventually(&format!("{expression} is {wanted}"), is_so);
     }
 
-    /// Waits until the page says this.
+    /// Waits until the page says this where a person sees it.
     pub(crate) fn says(&self, text: &str) {
-        eventually(&format!("the page says {text:?}"), || self.text().contains(text));
+        self.part_says("body", text);
     }
 
-    fn element(&self, css: &str) -> String {
-        let mut found = Value::Null;
-        eventually(css, || {
-            found = self.run(&format!("return document.querySelector({})", json!(css)));
-            found.is_object()
-        });
-        found[ELEMENT].as_str().unwrap().to_owned()
+    /// Waits until a part of the page says this.
+    pub(crate) fn part_says(&self, css: &str, text: &str) {
+        let parts = format!("[...document.querySelectorAll({})]", json!(css));
+        self.finds(&format!("{parts}.some((part) => part.innerText.includes({}))", json!(text)), &json!(true));
+    }
+
+    /// Waits until the console shows the page with this heading, with its figures: its menu names all pages, and says nothing.
+    pub(crate) fn shows(&self, heading: &str) {
+        let now = "[document.querySelector('main h1')?.textContent, document.querySelector('main').ariaBusy]";
+        self.finds(now, &json!([heading, null]));
+    }
+
+    /// Waits until the focus is on what has this id.
+    pub(crate) fn focus_is_on(&self, id: &str) {
+        self.finds("document.activeElement?.id", &json!(id));
+    }
+
+    /// Does something with the first element that is found, once that works.
+    fn with(&self, css: &str, verb: &str, body: &Value) {
+        let mut fault = String::new();
+        let script = json!({ "script": format!("return document.querySelector({})", json!(css)), "args": [] });
+        let done = || {
+            let found = self.tried("POST", "/execute/sync", &script).and_then(|found| {
+                let id = found[ELEMENT].as_str().ok_or_else(|| format!("no {css}"))?.to_owned();
+                self.tried("POST", &format!("/element/{id}/{verb}"), body)
+            });
+            fault = found.err().unwrap_or_default();
+            fault.is_empty()
+        };
+        eventually(&format!("{verb} {css}"), done);
     }
 
     pub(crate) fn click(&self, css: &str) {
-        let element = self.element(css);
-        self.call("POST", &format!("/element/{element}/click"), &json!({}));
+        self.with(css, "click", &json!({}));
     }
 
     /// Types into a field, in the place of what is there.
     pub(crate) fn fill(&self, css: &str, text: &str) {
-        let element = self.element(css);
-        self.call("POST", &format!("/element/{element}/clear"), &json!({}));
-        self.call("POST", &format!("/element/{element}/value"), &json!({ "text": text }));
+        self.with(css, "clear", &json!({}));
+        self.with(css, "value", &json!({ "text": text }));
+        self.finds(&format!("document.querySelector({})?.value", json!(css)), &json!(text));
     }
 
     /// Presses keys, wherever the focus is.
@@ -127,8 +181,9 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        if !self.session.is_empty() && !std::thread::panicking() {
-            self.call("DELETE", "", &json!({}));
+        // Without this the driver ends, and the browser that it started does not.
+        if !self.session.is_empty() {
+            let _ = self.tried("DELETE", "", &json!({}));
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
