@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the person who started it")]
 
+mod journal;
 mod machine;
 mod peers;
 mod plot;
@@ -15,11 +16,12 @@ mod verdict;
 mod wrk;
 
 use clap::{Args, Parser, Subcommand};
+use journal::{Journal, Played, Title};
 use peers::Peer;
-use report::Played;
 use run::Bench;
 use scenario::Scenario;
 use std::{
+    hash::{DefaultHasher, Hasher},
     io,
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
@@ -79,9 +81,9 @@ struct StormArguments {
     /// The Tollgate to test; built from this source if not given.
     #[arg(long)]
     tollgate: Option<PathBuf>,
-    /// Writes every figure of every run to this file.
+    /// Writes every storm to this file, and does not play again what is in it.
     #[arg(long)]
-    json: Option<PathBuf>,
+    journal: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -127,41 +129,75 @@ fn play_storms(arguments: &StormArguments) -> io::Result<()> {
     if let Some(missing) = arguments.gates.iter().find_map(|gate| gate.missing()) {
         return Err(io::Error::other(missing));
     }
-    let tollgate = match arguments.gates.iter().any(|gate| gate.is_tollgate()) {
-        true => find_tollgate(arguments.tollgate.as_deref())?,
-        false => PathBuf::new(),
+    let (tollgate, build) = match arguments.gates.iter().any(|gate| gate.is_tollgate()) {
+        true => {
+            let tollgate = find_tollgate(arguments.tollgate.as_deref())?;
+            let build = fingerprint(&tollgate)?;
+            (tollgate, build)
+        }
+        false => (PathBuf::new(), 0),
     };
     // Before any thread or child is started: all of them inherit it, and the site then moves to its own.
     cpu::pin(arguments.load_core)?;
     let bench = Bench { site_core: arguments.site_core, tollgate };
-    let phases = if arguments.quick { QUICK_PHASES } else { PHASES };
-    let mut played = Vec::new();
+    let titles = titles(arguments, build);
+    let mut journal = Journal::open(arguments.journal.as_deref())?;
     let mut failures = 0;
-    for run in 0..arguments.runs {
-        for &scenario in &arguments.scenarios {
-            for &peer in &arguments.gates {
-                eprintln!("run {} of {}: {} against {}", run + 1, arguments.runs, scenario.name(), peer.name);
-                let plan = Plan {
-                    alike: arguments.alike,
-                    crawler_round_trip: Duration::from_millis(arguments.crawler_round_trip_ms),
-                    ..Plan::new(arguments.seed.wrapping_add(run), phases, scenario.origin())
-                };
-                match run::run(&bench, peer, plan) {
-                    Ok(outcome) => played.push(Played { scenario, peer, outcome }),
-                    // Hours of other gates' runs are not thrown away for one that did not start.
-                    Err(error) => {
-                        eprintln!("  not played: {error}");
-                        failures += 1;
-                    }
-                }
+    for (number, title) in titles.iter().enumerate() {
+        let what = format!("{} of {}: {} against {}", number + 1, titles.len(), title.scenario.name(), title.peer);
+        if journal.has(title) {
+            eprintln!("{what}: in the journal");
+            continue;
+        }
+        eprintln!("{what}");
+        let plan = Plan {
+            alike: title.alike,
+            crawler_round_trip: Duration::from_millis(title.crawler_round_trip_ms),
+            ..Plan::new(title.seed, title.phases, title.scenario.origin())
+        };
+        match run::run(&bench, title.peer, plan) {
+            Ok(outcome) => journal.add(Played { title: title.clone(), outcome })?,
+            // Hours of other gates' runs are not thrown away for one that did not start.
+            Err(error) => {
+                eprintln!("  not played: {error}");
+                failures += 1;
             }
         }
     }
-    println!("{}", report::markdown(&played, phases));
-    if let Some(path) = &arguments.json {
-        std::fs::write(path, format!("{:#}\n", report::json(&played, phases)))?;
-    }
+    println!("{}", report::markdown(&journal.of_titles(&titles), phases(arguments)));
     if failures > 0 { Err(io::Error::other(format!("{failures} storms were not played"))) } else { Ok(()) }
+}
+
+const fn phases(arguments: &StormArguments) -> Phases {
+    if arguments.quick { QUICK_PHASES } else { PHASES }
+}
+
+/// Every storm that was asked for, in the order in which they are played: gates take turns.
+fn titles(arguments: &StormArguments, build: u64) -> Vec<Title> {
+    let mut titles = Vec::new();
+    for run in 0..arguments.runs {
+        for &scenario in &arguments.scenarios {
+            for &peer in &arguments.gates {
+                titles.push(Title {
+                    scenario,
+                    peer,
+                    seed: arguments.seed.wrapping_add(run),
+                    phases: phases(arguments),
+                    alike: arguments.alike,
+                    crawler_round_trip_ms: arguments.crawler_round_trip_ms,
+                    build: peer.is_tollgate().then_some(build),
+                });
+            }
+        }
+    }
+    titles
+}
+
+/// What tells one build of a program from another.
+fn fingerprint(program: &Path) -> io::Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&std::fs::read(program)?);
+    Ok(hasher.finish())
 }
 
 /// The Tollgate that was named, or else the one of this source, built as it is released.

@@ -2,6 +2,7 @@
 //! each with the best that its kind can do.
 
 use crate::machine::find_program;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{
     ffi::OsString,
     fmt, fs, io,
@@ -120,6 +121,18 @@ impl fmt::Display for Peer {
     }
 }
 
+impl Serialize for Peer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Peer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::of_name(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
 impl Peer {
     /// The peer of that name.
     pub(crate) fn of_name(name: &str) -> Result<Self, String> {
@@ -127,6 +140,11 @@ impl Peer {
             let names: Vec<&str> = ALL.iter().map(|peer| peer.name).collect();
             format!("no such gate; there are {}", names.join(", "))
         })
+    }
+
+    /// Where it stands in [`ALL`].
+    pub(crate) fn place(self) -> Option<usize> {
+        ALL.iter().position(|peer| *peer == self)
     }
 
     /// Whether the site tells this peer what its pages cost.

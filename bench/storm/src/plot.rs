@@ -1,21 +1,26 @@
-//! Pictures of storms that were played, drawn from the file that `--json` wrote. Nothing is smoothed or left out: one dot is one visit.
+//! Pictures of storms that were played, drawn from the journal. Nothing is smoothed or left out: one dot is one visit.
 
+use crate::{
+    journal::{self, Played},
+    peers::Peer,
+    scenario::Scenario,
+};
 use clap::Args;
-use serde_json::Value;
-use std::{fmt::Write, io, path::PathBuf};
+use std::{fmt::Write, io, path::PathBuf, time::Duration};
+use tollgate_storm::{crowd::Crowd, plan::Phases};
 
 /// What to draw.
 #[derive(Args)]
 pub(crate) struct PlotArguments {
-    /// The file that `--json` wrote.
+    /// The file that `--journal` wrote.
     #[arg(long)]
-    json: PathBuf,
-    /// Where the crawler sits, as the table calls it.
-    #[arg(long, default_value = "S2")]
-    scenario: String,
+    journal: PathBuf,
+    /// Where the crawler sits.
+    #[arg(long, value_enum, default_value_t = Scenario::S2)]
+    scenario: Scenario,
     /// The gates to draw, one below the other.
-    #[arg(long, value_delimiter = ',', default_values_t = ["none".to_owned(), "tollgate".to_owned()])]
-    gates: Vec<String>,
+    #[arg(long, value_delimiter = ',', value_parser = Peer::of_name, default_values = ["none", "tollgate"])]
+    gates: Vec<Peer>,
     /// The picture of page times.
     #[arg(long)]
     pages: Option<PathBuf>,
@@ -32,31 +37,26 @@ const GAP: f64 = 46.0;
 /// Page times from here to there, on a logarithmic scale.
 const LEAST_MS: f64 = 10.0;
 const MOST_MS: f64 = 5000.0;
-const COLOURS: [(&str, &str, &str); 3] =
-    [("human", "#1f6feb", "people"), ("office", "#2a9d55", "the office"), ("crawler", "#c8553d", "the crawler")];
+/// The colour and the name of each crowd, in the order of [`Crowd::ALL`].
+const COLOURS: [(&str, &str); 3] = [("#1f6feb", "people"), ("#2a9d55", "the office"), ("#c8553d", "the crawler")];
 
 /// Draws what was asked for.
 pub(crate) fn draw(arguments: &PlotArguments) -> io::Result<()> {
-    let played: Value = serde_json::from_slice(&std::fs::read(&arguments.json)?)?;
-    let runs: Vec<(&str, &Value)> = arguments
-        .gates
-        .iter()
-        .map(|gate| Ok((gate.as_str(), first_run(&played, &arguments.scenario, gate)?)))
-        .collect::<io::Result<_>>()?;
+    let played = journal::read(&arguments.journal)?;
+    let find = |gate: &Peer| last_run(&played, arguments.scenario, *gate);
+    let runs: Vec<&Played> = arguments.gates.iter().map(find).collect::<io::Result<_>>()?;
     if let Some(path) = &arguments.pages {
-        std::fs::write(path, pages(&played, &runs))?;
+        std::fs::write(path, pages(&runs))?;
     }
     if let Some(path) = &arguments.cpu {
-        std::fs::write(path, cpu(&played, &runs))?;
+        std::fs::write(path, cpu(&runs))?;
     }
     Ok(())
 }
 
-fn first_run<'a>(played: &'a Value, scenario: &str, gate: &str) -> io::Result<&'a Value> {
-    let rows = played["rows"].as_array().map_or(&[][..], Vec::as_slice);
-    let row = rows.iter().find(|row| row["scenario"] == scenario && row["gate"] == gate);
-    let run = row.and_then(|row| row["runs"].get(0));
-    run.ok_or_else(|| io::Error::other(format!("{scenario} was not played against {gate}")))
+fn last_run(played: &[Played], scenario: Scenario, gate: Peer) -> io::Result<&Played> {
+    let run = played.iter().rev().find(|one| one.title.scenario == scenario && one.title.peer == gate);
+    run.ok_or_else(|| io::Error::other(format!("{} was not played against {gate}", scenario.name())))
 }
 
 fn begin(height: f64) -> String {
@@ -71,8 +71,8 @@ fn text(out: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
     let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>");
 }
 
-fn legend(out: &mut String, colours: &[(&str, &str, &str)], y: f64) {
-    for (index, (_, colour, words)) in colours.iter().enumerate() {
+fn legend(out: &mut String, colours: &[(&str, &str)], y: f64) {
+    for (index, (colour, words)) in colours.iter().enumerate() {
         let x = LEFT + index as f64 * 110.0;
         let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"{colour}\"/>", y - 4.0);
         text(out, x + 8.0, y, "start", words);
@@ -80,21 +80,21 @@ fn legend(out: &mut String, colours: &[(&str, &str, &str)], y: f64) {
 }
 
 /// Page times over time, one panel for each gate.
-fn pages(played: &Value, runs: &[(&str, &Value)]) -> String {
-    let seconds = |name: &str| played[name].as_f64().unwrap_or(0.0);
-    let (storm, recovery) = (seconds("calm_s"), seconds("calm_s") + seconds("storm_s"));
-    let end = recovery + seconds("recovery_s");
+fn pages(runs: &[&Played]) -> String {
+    // All runs of a journal's picture have the same phases: it is one scenario of one command.
+    let seconds = |of: fn(Phases) -> Duration| runs.first().map_or(1.0, |run| of(run.title.phases).as_secs_f64());
+    let (storm, recovery, end) = (seconds(Phases::storm_at), seconds(Phases::recovery_at), seconds(Phases::end_at));
     let height = 40.0 + runs.len() as f64 * (PANEL + GAP);
     let x = |at_s: f64| LEFT + at_s / end * (WIDTH - LEFT - RIGHT);
     let mut out = begin(height);
     legend(&mut out, &COLOURS[..2], 20.0);
     text(&mut out, WIDTH - RIGHT, 20.0, "end", "each dot is a page that somebody waited for; × was never served");
-    for (index, (gate, run)) in runs.iter().enumerate() {
+    for (index, Played { title, outcome }) in runs.iter().enumerate() {
         let top = 52.0 + index as f64 * (PANEL + GAP);
         let y =
             |ms: f64| top + PANEL - (ms.clamp(LEAST_MS, MOST_MS) / LEAST_MS).ln() / (MOST_MS / LEAST_MS).ln() * PANEL;
-        let title = if *gate == "none" { "without a gate" } else { gate };
-        text(&mut out, LEFT, top - 8.0, "start", title);
+        let gate = if title.peer.name == "none" { "without a gate" } else { title.peer.name };
+        text(&mut out, LEFT, top - 8.0, "start", gate);
         let (from, until) = (x(storm), x(recovery));
         let _ = writeln!(
             out,
@@ -107,11 +107,10 @@ fn pages(played: &Value, runs: &[(&str, &Value)]) -> String {
             let _ = writeln!(out, "<path d=\"M{LEFT} {line:.1}H{right}\" stroke=\"#ddd\"/>");
             text(&mut out, LEFT - 6.0, line + 4.0, "end", words);
         }
-        for view in run["views"].as_array().into_iter().flatten() {
-            let at = x(view["at_ms"].as_f64().unwrap_or(0.0) / 1e3);
-            let colour =
-                COLOURS.iter().find(|(crowd, ..)| view["crowd"] == *crowd).map_or("#000", |(_, colour, _)| colour);
-            match view["page_ms"].as_f64() {
+        for view in &outcome.views {
+            let at = x(view.at.as_secs_f64());
+            let (colour, _) = COLOURS[view.crowd as usize];
+            match view.page.ok().map(|time| time.as_secs_f64() * 1e3) {
                 Some(ms) => {
                     let _ = writeln!(out, "<circle cx=\"{at:.1}\" cy=\"{:.1}\" r=\"1.8\" fill=\"{colour}\"/>", y(ms));
                 }
@@ -132,18 +131,17 @@ fn pages(played: &Value, runs: &[(&str, &Value)]) -> String {
 }
 
 /// What each crowd had of the core while the crawler was there.
-fn cpu(played: &Value, runs: &[(&str, &Value)]) -> String {
-    let storm_ms = played["storm_s"].as_f64().unwrap_or(1.0) * 1e3;
+fn cpu(runs: &[&Played]) -> String {
     let height = 40.0 + runs.len() as f64 * 44.0;
     let mut out = begin(height);
     legend(&mut out, &COLOURS, 20.0);
-    for (index, (gate, run)) in runs.iter().enumerate() {
+    for (index, Played { title, outcome }) in runs.iter().enumerate() {
         let top = 36.0 + index as f64 * 44.0;
-        let name = if *gate == "none" { "no gate" } else { gate };
+        let name = if title.peer.name == "none" { "no gate" } else { title.peer.name };
         text(&mut out, LEFT - 6.0, top + 18.0, "end", name);
         let mut from = LEFT;
-        for (crowd, (_, colour, _)) in COLOURS.iter().enumerate() {
-            let share = run["storm_cpu_ms"][crowd].as_f64().unwrap_or(0.0) / storm_ms;
+        for (crowd, (colour, _)) in Crowd::ALL.iter().zip(COLOURS) {
+            let share = outcome.storm.cpu_of(*crowd).as_secs_f64() / title.phases.storm.as_secs_f64();
             let width = share * (WIDTH - LEFT - RIGHT);
             let _ = writeln!(
                 out,
@@ -166,22 +164,46 @@ fn cpu(played: &Value, runs: &[(&str, &Value)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::{journal::Title, run::Outcome};
+    use tollgate_storm::{
+        counters::Reading,
+        page::Kind,
+        tally::{Failure, View},
+    };
 
     #[test]
     fn every_visit_is_a_dot_and_every_failure_a_cross() {
-        let played = json!({"calm_s": 1.0, "storm_s": 2.0, "recovery_s": 1.0, "rows": [
-            {"scenario": "S2", "gate": "none", "runs": [{"storm_cpu_ms": [100.0, 50.0, 1850.0], "views": [
-                {"at_ms": 500.0, "crowd": "human", "page_ms": 20.0},
-                {"at_ms": 1500.0, "crowd": "office", "page_ms": 40.0},
-                {"at_ms": 1600.0, "crowd": "human", "page_ms": null},
-            ]}]},
-        ]});
-        let runs = [("none", first_run(&played, "S2", "none").unwrap())];
-        let picture = pages(&played, &runs);
+        let (second, millis) = (Duration::from_secs(1), Duration::from_millis);
+        let peer = Peer::of_name("none").unwrap();
+        let title = Title {
+            scenario: Scenario::S2,
+            peer,
+            seed: 1,
+            phases: Phases { calm: second, storm: second * 2, recovery: second },
+            alike: false,
+            crawler_round_trip_ms: 20,
+            build: None,
+        };
+        let view = |at_ms, crowd, page: Result<Duration, Failure>| View {
+            at: millis(at_ms),
+            crowd,
+            kind: Kind::Article,
+            page,
+            whole: page,
+            ended: second,
+        };
+        let views = vec![
+            view(500, Crowd::Human, Ok(millis(20))),
+            view(1500, Crowd::Office, Ok(millis(40))),
+            view(1600, Crowd::Human, Err(Failure::Late)),
+        ];
+        let storm = Reading { cpu: [100, 50, 1850].map(millis), ..Reading::default() };
+        let played = [Played { title, outcome: Outcome { views, storm, ..Outcome::default() } }];
+        let runs = [last_run(&played, Scenario::S2, peer).unwrap()];
+        let picture = pages(&runs);
         assert_eq!(picture.matches("r=\"1.8\"").count(), 2);
         assert_eq!(picture.matches("<path d=\"M").count(), 4 + 1, "four lines and a cross");
-        assert!(cpu(&played, &runs).contains(">92 %<"));
-        assert!(first_run(&played, "S2", "tollgate").is_err());
+        assert!(cpu(&runs).contains(">92 %<"));
+        assert!(last_run(&played, Scenario::S2, Peer::of_name("tollgate").unwrap()).is_err());
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     peers::{Gate, Peer},
     scrape,
 };
+use serde::{Deserialize, Serialize};
 use std::{
     io,
     net::SocketAddr,
@@ -30,6 +31,7 @@ pub(crate) struct Bench {
 }
 
 /// What one storm showed.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// Every visit of people.
     pub(crate) views: Vec<View>,
@@ -41,6 +43,15 @@ pub(crate) struct Outcome {
     pub(crate) gate_cpu: Duration,
     /// Tolls charged per CPU time truly burnt over the whole run, where the gate tells.
     pub(crate) tolls: Option<f64>,
+    /// Tolls charged to each crowd in the storm alone, where the gate tells whom it charged.
+    pub(crate) crowd_tolls: Option<[Duration; 3]>,
+}
+
+/// The books at one moment: the site's, the gate's CPU time, and what the gate charged each crowd.
+struct Books {
+    site: Reading,
+    gate_cpu: Duration,
+    tolls: Option<[Duration; 3]>,
 }
 
 /// Plays `plan` against `peer`.
@@ -61,13 +72,16 @@ pub(crate) fn run(bench: &Bench, peer: Peer, plan: Plan) -> io::Result<Outcome> 
         start,
         Arc::clone(&tally),
     ));
-    let (storm, gate_cpu) = watch.join().map_err(|_| io::Error::other("the watch on the storm broke"))??;
+    let (before, after) = watch.join().map_err(|_| io::Error::other("the watch on the storm broke"))??;
     let tolls = match gate.admin {
         Some(admin) => settle(site_address, admin)?,
         None => None,
     };
     let views = std::mem::take(&mut *tally.views());
-    Ok(Outcome { views, crawled: tally.crawled(), storm, gate_cpu, tolls })
+    let crowd_tolls =
+        after.tolls.zip(before.tolls).map(|(after, before)| [0, 1, 2].map(|at| after[at].saturating_sub(before[at])));
+    let (storm, gate_cpu) = (after.site.since(&before.site), after.gate_cpu.saturating_sub(before.gate_cpu));
+    Ok(Outcome { views, crawled: tally.crawled(), storm, gate_cpu, tolls, crowd_tolls })
 }
 
 fn start_site(core: usize, listen: SocketAddr, server_timing: bool) -> io::Result<Child> {
@@ -82,13 +96,16 @@ fn start_site(core: usize, listen: SocketAddr, server_timing: bool) -> io::Resul
 
 /// Reads the books when the crawler comes and when it leaves. In a thread of its own: a site in a storm may take its time to
 /// answer, and the load must not wait for it.
-fn watch_the_storm(site: SocketAddr, gate: &Gate, phases: Phases, start: Instant) -> io::Result<(Reading, Duration)> {
-    let gate_cpu = || gate.child.as_ref().map_or(Duration::ZERO, Child::cpu_time);
+fn watch_the_storm(site: SocketAddr, gate: &Gate, phases: Phases, start: Instant) -> io::Result<(Books, Books)> {
+    let read = || {
+        let tolls = gate.admin.and_then(scrape::crowd_tolls);
+        let gate_cpu = gate.child.as_ref().map_or(Duration::ZERO, Child::cpu_time);
+        Ok::<Books, io::Error>(Books { site: site::read_counters(site)?, gate_cpu, tolls })
+    };
     thread::sleep((start + phases.storm_at()).saturating_duration_since(Instant::now()));
-    let before = (site::read_counters(site)?, gate_cpu());
+    let before = read()?;
     thread::sleep((start + phases.recovery_at()).saturating_duration_since(Instant::now()));
-    let after = (site::read_counters(site)?, gate_cpu());
-    Ok((after.0.since(&before.0), after.1.saturating_sub(before.1)))
+    Ok((before, read()?))
 }
 
 /// Tolls per CPU time, once both are complete.

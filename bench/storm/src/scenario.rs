@@ -1,9 +1,10 @@
 //! The storms that are played, by where the crawler sits.
 
+use serde::{Deserialize, Serialize};
 use tollgate_storm::crowd::Origin;
 
 /// A storm by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Scenario {
     /// Nobody crawls: the same visits as in the storms, for comparison.
     S0,

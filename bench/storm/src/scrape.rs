@@ -1,10 +1,12 @@
-//! What Tollgate says about itself: figures off its `/metrics`.
+//! What Tollgate says about itself: figures off its `/metrics` and its interface for operators.
 
+use serde_json::Value;
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     time::Duration,
 };
+use tollgate_storm::crowd;
 
 const TOLLS: &str = "tollgate_toll_seconds_total";
 const ANSWER_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -14,6 +16,21 @@ pub(crate) fn tolls(admin: SocketAddr) -> Option<Duration> {
     let text = fetch(admin, "/metrics").ok()?;
     let seconds = sum(&text, TOLLS)?;
     Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// What each crowd was charged so far, by the addresses of its clients; nothing when the gate does not tell.
+pub(crate) fn crowd_tolls(admin: SocketAddr) -> Option<[Duration; 3]> {
+    let answer = fetch(admin, "/api/v1/buckets?class=ip/32&top=500").ok()?;
+    of_crowds(serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()?)
+}
+
+fn of_crowds(answer: Value) -> Option<[Duration; 3]> {
+    let mut tolls = [Duration::ZERO; 3];
+    for bucket in answer["buckets"].as_array()? {
+        let address: Ipv4Addr = bucket["key"].as_str()?.split('/').next()?.parse().ok()?;
+        tolls[crowd::of_address(address) as usize] += Duration::from_millis(bucket["cpu_ms"].as_u64().unwrap_or(0));
+    }
+    Some(tolls)
 }
 
 fn fetch(address: SocketAddr, path: &str) -> std::io::Result<String> {
@@ -43,6 +60,15 @@ fn value(line: &str, name: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tolls_are_added_up_by_whose_address_it_is() {
+        let bucket = |key: &str, cpu_ms: u64| serde_json::json!({ "key": key, "cpu_ms": cpu_ms });
+        let buckets = [bucket("127.10.1.1/32", 20), bucket("127.200.1.1/32", 300), bucket("127.200.1.2/32", 300)];
+        let tolls = of_crowds(serde_json::json!({ "buckets": buckets })).unwrap();
+        assert_eq!(tolls, [20, 0, 600].map(Duration::from_millis));
+        assert_eq!(of_crowds(serde_json::json!({ "error": "no such class" })), None);
+    }
 
     #[test]
     fn a_metric_is_summed_over_its_labels_and_not_mixed_up_with_others() {

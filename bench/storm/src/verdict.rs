@@ -78,6 +78,8 @@ pub(crate) struct Verdict {
     pub(crate) gate_cpu: f64,
     /// Tolls charged per CPU time truly burnt, over the whole run.
     pub(crate) tolls: Option<f64>,
+    /// The same in the storm and for each crowd, by the order of [`Crowd::ALL`].
+    pub(crate) crowd_tolls: Option<[f64; 3]>,
 }
 
 impl Verdict {
@@ -94,6 +96,9 @@ impl Verdict {
             core_used: outcome.storm.process_cpu.as_secs_f64() / wall_s,
             gate_cpu: outcome.gate_cpu.as_secs_f64() / wall_s,
             tolls: outcome.tolls,
+            crowd_tolls: outcome
+                .crowd_tolls
+                .map(|tolls| [0, 1, 2].map(|at| tolls[at].as_secs_f64() / outcome.storm.cpu[at].as_secs_f64())),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! They travel as lines of words (`human 12 240000000`), which is all that two programs of one build need.
 
 use crate::{cpu, crowd::Crowd};
+use serde::{Deserialize, Serialize};
 use std::{
     fmt::Write,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -22,7 +23,7 @@ struct Entry {
 }
 
 /// The books at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     /// Time since the site opened.
     pub uptime: Duration,

@@ -4,6 +4,7 @@
 //! distinct clients without any header. The crowd itself travels in [`HEADER`], for the site's books only: nothing that
 //! decides about requests may read it.
 
+use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
 /// The request header in which a client tells the site its crowd.
@@ -16,7 +17,7 @@ pub const HUMANS: u8 = 40;
 pub const CRAWLER_CONNECTIONS: u8 = 64;
 
 /// A group of clients whose experience is reported together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Crowd {
     /// People, each behind an address of their own.
     Human,
@@ -73,6 +74,17 @@ impl Origin {
 /// The one address of the whole office.
 pub const OFFICE: Ipv4Addr = Ipv4Addr::new(127, 90, 1, 1);
 
+/// Whose address this is.
+pub fn of_address(address: Ipv4Addr) -> Crowd {
+    if address == OFFICE {
+        Crowd::Office
+    } else if (0..HUMANS).any(|index| human(index) == address) {
+        Crowd::Human
+    } else {
+        Crowd::Crawler
+    }
+}
+
 /// The address of human number `index`, in a /24 (and /16) of its own.
 pub const fn human(index: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 10 + index % HUMANS, 1, 1)
@@ -107,6 +119,15 @@ mod tests {
         assert_eq!(people.len(), usize::from(HUMANS) + 1);
         for origin in [Origin::Address, Origin::Network, Origin::Block, Origin::Everywhere] {
             assert!(people.is_disjoint(&blocks(crawlers(origin))));
+        }
+    }
+
+    #[test]
+    fn an_address_tells_whose_it_is() {
+        assert_eq!(of_address(OFFICE), Crowd::Office);
+        assert_eq!(of_address(human(39)), Crowd::Human);
+        for origin in [Origin::Address, Origin::Network, Origin::Block, Origin::Everywhere] {
+            assert!((0..CRAWLER_CONNECTIONS).all(|index| of_address(origin.address(index)) == Crowd::Crawler));
         }
     }
 

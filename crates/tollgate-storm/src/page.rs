@@ -3,13 +3,14 @@
 //! Everybody asks for the same kinds of page. The crawler differs by taking only the dear ones, as crawlers do that walk
 //! every diff and every archive page of a site.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Ids from here on are archive pages even where the path calls them articles.
 const ARCHIVE_ID_MIN: u64 = 1_000_000;
 
 /// A kind of page, by what it costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// What people read: 20 ms.
     Article,

@@ -10,6 +10,7 @@ use crate::{
     dice::Dice,
     page::Kind,
 };
+use serde::{Deserialize, Serialize};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// Page views per second of all humans together.
@@ -20,7 +21,7 @@ const OFFICE_VIEWS_PER_SECOND: f64 = 3.75;
 const ARCHIVE_ONE_IN: u64 = 50;
 
 /// How long each part of a storm lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phases {
     /// People alone, before the crawler.
     pub calm: Duration,

@@ -1,6 +1,7 @@
 //! What the crowds saw, while and after it happened.
 
 use crate::{crowd::Crowd, page::Kind};
+use serde::{Deserialize, Serialize};
 use std::{
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -13,7 +14,7 @@ use std::{
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a person did not get what was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Failure {
     /// An answer came, but not the page.
     Refused(u16),
@@ -24,7 +25,7 @@ pub enum Failure {
 }
 
 /// One visit, as the visitor saw it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
     /// When it was due, since the start.
     pub at: Duration,
@@ -48,7 +49,7 @@ impl View {
 }
 
 /// The crawler's answers so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crawled {
     /// Pages that it got.
     pub answered: u64,
