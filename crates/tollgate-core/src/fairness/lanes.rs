@@ -82,6 +82,11 @@ impl Lanes {
         Some(First { ticket: first.ticket.in_lane(lane), ..first })
     }
 
+    /// The tag of those whose turn it is.
+    pub(super) fn least_tag(&self) -> Option<u64> {
+        self.trees.iter().filter_map(|tree| tree.first().map(|first| first.tag)).min()
+    }
+
     /// Whether a request waits in this lane whose tag is not beyond `front`.
     pub(super) fn waits_in(&self, lane: Lane, front: u64) -> bool {
         self.trees[lane as usize].first().is_some_and(|first| first.tag <= front)

@@ -76,7 +76,7 @@ pub struct Settings {
     pub shares: Shares,
     /// What the backend has.
     pub cores: Cores,
-    /// How many requests of an address may wait once it is ahead of its share.
+    /// How many requests of an address may wait once it is ahead of its share; four times as many if they are light beside the others.
     pub per_key: usize,
     /// How many requests may wait.
     pub total: usize,

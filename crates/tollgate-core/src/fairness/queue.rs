@@ -11,13 +11,17 @@ use crate::prediction::Expected;
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Cores;
 
+/// So many times as many requests of an address may wait if they are light: an office waits for a dozen pages' assets while one
+/// request of a crawler is served.
+const LIGHT_PER_KEY: usize = 4;
+
 /// Requests that wait, and how far each key has come.
 #[derive(Clone, Debug)]
 pub struct FairQueue {
     settings: Settings,
     ledger: Ledger,
     lanes: Lanes,
-    /// Virtual time: the largest tag that was ever dispatched.
+    /// Virtual time: the largest tag whose turn has ever come.
     time: u64,
     estimate: Estimate,
     /// Since when nobody waits and the backend has room for anybody.
@@ -75,9 +79,8 @@ impl FairQueue {
         if self.is_next(tag, lane) && self.has_place(tag, expected, places, now) {
             return Arrival::Goes(self.pass(lane, client, tag, reserve, now));
         }
-        if self.lanes.waiting_of(client) >= self.settings.per_key
-            && self.projected(client, tags, reserve) > self.front()
-        {
+        let most = self.settings.per_key * if lane == Lane::Light { LIGHT_PER_KEY } else { 1 };
+        if self.lanes.waiting_of(client) >= most && self.projected(client, tags, reserve) > self.front() {
             return Arrival::KeyFull(self.turn_away(lane, client, tags, reserve));
         }
         if self.lanes.waiting() < self.settings.total {
@@ -172,7 +175,9 @@ impl FairQueue {
         if ahead {
             self.ahead_at = now;
         }
-        self.time = self.time.max(tag);
+        // One that goes before its turn, because it is light, does not make it later for those whose turn it was.
+        let turn = self.lanes.least_tag().map_or(tag, |least| tag.min(least));
+        self.time = self.time.max(turn);
         self.estimate.observe(self.time, now);
         let tags = self.shift(client, reserved, u64::saturating_add);
         self.lanes.served(client, tags, self.line());

@@ -4,7 +4,7 @@
 //! the smallest of the largest can be found level by level: a network is as early as its earliest address allows and no earlier than its
 //! own tag, and so is a block. So each has an ordered set of what waits in it, and a change travels three steps up.
 
-use super::{Client, LEVELS, Ticket};
+use super::{BEHIND, Client, LEVELS, Ticket};
 use crate::prediction::Expected;
 use crate::time::Span;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -133,7 +133,8 @@ impl Tree {
         (tag, node)
     }
 
-    /// Adds a request of a client whose keys are at `tags`. It stands `rank` after `line`, or where its tags put it if that is later.
+    /// Adds a request of a client whose keys are at `tags`. It stands `rank` after `line` or after its address's tag, whichever is later; and not
+    /// before its tags.
     pub(super) fn push(
         &mut self,
         client: Client,
@@ -263,7 +264,12 @@ impl Tree {
         let node = &self.nodes[node];
         let (place, turn) = match (node.below.first(), node.newest) {
             (Some(&(order, _)), _) => order,
-            (None, Some(newest)) => (node.turn.0.saturating_add(self.requests[newest].rank), node.turn.1),
+            // Who is behind: who has had least and wants least first, and all of them before those who are ahead.
+            (None, Some(newest)) => {
+                let (line, turn) = node.turn;
+                let place = line.max(node.tag).saturating_add(self.requests[newest].rank);
+                (place.min(line.saturating_add(BEHIND.as_nanos())), turn)
+            }
             (None, None) => return None,
         };
         Some((place.max(node.tag), turn))
@@ -335,7 +341,12 @@ mod tests {
                     let own = self::client(address).keys().map(|key| tags.get(&key).copied().unwrap_or(0));
                     own.into_iter().fold(0, u64::max)
                 };
-                let place = |address: u64| (turns[&address].0 + ranks[&newest(address)]).max(tag(address));
+                let own = |address: u64| tags.get(&self::client(address).address).copied().unwrap_or(0);
+                let place = |address: u64| {
+                    let line = turns[&address].0;
+                    let place = line.max(own(address)) + ranks[&newest(address)];
+                    place.min(line + BEHIND.as_nanos()).max(tag(address))
+                };
                 let earliest = waiting.iter().map(|(address, _)| place(*address)).min();
                 prop_assert_eq!(tree.first().is_some(), earliest.is_some());
                 if let Some(First { order, tag: first, ticket, .. }) = tree.first() {

@@ -107,10 +107,13 @@ fn more_cores_are_all_used_and_humans_are_as_well_off() {
 #[test]
 fn humans_and_the_office_survive_a_crawler_that_comes_from_everywhere() {
     let results = storm(1, InFlight::Auto, crawlers()[3].1.clone());
-    for source in [PAGE, ASSET, OFFICE_PAGE, OFFICE_ASSET] {
+    for (source, least) in [(PAGE, 0.99), (ASSET, 0.995), (OFFICE_PAGE, 0.965), (OFFICE_ASSET, 0.995)] {
         let success = results.success(source, STORM, STORM + 60);
-        assert!(success >= 0.95, "{success:.3} of source {source}");
+        assert!(success >= least, "{success:.3} of source {source}");
     }
+    // An office is as far ahead as the crawler's addresses together, but that is no reason to make each of them wait.
+    let archive = results.quantile(PAGE, 300, 0.9, STORM + 60, END - 5);
+    assert!(archive < 1000.0, "pages of people who want what the crawler wants took {archive:.0} ms");
     let crawled = results.cpu_rate(CRAWLER, STORM, END - 20);
     assert!(crawled > 0.6, "the crawler got {crawled:.3} of the core");
 }

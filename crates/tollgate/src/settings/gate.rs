@@ -185,7 +185,7 @@ table! {
     struct HoldTable {
         /// The longest that any request is held.
         max: Span = "\"10s\"",
-        /// How many requests of one client are held; more are refused.
+        /// How many requests of one client are held; more are refused. Of requests that are light beside the others, four times as many.
         per_key: NonZeroU32 = "16",
         /// How many requests are held; more are refused.
         total: NonZeroU32 = "1024",
