@@ -108,11 +108,14 @@ impl Routes {
                 let least = Span::from_nanos(cost.mean.saturating_sub(cost.deviation));
                 Expected { reserve: cost.with_margin(1), least }
             }
-            None => {
-                let alike = self.find(key.parent).map_or(&self.all, |parent| &parent.cost);
-                Expected { reserve: alike.with_margin(2).max(UNKNOWN), least: Span::ZERO }
-            }
+            None => Expected { reserve: self.strangers(Some(key.parent)), least: Span::ZERO },
         }
+    }
+
+    /// What to reserve for a request of a route that was never seen, below this path or below one that was never seen either.
+    pub fn strangers(&self, parent: Option<u64>) -> Span {
+        let alike = parent.and_then(|parent| self.find(parent)).map_or(&self.all, |parent| &parent.cost);
+        alike.with_margin(2).max(UNKNOWN)
     }
 
     /// What to reserve for a request.

@@ -99,6 +99,47 @@ pub struct Stay {
     pub computing: Load,
 }
 
+/// How fast the clock runs while so much is at work on so many cores, and how it is kept without a [`VirtualClock`]: by one number, from
+/// which the time is told, and that is changed when the load does ([`Pace::changes`]). There is nothing to hand out and nothing to carry,
+/// so threads can keep it together with the load in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The speed as a fraction.
+    parts: u64,
+    of: u64,
+}
+
+impl Pace {
+    /// Each of those at work has a core, or its part of the cores.
+    pub const fn of(load: Load, cores: Cores) -> Self {
+        let (wanted, there) = (load.0.saturating_mul(1000), (cores.0 as u64) * REQUEST);
+        if wanted <= there { Self { parts: 1, of: 1 } } else { Self { parts: there, of: wanted } }
+    }
+
+    /// What the clock shows that was set with `base`.
+    pub const fn shows(self, base: u64, now: Moment) -> u64 {
+        base.wrapping_add(self.told(now))
+    }
+
+    /// What to set a clock with so that it shows `shows` now.
+    pub const fn base(self, shows: u64, now: Moment) -> u64 {
+        shows.wrapping_sub(self.told(now))
+    }
+
+    /// From now on the clock runs at another pace.
+    pub const fn changes(self, base: u64, to: Self, now: Moment) -> u64 {
+        to.base(self.shows(base, now), now)
+    }
+
+    const fn told(self, now: Moment) -> u64 {
+        if self.parts == self.of {
+            return now.as_nanos();
+        }
+        // A fraction below one of 64 bits.
+        (now.as_nanos() as u128 * self.parts as u128 / self.of as u128) as u64
+    }
+}
+
 /// The share of the cores within reach that requests use, when they use all of it.
 const USED_FULLY: u32 = 1024;
 
@@ -205,13 +246,13 @@ impl VirtualClock {
         (self.load_nanos, self.full_nanos)
     }
 
-    /// Nobody has asked this clock for a while, in which no more was at work than there are cores, so that it ran as any clock does. Now
-    /// `in_service` is at work, of which `computing` computes. How much it was in between is taken to be the mean of before and after.
-    pub fn resume(&mut self, in_service: Load, computing: Load, now: Moment) {
+    /// Nobody has asked this clock for a while: a [`Pace`] was kept elsewhere, and shows `shows` now. `in_service` is at work, of which
+    /// `computing` computes. How much it was in between is taken to be the mean of before and after.
+    pub fn resume(&mut self, shows: u64, in_service: Load, computing: Load, now: Moment) {
         let elapsed = now.since(self.at).as_nanos();
         let mean = |before: Load, after: Load| u64::midpoint(before.0, after.0);
         self.at = self.at.max(now);
-        self.nanos = self.nanos.saturating_add(elapsed);
+        self.nanos = self.nanos.max(shows);
         self.load_nanos = self.load_nanos.wrapping_add(elapsed.wrapping_mul(mean(self.in_service, in_service)));
         self.full_nanos = self.full_nanos.wrapping_add(elapsed.wrapping_mul(mean(self.computing, computing)));
         (self.in_service, self.computing) = (in_service, computing);
@@ -370,6 +411,32 @@ mod tests {
             prop_assert_eq!(charged + clock.carry, due);
         }
 
+        /// The clock in one number and the clock that hands out work show the same, but for a nanosecond each time that the load changes.
+        #[test]
+        fn a_pace_that_is_kept_elsewhere_shows_what_the_clock_does(
+            cores in (1u32..5000).prop_map(Cores::from_milli),
+            events in prop::collection::vec((0u64..3_000_000_000, event()), 1..100),
+        ) {
+            let (mut clock, mut now, mut at_work) = (VirtualClock::new(cores), Moment::from_millis(5), Vec::new());
+            let first = clock.start(Load::ONE, now);
+            let mut base = Pace::of(Load::ONE, cores).base(0, now);
+            for (changes, (elapsed, event)) in (1..).zip(&events) {
+                now = now + Span::from_nanos(*elapsed);
+                let before = Pace::of(clock.in_service(), cores);
+                match event {
+                    Event::Start(load) => at_work.push(clock.start(*load, now)),
+                    Event::End(index) if !at_work.is_empty() => {
+                        clock.end(at_work.swap_remove(index.index(at_work.len())), now);
+                    }
+                    _ => {}
+                }
+                base = before.changes(base, Pace::of(clock.in_service(), cores), now);
+                let (kept, exact) = (Pace::of(clock.in_service(), cores).shows(base, now), clock.so_far(first, now));
+                // What a request could not be charged in fractions of a nanosecond, the clock hands out to the others.
+                prop_assert!(kept.abs_diff(exact.as_nanos()) <= 2 * changes, "{kept} is not {exact:?}");
+            }
+        }
+
         #[test]
         fn time_that_goes_backwards_or_stops_changes_nothing(
             events in prop::collection::vec((0u64..1_000_000, any::<bool>()), 1..100),
@@ -441,7 +508,7 @@ mod tests {
         assert_eq!(clock.end(start, Moment::from_millis(300)).toll, Span::from_millis(150));
     }
 
-    /// While no more is at work than there are cores, the clock need not be asked.
+    /// A clock that is kept elsewhere for a while.
     #[test]
     fn a_clock_that_nobody_asked_for_a_while_charges_the_same() {
         let mut asked = VirtualClock::new(Cores::whole(2));
@@ -450,7 +517,9 @@ mod tests {
         let third = asked.start(Load::ONE, Moment::from_millis(40));
         let mut unasked = VirtualClock::new(Cores::whole(2));
         let (since_early, since_late) = (unasked.read(Moment::from_millis(10)), 10_000_000);
-        unasked.resume(Load::of(2), Load::of(2), Moment::from_millis(40));
+        let shows = Pace::of(Load::of(2), Cores::whole(2))
+            .shows(unasked.nanos.wrapping_sub(10_000_000), Moment::from_millis(40));
+        unasked.resume(shows, Load::of(2), Load::of(2), Moment::from_millis(40));
         let unasked_third = unasked.start(Load::ONE, Moment::from_millis(40));
         let end = Moment::from_millis(70);
         assert_eq!(unasked.end_unnoticed(Load::ONE, since_early, end), asked.end(early, end).toll);

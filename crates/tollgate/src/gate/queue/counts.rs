@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// As many as threads are likely to count at once.
-const STRIPES: usize = 16;
+pub(super) const STRIPES: usize = 16;
 
 /// Counts of all threads, each on a line of memory of its own.
 pub(super) struct Counts {
@@ -22,6 +22,11 @@ thread_local! {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
     };
+}
+
+/// The stripe of this thread.
+pub(super) fn own_stripe() -> usize {
+    STRIPE.with(|stripe| *stripe)
 }
 
 impl Counts {
@@ -50,7 +55,7 @@ impl Counts {
     }
 
     fn own(&self) -> &Stripe {
-        &self.stripes[STRIPE.with(|stripe| *stripe)]
+        &self.stripes[own_stripe()]
     }
 }
 

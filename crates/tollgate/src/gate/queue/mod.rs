@@ -5,13 +5,14 @@
 //! at once are the core's ([`FairQueue`](tollgate_core::fairness::FairQueue), [`VirtualClock`](tollgate_core::virtual_clock::VirtualClock),
 //! [`Concurrency`](tollgate_core::concurrency::Concurrency)); this is the part that waits and wakes.
 //!
-//! While every request has a core of its own nobody takes a lock ([`calm`]). Otherwise there is one ([`state`]), held for the arithmetic of one
+//! While nobody waits and there is room for all who come nobody takes a lock ([`calm`]). Otherwise there is one ([`state`]), held for the arithmetic of one
 //! event and never while anybody waits.
 
 mod calm;
 mod counts;
 mod glance;
 mod place;
+mod roll;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ use counts::Counts;
 use glance::Glance;
 pub(crate) use place::Place;
 use place::Waiting;
+use roll::Roll;
 use state::{Busy, Entry, State};
 
 /// Never more requests at the backend than this, whatever is measured.
@@ -51,6 +53,7 @@ pub(crate) struct Queue {
     calm: Arc<Calm>,
     glance: Glance,
     counts: Counts,
+    roll: Roll,
     /// What tells how much CPU time the backend uses, if anything does.
     usage: Mutex<Option<Metered>>,
     state: Mutex<State>,
@@ -97,7 +100,7 @@ pub(crate) struct Refused {
 
 impl Queue {
     pub(crate) fn new(settings: &Settings, clock: Clock) -> Arc<Self> {
-        let calm = Arc::new(Calm::new());
+        let calm = Arc::new(Calm::new(settings.cores));
         let state = State::new(settings, fairness(settings), calm.clone(), clock.now());
         Arc::new(Self {
             clock,
@@ -105,6 +108,7 @@ impl Queue {
             calm,
             glance: Glance::new(),
             counts: Counts::new(),
+            roll: Roll::new(),
             usage: Mutex::new(settings.toll.cgroup.as_deref().map(Metered::new)),
             state: Mutex::new(state),
         })
@@ -112,7 +116,7 @@ impl Queue {
 
     /// What a request of this route is expected to cost.
     pub(crate) fn expected(&self, route: RouteKey) -> Span {
-        self.state().expected(route)
+        self.glance.at(route).1
     }
 
     /// A place at the backend, now or when it is this request's turn, but no later than after `wait_max`. Whoever stops waiting leaves.
@@ -122,7 +126,7 @@ impl Queue {
         route: RouteKey,
         wait_max: Span,
     ) -> Result<Place, Refused> {
-        let (load, expected) = self.glance.at(route.route);
+        let (load, expected) = self.glance.at(route);
         if let Some(began) = self.calm.enter(load, self.clock.now()) {
             self.calm.add_cost(expected);
             self.counts.went();
@@ -157,7 +161,8 @@ impl Queue {
             self.busy().measure(used);
         }
         if self.calm.is_busy() {
-            self.busy().charge_overruns();
+            let mut busy = self.busy();
+            busy.charge_overruns(&self.roll, |address| self.client(address));
         }
     }
 

@@ -11,7 +11,8 @@ use tollgate_core::virtual_clock::Stay;
 
 use super::Queue;
 use super::calm::{Began, Ended};
-use super::state::Grant;
+use super::roll::Signature;
+use super::state::{Busy, Grant};
 
 /// A request that waits; dropped, it leaves the queue.
 pub(super) struct Waiting<'a> {
@@ -42,6 +43,10 @@ pub(crate) struct Place {
     /// What it is expected to cost.
     expected: Span,
     stretch: Stretch,
+    /// Where it has signed, if this stretch began in calm.
+    signature: Option<Signature>,
+    /// What it has been charged while it ran in stretches that began in calm.
+    charged: Span,
     /// What earlier stretches of work have cost.
     toll: Span,
     /// Whether there was any work.
@@ -62,6 +67,7 @@ enum Stretch {
 
 impl Place {
     pub(super) fn calm(queue: &Arc<Queue>, address: IpAddr, route: RouteKey, began: Began, expected: Span) -> Self {
+        let signature = queue.roll.sign(address, began.load, began.since);
         let stretch = Stretch::Calm(began);
         Self {
             queue: queue.clone(),
@@ -70,6 +76,8 @@ impl Place {
             slot: None,
             expected,
             stretch,
+            signature,
+            charged: Span::ZERO,
             toll: Span::ZERO,
             worked: false,
             stay: None,
@@ -85,6 +93,8 @@ impl Place {
             slot,
             expected,
             stretch,
+            signature: None,
+            charged: Span::ZERO,
             toll: Span::ZERO,
             worked: false,
             stay: None,
@@ -115,16 +125,26 @@ impl Place {
         }
     }
 
-    fn end_calm(&self, began: &Began) -> Option<(Span, Option<Stay>)> {
-        let now = self.queue.clock.now();
-        if let Some(Ended { stay, calm }) = self.queue.calm.leave(began, now) {
-            self.queue.calm.remove_cost(self.expected);
-            return Some((stay.toll, calm.then_some(stay)));
+    fn end_calm(&mut self, began: &Began) -> Option<(Span, Option<Stay>)> {
+        let queue = &self.queue;
+        let left = queue.calm.leave(began, queue.clock.now());
+        // With the lock held, if there is one to hold: nobody charges it meanwhile.
+        let busy = left.is_none().then(|| queue.busy());
+        if let Some(signature) = self.signature.take() {
+            self.charged = self.charged + queue.roll.strike(signature);
         }
-        let mut busy = self.queue.busy();
-        let stay = busy.pause_unnoticed(began, self.expected);
-        busy.dispatch();
-        Some((stay.toll, Some(stay)))
+        match (left, busy) {
+            (Some(Ended { stay, calm }), _) => {
+                queue.calm.remove_cost(self.expected);
+                Some((stay.toll, calm.then_some(stay)))
+            }
+            (None, Some(mut busy)) => {
+                let stay = busy.pause_unnoticed(began, self.expected);
+                busy.dispatch();
+                Some((stay.toll, Some(stay)))
+            }
+            (None, None) => None,
+        }
     }
 
     /// The backend works on.
@@ -133,9 +153,10 @@ impl Place {
             return;
         }
         if self.slot.is_none() {
-            let (load, _) = self.queue.glance.at(self.route.route);
+            let (load, _) = self.queue.glance.at(self.route);
             if let Some(began) = self.queue.calm.enter(load, self.queue.clock.now()) {
                 self.queue.calm.add_cost(self.expected);
+                self.signature = self.queue.roll.sign(self.address, began.load, began.since);
                 self.stretch = Stretch::Calm(began);
                 return;
             }
@@ -174,6 +195,9 @@ impl Place {
                 && let Ok(mut state) = queue.state.try_lock()
             {
                 state.learn(&queue.glance, route, stay, toll, false, now);
+                if state.has_other_cores() {
+                    drop(Busy::new(state, now));
+                }
             }
             return;
         }
@@ -182,7 +206,7 @@ impl Place {
         let pass = match self.slot.take() {
             Some(slot) => busy.settle(slot, toll),
             None => {
-                busy.queue.settle(client, Pass::default(), toll);
+                busy.queue.settle(client, Pass { reserved: self.charged, ..Pass::default() }, toll);
                 Pass::default()
             }
         };

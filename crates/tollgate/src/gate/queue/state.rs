@@ -1,5 +1,6 @@
 //! What is behind the queue's lock: who waits, who is at work, and what is known about the backend.
 
+use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 
 use tokio::sync::oneshot;
@@ -10,8 +11,9 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::{Load, Reading, Stay, VirtualClock};
 
 use super::super::kernel::Used;
-use super::calm::{Began, Calm};
+use super::calm::{Began, Calm, Until};
 use super::glance::Glance;
+use super::roll::Roll;
 use super::{AT_ONCE_MAX, Figures, Refused};
 use crate::settings::Gate as Settings;
 
@@ -35,11 +37,10 @@ pub(super) struct State {
     /// How many requests at the backend are from clients ahead of their share.
     ahead: u32,
     charged_at: Moment,
-    /// What is at work that began in calm, what the clock showed when the calm ended, when that was, how much had been at work over time until
+    /// What is at work that began in calm, when the calm ended, how much had been at work over time until
     /// then, and what one of those that began in calm has cost at least since.
     unnoticed: Load,
-    calm_until: u64,
-    busy_since: Moment,
+    calm_until: Until,
     busy_from: (u64, u64),
     unnoticed_cost: Option<Span>,
     /// Whether what the backend really uses is known: then the clock must be asked about every request.
@@ -94,8 +95,7 @@ impl State {
             ahead: 0,
             charged_at: now,
             unnoticed: Load::ZERO,
-            calm_until: 0,
-            busy_since: now,
+            calm_until: Until::never(settings.cores),
             busy_from: (0, 0),
             unnoticed_cost: None,
             metered: false,
@@ -106,15 +106,18 @@ impl State {
         state
     }
 
-    /// How much may be at the backend without anybody taking the lock: as much as has a core of its own.
+    /// How much may be at the backend without anybody taking the lock: as much as anybody may bring there.
     pub(super) fn make_room(&self) {
-        let room = self.places().open.min(Load::of_cores(self.concurrency.cores()));
-        self.calm.set_room(if self.metered { Load::ZERO } else { room });
+        self.calm.set_room(if self.metered { Load::ZERO } else { self.open() });
     }
 
-    /// What a request of this route is expected to cost.
-    pub(super) fn expected(&self, route: RouteKey) -> Span {
-        self.routes.reserve(route)
+    /// Whether prices in calm are made with other cores than are known by now.
+    pub(super) fn has_other_cores(&self) -> bool {
+        self.calm.cores() != self.concurrency.cores()
+    }
+
+    fn open(&self) -> Load {
+        self.at_once.map_or_else(|| self.concurrency.open(), Load::of)
     }
 
     /// What is at the backend, when it is busy.
@@ -146,7 +149,7 @@ impl State {
             self.concurrency.record(times, stay, ahead, waits, now);
             self.make_room();
         }
-        glance.note(route.route, self.routes.load(route), self.routes.reserve(route));
+        glance.note(route, &self.routes);
     }
 
     /// One of those that began in calm has cost so much at least; or there are none.
@@ -192,10 +195,10 @@ pub(super) struct Busy<'a> {
 impl<'a> Busy<'a> {
     /// Ends the calm, if it was calm.
     pub(super) fn new(mut state: MutexGuard<'a, State>, now: Moment) -> Self {
-        if let Some((load, computing)) = state.calm.suspend() {
-            state.clock.resume(load, computing, now);
-            (state.unnoticed, state.calm_until) = (load, state.clock.read(now));
-            (state.busy_since, state.busy_from) = (now, state.clock.load_times());
+        if let Some(until) = state.calm.suspend(now) {
+            state.clock.resume(until.shows, until.load, until.computing, now);
+            (state.unnoticed, state.calm_until) = (until.load, until);
+            state.busy_from = state.clock.load_times();
         }
         let cores = state.concurrency.cores();
         state.clock.set_cores(cores, now);
@@ -292,7 +295,7 @@ impl<'a> Busy<'a> {
         if state.unnoticed == Load::ZERO {
             state.set_unnoticed_cost(None);
         }
-        began.stay(toll, state.busy_since, since, self.now)
+        began.stay(toll, &state.calm_until, since, self.now)
     }
 
     /// The backend works on.
@@ -320,7 +323,7 @@ impl<'a> Busy<'a> {
 
     /// Charges those at work for what goes beyond what was reserved for them: whoever sends requests that run for minutes is in debt before the
     /// first of them ends. And what takes longer than was thought is not light any more.
-    pub(super) fn charge_overruns(&mut self) {
+    pub(super) fn charge_overruns(&mut self, roll: &Roll, client: impl Fn(IpAddr) -> Client) {
         let state = &mut *self.state;
         if self.now.since(state.charged_at) < CHARGE_EVERY {
             return;
@@ -340,7 +343,13 @@ impl<'a> Busy<'a> {
             }
         }
         if state.unnoticed > Load::ZERO {
-            let since = state.clock.read(self.now).saturating_sub(state.calm_until);
+            let shows = state.clock.read(self.now);
+            if !state.queue.is_calm() {
+                roll.charge(shows, |address, reserved, so_far| {
+                    state.queue.settle(client(address), Pass { reserved, ..Pass::default() }, so_far);
+                });
+            }
+            let since = shows.saturating_sub(state.calm_until.shows);
             state.set_unnoticed_cost(Some(Span::from_nanos(since)));
         }
         self.dispatch();
@@ -401,7 +410,7 @@ impl Drop for Busy<'_> {
             let shows = state.clock.read(self.now);
             state.unnoticed = Load::ZERO;
             state.set_unnoticed_cost(None);
-            state.calm.resume(state.clock.loads(), shows, self.now);
+            state.calm.resume(state.clock.loads(), shows, state.concurrency.cores(), self.now);
         }
     }
 }

@@ -42,6 +42,40 @@ fn a_lone_request_passes_without_the_lock() {
     assert_eq!(queue.figures().toll_ns, 20_000_000);
 }
 
+/// A backend that waits for others has room for many more than it has cores. Their prices are those of the clock all the same.
+#[test]
+fn as_many_as_there_is_room_for_pass_without_the_lock_and_pay_their_part() {
+    let (queue, hand) = queue("in_flight = 200\n");
+    let lock = queue.state.lock().unwrap();
+    let places: Vec<_> = (0..200).map(|last| enter(&queue, last, PAGE)).collect();
+    assert_eq!((queue.at_backend(), queue.expected(PAGE)), (200, Span::from_millis(5)));
+    hand.advance(Span::from_millis(250));
+    drop(lock);
+    let tolls = places.into_iter().map(|place| place.leave(None).as_nanos());
+    assert!(tolls.into_iter().all(|toll| toll.abs_diff(1_250_000) <= 200), "a two hundredth of a core each");
+    assert_eq!((queue.at_backend(), queue.calm.is_busy()), (0, false));
+    let (charged, spent) = (queue.figures().toll_ns, 250_000_000);
+    assert!(charged <= spent && charged > spent - 200 * 200, "{charged} of {spent}");
+}
+
+#[test]
+fn one_more_than_there_is_room_for_waits_and_goes_when_there_is() {
+    let (queue, hand) = queue("in_flight = 50\n");
+    let mut places: Vec<_> = (0..50).map(|last| enter(&queue, last, PAGE)).collect();
+    assert!(!queue.calm.is_busy());
+    hand.advance(Span::from_millis(100));
+    let Ok(Entry::Waits(_, mut woken)) = queue.busy().arrive(queue.client(address(77)), PAGE) else {
+        panic!("there is no place for it")
+    };
+    hand.advance(Span::from_millis(100));
+    // What it did in calm and what it did since: a fiftieth of a core for 200 ms.
+    let toll = places.pop().unwrap().leave(None);
+    assert!(toll.as_nanos().abs_diff(4_000_000) <= 100, "{toll:?}");
+    assert!(matches!(woken.try_recv(), Ok(Ok(_))));
+    drop(places);
+    assert_eq!(queue.at_backend(), 1, "the one that was woken");
+}
+
 #[test]
 fn a_second_on_one_core_ends_the_calm_and_the_last_begins_it() {
     let (queue, hand) = queue("");
