@@ -4,7 +4,7 @@ use core::iter;
 
 use tollgate_core::limit::{Limit, LimitInfo};
 use tollgate_core::time::Span;
-use tollgate_wire::rate_limit_headers::{Standing, write_limits, write_policies, write_seconds};
+use tollgate_wire::rate_limit_headers::{Standing, write_limits, write_number, write_policies, write_seconds};
 
 /// A limit in the words of rate-limit headers: so much per window.
 pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> Standing<'a> {
@@ -40,7 +40,7 @@ pub fn write_fields(standing: Standing<'_>, is_refusal: bool, mut push: impl FnM
     };
     field("ratelimit-policy", &|out| write_policies(out, iter::once(standing)));
     field("ratelimit", &|out| write_limits(out, iter::once(standing)));
-    field("x-ratelimit-remaining", &|out| out.extend_from_slice(standing.remaining.to_string().as_bytes()));
+    field("x-ratelimit-remaining", &|out| write_number(out, standing.remaining));
     field("x-ratelimit-clear", &|out| write_seconds(out, standing.clear));
     if is_refusal {
         field("x-ratelimit-reset", &|out| write_seconds(out, standing.reset));

@@ -57,7 +57,22 @@ pub fn write_limits<'a>(out: &mut Vec<u8>, standings: impl Iterator<Item = Stand
 /// Seconds with three decimals, as Sharkey's `X-RateLimit-Clear` and `-Reset`.
 pub fn write_seconds(out: &mut Vec<u8>, span: Span) {
     let millis = span.as_millis_ceil();
-    out.extend_from_slice(format!("{}.{:03}", millis / 1000, millis % 1000).as_bytes());
+    write_number(out, millis / 1000);
+    let digit = |unit: u64| b'0' + (millis / unit % 10) as u8;
+    out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
+}
+
+/// A number in decimal digits. Every refusal writes several, so nothing is allocated for it.
+pub fn write_number(out: &mut Vec<u8>, number: u64) {
+    let (mut digits, mut start, mut left) = ([0; 20], 20, number);
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            return out.extend_from_slice(&digits[start..]);
+        }
+    }
 }
 
 fn write_name(out: &mut Vec<u8>, place: usize, name: &str) {
@@ -71,7 +86,7 @@ fn write_parameter(out: &mut Vec<u8>, name: &str, value: u64) {
     out.push(b';');
     out.extend_from_slice(name.as_bytes());
     out.push(b'=');
-    out.extend_from_slice(value.min(INTEGER_MAX).to_string().as_bytes());
+    write_number(out, value.min(INTEGER_MAX));
 }
 
 /// A structured-field string holds printable ASCII only.
@@ -128,6 +143,13 @@ mod tests {
     fn a_window_shorter_than_a_second_is_told_as_one() {
         let standing = Standing { window: Some(Span::from_millis(10)), ..API };
         assert_eq!(text(|out| write_policies(out, [standing].into_iter())), r#""api";q=100;w=1"#);
+    }
+
+    #[test]
+    fn numbers_are_written_in_full() {
+        for number in [0, 7, 10, 99, 100, 12_345, u64::MAX] {
+            assert_eq!(text(|out| write_number(out, number)), number.to_string());
+        }
     }
 
     #[test]

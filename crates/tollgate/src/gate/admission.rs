@@ -225,7 +225,7 @@ impl Admission {
     /// Does what the rules say. A request that is to be held gets a place to wait in, or is refused if there is none.
     fn act(
         self: &Arc<Self>,
-        rules: &Rules,
+        rules: &Arc<Rules>,
         request: &RequestView<'_>,
         (mut decision, mut charge): (Decision, Charge),
         now: Moment,
@@ -246,7 +246,7 @@ impl Admission {
         if decision.verdict.is_refusal() {
             // A request that should have been held has been charged.
             rules.refund(charge, now);
-            return Err(refusal(rules, &decision, now));
+            return Err(refusal(rules, decision, now));
         }
         let ticket = Ticket {
             admission: self.clone(),
@@ -288,29 +288,20 @@ impl Drop for HeldByQueue<'_> {
 }
 
 /// What the client of a request is told that a rule refuses.
-fn refusal(rules: &Rules, decision: &Decision, now: Moment) -> Refusal {
-    let face = rules.face(decision);
-    let mut fields = Vec::new();
-    rules.tell(decision, |name, value| fields.push((name.to_vec(), value.to_vec())));
+fn refusal(rules: &Arc<Rules>, decision: Decision, now: Moment) -> Refusal {
     let retry_after = match decision.verdict {
         Verdict::RefuseForGood => None,
         verdict => Some(verdict.retry_after(now)),
     };
     // A level means that the client went on when it was told to wait.
     let cause = if decision.level > 0 { Cause::AbnormalUsage } else { Cause::QuotaExceeded };
-    Refusal {
-        cause,
-        status: face.and_then(|face| face.status),
-        retry_after,
-        rule: face.map(|face| face.name.clone()),
-        fields,
-    }
+    Refusal { cause, retry_after, by: Some((rules.clone(), decision)) }
 }
 
 /// What the client of a request is told for which there is no place.
 fn queue_refusal(refused: Refused) -> Refusal {
     let cause = if refused.own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
-    Refusal { cause, status: None, retry_after: Some(refused.retry_after), rule: None, fields: Vec::new() }
+    Refusal { cause, retry_after: Some(refused.retry_after), by: None }
 }
 
 /// Leave to use the backend once. Dropped before [`Ticket::started`], it costs nothing.

@@ -40,9 +40,9 @@ pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, worker: Rc<Wor
     let socket = Socket::new(stream, worker.timers.timer());
     let mut buffer = Buffer::default();
     if socket.speaks_h2() || (settings.h2c && !secure && begins_h2(&socket, &mut buffer, &settings).await) {
-        h2::serve(socket, buffer, peer, worker, settings).await;
+        h2::serve(socket, buffer, peer, worker).await;
     } else {
-        h1::serve(socket, buffer, &peer, &worker, &settings).await;
+        h1::serve(socket, buffer, &peer, &worker).await;
     }
 }
 

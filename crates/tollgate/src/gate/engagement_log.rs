@@ -32,7 +32,7 @@ struct Collected {
     since: Option<Moment>,
     hasher: RandomState,
     /// What was not written yet, by what tells rule, key and act apart.
-    by_key: HashMap<u64, Line>,
+    by_key: HashMap<u64, Line, foldhash::fast::RandomState>,
     at_once: usize,
     /// Engagements for which there was no place, by act.
     others: [u64; Act::ALL.len()],

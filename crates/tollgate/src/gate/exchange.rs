@@ -79,7 +79,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     };
     match admitted {
         Admitted::Refused(refusal) => {
-            sight.refused(&visitor, &view, &refusal, &admission.rules());
+            sight.refused(&visitor, &view, &refusal);
             visit.worker.tally.refused();
             visit.refuse(&refusal, spread_of(client, visit.worker.timers.now_ms()), body, reply).await
         }

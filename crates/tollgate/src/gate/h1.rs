@@ -28,13 +28,15 @@ const LINGER_BYTES_MAX: usize = 256 * 1024;
 const HEAD_BYTES_MAX: usize = LARGE - 1;
 
 /// Serves requests until the connection ends. `buffer` holds what was read to find out that this is HTTP/1.1.
-pub(crate) async fn serve(socket: Socket, mut buffer: Buffer, peer: &Peer, worker: &Rc<Worker>, settings: &Settings) {
+pub(crate) async fn serve(socket: Socket, mut buffer: Buffer, peer: &Peer, worker: &Rc<Worker>) {
     let mut first = true;
     loop {
-        if !await_request(&socket, &mut buffer, settings, first).await {
+        if !await_request(&socket, &mut buffer, &worker.settings(), first).await {
             return;
         }
         first = false;
+        // A connection may outlive settings; a request has those that are in force when it comes.
+        let settings = &*worker.settings();
         let mut scratch = worker.scratch();
         let after = match read_head(&socket, &mut buffer, &mut scratch, settings).await {
             Ok(true) => serve_one(&socket, &mut buffer, &mut scratch, peer, worker, settings).await,

@@ -31,7 +31,6 @@ use super::socket::Socket;
 use super::timer::{Timer, Way};
 use super::tunnel;
 use super::worker::Worker;
-use crate::settings::Gate as Settings;
 
 /// What every HTTP/2 client says first.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -49,7 +48,6 @@ const GOODBYE: Duration = Duration::from_secs(5);
 struct Session {
     peer: Peer,
     worker: Rc<Worker>,
-    settings: std::sync::Arc<Settings>,
     /// Requests under way, those of streams that were reset included.
     under_way: Cell<u32>,
     /// Streams that were reset, less those that finished.
@@ -57,14 +55,8 @@ struct Session {
 }
 
 /// Serves requests until the connection ends.
-pub(crate) async fn serve(
-    socket: Socket,
-    read_ahead: Buffer,
-    peer: Peer,
-    worker: Rc<Worker>,
-    settings: std::sync::Arc<Settings>,
-) {
-    let socket = Rc::new(socket);
+pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, worker: Rc<Worker>) {
+    let (socket, settings) = (Rc::new(socket), worker.settings());
     let streams_max = settings.bounds.streams_max;
     socket.timer.set(Way::In, settings.timeouts.head);
     let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
@@ -81,7 +73,7 @@ pub(crate) async fn serve(
         .handshake(io);
     let Ok(mut connection) = handshake.await else { return };
     socket.timer.clear(Way::In);
-    let session = Rc::new(Session { peer, worker, settings, under_way: Cell::new(0), resets: Cell::new(0) });
+    let session = Rc::new(Session { peer, worker, under_way: Cell::new(0), resets: Cell::new(0) });
     let _ = serve_streams(&mut connection, &socket, &session).await;
 }
 
@@ -94,7 +86,7 @@ async fn serve_streams(
     let mut leaving = false;
     while let Some(accepted) = next_stream(connection, socket, session, &idle, &mut leaving).await {
         let (request, mut respond) = accepted?;
-        if session.under_way.get() >= session.settings.bounds.streams_max.saturating_mul(2) {
+        if session.under_way.get() >= session.worker.settings().bounds.streams_max.saturating_mul(2) {
             respond.send_reset(Reason::REFUSED_STREAM);
             continue;
         }
@@ -134,7 +126,7 @@ async fn next_stream(
         if is_idle != was_idle {
             was_idle = is_idle;
             idle.set_idle(is_idle);
-            if is_idle { idle.set(Way::In, session.settings.timeouts.keep_alive) } else { idle.clear(Way::In) }
+            if is_idle { idle.set(Way::In, session.worker.settings().timeouts.keep_alive) } else { idle.clear(Way::In) }
         }
         let must_leave = idle.is_over(Way::In, cx) || idle.is_closing() || session.worker.is_draining();
         if must_leave && !*leaving {
@@ -151,7 +143,8 @@ async fn next_stream(
 }
 
 async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, session: &Session) {
-    let Session { worker, settings, peer, .. } = session;
+    let Session { worker, peer, .. } = session;
+    let settings = &*worker.settings();
     worker.tally.request();
     let mut scratch = worker.scratch();
     let timer = worker.timers.timer();

@@ -1,6 +1,6 @@
 //! A key as a person reads it.
 
-use std::fmt::Write;
+use std::io::Write;
 
 use tollgate_core::class::KeySink;
 use tollgate_core::network::Network;
@@ -21,9 +21,9 @@ impl KeyText {
 
 impl KeySink for KeyText {
     fn network(&mut self, network: Network) {
-        let mut text = String::new();
-        let _ = write!(text, "{network}");
-        self.write(text.as_bytes());
+        self.write(b"");
+        // Memory takes all that is written to it.
+        let _ = write!(self.text, "{network}");
     }
 
     fn write(&mut self, bytes: &[u8]) {

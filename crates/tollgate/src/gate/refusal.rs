@@ -1,11 +1,16 @@
 //! Answers that the gate gives itself: refusals, and faults of the request or of the backend.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use tollgate_core::decision::Decision;
 use tollgate_core::time::Span;
 use tollgate_wire::http1::fields::tokens;
 use tollgate_wire::http1::response::reason;
 use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
+
+use super::forward::Decimal;
+use super::rules::{Face, Rules};
 
 /// Why a request is refused, as programs are told (draft-ietf-httpapi-ratelimit-headers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,19 +48,27 @@ impl Cause {
     }
 }
 
-/// A request turned away, and what its client is told.
-#[derive(Clone, Debug)]
+/// A request turned away, and what its client is told. Nothing of that is written before it is sent: a refusal is to be cheap.
+#[derive(Clone)]
 pub(crate) struct Refusal {
     /// Why.
     pub(crate) cause: Cause,
-    /// A status other than the cause's.
-    pub(crate) status: Option<u16>,
     /// When to come back. None: waiting does not help.
     pub(crate) retry_after: Option<Span>,
-    /// The name of the rule that refused it.
-    pub(crate) rule: Option<String>,
-    /// Header fields that tell where the client stands.
-    pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The rules by which it was refused, and what they decided; none: by the queue.
+    pub(crate) by: Option<(Arc<Rules>, Decision)>,
+}
+
+impl Refusal {
+    /// The rule that refused it.
+    pub(crate) fn rule(&self) -> Option<&Face> {
+        let (rules, decision) = self.by.as_ref()?;
+        rules.face(decision)
+    }
+
+    fn status(&self) -> u16 {
+        self.rule().and_then(|rule| rule.status).unwrap_or_else(|| self.cause.status())
+    }
 }
 
 /// An answer that the gate makes itself.
@@ -79,13 +92,13 @@ impl OwnAnswer {
     /// The answer to a refused request.
     pub(crate) fn refuse(refusal: &Refusal, request: &RequestHead, response: &mut ResponseHead, random: u64) -> Self {
         response.clear();
-        response.status = refusal.status.unwrap_or_else(|| refusal.cause.status());
+        response.status = refusal.status();
         let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
         if let Some(secs) = retry_secs {
-            response.fields.push(b"retry-after", secs.to_string().as_bytes());
+            response.fields.push(b"retry-after", Decimal::of(secs).as_bytes());
         }
-        for (name, value) in &refusal.fields {
-            response.fields.push(name, value);
+        if let Some((rules, decision)) = &refusal.by {
+            rules.tell(decision, |name, value| response.fields.push(name, value));
         }
         response.fields.push(b"cache-control", b"no-store");
         let body = if wants_html(request) {
@@ -93,7 +106,7 @@ impl OwnAnswer {
             html(retry_secs)
         } else {
             response.fields.push(b"content-type", b"application/problem+json");
-            problem(refusal, response.status)
+            problem(refusal.cause, response.status, refusal.rule().map(|rule| &rule.name[..]))
         };
         Self::finish(response, body, request.is_head())
     }
@@ -109,7 +122,7 @@ impl OwnAnswer {
         response.clear();
         response.status = status;
         if let Some(secs) = retry_after_secs {
-            response.fields.push(b"retry-after", secs.to_string().as_bytes());
+            response.fields.push(b"retry-after", Decimal::of(secs).as_bytes());
         }
         response.fields.push(b"content-type", b"application/problem+json");
         let title = reason(status);
@@ -139,25 +152,34 @@ fn wants_html(request: &RequestHead) -> bool {
     request.fields.all(Name::Accept).flat_map(tokens).any(|range| range.starts_with(b"text/html"))
 }
 
-fn problem(refusal: &Refusal, status: u16) -> Vec<u8> {
-    let rule = refusal.rule.as_deref().map(json_string);
-    let violated = rule.map_or_else(String::new, |rule| format!(",\"violated-policies\":[{rule}]"));
-    let (kind, title) = (refusal.cause.kind(), refusal.cause.title());
-    format!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status}{violated}}}\n").into_bytes()
+fn problem(cause: Cause, status: u16, rule: Option<&str>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PROBLEM_BYTES);
+    let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
+    let status = Decimal::of(status.into());
+    write(&[b"{\"type\":\"", cause.kind().as_bytes(), b"\",\"title\":\"", cause.title().as_bytes()]);
+    write(&[b"\",\"status\":", status.as_bytes()]);
+    if let Some(rule) = rule {
+        write(&[b",\"violated-policies\":["]);
+        write_json_string(&mut out, rule);
+        out.push(b']');
+    }
+    out.extend_from_slice(b"}\n");
+    out
 }
 
-fn json_string(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => out.extend(['\\', character]),
-            '\0'..='\u{1f}' | '\u{7f}' => out.extend(format!("\\u{:04x}", u32::from(character)).chars()),
-            _ => out.push(character),
+/// Most problems are no longer than this.
+const PROBLEM_BYTES: usize = 320;
+
+fn write_json_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend([b'\\', byte]),
+            0..0x20 | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
         }
     }
-    out.push('"');
-    out
+    out.push(b'"');
 }
 
 /// A page that says when to come back, and comes back by itself then. It needs nothing else from anywhere.
@@ -205,13 +227,7 @@ mod tests {
     }
 
     fn refusal() -> Refusal {
-        Refusal {
-            cause: Cause::QuotaExceeded,
-            status: None,
-            retry_after: Some(Span::from_millis(2500)),
-            rule: Some("a\"b".into()),
-            fields: Vec::new(),
-        }
+        Refusal { cause: Cause::QuotaExceeded, retry_after: Some(Span::from_millis(2500)), by: None }
     }
 
     #[test]
@@ -221,10 +237,20 @@ mod tests {
         assert_eq!(response.status, 429);
         assert_eq!(response.fields.find(b"retry-after"), Some(&b"3"[..]));
         let text = String::from_utf8(answer.body).unwrap();
-        assert!(text.contains("#quota-exceeded\"") && text.contains("\"violated-policies\":[\"a\\\"b\"]"), "{text}");
+        assert!(text.contains("#quota-exceeded\"") && text.ends_with("\"status\":429}\n"), "{text}");
         let answer = OwnAnswer::refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, 0);
         let text = String::from_utf8(answer.body).unwrap();
         assert!(text.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{text}");
+    }
+
+    #[test]
+    fn a_problem_is_json_whatever_the_rule_is_called() {
+        for name in ["api", "a\"b\\c", "tab\tand\u{7f}", "na\u{ef}ve \u{1f600}", ""] {
+            let problem: serde_json::Value =
+                serde_json::from_slice(&problem(Cause::AbnormalUsage, 503, Some(name))).unwrap();
+            assert_eq!(problem["violated-policies"], serde_json::json!([name]));
+            assert_eq!((&problem["status"], &problem["title"]), (&503.into(), &Cause::AbnormalUsage.title().into()));
+        }
     }
 
     #[test]

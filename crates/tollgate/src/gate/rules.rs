@@ -6,6 +6,7 @@ use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Reason, Verdict};
 use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
+use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
@@ -181,6 +182,11 @@ impl Rules {
     /// The rule that decided.
     pub(crate) fn face(&self, decision: &Decision) -> Option<&Face> {
         self.faces.get(decision.rule?)
+    }
+
+    /// The rule that decided, and as it is seen from outside.
+    pub(crate) fn both(&self, decision: &Decision) -> Option<(&Rule, &Face)> {
+        Some((self.limiter.rule(decision.rule?)?, self.face(decision)?))
     }
 
     /// Writes the header fields that tell the client where it stands, if it is to be told.

@@ -12,7 +12,6 @@ use super::histogram::Histogram;
 use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::refusal::Refusal;
-use super::rules::Rules;
 use super::spenders::{End, Spender, Spenders};
 use crate::watch::Feed;
 
@@ -75,17 +74,14 @@ impl Sight {
     }
 
     /// It was refused: by a rule, or because its client had too much waiting.
-    pub(crate) fn refused(&self, visitor: &Visitor, request: &RequestView<'_>, refusal: &Refusal, rules: &Rules) {
+    pub(crate) fn refused(&self, visitor: &Visitor, request: &RequestView<'_>, refusal: &Refusal) {
         self.spenders.leave(visitor.spender, End::Refused);
-        let rule = refusal.rule.as_ref().and_then(|name| rules.limiter().rules().find(|rule| rule.name == *name));
+        let Some((rule, face)) = refusal.by.as_ref().and_then(|(rules, decision)| rules.both(decision)) else {
+            return self.feed.refused("ip/32", visitor.spender.address().to_string().as_bytes());
+        };
         let mut key = KeyText::default();
-        match rule {
-            Some(rule) => {
-                rule.class.write_key(request, &mut key);
-                self.feed.refused(&rule.class.to_string(), key.as_bytes());
-            }
-            None => self.feed.refused("ip/32", visitor.spender.address().to_string().as_bytes()),
-        }
+        rule.class.write_key(request, &mut key);
+        self.feed.refused(&face.class, key.as_bytes());
     }
 
     /// It may go to the backend.

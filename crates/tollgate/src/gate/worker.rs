@@ -69,7 +69,10 @@ pub(crate) struct Worker {
     pub(crate) tally: Arc<Tally>,
     /// Who was held and refused, for the log.
     pub(crate) engagements: EngagementLog,
-    settings: RefCell<Arc<Settings>>,
+    /// This worker's copy, so that each request can hold on to it without touching a count that all threads share.
+    settings: RefCell<Rc<Settings>>,
+    /// What it is a copy of.
+    settings_seen: RefCell<Arc<Settings>>,
     #[expect(clippy::vec_box, reason = "they move in and out of tasks, and a box is cheaper to move")]
     scratches: RefCell<Vec<Box<Scratch>>>,
     draining: Cell<bool>,
@@ -87,7 +90,8 @@ impl Worker {
             h2_connections: h2::Connections::default(),
             tally: shared.tallies[index].clone(),
             engagements: EngagementLog::default(),
-            settings: RefCell::new(settings),
+            settings: RefCell::new(Rc::new(Settings::clone(&settings))),
+            settings_seen: RefCell::new(settings),
             scratches: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
@@ -98,7 +102,7 @@ impl Worker {
     }
 
     /// The settings in force.
-    pub(crate) fn settings(&self) -> Arc<Settings> {
+    pub(crate) fn settings(&self) -> Rc<Settings> {
         self.settings.borrow().clone()
     }
 
@@ -165,7 +169,10 @@ impl Worker {
         let backends = self.shared.backends.load();
         self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
         self.h2_connections.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
-        *self.settings.borrow_mut() = settings;
+        if !Arc::ptr_eq(&settings, &self.settings_seen.borrow()) {
+            *self.settings.borrow_mut() = Rc::new(Settings::clone(&settings));
+            *self.settings_seen.borrow_mut() = settings;
+        }
     }
 }
 
