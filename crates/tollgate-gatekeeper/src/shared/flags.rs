@@ -1,8 +1,13 @@
 //! Flags on accounts that all gates see: set once, by whoever comes first, and cleared for all of them.
 //!
 //! A flag is a hash that people can read in the store, under the name of its account. A second name keeps the accounts in the order in
-//! which their flags changed last, so that a gate asks for what is new to it and not for everything. Both change in one step, on the
-//! store's clock. Flags are off the way of requests: they have a connection of their own, and nobody waits for them but who asked.
+//! which their flags changed last, so that a gate asks for what is new to it and not for everything. All of it changes in one step. Flags
+//! are off the way of requests: they have a connection of their own, and nobody waits for them but who asked.
+//!
+//! Gates keep flags themselves and tell the store when they can, which may be hours later. So what counts is not who comes last but what
+//! happened last: whoever tells says when, by the store's clock ([`FlagChanges::now_us`]), and a flag that was set before it was cleared stays cleared. A
+//! store can also forget. It has an era, a random word that is gone when everything else is; when that is another one, or the connection
+//! is, or the order has gone back, everything is told from the beginning ([`FlagChanges::anew`]), so that who asks can see what is missing.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -12,38 +17,63 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::address::Connection;
-use super::{Address, Unanswered};
+use super::{Address, Unanswered, random};
 
 /// An answer that takes longer does not come.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// So many changes are told at once.
 const CHANGES_MAX: usize = 1_000;
+/// So many cleared flags are kept; the oldest go.
+const CLEARED_MAX: usize = 10_000;
 
-const SET: &str = r"
-if redis.call('HEXISTS', KEYS[1], 'flagged_at_ms') == 1 and redis.call('HEXISTS', KEYS[1], 'cleared_at_ms') == 0 then return 0 end
-local known = redis.call('ZSCORE', KEYS[2], ARGV[1])
-if not known and redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[3]) then return -1 end
+// KEYS: the flag, the order, the cleared ones. ARGV: account, refusals, set at, cleared at or nothing, by whom, why, most flags, most cleared ones,
+// what names of flags begin with. Nobody's clock is far ahead of this one.
+const TELL: &str = r"
 local time = redis.call('TIME')
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'flagged_at_ms', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), 'rejected', ARGV[2])
-local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
-redis.call('ZADD', KEYS[2], (tonumber(last[2]) or 0) + 1, ARGV[1])
+local soon = time[1] * 1000000 + time[2] + 1000000
+local flagged, told = math.min(tonumber(ARGV[3]), soon), ARGV[1]
+local known = redis.call('HMGET', KEYS[1], 'flagged_at_us', 'cleared_at_us')
+local flagged_before, cleared_before = tonumber(known[1] or nil), tonumber(known[2] or nil)
+local function text(number) return string.format('%.0f', number) end
+local last = tonumber(redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]) or 0
+if ARGV[4] == '' then
+  if flagged_before and not cleared_before then return 0 end
+  if cleared_before and flagged <= cleared_before then return 2 end
+  if redis.call('ZCARD', KEYS[2]) - redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[7]) then return -1 end
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'flagged_at_us', text(flagged), 'rejected', ARGV[2])
+  redis.call('ZREM', KEYS[3], told)
+else
+  local cleared = math.min(tonumber(ARGV[4]), soon)
+  if cleared_before then return 2 end
+  if flagged_before and flagged_before > cleared then return 0 end
+  if not flagged_before then redis.call('HSET', KEYS[1], 'flagged_at_us', text(flagged), 'rejected', ARGV[2]) end
+  redis.call('HSET', KEYS[1], 'cleared_at_us', text(cleared), 'cleared_by', ARGV[5], 'note', ARGV[6])
+  redis.call('ZADD', KEYS[3], last + 1, told)
+  if redis.call('ZCARD', KEYS[3]) > tonumber(ARGV[8]) then
+    local oldest = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+    redis.call('ZREM', KEYS[3], oldest)
+    redis.call('ZREM', KEYS[2], oldest)
+    redis.call('DEL', ARGV[9] .. oldest)
+  end
+end
+redis.call('ZADD', KEYS[2], last + 1, told)
 return 1";
 
-const CLEAR: &str = r"
-if redis.call('HEXISTS', KEYS[1], 'flagged_at_ms') == 0 or redis.call('HEXISTS', KEYS[1], 'cleared_at_ms') == 1 then return 0 end
-local last, time = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES'), redis.call('TIME')
-redis.call('HSET', KEYS[1], 'cleared_at_ms', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), 'cleared_by', ARGV[2], 'note', ARGV[3])
-redis.call('ZADD', KEYS[2], (tonumber(last[2]) or 0) + 1, ARGV[1])
-return 1";
+// KEYS: the order, the era. ARGV: since, most, a new era if there is none.
+const LOOK: &str = r"
+if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('SET', KEYS[2], ARGV[3]) end
+local time, last = redis.call('TIME'), redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2] or '0'
+local changed = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+return {redis.call('GET', KEYS[2]), time[1] * 1000000 + time[2], last, changed}";
 
-/// The mark on an account.
+/// The mark on an account. Moments are in microseconds since 1970 on the store's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedFlag {
     /// Whose it is.
     pub account: String,
-    /// When it was set, in milliseconds since 1970 on the store's clock.
-    pub flagged_at_ms: u64,
+    /// When it was set.
+    pub flagged_at_us: u64,
     /// How many refusals led to it.
     pub rejected: u64,
     /// How it was cleared, if it was.
@@ -53,23 +83,33 @@ pub struct SharedFlag {
 /// How a flag was cleared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clearing {
-    /// When, in milliseconds since 1970 on the store's clock.
-    pub at_ms: u64,
+    /// When, in microseconds since 1970 on the store's clock.
+    pub at_us: u64,
     /// By whom.
     pub by: String,
     /// What they said about it.
     pub note: String,
 }
 
-/// What came of setting a flag.
+/// What came of telling the store of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flagging {
-    /// It is set now.
-    Set,
-    /// It was set already.
-    WasSet,
+pub enum Telling {
+    /// It is now as was told.
+    Taken,
+    /// It is set: it had been set before, or again since it was cleared.
+    IsSet,
+    /// It is cleared: it had been cleared before, or since it was set.
+    IsCleared,
     /// There are too many.
     Full,
+}
+
+/// Up to where the changes of flags are known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Since {
+    era: String,
+    connection: u64,
+    last: u64,
 }
 
 /// Flags as of a moment, and what to ask with for those that change after it.
@@ -78,10 +118,17 @@ pub struct FlagChanges {
     /// Flags that have been set or cleared since, the oldest change first.
     pub flags: Vec<SharedFlag>,
     /// Where to go on.
-    pub last: u64,
+    pub since: Since,
     /// Whether there are more at once.
     pub more: bool,
+    /// Whether this begins at the beginning, because the store may have forgotten something.
+    pub anew: bool,
+    /// What time it is by the store's clock, in microseconds since 1970.
+    pub now_us: u64,
 }
+
+/// What the store says first: its era, its time, the number of the latest change, and changes.
+type Look = (String, u64, u64, Vec<(String, u64)>);
 
 /// The flags that gates share.
 pub struct SharedFlags {
@@ -89,9 +136,16 @@ pub struct SharedFlags {
     /// What names of accounts follow, and itself the name of their order.
     prefix: String,
     flags_max: usize,
-    connection: Mutex<Option<Connection>>,
-    set: Script,
-    clear: Script,
+    kept: Mutex<Kept>,
+    tell: Script,
+    look: Script,
+}
+
+/// The connection, and how many there have been.
+#[derive(Default)]
+struct Kept {
+    connection: Option<Connection>,
+    number: u64,
 }
 
 impl core::fmt::Debug for SharedFlags {
@@ -107,94 +161,104 @@ impl SharedFlags {
             address,
             prefix: format!("{prefix}{{flags}}"),
             flags_max,
-            connection: Mutex::default(),
-            set: Script::new(SET),
-            clear: Script::new(CLEAR),
+            kept: Mutex::default(),
+            tell: Script::new(TELL),
+            look: Script::new(LOOK),
         }
     }
 
-    /// Flags `account` for so many refusals, unless it is flagged.
-    pub async fn set(&self, account: &str, rejected: u64) -> Result<Flagging, Unanswered> {
-        let mut call = self.set.prepare_invoke();
-        call.key(self.name_of(account)).key(&self.prefix).arg(account).arg(rejected).arg(self.flags_max);
-        let said: i64 = self
+    /// Tells the store how a flag stands. What happened later counts.
+    pub async fn tell(&self, flag: &SharedFlag) -> Result<Telling, Unanswered> {
+        let mut call = self.tell.prepare_invoke();
+        call.key(self.name_of(&flag.account)).key(&self.prefix).key(format!("{}.cleared", self.prefix));
+        call.arg(&flag.account).arg(flag.rejected).arg(flag.flagged_at_us);
+        match &flag.cleared {
+            Some(Clearing { at_us, by, note }) => call.arg(at_us).arg(by).arg(note),
+            None => call.arg("").arg("").arg(""),
+        };
+        call.arg(self.flags_max).arg(CLEARED_MAX).arg(self.name_of(""));
+        let (said, _): (i64, u64) = self
             .ask(async |connection| match connection {
                 Connection::Single(single) => call.invoke_async(single).await,
                 Connection::Cluster(cluster) => call.invoke_async(cluster).await,
             })
             .await?;
         Ok(match said {
-            1 => Flagging::Set,
-            0 => Flagging::WasSet,
-            _ => Flagging::Full,
+            1 => Telling::Taken,
+            0 => Telling::IsSet,
+            2 => Telling::IsCleared,
+            _ => Telling::Full,
         })
     }
 
-    /// Clears the flag of `account`, and says whether there was one.
-    pub async fn clear(&self, account: &str, by: &str, note: &str) -> Result<bool, Unanswered> {
-        let mut call = self.clear.prepare_invoke();
-        call.key(self.name_of(account)).key(&self.prefix).arg(account).arg(by).arg(note);
-        let said: i64 = self
-            .ask(async |connection| match connection {
-                Connection::Single(single) => call.invoke_async(single).await,
-                Connection::Cluster(cluster) => call.invoke_async(cluster).await,
-            })
-            .await?;
-        Ok(said == 1)
+    /// Flags that were set or cleared since then; since ever for the default.
+    pub async fn changes(&self, since: &Since) -> Result<FlagChanges, Unanswered> {
+        let ((mut era, mut now_us, latest, mut changed), connection) = self.look(since.last).await?;
+        let anew = *since == Since::default()
+            || era != since.era
+            || connection != since.connection
+            || latest < since.last;
+        if anew && since.last > 0 {
+            ((era, now_us, _, changed), _) = self.look(0).await?;
+        }
+        let last = changed.last().map_or(if anew { 0 } else { since.last }, |(_, last)| *last);
+        let more = changed.len() == CHANGES_MAX;
+        let flags = self.flags_of(changed).await?;
+        Ok(FlagChanges { flags, since: Since { era, connection, last }, more, anew, now_us })
     }
 
-    /// Flags that were set or cleared since [`FlagChanges::last`]; since ever for 0.
-    pub async fn changes(&self, since: u64) -> Result<FlagChanges, Unanswered> {
-        let mut range = redis::cmd("ZRANGEBYSCORE");
-        range
-            .arg(&self.prefix)
-            .arg(format!("({since}"))
-            .arg("+inf")
-            .arg("WITHSCORES")
-            .arg("LIMIT")
-            .arg(0)
-            .arg(CHANGES_MAX);
-        let changed: Vec<(String, u64)> = self
-            .ask(async |connection| match connection {
-                Connection::Single(single) => range.query_async(single).await,
-                Connection::Cluster(cluster) => range.query_async(cluster).await,
-            })
-            .await?;
-        let Some((_, last)) = changed.last().cloned() else {
-            return Ok(FlagChanges { last: since, ..FlagChanges::default() });
-        };
-        let mut pipeline = Pipeline::with_capacity(changed.len());
-        for (account, _) in &changed {
+    async fn look(&self, since: u64) -> Result<(Look, u64), Unanswered> {
+        let mut call = self.look.prepare_invoke();
+        call.key(&self.prefix).key(format!("{}.era", self.prefix));
+        call.arg(since).arg(CHANGES_MAX).arg(format!("{:016x}", random::bits()));
+        self.ask(async |connection| match connection {
+            Connection::Single(single) => call.invoke_async(single).await,
+            Connection::Cluster(cluster) => call.invoke_async(cluster).await,
+        })
+        .await
+    }
+
+    /// The flags of these accounts, as they are now.
+    async fn flags_of(&self, accounts: Vec<(String, u64)>) -> Result<Vec<SharedFlag>, Unanswered> {
+        if accounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipeline = Pipeline::with_capacity(accounts.len());
+        for (account, _) in &accounts {
             pipeline.hgetall(self.name_of(account));
         }
-        let records: Vec<Value> = self
+        let (records, _): (Vec<Value>, u64) = self
             .ask(async |connection| match connection {
                 Connection::Single(single) => pipeline.query_async(single).await,
                 Connection::Cluster(cluster) => pipeline.query_async(cluster).await,
             })
             .await?;
-        let more = changed.len() == CHANGES_MAX;
-        let flags = changed.into_iter().zip(records).filter_map(|((account, _), record)| flag(account, record));
-        Ok(FlagChanges { flags: flags.collect(), last, more })
+        Ok(accounts.into_iter().zip(records).filter_map(|((account, _), record)| flag(account, record)).collect())
     }
 
     fn name_of(&self, account: &str) -> String {
         format!("{}:{account}", self.prefix)
     }
 
-    /// Asks on the connection, which is made if there is none and given up if it does not answer.
-    async fn ask<T>(&self, question: impl AsyncFnOnce(&mut Connection) -> RedisResult<T>) -> Result<T, Unanswered> {
-        let mut kept = self.connection.lock().await;
+    /// Asks on the connection, which is made if there is none and given up if it does not answer. Says which connection it was, too.
+    async fn ask<T>(
+        &self,
+        question: impl AsyncFnOnce(&mut Connection) -> RedisResult<T>,
+    ) -> Result<(T, u64), Unanswered> {
+        let mut kept = self.kept.lock().await;
         let asking = async {
-            let mut connection = match kept.take() {
+            let mut connection = match kept.connection.take() {
                 Some(connection) => connection,
-                None => self.address.connect(PATIENCE).await?,
+                None => {
+                    kept.number += 1;
+                    self.address.connect(PATIENCE).await?
+                }
             };
             let answer = question(&mut connection).await;
             if !answer.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
-                *kept = Some(connection);
+                kept.connection = Some(connection);
             }
-            answer
+            answer.map(|answer| (answer, kept.number))
         };
         match timeout(PATIENCE, asking).await {
             Err(_) => Err(Unanswered::Late),
@@ -212,6 +276,6 @@ fn flag(account: String, record: Value) -> Option<SharedFlag> {
     let record: HashMap<String, String> = redis::from_redis_value(record).ok()?;
     let number = |name: &str| record.get(name)?.parse().ok();
     let text = |name: &str| record.get(name).cloned().unwrap_or_default();
-    let cleared = number("cleared_at_ms").map(|at_ms| Clearing { at_ms, by: text("cleared_by"), note: text("note") });
-    Some(SharedFlag { account, flagged_at_ms: number("flagged_at_ms")?, rejected: number("rejected")?, cleared })
+    let cleared = number("cleared_at_us").map(|at_us| Clearing { at_us, by: text("cleared_by"), note: text("note") });
+    Some(SharedFlag { account, flagged_at_us: number("flagged_at_us")?, rejected: number("rejected")?, cleared })
 }

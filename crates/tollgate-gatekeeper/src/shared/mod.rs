@@ -39,7 +39,7 @@ pub use address::{Address, AddressFault};
 pub use answer::Answer;
 pub use charge::SharedTicket;
 pub use count::Counts;
-pub use flags::{Clearing, FlagChanges, Flagging, SharedFlag, SharedFlags};
+pub use flags::{Clearing, FlagChanges, SharedFlag, SharedFlags, Since, Telling};
 pub use lease::{LEASE_LIFE, Unleasable, slice_of};
 pub use limiter::{NoSharedLimiter, SharedLimiter, SharedPlan};
 pub use rule::{LOG_MAX, SharedRule, Unshareable, WORK_LIFE};

@@ -4,13 +4,25 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_gatekeeper::shared::{Address, FlagChanges, Flagging, SharedFlags, Unanswered};
+use tollgate_gatekeeper::shared::{
+    Address, Clearing, FlagChanges, SharedFlag, SharedFlags, Since, Telling, Unanswered,
+};
 
 use crate::redis_server::{Cluster, RedisServer};
 use crate::world::ALONE;
 
 fn flags(url: &str, most: usize) -> SharedFlags {
     SharedFlags::new(Address::parse(url, None).unwrap(), "test:", most)
+}
+
+/// The flag of an account, set at a moment.
+fn set(account: &str, rejected: u64, flagged_at_us: u64) -> SharedFlag {
+    SharedFlag { account: account.to_owned(), flagged_at_us, rejected, cleared: None }
+}
+
+/// The same, cleared at a moment.
+fn cleared(flag: SharedFlag, at_us: u64) -> SharedFlag {
+    SharedFlag { cleared: Some(Clearing { at_us, by: "ops".to_owned(), note: "a test".to_owned() }), ..flag }
 }
 
 /// What is new, as account, refusals and who cleared it.
@@ -24,28 +36,33 @@ fn told(changes: &FlagChanges) -> Vec<(&str, u64, Option<&str>)> {
 
 async fn goes_round(url: &str) {
     let (first, second) = (flags(url, 100), flags(url, 100));
-    assert_eq!(first.changes(0).await, Ok(FlagChanges::default()));
-    assert_eq!(first.set("a", 1_000).await, Ok(Flagging::Set));
-    assert_eq!(second.set("a", 5_000).await, Ok(Flagging::WasSet));
-    assert_eq!(second.set("b|{}\r\n", 7).await, Ok(Flagging::Set));
-    let seen = first.changes(0).await.unwrap();
+    let nothing = first.changes(&Since::default()).await.unwrap();
+    assert!(nothing.anew && nothing.flags.is_empty() && nothing.now_us > 1_700_000_000_000_000);
+    assert!(!first.changes(&nothing.since).await.unwrap().anew);
+    assert_eq!(first.tell(&set("a", 1_000, 10)).await, Ok(Telling::Taken));
+    assert_eq!(second.tell(&set("a", 5_000, 11)).await, Ok(Telling::IsSet));
+    assert_eq!(second.tell(&set("b|{}\r\n", 7, 12)).await, Ok(Telling::Taken));
+    let seen = first.changes(&nothing.since).await.unwrap();
     assert_eq!(told(&seen), [("a", 1_000, None), ("b|{}\r\n", 7, None)]);
-    assert!(!seen.more && seen.flags[0].flagged_at_ms > 1_700_000_000_000);
+    assert_eq!((seen.more, seen.anew, seen.flags[0].flagged_at_us), (false, false, 10));
 
-    assert_eq!(second.clear("a", "ops", "a test").await, Ok(true));
-    assert_eq!(second.clear("a", "ops", "a test").await, Ok(false));
-    assert_eq!(second.clear("nobody", "ops", "").await, Ok(false));
-    let cleared = first.changes(seen.last).await.unwrap();
-    assert_eq!(told(&cleared), [("a", 1_000, Some("ops"))]);
-    assert_eq!(cleared.flags[0].cleared.as_ref().unwrap().note, "a test");
-    assert_eq!(
-        first.changes(cleared.last).await.unwrap(),
-        FlagChanges { last: cleared.last, ..FlagChanges::default() }
-    );
+    assert_eq!(second.tell(&cleared(set("a", 5_000, 11), 20)).await, Ok(Telling::Taken));
+    assert_eq!(second.tell(&cleared(set("a", 5_000, 11), 21)).await, Ok(Telling::IsCleared));
+    let seen = first.changes(&seen.since).await.unwrap();
+    assert_eq!(told(&seen), [("a", 1_000, Some("ops"))], "it is the flag that was set first");
+    assert_eq!(seen.flags[0].cleared, cleared(set("a", 1_000, 10), 20).cleared);
+    let none = first.changes(&seen.since).await.unwrap();
+    assert_eq!((none.flags.len(), &none.since), (0, &seen.since));
 
-    // It returns for what is refused after the clearing.
-    assert_eq!(first.set("a", 1_001).await, Ok(Flagging::Set));
-    assert_eq!(told(&second.changes(cleared.last).await.unwrap()), [("a", 1_001, None)]);
+    // It returns for what is refused after the clearing, and for nothing else.
+    assert_eq!(first.tell(&set("a", 1_001, 20)).await, Ok(Telling::IsCleared));
+    assert_eq!(first.tell(&set("a", 1_001, 21)).await, Ok(Telling::Taken));
+    assert_eq!(told(&second.changes(&Since::default()).await.unwrap()), [("b|{}\r\n", 7, None), ("a", 1_001, None)]);
+    // A clearing that was meant for the flag before does not take this one.
+    assert_eq!(second.tell(&cleared(set("a", 5_000, 11), 20)).await, Ok(Telling::IsSet));
+    // One that nobody else had heard of is told with its end.
+    assert_eq!(second.tell(&cleared(set("c", 3, 1), 2)).await, Ok(Telling::Taken));
+    assert_eq!(first.tell(&set("c", 3, 2)).await, Ok(Telling::IsCleared));
 }
 
 #[tokio::test]
@@ -67,23 +84,36 @@ async fn of_many_gates_that_flag_at_once_one_does() {
     let tasks: Vec<_> = (0..20)
         .map(|gate| {
             let flags = Arc::new(flags(&server.url(), 100));
-            tokio::spawn(async move { flags.set("a", gate).await.unwrap() })
+            tokio::spawn(async move { flags.tell(&set("a", gate, gate)).await.unwrap() })
         })
         .collect();
-    let mut set = 0;
+    let mut taken = 0;
     for task in tasks {
-        set += usize::from(task.await.unwrap() == Flagging::Set);
+        taken += usize::from(task.await.unwrap() == Telling::Taken);
     }
-    assert_eq!(set, 1);
+    assert_eq!(taken, 1);
 }
 
 #[tokio::test]
-async fn there_are_no_more_flags_than_there_may_be() {
+async fn there_are_no_more_flags_than_there_may_be_and_cleared_ones_take_no_place() {
     let server = RedisServer::start(&[]);
     let flags = flags(&server.url(), 2);
-    assert_eq!([flags.set("a", 1).await, flags.set("b", 1).await], [Ok(Flagging::Set), Ok(Flagging::Set)]);
-    assert_eq!(flags.set("c", 1).await, Ok(Flagging::Full));
-    assert_eq!(flags.set("a", 1).await, Ok(Flagging::WasSet));
+    assert_eq!(flags.tell(&set("a", 1, 1)).await, Ok(Telling::Taken));
+    assert_eq!(flags.tell(&set("b", 1, 1)).await, Ok(Telling::Taken));
+    assert_eq!(flags.tell(&set("c", 1, 1)).await, Ok(Telling::Full));
+    assert_eq!(flags.tell(&set("a", 1, 1)).await, Ok(Telling::IsSet));
+    assert_eq!(flags.tell(&cleared(set("a", 1, 1), 2)).await, Ok(Telling::Taken));
+    assert_eq!(flags.tell(&set("c", 1, 1)).await, Ok(Telling::Taken));
+    assert_eq!(flags.tell(&set("a", 1, 3)).await, Ok(Telling::Full));
+}
+
+#[tokio::test]
+async fn a_clock_that_is_ahead_does_not_keep_a_flag_away_for_ever() {
+    let server = RedisServer::start(&[]);
+    let flags = flags(&server.url(), 2);
+    assert_eq!(flags.tell(&cleared(set("a", 1, 1), u64::MAX >> 12)).await, Ok(Telling::Taken));
+    let seen = flags.changes(&Since::default()).await.unwrap();
+    assert!(seen.flags[0].cleared.as_ref().unwrap().at_us <= seen.now_us + 1_000_000);
 }
 
 #[tokio::test]
@@ -91,11 +121,12 @@ async fn many_changes_are_told_in_parts() {
     let server = RedisServer::start(&[]);
     let flags = flags(&server.url(), 10_000);
     for account in 0..1_100 {
-        flags.set(&account.to_string(), 1).await.unwrap();
+        flags.tell(&set(&account.to_string(), 1, 1)).await.unwrap();
     }
-    let first = flags.changes(0).await.unwrap();
-    let rest = flags.changes(first.last).await.unwrap();
+    let first = flags.changes(&Since::default()).await.unwrap();
+    let rest = flags.changes(&first.since).await.unwrap();
     assert_eq!((first.flags.len(), first.more, rest.flags.len(), rest.more), (1_000, true, 100, false));
+    assert!(first.anew && !rest.anew);
 }
 
 #[tokio::test]
@@ -103,14 +134,45 @@ async fn a_store_that_is_gone_or_holds_something_else_says_so_and_is_asked_again
     let server = RedisServer::start(&[]);
     let flags = flags(&server.url(), 100);
     server.command(&["SET", "test:{flags}", "a word"]);
-    assert_eq!(flags.set("a", 1).await, Err(Unanswered::Failed));
+    assert_eq!(flags.tell(&set("a", 1, 1)).await, Err(Unanswered::Failed));
     server.command(&["DEL", "test:{flags}"]);
-    assert_eq!(flags.set("a", 1).await, Ok(Flagging::Set));
+    assert_eq!(flags.tell(&set("a", 1, 1)).await, Ok(Telling::Taken));
     let port = server.port();
     drop(server);
     let began = Instant::now();
-    assert!(flags.set("b", 1).await.is_err());
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(flags.tell(&set("b", 1, 1)).await.is_err());
+    assert!(began.elapsed() < Duration::from_secs(10));
     let _server = RedisServer::start_on(port, &[]);
-    assert_eq!(flags.set("b", 1).await, Ok(Flagging::Set));
+    assert_eq!(flags.tell(&set("b", 1, 1)).await, Ok(Telling::Taken));
+}
+
+/// Whoever has told it something before must tell it again.
+#[tokio::test]
+async fn a_store_that_has_forgotten_is_noticed() {
+    let server = RedisServer::start(&[]);
+    let flags = flags(&server.url(), 100);
+    flags.tell(&set("a", 1, 1)).await.unwrap();
+    flags.tell(&set("b", 1, 1)).await.unwrap();
+    let before = flags.changes(&Since::default()).await.unwrap().since;
+    // As many changes as before, so that the numbers alone say nothing.
+    server.command(&["FLUSHALL"]);
+    flags.tell(&set("c", 1, 1)).await.unwrap();
+    flags.tell(&set("d", 1, 1)).await.unwrap();
+    let after = flags.changes(&before).await.unwrap();
+    assert!(after.anew);
+    assert_eq!(told(&after), [("c", 1, None), ("d", 1, None)]);
+    // The same era, but an older state.
+    server.command(&["ZREM", "test:{flags}", "d"]);
+    assert!(flags.changes(&after.since).await.unwrap().anew);
+    // Another connection: nobody knows what was between.
+    let known = flags.changes(&Since::default()).await.unwrap().since;
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let mut again = flags.changes(&known).await;
+    for _ in 0..50 {
+        if again.is_ok() {
+            break;
+        }
+        again = flags.changes(&known).await;
+    }
+    assert!(again.unwrap().anew);
 }
