@@ -21,6 +21,8 @@ pub struct Condition {
     pub upgrades: Vec<Pattern>,
     /// Networks, one of which the client is in.
     pub clients: Vec<Network>,
+    /// Whether the account is flagged.
+    pub flagged: Option<bool>,
 }
 
 impl Condition {
@@ -39,6 +41,7 @@ impl Condition {
             && self.headers.iter().all(|(name, pattern)| request.header(name).is_some_and(|v| pattern.matches(v)))
             && (self.clients.is_empty()
                 || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))
+            && self.flagged.is_none_or(|flagged| flagged == request.is_flagged())
     }
 }
 
@@ -87,6 +90,39 @@ impl Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::IpAddr;
+
+    /// A request of an account that is flagged or not.
+    struct Of(bool);
+
+    impl Request for Of {
+        fn client(&self) -> Option<IpAddr> {
+            None
+        }
+        fn method(&self) -> &[u8] {
+            b"GET"
+        }
+        fn target(&self) -> &[u8] {
+            b"/"
+        }
+        fn host(&self) -> Option<&[u8]> {
+            None
+        }
+        fn header(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+        fn is_flagged(&self) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_condition_looks_at_a_flag_only_if_it_says_so() {
+        let holds = |flagged, is_flagged| Condition { flagged, ..Condition::default() }.holds(&Of(is_flagged));
+        assert!(holds(None, true) && holds(None, false));
+        assert!(holds(Some(true), true) && !holds(Some(true), false));
+        assert!(holds(Some(false), false) && !holds(Some(false), true));
+    }
 
     #[test]
     fn a_star_stands_for_anything_and_the_rest_for_itself() {

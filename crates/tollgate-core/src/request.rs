@@ -20,6 +20,11 @@ pub trait Request {
         None
     }
 
+    /// Whether the account that makes it is flagged. Nobody is, where nobody is watched.
+    fn is_flagged(&self) -> bool {
+        false
+    }
+
     /// The target without its query.
     fn path(&self) -> &[u8] {
         let target = self.target();

@@ -91,6 +91,11 @@ impl Rule {
         self.when.holds(request) && !self.unless.as_ref().is_some_and(|unless| unless.holds(request))
     }
 
+    /// Whether the rule looks at the flag of an account.
+    pub fn looks_at_flags(&self) -> bool {
+        self.when.flagged.is_some() || self.unless.as_ref().is_some_and(|unless| unless.flagged.is_some())
+    }
+
     /// What this rule says. Changes nothing.
     #[inline]
     pub fn check(&self, record: &impl Record, toll: Toll, situation: &Situation) -> Check {

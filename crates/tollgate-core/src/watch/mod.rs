@@ -187,9 +187,25 @@ impl Watch {
         self.flags.contains_key(account)
     }
 
-    /// Sets a flag that was set before, in another life of this process.
-    pub fn restore(&mut self, account: &[u8], flag: Flag) {
-        self.flags.insert(account.into(), flag);
+    /// The flag of `account`, if it has one.
+    pub fn flag(&self, account: &[u8]) -> Option<&Flag> {
+        self.flags.get(account)
+    }
+
+    /// Sets a flag that was set before, in another life of this process or by another. Says whether there was room.
+    pub fn restore(&mut self, account: &[u8], flag: Flag) -> bool {
+        let fits = self.flags.len() < self.settings.flags_max || self.flags.contains_key(account);
+        if fits {
+            self.flags.insert(account.into(), flag);
+        } else {
+            self.flags_dropped = self.flags_dropped.saturating_add(1);
+        }
+        fits
+    }
+
+    /// What `account` was refused so far does not count any more: somebody has looked at it.
+    pub fn forget(&mut self, account: &[u8]) {
+        self.accounts.forget(account);
     }
 
     /// Everything that is counted, oldest first for each name.
@@ -406,6 +422,18 @@ mod tests {
         assert!(watch.record(refused("user", "a", 1000), minute(1)).is_some());
         assert!(watch.record(refused("user", "b", 1000), minute(1)).is_none());
         assert_eq!(watch.omissions().flags_dropped, 1);
+        let flag = Flag { at: minute(1), count: 7 };
+        assert!(watch.restore(b"a", flag.clone()) && !watch.restore(b"b", flag));
+        assert_eq!((watch.flag(b"a").unwrap().count, watch.flag(b"b"), watch.omissions().flags_dropped), (7, None, 2));
+    }
+
+    #[test]
+    fn what_is_forgotten_does_not_count() {
+        let mut watch = watch();
+        watch.record(refused("user", "u1", 999), minute(1));
+        watch.forget(b"u1");
+        assert_eq!(watch.record(refused("user", "u1", 999), minute(1)), None);
+        assert!(watch.record(refused("user", "u1", 1), minute(1)).is_some());
     }
 
     /// Eviction that looked at every series took a second and a half for 8,000 keys, and four times as long for twice as many.

@@ -194,10 +194,8 @@ impl SharedFlags {
     /// Flags that were set or cleared since then; since ever for the default.
     pub async fn changes(&self, since: &Since) -> Result<FlagChanges, Unanswered> {
         let ((mut era, mut now_us, latest, mut changed), connection) = self.look(since.last).await?;
-        let anew = *since == Since::default()
-            || era != since.era
-            || connection != since.connection
-            || latest < since.last;
+        let anew =
+            *since == Since::default() || era != since.era || connection != since.connection || latest < since.last;
         if anew && since.last > 0 {
             ((era, now_us, _, changed), _) = self.look(0).await?;
         }

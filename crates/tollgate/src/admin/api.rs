@@ -195,6 +195,7 @@ pub(super) async fn explain(State(console): State<Arc<Console>>, body: Body) -> 
         headers,
         attributes: object.texts("attributes")?,
         toll: object.number("cost_ms")?.map(|millis| Span::from_nanos((millis * 1e6) as u64)),
+        is_flagged: false,
     };
     let answer = console.subject.explain(&question);
     answer.map(Json).ok_or_else(|| Problem::absent("this process decides about no requests"))

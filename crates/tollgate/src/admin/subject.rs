@@ -96,6 +96,8 @@ pub(crate) struct Question {
     pub(crate) attributes: Vec<(String, String)>,
     /// What it is expected to cost.
     pub(crate) toll: Option<Span>,
+    /// Whether its account is flagged.
+    pub(crate) is_flagged: bool,
 }
 
 impl Question {
@@ -153,6 +155,10 @@ impl Request for Question {
 
     fn attribute(&self, name: &str) -> Option<&[u8]> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
+    }
+
+    fn is_flagged(&self) -> bool {
+        self.is_flagged
     }
 }
 

@@ -40,6 +40,7 @@ use super::routes::RouteHasher;
 use super::rules::Rules;
 use super::sight::Account;
 use crate::settings::{Domain, Gate as Settings};
+use crate::watch::Flagged;
 
 /// Decides about requests. One for all workers.
 pub(crate) struct Admission {
@@ -52,6 +53,7 @@ pub(crate) struct Admission {
     cores_milli: AtomicU32,
     reports_ignored: AtomicU64,
     exemptions: Exemptions,
+    flagged: Arc<Flagged>,
 }
 
 /// What is said to a request.
@@ -93,6 +95,7 @@ impl Admission {
             cores_milli: AtomicU32::new(settings.cores.as_milli()),
             reports_ignored: AtomicU64::new(0),
             exemptions: Exemptions::default(),
+            flagged: Arc::default(),
             clock,
         })
     }
@@ -135,6 +138,11 @@ impl Admission {
     /// Whom an operator lets pass.
     pub(crate) fn exemptions(&self) -> &Exemptions {
         &self.exemptions
+    }
+
+    /// The accounts that are flagged, as far as rules look at them.
+    pub(crate) fn flagged(&self) -> &Arc<Flagged> {
+        &self.flagged
     }
 
     /// The queue.
@@ -206,6 +214,7 @@ impl Admission {
         log: &EngagementLog,
     ) -> Result<(Ticket, Option<Held<'_>>), Refusal> {
         let rules = self.rules.load();
+        let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
         let (toll, band) = (self.expected(&rules, route), self.load.band());
         if rules.know(request) {
             let decided = rules.decide(request, toll, band, now);

@@ -70,7 +70,7 @@ pub(crate) struct Visit<'a> {
 pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
     let client = visit.peer.client(visit.request, visit.settings);
     strip_nominated(&mut visit.request.fields);
-    let view = RequestView { client, head: visit.request };
+    let view = RequestView { client, head: visit.request, is_flagged: false };
     let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
     let visitor = sight.arrive(&view);
     let admitted = match or_departure(admission.admit(&view, &visit.worker.engagements), body).await {

@@ -46,11 +46,14 @@ pub(crate) fn trusts(settings: &Settings, address: IpAddr) -> bool {
 }
 
 /// A request as rules see it.
+#[derive(Clone, Copy)]
 pub(crate) struct RequestView<'a> {
     /// The client, once trusted proxies are looked through.
     pub(crate) client: IpAddr,
     /// The head, without the fields that are for this hop only.
     pub(crate) head: &'a RequestHead,
+    /// Whether its account is flagged; false as well where no rule wants to know.
+    pub(crate) is_flagged: bool,
 }
 
 impl tollgate_core::request::Request for RequestView<'_> {
@@ -80,6 +83,10 @@ impl tollgate_core::request::Request for RequestView<'_> {
             "host" => Some(&self.head.authority),
             _ => self.head.fields.find(name.as_bytes()),
         }
+    }
+
+    fn is_flagged(&self) -> bool {
+        self.is_flagged
     }
 }
 
@@ -116,7 +123,7 @@ mod tests {
     fn a_host_is_seen_without_its_port() {
         for (authority, host) in [("site:80", "site"), ("site", "site"), ("[::1]:80", "[::1]")] {
             let head = head(&format!("Host: {authority}\r\n"));
-            let view = RequestView { client: "192.0.2.1".parse().unwrap(), head: &head };
+            let view = RequestView { client: "192.0.2.1".parse().unwrap(), head: &head, is_flagged: false };
             assert_eq!(view.host(), Some(host.as_bytes()));
         }
     }

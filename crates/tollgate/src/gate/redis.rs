@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tollgate_gatekeeper::shared::{Address, Counts, Options, Store, Vitals};
+use tollgate_gatekeeper::shared::{Counts, Options, Store, Vitals};
 
 use crate::settings::Redis as Settings;
 
@@ -25,11 +25,7 @@ pub(crate) struct Link {
 impl Link {
     /// Opens the store of `settings`. Whether it answers is not waited for.
     pub(crate) fn open(settings: &Settings) -> io::Result<Self> {
-        let roots = settings.ca_file.as_ref().map(std::fs::read).transpose().map_err(|error| {
-            let file = settings.ca_file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
-            io::Error::new(error.kind(), format!("`redis.ca_file` {file} cannot be read: {error}"))
-        })?;
-        let address = Address::parse(&settings.url, roots).map_err(io::Error::other)?;
+        let address = settings.address()?;
         let options = Options {
             deadline: settings.deadline,
             waiting_max: settings.waiting_max,

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::band::Band;
+use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Reason, Verdict};
 use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
@@ -15,8 +16,10 @@ use tollgate_gatekeeper::limiter::{Limiter, NoLimiter, Plan};
 use tollgate_gatekeeper::standing;
 use tollgate_wire::rate_limit_headers::Standing;
 
+use super::account_name::AccountName;
 use super::elsewhere::{Charge, Elsewhere};
 use crate::settings::{Domain, Hold};
+use crate::watch::Flagged;
 
 /// How many names of throttled callers are kept for people to see.
 const NAMES_MAX: usize = 4096;
@@ -28,6 +31,7 @@ pub(crate) struct Rules {
     faces: Vec<Face>,
     hold: Hold,
     has_budget: bool,
+    account: Option<Class>,
 }
 
 /// What is seen of a rule from outside.
@@ -87,6 +91,7 @@ impl Rules {
             faces: faces(domain, None),
             hold,
             has_budget: has_budget(domain),
+            account: domain.account.clone(),
         })
     }
 
@@ -94,7 +99,7 @@ impl Rules {
     pub(crate) fn succeeded_by(&self, domain: &Domain, elsewhere: Elsewhere, hold: Hold) -> Result<Self, NoLimiter> {
         let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &elsewhere);
         let faces = faces(domain, Some(&self.faces));
-        Ok(Self { limiter, elsewhere, faces, hold, has_budget: has_budget(domain) })
+        Ok(Self { limiter, elsewhere, faces, hold, has_budget: has_budget(domain), account: domain.account.clone() })
     }
 
     /// Whether this gate's memory is enough to decide about `request`: then [`Self::decide`] does, and otherwise [`Self::ask`].
@@ -160,6 +165,14 @@ impl Rules {
     /// Whether any rule charges what a request costs, so that its cost has to be predicted.
     pub(crate) fn has_budget(&self) -> bool {
         self.has_budget
+    }
+
+    /// Whether the account of `request` is flagged, where a rule wants to know.
+    #[inline]
+    pub(crate) fn is_flagged(&self, request: &impl Request, flagged: &Flagged) -> bool {
+        let Some(account) = self.account.as_ref().filter(|_| !flagged.is_empty()) else { return false };
+        let mut name = AccountName::default();
+        account.write_key(request, &mut name) && flagged.contains(name.as_bytes())
     }
 
     /// How many requests may be held, and for how long.

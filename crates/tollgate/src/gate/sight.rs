@@ -8,9 +8,9 @@ use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 
+use super::account_name::AccountName;
 use super::histogram::Histogram;
 use super::identify::RequestView;
-use super::key_text::KeyText;
 use super::refusal::Refusal;
 use super::spenders::{End, Spender, Spenders};
 use crate::watch::Feed;
@@ -79,7 +79,7 @@ impl Sight {
         let Some((rule, face)) = refusal.by.as_ref().and_then(|(rules, decision)| rules.both(decision)) else {
             return self.feed.refused("ip/32", visitor.spender.address().to_string().as_bytes());
         };
-        let mut key = KeyText::default();
+        let mut key = AccountName::default();
         rule.class.write_key(request, &mut key);
         self.feed.refused(&face.class, key.as_bytes());
     }

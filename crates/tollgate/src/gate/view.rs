@@ -142,6 +142,17 @@ impl Running {
         self.shared.sight.feed().clone()
     }
 
+    /// Where the watch says which accounts are flagged.
+    pub(crate) fn flagged(&self) -> std::sync::Arc<crate::watch::Flagged> {
+        self.shared.admission.flagged().clone()
+    }
+
+    /// Whether the account of a request is flagged, where a rule wants to know.
+    pub(crate) fn is_flagged(&self, request: &impl Request) -> bool {
+        let admission = &self.shared.admission;
+        admission.rules().is_flagged(request, admission.flagged())
+    }
+
     /// The clock that moments here are of.
     pub(crate) fn clock(&self) -> &tollgate_gatekeeper::clock::Clock {
         self.shared.sight.clock()

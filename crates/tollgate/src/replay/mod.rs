@@ -41,7 +41,7 @@ use crate::settings::{DEFAULT_DOMAIN, Settings};
 use decision_line::DecisionLine;
 use ink::Ink;
 use input::{Input, Piece};
-use player::Player;
+use player::{Accounts, Player};
 use progress::Progress;
 use recorded::Recorded;
 use summary::{Source, Summary, Unreadable};
@@ -125,7 +125,10 @@ fn replay(options: &Options) -> Result<(), Failure> {
         }
         None => Settings::default(),
     };
-    let player = Player::new(limiter(&settings, &options.domain)?);
+    let limiter = limiter(&settings, &options.domain)?;
+    let account = settings.domains.iter().find(|domain| domain.name == options.domain).and_then(|d| d.account.clone());
+    let accounts = account.map(|class| Accounts::new(class, watched(&settings, &limiter)));
+    let player = Player::new(limiter, accounts);
     let input = Input::open(&options.file).map_err(|error| Failure::Wrong(complaint(&options.file, &error)))?;
     let format = match options.format {
         FormatOption::Auto => detect(&options.file, &input)?,
@@ -212,8 +215,7 @@ impl Reading<'_> {
 
     fn print_summary(mut self, settings: &Settings) -> Result<(), Failure> {
         let classes: Vec<_> = self.player.limiter().rules().map(|rule| rule.class.clone()).collect();
-        let watched = Watched::new(watch_settings(settings), classes.iter().map(ToString::to_string).collect());
-        let mut tally = Tally::new(classes, watched);
+        let mut tally = Tally::new(classes, watched(settings, self.player.limiter()));
         self.read(|request, player| {
             let decision = player.play(request, request.line().cost.unwrap_or(Span::ZERO));
             tally.add(request, &decision, player);
@@ -274,6 +276,11 @@ impl Reading<'_> {
             self.progress.at(self.lines, &self.input);
         }
     }
+}
+
+/// A watch over the rules of a limiter.
+fn watched(settings: &Settings, limiter: &Limiter) -> Watched {
+    Watched::new(watch_settings(settings), limiter.rules().map(|rule| rule.class.to_string()).collect())
 }
 
 fn watch_settings(settings: &Settings) -> watch::Settings {

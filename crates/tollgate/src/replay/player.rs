@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use tollgate_core::band::Band;
+use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::limit::Limit;
 use tollgate_core::time::{Moment, Span};
@@ -15,7 +16,9 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::limiter::Limiter;
 use tollgate_gatekeeper::ticket::Ticket;
 
+use super::name::{Name, key_hash};
 use super::recorded::Recorded;
+use super::watched::Watched;
 
 /// So many requests can be at work at once. More end early, which is counted.
 const AT_WORK_MAX: usize = 1 << 16;
@@ -28,7 +31,33 @@ pub(super) struct Player {
     now: Moment,
     band: Band,
     work: Option<Work>,
+    accounts: Option<Accounts>,
     backwards: u64,
+}
+
+/// The accounts of the recording, where a rule looks at their flags: they are set in the course of it, as a gate would.
+pub(super) struct Accounts {
+    class: Class,
+    watched: Watched,
+}
+
+impl Accounts {
+    /// Accounts are the keys of `class`, watched by these.
+    pub(super) fn new(class: Class, watched: Watched) -> Self {
+        Self { class, watched }
+    }
+
+    fn is_flagged(&mut self, request: &Recorded<'_>, now: Moment) -> bool {
+        key_hash(&self.class, request).is_some_and(|hash| self.watched.is_flagged(hash, now))
+    }
+
+    fn refused(&mut self, request: &Recorded<'_>, rule: usize, class: &Class, now: Moment) {
+        if *class == self.class
+            && let Some(hash) = key_hash(class, request)
+        {
+            self.watched.refused((rule, hash), now, || Name::of(class, request));
+        }
+    }
 }
 
 /// Requests at work, the next to end first.
@@ -41,7 +70,8 @@ struct Work {
 }
 
 impl Player {
-    pub(super) fn new(limiter: Limiter) -> Self {
+    /// Plays to `limiter`; `accounts` are needed where a rule looks at flags.
+    pub(super) fn new(limiter: Limiter, accounts: Option<Accounts>) -> Self {
         let counts_work = limiter.rules().any(|rule| matches!(rule.limit, Limit::InFlight(_)));
         Self {
             limiter,
@@ -49,6 +79,7 @@ impl Player {
             now: Moment::ZERO,
             band: Band::Normal,
             work: counts_work.then(Work::default),
+            accounts,
             backwards: 0,
         }
     }
@@ -98,7 +129,14 @@ impl Player {
     #[inline]
     pub(super) fn play(&mut self, request: &Recorded<'_>, cost: Span) -> Decision {
         self.advance(request.line().at);
+        let is_flagged = self.accounts.as_mut().is_some_and(|accounts| accounts.is_flagged(request, self.now));
+        let request = &request.flagged(is_flagged);
         let (decision, ticket) = self.limiter.decide(request, Toll::of_cpu(cost), self.band, self.now);
+        if let (Some(accounts), Some(place), true) = (&mut self.accounts, decision.rule, decision.verdict.is_refusal())
+            && let Some(rule) = self.limiter.rule(place)
+        {
+            accounts.refused(request, place, &rule.class, self.now);
+        }
         if let Some(work) = &mut self.work
             && !ticket.is_empty()
         {

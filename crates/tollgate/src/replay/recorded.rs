@@ -16,10 +16,12 @@ use tollgate_wire::log::{self, Client};
 ///
 /// A log that is written behind a proxy has the proxy's address in every line. If the configuration trusts it, the client is whom it
 /// forwards for, as it is for a gate.
+#[derive(Clone, Copy)]
 pub(super) struct Recorded<'a> {
     line: &'a log::Request<'a>,
     client: IpAddr,
     named: bool,
+    is_flagged: bool,
 }
 
 impl<'a> Recorded<'a> {
@@ -31,9 +33,14 @@ impl<'a> Recorded<'a> {
             Client::Name(name) => (stand_in(name), true),
         };
         if !named && trusted.iter().any(|network| network.contains(client)) {
-            return Self { line, client: behind(client, line, trusted), named };
+            return Self { line, client: behind(client, line, trusted), named, is_flagged: false };
         }
-        Self { line, client, named }
+        Self { line, client, named, is_flagged: false }
+    }
+
+    /// The same request of an account that is flagged, or is not.
+    pub(super) const fn flagged(self, is_flagged: bool) -> Self {
+        Self { is_flagged, ..self }
     }
 
     /// The line itself.
@@ -89,6 +96,10 @@ impl Request for Recorded<'_> {
 
     fn attribute(&self, name: &str) -> Option<&[u8]> {
         self.line.attribute(name)
+    }
+
+    fn is_flagged(&self) -> bool {
+        self.is_flagged
     }
 }
 

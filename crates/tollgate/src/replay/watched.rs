@@ -1,6 +1,6 @@
 //! Hands refusals to the watch, as a gate would: counted by key, once a second.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 use tollgate_core::time::{Moment, Span};
@@ -26,6 +26,8 @@ pub(super) struct Watched {
     report: HashMap<(usize, u64), (Name, u64), FixedState>,
     reported_at: Moment,
     flags: Vec<SetFlag>,
+    /// The hashes of accounts that are flagged.
+    flagged: HashSet<u64, FixedState>,
 }
 
 /// A flag that was set.
@@ -50,7 +52,16 @@ impl Watched {
             report: HashMap::default(),
             reported_at: Moment::ZERO,
             flags: Vec::new(),
+            flagged: HashSet::default(),
         }
+    }
+
+    /// Whether the account whose key has this hash is flagged by now.
+    pub(super) fn is_flagged(&mut self, hash: u64, now: Moment) -> bool {
+        if !self.report.is_empty() && now.since(self.reported_at) >= REPORT_EVERY {
+            self.send();
+        }
+        self.flagged.contains(&hash)
     }
 
     /// How long a key must not be refused for an episode to be over.
@@ -68,10 +79,11 @@ impl Watched {
     }
 
     fn send(&mut self) {
-        for ((rule, _), (name, count)) in self.report.drain() {
+        for ((rule, hash), (name, count)) in self.report.drain() {
             let key = name.to_text();
             let refusals = Refusals { class: &self.classes[rule], key: &key, count };
             if let Some(flag) = self.watch.record(refusals, self.reported_at) {
+                self.flagged.insert(hash);
                 self.flags.push(SetFlag { account: key, at: flag.at, refused: flag.count });
             }
         }

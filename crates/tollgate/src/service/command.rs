@@ -147,7 +147,7 @@ fn serve(options: &GateOptions, plan: Plan, master: Option<&master::Figures>) ->
     }
     let watch = {
         let _inside = runtime.enter();
-        operators.watch(gate.feed(), gate.clock().clone())?
+        operators.watch(gate.feed(), gate.flagged(), gate.clock().clone())?
     };
     let subject = Arc::new(GateSubject::new(gate.clone(), watch.calendar().clone()));
     let console = operators.console(registry, subject, watch.clone(), config_of(options.config.as_deref()))?;

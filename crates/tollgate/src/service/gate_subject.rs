@@ -174,6 +174,7 @@ impl Subject for GateSubject {
     }
 
     fn explain(&self, question: &Question) -> Option<Value> {
+        let question = &Question { is_flagged: self.gate.is_flagged(question), ..question.clone() };
         let (standings, now) = (self.gate.explain(question, question.toll), self.gate.clock().now());
         let strictest = standings.iter().map(|standing| standing.decision).reduce(|mut all, one| {
             all.tighten(one);

@@ -104,7 +104,7 @@ fn serve(running: Plan, figures: master::Figures) -> io::Result<()> {
         if let Some(operators) = running.operators {
             let mut registry = Registry::default();
             figures.register(&mut registry);
-            let watch = operators.watch(Arc::default(), Clock::start())?;
+            let watch = operators.watch(Arc::default(), Arc::default(), Clock::start())?;
             let config = config_of(running.config.as_deref());
             let console = operators.console(registry, Arc::new(Plain("master")), watch, config)?;
             tokio::spawn(admin::serve(admin::bind(operators.listen()).await?, console));

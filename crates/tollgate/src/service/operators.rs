@@ -8,10 +8,11 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::shared::SharedFlags;
 
 use crate::admin::{Config, Console, Guard, Subject, Tokens};
-use crate::settings::{self, Settings, Webhook};
-use crate::watch::{Calendar, Feed, Watch, WatchMetrics, WebhookSettings, open_webhook};
+use crate::settings::{self, FlagState, Settings, Webhook};
+use crate::watch::{Calendar, Feed, Flagged, Watch, WatchMetrics, WebhookSettings, announce_all, share};
 
 /// Who may come in, and what is remembered.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub(super) struct Operators {
     listen: SocketAddr,
     admin: Option<settings::Admin>,
     watch: settings::Watch,
+    /// Where flags are shared.
+    redis: Option<settings::Redis>,
 }
 
 impl Operators {
@@ -30,7 +33,8 @@ impl Operators {
                 "{listen} is beyond loopback, where a token is needed: write `token_file` in [admin], or listen on 127.0.0.1"
             ));
         }
-        Ok(Self { listen, admin: settings.admin.clone(), watch: settings.watch.clone() })
+        let redis = settings.redis.clone().filter(|_| settings.watch.state == FlagState::Redis);
+        Ok(Self { listen, admin: settings.admin.clone(), watch: settings.watch.clone(), redis })
     }
 
     /// Where they connect.
@@ -38,19 +42,33 @@ impl Operators {
         self.listen
     }
 
-    /// The watch over what is left in `feed`.
-    pub(super) fn watch(&self, feed: Arc<Feed>, clock: Clock) -> io::Result<Arc<Watch>> {
+    /// The watch over what is left in `feed`, which says in `flagged` who is flagged. It sends what is to be sent from here on.
+    pub(super) fn watch(&self, feed: Arc<Feed>, flagged: Arc<Flagged>, clock: Clock) -> io::Result<Arc<Watch>> {
         let settings = tollgate_core::watch::Settings {
             flag_threshold: self.watch.flag_threshold,
             flag_window: self.watch.flag_window,
             account_class: self.watch.account_class.as_str().into(),
             ..tollgate_core::watch::Settings::default()
         };
-        let watch = Watch::new(settings, self.watch.state_dir.clone(), feed, Calendar::new(clock));
-        let Some(webhook) = &self.watch.webhook else { return Ok(Arc::new(watch)) };
-        let (announcer, announced, sending) = open_webhook(announced_to(webhook)?);
-        tokio::spawn(sending);
-        Ok(Arc::new(watch.announcing(announcer, announced)))
+        let flags_max = settings.flags_max;
+        let webhook = self.watch.webhook.as_ref().map(announced_to).transpose()?;
+        let shared =
+            self.redis.as_ref().map(|redis| Ok::<_, io::Error>((redis.address()?, &redis.prefix))).transpose()?;
+        let mut watch = Watch::new(settings, self.watch.state_dir.clone(), feed, Calendar::new(clock)).marking(flagged);
+        if webhook.is_some() {
+            watch = watch.announcing();
+        }
+        if shared.is_some() {
+            watch = watch.sharing();
+        }
+        let watch = Arc::new(watch);
+        if let Some(webhook) = webhook {
+            tokio::spawn(announce_all(watch.clone(), webhook));
+        }
+        if let Some((address, prefix)) = shared {
+            tokio::spawn(share(watch.clone(), SharedFlags::new(address, prefix, flags_max)));
+        }
+        Ok(watch)
     }
 
     /// Everything, ready to be served.

@@ -4,6 +4,7 @@ use tollgate_core::condition::{Condition, Pattern};
 use tollgate_core::network::Network;
 
 use super::fault::Collector;
+use super::rule::Surroundings;
 use super::table::{Placed, table};
 use super::value::{Glob, HeaderName, Map, Method, OneOrMany};
 
@@ -22,12 +23,15 @@ table! {
         upgrade: OneOrMany<Glob>,
         /// Networks or addresses, one of which the client is in.
         client: OneOrMany<Network>,
+        /// Whether the account is flagged: it was refused very often, and nobody has cleared it. Accounts are what `watch.account_class` tells apart; a
+        /// request that has none is not flagged.
+        flagged: bool,
     }
 }
 
 impl ConditionTable {
     /// What the table means. An empty list would hold for every request, which nobody means by it.
-    pub(super) fn meaning(self, faults: &mut Collector) -> Condition {
+    pub(super) fn meaning(self, around: &Surroundings, faults: &mut Collector) -> Condition {
         fn all<T, U>(
             values: Option<Placed<OneOrMany<T>>>,
             faults: &mut Collector,
@@ -38,6 +42,10 @@ impl ConditionTable {
             }
             values.into_iter().flat_map(|values| values.value.values()).map(meaning).collect()
         }
+        if let Some(flagged) = self.flagged.as_ref().filter(|_| around.account.is_none()) {
+            let message = "`flagged` is about accounts, and `watch.account_class` names none that a request has: write a class there, such as `header:x-api-key`";
+            faults.missing(&flagged.span, message);
+        }
         let headers = self.header.map(|header| header.value.0).unwrap_or_default();
         Condition {
             methods: all(self.method, faults, |method| method.0),
@@ -46,6 +54,7 @@ impl ConditionTable {
             headers: headers.into_iter().map(|(name, glob)| (name.0, Pattern::new(glob.value.0))).collect(),
             upgrades: all(self.upgrade, faults, |glob| Pattern::ignoring_case(glob.0)),
             clients: all(self.client, faults, |network| network),
+            flagged: self.flagged.map(|flagged| flagged.value),
         }
     }
 }

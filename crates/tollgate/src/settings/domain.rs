@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use tollgate_core::class::Class;
+
 use super::fault::Collector;
 use super::rule::{RuleSettings, RuleTable, State, Surroundings};
 use super::table::{Placed, table};
@@ -14,6 +16,8 @@ pub(crate) struct Domain {
     pub(crate) name: String,
     /// Its rules, in the order of the file. A legacy limit may have become two rules of the same name.
     pub(crate) rules: Vec<RuleSettings>,
+    /// The class whose keys are accounts, if any of the rules looks at their flags.
+    pub(crate) account: Option<Class>,
 }
 
 /// The domain that rules outside of any `[[domain]]` belong to.
@@ -79,6 +83,8 @@ impl Domain {
                 );
             }
         }
-        Self { name, rules: rules.into_iter().flatten().collect() }
+        let rules: Vec<_> = rules.into_iter().flatten().collect();
+        let looks_at_flags = rules.iter().any(|settings| settings.rule.looks_at_flags());
+        Self { name, rules, account: around.account.clone().filter(|_| looks_at_flags) }
     }
 }

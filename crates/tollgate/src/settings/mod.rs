@@ -37,7 +37,7 @@ pub(crate) use gate::{CertificateFiles, Gate, Hold, TollSource};
 pub(crate) use in_force::in_force;
 pub(crate) use link::Link;
 pub(crate) use reference::reference;
-pub(crate) use roles::{Admin, Doors, Graphite, Master, Redis, Watch, Webhook};
+pub(crate) use roles::{Admin, Doors, FlagState, Graphite, Master, Redis, Watch, Webhook};
 pub(crate) use rule::{RuleSettings, State};
 pub(crate) use schema::schema;
 pub(crate) use value::{BackendUrl, Protocol};
@@ -178,6 +178,7 @@ impl FileTable {
             memory_bytes: memory_bytes / domain::tables(&rules, &domains).next_power_of_two() as u64,
             redis: self.written.has("redis"),
             master: self.written.has("link") || self.written.has("master"),
+            account: self.watch.value.account(),
         };
         let domains = domain::meaning(rules, domains, &around, faults);
         let master = self.master.map(|master| master.value.meaning(faults));
@@ -188,7 +189,7 @@ impl FileTable {
             master,
             doors: self.doors.map(|doors| doors.value.meaning()),
             admin: self.admin.map(|admin| admin.value.meaning(faults)),
-            watch: self.watch.value.meaning(faults),
+            watch: self.watch.value.meaning(around.redis, faults),
             graphite: self.metrics.and_then(|metrics| metrics.value.meaning(faults)),
             redis: self.redis.and_then(|redis| redis.value.meaning(faults)),
         }

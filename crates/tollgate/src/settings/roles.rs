@@ -1,10 +1,12 @@
 //! The other roles that a file can name: `[master]`, `[doors]`, `[admin]`, `[watch]`, and `[redis]` for them all.
 
+use std::io;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate_core::class::Class;
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::link::PublicKey;
 use tollgate_gatekeeper::shared;
@@ -17,7 +19,7 @@ use super::link::Key;
 use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::{Placed, Value, table};
-use super::value::{Address, Name, OneOrMany, read_text};
+use super::value::{Address, Choice, Name, OneOrMany, read_text};
 
 /// The bookkeeper off the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,8 +87,24 @@ pub(crate) struct Watch {
     pub(crate) account_class: String,
     /// Where flags survive a restart.
     pub(crate) state_dir: Option<PathBuf>,
+    /// Who shares them.
+    pub(crate) state: FlagState,
     /// Where flags are announced.
     pub(crate) webhook: Option<Webhook>,
+}
+
+/// Where flags live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FlagState {
+    /// Here alone.
+    #[default]
+    Local,
+    /// Here, and on Redis for all gates.
+    Redis,
+}
+
+impl Choice for FlagState {
+    const WORDS: &'static [(&'static str, Self)] = &[("local", Self::Local), ("redis", Self::Redis)];
 }
 
 /// Who is told of flags.
@@ -214,6 +232,9 @@ table! {
         account_class: Name = "\"user\"",
         /// The directory in which flags survive a restart. Without it, memory only.
         state_dir: PathBuf,
+        /// Where flags live: `local` is this gate alone; with `redis`, a flag that is set or cleared at one gate is at all of them. Each gate keeps them
+        /// all and tells Redis what it missed, so one that is gone or forgets loses nothing.
+        state: FlagState = "\"local\"",
         /// Where it is announced that a flag was set or cleared: a `POST` with JSON, tried again until it is taken. Needs
         /// `webhook_secret_file`.
         webhook: WebUrl,
@@ -363,7 +384,18 @@ impl AdminTable {
 }
 
 impl WatchTable {
-    pub(super) fn meaning(self, faults: &mut Collector) -> Watch {
+    /// The class whose keys are accounts, if it is one that requests have.
+    pub(super) fn account(&self) -> Option<Class> {
+        Class::parse(&self.account_class.value.0).ok()
+    }
+
+    pub(super) fn meaning(self, has_redis: bool, faults: &mut Collector) -> Watch {
+        if self.state.value == FlagState::Redis && !has_redis {
+            faults.missing(
+                &self.state.span,
+                "`state = \"redis\"` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there",
+            );
+        }
         if let (Some(webhook), false) = (&self.webhook, self.written.has("webhook_secret_file")) {
             faults.missing(
                 &webhook.span,
@@ -381,7 +413,20 @@ impl WatchTable {
             flag_window: nonzero(&self.flag_window, faults).unwrap_or(Span::from_secs(1)),
             account_class: self.account_class.value.0,
             state_dir: self.state_dir.map(|path| path.value),
+            state: self.state.value,
         }
+    }
+}
+
+impl Redis {
+    /// Where it is, with the certificates to trust.
+    pub(crate) fn address(&self) -> io::Result<shared::Address> {
+        let roots = self.ca_file.as_ref().map(|file| {
+            std::fs::read(file).map_err(|error| {
+                io::Error::new(error.kind(), format!("`redis.ca_file` {} cannot be read: {error}", file.display()))
+            })
+        });
+        shared::Address::parse(&self.url, roots.transpose()?).map_err(io::Error::other)
     }
 }
 

@@ -125,6 +125,8 @@ pub(super) struct Surroundings {
     pub(super) redis: bool,
     /// Whether the file says where a master is, or is a master's.
     pub(super) master: bool,
+    /// The class whose keys are accounts, if requests have such keys.
+    pub(super) account: Option<Class>,
 }
 
 /// The keys of a rule's limit.
@@ -143,8 +145,9 @@ impl Placed<RuleTable> {
         let table = self.value;
         // A legacy limit refuses, even where one half of what it means is a rate.
         let holds = table.legacy.is_none();
-        let when = table.when.map(|when| when.value.meaning(faults)).unwrap_or_default();
-        let unless = table.unless.map(|unless| unless.value.meaning(faults)).filter(|unless| !unless.is_empty());
+        let when = table.when.map(|when| when.value.meaning(around, faults)).unwrap_or_default();
+        let unless =
+            table.unless.map(|unless| unless.value.meaning(around, faults)).filter(|unless| !unless.is_empty());
         let (Some(name), Some(class)) = (table.name, table.class) else { return Vec::new() };
         if escalation == Some(None) || warmup == Some(None) {
             return Vec::new();

@@ -16,7 +16,7 @@ const SHARDS: usize = 16;
 /// How many callers a shard tells apart until it is emptied.
 const SHARD_CALLERS_MAX: usize = 4096;
 /// Longer classes or keys are cut.
-const NAME_BYTES_MAX: usize = 255;
+pub(crate) const NAME_BYTES_MAX: usize = 255;
 
 /// Where gates leave refusals.
 pub(crate) struct Feed {

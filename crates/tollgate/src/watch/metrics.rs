@@ -37,16 +37,13 @@ impl Collector for WatchMetrics {
             ("refusals_dropped", "Refusals of too many callers at once to be told apart", standing.feed_dropped),
             ("accounts_pushed_out", "Accounts whose count began anew for want of room", omissions.accounts_pushed_out),
             ("episodes_pushed_out", "Episodes that left the view for want of room", omissions.episodes_pushed_out),
+            ("announcements", "Flags announced to others", read(&counts.announcements)),
+            ("announcements_dropped", "Announcements given up", read(&counts.announcements_dropped)),
+            ("flags_told", "Flags that other gates were told of through Redis", read(&counts.flags_told)),
+            ("flags_heard", "Flags that other gates have set or cleared", read(&counts.flags_heard)),
+            ("sharing_failures", "Times that Redis was not there to share flags", read(&counts.sharing_failures)),
         ] {
             let counter = ConstCounter::new(total);
-            let name = format!("tollgate_watch_{name}");
-            counter.encode(encoder.encode_descriptor(&name, help, None, counter.metric_type())?)?;
-        }
-        for (name, help, counter) in [
-            ("announcements", "Flags announced to others", self.0.announced().map(|announced| &announced.delivered)),
-            ("announcements_dropped", "Announcements given up", self.0.announced().map(|announced| &announced.dropped)),
-        ] {
-            let counter = ConstCounter::new(counter.map_or(0, |counter| read(counter)));
             let name = format!("tollgate_watch_{name}");
             counter.encode(encoder.encode_descriptor(&name, help, None, counter.metric_type())?)?;
         }
@@ -54,6 +51,8 @@ impl Collector for WatchMetrics {
             ("flags", "Accounts that are flagged now", standing.flags as u64),
             ("kept", "Whether everything that counts is on disk, or is not meant to be", u64::from(standing.is_kept)),
             ("journal_bytes", "The length of the journal", standing.journal_bytes.unwrap_or(0)),
+            ("announcements_waiting", "Announcements that nobody has taken yet", standing.announcements_waiting as u64),
+            ("flags_owed", "Flags of which other gates have not been told yet", standing.flags_owed as u64),
         ] {
             let gauge = ConstGauge::new(value);
             let name = format!("tollgate_watch_{name}");

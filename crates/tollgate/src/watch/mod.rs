@@ -4,32 +4,41 @@
 //! others who report ([`Watch::report`]), and here they survive ([`journal`]). The order is what matters: a report is on disk before it is
 //! counted, and counted before it is acknowledged. So what was acknowledged is never lost, and what could not be kept is not
 //! acknowledged. Gates are not made to wait for a disk: their refusals count at once, and are on disk a second later.
+//!
+//! From here flags go to others: to rules of this process that look at them ([`Flagged`]), to who wants to be told ([`webhook`]), and to other gates
+//! ([`sharing`]). What is to be sent is in the journal too, or can be seen from it, so a restart loses none of it.
 
 mod calendar;
 mod feed;
+mod flagged;
 mod journal;
 mod metrics;
 mod record;
+mod sharing;
 mod state;
 mod webhook;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
 use tollgate_core::watch::{Episode, Omissions};
 
 pub(crate) use calendar::{Calendar, rfc3339};
-pub(crate) use feed::{Feed, legible};
+pub(crate) use feed::{Feed, NAME_BYTES_MAX, legible};
+pub(crate) use flagged::Flagged;
 pub(crate) use metrics::WatchMetrics;
 pub(crate) use record::Entry;
+pub(crate) use sharing::share;
 pub(crate) use state::{Change, Flag};
-pub(crate) use webhook::{Announced, Announcer, WebhookSettings, open as open_webhook};
+pub(crate) use webhook::{WebhookSettings, announce_all};
 
 use journal::Journal;
 use record::Record;
-use state::State;
+use state::{Cleared, State};
 
 /// The watch. One for all of a process.
 pub(crate) struct Watch {
@@ -38,7 +47,11 @@ pub(crate) struct Watch {
     state: Mutex<Kept>,
     state_dir: Option<PathBuf>,
     counts: Counts,
-    announcer: Option<(Announcer, Announced)>,
+    flagged: Arc<Flagged>,
+    /// Rings when there is something to announce; none when nobody wants to be told.
+    to_announce: Option<Notify>,
+    /// Rings when there is something to tell other gates; none when there are none.
+    to_share: Option<Notify>,
 }
 
 /// What is known, and where it is kept.
@@ -47,6 +60,8 @@ struct Kept {
     journal: Option<Journal>,
     /// Whether something counts that is not on disk.
     behind: bool,
+    /// Accounts of which other gates have not been told how they stand.
+    owed: BTreeSet<String>,
 }
 
 /// What the watch has done, for operators.
@@ -58,6 +73,11 @@ pub(crate) struct Counts {
     pub(crate) flags_set: AtomicU64,
     pub(crate) flags_cleared: AtomicU64,
     pub(crate) journal_failures: AtomicU64,
+    pub(crate) announcements: AtomicU64,
+    pub(crate) announcements_dropped: AtomicU64,
+    pub(crate) flags_told: AtomicU64,
+    pub(crate) flags_heard: AtomicU64,
+    pub(crate) sharing_failures: AtomicU64,
 }
 
 /// How things stand.
@@ -73,6 +93,10 @@ pub(crate) struct Standing {
     pub(crate) journal_bytes: Option<u64>,
     /// Whether everything that counts is on disk, or is not meant to be.
     pub(crate) is_kept: bool,
+    /// Announcements that nobody has taken yet.
+    pub(crate) announcements_waiting: usize,
+    /// Flags of which other gates have not been told yet.
+    pub(crate) flags_owed: usize,
 }
 
 /// What became of a report.
@@ -96,7 +120,7 @@ impl Watch {
         feed: Arc<Feed>,
         calendar: Calendar,
     ) -> Self {
-        let mut kept = Kept { state: State::new(settings), journal: None, behind: false };
+        let mut kept = Kept { state: State::new(settings), journal: None, behind: false, owed: BTreeSet::new() };
         if let Some(directory) = &state_dir {
             let now = calendar.now();
             match Journal::open(directory, |record| kept.state.replay(record, now)) {
@@ -107,18 +131,35 @@ impl Watch {
                 }
             }
         }
-        Self { calendar, feed, state: Mutex::new(kept), state_dir, counts: Counts::default(), announcer: None }
+        Self {
+            calendar,
+            feed,
+            state: Mutex::new(kept),
+            state_dir,
+            counts: Counts::default(),
+            flagged: Arc::default(),
+            to_announce: None,
+            to_share: None,
+        }
     }
 
-    /// Announces flags to others from now on.
-    pub(crate) fn announcing(mut self, announcer: Announcer, announced: Announced) -> Self {
-        self.announcer = Some((announcer, announced));
+    /// Says in `flagged` who is flagged, from now on.
+    pub(crate) fn marking(mut self, flagged: Arc<Flagged>) -> Self {
+        self.flagged = flagged;
+        self.mark_all(&self.kept());
         self
     }
 
-    /// What became of announcements, if there are any.
-    pub(crate) fn announced(&self) -> Option<&Announced> {
-        self.announcer.as_ref().map(|(_, announced)| announced)
+    /// Announces flags to others from now on, if somebody calls [`announce_all`].
+    pub(crate) fn announcing(mut self) -> Self {
+        self.to_announce = Some(Notify::new());
+        self
+    }
+
+    /// Shares flags with other gates from now on, if somebody calls [`share`].
+    pub(crate) fn sharing(mut self) -> Self {
+        self.to_share = Some(Notify::new());
+        self
     }
 
     /// What time it is.
@@ -164,6 +205,8 @@ impl Watch {
             let flagged = kept.state.count(Record::Report { at: now, id: String::new(), entries });
             self.announce(&mut kept, &flagged);
         }
+        let unwritten = kept.state.take_unwritten();
+        self.announce(&mut kept, &unwritten);
         if kept.behind || kept.journal.as_ref().is_some_and(Journal::has_grown) {
             let _ = self.write_anew(&mut kept);
         }
@@ -176,16 +219,18 @@ impl Watch {
         if !kept.state.is_flagged(account) {
             return Ok(None);
         }
-        let record = Record::Clear { account: account.to_owned(), at: now, by: by.to_owned(), note: note.to_owned() };
-        self.keep(&mut kept, std::slice::from_ref(&record))?;
-        kept.state.replay(record, now);
+        let Some(flag) = kept.state.standing_of(account) else { return Ok(None) };
+        let cleared = Flag { cleared: Some(Cleared { at: now, by: by.to_owned(), note: note.to_owned() }), ..flag };
+        let clear = Record::Clear { account: account.to_owned(), at: now, by: by.to_owned(), note: note.to_owned() };
+        let records: Vec<_> = std::iter::once(clear).chain(self.announcement(&kept, 0, &cleared)).collect();
+        self.keep(&mut kept, &records)?;
+        records.into_iter().for_each(|record| kept.state.replay(record, now));
         self.count(&self.counts.flags_cleared);
         tracing::info!(account, by, note, "flag cleared");
-        let cleared = kept.state.past().next().cloned();
-        if let (Some((announcer, _)), Some(flag)) = (&self.announcer, &cleared) {
-            announcer.announce(flag);
-        }
-        Ok(cleared)
+        self.flagged.remove(account);
+        self.owe(&mut kept, account);
+        self.ring();
+        Ok(Some(cleared))
     }
 
     /// Writes down that somebody changed something. A change that is not on disk yet is still a change: it is written later.
@@ -229,6 +274,8 @@ impl Watch {
             journal_bytes: kept.journal.as_ref().map(Journal::bytes),
             is_kept: self.state_dir.is_none()
                 || (!kept.behind && kept.journal.as_ref().is_some_and(|journal| !journal.is_broken())),
+            announcements_waiting: kept.state.announcements().len(),
+            flags_owed: kept.owed.len(),
         }
     }
 
@@ -254,8 +301,9 @@ impl Watch {
             // What an earlier process has written there counts as well.
             let journal = Journal::open(directory, |record| kept.state.replay(record, now));
             kept.journal = Some(journal.map_err(|error| self.failed(error))?);
+            self.mark_all(kept);
         }
-        let Kept { state, journal: Some(journal), behind } = kept else { return Ok(()) };
+        let Kept { state, journal: Some(journal), behind, .. } = kept else { return Ok(()) };
         let mut bytes = Vec::new();
         state.write(&mut bytes);
         journal.replace(&bytes).map_err(|error| self.failed(error))?;
@@ -276,16 +324,31 @@ impl Watch {
         if flagged.is_empty() {
             return;
         }
-        let record = |(account, flag): &(String, Flag)| {
+        let (now, mut records, mut announcements) = (self.calendar.now(), Vec::new(), 0);
+        for (account, flag) in flagged {
             self.count(&self.counts.flags_set);
             tracing::warn!(account, rejected = flag.rejected, "account flagged: it was refused very often");
-            if let Some((announcer, _)) = &self.announcer {
-                announcer.announce(flag);
+            if let Some(announcement) = self.announcement(kept, announcements, flag) {
+                announcements += 1;
+                records.push(announcement);
             }
-            Record::Flag { account: account.clone(), at: flag.flagged_at, count: flag.rejected }
-        };
-        let records: Vec<_> = flagged.iter().map(record).collect();
+            records.push(Record::Flag { account: account.clone(), at: flag.flagged_at, count: flag.rejected });
+            self.flagged.insert(account);
+            self.owe(kept, account);
+        }
         kept.behind |= self.keep(kept, &records).is_err();
+        records.into_iter().for_each(|record| kept.state.replay(record, now));
+        self.ring();
+    }
+
+    /// Marks everybody who is flagged.
+    fn mark_all(&self, kept: &Kept) {
+        kept.state.flags().iter().for_each(|flag| self.flagged.insert(&flag.account));
+    }
+
+    /// Tells those who send that there may be something to send.
+    fn ring(&self) {
+        self.to_announce.iter().chain(&self.to_share).for_each(Notify::notify_one);
     }
 
     fn count(&self, counter: &AtomicU64) {

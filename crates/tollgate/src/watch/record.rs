@@ -23,6 +23,12 @@ pub(super) enum Record {
     Count { tallied: Tallied, name: Vec<u8>, at: Moment, count: u64 },
     /// Somebody changed something.
     Change { at: Moment, by: String, what: String },
+    /// A flag was set and cleared at another gate: what was counted here before that does not count any more.
+    Heard { account: String, at: Moment, count: u64, cleared_at: Moment, by: String, note: String },
+    /// Something is to be announced to others.
+    Announce { number: u64, body: String },
+    /// It was taken, or given up.
+    Announced { number: u64 },
 }
 
 /// Refusals of one key.
@@ -68,6 +74,22 @@ impl Record {
         Ok((record, HEAD_BYTES + length))
     }
 
+    /// What kind it is, in a word.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Report { .. } => "report",
+            Self::Flag { .. } => "flag",
+            Self::Clear { .. } => "clear",
+            Self::Past { .. } => "past",
+            Self::Reported { .. } => "reported",
+            Self::Count { .. } => "count",
+            Self::Change { .. } => "change",
+            Self::Heard { .. } => "heard",
+            Self::Announce { .. } => "announce",
+            Self::Announced { .. } => "announced",
+        }
+    }
+
     fn write_content(&self, out: &mut Writer<'_>) {
         match self {
             Self::Report { at, id, entries } => {
@@ -94,6 +116,15 @@ impl Record {
             }
             Self::Change { at, by, what } => {
                 out.kind(7).moment(*at).text(by).text(what);
+            }
+            Self::Heard { account, at, count, cleared_at, by, note } => {
+                out.kind(8).text(account).moment(*at).long(*count).moment(*cleared_at).text(by).text(note);
+            }
+            Self::Announce { number, body } => {
+                out.kind(9).long(*number).text(body);
+            }
+            Self::Announced { number } => {
+                out.kind(10).long(*number);
             }
         }
     }
@@ -128,6 +159,16 @@ impl Record {
                 count: content.long()?,
             },
             7 => Self::Change { at: content.moment()?, by: content.text()?, what: content.text()? },
+            8 => Self::Heard {
+                account: content.text()?,
+                at: content.moment()?,
+                count: content.long()?,
+                cleared_at: content.moment()?,
+                by: content.text()?,
+                note: content.text()?,
+            },
+            9 => Self::Announce { number: content.long()?, body: content.text()? },
+            10 => Self::Announced { number: content.long()? },
             _ => return None,
         };
         content.0.is_empty().then_some(record)
@@ -250,6 +291,13 @@ mod tests {
                     Record::Count { tallied, name, at, count }
                 }
             ),
+            (text, at.clone(), 0u64..9, at.clone(), text, text).prop_map(
+                |(account, at, count, cleared_at, by, note)| {
+                    Record::Heard { account, at, count, cleared_at, by, note }
+                }
+            ),
+            (any::<u64>(), text).prop_map(|(number, body)| Record::Announce { number, body }),
+            any::<u64>().prop_map(|number| Record::Announced { number }),
             (at, text, text).prop_map(|(at, by, what)| Record::Change { at, by, what }),
         ]
     }

@@ -1,6 +1,6 @@
 //! What the watch knows: the core's tallies, and beside them what people did: flags of the past, reports that came, changes.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use tollgate_core::time::Moment;
@@ -55,6 +55,11 @@ pub(super) struct State {
     past: VecDeque<Flag>,
     changes: VecDeque<Change>,
     reports: Reports,
+    /// Flags that came of what was written down, but are not written down themselves: their process ended before it could.
+    unwritten: BTreeMap<String, Flag>,
+    announcements: VecDeque<(u64, String)>,
+    /// The number of the next announcement.
+    next: u64,
 }
 
 impl State {
@@ -65,6 +70,9 @@ impl State {
             past: VecDeque::new(),
             changes: VecDeque::new(),
             reports: Reports::default(),
+            unwritten: BTreeMap::new(),
+            announcements: VecDeque::new(),
+            next: 0,
         }
     }
 
@@ -97,18 +105,25 @@ impl State {
     pub(super) fn replay(&mut self, record: Record, now: Moment) {
         match record {
             Record::Report { at, id, entries } => {
-                self.count(Record::Report { at: at.min(now), id, entries });
+                let flagged = self.count(Record::Report { at: at.min(now), id, entries });
+                self.unwritten.extend(flagged);
             }
             Record::Flag { account, at, count } => {
+                self.unwritten.remove(&account);
                 self.core.restore(account.as_bytes(), core::Flag { at: at.min(now), count });
             }
             Record::Clear { account, at, by, note } => {
+                self.unwritten.remove(&account);
                 if let Some(flag) = self.core.clear(account.as_bytes()) {
                     let (flagged_at, rejected) = (flag.at, flag.count);
                     let cleared = Some(Cleared { at: at.min(now), by, note });
                     self.past.push_front(Flag { account, flagged_at, rejected, cleared });
                     self.past.truncate(PAST_MAX);
                 }
+            }
+            Record::Heard { account, at, count, cleared_at, by, note } => {
+                self.core.forget(account.as_bytes());
+                self.replay(Record::Past { account, at, count, cleared_at, by, note }, now);
             }
             Record::Past { account, at, count, cleared_at, by, note } => {
                 let cleared = Some(Cleared { at: cleared_at, by, note });
@@ -125,7 +140,37 @@ impl State {
                 self.changes.push_front(Change { at, by, what });
                 self.changes.truncate(CHANGES_MAX);
             }
+            Record::Announce { number, body } => {
+                self.next = self.next.max(number.saturating_add(1));
+                self.announcements.push_back((number, body));
+            }
+            Record::Announced { number } => self.announcements.retain(|(waiting, _)| *waiting != number),
         }
+    }
+
+    /// Flags that came of what was written down and are to be written down and announced now.
+    pub(super) fn take_unwritten(&mut self) -> Vec<(String, Flag)> {
+        std::mem::take(&mut self.unwritten).into_iter().collect()
+    }
+
+    /// What is to be announced, the oldest first.
+    pub(super) fn announcements(&self) -> &VecDeque<(u64, String)> {
+        &self.announcements
+    }
+
+    /// The number of the next announcement.
+    pub(super) fn next_announcement(&self) -> u64 {
+        self.next
+    }
+
+    /// How an account stands: its flag, or else the last one that was cleared.
+    pub(super) fn standing_of(&self, account: &str) -> Option<Flag> {
+        self.flag_of(account).or_else(|| self.past.iter().find(|past| past.account == account).cloned())
+    }
+
+    /// The flag of an account, if it is set.
+    pub(super) fn flag_of(&self, account: &str) -> Option<Flag> {
+        self.core.flag(account.as_bytes()).map(|flag| set(account.to_owned(), flag))
     }
 
     /// Writes everything down, in an order in which it can be taken in.
@@ -147,6 +192,9 @@ impl State {
         for Change { at, by, what } in self.changes.iter().rev().cloned() {
             Record::Change { at, by, what }.write(out);
         }
+        for (number, body) in self.announcements.iter().cloned() {
+            Record::Announce { number, body }.write(out);
+        }
     }
 
     pub(super) fn episodes(&mut self, now: Moment) -> Vec<Episode> {
@@ -163,13 +211,7 @@ impl State {
 
     /// The flags that are set, the latest first.
     pub(super) fn flags(&self) -> Vec<Flag> {
-        let flag = |(account, flag): (&[u8], &core::Flag)| Flag {
-            account: super::legible(account),
-            flagged_at: flag.at,
-            rejected: flag.count,
-            cleared: None,
-        };
-        let mut flags: Vec<_> = self.core.flags().map(flag).collect();
+        let mut flags: Vec<_> = self.core.flags().map(|(account, flag)| set(super::legible(account), flag)).collect();
         flags.sort_by(|a, b| b.flagged_at.cmp(&a.flagged_at).then_with(|| a.account.cmp(&b.account)));
         flags
     }
@@ -185,6 +227,11 @@ impl State {
     pub(super) fn omissions(&self) -> Omissions {
         self.core.omissions()
     }
+}
+
+/// A flag that is set.
+fn set(account: String, flag: &core::Flag) -> Flag {
+    Flag { account, flagged_at: flag.at, rejected: flag.count, cleared: None }
 }
 
 /// The reports that were counted, the latest of them.

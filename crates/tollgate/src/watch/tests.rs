@@ -112,6 +112,55 @@ fn fault_43_a_directory_that_cannot_be_used_does_not_keep_the_gate_from_starting
     watch.report("r1".to_owned(), refused("u1", 1)).unwrap();
 }
 
+/// The process ended after the report was on disk and before the flag was.
+#[test]
+fn a_flag_that_a_crash_has_kept_from_being_written_is_written_and_announced_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), |_| {}).unwrap();
+    let mut bytes = Vec::new();
+    Record::Report { at: Moment::from_millis(1), id: "r1".to_owned(), entries: refused("u1", 1000) }.write(&mut bytes);
+    journal.append(&bytes).unwrap();
+    drop(journal);
+    let announced = |times: u64, waiting: usize| {
+        let (watch, _) = watch(Some(folder.path()));
+        let watch = watch.announcing();
+        watch.take_feed();
+        assert_eq!(accounts(&watch), ["u1"]);
+        assert_eq!(watch.counts().flags_set.load(Ordering::Relaxed), times);
+        assert_eq!(watch.standing().announcements_waiting, waiting);
+    };
+    announced(1, 1);
+    announced(0, 1);
+}
+
+#[test]
+fn announcements_are_bounded_and_survive_that_the_journal_is_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = watch(Some(folder.path()));
+    let first = first.announcing();
+    let entries = (0..1100).flat_map(|account| refused(&account.to_string(), 1000));
+    assert_eq!(first.report("r1".to_owned(), entries.collect()).unwrap().flagged.len(), 1100);
+    assert_eq!(first.standing().announcements_waiting, 1024);
+    assert_eq!(first.counts().announcements_dropped.load(Ordering::Relaxed), 1100 - 1024);
+    first.write_anew(&mut first.kept()).unwrap();
+    drop(first);
+    assert_eq!(watch(Some(folder.path())).0.standing().announcements_waiting, 1024);
+}
+
+#[test]
+fn who_is_flagged_is_marked_for_rules_and_who_is_cleared_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = watch(Some(folder.path()));
+    first.report("r1".to_owned(), [refused("u1", 1000), refused("u2", 1000)].concat()).unwrap();
+    assert!(first.flagged.contains(b"u1") && first.flagged.contains(b"u2"));
+    first.clear("u2", "ann", "seen").unwrap().unwrap();
+    assert!(first.flagged.contains(b"u1") && !first.flagged.contains(b"u2"));
+    drop(first);
+    let flagged = Arc::default();
+    let _second = watch(Some(folder.path())).0.marking(Arc::clone(&flagged));
+    assert!(flagged.contains(b"u1") && !flagged.contains(b"u2"));
+}
+
 #[test]
 fn a_journal_does_not_grow_for_ever() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
 //! Tells others that an account was flagged, or its flag cleared.
 //!
-//! Each is posted as JSON and signed, so that who gets it knows where it is from. What is not taken is tried again, later and later, and given
-//! up after a while; nobody waits for it, and what waits is bounded. The console and the log have it all the same.
+//! Each is posted as JSON and signed, so that who gets it knows where it is from. What is to be posted is in the journal until it was taken, so that
+//! it is posted after a restart as well; what was taken just before one may come twice, with the same `id`. What is not taken is tried again,
+//! later and later, and given up after an hour; nobody waits for it, and what waits is bounded. The console and the log have it all the same.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ring::hmac;
@@ -13,17 +13,22 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::calendar::rfc3339;
+use super::record::Record;
 use super::state::Flag;
+use super::{Kept, Watch};
 
 /// How many announcements wait at most.
 const WAITING_MAX: usize = 1024;
 /// How often one is tried.
-const TRIES: u32 = 8;
+const TRIES: u32 = 64;
 /// How long a try may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the first pause between two tries is; each is twice the one before.
+const PAUSE: Duration = Duration::from_millis(500);
+/// And the longest.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Where to announce.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,70 +43,81 @@ pub(crate) struct WebhookSettings {
     pub(crate) secret: Vec<u8>,
 }
 
-/// Where the watch leaves what is to be announced.
-#[derive(Clone, Debug)]
-pub(crate) struct Announcer {
-    waiting: Sender<String>,
-    dropped: Arc<AtomicU64>,
-}
-
-/// What became of announcements.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Announced {
-    /// Announcements that were taken.
-    pub(crate) delivered: Arc<AtomicU64>,
-    /// Announcements that were given up, or for which there was no room.
-    pub(crate) dropped: Arc<AtomicU64>,
-}
-
-/// Both ends: where announcements are left, and what sends them until the process ends.
-pub(crate) fn open(settings: WebhookSettings) -> (Announcer, Announced, impl Future<Output = ()> + Send) {
-    let (waiting, announcements) = channel(WAITING_MAX);
-    let announced = Announced::default();
-    let announcer = Announcer { waiting, dropped: announced.dropped.clone() };
-    (announcer, announced.clone(), send_all(settings, announcements, announced))
-}
-
-impl Announcer {
-    /// An account was flagged, or its flag was cleared.
-    pub(super) fn announce(&self, flag: &Flag) {
-        let cleared = flag.cleared.as_ref();
-        let body = json!({
-            "event": if cleared.is_some() { "flag-cleared" } else { "flag-set" },
-            "account": flag.account,
-            "flagged_at": rfc3339(flag.flagged_at),
-            "rejected": flag.rejected,
-            "cleared_at": cleared.map(|cleared| rfc3339(cleared.at)),
-            "cleared_by": cleared.map(|cleared| &cleared.by),
-            "note": cleared.map(|cleared| &cleared.note),
-        });
-        if self.waiting.try_send(body.to_string()).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+impl Watch {
+    /// What is to be written down so that a flag is announced, after so many others; none if nobody wants to know, or if too much waits already.
+    pub(super) fn announcement(&self, kept: &Kept, after: usize, flag: &Flag) -> Option<Record> {
+        self.to_announce.as_ref()?;
+        if kept.state.announcements().len() + after >= WAITING_MAX {
+            self.count(&self.counts.announcements_dropped);
+            return None;
         }
+        let number = kept.state.next_announcement() + after as u64;
+        Some(Record::Announce { number, body: body(number, flag) })
+    }
+
+    /// The oldest announcement that nobody has taken.
+    fn next_announcement(&self) -> Option<(u64, String)> {
+        self.kept().state.announcements().front().cloned()
+    }
+
+    /// An announcement was taken, or given up.
+    fn announced(&self, number: u64, taken: bool) {
+        self.count(if taken { &self.counts.announcements } else { &self.counts.announcements_dropped });
+        let mut kept = self.kept();
+        let record = Record::Announced { number };
+        kept.behind |= self.keep(&mut kept, std::slice::from_ref(&record)).is_err();
+        kept.state.replay(record, self.calendar.now());
     }
 }
 
-async fn send_all(settings: WebhookSettings, mut announcements: Receiver<String>, announced: Announced) {
-    while let Some(body) = announcements.recv().await {
-        let mut wait = Duration::from_millis(500);
-        for tried in 1..=TRIES {
-            match tokio::time::timeout(PATIENCE, post(&settings, &body)).await {
-                Ok(Ok(())) => {
-                    announced.delivered.fetch_add(1, Ordering::Relaxed);
-                    break;
-                }
-                outcome if tried == TRIES => {
-                    announced.dropped.fetch_add(1, Ordering::Relaxed);
-                    let error = outcome.map_or_else(|_| "no answer".to_owned(), |posted| format!("{posted:?}"));
-                    tracing::warn!(to = settings.authority, error, "an announcement of a flag was given up");
-                }
-                _ => {
-                    tokio::time::sleep(wait).await;
-                    wait *= 2;
-                }
-            }
+fn body(number: u64, flag: &Flag) -> String {
+    let cleared = flag.cleared.as_ref();
+    let at = cleared.map_or(flag.flagged_at, |cleared| cleared.at);
+    json!({
+        "id": format!("{:x}-{number:x}", at.as_nanos()),
+        "event": if cleared.is_some() { "flag-cleared" } else { "flag-set" },
+        "account": flag.account,
+        "flagged_at": rfc3339(flag.flagged_at),
+        "rejected": flag.rejected,
+        "cleared_at": cleared.map(|cleared| rfc3339(cleared.at)),
+        "cleared_by": cleared.map(|cleared| &cleared.by),
+        "note": cleared.map(|cleared| &cleared.note),
+    })
+    .to_string()
+}
+
+/// Sends what is to be announced, until the process ends.
+pub(crate) async fn announce_all(watch: Arc<Watch>, settings: WebhookSettings) {
+    let Some(bell) = &watch.to_announce else { return };
+    loop {
+        while let Some((number, body)) = watch.next_announcement() {
+            let taken = send(&settings, &body).await;
+            let watch = watch.clone();
+            // A disk may take its time.
+            let _ = tokio::task::spawn_blocking(move || watch.announced(number, taken)).await;
         }
+        bell.notified().await;
     }
+}
+
+/// Sends one until it is taken. Says whether it was.
+async fn send(settings: &WebhookSettings, body: &str) -> bool {
+    let mut pause = PAUSE;
+    for tried in 1..=TRIES {
+        let outcome = tokio::time::timeout(PATIENCE, post(settings, body)).await;
+        let error = match outcome {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        if tried == TRIES {
+            tracing::warn!(to = settings.authority, error, "an announcement of a flag was given up");
+            break;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    false
 }
 
 async fn post(settings: &WebhookSettings, body: &str) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 
 use serde_json::{Value, json};
 
-use crate::support::{Gate, PATIENCE, ask};
+use crate::support::{Gate, PATIENCE, ask, eventually};
 
 /// Takes one request, and answers it with this status.
 fn take(listener: &TcpListener, status: &str) -> (String, String) {
@@ -25,6 +25,14 @@ fn take(listener: &TcpListener, status: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
+/// Whether it shows that it is from who knows the secret.
+fn is_signed(head: &str, body: &str) -> bool {
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, b"a secret of both");
+    let expect: String =
+        ring::hmac::sign(&key, body.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    head.contains(&format!("X-Tollgate-Signature: sha256={expect}"))
+}
+
 #[test]
 fn a_flag_is_announced_signed_and_tried_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -40,14 +48,53 @@ fn a_flag_is_announced_signed_and_tried_again() {
     take(&listener, "500 Not now");
     let (head, body) = take(&listener, "204 No Content");
     assert!(head.starts_with("POST /flags?x=1 HTTP/1.1\r\n"), "{head}");
-    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, b"a secret of both");
-    let expect: String =
-        ring::hmac::sign(&key, body.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert!(head.contains(&format!("X-Tollgate-Signature: sha256={expect}")), "{head}");
+    assert!(is_signed(&head, &body), "{head}");
     let said: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((&said["event"], &said["account"]), (&json!("flag-set"), &json!("u1")));
     let note = json!({ "note": "fine" }).to_string();
     assert_eq!(ask(gate.admin, "DELETE", "/api/v1/flags/u1", &[], &note).status, 200);
     let said: Value = serde_json::from_str(&take(&listener, "200 OK").1).unwrap();
     assert_eq!((&said["event"], &said["note"]), (&json!("flag-cleared"), &json!("fine")));
+}
+
+fn waiting(gate: &Gate) -> String {
+    let metrics = gate.get("/metrics").body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("tollgate_watch_announcements_waiting "));
+    line.unwrap_or_else(|| panic!("{metrics}")).to_owned()
+}
+
+/// Nobody listened, then the machine lost its power: who wants to know is told all the same, in order, once.
+#[test]
+fn what_nobody_has_taken_is_announced_after_a_kill() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("secret"), "a secret of both\n").unwrap();
+    let config = format!(
+        "[watch]\nstate_dir = \"FOLDER/state\"\nwebhook = \"http://{address}/\"\nwebhook_secret_file = \"FOLDER/secret\"\n"
+    );
+    let gate = Gate::start_in(folder, &config);
+    let report =
+        |account: &str| json!({ "id": account, "entries": [{ "class": "user", "key": account, "rejected": 1000 }] });
+    assert_eq!(gate.post("/api/v1/rejections", &report("u1")).status, 202);
+    let note = json!({ "note": "fine" }).to_string();
+    assert_eq!(ask(gate.admin, "DELETE", "/api/v1/flags/u1", &[], &note).status, 200);
+    assert_eq!(gate.post("/api/v1/rejections", &report("u2")).status, 202);
+    assert_eq!(waiting(&gate), "3");
+    let gate = Gate::start_in(gate.kill(), &config);
+    assert_eq!(waiting(&gate), "3");
+    let listener = TcpListener::bind(address).unwrap();
+    let mut said = Vec::new();
+    for _ in 0..3 {
+        let (head, body) = take(&listener, "200 OK");
+        assert!(is_signed(&head, &body), "{head}");
+        let body: Value = serde_json::from_str(&body).unwrap();
+        said.push((body["event"].as_str().unwrap().to_owned(), body["account"].as_str().unwrap().to_owned()));
+    }
+    let expect = [("flag-set", "u1"), ("flag-cleared", "u1"), ("flag-set", "u2")];
+    assert_eq!(said, expect.map(|(event, account)| (event.to_owned(), account.to_owned())));
+    eventually("it is written down that all were taken", || waiting(&gate) == "0");
+    let gate = Gate::start_in(gate.kill(), &config);
+    assert_eq!(waiting(&gate), "0");
 }

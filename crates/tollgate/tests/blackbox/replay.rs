@@ -394,6 +394,32 @@ fn an_account_that_is_refused_often_is_flagged() {
     assert_eq!(json["throttled"][0]["episodes"], 1);
 }
 
+/// Accounts are flagged in the course of a recording as a gate would, and a rule that looks at it sees that.
+#[test]
+fn a_rule_looks_at_flags_that_the_recording_itself_has_led_to() {
+    let rules = "[watch]\nflag_threshold = 20\naccount_class = \"header:x-user\"\n\
+        [[rule]]\nname = \"user\"\nunless = { flagged = true }\nclass = \"header:x-user\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
+        [[rule]]\nname = \"flagged\"\nwhen = { flagged = true }\nclass = \"ip/32\"\nbucket = { size = 5, drip = 1, every = \"1h\" }\n";
+    let line = |second: u64, user: &str| {
+        format!(
+            "{{\"at_ms\": {}, \"client\": \"203.0.113.7\", \"headers\": {{\"x-user\": \"{user}\"}}}}\n",
+            second * 1000
+        )
+    };
+    let trace: String = (0..40).map(|second| line(second, "u1")).chain([line(40, "u2"), line(41, "u2")]).collect();
+    let decisions = decisions("flagged", rules, &trace);
+    let by: Vec<_> = field(&decisions, "rule").into_iter().map(|rule| rule.as_str().unwrap()).collect();
+    let flagged_at = by.iter().position(|rule| *rule == "flagged").unwrap();
+    // Twenty refusals, the first of them at second 1, reported a second later at the latest.
+    assert!((21..=23).contains(&flagged_at), "{by:?}");
+    assert!(by[..flagged_at].iter().chain(&by[40..]).all(|rule| *rule == "user"), "{by:?}");
+    assert!(by[flagged_at..40].iter().all(|rule| *rule == "flagged"), "{by:?}");
+    let words = words(&decisions);
+    assert!(words[flagged_at..flagged_at + 5].iter().all(|word| *word == "admit"));
+    assert!(words[flagged_at + 5..40].iter().all(|word| *word == "refuse"));
+    assert_eq!(words[40..], ["admit", "refuse"]);
+}
+
 const EXAMPLE: [&str; 4] = ["replay", "--config", "examples/site.toml", "examples/access.log.gz"];
 
 #[test]

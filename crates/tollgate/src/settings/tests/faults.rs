@@ -285,3 +285,12 @@ fn what_masters_cannot_keep_and_where_there_is_none() {
     check(&master("[[link.master]]"), &[("7:1", "write the `domains` of one")]);
     check(&master("domains = [\"x\", \"x\"]\n[[link.master]]"), &[("7:17", "another master keeps this domain")]);
 }
+
+#[test]
+fn flags_that_nobody_could_have_or_share() {
+    let rule = "[[rule]]\nname = \"r\"\nclass = \"ip/32\"\nrate = { rate = \"1/s\", burst = 1 }\n";
+    check(&format!("{rule}when = {{ flagged = true }}\n"), &[("5:20", "`watch.account_class`")]);
+    check(&format!("{rule}unless = {{ flagged = 1 }}\n"), &[("5:22", "`true` or `false`")]);
+    check("[watch]\nstate = \"redis\"\n", &[("2:9", "needs a `[redis]` table")]);
+    check("[watch]\nstate = \"master\"\n", &[("2:9", "local")]);
+}

@@ -110,13 +110,29 @@ fn a_rule_holds_as_long_as_it_says_and_by_default_by_its_limit() {
 }
 
 #[test]
+fn a_rule_may_look_at_the_flag_of_an_account() {
+    let rule = |line: &str| {
+        format!("[[rule]]\nname = \"r\"\n{line}\nclass = \"ip/32\"\nrate = {{ rate = \"1/s\", burst = 1 }}\n")
+    };
+    let watch = "[watch]\naccount_class = \"header:x-api-key\"\n";
+    let settings = read(&format!("{}{watch}", rule("when = { flagged = true }")));
+    assert_eq!(settings.domains[0].rules[0].rule.when.flagged, Some(true));
+    assert_eq!(settings.domains[0].account, Some(Class::parse("header:x-api-key").unwrap()));
+    let settings = read(&format!("{}{watch}", rule("unless = { flagged = true, path = \"/a\" }")));
+    assert_eq!(settings.domains[0].rules[0].rule.unless.as_ref().unwrap().flagged, Some(true));
+    // Where no rule does, nobody is asked for an account.
+    assert_eq!(read(&format!("{}{watch}", rule(""))).domains[0].account, None);
+    assert_eq!(read("[watch]\nstate = \"redis\"\n[redis]\nurl = \"redis://h\"").watch.state, FlagState::Redis);
+}
+
+#[test]
 fn an_empty_file_means_the_defaults() {
     for text in ["", "\n", "# nothing\n", "\u{feff}"] {
         assert_eq!(read(text), Settings::default(), "{text:?}");
     }
     let Settings { gate, domains, master, link, doors, admin, watch, redis, graphite } = Settings::default();
     assert_eq!(graphite, None);
-    assert_eq!(domains, [Domain { name: "default".to_string(), rules: Vec::new() }]);
+    assert_eq!(domains, [Domain { name: "default".to_string(), rules: Vec::new(), account: None }]);
     assert!(
         gate.is_none() && master.is_none() && link.is_none() && doors.is_none() && admin.is_none() && redis.is_none()
     );

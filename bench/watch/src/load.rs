@@ -1,0 +1,108 @@
+//! Requests of ten thousand accounts, nearly all refused: what the watch is there for, and what costs it most.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use memchr::memmem;
+
+/// How many accounts there are.
+pub(crate) const ACCOUNTS: usize = 10_000;
+const CONNECTIONS: usize = 8;
+/// How many requests are sent on a connection before their answers are read.
+const AT_ONCE: usize = 32;
+
+/// Connections that ask.
+pub(crate) struct Load {
+    connections: Vec<TcpStream>,
+    next: usize,
+    out: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl Load {
+    pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
+        let connect = |_| {
+            let stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+            Ok(stream)
+        };
+        let connections = (0..CONNECTIONS).map(connect).collect::<io::Result<_>>()?;
+        Ok(Self { connections, next: 0, out: Vec::new(), answer: vec![0; 1 << 16] })
+    }
+
+    /// Asks for so long, at most so often a second, and says how many requests were answered.
+    pub(crate) fn run(&mut self, time: Duration, rate_max: f64) -> io::Result<u64> {
+        let (began, mut answered) = (Instant::now(), 0);
+        while began.elapsed() < time {
+            let due = began.elapsed().as_secs_f64() * rate_max;
+            if answered as f64 > due {
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+            answered += self.once()?;
+        }
+        Ok(answered)
+    }
+
+    /// Every account once: the one request that it may do.
+    pub(crate) fn warm_up(&mut self) -> io::Result<()> {
+        for _ in 0..ACCOUNTS.div_ceil(CONNECTIONS * AT_ONCE) {
+            self.once()?;
+        }
+        Ok(())
+    }
+
+    /// A batch on every connection.
+    fn once(&mut self) -> io::Result<u64> {
+        for connection in &mut self.connections {
+            self.out.clear();
+            for _ in 0..AT_ONCE {
+                self.next = (self.next + 1) % ACCOUNTS;
+                write!(self.out, "GET /api/things HTTP/1.1\r\nHost: site\r\nX-Api-Key: account-{}\r\n\r\n", self.next)?;
+            }
+            connection.write_all(&self.out)?;
+        }
+        for connection in &mut self.connections {
+            await_answers(connection, &mut self.answer)?;
+        }
+        Ok((CONNECTIONS * AT_ONCE) as u64)
+    }
+}
+
+/// Reads as many answers as there were requests.
+fn await_answers(connection: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<()> {
+    let (mut filled, mut answers) = (0, 0);
+    while answers < AT_ONCE {
+        if filled == buffer.len() {
+            buffer.resize(buffer.len() * 2, 0);
+        }
+        let read = connection.read(&mut buffer[filled..])?;
+        if read == 0 {
+            return Err(io::Error::other("the gate has closed a connection"));
+        }
+        filled += read;
+        answers = whole_answers(&buffer[..filled])?;
+    }
+    Ok(())
+}
+
+/// How many answers are whole.
+fn whole_answers(mut bytes: &[u8]) -> io::Result<usize> {
+    let mut answers = 0;
+    while let Some(end) = memmem::find(bytes, b"\r\n\r\n") {
+        let head = bytes[..end].to_ascii_lowercase();
+        let length = memmem::find(&head, b"content-length: ").and_then(|at| {
+            let digits = head[at + 16..].split(|byte| *byte == b'\r').next()?;
+            std::str::from_utf8(digits).ok()?.parse::<usize>().ok()
+        });
+        let length = length.ok_or_else(|| io::Error::other("an answer without a length"))?;
+        match bytes.get(end + 4 + length..) {
+            Some(rest) => bytes = rest,
+            None => break,
+        }
+        answers += 1;
+    }
+    Ok(answers)
+}
