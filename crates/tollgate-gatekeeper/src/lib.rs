@@ -7,12 +7,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod clock;
+mod front;
 pub mod hash;
 pub mod identifier;
 pub mod limiter;
 mod line;
 #[cfg(feature = "link")]
 pub mod link;
+mod lock;
 mod memory;
 #[cfg(all(test, tollgate_model))]
 mod model;

@@ -20,8 +20,9 @@ use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
+use crate::front::Front;
 use crate::hash::{KeyHash, Seed};
-use crate::line::{Line, Locked};
+use crate::lock::Locked;
 use crate::names::{Names, Throttled, Throttling};
 use crate::relay::{Act, Relay};
 use crate::seat::{Place, Seat};
@@ -178,9 +179,9 @@ impl Limiter {
         let hash = post.table.hasher().hash(key);
         let now = match post.beat {
             Some(beat) if toll.count == 1 => {
-                let line = post.table.lean_line_soon(hash);
+                let front = post.table.front_soon(hash);
                 let now = now();
-                if let Some(answer) = post.decide_by_beat(beat, line, hash, toll, now) {
+                if let Some(answer) = post.decide_by_beat(beat, front, hash, toll, now) {
                     return Some(answer);
                 }
                 now
@@ -381,24 +382,37 @@ impl Post {
         Claim::new(place, &self.rule, self.table.seat(&self.rule, hash, now))
     }
 
-    /// Decides about a key that has a slot; `None` when it has none, or when another thread came between.
+    /// Decides about a key that has a place in the front of its line, or can have one because nothing else matters there; `None` when that
+    /// is not so, or when another thread came between.
     #[inline(always)]
     fn decide_by_beat(
         &self,
         beat: Beat,
-        line: Line<'_>,
+        front: Front<'_>,
         hash: KeyHash,
         toll: Toll,
         now: Moment,
     ) -> Option<(Verdict, Ticket<1>)> {
-        let version = line.version();
-        let mut slot = line.slot(line.find(hash.fingerprint())?);
-        let (verdict, spent) = beat.decide(Moment::from_nanos(slot.word(0)), now);
+        let version = front.lock().version();
+        let known = front.find(hash.fingerprint());
+        let (slot, paid_at) = match known {
+            Some(slot) => (slot, Moment::from_nanos(front.state(slot).load(Ordering::Relaxed))),
+            None => {
+                let (slot, clear_at) = front.best();
+                let is_fresh = clear_at <= now && front.hindsight() <= now && !front.back_matters(now);
+                is_fresh.then_some((slot, Moment::ZERO))?
+            }
+        };
+        let (verdict, spent) = beat.decide(paid_at, now);
         if verdict.is_refusal() {
-            return line.is_still(version).then(|| (verdict, Ticket { toll, stubs: ArrayVec::new() }));
+            return front.lock().is_still(version).then(|| (verdict, Ticket { toll, stubs: ArrayVec::new() }));
         }
-        let held = line.lock_still(version)?;
-        slot.set_word(0, spent.as_nanos());
+        let held = front.lock().take_still(version)?;
+        if known.is_none() {
+            front.assign(slot, hash.fingerprint(), spent);
+        } else {
+            front.state(slot).store(spent.as_nanos(), Ordering::Relaxed);
+        }
         drop(held);
         let stub = Stub { table: self.table.id(), hash, on_floor: false, told: false };
         Some((verdict, Ticket { toll, stubs: ArrayVec::from([stub]) }))

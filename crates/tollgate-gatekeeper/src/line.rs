@@ -1,34 +1,37 @@
 //! One line of the table: some slots, a floor, and a lock.
 //!
 //! ```text
-//! lean     0 .. 2                                        3 .. 7             elsewhere
-//!          lock, then the slots' fingerprints, in halves  the slots' states  the floor's state
+//! lean     front (see there)    back: 0 .. 2                3 .. 7             elsewhere
+//!                               fingerprints, in halves    the slots' states  the floor's state
 //! full     0                1 .. 7                    8 ..
 //!          lock | floor aux fingerprint | aux, each   states: the floor's, then the slots'
 //! ```
-//! What a decision waits for is memory, so what counts is how many pieces of 64 bytes it touches. Where a record is one word, as for
-//! most limits, a lean line is one such piece, and the floor, which only newcomers look at, lies elsewhere. Records that need more live
-//! in full lines, of two pieces or more; there all that must be looked at to find a key is in the first.
-//!
-//! The low half of word 0 is a sequence lock: odd while somebody changes the line, and larger afterwards. Who only looks compares it
-//! before and after and writes nothing, so any number of cores can refuse the same offender without taking the line from each
-//! other. Every word is an atomic, so what a reader sees in the middle of a change is wrong, never undefined, and is thrown away.
+//! What a decision waits for is memory, so what counts is how many pieces of 64 bytes it touches, and how near they are. Where a record is
+//! one word, as for most limits, a line is lean: a [`Front`] that is nearly always all that is looked at, shared by several backs. A key
+//! belongs to one of these, and the floor, which only newcomers to the back look at, lies elsewhere again. Records that need more live in
+//! full lines, of two pieces or more; there all that must be looked at to find a key is in the first.
+
+use core::ops::Range;
 
 use tollgate_core::record::Record;
 use tollgate_core::rule::Rule;
+use tollgate_core::time::Moment;
 
-use crate::sync::{AtomicU64, Ordering, fence, wait_while};
+use crate::front::{self, Front};
+use crate::lock::Lock;
+use crate::sync::{AtomicU64, Ordering};
 
-/// The floor is record 0; the slots are the records from 1 on.
+/// The floor is record 0; the slots are the records from 1 on, those of the front first.
 pub(crate) const FLOOR: usize = 0;
 // A model checker has to try every order of looking at the slots, so it gets few.
-const SLOTS_LEAN: usize = if cfg!(tollgate_model) { 2 } else { 5 };
+const SLOTS_BACK: usize = if cfg!(tollgate_model) { 1 } else { 5 };
 const SLOTS_FULL: usize = if cfg!(tollgate_model) { 2 } else { 7 };
-const HEADS_LEAN: usize = (1 + SLOTS_LEAN).div_ceil(2);
+const HEADS_BACK: usize = SLOTS_BACK.div_ceil(2);
 const HEADS_FULL: usize = 1 + SLOTS_FULL;
-const LOCK: usize = 0;
-const LOCKED: u64 = 1;
-const VERSION_STEP: u32 = 2;
+/// The back of a lean line: 64 bytes too.
+pub(crate) const BACK_WORDS: usize = HEADS_BACK + SLOTS_BACK;
+/// The floor of a lean line.
+pub(crate) const FLOOR_WORDS: usize = 1;
 
 /// How a line uses its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,45 +54,11 @@ impl Shape {
         }
     }
 
-    /// How many keys a line has places for.
-    #[inline]
-    pub(crate) const fn slots(self) -> usize {
+    /// How many words a line has that every line needs: the front of a lean one, and a full one as a whole. None when that is more
+    /// than there can be.
+    pub(crate) const fn front_words(self) -> Option<usize> {
         match self {
-            Self::Lean => SLOTS_LEAN,
-            Self::Full { .. } => SLOTS_FULL,
-        }
-    }
-
-    /// How many keys, all in debt, there can be in ten lines so that one in thirty finds its line full.
-    pub(crate) const fn keys_per_ten_lines(self) -> usize {
-        match self {
-            Self::Lean => 27,
-            Self::Full { .. } => 43,
-        }
-    }
-
-    /// How many words come before the states.
-    #[inline]
-    const fn heads(self) -> usize {
-        match self {
-            Self::Lean => HEADS_LEAN,
-            Self::Full { .. } => HEADS_FULL,
-        }
-    }
-
-    /// How many words of state a record has.
-    #[inline]
-    const fn words(self) -> usize {
-        match self {
-            Self::Lean => 1,
-            Self::Full { words } => words,
-        }
-    }
-
-    /// How many words lie together; none when that is more than there can be.
-    pub(crate) const fn line_words(self) -> Option<usize> {
-        match self {
-            Self::Lean => Some(HEADS_LEAN + SLOTS_LEAN),
+            Self::Lean => Some(front::WORDS),
             Self::Full { words } => match words.checked_mul(1 + SLOTS_FULL) {
                 Some(states) => states.checked_add(HEADS_FULL),
                 None => None,
@@ -97,35 +66,53 @@ impl Shape {
         }
     }
 
-    /// How many words of a line's floor lie elsewhere.
-    #[inline]
+    /// How many words each of the backs has that share a front, the floor not counted.
+    pub(crate) const fn back_words(self) -> usize {
+        match self {
+            Self::Lean => BACK_WORDS,
+            Self::Full { .. } => 0,
+        }
+    }
+
+    /// How many words of a floor lie elsewhere.
     pub(crate) const fn floor_words(self) -> usize {
         match self {
-            Self::Lean => 1,
+            Self::Lean => FLOOR_WORDS,
             Self::Full { .. } => 0,
+        }
+    }
+
+    /// How many keys a front has places for, and each back.
+    pub(crate) const fn slots(self) -> (usize, usize) {
+        match self {
+            Self::Lean => (front::SLOTS, SLOTS_BACK),
+            Self::Full { .. } => (SLOTS_FULL, 0),
         }
     }
 }
 
-/// A line, where it lies.
+/// A line as one key sees it, where it lies.
 #[derive(Clone, Copy)]
-pub(crate) struct Line<'t> {
-    words: &'t [AtomicU64],
-    /// The floor's state where that lies elsewhere.
-    floor: &'t [AtomicU64],
-    shape: Shape,
+pub(crate) enum Line<'t> {
+    /// One for records of one word.
+    Lean {
+        /// What is looked at first.
+        front: Front<'t>,
+        /// What did not fit there.
+        back: &'t [AtomicU64],
+        /// The state of the floor.
+        floor: &'t [AtomicU64],
+    },
+    /// One for records of so many words, and 32 bits.
+    Full {
+        /// All of it.
+        words: &'t [AtomicU64],
+        /// How many words a record has.
+        record_words: usize,
+    },
 }
 
-/// The line's lock word as it was once seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Version(u64);
-
-/// The right to change a line, until it is dropped.
-pub(crate) struct Locked<'t> {
-    head: &'t AtomicU64,
-}
-
-/// One record of a line, to look at, or to change while the line is [`Locked`].
+/// One record of a line, to look at, or to change while the line is locked.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot<'t> {
     /// The word whose high half is the record's 32 bits; none in a lean line, where they are always zero.
@@ -134,143 +121,154 @@ pub(crate) struct Slot<'t> {
 }
 
 impl<'t> Line<'t> {
-    /// A line of `shape` made of `words`, and of `floor` elsewhere, which are as many as the shape says.
-    #[inline(always)]
-    pub(crate) fn new(words: &'t [AtomicU64], floor: &'t [AtomicU64], shape: Shape) -> Self {
-        Self { words, floor, shape }
-    }
-
-    /// What the line's lock says, to be compared later.
-    #[inline(always)]
-    pub(crate) fn version(&self) -> Version {
-        Version(self.words[LOCK].load(Ordering::Acquire))
-    }
-
-    /// Whether all that was read since `version` was taken is what the line held at that time.
+    /// The lock of the line, which is that of all backs that share the front.
     #[inline]
-    pub(crate) fn is_still(&self, version: Version) -> bool {
-        // The loads before this must not sink below the one after it.
-        fence(Ordering::Acquire);
-        version.0 & LOCKED == 0 && self.words[LOCK].load(Ordering::Relaxed) == version.0
-    }
-
-    /// Takes the line if it is free and nobody has changed it since `version`.
-    #[inline(always)]
-    pub(crate) fn lock_still(&self, version: Version) -> Option<Locked<'t>> {
-        let head = &self.words[LOCK];
-        let (free, taken) = (version.0 & !LOCKED, version.0 | LOCKED);
-        head.compare_exchange(free, taken, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Locked::new(head))
-    }
-
-    /// Waits for the line to be free and takes it. Whoever holds it does so for some nanoseconds and never waits for anything but
-    /// further lines, in one order for all.
-    pub(crate) fn lock(&self) -> Locked<'t> {
-        let head = &self.words[LOCK];
-        let mut seen = head.load(Ordering::Relaxed);
-        loop {
-            match head.compare_exchange(seen & !LOCKED, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(other) => seen = other,
-            }
-            if seen & LOCKED != 0 {
-                wait_while(|| head.load(Ordering::Relaxed) & LOCKED != 0);
-            }
+    pub(crate) fn lock(&self) -> Lock<'t> {
+        match self {
+            Self::Lean { front, .. } => front.lock(),
+            Self::Full { words, .. } => Lock::new(&words[0]),
         }
-        Locked::new(head)
     }
 
-    /// Whether nobody has changed the line between `version` and the lock that the caller holds now.
+    /// The slots in which a key is looked for first.
+    pub(crate) fn front_slots(&self) -> Range<usize> {
+        match self {
+            Self::Lean { .. } => 1..1 + front::SLOTS,
+            Self::Full { .. } => 1..1 + SLOTS_FULL,
+        }
+    }
+
+    /// The slots for those who find no room in the front; none in a full line.
+    pub(crate) fn back_slots(&self) -> Range<usize> {
+        match self {
+            Self::Lean { .. } => 1 + front::SLOTS..1 + front::SLOTS + SLOTS_BACK,
+            Self::Full { .. } => 0..0,
+        }
+    }
+
+    /// The slot in the front that carries `fingerprint`.
     #[inline]
-    pub(crate) fn was_still(&self, version: Version) -> bool {
-        debug_assert!(self.is_locked());
-        version.0 & LOCKED == 0 && self.words[LOCK].load(Ordering::Relaxed) == version.0 | LOCKED
-    }
-
-    pub(crate) fn is_locked(&self) -> bool {
-        self.words[LOCK].load(Ordering::Relaxed) & LOCKED != 0
-    }
-
-    /// The record that carries `fingerprint`. All are compared, without a branch for each: which one it is cannot be predicted, and a
-    /// wrong guess costs more than all the comparisons.
-    #[inline(always)]
-    pub(crate) fn find(&self, fingerprint: u32) -> Option<usize> {
-        let mut found = FLOOR;
-        let mut compare = |index: usize, candidate: u64| {
-            found = if candidate as u32 == fingerprint { index } else { found };
-        };
-        match self.shape {
-            Shape::Lean => {
-                compare(1, self.words[LOCK].load(Ordering::Relaxed) >> 32);
-                for pair in 1..HEADS_LEAN {
-                    let head = self.words[pair].load(Ordering::Relaxed);
-                    compare(2 * pair, head);
-                    compare(2 * pair + 1, head >> 32);
+    pub(crate) fn find_in_front(&self, fingerprint: u32) -> Option<usize> {
+        match self {
+            Self::Lean { front, .. } => front.find(fingerprint),
+            Self::Full { words, .. } => {
+                let mut found = FLOOR;
+                for (slot, head) in words[..HEADS_FULL].iter().enumerate().skip(1) {
+                    found = if head.load(Ordering::Relaxed) as u32 == fingerprint { slot } else { found };
                 }
-            }
-            Shape::Full { .. } => {
-                for index in 1..HEADS_FULL {
-                    compare(index, self.words[index].load(Ordering::Relaxed));
-                }
+                (found != FLOOR).then_some(found)
             }
         }
-        (found != FLOOR).then_some(found)
     }
 
-    /// The word that has the fingerprint of the slot at `index`, and by how many bits it is shifted.
-    fn fingerprint_at(&self, index: usize) -> (&'t AtomicU64, u32) {
-        debug_assert!(index != FLOOR);
-        match self.shape {
-            Shape::Lean => (&self.words[index / 2], if index.is_multiple_of(2) { 0 } else { 32 }),
-            Shape::Full { .. } => (&self.words[index], 0),
+    /// The slot in the back that carries `fingerprint`.
+    pub(crate) fn find_in_back(&self, fingerprint: u32) -> Option<usize> {
+        self.back_slots().find(|&slot| self.fingerprint(slot) == fingerprint)
+    }
+
+    /// Whether something lies in the back at `now` that is not clear.
+    pub(crate) fn back_matters(&self, now: Moment) -> bool {
+        match self {
+            Self::Lean { front, .. } => front.back_matters(now),
+            Self::Full { .. } => false,
         }
     }
 
-    /// How many slots there are.
-    pub(crate) fn slots(&self) -> usize {
-        self.shape.slots()
+    /// From when on a key is clear, at the earliest, that is not in the front: see [`Front`].
+    pub(crate) fn hindsight(&self) -> Moment {
+        match self {
+            Self::Lean { front, .. } => front.hindsight(),
+            Self::Full { .. } => Moment::ZERO,
+        }
     }
 
     /// Whether no key has this slot.
-    pub(crate) fn is_empty(&self, index: usize) -> bool {
-        let (word, shift) = self.fingerprint_at(index);
-        (word.load(Ordering::Relaxed) >> shift) as u32 == 0
+    pub(crate) fn is_empty(&self, slot: usize) -> bool {
+        self.fingerprint(slot) == 0
     }
 
-    /// The record at `index`.
-    #[inline(always)]
-    pub(crate) fn slot(&self, index: usize) -> Slot<'t> {
-        let words = self.shape.words();
-        let start = self.shape.heads() + index * words;
-        match self.shape {
-            Shape::Lean if index == FLOOR => Slot { head: None, state: self.floor },
-            Shape::Lean => Slot { head: None, state: &self.words[start - words..start] },
-            Shape::Full { .. } => Slot { head: Some(&self.words[index]), state: &self.words[start..start + words] },
+    fn fingerprint(&self, slot: usize) -> u32 {
+        debug_assert!(slot != FLOOR);
+        match self {
+            Self::Lean { front, .. } if slot <= front::SLOTS => front.fingerprint(slot),
+            Self::Lean { back, .. } => {
+                let (word, shift) = half(slot - front::SLOTS - 1);
+                (back[word].load(Ordering::Relaxed) >> shift) as u32
+            }
+            Self::Full { words, .. } => words[slot].load(Ordering::Relaxed) as u32,
         }
     }
 
-    /// Gives the slot at `index` to the key with `fingerprint`. The record stays as it is.
-    pub(crate) fn assign(&self, index: usize, fingerprint: u32) {
-        debug_assert!(self.is_locked());
-        let (word, shift) = self.fingerprint_at(index);
-        let others = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
-        word.store(others | u64::from(fingerprint) << shift, Ordering::Relaxed);
+    /// The record at `index`.
+    #[inline]
+    pub(crate) fn slot(&self, index: usize) -> Slot<'t> {
+        match *self {
+            Self::Lean { floor, .. } if index == FLOOR => Slot { head: None, state: floor },
+            Self::Lean { front, .. } if index <= front::SLOTS => {
+                Slot { head: None, state: core::slice::from_ref(front.state(index)) }
+            }
+            Self::Lean { back, .. } => {
+                let state = HEADS_BACK + index - front::SLOTS - 1;
+                Slot { head: None, state: &back[state..=state] }
+            }
+            Self::Full { words, record_words } => {
+                let start = HEADS_FULL + index * record_words;
+                Slot { head: Some(&words[index]), state: &words[start..start + record_words] }
+            }
+        }
     }
 
-    /// Makes the record at `index` a fresh one.
-    pub(crate) fn clear(&self, index: usize) {
-        let mut slot = self.slot(index);
-        slot.set_aux(0);
-        (0..self.shape.words()).for_each(|word| slot.set_word(word, 0));
+    /// The record at `index` was changed. In a lean line it is clear from `until` on.
+    pub(crate) fn note_change(&self, index: usize, until: Moment) {
+        match self {
+            Self::Lean { front, .. } if index == FLOOR || index > front::SLOTS => front.expect_back(until),
+            _ => {}
+        }
+    }
+
+    /// Gives `slot` to the key with `fingerprint`, which starts from the floor or afresh. Whoever had it goes into the floor.
+    pub(crate) fn assign(&self, slot: usize, fingerprint: u32, from_floor: bool, rule: &Rule) {
+        debug_assert!(self.lock().is_taken() && slot != FLOOR);
+        match self {
+            Self::Lean { front, .. } if slot <= front::SLOTS => {
+                let floor = || Moment::from_nanos(self.slot(FLOOR).word(0)).max(front.hindsight());
+                front.assign(slot, fingerprint, if from_floor { floor() } else { Moment::ZERO });
+            }
+            Self::Lean { back, .. } => {
+                self.displace(slot, from_floor, rule);
+                let (word, shift) = half(slot - front::SLOTS - 1);
+                let others = back[word].load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
+                back[word].store(others | u64::from(fingerprint) << shift, Ordering::Relaxed);
+            }
+            Self::Full { words, .. } => {
+                self.displace(slot, from_floor, rule);
+                let aux = words[slot].load(Ordering::Relaxed) & !u64::from(u32::MAX);
+                words[slot].store(aux | u64::from(fingerprint), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The newcomer gets what the floor was, or nothing, and the floor what it and the one who leaves are together. Also one who is clear
+    /// goes there: a thread whose clock is a moment behind then still finds what is left of the debt.
+    fn displace(&self, index: usize, from_floor: bool, rule: &Rule) {
+        if from_floor || !self.is_empty(index) {
+            self.swap(index, FLOOR);
+            rule.absorb(&mut self.slot(FLOOR), &self.slot(index));
+        }
+        if !from_floor {
+            let mut slot = self.slot(index);
+            slot.set_aux(0);
+            (0..slot.state.len()).for_each(|word| slot.set_word(word, 0));
+        }
     }
 
     /// Lets the records at `a` and `b` change places. Keys do not move.
-    pub(crate) fn swap(&self, a: usize, b: usize) {
+    fn swap(&self, a: usize, b: usize) {
         let (mut a, mut b) = (self.slot(a), self.slot(b));
         let aux = (a.aux(), b.aux());
         a.set_aux(aux.1);
         b.set_aux(aux.0);
-        for word in 0..self.shape.words() {
+        for word in 0..a.state.len() {
             let values = (a.word(word), b.word(word));
             a.set_word(word, values.1);
             b.set_word(word, values.0);
@@ -278,30 +276,9 @@ impl<'t> Line<'t> {
     }
 }
 
-const fn with_low(head: u64, low: u32) -> u64 {
-    head & !(u32::MAX as u64) | low as u64
-}
-
-const fn with_high(head: u64, high: u32) -> u64 {
-    head & u32::MAX as u64 | (high as u64) << 32
-}
-
-impl<'t> Locked<'t> {
-    #[inline]
-    fn new(head: &'t AtomicU64) -> Self {
-        // No change may be seen before the lock is.
-        fence(Ordering::Release);
-        Self { head }
-    }
-}
-
-impl Drop for Locked<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let head = self.head.load(Ordering::Relaxed);
-        let version = (head as u32 & !(LOCKED as u32)).wrapping_add(VERSION_STEP);
-        self.head.store(with_low(head, version), Ordering::Release);
-    }
+/// The word that has the half at `index`, and by how many bits that is shifted.
+const fn half(index: usize) -> (usize, usize) {
+    (index / 2, index % 2 * 32)
 }
 
 impl Record for Slot<'_> {
@@ -314,7 +291,8 @@ impl Record for Slot<'_> {
     fn set_aux(&mut self, aux: u32) {
         debug_assert!(self.head.is_some() || aux == 0, "a rule of lean records uses more than its word");
         if let Some(head) = self.head {
-            head.store(with_high(head.load(Ordering::Relaxed), aux), Ordering::Relaxed);
+            let low = head.load(Ordering::Relaxed) & u64::from(u32::MAX);
+            head.store(low | u64::from(aux) << 32, Ordering::Relaxed);
         }
     }
 

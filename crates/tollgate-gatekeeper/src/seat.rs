@@ -3,13 +3,15 @@
 //! Looking takes no place: a key that was never seen, or that comes back, is shown what it would start from, and takes a place only when
 //! something is charged to it. So refusals evict nobody, and who only tries cannot push others out.
 
+use core::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tollgate_core::record::Record;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::Moment;
 
-use crate::line::{FLOOR, Line, Locked, Version};
+use crate::line::{FLOOR, Line};
+use crate::lock::{Locked, Version};
 use crate::table::Strain;
 
 /// A key's record, where it is, or what it would be.
@@ -40,10 +42,10 @@ impl<'t> Seat<'t> {
     /// Finds the key with `fingerprint`.
     #[inline]
     pub(crate) fn new(line: Line<'t>, rule: &'t Rule, strain: &'t Strain, fingerprint: u32, now: Moment) -> Self {
-        let version = line.version();
-        let place = match line.find(fingerprint) {
+        let version = line.lock().version();
+        let place = match line.find_in_front(fingerprint) {
             Some(index) => Place::Slot(index),
-            None => place_for_newcomer(&line, rule, now),
+            None => place_elsewhere(&line, rule, fingerprint, now),
         };
         Self { line, rule, strain, fingerprint, now, version, place }
     }
@@ -67,19 +69,19 @@ impl<'t> Seat<'t> {
     /// Takes the right to change the line.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'t> {
-        self.line.lock()
+        self.line.lock().take()
     }
 
     /// Whether what was read here is what the line held when the key was looked for.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
-        self.line.is_still(self.version)
+        self.line.lock().is_still(self.version)
     }
 
     /// Under the lock: looks for the key again if somebody changed the line before it was taken, and says whether that was so.
     #[inline]
     pub(crate) fn refresh(&mut self) -> bool {
-        let changed = !self.line.was_still(self.version);
+        let changed = !self.line.lock().was_still(self.version);
         if changed {
             *self = Self::new(self.line, self.rule, self.strain, self.fingerprint, self.now);
         }
@@ -99,7 +101,7 @@ impl<'t> Seat<'t> {
     /// The record to write, for which a newcomer takes its place now.
     #[inline]
     fn target(&mut self) -> usize {
-        debug_assert!(self.line.is_locked());
+        debug_assert!(self.line.lock().is_taken());
         match self.place {
             Place::Slot(index) => index,
             Place::Floor => FLOOR,
@@ -118,31 +120,39 @@ impl<'t> Seat<'t> {
         if !line.is_empty(index) && self.rule.clear_at(&line.slot(index)) > self.now {
             self.strain.evicted.fetch_add(1, Relaxed);
         }
-        if from_floor || !line.is_empty(index) {
-            // The newcomer gets what the floor was, the floor what it and the one who leaves are together. Also one who is clear goes
-            // there: a thread whose clock is a moment behind then still finds what is left of the debt.
-            line.swap(index, FLOOR);
-            self.rule.absorb(&mut line.slot(FLOOR), &line.slot(index));
-        }
-        if !from_floor {
-            line.clear(index);
-        }
-        line.assign(index, self.fingerprint);
+        line.assign(index, self.fingerprint, from_floor, self.rule);
         self.place = Place::Slot(index);
         index
     }
 }
 
-/// Which place a key that has none would take.
+/// Where a key is that is not in the front of its line, or which place it would take.
 #[cold]
-fn place_for_newcomer(line: &Line<'_>, rule: &Rule, now: Moment) -> Place {
-    let floor_clear_at = rule.clear_at(&line.slot(FLOOR));
+fn place_elsewhere(line: &Line<'_>, rule: &Rule, fingerprint: u32, now: Moment) -> Place {
+    let back_matters = line.back_matters(now);
+    let known = if back_matters { line.find_in_back(fingerprint) } else { None };
+    if let Some(index) = known
+        && rule.clear_at(&line.slot(index)).max(line.hindsight()) > now
+    {
+        return Place::Slot(index);
+    }
     let standing = |index: usize| if line.is_empty(index) { None } else { Some(rule.clear_at(&line.slot(index))) };
-    let (best, index) = (1..=line.slots()).map(|index| (standing(index), index)).min().expect("a line has slots");
+    let best = |slots: Range<usize>| slots.map(|index| (standing(index), index)).min();
+    let (mut best_standing, mut index) = best(line.front_slots()).expect("a line has slots");
+    if best_standing > Some(now) {
+        // Who was there before takes the same place again: a key has one record in the back, be it clear.
+        if let Some(index) = line.find_in_back(fingerprint) {
+            return Place::Slot(index);
+        }
+        (best_standing, index) = best(line.back_slots()).unwrap_or((best_standing, index));
+    }
+    // Where the back does not matter the floor is clear, and too far away to look.
+    let floor_matters = back_matters || line.back_slots().is_empty();
+    let floor_clear_at = if floor_matters { rule.clear_at(&line.slot(FLOOR)) } else { Moment::ZERO };
     // What cannot become clear by itself is counted by those at work: it must stay where they will look for it.
-    if floor_clear_at == Moment::MAX || best == Some(Moment::MAX) {
+    if floor_clear_at == Moment::MAX || best_standing == Some(Moment::MAX) {
         Place::Floor
-    } else if floor_clear_at > now {
+    } else if floor_clear_at.max(line.hindsight()) > now && known.is_none() {
         Place::FromFloor(index)
     } else {
         Place::Fresh(index)
@@ -163,12 +173,19 @@ impl Record for Seat<'_> {
 
     #[inline]
     fn word(&self, index: usize) -> u64 {
-        self.source().map_or(0, |record| self.line.slot(record).word(index))
+        let stored = self.source().map_or(0, |record| self.line.slot(record).word(index));
+        match self.place {
+            Place::Fresh(_) => stored,
+            Place::Slot(slot) if self.line.front_slots().contains(&slot) => stored,
+            // The key may have been in the front since this was written.
+            _ => stored.max(self.line.hindsight().as_nanos()),
+        }
     }
 
     #[inline]
     fn set_word(&mut self, index: usize, value: u64) {
         let record = self.target();
         self.line.slot(record).set_word(index, value);
+        self.line.note_change(record, Moment::from_nanos(value));
     }
 }

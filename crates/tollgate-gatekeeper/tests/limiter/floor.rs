@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn who_has_a_place_of_his_own_gets_exactly_what_an_endless_table_gives(limit in debts(), arrivals in arrivals(5)) {
+    fn who_has_a_place_of_his_own_gets_exactly_what_an_endless_table_gives(limit in debts(), arrivals in arrivals(7)) {
         let limiter = one(limit, 1);
         let mut endless = Endless::new(limit);
         let mut now = Moment::from_millis(1_000);

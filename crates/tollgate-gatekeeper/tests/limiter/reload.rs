@@ -86,7 +86,7 @@ fn a_table_that_cannot_be_made_says_which_and_why() {
     let plan = |bytes| Plan { rules: vec![(small.clone(), 1 << 20), (small.clone(), bytes)], ..plan(vec![], 1) };
     let no_limiter = |bytes| tollgate_gatekeeper::limiter::Limiter::new(plan(bytes)).err().unwrap();
     assert_eq!(no_limiter(bytes_min - 1), NoLimiter { rule: 1, cause: NoTable::TooSmall { bytes_min } });
-    assert_eq!(no_limiter(0).to_string(), "rule 2: a table for this rule takes at least 72 bytes");
+    assert_eq!(no_limiter(0).to_string(), "rule 2: a table for this rule takes at least 136 bytes");
     assert!(matches!(no_limiter(usize::MAX).cause, NoTable::NoMemory(_)));
     assert!(table_bytes_for(&small, 1_000_000) <= 32_000_000);
     assert!(table_bytes_for(&small, 0) >= bytes_min);
