@@ -1,8 +1,10 @@
 /* What libzmq alone hears of the same messages: a SUB socket that takes every frame and does nothing with it.
- * Arguments: the endpoint to bind to, and for how many seconds after the first message. Prints messages per second. */
+ * Arguments: the endpoint to bind to, and for how many seconds after the first message. Prints messages per second and how
+ * many there were, and waits to be ended, so that its CPU time can be read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 #include <zmq.h>
 
 static double now(void) {
@@ -32,6 +34,8 @@ int main(int count, char **words) {
         messages++;
         if (messages % 1024 == 0 && now() >= end) break;
     }
-    printf("%.0f\n", messages / (now() - begin));
+    printf("%.0f %lu\n", messages / (now() - begin), messages);
+    fflush(stdout);
+    pause();
     return 0;
 }

@@ -1,5 +1,7 @@
-//! What the tower layer costs a request: the same service with and without it, in turns.
+//! What the tower layer costs a request: the same service with and without it, in turns. With the argument `link`, what the link to a master adds.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a table for people")]
+
+mod link;
 
 use core::convert::Infallible;
 use core::net::{IpAddr, Ipv4Addr};
@@ -19,8 +21,8 @@ const ROUNDS: usize = 9;
 const REQUESTS: u32 = 500_000;
 const CALLERS: u32 = 10_000;
 
-/// A keeper whose rule lets everybody through (`per_second` is large) or hardly anybody.
-fn layer(per_second: u64) -> KeeperLayer {
+/// One rule that lets everybody through (`per_second` is large) or hardly anybody.
+fn plan(per_second: u64) -> Plan {
     let rule = Rule {
         name: "each".into(),
         when: Default::default(),
@@ -32,23 +34,31 @@ fn layer(per_second: u64) -> KeeperLayer {
         hold_max: Span::ZERO,
         mode: Mode::Enforce,
     };
-    let plan = Plan { rules: vec![(rule, 1 << 22)], started: Moment::ZERO, seed: Seed::random(), names_max: 64 };
-    KeeperLayer::new(Keeper::new(plan).unwrap())
+    Plan { rules: vec![(rule, 1 << 22)], started: Moment::ZERO, seed: Seed::random(), names_max: 64 }
+}
+
+fn layer(per_second: u64) -> KeeperLayer {
+    KeeperLayer::new(Keeper::new(plan(per_second)).unwrap())
+}
+
+/// A service that does nothing.
+fn inner() -> impl Service<Request<()>, Response = Response<()>, Error = Infallible> + Clone {
+    service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) })
 }
 
 /// Nanoseconds for each request.
-async fn run<S>(mut service: S) -> f64
+async fn run<S>(mut service: S, requests: u32) -> f64
 where
     S: Service<Request<()>, Response = Response<()>, Error = Infallible>,
 {
     let begin = Instant::now();
-    for number in 0..REQUESTS {
+    for number in 0..requests {
         let mut request = Request::new(());
         request.extensions_mut().insert(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number % CALLERS)));
         core::future::poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
         core::hint::black_box(service.call(request).await.unwrap());
     }
-    begin.elapsed().as_nanos() as f64 / f64::from(REQUESTS)
+    begin.elapsed().as_nanos() as f64 / f64::from(requests)
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {
@@ -58,14 +68,17 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    if std::env::args().nth(1).as_deref() == Some("link") {
+        return link::table(&runtime);
+    }
+    let inner = inner();
     let (open, quiet, closed) = (layer(1_000_000), layer(1_000_000).headers(false), layer(1));
     let mut figures: [Vec<f64>; 4] = Default::default();
     for _ in 0..ROUNDS {
-        figures[0].push(runtime.block_on(run(inner)));
-        figures[1].push(runtime.block_on(run(quiet.layer(inner))));
-        figures[2].push(runtime.block_on(run(open.layer(inner))));
-        figures[3].push(runtime.block_on(run(closed.layer(inner))));
+        figures[0].push(runtime.block_on(run(inner.clone(), REQUESTS)));
+        figures[1].push(runtime.block_on(run(quiet.layer(inner.clone()), REQUESTS)));
+        figures[2].push(runtime.block_on(run(open.layer(inner.clone()), REQUESTS)));
+        figures[3].push(runtime.block_on(run(closed.layer(inner.clone()), REQUESTS)));
     }
     let [bare, quiet, open, closed] = figures.map(median);
     println!("medians of {ROUNDS} rounds of {REQUESTS} requests of {CALLERS} callers, one thread\n");

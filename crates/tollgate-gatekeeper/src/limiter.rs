@@ -257,17 +257,17 @@ impl Limiter {
     /// The request with this ticket has ended and has cost `actual`.
     pub fn settle<const N: usize>(&self, ticket: Ticket<N>, actual: Toll, now: Moment) {
         let reserved = ticket.toll;
-        for stub in &ticket.stubs {
+        // What only counts requests was paid when they came.
+        let is_open = |stub: &&Stub| {
+            self.post(stub).is_some_and(|post| matches!(post.rule.limit, Limit::InFlight(_) | Limit::Budget(_)))
+        };
+        for stub in ticket.stubs.iter().filter(is_open) {
             self.with_charged(stub, now, |post, seat| {
                 let limit = &post.rule.limit;
-                match limit {
-                    Limit::InFlight(_) => limit.settle(seat, reserved, actual, now),
-                    // What is missing is charged even to a key that has lost its place. What is too much is only given back where it
-                    // was taken: the floor stands for others too.
-                    Limit::Budget(_) if actual.cpu > reserved.cpu || seat.has_slot() => {
-                        limit.settle(seat, reserved, actual, now);
-                    }
-                    _ => {}
+                // What is missing is charged even to a key that has lost its place. What is too much is only given back where it
+                // was taken: the floor stands for others too.
+                if matches!(limit, Limit::InFlight(_)) || actual.cpu > reserved.cpu || seat.has_slot() {
+                    limit.settle(seat, reserved, actual, now);
                 }
                 if matches!(limit, Limit::Budget(_)) {
                     let act = |clear| Act::Settlement { hash: stub.hash, cpu: actual.cpu, clear };
@@ -343,10 +343,14 @@ impl Limiter {
         order.iter().map(|claim| claim.record().lock()).collect()
     }
 
+    /// The rule that `stub` was charged to. One that a reload has dropped has nothing left to settle.
+    fn post(&self, stub: &Stub) -> Option<&Post> {
+        self.posts.iter().find(|post| post.table.id() == stub.table)
+    }
+
     /// Calls `change` with what `stub` was charged to, if it is still there and has anything to settle.
     fn with_charged(&self, stub: &Stub, now: Moment, change: impl FnOnce(&Post, &mut Seat<'_>)) {
-        // A rule that a reload has dropped has nothing left to settle.
-        let Some(post) = self.posts.iter().find(|post| post.table.id() == stub.table) else { return };
+        let Some(post) = self.post(stub) else { return };
         let mut seat = post.table.seat(&post.rule, stub.hash, now);
         let _held = seat.lock();
         seat.refresh();

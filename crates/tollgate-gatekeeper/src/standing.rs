@@ -4,7 +4,8 @@ use core::iter;
 
 use tollgate_core::limit::{Limit, LimitInfo};
 use tollgate_core::time::Span;
-use tollgate_wire::rate_limit_headers::{Standing, write_limits, write_number, write_policies, write_seconds};
+use tollgate_wire::decimal;
+use tollgate_wire::rate_limit_headers::{Standing, write_limits, write_policies, write_seconds};
 
 /// A limit in the words of rate-limit headers: so much per window.
 pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> Standing<'a> {
@@ -30,19 +31,63 @@ pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> Standing<'a> {
     Standing { policy, quota, window, unit, remaining: info.remaining, reset: info.reset, clear: info.clear }
 }
 
-/// Writes the header fields that tell a client where it stands: their names in lower case, and their values.
-pub fn write_fields(standing: Standing<'_>, is_refusal: bool, mut push: impl FnMut(&'static str, &[u8])) {
+/// A header field that tells a client where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// What the limit is; the same in every answer.
+    Policy,
+    /// What is left of it, and for how long.
+    Limit,
+    /// What is left.
+    Remaining,
+    /// How long until everything is available again.
+    Clear,
+    /// How long until one more fits.
+    Reset,
+}
+
+impl Field {
+    /// Its name, in lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Policy => "ratelimit-policy",
+            Self::Limit => "ratelimit",
+            Self::Remaining => "x-ratelimit-remaining",
+            Self::Clear => "x-ratelimit-clear",
+            Self::Reset => "x-ratelimit-reset",
+        }
+    }
+}
+
+/// Writes the fields that tell a client where it stands: each with its value.
+pub fn write_fields(standing: Standing<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
+    let mut out = policy(standing);
+    push(Field::Policy, &out);
+    write_changing(&mut out, standing, is_refusal, push);
+}
+
+/// The value of the field that is the same in every answer.
+pub fn policy(standing: Standing<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
-    let mut field = |name: &'static str, write: &dyn Fn(&mut Vec<u8>)| {
+    write_policies(&mut out, iter::once(standing));
+    out
+}
+
+/// Writes the fields that are not the same in every answer.
+pub fn write_changing_fields(standing: Standing<'_>, is_refusal: bool, push: impl FnMut(Field, &[u8])) {
+    write_changing(&mut Vec::with_capacity(64), standing, is_refusal, push);
+}
+
+fn write_changing(out: &mut Vec<u8>, standing: Standing<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
+    let mut field = |field: Field, write: &dyn Fn(&mut Vec<u8>)| {
         out.clear();
-        write(&mut out);
-        push(name, &out);
+        write(out);
+        push(field, out);
     };
-    field("ratelimit-policy", &|out| write_policies(out, iter::once(standing)));
-    field("ratelimit", &|out| write_limits(out, iter::once(standing)));
-    field("x-ratelimit-remaining", &|out| write_number(out, standing.remaining));
-    field("x-ratelimit-clear", &|out| write_seconds(out, standing.clear));
+    field(Field::Limit, &|out| write_limits(out, iter::once(standing)));
+    field(Field::Remaining, &|out| decimal::put(out, standing.remaining));
+    field(Field::Clear, &|out| write_seconds(out, standing.clear));
     if is_refusal {
-        field("x-ratelimit-reset", &|out| write_seconds(out, standing.reset));
+        field(Field::Reset, &|out| write_seconds(out, standing.reset));
     }
 }

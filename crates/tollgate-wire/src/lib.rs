@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod decimal;
 pub mod forwarded;
 pub mod http1;
 pub mod kernel;

@@ -5,6 +5,8 @@
 
 use tollgate_core::time::Span;
 
+use crate::decimal;
+
 /// The largest integer of a structured field.
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
@@ -57,22 +59,9 @@ pub fn write_limits<'a>(out: &mut Vec<u8>, standings: impl Iterator<Item = Stand
 /// Seconds with three decimals, as Sharkey's `X-RateLimit-Clear` and `-Reset`.
 pub fn write_seconds(out: &mut Vec<u8>, span: Span) {
     let millis = span.as_millis_ceil();
-    write_number(out, millis / 1000);
-    let digit = |unit: u64| b'0' + (millis / unit % 10) as u8;
+    decimal::put(out, millis / 1000);
+    let digit = |place: u64| b'0' + (millis / place % 10) as u8;
     out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
-}
-
-/// A number in decimal digits. Every refusal writes several, so nothing is allocated for it.
-pub fn write_number(out: &mut Vec<u8>, number: u64) {
-    let (mut digits, mut start, mut left) = ([0; 20], 20, number);
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 {
-            return out.extend_from_slice(&digits[start..]);
-        }
-    }
 }
 
 fn write_name(out: &mut Vec<u8>, place: usize, name: &str) {
@@ -86,7 +75,7 @@ fn write_parameter(out: &mut Vec<u8>, name: &str, value: u64) {
     out.push(b';');
     out.extend_from_slice(name.as_bytes());
     out.push(b'=');
-    write_number(out, value.min(INTEGER_MAX));
+    decimal::put(out, value.min(INTEGER_MAX));
 }
 
 /// A structured-field string holds printable ASCII only.
@@ -148,7 +137,7 @@ mod tests {
     #[test]
     fn numbers_are_written_in_full() {
         for number in [0, 7, 10, 99, 100, 12_345, u64::MAX] {
-            assert_eq!(text(|out| write_number(out, number)), number.to_string());
+            assert_eq!(text(|out| decimal::put(out, number)), number.to_string());
         }
     }
 

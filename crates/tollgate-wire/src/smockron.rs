@@ -11,6 +11,7 @@ use tollgate_core::fleet::{Command, Order, Report, Stamp, Status, Tally};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
+use crate::decimal;
 use crate::zmtp::frame;
 
 /// The longest name of a domain, in bytes.
@@ -304,14 +305,8 @@ fn put_domain(output: &mut Vec<u8>, prefix: &[u8], domain: &[u8]) {
 
 fn put_time(output: &mut Vec<u8>, more: bool, millis: Option<u64>) {
     let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut rest = millis;
-    while let Some(value) = rest {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        rest = (value >= 10).then_some(value / 10);
-    }
-    frame::put(output, more, &digits[at..]);
+    let written = millis.map_or(&[][..], |millis| decimal::write(&mut digits, millis));
+    frame::put(output, more, written);
 }
 
 #[cfg(test)]

@@ -82,6 +82,7 @@ pub struct Link {
     settings: LinkSettings,
     relay: Relay,
     figures: Vec<Arc<MasterFigures>>,
+    begin: Arc<Notify>,
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
 }
@@ -93,9 +94,9 @@ impl core::fmt::Debug for Link {
 }
 
 impl Link {
-    /// Begins to look for the masters. `clock` is the one that the limiter decides by.
+    /// A link that looks for the masters once it is told to [`begin`](Self::begin). `clock` is the one that the limiter decides by.
     pub fn start(settings: LinkSettings, clock: Clock, obey: Obey) -> io::Result<Self> {
-        let (woken, stop) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let [woken, begin, stop] = [(); 3].map(|()| Arc::new(Notify::new()));
         let rules =
             settings.masters.iter().flat_map(|master| &master.rules).map(|linked| linked.rule.clone()).collect();
         let wake = woken.clone();
@@ -103,23 +104,34 @@ impl Link {
         let figures: Vec<_> = settings.masters.iter().map(|_| Arc::new(MasterFigures::default())).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = {
-            let (settings, relay, figures, stop) = (settings.clone(), relay.clone(), figures.clone(), stop.clone());
+            let (settings, relay, figures) = (settings.clone(), relay.clone(), figures.clone());
+            let (begin, stop) = (begin.clone(), stop.clone());
             move || {
                 let desk = Rc::new(Desk::new(&settings, relay, &figures, clock, obey, woken));
-                LocalSet::new().block_on(&runtime, async {
+                let serve = async {
+                    begin.notified().await;
                     for master in 0..settings.masters.len() {
                         tokio::task::spawn_local(control::run(desk.clone(), master));
                         tokio::task::spawn_local(accounting::run(desk.clone(), master));
                     }
+                    desk.clone().carry_on().await;
+                };
+                LocalSet::new().block_on(&runtime, async {
                     tokio::select! {
-                        () = desk.clone().carry_on() => {}
+                        () = serve => {}
                         () = stop.notified() => {}
                     }
                 });
             }
         };
         let thread = std::thread::Builder::new().name("link".to_string()).spawn(run)?;
-        Ok(Self { settings, relay, figures, stop, thread: Some(thread) })
+        Ok(Self { settings, relay, figures, begin, stop, thread: Some(thread) })
+    }
+
+    /// Begins to look for the masters. What is in force is told to whoever comes, once: so nobody comes before there are records that can be
+    /// changed.
+    pub fn begin(&self) {
+        self.begin.notify_one();
     }
 
     /// Where decisions drop what masters are to hear.

@@ -5,9 +5,10 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use http::HeaderValue;
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Verdict};
-use tollgate_core::limit::Limit;
+use tollgate_core::limit::{Limit, LimitInfo};
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -15,6 +16,7 @@ use tollgate_core::toll::Toll;
 use crate::clock::Clock;
 use crate::limiter::{Limiter, NoLimiter, Plan};
 use crate::link::{Link, LinkSettings};
+use crate::standing;
 use crate::ticket::Ticket;
 
 /// Rules with their state. Cloning shares it.
@@ -26,6 +28,10 @@ struct Inner {
     clock: Clock,
     link: Option<Link>,
     has_budget: bool,
+    /// Whether something is open when a request ends.
+    settles: bool,
+    /// What each rule's limit is, as answers say it.
+    policies: Box<[Option<HeaderValue>]>,
     held: AtomicU32,
 }
 
@@ -68,7 +74,14 @@ impl Keeper {
 
     fn build(plan: Plan, link: Option<LinkSettings>) -> Result<Self, NoKeeper> {
         let clock = Clock::start();
-        let has_budget = plan.rules.iter().any(|(rule, _)| matches!(rule.limit, Limit::Budget(_)));
+        let has = |is: fn(&Limit) -> bool| plan.rules.iter().any(|(rule, _)| is(&rule.limit));
+        let has_budget = has(|limit| matches!(limit, Limit::Budget(_)));
+        let settles = has_budget || has(|limit| matches!(limit, Limit::InFlight(_)));
+        let policies = plan.rules.iter().map(|(rule, _)| {
+            let standing = standing::of(&rule.name, &rule.limit, LimitInfo::default());
+            HeaderValue::from_maybe_shared(standing::policy(standing)).ok()
+        });
+        let policies = policies.collect();
         let mut limiter = Limiter::new(Plan { started: clock.now(), ..plan }).map_err(NoKeeper::Limiter)?;
         let slot: Arc<OnceLock<Weak<Limiter>>> = Arc::default();
         let known = slot.clone();
@@ -84,7 +97,9 @@ impl Keeper {
         }
         let limiter = Arc::new(limiter);
         slot.get_or_init(|| Arc::downgrade(&limiter));
-        Ok(Self(Arc::new(Inner { limiter, clock, link, has_budget, held: AtomicU32::new(0) })))
+        link.iter().for_each(Link::begin);
+        let held = AtomicU32::new(0);
+        Ok(Self(Arc::new(Inner { limiter, clock, link, has_budget, settles, policies, held })))
     }
 
     /// The rules with their state.
@@ -104,6 +119,11 @@ impl Keeper {
     /// Whether the time that requests take has to be measured.
     pub(super) fn has_budget(&self) -> bool {
         self.0.has_budget
+    }
+
+    /// What the limit of the rule at `place` is, as answers say it.
+    pub(super) fn policy(&self, place: usize) -> Option<&HeaderValue> {
+        self.0.policies.get(place)?.as_ref()
     }
 
     /// Decides about a request, and takes a place to hold it in if it is to be held. A request for which there is no such place is refused.
@@ -158,6 +178,9 @@ impl Drop for Stay {
     fn drop(&mut self) {
         self.leave_hold();
         let Some(ticket) = self.ticket.take() else { return };
+        if self.is_begun && !self.keeper.0.settles {
+            return;
+        }
         let now = self.keeper.now();
         if self.is_begun {
             self.keeper.0.limiter.settle(ticket, Toll { count: 1, cpu: self.spent }, now);

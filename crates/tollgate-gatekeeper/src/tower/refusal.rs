@@ -6,11 +6,20 @@ use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::time::Moment;
 
 use super::keeper::Keeper;
-use crate::standing;
+use crate::standing::{self, Field};
 
 const GRPC: &[u8] = b"application/grpc";
 /// gRPC's RESOURCE_EXHAUSTED.
 const RESOURCE_EXHAUSTED: &str = "8";
+
+// Made once: looking at a name anew for every answer costs more than the decision.
+static POLICY: HeaderName = HeaderName::from_static(Field::Policy.name());
+static LIMIT: HeaderName = HeaderName::from_static(Field::Limit.name());
+static REMAINING: HeaderName = HeaderName::from_static(Field::Remaining.name());
+static CLEAR: HeaderName = HeaderName::from_static(Field::Clear.name());
+static RESET: HeaderName = HeaderName::from_static(Field::Reset.name());
+/// How many of them one answer has at most.
+const FIELDS_MAX: usize = 5;
 
 /// Whether a request is gRPC, whose refusals have a status of their own.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
@@ -39,13 +48,23 @@ pub(super) fn refusal<B: Default>(keeper: &Keeper, decision: &Decision, now: Mom
 
 /// Adds where the client stands.
 pub(super) fn tell(keeper: &Keeper, decision: &Decision, headers: &mut HeaderMap) {
-    let Some((rule, info)) = decision.rule.and_then(|place| keeper.limiter().rule(place)).zip(decision.info) else {
-        return;
-    };
+    let Some((place, info)) = decision.rule.zip(decision.info) else { return };
+    let Some(rule) = keeper.limiter().rule(place) else { return };
+    headers.reserve(FIELDS_MAX);
+    if let Some(policy) = keeper.policy(place) {
+        headers.insert(POLICY.clone(), policy.clone());
+    }
     let standing = standing::of(&rule.name, &rule.limit, info);
-    standing::write_fields(standing, decision.verdict.is_refusal(), |name, value| {
+    standing::write_changing_fields(standing, decision.verdict.is_refusal(), |field, value| {
+        let name = match field {
+            Field::Policy => &POLICY,
+            Field::Limit => &LIMIT,
+            Field::Remaining => &REMAINING,
+            Field::Clear => &CLEAR,
+            Field::Reset => &RESET,
+        };
         if let Ok(value) = HeaderValue::from_bytes(value) {
-            headers.insert(HeaderName::from_static(name), value);
+            headers.insert(name.clone(), value);
         }
     });
 }

@@ -45,6 +45,11 @@ impl KeeperLayer {
         Self { keeper, options }
     }
 
+    /// The keeper.
+    pub fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
     /// How the client's address is found, for `ip/*` classes.
     #[must_use]
     pub fn client(mut self, find: impl Fn(Seen<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {

@@ -85,6 +85,7 @@ impl Gate {
         limiter.report_to(link.relay());
         let limiter = Arc::new(limiter);
         slot.set(Arc::downgrade(&limiter)).unwrap();
+        link.begin();
         Self { limiter, link, clock }
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct Masters {
 }
 
 impl Masters {
-    /// Begins to look for the masters. Whether they are there is not waited for.
+    /// A link to the masters, which are looked for as soon as there is [somebody to serve](Self::serve).
     pub(crate) fn open(settings: &LinkSettings, clock: &Clock) -> io::Result<Arc<Self>> {
         let gate: Arc<OnceLock<Weak<Admission>>> = Arc::default();
         let known = gate.clone();
@@ -37,9 +37,10 @@ impl Masters {
         Ok(Arc::new(Self { link, gate }))
     }
 
-    /// From now on `admission` does as masters say.
+    /// From now on `admission` does as masters say. Whether they are there is not waited for.
     pub(crate) fn serve(&self, admission: &Arc<Admission>) {
         let _ = self.gate.set(Arc::downgrade(admission));
+        self.link.begin();
     }
 
     /// Whether these settings mean these masters.

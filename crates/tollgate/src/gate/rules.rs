@@ -205,7 +205,9 @@ impl Rules {
     /// Writes the header fields that tell the client where it stands, if it is to be told.
     pub(crate) fn tell(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
         let Some(standing) = self.standing(decision) else { return };
-        standing::write_fields(standing, decision.verdict.is_refusal(), |name, value| push(name.as_bytes(), value));
+        standing::write_fields(standing, decision.verdict.is_refusal(), |field, value| {
+            push(field.name().as_bytes(), value)
+        });
     }
 
     fn standing(&self, decision: &Decision) -> Option<Standing<'_>> {

@@ -162,6 +162,9 @@ impl Running {
             reload(link.as_ref())?;
             *redis = link;
         }
+        if let Some(masters) = &wanted {
+            masters.serve(admission);
+        }
         *masters = wanted;
         Ok(())
     }
@@ -176,9 +179,7 @@ impl Running {
         if let Some(same) = before.filter(|masters| masters.is_for(wanted)) {
             return Ok(Some(same.clone()));
         }
-        let masters = Masters::open(wanted, self.shared.admission.clock())?;
-        masters.serve(&self.shared.admission);
-        Ok(Some(masters))
+        Masters::open(wanted, self.shared.admission.clock()).map(Some)
     }
 
     /// Reads certificates again if their files have changed.

@@ -1,0 +1,166 @@
+//! What a decision costs with the link to a master up, down and flapping, and without one.
+//!
+//! The master is the built program, which is killed and started again a few times a second where the link flaps. Requests come a thousand at a time with
+//! pauses in between, as a busy gate gets them; what is measured is the time that the deciding thread had a processor.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tollgate_gatekeeper::link::{Endpoint, LinkSettings, LinkedRule, MasterSettings};
+use tollgate_gatekeeper::tower::{Keeper, KeeperLayer};
+use tower::Layer;
+
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_secs(2);
+const BATCH: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(5);
+const KILL_EVERY: Duration = Duration::from_millis(300);
+/// How long a link may take to stand.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A master at an address of its own.
+struct Master {
+    accounting: SocketAddr,
+    control: SocketAddr,
+    file: PathBuf,
+    process: Option<Child>,
+}
+
+impl Master {
+    fn new(name: &str) -> Self {
+        let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let (accounting, control) = (free(), free());
+        let file = std::env::temp_dir().join(format!("bench-tower-{name}-{}.toml", std::process::id()));
+        let text = format!(
+            "[master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\n[[rule]]\nname = \"each\"\nclass = \"ip/32\"\n\
+             rate = {{ rate = \"1000000/s\", burst = 1000000 }}\nstate = \"master\"\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        Self { accounting, control, file, process: None }
+    }
+
+    fn start(&mut self) {
+        let program = std::env::current_exe().unwrap().with_file_name("tollgate");
+        let mut process = Command::new(&program)
+            .arg("master")
+            .arg("--config")
+            .arg(&self.file)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}: build tollgate first", program.display()));
+        let mut log = BufReader::new(process.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("the master is ready") {
+            line.clear();
+            assert!(log.read_line(&mut line).unwrap() > 0, "the master ended before it was ready");
+        }
+        self.process = Some(process);
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    fn layer(&self) -> KeeperLayer {
+        let [accounting, control] =
+            [self.accounting, self.control].map(|address| Endpoint::parse(&address.to_string()).unwrap());
+        let rules = vec![LinkedRule { rule: "each".to_string(), domain: "default/each".to_string() }];
+        let master = MasterSettings { accounting, control, key: None, rules };
+        let link = LinkSettings { masters: vec![master], refusals_sampled: None, identifiers_max: 100_000, keys: None };
+        KeeperLayer::new(Keeper::linked(super::plan(1_000_000), link).unwrap()).headers(false)
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+/// How long this thread has had a processor.
+fn cpu_nanos() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nanoseconds of this thread for each request.
+fn measure(runtime: &tokio::runtime::Runtime, layer: &KeeperLayer) -> f64 {
+    let end = Instant::now() + ROUND;
+    let (mut spent, mut requests) = (0, 0);
+    while Instant::now() < end {
+        let begin = cpu_nanos();
+        runtime.block_on(super::run(layer.layer(super::inner()), BATCH));
+        spent += cpu_nanos() - begin;
+        requests += BATCH;
+        std::thread::sleep(PAUSE);
+    }
+    spent as f64 / f64::from(requests)
+}
+
+/// The same while `master` is killed and started again.
+fn measure_flapping(runtime: &tokio::runtime::Runtime, layer: &KeeperLayer, master: &mut Master) -> f64 {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                master.start();
+                std::thread::sleep(KILL_EVERY);
+                master.kill();
+            }
+        });
+        let nanos = measure(runtime, layer);
+        is_over.store(true, Ordering::Relaxed);
+        nanos
+    })
+}
+
+fn until_up(layer: &KeeperLayer) {
+    let end = Instant::now() + PATIENCE;
+    let is_up = || layer.keeper().link().unwrap().masters().all(|(_, report)| report.heard && report.accounting_up);
+    while !is_up() {
+        assert!(Instant::now() < end, "the master is not heard");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn table(runtime: &tokio::runtime::Runtime) {
+    let (mut there, away, mut flapping) = (Master::new("up"), Master::new("down"), Master::new("flapping"));
+    there.start();
+    let alone = super::layer(1_000_000).headers(false);
+    let layers = [there.layer(), away.layer(), flapping.layer()];
+    until_up(&layers[0]);
+    let mut figures: [Vec<f64>; 4] = Default::default();
+    for round in 0..ROUNDS {
+        // Each begins in turn, so that what the machine does meanwhile hits all alike.
+        for turn in 0..figures.len() {
+            let place = (round + turn) % figures.len();
+            figures[place].push(match place {
+                0 => measure(runtime, &alone),
+                3 => measure_flapping(runtime, &layers[2], &mut flapping),
+                _ => measure(runtime, &layers[place - 1]),
+            });
+        }
+    }
+    let sent: u64 = layers[0].keeper().link().unwrap().masters().map(|(_, report)| report.reports_sent).sum();
+    assert!(sent > 0, "the link that is up has reported nothing");
+    println!(
+        "medians of {ROUNDS} rounds of {} s, one thread, {BATCH} requests every {} ms\n",
+        ROUND.as_secs(),
+        PAUSE.as_millis()
+    );
+    println!("| the master | ns a request (min..max) |\n|---|---|");
+    for (name, mut figures) in
+        ["none is asked for", "up", "down", "killed and started again all the time"].into_iter().zip(figures)
+    {
+        figures.sort_by(f64::total_cmp);
+        println!("| {name} | {:.0} ({:.0}..{:.0}) |", figures[ROUNDS / 2], figures[0], figures[ROUNDS - 1]);
+    }
+}
