@@ -238,13 +238,17 @@ fn put_notice(notice: &Notice<'_>, wall_ms: u64, own: &mut Vec<u8>, original: &m
 }
 
 impl Subscriber {
-    /// Adds a topic, and begins to tell everything in force. Says whether there was room for it.
+    /// Adds a topic, and begins to tell everything in force. Says whether there was room for it. A topic that is there already is one more
+    /// gate behind a proxy, which is to be told as well.
     pub(super) fn subscribe(&self, topic: &[u8], topics_max: usize) -> bool {
         let mut topics = self.topics.borrow_mut();
-        if topics.len() >= topics_max {
+        let is_known = topics.iter().any(|known| **known == *topic);
+        if !is_known && topics.len() >= topics_max {
             return false;
         }
-        topics.push(topic.into());
+        if !is_known {
+            topics.push(topic.into());
+        }
         self.cursor.set(Some(0));
         true
     }

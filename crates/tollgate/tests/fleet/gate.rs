@@ -104,7 +104,16 @@ impl Client {
 
     /// The status of the answer to a request with this key, and how long the client is to wait.
     pub(crate) fn get(&mut self, key: &str) -> (u16, Option<f64>) {
-        write!(self.0.get_mut(), "GET / HTTP/1.1\r\nhost: x\r\nx-key: {key}\r\n\r\n").unwrap();
+        self.ask("/", key)
+    }
+
+    /// The status of the answer to a request that costs 20 ms of the backend's CPU.
+    pub(crate) fn get_dear(&mut self, key: &str) -> u16 {
+        self.ask(DEAR, key).0
+    }
+
+    fn ask(&mut self, path: &str, key: &str) -> (u16, Option<f64>) {
+        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nhost: x\r\nx-key: {key}\r\n\r\n").unwrap();
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         let status = line.split(' ').nth(1).unwrap().parse().unwrap();
@@ -135,7 +144,7 @@ fn ask(address: SocketAddr, path: &str, more: &str) -> String {
     answer
 }
 
-/// A backend that answers every request at once, for the whole test.
+/// A backend that answers every request, for the whole test.
 fn backend() -> SocketAddr {
     use std::sync::OnceLock;
     static BACKEND: OnceLock<SocketAddr> = OnceLock::new();
@@ -151,16 +160,30 @@ fn backend() -> SocketAddr {
     })
 }
 
+/// What takes the backend a while, which it says is all CPU time. The rest it answers at once.
+const DEAR: &str = "/dear";
+const DEAR_COST: Duration = Duration::from_millis(20);
+
 fn answer(stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
+    let mut is_dear = false;
     loop {
         line.clear();
         if reader.read_line(&mut line).ok()? == 0 {
             return None;
         }
+        is_dear |= line.starts_with("GET /dear ");
         if line == "\r\n" {
-            reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()?;
+            let timing = if core::mem::take(&mut is_dear) {
+                std::thread::sleep(DEAR_COST);
+                format!("server-timing: cpu;dur={}\r\n", DEAR_COST.as_millis())
+            } else {
+                String::new()
+            };
+            // In one piece: the second of two would wait until the first is acknowledged.
+            let answer = format!("HTTP/1.1 200 OK\r\n{timing}content-length: 2\r\n\r\nok");
+            reader.get_mut().write_all(answer.as_bytes()).ok()?;
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::gate::{Gate, PATIENCE, RULE};
 use crate::original::Original;
 use crate::program::{Master, free_addresses};
-use crate::python::python;
+use crate::python::{Libzmq, python};
 
 /// A directory for key files that is gone when the test is.
 struct Keys(PathBuf);
@@ -155,7 +155,7 @@ fn our_gate_comes_to_an_original_with_libzmqs_curve_and_to_no_impostor() {
     let keys = Keys::new("original");
     keys.public("master");
     let addresses = free_addresses();
-    let original = Original::start_at(addresses, 5000, &[keys.file("master").to_str().unwrap()]);
+    let original = Original::start_at(Libzmq::Current, addresses, 5000, &[keys.file("master").to_str().unwrap()]);
     let rule = RULE.replace("state =", "wire_domain = \"default\"\nstate =");
     let gate = Gate::start(&format!("{rule}{}", keys.link(addresses, "master", "gate")));
     gate.until_linked(addresses[0]);

@@ -2,13 +2,14 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::gate::{Gate, PATIENCE};
 use crate::program::free_addresses;
-use crate::python::python;
+use crate::python::Libzmq;
+use crate::tap::{Tap, beginning, hex, same, subscriptions};
 
 pub(crate) struct Original {
     process: Child,
@@ -19,9 +20,15 @@ pub(crate) struct Original {
 
 impl Original {
     /// A master that lets one a second through, `burst_ms` thousandths at once.
-    pub(crate) fn start_at([accounting, control]: [SocketAddr; 2], burst_ms: u32, more: &[&str]) -> Self {
+    pub(crate) fn start_at(
+        libzmq: Libzmq,
+        [accounting, control]: [SocketAddr; 2],
+        burst_ms: u32,
+        more: &[&str],
+    ) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fleet/smockron_master.py");
-        let mut process = Command::new(python())
+        let mut process = libzmq
+            .python()
             .arg(script)
             .args([accounting.to_string(), control.to_string(), "1000".into(), burst_ms.to_string()])
             .args(more)
@@ -60,7 +67,16 @@ fn rule(accounting: SocketAddr, control: SocketAddr) -> String {
 
 #[test]
 fn an_original_master_delays_whom_our_gate_let_through() {
-    let original = Original::start_at(free_addresses(), 5000, &[]);
+    an_original_delays(Libzmq::Current);
+}
+
+#[test]
+fn an_original_master_of_zmtp_3_0_delays_whom_our_gate_let_through() {
+    an_original_delays(Libzmq::Old);
+}
+
+fn an_original_delays(libzmq: Libzmq) {
+    let original = Original::start_at(libzmq, free_addresses(), 5000, &[]);
     let gate = Gate::start(&rule(original.accounting, original.control));
     gate.until_linked(original.accounting);
     let mut client = gate.client();
@@ -92,8 +108,17 @@ fn an_original_master_delays_whom_our_gate_let_through() {
 
 #[test]
 fn our_gate_survives_a_killed_original_master_and_owes_it_nothing() {
+    our_gate_survives(Libzmq::Current);
+}
+
+#[test]
+fn our_gate_survives_a_killed_original_master_of_zmtp_3_0_and_owes_it_nothing() {
+    our_gate_survives(Libzmq::Old);
+}
+
+fn our_gate_survives(libzmq: Libzmq) {
     let addresses = free_addresses();
-    let original = Original::start_at(addresses, 5000, &[]);
+    let original = Original::start_at(libzmq, addresses, 5000, &[]);
     let gate = Gate::start(&rule(original.accounting, original.control));
     gate.until_linked(original.accounting);
     let mut client = gate.client();
@@ -104,9 +129,42 @@ fn our_gate_survives_a_killed_original_master_and_owes_it_nothing() {
     (0..15).for_each(|_| assert_eq!(client.get("innocent").0, 200));
     let dropped = format!("tollgate_master_link_reports_dropped_total{{master=\"{}\",what=\"away\"}}", addresses[0]);
     gate.metric(&dropped, |dropped| dropped >= 15);
-    let original = Original::start_at(addresses, 5000, &[]);
+    let original = Original::start_at(libzmq, addresses, 5000, &[]);
     gate.until_linked(original.accounting);
     // On the original fifteen requests of an outage held the next one for seconds.
     (0..3).for_each(|_| assert_eq!(client.get("innocent").0, 200));
     assert_eq!(original.report()[2], "696e6e6f63656e74");
+}
+
+#[test]
+fn our_gate_and_a_libzmq_master_say_what_was_recorded_byte_for_byte_in_both_versions() {
+    for libzmq in [Libzmq::Current, Libzmq::Old] {
+        let minor = libzmq.minor();
+        let original = Original::start_at(libzmq, free_addresses(), 1000, &[]);
+        let [accounting, control] = [original.accounting, original.control].map(Tap::before);
+        let gate = Gate::start(&rule(accounting.address, control.address));
+        gate.until_linked(accounting.address);
+        let mut client = gate.client();
+        let tries = 400;
+        let refused = (0..tries).find(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            client.get("127.0.0.1").0 == 429
+        });
+        assert!(refused.is_some(), "nobody is delayed in {tries} tries");
+        same(&accounting.server, &[beginning(minor, "SUB"), subscriptions(minor, &[b""])].concat());
+        let topics: [&[u8]; 3] = [b"\0tollgate\0\0", b"\0tollgate\0default\0", b"default\0"];
+        same(&control.client, &[beginning(1, "SUB"), subscriptions(minor, &topics)].concat());
+        let order = hex("0108 64656661756c7400 010b 44454c41595f554e54494c 0109 3132372e302e302e31 000d");
+        same(&control.server, &[beginning(minor, "PUB"), order].concat());
+        same(&accounting.client, &beginning(1, "PUB"));
+        // Six frames as the original's, of which the last says that there is one more: ours.
+        let report = hex("0108 64656661756c7400 0108 4143434550544544 0109 3132372e302e302e31 010d");
+        let said = accounting.client.so_far();
+        let at = said.windows(report.len()).position(|bytes| bytes == report).expect("there is no report on the wire");
+        let (time, rest) = said[at + report.len()..].split_at(13);
+        assert!(time.iter().all(u8::is_ascii_digit));
+        assert_eq!(rest[..4], hex("0100 0100"));
+        // Only who speaks 3.1 can be asked whether it is there.
+        assert_eq!(said.windows(5).any(|bytes| bytes == b"\x04PING"), minor == 1);
+    }
 }

@@ -5,30 +5,21 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::program::{Master, wall_ms};
+use crate::tap::{self, hex};
 
 /// A connection that has sent its greeting and introduction, and has checked the master's.
 pub(crate) fn meet(address: SocketAddr, minor: u8, own: &str, theirs: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     // As libzmq does: the signature first, the rest when the other side has answered.
-    let mut greeting = hex("ff00000000000000017f03");
-    greeting.push(minor);
-    greeting.extend_from_slice(b"NULL");
-    greeting.resize(64, 0);
-    stream.write_all(&greeting[..10]).unwrap();
-    let mut answer = [0; 64];
-    stream.read_exact(&mut answer[..10]).unwrap();
-    stream.write_all(&greeting[10..]).unwrap();
-    stream.read_exact(&mut answer[10..]).unwrap();
-    greeting[11] = 1;
-    assert_eq!(answer[..], greeting[..]);
-    stream.write_all(&introduction(own)).unwrap();
-    expect(&mut stream, &introduction(theirs));
+    let beginning = tap::beginning(minor, own);
+    let (signature, rest) = beginning.split_at(10);
+    stream.write_all(signature).unwrap();
+    let theirs = tap::beginning(1, theirs);
+    expect(&mut stream, &theirs[..10]);
+    stream.write_all(rest).unwrap();
+    expect(&mut stream, &theirs[10..]);
     stream
-}
-
-fn introduction(socket_type: &str) -> Vec<u8> {
-    [hex("0419 055245414459 0b536f636b65742d54797065 00000003"), socket_type.into()].concat()
 }
 
 fn expect(stream: &mut TcpStream, bytes: &[u8]) {
@@ -75,9 +66,4 @@ fn a_timestamp_a_year_ahead_delays_nobody_for_a_year() {
     control.read_exact(&mut order).unwrap();
     let until: u64 = std::str::from_utf8(&order[36..]).unwrap().parse().unwrap();
     assert!(until < wall_ms() + 2000);
-}
-
-pub(crate) fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }

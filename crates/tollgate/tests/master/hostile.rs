@@ -5,8 +5,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::bytes::{accepted, hex, meet};
+use crate::bytes::{accepted, meet};
 use crate::program::{Master, wall_ms};
+use crate::tap::hex;
 
 #[test]
 fn strangers_idlers_and_liars_do_not_disturb_a_real_gate() {
@@ -30,7 +31,8 @@ fn strangers_idlers_and_liars_do_not_disturb_a_real_gate() {
     }
     // Somebody who subscribes to everything under the sun.
     let mut greedy = meet(master.control, 1, "SUB", "PUB");
-    let _ = greedy.write_all(&hex("000301 6161").repeat(1000));
+    let many: Vec<u8> = (0..1000_u16).flat_map(|topic| [&[0, 3, 1][..], &topic.to_be_bytes()].concat()).collect();
+    let _ = greedy.write_all(&many);
     let _ = greedy.read_to_end(&mut Vec::new());
     let mut control = meet(master.control, 1, "SUB", "PUB");
     control.write_all(&hex("040a 09535542534352494245")).unwrap();

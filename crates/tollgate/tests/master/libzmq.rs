@@ -2,12 +2,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use crate::bytes::accepted;
 use crate::program::{Master, wall_ms};
-use crate::python::python;
+use crate::python::Libzmq;
+use crate::tap::{Tap, beginning, hex, same, subscriptions};
 
 struct Gate {
     process: Child,
@@ -15,10 +17,10 @@ struct Gate {
 }
 
 impl Gate {
-    fn start(accounting: SocketAddr, control: SocketAddr) -> Self {
+    fn start(libzmq: Libzmq, accounting: SocketAddr, control: SocketAddr) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/master/peer.py");
         let addresses = [accounting, control].map(|address| address.to_string());
-        let mut command = Command::new(python());
+        let mut command = libzmq.python();
         let mut process =
             command.arg(script).args(addresses).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -61,8 +63,8 @@ impl Drop for Gate {
 }
 
 /// A gate that the master hears: its reports are dropped until then.
-fn connected(master: &Master) -> Gate {
-    let mut gate = Gate::start(master.accounting, master.control);
+fn connected(libzmq: Libzmq, master: &Master) -> Gate {
+    let mut gate = Gate::start(libzmq, master.accounting, master.control);
     for _ in 0..200 {
         gate.accept(1);
         std::thread::sleep(Duration::from_millis(50));
@@ -75,11 +77,20 @@ fn connected(master: &Master) -> Gate {
 
 #[test]
 fn a_libzmq_gate_is_told_and_so_is_one_that_comes_late() {
-    let master = Master::start("libzmq");
-    let mut first = connected(&master);
+    gates_are_told(Libzmq::Current);
+}
+
+#[test]
+fn a_libzmq_gate_of_zmtp_3_0_is_told_and_so_is_one_that_comes_late() {
+    gates_are_told(Libzmq::Old);
+}
+
+fn gates_are_told(libzmq: Libzmq) {
+    let master = Master::start(&format!("libzmq-{}", libzmq.minor()));
+    let mut first = connected(libzmq, &master);
     first.accept(100);
     let until = first.delayed_beyond(wall_ms() + 60_000);
-    let late = Gate::start(master.accounting, master.control);
+    let late = Gate::start(libzmq, master.accounting, master.control);
     let told = late.delayed_until(Duration::from_secs(20)).unwrap();
     // Two readings of two clocks differ by a millisecond or two.
     assert!(told + 5 >= until && told <= until + 40_000, "{told} against {until}");
@@ -87,14 +98,23 @@ fn a_libzmq_gate_is_told_and_so_is_one_that_comes_late() {
 
 #[test]
 fn a_libzmq_gate_survives_a_killed_master_and_the_debt_does_too() {
-    let mut master = Master::start("killed");
-    let mut gate = connected(&master);
+    a_gate_survives(Libzmq::Current);
+}
+
+#[test]
+fn a_libzmq_gate_of_zmtp_3_0_survives_a_killed_master_and_the_debt_does_too() {
+    a_gate_survives(Libzmq::Old);
+}
+
+fn a_gate_survives(libzmq: Libzmq) {
+    let mut master = Master::start(&format!("killed-{}", libzmq.minor()));
+    let mut gate = connected(libzmq, &master);
     gate.accept(100);
     gate.delayed_beyond(wall_ms() + 80_000);
     // Written down when it ends as it should, and every few seconds.
     assert_eq!(master.stop(), Some(0));
     master.start_again();
-    let late = Gate::start(master.accounting, master.control);
+    let late = Gate::start(libzmq, master.accounting, master.control);
     let told = late.delayed_until(Duration::from_secs(20)).unwrap();
     assert!(told > wall_ms() + 40_000, "the debt of minutes is now {} ms", told.saturating_sub(wall_ms()));
     master.kill_and_restart();
@@ -112,7 +132,7 @@ fn a_libzmq_gate_survives_a_killed_master_and_the_debt_does_too() {
 #[test]
 fn damaged_books_are_put_aside_and_the_master_starts_empty() {
     let mut master = Master::start("damaged");
-    let mut gate = connected(&master);
+    let mut gate = connected(Libzmq::Current, &master);
     gate.accept(100);
     gate.delayed_beyond(wall_ms() + 60_000);
     assert_eq!(master.stop(), Some(0));
@@ -123,4 +143,33 @@ fn damaged_books_are_put_aside_and_the_master_starts_empty() {
     master.start_again();
     assert!(master.state_file().with_extension("damaged").exists());
     assert_eq!(master.metric("tollgate_master_identifiers", 0), 0);
+}
+
+#[test]
+fn our_master_and_a_libzmq_gate_say_what_was_recorded_byte_for_byte_in_both_versions() {
+    for libzmq in [Libzmq::Current, Libzmq::Old] {
+        let minor = libzmq.minor();
+        let master = Master::start(&format!("tapped-{minor}"));
+        let [accounting, control] = [master.accounting, master.control].map(Tap::before);
+        let mut gate = Gate::start(libzmq, accounting.address, control.address);
+        let order = hex("0108 64656661756c7400 010b 44454c41595f554e54494c 0109 3132372e302e302e31 000d");
+        let told = (0..400).find_map(|_| {
+            gate.accept(1);
+            gate.delayed_until(Duration::from_millis(50))
+        });
+        let told = told.expect("the gate is told nothing");
+        same(&control.client, &[beginning(minor, "SUB"), subscriptions(minor, &[b"default\0"])].concat());
+        same(&control.server, &[beginning(1, "PUB"), order, told.to_string().into_bytes()].concat());
+        same(&accounting.server, &[beginning(1, "SUB"), subscriptions(minor, &[b""])].concat());
+        same(&accounting.client, &beginning(minor, "PUB"));
+        let said = accounting.client.so_far();
+        let reports = &said[beginning(minor, "PUB").len()..];
+        let length = accepted(told).len();
+        assert!(reports.len() >= 10 * length, "{} bytes of reports", reports.len());
+        for report in reports.chunks_exact(length) {
+            let digits = report.iter().position(|&byte| byte == b'\r').unwrap() + 1;
+            let time = std::str::from_utf8(&report[digits..digits + 13]).unwrap().parse().unwrap();
+            assert_eq!(report.escape_ascii().to_string(), accepted(time).escape_ascii().to_string());
+        }
+    }
 }

@@ -7,3 +7,4 @@ mod libzmq;
 #[allow(dead_code, reason = "another test uses all of it")]
 mod program;
 mod python;
+mod tap;

@@ -1,26 +1,79 @@
-//! A Python that has pyzmq, which is installed into the target directory when it is not there yet.
+//! A Python that has libzmq, the current one or one that speaks ZMTP 3.0. Both are installed into the target directory when they are not there yet.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
+/// Which libzmq a peer runs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Libzmq {
+    /// ZMTP 3.1.
+    Current,
+    /// ZMTP 3.0: 4.3.2, of 2019.
+    Old,
+}
+
+impl Libzmq {
+    /// The last part of the version of ZMTP that it speaks.
+    pub(crate) fn minor(self) -> u8 {
+        match self {
+            Self::Current => 1,
+            Self::Old => 0,
+        }
+    }
+
+    /// What runs a script whose `import zmq` means this one.
+    pub(crate) fn python(self) -> Command {
+        let mut command = Command::new(python());
+        if let Self::Old = self {
+            let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/master/zmtp_3_0");
+            command.env("PYTHONPATH", module).env("PYTHONDONTWRITEBYTECODE", "1");
+            command.env("TOLLGATE_TEST_LIBZMQ", old_library());
+        }
+        command
+    }
+}
+
 pub(crate) fn python() -> &'static PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
-        let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pyzmq");
+        let home = home();
         let python = home.join("bin/python");
         let has_it = || Command::new(&python).args(["-c", "import zmq"]).status().is_ok_and(|status| status.success());
         if !has_it() {
-            let run = |command: &mut Command| {
-                assert!(
-                    command.status().is_ok_and(|status| status.success()),
-                    "{command:?} failed: python3 with venv and pip is needed (Debian: python3-venv)"
-                )
-            };
             run(Command::new("python3").arg("-m").arg("venv").arg(&home));
-            run(Command::new(home.join("bin/pip")).args(["install", "-q", "pyzmq==27.*"]));
+            run(Command::new(&python).args(["-m", "pip", "install", "-q", "pyzmq==27.*"]));
             assert!(has_it(), "pyzmq is not there after it was installed");
         }
         python
     })
+}
+
+/// The library out of a wheel that is for an older Python.
+fn old_library() -> &'static PathBuf {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let home = home().join("zmtp-3.0");
+        let library = home.join("pyzmq.libs/libzmq-1358af2c.so.5.2.2");
+        if !library.exists() {
+            let which = ["--python-version", "38", "--platform", "manylinux1_x86_64", "pyzmq==19.0.2"];
+            let download = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d"];
+            run(Command::new(python()).args(download).arg(&home).args(which));
+            let wheel = home.join("pyzmq-19.0.2-cp38-cp38-manylinux1_x86_64.whl");
+            run(Command::new(python()).args(["-m", "zipfile", "-e"]).arg(wheel).arg(&home));
+            assert!(library.exists(), "{} is not in the wheel", library.display());
+        }
+        library
+    })
+}
+
+fn home() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pyzmq")
+}
+
+fn run(command: &mut Command) {
+    assert!(
+        command.status().is_ok_and(|status| status.success()),
+        "{command:?} failed: python3 with venv and pip is needed (Debian: python3-venv)"
+    );
 }
