@@ -192,7 +192,8 @@ impl Connection {
             let curve = self.curve.as_mut().ok_or(Fault::Frame)?;
             let (flags, at) = curve.open_message(&mut self.input[header.start..header.end])?;
             let inside = header.start + at..header.end;
-            if header.more || flags & !(BOXED_MORE | BOXED_COMMAND) != 0 {
+            // The outer flags are not part of what is sealed, so they may say nothing.
+            if header.more || header.command || flags & !(BOXED_MORE | BOXED_COMMAND) != 0 {
                 return Err(Fault::Frame);
             }
             if flags & BOXED_COMMAND != 0 {
