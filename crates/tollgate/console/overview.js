@@ -50,20 +50,32 @@ export function overview() {
     { name: "Refused", of: (row) => figures.count(row.refused), num: true },
     { name: "Would have", of: (row) => figures.count(row.would_hold + row.would_refuse), num: true },
   ], "Rules, and what they have done", (row) => JSON.stringify([row.domain, row.name]));
+  const fleet = table([
+    { name: "With", of: (row) => row.kind },
+    { name: "Where", of: (row) => row.name || "–", class: "key" },
+    { name: "State", of: (row) => h("span", { class: `pill ${row.up ? "up" : "down"}` }, row.up ? "up" : "down") },
+    { name: "How it goes", of: (row) => row.state },
+    { name: "Lag", of: (row) => figures.span(row.lag_ms), num: true },
+    { name: "Counted", of: (row) => Object.entries(row.figures).map(([name, number]) => `${name.replaceAll("_", " ")} ${figures.count(number)}`).join(", ") },
+  ], "Others that this process works with", (row) => `${row.kind} ${row.name}`);
   let samples = [];
   const draw = () => [requests, times, queue, cpu].forEach((one) => one.draw(samples));
-  const links = h("div");
+  const serving = h("div", { class: "stack" });
+  const others = card("Fleet", "others that this works with", fleet.node);
+  others.hidden = true;
 
   return {
     name: "overview",
     async begin(main) {
       put(main,
         h("div", {}, h("h1", {}, "Overview"), why),
+        serving, others);
+      put(serving,
         h("dl", { class: "tiles" }, Object.values(tiles).map((one) => one.node)),
         h("div", { class: "grid" },
           card("Requests", "per second", requests.node), card("Answer time", "waiting included", times.node),
           card("Queue", "at the backend, and before it", queue.node), card("CPU", "cores, charged to requests", cpu.node)),
-        h("div", { class: "grid" }, card("Rules", "since the start", rules.node), card("Backends and fleet", "", backends.node, links)));
+        h("div", { class: "grid" }, card("Rules", "since the start", rules.node), card("Backends", "where requests go", backends.node)));
       draw();
       samples = (await get("history", { step: 10 })).samples;
       draw();
@@ -71,7 +83,10 @@ export function overview() {
     told(status) {
       const last = status.last_second;
       const cores = status.cores ?? 1;
-      why.textContent = bandInWords(status.band);
+      why.textContent = status.role === "master" ? "A master: it keeps the books of gates, and serves no requests itself." : bandInWords(status.band);
+      serving.hidden = !status.requests;
+      others.hidden = !status.fleet?.length;
+      fleet.show(status.fleet ?? [], "Nobody.");
       if (last) {
         tiles.admitted.show(figures.rate(last.admitted), "per second");
         tiles.held.show(figures.rate(last.held), "per second");
@@ -90,7 +105,6 @@ export function overview() {
       tiles.connections.show(figures.count(status.connections), "of clients");
       backends.show(status.backends ?? [], "No backend.");
       rules.show(status.rules ?? [], "No rules: everybody gets a fair share.");
-      put(links, fleet(status.fleet));
     },
   };
 }
@@ -103,10 +117,3 @@ function bandInWords(band) {
   if (band.name === "elevated") return `Elevated: ${wait} for the backend, for some time now; critical begins at ${figures.span(band.critical_ms)}.`;
   return `Critical: ${wait} for the backend. Who is over a limit waits longer; nobody else does.`;
 }
-
-/** Others that this gate works with. */
-function fleet(others) {
-  if (!others?.length) return [];
-  return h("ul", {}, others.map((one) => h("li", {}, `${one.kind} ${one.name}: `, h("span", { class: `pill ${one.up ? "up" : "down"}` }, one.state))));
-}
-

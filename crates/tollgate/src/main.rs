@@ -12,9 +12,11 @@ mod flags;
 mod gate;
 mod manual;
 mod master;
+mod post;
 mod replay;
 mod service;
 mod settings;
+mod telemetry;
 mod watch;
 
 use std::process::ExitCode;

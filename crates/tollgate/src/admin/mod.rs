@@ -83,6 +83,14 @@ impl Console {
         }
     }
 
+    /// All metrics, as they are now.
+    pub(crate) fn metrics_text(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)
+            .expect("writing into a string cannot fail");
+        text
+    }
+
     fn config(&self) -> MutexGuard<'_, Config> {
         self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,8 +176,6 @@ async fn readyz(State(console): State<Arc<Console>>) -> impl IntoResponse {
 }
 
 async fn metrics(State(console): State<Arc<Console>>) -> impl IntoResponse {
-    let mut text = String::new();
-    let encoded = prometheus_client::encoding::text::encode(&mut text, &console.registry);
-    let status = if encoded.is_ok() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
-    (status, [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], console.metrics_text())
 }

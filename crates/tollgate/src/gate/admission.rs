@@ -330,6 +330,12 @@ impl Ticket {
         self.account = Some(account);
     }
 
+    /// What was decided, and by which rule.
+    pub(crate) fn decided(&self) -> (&Decision, Option<String>) {
+        let rules = self.admission.rules.load();
+        (&self.decision, rules.face(&self.decision).map(|face| face.name.clone()))
+    }
+
     /// The request is on its way to the backend. Later calls change nothing: a retry is the same request.
     pub(crate) fn started(&mut self) {
         self.started.get_or_insert_with(|| self.admission.clock.now());

@@ -23,7 +23,7 @@ use super::identify::{Peer, RequestView};
 use super::refusal::{OwnAnswer, Refusal, spread_of};
 use super::socket::Socket;
 use super::worker::Worker;
-use super::{forward, h2_head, listener};
+use super::{forward, h2_head, listener, trace};
 use crate::settings::{Gate as Settings, Protocol};
 
 /// The memory an exchange works in; used again for the next one.
@@ -72,7 +72,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     strip_nominated(&mut visit.request.fields);
     let view = RequestView { client, head: visit.request, is_flagged: false };
     let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
-    let visitor = sight.arrive(&view);
+    let (visitor, mut told) = (sight.arrive(&view), trace::begin(visit.worker, visit.peer, &view));
     let admitted = match or_departure(admission.admit(&view, &visit.worker.engagements), body).await {
         Ok(admitted) => admitted,
         Err(_) => return visit.left(),
@@ -81,11 +81,19 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
         Admitted::Refused(refusal) => {
             sight.refused(&visitor, &view, &refusal);
             visit.worker.tally.refused();
-            visit.refuse(&refusal, spread_of(client, visit.worker.timers.now_ms()), body, reply).await
+            trace::refused(&mut told, &refusal);
+            let spread = spread_of(client, visit.worker.timers.now_ms());
+            let after = visit.refuse(&refusal, spread, body, reply).await;
+            trace::over(told, visit.response);
+            after
         }
         Admitted::Ticket(mut ticket) => {
-            ticket.seen_by(sight.admitted(&visitor));
-            visit.forward(ticket, body, reply).await
+            let mut account = sight.admitted(&visitor);
+            trace::goes(&mut told, &ticket, &mut account, (visit.request, visit.response));
+            ticket.seen_by(account);
+            let after = visit.forward(ticket, body, reply).await;
+            trace::over(told, visit.response);
+            after
         }
     }
 }

@@ -52,6 +52,13 @@ impl Link {
         self.settings == *settings
     }
 
+    /// Where the store is, without user and password.
+    pub(crate) fn name(&self) -> String {
+        let (scheme, rest) = self.settings.url.split_once("://").unwrap_or(("", &self.settings.url));
+        let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+        format!("{scheme}://{}", rest.split('?').next().unwrap_or_default())
+    }
+
     /// What the names of all slots begin with.
     pub(crate) fn prefix(&self) -> &str {
         &self.settings.prefix

@@ -24,6 +24,15 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
+    /// One word for it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "quota-exceeded",
+            Self::ReducedCapacity => "reduced-capacity",
+            Self::AbnormalUsage => "abnormal-usage",
+        }
+    }
+
     fn kind(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",

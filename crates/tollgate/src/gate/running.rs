@@ -25,6 +25,7 @@ use super::tally::Tally;
 use super::tls::Certificates;
 use super::worker::{self, Phase, Shared};
 use crate::settings::{Domain, Gate as Settings, Redis, State};
+use crate::telemetry::Tracer;
 
 /// File descriptors that are neither for clients nor for backends: listeners, logs, files.
 const DESCRIPTORS_RESERVED: usize = 64;
@@ -69,7 +70,11 @@ impl Orders {
 
 impl Running {
     /// Starts to serve: on the sockets that were handed over, or else on the addresses of the settings.
-    pub(crate) fn start(orders: Orders, handed_over: Vec<TcpListener>) -> io::Result<Self> {
+    pub(crate) fn start(
+        orders: Orders,
+        handed_over: Vec<TcpListener>,
+        tracer: Option<Arc<Tracer>>,
+    ) -> io::Result<Self> {
         let clock = Clock::start();
         let redis = orders.redis().map(Link::open).transpose()?;
         let masters = orders.link().map(|link| Masters::open(link, &clock)).transpose()?;
@@ -94,6 +99,7 @@ impl Running {
             admission,
             reloads: Reloads::default(),
             sight: Sight::new(clock),
+            tracer,
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: certificates.as_ref().map(Certificates::server_config),
             backend_tls: connect::tls_config(&settings.backends)?,
@@ -136,6 +142,12 @@ impl Running {
         self.shared.settings.store(Arc::new(settings));
         self.refresh_certificates();
         Ok(())
+    }
+
+    /// Where the store is, without what is secret about it.
+    pub(super) fn redis_name(&self) -> String {
+        let redis = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
+        redis.as_ref().map(Link::name).unwrap_or_default()
     }
 
     /// How reloads went.

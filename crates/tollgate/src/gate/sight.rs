@@ -3,6 +3,7 @@
 //! A request is looked at when it comes and when it ends, and what is seen is left in maps and counters that others read. Nothing here decides.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
@@ -42,6 +43,8 @@ pub(crate) struct Account {
     spender: Spender,
     wait: Span,
     went: Moment,
+    /// Where else what it costs is left.
+    told: Option<Arc<AtomicU64>>,
 }
 
 impl Sight {
@@ -89,14 +92,22 @@ impl Sight {
         let went = self.clock.now();
         let wait = went.since(visitor.since);
         self.waits.count(wait);
-        Account { sight: self.clone(), spender: visitor.spender, wait, went }
+        Account { sight: self.clone(), spender: visitor.spender, wait, went, told: None }
     }
 }
 
 impl Account {
+    /// What it costs is left there as well, in nanoseconds.
+    pub(super) fn tell(&mut self, told: Arc<AtomicU64>) {
+        self.told = Some(told);
+    }
+
     /// The backend is done with it.
     pub(crate) fn settle(self, toll: Span) {
-        let Self { sight, spender, wait, went } = self;
+        let Self { sight, spender, wait, went, told } = self;
+        if let Some(told) = told {
+            told.store(toll.as_nanos(), Ordering::Relaxed);
+        }
         sight.tolls.count(toll);
         let took = sight.clock.now().since(went);
         sight.backend.count(took);

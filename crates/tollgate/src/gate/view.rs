@@ -102,25 +102,6 @@ impl Running {
         shown.collect()
     }
 
-    /// Others that this gate works with: what each is, its name, whether it is there, and how that goes.
-    pub(crate) fn others(&self) -> Vec<(&'static str, String, bool, String)> {
-        let (rules, mut others) = (self.shared.admission.rules(), Vec::new());
-        if let Some(masters) = rules.elsewhere().masters() {
-            for (settings, report) in masters.each() {
-                let up = report.accounting_up && report.control_up;
-                let state = if up { "connected" } else { "away: this gate decides by itself" };
-                others.push(("master", settings.accounting.to_string(), up, state.to_owned()));
-            }
-        }
-        if let Some(sharing) = rules.elsewhere().redis() {
-            let (vitals, up) = (sharing.store().vitals(), sharing.store().vitals().gone() < 1.0);
-            let trouble = vitals.trouble().filter(|_| !up);
-            let state = trouble.unwrap_or_else(|| format!("{} decisions", vitals.counts().answered));
-            others.push(("Redis", String::new(), up, state));
-        }
-        others
-    }
-
     /// What each rule has done.
     pub(crate) fn rule_figures(&self) -> Vec<RuleFigures> {
         let rules = self.shared.admission.rules();

@@ -25,6 +25,7 @@ use super::sight::Sight;
 use super::tally::Tally;
 use super::timer::{TICK, Timers};
 use crate::settings::Gate as Settings;
+use crate::telemetry::Tracer;
 
 /// What all workers share.
 pub(crate) struct Shared {
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) tallies: Vec<Arc<Tally>>,
     /// What others may see of requests.
     pub(crate) sight: Arc<Sight>,
+    /// What requests tell of themselves, if any do.
+    pub(crate) tracer: Option<Arc<Tracer>>,
     /// How TLS is spoken to clients, if it is.
     pub(crate) server_tls: Option<Arc<rustls::ServerConfig>>,
     /// How TLS is spoken to backends.

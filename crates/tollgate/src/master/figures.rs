@@ -72,6 +72,23 @@ pub(super) struct Standing {
     pub(super) subscribers: usize,
 }
 
+/// How things stand, for operators.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Gates of our own that were heard in the last minute.
+    pub(crate) gates: u64,
+    /// The longest round trip of a gate's last word.
+    pub(crate) lag_ms: u64,
+    /// Connections at the control address.
+    pub(crate) subscribers: u64,
+    /// Identifiers in the books.
+    pub(crate) identifiers: u64,
+    /// Identifiers that gates are to delay now.
+    pub(crate) delayed: u64,
+    /// Orders that a slow gate had no room for.
+    pub(crate) orders_dropped: u64,
+}
+
 /// What was counted since the last time it was handed over.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -120,6 +137,18 @@ impl Figures {
         registry.register("over_admission_bound", help, self.bounds.clone());
         let help = "Requests of one caller that were let through too much, at most, in the last minute";
         registry.register("over_admission_observed", help, self.overshoots.clone());
+    }
+
+    /// How things stand.
+    pub(crate) fn standing(&self) -> Seen {
+        Seen {
+            gates: self.gates.get(),
+            lag_ms: self.lag_ms.get(),
+            subscribers: self.subscribers.get(),
+            identifiers: self.identifiers.get(),
+            delayed: self.delayed.get(),
+            orders_dropped: self.orders_dropped.get(),
+        }
     }
 
     /// Takes over how many are delayed.

@@ -20,6 +20,7 @@ use crate::cli::WRONG;
 use crate::gate::{Orders, Running};
 use crate::master;
 use crate::settings::{self, BackendUrl, Settings, State};
+use crate::telemetry::Telemetry;
 
 /// How often certificates are looked at.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(2);
@@ -49,6 +50,7 @@ struct Plan {
     orders: Orders,
     operators: Operators,
     graphite: Option<settings::Graphite>,
+    telemetry: Option<settings::Telemetry>,
 }
 
 impl GateOptions {
@@ -83,7 +85,8 @@ impl GateOptions {
         if link.is_none() && domain.rules.iter().any(|rule| rule.state == State::Master) {
             return Err("rules with `state = \"master\"` need a master that lets this gate in: write `[[link.master]]` with its `key`".to_owned());
         }
-        Ok(Plan { orders: Orders { gate, domain, redis: file.redis, link }, operators, graphite: file.graphite })
+        let orders = Orders { gate, domain, redis: file.redis, link };
+        Ok(Plan { orders, operators, graphite: file.graphite, telemetry: file.telemetry })
     }
 }
 
@@ -139,11 +142,15 @@ fn serve(options: &GateOptions, plan: Plan, master: Option<&master::Figures>) ->
     };
     let operators = plan.operators;
     let admin = runtime.block_on(admin::bind(operators.listen()))?;
-    let gate = Arc::new(Running::start(plan.orders, systemd::handed_over()?)?);
+    let (telemetry, tracer) = plan.telemetry.as_ref().map(Telemetry::open).transpose()?.unzip();
+    let gate = Arc::new(Running::start(plan.orders, systemd::handed_over()?, tracer.flatten())?);
     let mut registry = Registry::default();
     registry.register_collector(gate.metrics());
     if let Some(figures) = master {
         figures.register(&mut registry);
+    }
+    if let Some(telemetry) = &telemetry {
+        registry.register_collector(telemetry.metrics());
     }
     let watch = {
         let _inside = runtime.enter();
@@ -154,6 +161,10 @@ fn serve(options: &GateOptions, plan: Plan, master: Option<&master::Figures>) ->
     runtime.spawn(admin::serve(admin, console.clone()));
     if let Some(settings) = plan.graphite {
         runtime.spawn(graphite::run(settings, gate.clone(), watch.clone()));
+    }
+    if let Some(telemetry) = telemetry {
+        let shown = console.clone();
+        runtime.spawn(telemetry.run(move || shown.metrics_text()));
     }
     runtime.block_on(until_stopped(options, &gate, &console, &mut signals))?;
     drop(runtime);

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::time::{Moment, Span};
 
 use crate::admin::{Question, Subject, Totals};
-use crate::gate::{Bucket, Running, Standing};
+use crate::gate::{Bucket, Other, Running, Standing};
 use crate::watch::{Calendar, legible, rfc3339};
 
 /// How many seconds percentiles look back.
@@ -114,7 +114,11 @@ impl Subject for GateSubject {
         });
         let fleet = self.gate.others().into_iter();
         let fleet: Vec<_> = fleet
-            .map(|(kind, name, up, state)| json!({ "kind": kind, "name": name, "up": up, "state": state }))
+            .map(|Other { kind, name, up, state, lag_ms, figures }| {
+                let figures: Map<_, _> =
+                    figures.into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect();
+                json!({ "kind": kind, "name": name, "up": up, "state": state, "lag_ms": lag_ms, "figures": figures })
+            })
             .collect();
         json!({
             "fleet": fleet,

@@ -17,7 +17,8 @@ use tollgate_core::time::Span;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_wire::zmtp::Identity;
 
-use super::operators::{Operators, Plain, config_of};
+use super::master_subject::MasterSubject;
+use super::operators::{Operators, config_of};
 use super::{keys, log, systemd};
 use crate::admin;
 use crate::cli::WRONG;
@@ -106,7 +107,7 @@ fn serve(running: Plan, figures: master::Figures) -> io::Result<()> {
             figures.register(&mut registry);
             let watch = operators.watch(Arc::default(), Arc::default(), Clock::start())?;
             let config = config_of(running.config.as_deref());
-            let console = operators.console(registry, Arc::new(Plain("master")), watch, config)?;
+            let console = operators.console(registry, Arc::new(MasterSubject(figures.clone())), watch, config)?;
             tokio::spawn(admin::serve(admin::bind(operators.listen()).await?, console));
         }
         systemd::ready();

@@ -6,6 +6,7 @@ mod graphite;
 mod keys;
 mod log;
 mod master;
+mod master_subject;
 mod operators;
 mod pardon;
 mod run;

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
-use serde_json::Value;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::SharedFlags;
 
@@ -106,21 +105,4 @@ fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
 pub(super) fn config_of(file: Option<&Path>) -> Config {
     let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
     Config { file: file.map(|file| file.display().to_string()), tables: settings::in_force(&text), reloaded: None }
-}
-
-/// A role of which operators see nothing but its metrics.
-pub(super) struct Plain(pub(super) &'static str);
-
-impl Subject for Plain {
-    fn role(&self) -> &'static str {
-        self.0
-    }
-
-    fn is_ready(&self) -> bool {
-        true
-    }
-
-    fn status(&self) -> Value {
-        Value::Null
-    }
 }

@@ -22,6 +22,7 @@ mod shape;
 mod suggestion;
 mod syntax;
 mod table;
+mod telemetry;
 mod timeouts;
 mod value;
 
@@ -40,6 +41,7 @@ pub(crate) use reference::reference;
 pub(crate) use roles::{Admin, Doors, FlagState, Graphite, Master, Redis, Watch, Webhook};
 pub(crate) use rule::{RuleSettings, State};
 pub(crate) use schema::schema;
+pub(crate) use telemetry::Telemetry;
 pub(crate) use value::{BackendUrl, Protocol};
 
 use domain::{Domains, Rules};
@@ -49,6 +51,7 @@ use link::LinkTable;
 use roles::{AdminTable, DoorsTable, MasterTable, MetricsTable, RedisTable, WatchTable};
 use rule::Surroundings;
 use table::{Entries, table};
+use telemetry::TelemetryTable;
 
 /// What a file says. A role that the file does not name is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,8 @@ pub(crate) struct Settings {
     pub(crate) watch: Watch,
     /// Graphite, if figures are sent there.
     pub(crate) graphite: Option<Graphite>,
+    /// Who is told in OpenTelemetry's protocol, if anybody is.
+    pub(crate) telemetry: Option<Telemetry>,
     /// Redis or Valkey.
     pub(crate) redis: Option<Redis>,
 }
@@ -97,6 +102,8 @@ table! {
         watch: WatchTable = "{}",
         /// Where figures are sent to.
         metrics: MetricsTable,
+        /// Who is told of figures and traces in OpenTelemetry's protocol.
+        telemetry: TelemetryTable,
         /// Redis or Valkey, for rules with `state = "redis"`.
         redis: RedisTable,
     }
@@ -191,6 +198,7 @@ impl FileTable {
             admin: self.admin.map(|admin| admin.value.meaning(faults)),
             watch: self.watch.value.meaning(around.redis, faults),
             graphite: self.metrics.and_then(|metrics| metrics.value.meaning(faults)),
+            telemetry: self.telemetry.and_then(|telemetry| telemetry.value.meaning(faults)),
             redis: self.redis.and_then(|redis| redis.value.meaning(faults)),
         }
     }

@@ -246,9 +246,9 @@ table! {
 /// A URL to post to.
 #[derive(Clone, Debug)]
 pub(super) struct WebUrl {
-    tls: bool,
-    authority: String,
-    path: String,
+    pub(super) tls: bool,
+    pub(super) authority: String,
+    pub(super) path: String,
 }
 
 impl Value for WebUrl {

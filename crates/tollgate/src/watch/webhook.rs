@@ -9,22 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ring::hmac;
-use rustls::pki_types::ServerName;
 use serde_json::json;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::calendar::rfc3339;
 use super::record::Record;
 use super::state::Flag;
 use super::{Kept, Watch};
+use crate::post::Poster;
 
 /// How many announcements wait at most.
 const WAITING_MAX: usize = 1024;
 /// How often one is tried.
 const TRIES: u32 = 64;
-/// How long a try may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the first pause between two tries is; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(500);
 /// And the longest.
@@ -104,14 +100,9 @@ pub(crate) async fn announce_all(watch: Arc<Watch>, settings: WebhookSettings) {
 async fn send(settings: &WebhookSettings, body: &str) -> bool {
     let mut pause = PAUSE;
     for tried in 1..=TRIES {
-        let outcome = tokio::time::timeout(PATIENCE, post(settings, body)).await;
-        let error = match outcome {
-            Ok(Ok(())) => return true,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer".to_owned(),
-        };
+        let Err(error) = post(settings, body).await else { return true };
         if tried == TRIES {
-            tracing::warn!(to = settings.authority, error, "an announcement of a flag was given up");
+            tracing::warn!(to = settings.authority, %error, "an announcement of a flag was given up");
             break;
         }
         tokio::time::sleep(pause).await;
@@ -121,41 +112,12 @@ async fn send(settings: &WebhookSettings, body: &str) -> bool {
 }
 
 async fn post(settings: &WebhookSettings, body: &str) -> io::Result<()> {
-    let stream = TcpStream::connect(&settings.authority).await?;
-    if !settings.tls {
-        return talk(stream, settings, body).await;
-    }
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = settings.authority.rsplit_once(':').map_or(&*settings.authority, |(name, _)| name);
-    let name = ServerName::try_from(name.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
-    talk(tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?, settings, body).await
-}
-
-async fn talk(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    settings: &WebhookSettings,
-    body: &str,
-) -> io::Result<()> {
-    let request = format!(
-        "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nUser-Agent: tollgate\r\nX-Tollgate-Signature: sha256={}\r\nConnection: close\r\n\r\n{body}",
-        settings.path,
-        settings.authority,
-        body.len(),
-        signature(&settings.secret, body)
-    );
-    stream.write_all(request.as_bytes()).await?;
-    let mut head = [0; 12];
-    stream.read_exact(&mut head).await?;
-    match &head {
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', _, b' ', b'2', ..] => Ok(()),
-        _ => Err(io::Error::other(String::from_utf8_lossy(&head).into_owned())),
+    let WebhookSettings { tls, authority, path, secret } = settings;
+    let signature = format!("sha256={}", signature(secret, body));
+    let fields = [("Content-Type", "application/json"), ("X-Tollgate-Signature", signature.as_str())];
+    match Poster::new(*tls, authority, path)?.post(&fields, body.as_bytes()).await? {
+        200..=299 => Ok(()),
+        status => Err(io::Error::other(format!("answered {status}"))),
     }
 }
 

@@ -1,16 +1,20 @@
 //! The address for operators, by what it says on the wire.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-#[path = "../../../tollgate-gatekeeper/tests/support/redis_server.rs"]
-mod redis_server;
-
 mod flagged;
+mod fleet;
 mod keys;
 mod metrics;
 mod openapi;
+#[allow(dead_code, reason = "another test uses all of it")]
+#[path = "../master/program.rs"]
+mod program;
+#[path = "../../../tollgate-gatekeeper/tests/support/redis_server.rs"]
+mod redis_server;
 mod rejections;
 mod roles;
 mod security;
 mod shared_flags;
 mod support;
+mod telemetry;
 mod webhook;

@@ -108,10 +108,16 @@ pub(crate) fn backend() -> SocketAddr {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
-                let (mut stream, mut line) = (stream, String::new());
+                let (mut stream, mut line, mut seen) = (stream, String::new(), String::new());
                 while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-                    if line == "\r\n" && stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes").is_err() {
-                        return;
+                    if line.to_ascii_lowercase().starts_with("traceparent: ") {
+                        seen = format!("X-Seen-{line}");
+                    } else if line == "\r\n" {
+                        let answer = format!("HTTP/1.1 200 OK\r\n{seen}Content-Length: 3\r\n\r\nyes");
+                        if stream.write_all(answer.as_bytes()).is_err() {
+                            return;
+                        }
+                        seen.clear();
                     }
                     line.clear();
                 }

@@ -294,3 +294,13 @@ fn flags_that_nobody_could_have_or_share() {
     check("[watch]\nstate = \"redis\"\n", &[("2:9", "needs a `[redis]` table")]);
     check("[watch]\nstate = \"master\"\n", &[("2:9", "local")]);
 }
+
+#[test]
+fn telemetry_needs_somebody_to_tell_and_tells_no_more_than_there_is() {
+    check("[telemetry]\ntraces = 0.5\n", &[("1:1", "otlp")]);
+    check("[telemetry]\notlp = \"collector:4318\"\n", &[("2:8", "a URL")]);
+    let otlp = "[telemetry]\notlp = \"http://127.0.0.1:4318\"\n";
+    check(&format!("{otlp}traces = 1.5\n"), &[("3:10", "at most 1")]);
+    check(&format!("{otlp}traces = -0.5\n"), &[("3:10", "negative")]);
+    check(&format!("{otlp}every = \"0s\"\n"), &[("3:9", "")]);
+}

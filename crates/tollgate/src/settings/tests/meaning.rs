@@ -130,8 +130,8 @@ fn an_empty_file_means_the_defaults() {
     for text in ["", "\n", "# nothing\n", "\u{feff}"] {
         assert_eq!(read(text), Settings::default(), "{text:?}");
     }
-    let Settings { gate, domains, master, link, doors, admin, watch, redis, graphite } = Settings::default();
-    assert_eq!(graphite, None);
+    let Settings { gate, domains, master, link, doors, admin, watch, redis, graphite, telemetry } = Settings::default();
+    assert_eq!((graphite, telemetry), (None, None));
     assert_eq!(domains, [Domain { name: "default".to_string(), rules: Vec::new(), account: None }]);
     assert!(
         gate.is_none() && master.is_none() && link.is_none() && doors.is_none() && admin.is_none() && redis.is_none()

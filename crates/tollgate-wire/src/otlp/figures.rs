@@ -1,0 +1,77 @@
+//! Figures: the same as at `/metrics`.
+
+use super::protobuf::Writer;
+use super::{Sender, Value, write_attribute};
+use crate::openmetrics::{Family, Kind, Series};
+
+/// Counts since the start, not since the last time.
+const CUMULATIVE: u64 = 2;
+
+/// Writes an export of figures that were counted from `start_ns` to `now_ns`, in nanoseconds since 1970.
+pub fn write_figures(sender: &Sender, families: &[Family<'_>], start_ns: u64, now_ns: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Writer::new(&mut bytes).message(1, |resource_metrics| {
+        sender.write_resource(resource_metrics);
+        resource_metrics.message(2, |scope_metrics| {
+            sender.write_scope(scope_metrics);
+            for family in families {
+                scope_metrics.message(2, |metric| write_family(metric, family, start_ns, now_ns));
+            }
+        });
+    });
+    bytes
+}
+
+fn write_family(metric: &mut Writer<'_>, family: &Family<'_>, start_ns: u64, now_ns: u64) {
+    metric.bytes(1, family.name.as_bytes());
+    metric.bytes(2, family.help.as_bytes());
+    if family.name.ends_with("_seconds") {
+        metric.bytes(3, b"s");
+    } else if family.name.ends_with("_ms") {
+        metric.bytes(3, b"ms");
+    }
+    let number = |writer: &mut Writer<'_>, series: &Series<'_>| {
+        writer.message(1, |point| {
+            point.fixed(2, start_ns);
+            point.fixed(3, now_ns);
+            point.double(4, series.value);
+            write_labels(point, 7, series);
+        });
+    };
+    match family.kind {
+        Kind::Gauge => metric.message(5, |gauge| family.series.iter().for_each(|series| number(gauge, series))),
+        Kind::Counter => metric.message(7, |sum| {
+            family.series.iter().for_each(|series| number(sum, series));
+            sum.integer(2, CUMULATIVE);
+            sum.integer(3, 1);
+        }),
+        Kind::Histogram => metric.message(9, |histogram| {
+            for series in &family.series {
+                histogram.message(1, |point| {
+                    point.fixed(2, start_ns);
+                    point.fixed(3, now_ns);
+                    point.fixed(4, series.buckets.last().map_or(0, |(_, count)| *count));
+                    point.double(5, series.value);
+                    let mut before = 0;
+                    let counts = series.buckets.iter().map(|(_, count)| {
+                        let here = count.saturating_sub(before);
+                        before = *count;
+                        here
+                    });
+                    point.packed(6, counts);
+                    // The last bucket has no upper bound.
+                    let bounds = series.buckets.len().saturating_sub(1);
+                    point.packed(7, series.buckets[..bounds].iter().map(|(bound, _)| bound.to_bits()));
+                    write_labels(point, 9, series);
+                });
+            }
+            histogram.integer(2, CUMULATIVE);
+        }),
+    }
+}
+
+fn write_labels(point: &mut Writer<'_>, field: u32, series: &Series<'_>) {
+    for (name, value) in &series.labels {
+        write_attribute(point, field, name, &Value::Text(value.clone()));
+    }
+}

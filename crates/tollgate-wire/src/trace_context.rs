@@ -1,0 +1,112 @@
+//! Which journey a request is a part of, as `traceparent` says it (W3C Trace Context).
+
+/// What came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceParent {
+    /// The journey.
+    pub trace: [u8; 16],
+    /// The step before this one.
+    pub span: [u8; 8],
+    /// Whether it is recorded.
+    pub sampled: bool,
+}
+
+/// How long the text of version 0 is.
+pub const TEXT_LENGTH: usize = 55;
+
+impl TraceParent {
+    /// Reads a value of the field. None if it is not one: then a new journey begins.
+    pub fn read(value: &[u8]) -> Option<Self> {
+        let (head, rest) = value.split_at_checked(TEXT_LENGTH)?;
+        let mut version = [0];
+        hex(&head[..2], &mut version)?;
+        // Later versions may have more to say after this; 255 is none.
+        if version[0] == 255 || (version[0] == 0 && !rest.is_empty()) || !matches!(rest, [] | [b'-', ..]) {
+            return None;
+        }
+        if head[2] != b'-' || head[35] != b'-' || head[52] != b'-' {
+            return None;
+        }
+        let (mut trace, mut span, mut flags) = ([0; 16], [0; 8], [0]);
+        hex(&head[3..35], &mut trace)?;
+        hex(&head[36..52], &mut span)?;
+        hex(&head[53..55], &mut flags)?;
+        (trace != [0; 16] && span != [0; 8]).then_some(Self { trace, span, sampled: flags[0] & 1 == 1 })
+    }
+
+    /// The value of the field.
+    pub fn write(&self) -> [u8; TEXT_LENGTH] {
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        write_hex(&self.trace, &mut text[3..35]);
+        write_hex(&self.span, &mut text[36..52]);
+        write_hex(&[u8::from(self.sampled)], &mut text[53..55]);
+        text
+    }
+}
+
+fn hex(text: &[u8], bytes: &mut [u8]) -> Option<()> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    for (pair, byte) in text.chunks_exact(2).zip(bytes) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(())
+}
+
+fn write_hex(bytes: &[u8], text: &mut [u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (byte, pair) in bytes.iter().zip(text.chunks_exact_mut(2)) {
+        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EXAMPLE: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn the_example_of_the_recommendation_is_read_and_written() {
+        let parent = TraceParent::read(EXAMPLE).unwrap();
+        assert_eq!((parent.trace[0], parent.span[7], parent.sampled), (0x4b, 0xb7, true));
+        assert_eq!(parent.write(), EXAMPLE);
+    }
+
+    #[test]
+    fn what_is_no_traceparent_begins_a_new_journey() {
+        for odd in [
+            &b""[..],
+            b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0",
+            b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+            b"01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01more",
+            b"ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            b"00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            b"00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            b"00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0x",
+            b"00_4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(TraceParent::read(odd), None, "{}", String::from_utf8_lossy(odd));
+        }
+        assert!(TraceParent::read(b"01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more").is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(trace: [u8; 16], span: [u8; 8], sampled: bool) {
+            prop_assume!(trace != [0; 16] && span != [0; 8]);
+            let parent = TraceParent { trace, span, sampled };
+            prop_assert_eq!(TraceParent::read(&parent.write()), Some(parent));
+        }
+
+        #[test]
+        fn no_bytes_are_too_odd_to_be_looked_at(bytes: Vec<u8>) {
+            TraceParent::read(&bytes);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! One `POST` to somewhere else, on a connection of its own: for what is sent seldom, to whoever wants to be told.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// How long it may take, from connecting to the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How much of an answer is read.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+
+/// Where to send, and how.
+#[derive(Clone)]
+pub(crate) struct Poster {
+    authority: String,
+    path: String,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl Poster {
+    /// Sends to a path of a host and port, which for TLS has to show a certificate that this system trusts.
+    pub(crate) fn new(tls: bool, authority: &str, path: &str) -> io::Result<Self> {
+        let tls = if tls { Some((connector()?, server_name(authority)?)) } else { None };
+        Ok(Self { authority: authority.to_owned(), path: path.to_owned(), tls })
+    }
+
+    /// Where it sends to.
+    pub(crate) fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// Sends a body with these header fields. The status of the answer comes back.
+    pub(crate) async fn post(&self, fields: &[(&str, &str)], body: &[u8]) -> io::Result<u16> {
+        let posting = async {
+            let stream = TcpStream::connect(&self.authority).await?;
+            match &self.tls {
+                None => self.talk(stream, fields, body).await,
+                Some((connector, name)) => {
+                    self.talk(connector.connect(name.clone(), stream).await?, fields, body).await
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, posting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    async fn talk(
+        &self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        fields: &[(&str, &str)],
+        body: &[u8],
+    ) -> io::Result<u16> {
+        let mut request = format!(
+            "POST {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: tollgate\r\nContent-Length: {}\r\nConnection: close\r\n",
+            self.path,
+            self.authority,
+            body.len()
+        );
+        fields.iter().for_each(|(name, value)| request.extend([name, ": ", value, "\r\n"]));
+        request.push_str("\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        stream.write_all(body).await?;
+        stream.flush().await?;
+        // To the end, so that the other side is not cut off; how it ends does not matter.
+        let mut answer = Vec::new();
+        let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await;
+        status(&answer).ok_or_else(|| read.err().unwrap_or_else(|| io::Error::other("the answer is not HTTP")))
+    }
+}
+
+/// The status that an answer begins with.
+fn status(answer: &[u8]) -> Option<u16> {
+    let digits = answer.strip_prefix(b"HTTP/1.")?.get(2..5)?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn connector() -> io::Result<TlsConnector> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn server_name(authority: &str) -> io::Result<ServerName<'static>> {
+    let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
+    ServerName::try_from(name.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_from_an_answer_and_from_nothing_else() {
+        assert_eq!(status(b"HTTP/1.1 204 No Content\r\n\r\n"), Some(204));
+        assert_eq!(status(b"HTTP/1.0 503"), Some(503));
+        for odd in [&b""[..], b"HTTP/1.1", b"HTTP/1.1 2", b"HTTP/2 200", b"SSH-2.0-x", b"HTTP/1.1 ab\xff"] {
+            assert_eq!(status(odd), None);
+        }
+    }
+
+    #[test]
+    fn the_name_in_a_certificate_is_the_host_without_its_port() {
+        let name = |authority| server_name(authority).unwrap().to_str().into_owned();
+        assert_eq!(name("hooks.example:443"), "hooks.example");
+        assert_eq!(name("[2001:db8::1]:443"), "2001:db8::1");
+    }
+}

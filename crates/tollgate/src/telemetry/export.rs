@@ -1,0 +1,233 @@
+//! What is sent, and what became of it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use tokio::sync::mpsc::Receiver;
+use tollgate_wire::openmetrics;
+use tollgate_wire::otlp::{Sender, Value, write_figures, write_spans};
+
+use super::tracer::{Told, Tracer};
+use crate::post::Poster;
+use crate::settings;
+
+/// How many requests are told in one go.
+const BATCH_MAX: usize = 512;
+/// How long a request waits for others to be told with.
+const BATCH_WAIT: Duration = Duration::from_secs(1);
+/// How often spans are tried. Figures are not: the next ones have all of them in them.
+const TRIES: u32 = 3;
+
+/// What is told, to whom.
+pub(crate) struct Telemetry {
+    sender: Sender,
+    fields: Vec<(String, String)>,
+    figures: Poster,
+    traces: Poster,
+    every: Duration,
+    start_ns: u64,
+    counts: Arc<Counts>,
+    told: Option<Receiver<Told>>,
+}
+
+/// What became of it.
+#[derive(Debug, Default)]
+struct Counts {
+    requests_told: AtomicU64,
+    requests_dropped: Arc<AtomicU64>,
+    failures: AtomicU64,
+}
+
+impl Telemetry {
+    /// Tells whom the settings name. Requests are told through the tracer, if any are.
+    pub(crate) fn open(settings: &settings::Telemetry) -> io::Result<(Self, Option<Arc<Tracer>>)> {
+        let counts = Arc::new(Counts::default());
+        let (tracer, told) =
+            settings.traces_millionths.map(|share| Tracer::new(share, counts.requests_dropped.clone())).unzip();
+        let poster = |end: &str| {
+            let path = format!("{}{end}", settings.path.trim_end_matches('/'));
+            Poster::new(settings.tls, &settings.authority, &path)
+        };
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let sender = Sender {
+            attributes: vec![
+                ("service.name", Value::Text(settings.service.clone())),
+                ("service.version", Value::Text(env!("CARGO_PKG_VERSION").to_owned())),
+                ("service.instance.id", Value::Text(format!("{host}:{}", std::process::id()))),
+                ("host.name", Value::Text(host)),
+            ],
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        let telemetry = Self {
+            sender,
+            fields: settings.headers_file.as_deref().map(read_fields).transpose()?.unwrap_or_default(),
+            figures: poster("/v1/metrics")?,
+            traces: poster("/v1/traces")?,
+            every: settings.every.into(),
+            start_ns: now_ns(),
+            counts,
+            told,
+        };
+        Ok((telemetry, tracer))
+    }
+
+    /// What became of what was told, as metrics.
+    pub(crate) fn metrics(&self) -> Box<dyn Collector> {
+        Box::new(TelemetryMetrics(self.counts.clone()))
+    }
+
+    /// Tells until the process ends; `figures` are what `/metrics` shows.
+    pub(crate) async fn run(mut self, figures: impl Fn() -> String) {
+        let told = self.told.take();
+        let spans = async {
+            if let Some(told) = told {
+                self.tell_requests(told).await;
+            }
+        };
+        tokio::join!(self.tell_figures(figures), spans);
+    }
+
+    async fn tell_figures(&self, figures: impl Fn() -> String) {
+        let mut moments = tokio::time::interval(self.every);
+        moments.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            moments.tick().await;
+            let text = figures();
+            let body = write_figures(&self.sender, &openmetrics::read(&text), self.start_ns, now_ns());
+            if let Err(fault) = self.send(&self.figures, &body).await {
+                self.complain(&fault);
+            }
+        }
+    }
+
+    async fn tell_requests(&self, mut told: Receiver<Told>) {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        while told.recv_many(&mut batch, BATCH_MAX).await > 0 {
+            let more = async {
+                while batch.len() < BATCH_MAX {
+                    let room = BATCH_MAX - batch.len();
+                    if told.recv_many(&mut batch, room).await == 0 {
+                        break;
+                    }
+                }
+            };
+            let _ = tokio::time::timeout(BATCH_WAIT, more).await;
+            let spans: Vec<_> = batch.iter().flat_map(Told::spans).collect();
+            let counted = if self.deliver(&write_spans(&self.sender, &spans)).await {
+                &self.counts.requests_told
+            } else {
+                &*self.counts.requests_dropped
+            };
+            counted.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            batch.clear();
+        }
+    }
+
+    /// Sends spans, more than once if that may help. Says whether they were taken.
+    async fn deliver(&self, body: &[u8]) -> bool {
+        let mut wait = BATCH_WAIT;
+        for tried in 1..=TRIES {
+            let Err(fault) = self.send(&self.traces, body).await else { return true };
+            self.complain(&fault);
+            if !fault.is_passing || tried == TRIES {
+                return false;
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+        false
+    }
+
+    async fn send(&self, poster: &Poster, body: &[u8]) -> Result<(), Fault> {
+        let mut fields = vec![("Content-Type", "application/x-protobuf")];
+        fields.extend(self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        match poster.post(&fields, body).await {
+            Ok(200..=299) => Ok(()),
+            Ok(status) => {
+                Err(Fault { is_passing: matches!(status, 429 | 502 | 503 | 504), what: format!("answered {status}") })
+            }
+            Err(error) => Err(Fault { is_passing: true, what: error.to_string() }),
+        }
+    }
+
+    fn complain(&self, fault: &Fault) {
+        // Once, then seldom: a receiver that is down is no news after a while.
+        if self.counts.failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
+            let (address, error) = (self.figures.authority(), &fault.what);
+            tracing::warn!(address, error, "telemetry is not taken; it is dropped until it is");
+        }
+    }
+}
+
+/// Why something was not taken.
+struct Fault {
+    /// Whether it may be taken later.
+    is_passing: bool,
+    what: String,
+}
+
+/// Header fields, one on each line of a file.
+fn read_fields(file: &std::path::Path) -> io::Result<Vec<(String, String)>> {
+    let wrong = |message: String| io::Error::other(format!("the headers file {}: {message}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    };
+    let field = |line: &str| {
+        let (name, value) =
+            line.split_once(':').filter(|(name, value)| is_name(name) && !value.contains(char::is_control))?;
+        Some((name.to_owned(), value.trim().to_owned()))
+    };
+    let fields = lines.enumerate().map(|(place, line)| {
+        // Without the line itself: it may be a secret.
+        field(line).ok_or_else(|| wrong(format!("line {} is not `name: value`", place + 1)))
+    });
+    fields.collect()
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+#[derive(Debug)]
+struct TelemetryMetrics(Arc<Counts>);
+
+impl Collector for TelemetryMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let Counts { requests_told, requests_dropped, failures } = &*self.0;
+        for (name, help, count) in [
+            ("tollgate_traces", "Requests whose traces were taken by the receiver", requests_told),
+            ("tollgate_traces_dropped", "Requests whose traces there was no room for or nobody took", requests_dropped),
+            ("tollgate_telemetry_failures", "Times that the receiver did not take figures or traces", failures),
+        ] {
+            let counter = ConstCounter::new(count.load(Ordering::Relaxed));
+            let encoder = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
+            counter.encode(encoder)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_from_a_file_and_faults_tell_no_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("headers");
+        std::fs::write(&file, "api-key: s3cret\n\nX-Scope-OrgID:  one:two \n").unwrap();
+        let fields = read_fields(&file).unwrap();
+        let expect = [("api-key", "s3cret"), ("X-Scope-OrgID", "one:two")];
+        assert_eq!(fields, expect.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        std::fs::write(&file, "a: b\nBearer s3cret\n").unwrap();
+        let fault = read_fields(&file).unwrap_err().to_string();
+        assert!(fault.contains("line 2") && !fault.contains("s3cret"), "{fault}");
+    }
+}

@@ -1,0 +1,160 @@
+//! What is told of one request: how it came, what was decided, how long it waited, what it cost and how it ended.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tollgate_wire::otlp::{Kind, Span, Value};
+use tollgate_wire::trace_context::TraceParent;
+
+/// How much of a path is told.
+const PATH_BYTES_MAX: usize = 256;
+/// A wait that is shorter is not worth a span.
+const WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// One request that is told.
+#[derive(Debug)]
+pub(crate) struct Journey {
+    trace: [u8; 16],
+    /// The span of the gate.
+    own: [u8; 8],
+    /// The span of the backend's part.
+    onward: [u8; 8],
+    parent: Option<[u8; 8]>,
+    began: SystemTime,
+    since: Instant,
+    /// How long after that it went to the backend.
+    went: Option<Duration>,
+    method: String,
+    path: String,
+    client: IpAddr,
+    decision: &'static str,
+    reason: &'static str,
+    rule: Option<String>,
+    toll_ns: Arc<AtomicU64>,
+    status: Option<u16>,
+}
+
+/// How a request was decided.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) decision: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) rule: Option<String>,
+}
+
+impl Journey {
+    /// A request that has come just now, a part of what `parent` says.
+    pub(super) fn new(
+        parent: Option<TraceParent>,
+        ids: [u8; 32],
+        method: &[u8],
+        target: &[u8],
+        client: IpAddr,
+    ) -> Self {
+        let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+        let id = |from: usize| std::array::from_fn(|place| ids[from + place]);
+        Self {
+            trace: parent.map_or_else(|| std::array::from_fn(|place| ids[place]), |parent| parent.trace),
+            own: id(16),
+            onward: id(24),
+            parent: parent.map(|parent| parent.span),
+            began: SystemTime::now(),
+            since: Instant::now(),
+            went: None,
+            method: String::from_utf8_lossy(method).into_owned(),
+            path: String::from_utf8_lossy(&path[..path.len().min(PATH_BYTES_MAX)]).into_owned(),
+            client,
+            decision: "none",
+            reason: "client-left",
+            rule: None,
+            toll_ns: Arc::default(),
+            status: None,
+        }
+    }
+
+    /// What the backend is told, so that what it tells is a part of the same.
+    pub(crate) fn traceparent(&self) -> TraceParent {
+        TraceParent { trace: self.trace, span: self.onward, sampled: true }
+    }
+
+    /// What was decided.
+    pub(crate) fn decided(&mut self, Decided { decision, reason, rule }: Decided) {
+        (self.decision, self.reason, self.rule) = (decision, reason, rule);
+    }
+
+    /// It goes to the backend. What it costs is left where this points.
+    pub(crate) fn goes(&mut self) -> Arc<AtomicU64> {
+        self.went = Some(self.since.elapsed());
+        self.toll_ns.clone()
+    }
+
+    /// What the client was answered; 0 if it was not.
+    pub(crate) fn answered(&mut self, status: u16) {
+        self.status = (status > 0).then_some(status);
+    }
+
+    /// It is over: what there is to tell.
+    pub(super) fn spans(&self, over: Duration) -> Vec<Span> {
+        let start_ns = self.began.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let at = |after: Duration| start_ns.saturating_add(after.as_nanos() as u64);
+        let span = |id, parent, name: &str, kind, from, to| Span {
+            trace: self.trace,
+            id,
+            parent,
+            name: name.to_owned(),
+            kind,
+            start_ns: at(from),
+            end_ns: at(to),
+            attributes: Vec::new(),
+            failed: false,
+        };
+        let mut whole = span(self.own, self.parent, &self.method, Kind::Server, Duration::ZERO, over);
+        whole.attributes = self.attributes();
+        whole.failed = self.status.is_some_and(|status| status >= 500);
+        let mut spans = vec![whole];
+        let waited = self.went.unwrap_or(over);
+        if waited >= WAIT_MIN {
+            // Told apart from the other two by its last bit, which nothing else of this trace has that way.
+            let mut id = self.own;
+            id[7] ^= 1;
+            spans.push(span(id, Some(self.own), "wait", Kind::Internal, Duration::ZERO, waited));
+        }
+        if let Some(went) = self.went {
+            let mut backend = span(self.onward, Some(self.own), "backend", Kind::Client, went, over);
+            backend.attributes.push(("http.request.method", Value::Text(self.method.clone())));
+            backend.failed = whole_failed(self.status);
+            spans.push(backend);
+        }
+        spans
+    }
+
+    /// How long ago it came.
+    pub(super) fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    fn attributes(&self) -> Vec<(&'static str, Value)> {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let mut attributes = vec![
+            ("http.request.method", text(&self.method)),
+            ("url.path", text(&self.path)),
+            ("client.address", Value::Text(self.client.to_string())),
+            ("tollgate.decision", text(self.decision)),
+            ("tollgate.reason", text(self.reason)),
+        ];
+        attributes.extend(self.rule.as_ref().map(|rule| ("tollgate.rule", text(rule))));
+        attributes.extend(self.status.map(|status| ("http.response.status_code", Value::Whole(status.into()))));
+        if let Some(went) = self.went {
+            let toll_ns = self.toll_ns.load(Ordering::Relaxed);
+            attributes.push(("tollgate.wait_ms", Value::Number(went.as_nanos() as f64 / 1e6)));
+            attributes.push(("tollgate.toll_ms", Value::Number(toll_ns as f64 / 1e6)));
+        }
+        attributes
+    }
+}
+
+fn whole_failed(status: Option<u16>) -> bool {
+    status.is_some_and(|status| status >= 500)
+}

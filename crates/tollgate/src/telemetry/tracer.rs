@@ -1,0 +1,156 @@
+//! Which requests are told, and where what they tell is left.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tollgate_wire::otlp::Span;
+use tollgate_wire::trace_context::TraceParent;
+
+use super::journey::Journey;
+
+/// How many requests wait at most to be told.
+const WAITING_MAX: usize = 2048;
+
+/// Chooses requests, and takes what they tell.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    /// A random number below this chooses a request.
+    below: u64,
+    waiting: Sender<Told>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// A request that is over.
+#[derive(Debug)]
+pub(super) struct Told {
+    journey: Box<Journey>,
+    over: Duration,
+}
+
+impl Told {
+    pub(super) fn spans(&self) -> Vec<Span> {
+        self.journey.spans(self.over)
+    }
+}
+
+impl Tracer {
+    /// Chooses this many of a million requests. What they tell comes out at the other end.
+    pub(super) fn new(millionths: u32, dropped: Arc<AtomicU64>) -> (Arc<Self>, Receiver<Told>) {
+        let (waiting, told) = channel(WAITING_MAX);
+        let below = (u128::from(u64::MAX) * u128::from(millionths) / 1_000_000) as u64;
+        (Arc::new(Self { below, waiting, dropped }), told)
+    }
+
+    /// Whether a request is told: because somebody who is believed says so, or else by chance.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        parent: Option<&[u8]>,
+        method: &[u8],
+        target: &[u8],
+        client: IpAddr,
+    ) -> Option<Trace> {
+        let parent = parent.and_then(TraceParent::read);
+        if !parent.map_or_else(|| random() < self.below, |parent| parent.sampled) {
+            return None;
+        }
+        let mut ids = [0; 32];
+        getrandom::fill(&mut ids).ok()?;
+        let journey = Box::new(Journey::new(parent, ids, method, target, client));
+        Some(Trace { tracer: self.clone(), journey: Some(journey) })
+    }
+}
+
+/// A request that is told when this is dropped, however that comes about.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    tracer: Arc<Tracer>,
+    journey: Option<Box<Journey>>,
+}
+
+impl Deref for Trace {
+    type Target = Journey;
+
+    fn deref(&self) -> &Journey {
+        self.journey.as_ref().expect("it is there until this is dropped")
+    }
+}
+
+impl DerefMut for Trace {
+    fn deref_mut(&mut self) -> &mut Journey {
+        self.journey.as_mut().expect("it is there until this is dropped")
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let Some(journey) = self.journey.take() else { return };
+        let over = journey.age();
+        if self.tracer.waiting.try_send(Told { journey, over }).is_err() {
+            self.tracer.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A number by chance. Nobody must be unable to guess it; it has to be cheap.
+fn random() -> u64 {
+    thread_local! {
+        static STATE: Cell<u64> = Cell::new(getrandom::u64().unwrap_or(1) | 1);
+    }
+    STATE.with(|state| {
+        // xorshift64*.
+        let mut number = state.get();
+        number ^= number >> 12;
+        number ^= number << 25;
+        number ^= number >> 27;
+        state.set(number);
+        number.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const SAMPLED: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const NOT_SAMPLED: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+
+    #[test]
+    fn chance_chooses_the_share_that_was_asked_for() {
+        let (tracer, _told) = Tracer::new(100_000, Arc::default());
+        let chosen = (0..20_000).filter(|_| tracer.begin(None, b"GET", b"/", CLIENT).is_some()).count();
+        assert!((1500..2500).contains(&chosen), "{chosen} of 20,000");
+        let (all, _told) = Tracer::new(1_000_000, Arc::default());
+        assert!((0..1000).all(|_| all.begin(None, b"GET", b"/", CLIENT).is_some()));
+    }
+
+    #[test]
+    fn who_is_believed_decides_for_its_requests() {
+        let (tracer, _told) = Tracer::new(1, Arc::default());
+        let trace = tracer.begin(Some(SAMPLED), b"GET", b"/", CLIENT).unwrap();
+        assert_eq!(trace.traceparent().trace[..2], [0x4b, 0xf9]);
+        assert_ne!(trace.traceparent().span, TraceParent::read(SAMPLED).unwrap().span);
+        let (all, _told) = Tracer::new(1_000_000, Arc::default());
+        assert!(all.begin(Some(NOT_SAMPLED), b"GET", b"/", CLIENT).is_none());
+        assert!(all.begin(Some(b"nonsense"), b"GET", b"/", CLIENT).is_some());
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_counted() {
+        let dropped: Arc<AtomicU64> = Arc::default();
+        let (tracer, mut told) = Tracer::new(1_000_000, dropped.clone());
+        for _ in 0..WAITING_MAX + 7 {
+            drop(tracer.begin(None, b"GET", b"/page?secret", CLIENT));
+        }
+        assert_eq!(dropped.load(Ordering::Relaxed), 7);
+        let first = told.try_recv().unwrap().spans();
+        assert_eq!((first[0].name.as_str(), first[0].parent), ("GET", None));
+        assert!(!format!("{first:?}").contains("secret"));
+    }
+}
