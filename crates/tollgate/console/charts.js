@@ -3,6 +3,7 @@
 import { h, put, s } from "./dom.js";
 import { clock } from "./figures.js";
 
+/** How wide a chart is while nobody knows how wide its place is. */
 const WIDTH = 620;
 const HEIGHT = 190;
 const LEFT = 44;
@@ -20,25 +21,28 @@ function ceiling(most) {
  * A chart of samples. A series is { name, of(sample), look, stacked, dashed }; `shown` makes text of a value.
  */
 export function chart(label, series, shown) {
-  const drawing = s("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+  const drawing = s("svg", { class: "chart", height: HEIGHT, role: "img" });
   const legend = h("ul", { class: "legend" }, series.map((one) => h("li", {}, h("span", { class: `dot ${one.look}`, "aria-hidden": "true" }), one.name)));
   return {
     node: h("div", {}, drawing, legend),
     draw(samples) {
+      // As wide as its place, so that text is as large as elsewhere, on a phone too.
+      const width = drawing.clientWidth || WIDTH;
+      drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
       const [from, to] = samples.length ? [samples[0].at_ms, samples.at(-1).at_ms] : [0, 1];
-      const x = (sample) => LEFT + (WIDTH - LEFT - 4) * ((sample.at_ms - from) / Math.max(1, to - from));
+      const x = (sample) => LEFT + (width - LEFT - 4) * ((sample.at_ms - from) / Math.max(1, to - from));
       const stacked = series.filter((one) => one.stacked);
       const total = (sample) => stacked.reduce((sum, one) => sum + (one.of(sample) ?? 0), 0);
       const values = samples.flatMap((sample) => [total(sample), ...series.filter((one) => !one.stacked).map((one) => one.of(sample) ?? 0)]);
       const most = ceiling(Math.max(0, ...values));
       const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / most);
       const ticks = [0, most / 2, most].map((value) => [
-        s("line", { class: "rule", x1: LEFT, x2: WIDTH, y1: y(value), y2: y(value) }),
+        s("line", { class: "rule", x1: LEFT, x2: width, y1: y(value), y2: y(value) }),
         s("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, shown(value)),
       ]);
       const times = samples.length < 2 ? [] : [0, 0.5, 1].map((part) => s("text", {
-        x: LEFT + (WIDTH - LEFT - 4) * part, y: HEIGHT - 6, "text-anchor": ["start", "middle", "end"][part * 2],
-      }, clock(from + (to - from) * part)));
+        x: LEFT + (width - LEFT - 4) * part, y: HEIGHT - 6, "text-anchor": ["start", "middle", "end"][part * 2],
+      }, clock(from + (to - from) * part, to - from < 600_000)));
       put(drawing, s("title", {}, `${label}. ${describe(series, samples, shown)}`), bands(samples, x), ticks, areas(stacked, samples, x, y), lines(series, samples, x, y), times);
     },
   };
@@ -92,5 +96,5 @@ export function meter(share, text) {
   return h("span", { class: "meter" },
     s("svg", { width: 72, height: 8, viewBox: "0 0 72 8", "aria-hidden": "true" },
       s("rect", { class: "track", width: 72, height: 8, rx: 4 }), part > 0 && s("rect", { class: look, width: Math.max(3, 72 * part), height: 8, rx: 4 })),
-    text);
+    h("span", { class: "share" }, text));
 }

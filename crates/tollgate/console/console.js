@@ -42,7 +42,9 @@ async function show(focus) {
   } catch (error) {
     if (page === mine) complain(error.message);
   }
-  if (page === mine) main.removeAttribute("aria-busy");
+  if (page !== mine) return;
+  main.removeAttribute("aria-busy");
+  performance.mark("shown");
 }
 
 /** Takes a status in. */

@@ -32,6 +32,11 @@ export function title(text, lead) {
   return h("div", {}, h("h1", {}, text), lead && h("p", { class: "lead" }, lead));
 }
 
+/** Words in which `code` is marked as the settings' captions mark it. */
+export function prose(text) {
+  return text.split("`").map((part, place) => place % 2 ? h("code", {}, part) : part);
+}
+
 /** A card with a heading. */
 export function card(heading, lead, ...children) {
   return h("section", { class: "card" }, h("header", {}, h("h2", {}, heading), lead && h("p", { class: "lead" }, lead)), ...children);

@@ -11,21 +11,21 @@ export function episodes() {
     { name: "Class", of: (row) => row.class },
     { name: "Refused", of: (row) => figures.count(row.rejected), num: true },
     { name: "Began", of: (row) => figures.date(row.first_at), num: true },
-    { name: "Last", of: (row) => `${row.last} ago`, num: true },
+    { name: "Last", of: (row) => row.last, num: true },
   ], "Recent refusals by key, the latest first", (row) => JSON.stringify([row.class, row.key]));
   const found = search("Search", () => look());
   const total = h("p", { class: "lead" });
 
   const look = newest(() => get("episodes", { top: 200, search: found.field.value }), (answer) => {
-    total.textContent = `${figures.count(answer.total)} in the last hour`;
-    list.show(answer.episodes.map((row) => ({ ...row, last_at: undefined, last: figures.span(Math.round(Math.max(0, Date.now() - Date.parse(row.last_at)) / 1000) * 1000) })),
+    total.textContent = `${figures.count(answer.total)} ${answer.total === 1 ? "caller" : "callers"} in the last hour`;
+    list.show(answer.episodes.map((row) => ({ ...row, last_at: undefined, last: figures.ago(row.last_at) })),
       found.field.value ? "Nobody by that name." : "Nobody was refused in the last hour.");
   });
 
   return {
     name: "episodes",
     async begin(main) {
-      put(main, title("Episodes", "Stretches of refusals, by whom. They leave this list an hour after the last one."),
+      put(main, title("Episodes", "Who was refused lately, how often and since when. A caller leaves this list an hour after its last refusal."),
         h("div", { class: "bar" }, found.node, total), h("section", { class: "card" }, list.node));
       await look();
     },

@@ -2,13 +2,14 @@
 
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
 
 /** 1,234 or 1.2M. */
 export const count = (number) => number === null || number === undefined ? "–" : number < 100000 ? whole.format(number) : compact.format(number);
 
-/** Per second: 0.25, 12, 1.2K. */
-export const rate = (number) => number === null || number === undefined ? "–" : number < 10 ? fine.format(number) : count(number);
+/** Per second: 0.25, 1.5, 12, 120K. */
+export const rate = (number) => number === null || number === undefined ? "–" : number < 1 ? fine.format(number) : number < 10 ? tenths.format(number) : count(number);
 
 /** 12 %. */
 export const percent = (share) => share === null || share === undefined ? "–" : `${share < 0.1 && share > 0 ? (share * 100).toFixed(1) : Math.round(share * 100)} %`;
@@ -16,19 +17,27 @@ export const percent = (share) => share === null || share === undefined ? "–" 
 /** A length of time: 12 ms, 1.5 s, 3 min, 2 h. */
 export function span(ms) {
   if (ms === null || ms === undefined) return "–";
-  if (ms < 1) return ms === 0 ? "0 ms" : `${ms.toFixed(1)} ms`;
+  if (ms < 1) return ms === 0 ? "0" : `${ms.toFixed(1)} ms`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+  if (ms < 60_000) return `${ms < 10_000 ? tenths.format(ms / 1000) : Math.round(ms / 1000)} s`;
   if (ms < 3_600_000) return `${Math.round(ms / 60_000)} min`;
-  if (ms < 172_800_000) return `${(ms / 3_600_000).toFixed(1)} h`;
+  if (ms < 172_800_000) return `${tenths.format(ms / 3_600_000)} h`;
   return `${Math.round(ms / 86_400_000)} d`;
 }
 
-/** How long ago. */
-export const ago = (text) => text ? `${span(Math.max(0, Date.now() - Date.parse(text)))} ago` : "–";
+/** How long ago, to the second. */
+export const since = (ms) => ms < 1000 ? "now" : `${span(Math.floor(ms / 1000) * 1000)} ago`;
 
-/** A date, in the reader's time. */
-export const date = (text) => text ? new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" }) : "–";
+/** How long ago a date was. */
+export const ago = (text) => text ? since(Math.max(0, Date.now() - Date.parse(text))) : "–";
 
-/** The time of day. */
-export const clock = (ms) => new Date(ms).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+/** A date, in the reader's time; of today, the time alone. */
+export function date(text) {
+  if (!text) return "–";
+  const at = new Date(text);
+  const isToday = at.toDateString() === new Date().toDateString();
+  return isToday ? at.toLocaleTimeString(undefined, { timeStyle: "medium" }) : at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+}
+
+/** The time of day; with seconds if little time is shown. */
+export const clock = (ms, seconds) => new Date(ms).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: seconds ? "2-digit" : undefined });

@@ -26,7 +26,7 @@ export function keyPage(parameters) {
   const [cls, key] = [parameters.get("class") ?? "", parameters.get("key") ?? ""];
   const rules = rulesTable();
   const figuresOf = h("div");
-  const exempt = h("p", { class: "lead" });
+  const exempt = h("p", { class: "lead", hidden: true });
   const minutes = h("select", { id: "exempt-for" }, [10, 60, 240, 1440].map((one) => h("option", { value: one * 60_000 }, figures.span(one * 60_000))));
   const buttons = h("div", { class: "bar" });
 
@@ -42,7 +42,7 @@ export function keyPage(parameters) {
       ["Flagged", flags?.[0] && !flags[0].cleared_at ? figures.date(flags[0].flagged_at) : null],
     ]), !bucket && !episode && h("p", { class: "empty" }, "Nothing was seen of this caller lately."));
     exempt.textContent = detail.exempt_until ? `Exempt from these rules until ${figures.date(detail.exempt_until)}.` : "";
-    end.hidden = !detail.exempt_until;
+    exempt.hidden = end.hidden = !detail.exempt_until;
   });
 
   async function change(heading, text, button, path, body, extra) {
@@ -69,7 +69,7 @@ export function keyPage(parameters) {
     name: "spenders",
     async begin(main) {
       put(main, h("div", {}, h("h1", { class: "key" }, key === "" ? "(none)" : key), h("p", { class: "lead" }, `told apart by ${cls}`)),
-        caller().role === "operator" && buttons, exempt, card("Rules", "what each would say to its next request", rules.node), card("Lately", "", figuresOf));
+        caller().role === "operator" && buttons, exempt, card("Rules", "what each would say to its next request; after them it waits its turn in the fair queue, which refuses callers who have too much waiting already", rules.node), card("Lately", "", figuresOf));
       await look();
     },
     told: () => look(),

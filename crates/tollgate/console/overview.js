@@ -48,7 +48,7 @@ export function overview() {
     { name: "Class", of: (row) => row.class },
     { name: "Held", of: (row) => figures.count(row.held), num: true },
     { name: "Refused", of: (row) => figures.count(row.refused), num: true },
-    { name: "Would have", of: (row) => figures.count(row.would_hold + row.would_refuse), num: true },
+    { name: "Only observed", of: (row) => figures.count(row.would_hold + row.would_refuse), num: true },
   ], "Rules, and what they have done", (row) => JSON.stringify([row.domain, row.name]));
   const fleet = table([
     { name: "With", of: (row) => row.kind },
@@ -59,6 +59,7 @@ export function overview() {
     { name: "Counted", of: (row) => Object.entries(row.figures).map(([name, number]) => `${name.replaceAll("_", " ")} ${figures.count(number)}`).join(", ") },
   ], "Others that this process works with", (row) => `${row.kind} ${row.name}`);
   let samples = [];
+  let lately = [];
   const draw = () => [requests, times, queue, cpu].forEach((one) => one.draw(samples));
   const serving = h("div", { class: "stack" });
   const others = card("Fleet", "others that this works with", fleet.node);
@@ -92,7 +93,9 @@ export function overview() {
         tiles.held.show(figures.rate(last.held), "per second");
         tiles.refused.show(figures.rate(last.refused), "per second");
         tiles.times.show(figures.span(last.p50_ms), `median, 99 of 100 within ${figures.span(last.p99_ms)}`);
-        tiles.cpu.show(figures.percent(last.cpu / cores), `of ${figures.rate(cores)} cores`);
+        lately = [...lately.slice(-4), last.cpu];
+        // A request is charged when it ends, which makes single seconds jump.
+        tiles.cpu.show(figures.percent(lately.reduce((sum, cpu) => sum + cpu, 0) / lately.length / cores), `of ${figures.rate(cores)} ${cores === 1 ? "core" : "cores"}, on average of 5 s`);
         // The last hour is in steps of ten seconds, what comes after it is by the second.
         if (samples.at(-1)?.at_ms !== last.at_ms) samples.push(last);
         samples = samples.filter((sample) => sample.at_ms > last.at_ms - HOUR_MS);
@@ -104,9 +107,16 @@ export function overview() {
       }
       tiles.connections.show(figures.count(status.connections), "of clients");
       backends.show(status.backends ?? [], "No backend.");
-      rules.show(status.rules ?? [], "No rules: everybody gets a fair share.");
+      rules.show(withQueue(status), "No rules: everybody gets a fair share.");
     },
   };
+}
+
+/** What rules have done, and what the fair queue has: without it, nobody would know who refused most. */
+function withQueue({ rules, requests }) {
+  if (!requests) return [];
+  const others = (name) => Math.max(0, requests[name] - rules.reduce((sum, rule) => sum + rule[name], 0));
+  return [...rules, { name: "(the fair queue)", class: "ip/32", held: others("held"), refused: others("refused"), would_hold: 0, would_refuse: 0 }];
 }
 
 /** The band, and the number it was decided on. */

@@ -1,11 +1,11 @@
 // The settings in force, and who changed what.
 
-import { card, h, put, search, table, title } from "./dom.js";
+import { card, h, prose, put, search, table, title } from "./dom.js";
 import * as figures from "./figures.js";
 import { get } from "./server.js";
 
 export function settings() {
-  const tables = h("div", { class: "grid" });
+  const tables = h("div", { class: "stack" });
   const reload = h("div");
   const changes = table([
     { name: "What", of: (row) => row.what, class: "key" },
@@ -25,10 +25,10 @@ export function settings() {
         { name: "Key", of: (key) => h("span", { title: key.caption }, key.key), class: "key" },
         { name: "Value", of: (key) => h("pre", {}, key.value ?? "–") },
         { name: "From", of: (key) => key.written ? "the file" : "default" },
-        { name: "Meaning", of: (key) => h("span", { class: "hint" }, key.caption) },
+        { name: "Meaning", class: "long", of: (key) => h("span", { class: "hint" }, prose(key.caption)) },
       ], one.table, (key) => key.key);
       rows.show(keys, "");
-      return card(one.table, one.caption, rows.node);
+      return card(one.table, prose(one.caption), rows.node);
     });
     put(tables, cards.some(Boolean) ? cards : h("p", { class: "empty" }, wanted ? "No such setting." : "No file: everything is as it is by default."));
   }

@@ -17,11 +17,11 @@ export function spenders() {
     { name: "Key", of: (row) => keyLink(row.class, row.key), class: "key" },
     { name: "Share of CPU", of: (row) => row.share === null ? "–" : meter(row.share, figures.percent(row.share)), num: true },
     { name: "Requests/s", of: (row) => figures.rate(row.requests_per_second), num: true },
-    { name: "Waits", of: (row) => figures.span(row.wait_ms), num: true },
+    { name: "Average wait", of: (row) => figures.span(row.wait_ms), num: true },
     { name: "Held", of: (row) => figures.count(row.held), num: true },
     { name: "Refused", of: (row) => figures.count(row.refused), num: true },
-    { name: "Left", of: (row) => row.left ?? "–", num: true },
-    { name: "Last seen", of: (row) => `${row.seen} ago`, num: true },
+    { name: "Limit left", of: (row) => row.left ?? "–", num: true },
+    { name: "Last seen", of: (row) => row.seen, num: true },
   ], "Callers of this class, who spend most first", (row) => JSON.stringify([row.class, row.key]));
   const found = search("Search", () => look());
   let known = "";
@@ -29,11 +29,11 @@ export function spenders() {
   const look = newest(() => get("buckets", { class: cls, top: 100, search: found.field.value }), ({ classes, buckets }) => {
     if (known !== classes.join()) {
       known = classes.join();
-      put(tabs, classes.map((one) => h("button", { type: "button", "aria-pressed": one === cls, onclick: (event) => choose(one, event.target) }, one)));
+      put(tabs, classes.map((one) => h("button", { type: "button", "aria-pressed": String(one === cls), onclick: (event) => choose(one, event.target) }, one)));
     }
     list.show(buckets.map((row) => ({
       key: row.key, class: cls, share: row.share, requests_per_second: row.requests_per_second, wait_ms: row.wait_ms && Math.round(row.wait_ms),
-      held: row.held, refused: row.refused, left: left(row.rules), seen: figures.span(Math.round((row.idle_ms ?? 0) / 1000) * 1000),
+      held: row.held, refused: row.refused, left: left(row.rules), seen: figures.since(row.idle_ms ?? 0),
     })), found.field.value ? "Nobody by that name." : "Nobody yet.");
   });
 
@@ -46,7 +46,7 @@ export function spenders() {
   return {
     name: "spenders",
     async begin(main) {
-      put(main, title("Spenders", "Who uses the backend's CPU time, the most first. Averages over the last ten seconds."),
+      put(main, title("Spenders", "Who uses the backend's CPU time, the most first. Shares and averages are of the last ten seconds, counts since the caller was first seen."),
         h("div", { class: "bar" }, h("div", {}, h("span", { class: "visually-hidden" }, "Told apart by"), tabs), found.node),
         h("section", { class: "card" }, list.node));
       await look();

@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
 
 mod caller;
+mod columns;
 mod keyboard;
 mod table;
 mod terminal;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use unicode_width::UnicodeWidthChar;
 
 use super::caller::Caller;
+use super::columns;
 use super::keyboard::Key;
 use crate::admin_client::harmless;
 
@@ -203,19 +204,19 @@ impl View {
         let rate = |name: &str| last[name].as_f64().unwrap_or(0.0);
         let first = format!("{BOLD}tollgate{PLAIN} {}  {colour}{band}{PLAIN} (waits {sustained} ms)", self.host);
         let requests = &self.status["requests"];
-        let second = format!(
-            "{GREEN}{:.0}{PLAIN} admitted/s  {YELLOW}{:.0}{PLAIN} held/s  {RED}{:.0}{PLAIN} refused/s  at backend {}/{}  waiting {}  p50 {}  p99 {}  flags {}",
-            rate("admitted"),
-            rate("held"),
-            rate("refused"),
-            requests["in_flight"],
-            requests["in_flight_max"],
-            last["waiting"],
-            millis(&last["p50_ms"]),
-            millis(&last["p99_ms"]),
-            self.status["watch"]["flags"],
-        );
-        vec![cut(&first, width), cut(&second, width)]
+        let pieces = [
+            format!("{GREEN}{:.0}{PLAIN} admitted/s", rate("admitted")),
+            format!("{YELLOW}{:.0}{PLAIN} held/s", rate("held")),
+            format!("{RED}{:.0}{PLAIN} refused/s", rate("refused")),
+            format!("at backend {}/{}", requests["in_flight"], requests["in_flight_max"]),
+            format!("waiting {}", last["waiting"]),
+            format!("p50 {}", millis(&last["p50_ms"])),
+            format!("p99 {}", millis(&last["p99_ms"])),
+            format!("flags {}", self.status["watch"]["flags"]),
+        ];
+        let mut lines = vec![cut(&first, width)];
+        lines.extend(filled(&pieces, width));
+        lines
     }
 
     /// The last minutes, one character a second.
@@ -232,28 +233,14 @@ impl View {
 
     fn list(&self, width: usize, room: usize) -> Vec<String> {
         let shown = self.shown();
-        let heads = format!(
-            "{DIM}{:>8} {:>7} {:>7} {:>8} {:>7} {:>7} {:>7} {:>6}  {}{PLAIN}",
-            "wait[s]", "cpu[s]", "share", "req/s", "held", "refused", "last[s]", "left", self.class
-        );
+        let columns = columns::fitting(width);
+        let heads = format!("{DIM}{}{PLAIN}", columns::heads(&columns, &self.class));
         let mut lines = vec![cut(&heads, width)];
         let selected = self.selected.min(shown.len().saturating_sub(1));
         let rows = room.saturating_sub(1).max(1);
         let first = selected.saturating_sub(rows - 1);
         for (place, caller) in shown.iter().enumerate().skip(first).take(rows) {
-            let left = caller.left.map_or("-".to_owned(), |left| left.to_string());
-            let line = format!(
-                "{:>8.2} {:>7.2} {:>6.1}% {:>8.2} {:>7} {:>7} {:>7.0} {:>6}  {}",
-                caller.wait_secs,
-                caller.cpu,
-                caller.share * 100.0,
-                caller.requests_per_sec,
-                caller.held,
-                caller.refused,
-                caller.last_secs,
-                left,
-                caller.title
-            );
+            let line = columns::row(&columns, caller);
             let line = cut(&line, width);
             lines.push(if place == selected { format!("{INVERSE}{line}{PLAIN}") } else { line });
         }
@@ -355,9 +342,43 @@ impl Order {
 }
 
 fn millis(value: &Value) -> String {
-    value
-        .as_f64()
-        .map_or_else(|| "-".to_owned(), |ms| if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") })
+    value.as_f64().map_or_else(
+        || "-".to_owned(),
+        |ms| {
+            if ms < 10.0 {
+                format!("{ms:.1} ms")
+            } else if ms < 10_000.0 {
+                format!("{ms:.0} ms")
+            } else {
+                format!("{:.0} s", ms / 1000.0)
+            }
+        },
+    )
+}
+
+/// Pieces side by side, on as few lines as there is room for.
+fn filled(pieces: &[String], width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for piece in pieces {
+        match lines.last_mut() {
+            Some(line) if room_taken(line) + 2 + room_taken(piece) <= width => *line += &format!("  {piece}"),
+            _ => lines.push(cut(piece, width)),
+        }
+    }
+    lines
+}
+
+/// How much room a line takes. Colours take none.
+fn room_taken(line: &str) -> usize {
+    let (mut taken, mut is_colour) = (0, false);
+    for c in line.chars() {
+        match (is_colour, c) {
+            (_, '\x1b') => is_colour = true,
+            (true, c) => is_colour = !c.is_ascii_alphabetic(),
+            (false, c) => taken += c.width().unwrap_or(0),
+        }
+    }
+    taken
 }
 
 /// Values as a row of bars.
@@ -432,15 +453,7 @@ mod tests {
             let lines = view.lines(width, height);
             assert_eq!(lines.len(), height);
             for line in &lines {
-                let mut visible = 0;
-                let mut escape = false;
-                for c in line.chars() {
-                    match (escape, c) {
-                        (_, '\x1b') => escape = true,
-                        (true, c) => escape = !c.is_ascii_alphabetic(),
-                        (false, c) => visible += c.width().unwrap_or(0),
-                    }
-                }
+                let visible = room_taken(line);
                 assert!(visible <= width, "{width}: {line:?}");
             }
         }

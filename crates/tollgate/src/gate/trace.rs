@@ -23,7 +23,8 @@ pub(super) fn begin(worker: &Worker, peer: &Peer, request: &RequestView<'_>) -> 
 /// It was refused.
 pub(super) fn refused(trace: &mut Option<Trace>, refusal: &Refusal) {
     let Some(trace) = trace else { return };
-    trace.decided(Decided { decision: "refuse", reason: refusal.cause.as_str(), rule: refusal.rule.clone() });
+    let rule = refusal.rule().map(|rule| rule.name.clone());
+    trace.decided(Decided { decision: "refuse", reason: refusal.cause.as_str(), rule });
 }
 
 /// It goes to the backend, which is told what it is a part of.

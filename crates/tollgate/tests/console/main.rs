@@ -4,6 +4,7 @@
 mod axe;
 mod browser;
 mod pages;
+mod speed;
 #[allow(dead_code, reason = "the tests of the address for operators use the rest")]
 #[path = "../admin/support.rs"]
 mod support;

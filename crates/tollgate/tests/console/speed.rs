@@ -1,0 +1,107 @@
+//! How soon a page is there, and whether it stays smooth while thousands of callers come and go.
+//!
+//! What is printed is measured; what is asserted is only that nothing is out of all proportion, because this also runs beside other work on
+//! programs that are not optimised. `docs/performance.md` says how to measure.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::browser::Browser;
+use crate::support::{Gate, PATIENCE, eventually};
+
+const CALLERS: u32 = 10_000;
+/// How many requests are sent before their answers are read.
+const TOGETHER: u32 = 100;
+/// How long a pause between two lots is, so that the gate has no more to do than it would.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long a page is watched.
+const WATCHED_MS: u32 = 4_000;
+
+/// Somebody behind a proxy who sends requests of all callers in turn, for as long as this lives.
+struct Crowd {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Crowd {
+    fn start(gate: SocketAddr) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(gate).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut first = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                send(&mut stream, first);
+                first = (first + TOGETHER) % CALLERS;
+                // The first round is as fast as it goes.
+                std::thread::sleep(PAUSE);
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// One lot of requests on a connection, and their answers.
+fn send(stream: &mut TcpStream, first: u32) {
+    let mut requests = String::new();
+    for caller in first..first + TOGETHER {
+        let [_, a, b, c] = caller.to_be_bytes();
+        requests += &format!(
+            "GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.{a}.{b}.{c}\r\nUser-Agent: agent-{}\r\n\r\n",
+            caller % 500
+        );
+    }
+    stream.write_all(requests.as_bytes()).unwrap();
+    let (mut answers, mut bytes) = (0, [0; 16384]);
+    let mut text = Vec::new();
+    while answers < TOGETHER as usize {
+        let read = stream.read(&mut bytes).unwrap();
+        assert!(read > 0, "the gate closed the connection");
+        text.extend_from_slice(&bytes[..read]);
+        answers = text.windows(7).filter(|window| window == b"\r\n\r\nyes").count();
+    }
+}
+
+#[test]
+fn a_page_opens_soon_and_stays_smooth_with_ten_thousand_callers() {
+    let gate = Gate::start("trusted_proxies = [\"127.0.0.1\"]\n");
+    let _crowd = Crowd::start(gate.address);
+    eventually("everybody has come", || {
+        gate.json("/api/v1/status")["requests"]["total"].as_u64() >= Some(CALLERS.into())
+    });
+    let browser = Browser::open(1280, 1000);
+    for (page, heading) in
+        [("", "Overview"), ("spenders", "Spenders"), ("episodes", "Episodes"), ("settings", "Settings")]
+    {
+        // A page of its own each time: an address that differs after the # alone would not be loaded anew.
+        browser.go("about:blank");
+        browser.go(&format!("http://{}/#/{page}", gate.admin));
+        browser.shows(heading);
+        browser.finds("performance.getEntriesByName('shown').length > 0", &json!(true));
+        let shown = browser.run("return performance.getEntriesByName('shown')[0].startTime").as_f64().unwrap();
+        let watched = browser.run_async(&format!(
+            "const done = arguments[arguments.length - 1];\n\
+            let tasks = 0; let longest = 0; let frames = 0; let worst = 0; let before = performance.now();\n\
+            const end = before + {WATCHED_MS};\n\
+            new PerformanceObserver((list) => list.getEntries().forEach((one) => {{ tasks += 1; longest = Math.max(longest, one.duration); }})).observe({{ type: 'longtask' }});\n\
+            const frame = (now) => {{ frames += 1; worst = Math.max(worst, now - before); before = now; if (now < end) requestAnimationFrame(frame); else done({{ tasks, longest, frames, worst }}); }};\n\
+            requestAnimationFrame(frame);"
+        ));
+        eprintln!("{heading}: figures after {shown:.0} ms; {watched}");
+        assert!(shown < 20_000.0, "{heading} after {shown} ms");
+        assert!(watched["longest"].as_f64().unwrap() < 5_000.0, "{heading}: {watched}");
+    }
+}
