@@ -102,6 +102,33 @@ fn fault_45_a_fleet_that_comes_back_after_a_restart_is_not_throttled_and_a_crowd
     assert!(told.len() >= 8 && told.first() >= Some(&35) && told.last() <= Some(&55), "{told:?}");
 }
 
+/// What is idle does not wait for what is not.
+#[test]
+fn an_idle_connection_is_closed_at_once_when_the_gate_is_told_to_stop() {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let backend = Backend::answering(move |request, stream| {
+        if request.path() == "/long" {
+            let _ = released.lock().unwrap().recv();
+        }
+        respond(stream, "done")
+    });
+    let mut gate = Gate::with(&backend, "timeouts = { drain = \"10min\", keep_alive = \"10min\", head = \"10min\" }");
+    let mut at_work = gate.connect();
+    at_work.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let (mut kept, never_used) = (gate.connect(), gate.connect());
+    kept.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut reader = BufReader::new(kept.try_clone().unwrap());
+    assert_eq!(read_response(&mut reader).unwrap().field("connection"), None, "it is kept");
+    eventually("the long one is at the backend", || backend.count() == 2);
+    gate.signal("TERM");
+    // Neither of these would be closed for ten minutes otherwise.
+    assert!(is_closed(&kept) && is_closed(&never_used));
+    release.send(()).unwrap();
+    assert_eq!(read_response(&mut BufReader::new(at_work)).unwrap().text(), "done");
+    assert_eq!(gate.wait(), Some(0));
+}
+
 #[test]
 fn draining_ends_at_its_bound_whatever_is_left() {
     let backend = Backend::answering(|_, _| {
@@ -164,6 +191,43 @@ fn fault_42_a_reload_disconnects_nobody_and_a_bad_file_changes_nothing() {
         assert!(texts.iter().all(|text| text == "first" || text == "second"), "every request was answered");
         assert!(texts.iter().any(|text| text == "second"));
     }
+}
+
+/// A connection may be older than the settings. Its requests have those that are in force when they come.
+#[test]
+fn reloaded_timeouts_are_those_of_the_next_request() {
+    let backend = Backend::answering(|request, stream| match request.path() {
+        "/silent" => {
+            // Until the gate gives up.
+            let _ = std::io::Read::read(stream, &mut [0]);
+            Err(std::io::ErrorKind::ConnectionAborted.into())
+        }
+        _ => respond(stream, "ok"),
+    });
+    let config = |patience: &str| {
+        format!(
+            "[gate]\nworkers = 1\nbackend = \"{}\"\ntimeouts = {{ response_head = \"{patience}\" }}\n",
+            backend.url()
+        )
+    };
+    let mut gate = Gate::start(&config("10min"));
+    let mut before = gate.connect();
+    let mut reader = BufReader::new(before.try_clone().unwrap());
+    before.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert_eq!(read_response(&mut reader).unwrap().text(), "ok");
+    gate.rewrite(&config("200ms"));
+    gate.signal("HUP");
+    gate.logged("settings reloaded");
+    eventually("a new connection has the new patience", || {
+        let mut stream = gate.connect();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.write_all(b"GET /silent HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        // One that still has the old patience says nothing for ten minutes.
+        let mut status = [0; 12];
+        std::io::Read::read_exact(&mut stream, &mut status).is_ok_and(|()| status.ends_with(b" 504"))
+    });
+    before.write_all(b"GET /silent HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert_eq!(read_response(&mut reader).expect("the old connection too").status, 504);
 }
 
 #[test]
