@@ -26,9 +26,17 @@ struct Arguments {
     keys: Vec<u32>,
 }
 
+/// Contenders that have seen so many keys, and of which ours have room for so many.
+struct Case {
+    keys: u32,
+    room: u32,
+    /// Each with what it takes in bytes for each key that it has room for.
+    contenders: Vec<(Kind, Contender, f64)>,
+}
+
 /// One contender's times, a figure per round: nanoseconds per decision as one thread sees it.
+#[derive(Clone, Default)]
 struct Times {
-    kind: Kind,
     nanos: Vec<f64>,
     admitted: f64,
 }
@@ -37,42 +45,54 @@ fn main() {
     let arguments = Arguments::parse();
     println!("{}\n", machine());
     println!(
-        "| keys | room for | draw | threads | contender | ns per decision | governor / it | admitted | bytes per key |"
+        "| draw | threads | keys | room for | contender | ns per decision | governor / it | it / fewest keys | admitted | bytes per key |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     let [few, many] = arguments.keys[..] else { unreachable!("there are as many as asked for") };
     // A table is as large as the day with the most callers needs it, so few callers in a large table are a case of their own.
-    for (keys, room) in [(few, few), (few, many), (many, many)] {
-        let contenders: Vec<_> = Kind::ALL
-            .into_iter()
-            .map(|kind| {
-                let before = heap::bytes();
-                let contender = kind.contender(keys, room);
-                let bytes = heap::bytes() - before + contender.mapped_bytes();
-                (kind, contender, bytes as f64 / f64::from(room))
-            })
-            .collect();
-        for draw in Draw::ALL {
-            let draws = draw.draw(keys, arguments.decisions);
-            for threads in [1, 2] {
-                let times = measure(&contenders, &draws, threads, arguments.rounds);
-                report([keys, room], draw, threads, &times, &contenders);
+    let cases = [(few, few), (few, many), (many, many)].map(|(keys, room)| Case::new(keys, room));
+    for draw in Draw::ALL {
+        let (draws_of_few, draws_of_many) = (draw.draw(few, arguments.decisions), draw.draw(many, arguments.decisions));
+        let draws = |case: &Case| if case.keys == few { &draws_of_few } else { &draws_of_many };
+        for threads in [1, 2] {
+            let times = measure(&cases, |case| draws(case), threads, arguments.rounds);
+            for (case, case_times) in cases.iter().zip(&times) {
+                report(case, draw, threads, case_times, &times[0]);
             }
         }
     }
 }
 
-/// All rounds of all contenders, in turn, each beginning with another one.
-fn measure(contenders: &[(Kind, Contender, f64)], draws: &[u32], threads: usize, rounds: usize) -> Vec<Times> {
-    let mut times: Vec<Times> =
-        contenders.iter().map(|&(kind, ..)| Times { kind, nanos: Vec::new(), admitted: 0.0 }).collect();
+impl Case {
+    fn new(keys: u32, room: u32) -> Self {
+        let contender = |kind: Kind| {
+            let before = heap::bytes();
+            let contender = kind.contender(keys, room);
+            let bytes = heap::bytes() - before + contender.mapped_bytes();
+            (kind, contender, bytes as f64 / f64::from(room))
+        };
+        Self { keys, room, contenders: Kind::ALL.map(contender).into() }
+    }
+}
+
+/// All rounds of all contenders of all cases, in turn, each beginning with another contender: whatever befalls the machine meanwhile befalls
+/// all alike, so that figures of one round can be compared.
+fn measure<'d>(
+    cases: &[Case],
+    draws: impl Fn(&Case) -> &'d Vec<u32>,
+    threads: usize,
+    rounds: usize,
+) -> Vec<Vec<Times>> {
+    let mut times = vec![vec![Times::default(); Kind::ALL.len()]; cases.len()];
     for round in 0..rounds {
         eprint!("\r{threads} threads, round {} of {rounds} ", round + 1);
-        for turn in 0..contenders.len() {
-            let index = (round + turn) % contenders.len();
-            let (nanos, admitted) = run(&contenders[index].1, draws, threads);
-            times[index].nanos.push(nanos);
-            times[index].admitted += admitted / rounds as f64;
+        for turn in 0..Kind::ALL.len() {
+            let index = (round + turn) % Kind::ALL.len();
+            for (case, times) in cases.iter().zip(&mut times) {
+                let (nanos, admitted) = run(&case.contenders[index].1, draws(case), threads);
+                times[index].nanos.push(nanos);
+                times[index].admitted += admitted / rounds as f64;
+            }
         }
     }
     eprint!("\r{:40}\r", "");
@@ -105,19 +125,22 @@ fn cpu_nanos() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn report(keys: [u32; 2], draw: Draw, threads: usize, times: &[Times], contenders: &[(Kind, Contender, f64)]) {
-    let governor = times.iter().find(|times| times.kind == Kind::Governor).expect("governor takes part");
-    for (times, (_, _, bytes)) in times.iter().zip(contenders) {
-        let ratios = times.nanos.iter().zip(&governor.nanos).map(|(ours, theirs)| theirs / ours).collect();
+/// One row for each contender of `case`: with its own times, and those of the case with the fewest keys.
+fn report(case: &Case, draw: Draw, threads: usize, times: &[Times], fewest: &[Times]) {
+    let governor = case.contenders.iter().position(|(kind, ..)| *kind == Kind::Governor).expect("governor takes part");
+    let ratios = |of: &Times, to: &Times| of.nanos.iter().zip(&to.nanos).map(|(of, to)| of / to).collect();
+    for (index, (kind, _, bytes)) in case.contenders.iter().enumerate() {
+        let own = &times[index];
         println!(
-            "| {} M | {} M | {} | {threads} | {} | {} | {} | {:.0} % | {bytes:.1} |",
-            keys[0] / 1_000_000,
-            keys[1] / 1_000_000,
+            "| {} | {threads} | {} M | {} M | {} | {} | {} | {} | {:.0} % | {bytes:.1} |",
             draw.name(),
-            times.kind.name(),
-            spread(times.nanos.clone(), 0),
-            spread(ratios, 2),
-            times.admitted * 100.0,
+            case.keys / 1_000_000,
+            case.room / 1_000_000,
+            kind.name(),
+            spread(own.nanos.clone(), 0),
+            spread(ratios(&times[governor], own), 2),
+            spread(ratios(own, &fewest[index]), 2),
+            own.admitted * 100.0,
         );
     }
 }

@@ -67,6 +67,13 @@ impl Plot {
     fn backs(self) -> usize {
         self.fronts * self.backs_per_front
     }
+
+    /// Which front and which back the key with `hash` has. The high bits of the hash decide on both, so that backs next to each other
+    /// share their front, and nobody else's.
+    #[inline]
+    fn front_and_back(self, hash: KeyHash) -> (usize, usize) {
+        (hash.line(self.fronts as u64), hash.line(self.backs() as u64))
+    }
 }
 
 /// How often a table had too few places. All zero in a table that is large enough.
@@ -193,11 +200,10 @@ impl Table {
     #[inline]
     pub(crate) fn line(&self, hash: KeyHash) -> Line<'_> {
         let Plot { fronts, front_words, .. } = self.plot;
-        let start = hash.line(fronts as u64) * front_words;
+        let (front, back) = self.plot.front_and_back(hash);
+        let start = front * front_words;
         match self.shape {
             Shape::Lean => {
-                // The high bits of the hash decide on both, so that backs next to each other share their front.
-                let back = hash.line(self.plot.backs() as u64);
                 let backs = &self.memory[fronts * front_words..];
                 let (backs, floors) = backs.split_at(self.plot.backs() * line::BACK_WORDS);
                 Line::Lean {
@@ -248,7 +254,7 @@ mod tests {
             // What is left over is less than a part in twenty, or than one line.
             prop_assert!(used <= bytes && bytes - used < (bytes / 20).max(136));
             prop_assert!(plot.fronts * plot.front_words * size_of::<u64>() <= FRONT_BYTES_MAX);
-            let (front, back) = (KeyHash(hash).line(plot.fronts as u64), KeyHash(hash).line(plot.backs() as u64));
+            let (front, back) = plot.front_and_back(KeyHash(hash));
             prop_assert_eq!(back / plot.backs_per_front, front);
         }
     }

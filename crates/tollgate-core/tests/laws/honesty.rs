@@ -20,7 +20,7 @@ proptest! {
     fn who_waits_exactly_as_told_is_admitted(rule in rules(), arrivals in arrivals(), band in bands()) {
         let mut record = fresh(&rule);
         let mut now = Moment::ZERO;
-        for (gap, toll) in arrivals {
+        for (gap, toll) in and_a_storm(arrivals) {
             now = now + gap;
             let decision = ask(&rule, &mut record, toll, &Situation { band, ..at(now) });
             if let Verdict::Refuse(_) = decision.verdict {
@@ -40,7 +40,7 @@ proptest! {
         let rule = rule(limit);
         let mut record = fresh(&rule);
         let mut now = Moment::ZERO;
-        for (gap, toll) in arrivals {
+        for (gap, toll) in and_a_storm(arrivals) {
             now = now + gap;
             let verdict = ask(&rule, &mut record, toll, &at(now)).verdict;
             if let Verdict::Refuse(from) = verdict {

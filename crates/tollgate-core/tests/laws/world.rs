@@ -120,6 +120,12 @@ pub(crate) fn arrivals() -> impl Strategy<Value = Vec<(Span, Toll)>> {
     prop::collection::vec((gap.prop_map(Span::from_nanos), toll), 1..80)
 }
 
+/// These arrivals, and then more at once than any burst has room for: a law about refusals says nothing where there are none.
+pub(crate) fn and_a_storm(arrivals: Vec<(Span, Toll)>) -> impl Iterator<Item = (Span, Toll)> {
+    let storm = (Span::ZERO, Toll::of_cpu(Span::from_secs(1)));
+    arrivals.into_iter().chain(core::iter::repeat_n(storm, 120))
+}
+
 pub(crate) fn bands() -> impl Strategy<Value = Band> {
     prop_oneof![Just(Band::Normal), Just(Band::Elevated), Just(Band::Critical)]
 }

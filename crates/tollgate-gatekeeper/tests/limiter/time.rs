@@ -55,3 +55,35 @@ proptest! {
         }
     }
 }
+
+/// One per second, four places in the front of the only line. A caller that was pardoned leaves a place that looks as if it had always
+/// been empty, also to a thread whose clock is behind.
+#[test]
+fn what_left_the_front_is_found_by_a_thread_that_lags() {
+    let limiter = one(rate(1, 1, 1), 1);
+    let at = Moment::from_millis;
+    assert!(admits(&limiter, "first", at(800)));
+    assert!(["b", "c", "d"].iter().all(|key| admits(&limiter, key, at(900))));
+    // All are clear, and the first of them has to go.
+    assert!(admits(&limiter, "e", at(2_000)));
+    assert!(limiter.forget(0, &Caller { name: "e", address: [0; 4] }, at(2_000)));
+    assert!(!admits(&limiter, "first", at(1_500)), "its second is not over before 1800 ms");
+    assert!(admits(&limiter, "first", at(1_800)));
+}
+
+/// A key that was in the back, then in the front, and then nowhere, still has its old record in the back.
+#[test]
+fn an_old_record_in_the_back_is_no_way_around_what_was_charged_since() {
+    let limiter = one(rate(1, 1, 1), 1);
+    let at = Moment::from_millis;
+    assert!(["a", "b", "c", "d"].iter().all(|key| admits(&limiter, key, at(0))));
+    assert!(admits(&limiter, "key", at(100)), "there is room in the back");
+    assert!(admits(&limiter, "key", at(1_200)), "now in the front");
+    assert!(["e", "f", "g"].iter().all(|key| admits(&limiter, key, at(1_300))));
+    assert!(admits(&limiter, "h", at(2_400)), "in the place of the key");
+    assert!(limiter.forget(0, &Caller { name: "h", address: [0; 4] }, at(2_400)));
+    assert!(
+        !admits(&limiter, "key", at(1_101)),
+        "the old record is clear by then, and what matters is not before 2200 ms"
+    );
+}

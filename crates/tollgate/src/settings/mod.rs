@@ -118,6 +118,10 @@ impl Settings {
         let file = path.display().to_string();
         let bytes = read_file(path).map_err(|message| Faults::unreadable(&file, message))?;
         match String::from_utf8(bytes) {
+            // Whoever cut a file short, or named the wrong one, is not to find all of its rules gone.
+            Ok(text) if text.trim_start_matches('\u{feff}').trim().is_empty() => {
+                Err(Faults::unreadable(&file, "is empty: for the defaults leave `--config` away, or write a comment"))
+            }
             Ok(text) => Self::parse(&file, &text),
             Err(error) => {
                 let at = error.utf8_error().valid_up_to();
@@ -147,9 +151,9 @@ impl Settings {
 }
 
 impl Default for Settings {
-    /// What an empty file means.
+    /// What a file means in which nothing is said.
     fn default() -> Self {
-        Self::parse("", "").expect("an empty file is right, as a test shows")
+        Self::parse("", "").expect("nothing said is nothing wrong, as a test shows")
     }
 }
 

@@ -32,7 +32,7 @@ fn introduction() -> String {
 <!-- Made by `cargo run -- reference > docs/reference.md`. Change the doc comments in crates/tollgate/src/settings instead. -->
 
 A settings file is TOML, at most 1 MiB of UTF-8. `tollgate check FILE` says everything that is wrong with one, with line and column,
-and exits 2. An empty file is right and means the defaults. For completion and captions in an editor, begin the file with
+and exits 2. A file of comments alone means the defaults; an empty one is a fault. For completion and captions in an editor, begin the file with
 `#:schema` and the path of [tollgate.schema.json](tollgate.schema.json), which `tollgate schema` prints.
 
 Every part once, with comments: [everything.toml](../examples/everything.toml).

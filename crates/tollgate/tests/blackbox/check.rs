@@ -25,8 +25,11 @@ fn a_right_file_is_one_quiet_line() {
 }
 
 #[test]
-fn an_empty_file_is_right_and_means_the_defaults() {
-    let (run, file) = check_file("empty", b"");
+fn an_empty_file_is_refused_and_one_of_comments_means_the_defaults() {
+    for empty in ["", "\n", " \t\r\n\n", "\u{feff}"] {
+        refused("empty", empty.as_bytes(), "1:1", "is empty");
+    }
+    let (run, file) = check_file("comment", b"# nothing yet\n");
     assert_eq!((run.code, run.stdout), (Some(0), format!("{file}: ok, 0 rules in 1 domain\n")));
 }
 

@@ -126,7 +126,7 @@ fn a_rule_may_look_at_the_flag_of_an_account() {
 }
 
 #[test]
-fn an_empty_file_means_the_defaults() {
+fn a_text_that_says_nothing_means_the_defaults() {
     for text in ["", "\n", "# nothing\n", "\u{feff}"] {
         assert_eq!(read(text), Settings::default(), "{text:?}");
     }
