@@ -229,7 +229,7 @@ fn prune<K: Eq + Hash + Clone, V>(
         let surplus = weights.len() - LEDGER_MAX * 3 / 4;
         let (_, least, _) = weights.select_nth_unstable_by(surplus, f64::total_cmp);
         let least = *least;
-        callers.retain(|_, caller| rates(caller).weight() > least);
+        callers.retain(|_, caller| rates(caller).at(now).weight() > least);
     }
 }
 
@@ -314,15 +314,17 @@ mod tests {
     #[test]
     fn invented_callers_push_out_neither_memory_nor_a_spender() {
         let spenders = Spenders::new();
-        for secs in 1..=4u32 {
+        for secs in 1..=12u32 {
             serve(&spenders, "203.0.113.7", "crawler", 900);
             for number in 0..20_000u32 {
                 let client = std::net::Ipv4Addr::from(0x0a00_0000 + secs * 100_000 + number).to_string();
-                serve(&spenders, &client, &client, 1);
+                // What they cost differs, and fades: one that was dear a while ago must not outlast all who are cheap now.
+                serve(&spenders, &client, &client, 1 + u64::from(number) % 97);
             }
             spenders.tick(second(u64::from(secs)));
+            assert!(spenders.top("ip/32", usize::MAX, second(u64::from(secs))).unwrap().len() <= LEDGER_MAX, "{secs}");
         }
-        let now = second(4);
+        let now = second(12);
         assert!(spenders.top("ip/32", usize::MAX, now).unwrap().len() <= LEDGER_MAX);
         assert!(spenders.top("user-agent", usize::MAX, now).unwrap().len() <= LEDGER_MAX);
         assert_eq!(spenders.top("ip/32", 1, now).unwrap()[0].key, b"203.0.113.7/32");
