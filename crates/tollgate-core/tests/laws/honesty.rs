@@ -28,10 +28,12 @@ proptest! {
                 let in_millis = now + Span::from_millis(decision.verdict.retry_after(now).as_millis_ceil());
                 for later in [exactly, in_millis] {
                     let answer = ask(&rule, &mut record.clone(), toll, &at(later));
-                    prop_assert!(!answer.verdict.is_refusal(), "{decision:?} at {now:?}, then {answer:?} at {later:?}");
+                    // Not held either, not even for no time: what was announced is the moment from which on there is room.
+                    prop_assert_eq!(answer.verdict, Verdict::Admit, "{:?} at {:?}, then at {:?}", decision, now, later);
                 }
                 prop_assert!(exactly > now);
             }
+            prop_assert!(!matches!(decision.verdict, Verdict::Hold(until) if until <= now), "held for no time");
         }
     }
 
