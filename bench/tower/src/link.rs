@@ -73,7 +73,13 @@ impl Master {
             [self.accounting, self.control].map(|address| Endpoint::parse(&address.to_string()).unwrap());
         let rules = vec![LinkedRule { rule: "each".to_string(), domain: "default/each".to_string() }];
         let master = MasterSettings { accounting, control, key: None, rules };
-        let link = LinkSettings { masters: vec![master], refusals_sampled: None, identifiers_max: 100_000, keys: None };
+        let link = LinkSettings {
+            masters: vec![master],
+            refusals_sampled: None,
+            identifiers_max: 100_000,
+            log_info: false,
+            keys: None,
+        };
         KeeperLayer::new(Keeper::linked(super::plan(1_000_000), link).unwrap()).headers(false)
     }
 }

@@ -30,6 +30,8 @@ struct Inner {
     /// One of how many refusals is told; none are if absent.
     refusals_sampled: Option<u32>,
     refusals: AtomicU32,
+    /// Whether what requests are about is told.
+    log_info: bool,
 }
 
 /// Something that a decision did.
@@ -43,7 +45,15 @@ pub(crate) struct Word {
 #[derive(Debug)]
 pub(crate) enum Act {
     /// A request goes on, at once or later.
-    Passage { hash: KeyHash, identifier: Identifier, count: u64, held_until: Option<Moment>, clear: Moment },
+    Passage {
+        hash: KeyHash,
+        identifier: Identifier,
+        count: u64,
+        held_until: Option<Moment>,
+        clear: Moment,
+        /// What the request is about, where that is told.
+        note: Option<Box<[u8]>>,
+    },
     /// A request has ended, and this much CPU time is known to be its own.
     Settlement { hash: KeyHash, cpu: Span, clear: Moment },
     /// A request did not take place.
@@ -63,6 +73,7 @@ impl Relay {
     pub(crate) fn new(
         rules: Box<[String]>,
         refusals_sampled: Option<u32>,
+        log_info: bool,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(Inner {
@@ -74,6 +85,7 @@ impl Relay {
             untold: AtomicU64::new(0),
             refusals_sampled,
             refusals: AtomicU32::new(0),
+            log_info,
         }))
     }
 
@@ -95,6 +107,11 @@ impl Relay {
     pub(crate) fn samples_refusal(&self) -> bool {
         let Some(sampled) = self.0.refusals_sampled else { return false };
         self.0.refusals.fetch_add(1, Ordering::Relaxed).is_multiple_of(sampled)
+    }
+
+    /// Whether what requests are about is told.
+    pub(crate) fn tells_about(&self) -> bool {
+        self.0.log_info
     }
 
     /// Counts a request whose key cannot be told.
@@ -136,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_when_nobody_carries_on_and_is_counted() {
-        let relay = Relay::new(Box::new(["r".to_string()]), None, || {});
+        let relay = Relay::new(Box::new(["r".to_string()]), None, false, || {});
         for _ in 0..UNDER_WAY_MAX + 5 {
             relay.tell(refusal());
         }
@@ -148,7 +165,7 @@ mod tests {
     fn a_sleeper_is_woken_once_for_any_number_of_words() {
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();
-        let relay = Relay::new(Box::new([]), None, move || {
+        let relay = Relay::new(Box::new([]), None, false, move || {
             count.fetch_add(1, Ordering::Relaxed);
         });
         relay.tell(refusal());
@@ -161,8 +178,8 @@ mod tests {
 
     #[test]
     fn one_refusal_in_so_many_is_told() {
-        let relay = Relay::new(Box::new([]), Some(10), || {});
+        let relay = Relay::new(Box::new([]), Some(10), false, || {});
         assert_eq!((0..100).filter(|_| relay.samples_refusal()).count(), 10);
-        assert!(!Relay::new(Box::new([]), None, || {}).samples_refusal());
+        assert!(!Relay::new(Box::new([]), None, false, || {}).samples_refusal());
     }
 }

@@ -41,7 +41,9 @@ impl Limiter {
                 _ => post.owed(&post.table.seat(&post.rule, stub.hash, now)),
             };
             stub.told = true;
-            let act = Act::Passage { hash: stub.hash, identifier, count: ticket.toll.count, held_until, clear };
+            let note = relay.tells_about().then(|| about(request));
+            let count = ticket.toll.count;
+            let act = Act::Passage { hash: stub.hash, identifier, count, held_until, clear, note };
             relay.tell(Word { rule: *rule, act });
         }
     }
@@ -69,6 +71,26 @@ impl Limiter {
         instruction.apply(&post.rule.limit, &mut seat);
         true
     }
+}
+
+/// How much of a path and of an agent is told.
+const PATH_BYTES_MAX: usize = 128;
+const AGENT_BYTES_MAX: usize = 128;
+
+/// What a request is about: method, path and agent. Only what can be printed, so that it can be written into a log.
+fn about(request: &impl Request) -> Box<[u8]> {
+    let target = request.target();
+    let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
+    let agent = request.header("user-agent").unwrap_or(b"-");
+    let parts = [(request.method(), 16), (path, PATH_BYTES_MAX), (agent, AGENT_BYTES_MAX)];
+    let mut about = Vec::new();
+    for (part, most) in parts {
+        if !about.is_empty() {
+            about.push(b' ');
+        }
+        about.extend(part.iter().take(most).map(|&byte| if (b' '..=b'~').contains(&byte) { byte } else { b'?' }));
+    }
+    about.into()
 }
 
 impl Post {

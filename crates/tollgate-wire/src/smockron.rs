@@ -78,6 +78,7 @@ pub fn read_report<'a>(frames: &[&'a [u8]]) -> Result<Report<'a>, Fault> {
     if note.len() > NOTE_BYTES_MAX {
         return Err(Fault::Note);
     }
+    let (cpu, note) = split_note(note);
     Ok(Report {
         domain: read_domain(domain)?,
         status,
@@ -88,6 +89,7 @@ pub fn read_report<'a>(frames: &[&'a [u8]]) -> Result<Report<'a>, Fault> {
             Status::Accepted | Status::Rejected => None,
         },
         note,
+        cpu,
         // What somebody else adds is none of our business.
         tally: match rest.get(1) {
             Some(frame) if frame.starts_with(TALLY_MARK) => Some(read_tally(frame)?),
@@ -103,7 +105,7 @@ pub fn put_report(output: &mut Vec<u8>, report: &Report<'_>) {
     frame::put(output, true, report.identifier);
     put_time(output, true, Some(report.received_ms));
     put_time(output, true, report.delayed_until_ms);
-    frame::put(output, report.tally.is_some(), report.note);
+    put_note(output, report);
     if let Some(tally) = &report.tally {
         put_tally(output, tally);
     }
@@ -187,6 +189,47 @@ const fn status_word(status: Status) -> &'static [u8] {
         Status::Delayed => b"DELAYED",
         Status::Rejected => b"REJECTED",
     }
+}
+
+/// A log info may begin with the seconds of CPU time that a request took, of which an original master, too, makes a number.
+fn split_note(note: &[u8]) -> (Option<Span>, &[u8]) {
+    let end = note.iter().position(|&byte| byte == b' ').unwrap_or(note.len());
+    match read_seconds(&note[..end]) {
+        Some(cpu) => (Some(cpu), note.get(end + 1..).unwrap_or_default()),
+        None => (None, note),
+    }
+}
+
+/// Whole seconds of up to nine digits, and up to nine more behind a point.
+fn read_seconds(text: &[u8]) -> Option<Span> {
+    let (whole, parts) = match text.iter().position(|&byte| byte == b'.') {
+        Some(point) => (&text[..point], &text[point + 1..]),
+        None => (text, &[][..]),
+    };
+    if whole.is_empty() || whole.len() > 9 || parts.len() > 9 {
+        return None;
+    }
+    let digits = whole
+        .iter()
+        .chain(parts)
+        .try_fold(0_u64, |number, byte| byte.is_ascii_digit().then(|| number * 10 + u64::from(byte - b'0')))?;
+    Some(Span::from_nanos(digits * 10_u64.pow(9 - parts.len() as u32)))
+}
+
+fn put_note(output: &mut Vec<u8>, report: &Report<'_>) {
+    let mut note = Vec::new();
+    if let Some(cpu) = report.cpu {
+        let micros = cpu.as_nanos().div_ceil(1000);
+        decimal::put(&mut note, micros / 1_000_000);
+        note.push(b'.');
+        note.extend((0..6).rev().map(|place| b'0' + (micros / 10_u64.pow(place) % 10) as u8));
+        if !report.note.is_empty() {
+            note.push(b' ');
+        }
+    }
+    note.extend_from_slice(report.note);
+    note.truncate(NOTE_BYTES_MAX);
+    frame::put(output, report.tally.is_some(), &note);
 }
 
 /// An original master takes a domain without its NUL as well.
@@ -325,7 +368,7 @@ mod tests {
 
     fn report(status: Status, received_ms: u64, delayed_until_ms: Option<u64>) -> Report<'static> {
         let (domain, identifier) = (&b"default"[..], &b"127.0.0.1"[..]);
-        Report { domain, status, identifier, received_ms, delayed_until_ms, note: b"", tally: None }
+        Report { domain, status, identifier, received_ms, delayed_until_ms, note: b"", cpu: None, tally: None }
     }
 
     #[test]
@@ -356,6 +399,25 @@ mod tests {
     fn a_report_of_an_original_may_lack_log_info_and_the_nul_of_its_domain() {
         let frames: [&[u8]; 5] = [b"default", b"ACCEPTED", b"127.0.0.1", b"1794704482860", b""];
         assert_eq!(read_report(&frames), Ok(report(Status::Accepted, 1_794_704_482_860, None)));
+    }
+
+    #[test]
+    fn a_log_info_begins_with_what_a_request_took() {
+        let check = |info: &[u8], cpu: Option<u64>, note: &[u8]| {
+            let frames: [&[u8]; 6] = [b"d\0", b"ACCEPTED", b"i", b"1794704482860", b"", info];
+            let report = read_report(&frames).unwrap();
+            assert_eq!((report.cpu, report.note), (cpu.map(Span::from_millis), note), "{}", info.escape_ascii());
+        };
+        check(b"0.020000 GET /a agent", Some(20), b"GET /a agent");
+        check(b"1", Some(1000), b"");
+        check(b"12.5 x", Some(12_500), b"x");
+        for text in [&b""[..], b"GET /", b".5", b"1.2.3", b"-1", b"NaN", b"1e3", b"1234567890", b"0.0000000001"] {
+            check(text, None, text);
+        }
+        let mut output = Vec::new();
+        let cpu = Some(Span::from_millis(20));
+        put_report(&mut output, &Report { note: b"GET /a agent", cpu, ..report(Status::Accepted, 1, None) });
+        assert!(output.ends_with(b"0.020000 GET /a agent"), "{}", output.escape_ascii());
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct GateSettings {
     pub delay_max: Span,
     /// One of how many refusals is reported; none are if absent.
     pub refusals_sampled: Option<u32>,
+    /// Whether reports say what a request was about and what it cost.
+    pub log_info: bool,
 }
 
 /// A request that the gate has let through, at once or after a hold, or a toll that became known when it ended.
@@ -49,6 +51,8 @@ pub struct Passage<'a> {
     pub toll: Toll,
     /// When, by the gate's own record, all is paid back.
     pub clear: Moment,
+    /// What the request was about, if reports say that; empty otherwise, and for a toll.
+    pub note: &'a [u8],
 }
 
 /// What the gate is to do with its own record of an identifier.
@@ -142,6 +146,9 @@ struct Counting {
     /// Requests that no report has mentioned.
     unmentioned: u32,
     held_until: Option<Moment>,
+    /// What the last request was about, and the CPU time that no report has told.
+    note: Box<[u8]>,
+    cpu_untold: Span,
     in_news: bool,
     in_repeats: bool,
 }
@@ -197,6 +204,10 @@ impl<S: BuildHasher> Gate<S> {
         counting.last = now;
         counting.clear = counting.clear.max(passage.clear);
         counting.held_until = passage.held_until;
+        counting.cpu_untold = counting.cpu_untold + passage.toll.cpu;
+        if !passage.note.is_empty() {
+            counting.note = passage.note.into();
+        }
         if !core::mem::replace(&mut counting.in_news, true) {
             self.news.push_back(place);
             if self.ledger.is_overgrown(self.news.len()) {
@@ -443,6 +454,7 @@ impl<S: BuildHasher> Gate<S> {
         let counting = self.ledger.value_mut(place)?;
         let mentions = is_news && counting.unmentioned > 0;
         counting.unmentioned = if self.clock.is_some() { 0 } else { counting.unmentioned.saturating_sub(1) };
+        let cpu = core::mem::replace(&mut counting.cpu_untold, Span::ZERO);
         let entry = self.ledger.entry(place)?;
         let counting = &entry.value;
         let wall_ms = |moment: Moment| {
@@ -461,7 +473,8 @@ impl<S: BuildHasher> Gate<S> {
             identifier: &entry.identifier,
             received_ms: wall_ms(counting.last),
             delayed_until_ms,
-            note: &[],
+            note: &counting.note,
+            cpu: self.settings.log_info.then_some(cpu),
             tally: Some(Tally {
                 gate: self.id,
                 serial: counting.serial,
@@ -490,6 +503,7 @@ impl<S: BuildHasher> Gate<S> {
             received_ms: reading.wall_ms.max(1),
             delayed_until_ms: None,
             note: &[],
+            cpu: None,
             tally: None,
         })
     }
@@ -511,6 +525,8 @@ impl Counting {
             clear: now,
             unmentioned: 0,
             held_until: None,
+            note: Box::default(),
+            cpu_untold: Span::ZERO,
             in_news: false,
             in_repeats: false,
         }

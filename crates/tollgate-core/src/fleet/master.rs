@@ -311,7 +311,9 @@ impl<S: BuildHasher> Master<S> {
         let place = self.account(domain, report.identifier, reading.now);
         let limits = &self.settings.domains[usize::from(domain)].limits;
         if let Some(account) = self.ledger.value_mut(place) {
-            account.charge(limits, Toll::ONE, at);
+            // Whoever counts CPU time says what a request took; no more is believed than a delay would be.
+            let cpu = report.cpu.unwrap_or_default().min(self.settings.delay_max);
+            account.charge(limits, Toll { count: 1, cpu }, at);
         }
         self.note_overshoot(place, report, reading.now);
         self.queue_if_delayed(place, reading.now);

@@ -5,7 +5,7 @@
 //! loss and a second copy changes nothing, and its times are on the master's own monotonic clock, which gates hear from the master itself,
 //! so it does not matter what anybody's wall clock says. An original peer does not see the additions.
 
-use crate::time::Moment;
+use crate::time::{Moment, Span};
 use crate::toll::Toll;
 
 /// What became of a request at a gate.
@@ -32,8 +32,10 @@ pub struct Report<'a> {
     pub received_ms: u64,
     /// When a held request goes on, by the gate's wall clock.
     pub delayed_until_ms: Option<u64>,
-    /// Free text about the request.
+    /// Free text about the request: its route and its agent, where gates of our own say so.
     pub note: &'a [u8],
+    /// The CPU time that is new in this report, if it is told.
+    pub cpu: Option<Span>,
     /// What a gate of our own adds.
     pub tally: Option<Tally>,
 }

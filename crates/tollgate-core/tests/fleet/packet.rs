@@ -32,6 +32,7 @@ impl ReportPacket {
             received_ms: self.received_ms,
             delayed_until_ms: self.delayed_until_ms,
             note: &[],
+            cpu: None,
             tally: self.tally,
         }
     }

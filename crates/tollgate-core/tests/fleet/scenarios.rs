@@ -6,7 +6,7 @@ use tollgate_core::fleet::{
     Command, Domain, Gate, GateSettings, Instruction, Master, MasterSettings, Order, Outcome, Passage, Reading, Report,
     Snapshot, Stamp, Status,
 };
-use tollgate_core::limit::{Limit, Rate, Room};
+use tollgate_core::limit::{Budget, Limit, Rate, Room};
 use tollgate_core::record::PlainRecord;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -27,8 +27,12 @@ fn limit() -> Limit {
 }
 
 fn master() -> Master<Hasher> {
+    master_of(limit())
+}
+
+fn master_of(limit: Limit) -> Master<Hasher> {
     let settings = MasterSettings {
-        domains: vec![Domain { name: (*b"default").into(), limits: vec![limit()] }],
+        domains: vec![Domain { name: (*b"default").into(), limits: vec![limit] }],
         identifiers_max: 4096,
         gates_max: 8,
         lag_max: Span::from_secs(20),
@@ -46,6 +50,7 @@ fn gate(id: u64) -> Gate<Hasher> {
         silence_max: Span::from_secs(5),
         delay_max: Span::from_secs(3600),
         refusals_sampled: Some(10),
+        log_info: false,
     };
     Gate::new(settings, id, Hasher::default())
 }
@@ -65,6 +70,7 @@ fn accepted(ms: i64) -> Report<'static> {
         received_ms,
         delayed_until_ms: None,
         note: b"",
+        cpu: None,
         tally: None,
     }
 }
@@ -81,7 +87,7 @@ fn delay_until(master: &mut Master<Hasher>, reading: Reading) -> Option<u64> {
 fn pass(gate: &mut Gate<Hasher>, record: &mut PlainRecord, reading: Reading) {
     limit().charge(record, Toll::ONE, reading.now);
     let clear = limit().clear_at(record);
-    let passage = Passage { domain: 0, identifier: b"client", held_until: None, toll: Toll::ONE, clear };
+    let passage = Passage { domain: 0, identifier: b"client", held_until: None, toll: Toll::ONE, clear, note: b"" };
     gate.handle_passage(&passage, reading.now);
 }
 
@@ -136,7 +142,8 @@ fn a_timestamp_in_the_future_counts_as_now() {
     for _ in 0..10 {
         master.handle_report(&accepted(100_000), at(0));
     }
-    assert_eq!(delay_until(&mut master, at(0)), Some(1000));
+    let until = delay_until(&mut master, at(0)).unwrap();
+    assert!((1000..=1001).contains(&until), "{until}");
 }
 
 #[test]
@@ -289,7 +296,8 @@ fn fault_34_a_delay_until_the_year_9999_lasts_an_hour() {
 fn a_master_does_not_believe_a_gate_that_claims_centuries() {
     let (mut master, mut gate) = (master(), gate(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
-    let passage = Passage { domain: 0, identifier: b"client", held_until: None, toll: Toll::ONE, clear: Moment::MAX };
+    let passage =
+        Passage { domain: 0, identifier: b"client", held_until: None, toll: Toll::ONE, clear: Moment::MAX, note: b"" };
     gate.handle_passage(&passage, at(0).now);
     master.handle_report(&reports(&mut gate, at(0))[0].report(), at(0));
     assert!(delay_until(&mut master, at(0)).unwrap() <= 3_600_000);
@@ -323,7 +331,7 @@ fn nothing_piles_up_for_a_master_that_is_away() {
         let identifier = client.to_be_bytes();
         let clear = at(1000).now;
         gate.handle_passage(
-            &Passage { domain: 0, identifier: &identifier, held_until: None, toll: Toll::ONE, clear },
+            &Passage { domain: 0, identifier: &identifier, held_until: None, toll: Toll::ONE, clear, note: b"" },
             at(0).now,
         );
         gate.handle_refusal(0, &identifier);
@@ -430,6 +438,7 @@ fn what_did_not_take_place_is_given_back_with_the_next_request() {
         held_until: None,
         toll: Toll::ONE,
         clear: at(clear_ms).now,
+        note: b"",
     };
     let tell = |gate: &mut Gate<Hasher>, master: &mut Master<Hasher>, ms: u64| {
         let report = ReportPacket::new(&gate.poll_report(at(ms)).unwrap());
@@ -442,4 +451,16 @@ fn what_did_not_take_place_is_given_back_with_the_next_request() {
     assert_eq!(tell(&mut gate, &mut master, 40), Outcome::Repeated, "the second goes for the first");
     gate.handle_passage(&passage(2000), at(50).now);
     assert_eq!(tell(&mut gate, &mut master, 60), Outcome::Charged(1));
+}
+
+#[test]
+fn who_only_counts_messages_can_say_what_a_request_took() {
+    let mut master = master_of(Limit::Budget(Budget::new(1_000_000, Span::from_secs(1)).unwrap()));
+    let report = |cpu| Report { cpu: Some(Span::from_millis(cpu)), ..accepted(0) };
+    assert_eq!(master.handle_report(&report(900), at(0)), Outcome::Charged(1));
+    assert_eq!(delay_until(&mut master, at(0)), None);
+    assert_eq!(master.handle_report(&report(1100), at(0)), Outcome::Charged(1));
+    // A second is at once, a second comes back each second, and two were spent.
+    let until = delay_until(&mut master, at(0)).unwrap();
+    assert!((1000..=1001).contains(&until), "{until}");
 }

@@ -243,7 +243,7 @@ impl World {
         self.limit.charge(record, Toll::ONE, now);
         let held_until = (wait > 0).then_some(now + Span::from_nanos(wait));
         let clear = self.limit.clear_at(record);
-        let passage = Passage { domain: 0, identifier, held_until, toll: Toll::ONE, clear };
+        let passage = Passage { domain: 0, identifier, held_until, toll: Toll::ONE, clear, note: b"" };
         host.gate.handle_passage(&passage, now);
         host.untold.entry(identifier.to_vec()).or_default().push_back(self.now);
         if identifier == ATTACKER {
@@ -476,6 +476,7 @@ impl World {
             silence_max: Span::from_secs(2),
             delay_max: Span::from_secs(3600),
             refusals_sampled: None,
+            log_info: false,
         };
         GateHost {
             gate: Gate::new(settings, id, Hasher::default()),

@@ -61,6 +61,8 @@ const DELAY_MAX: Span = Span::from_secs(3600);
 const OUTBOX_BYTES_MAX: usize = 256 * 1024;
 /// So much is carried on before others have their turn.
 const STRETCH: usize = 1024;
+/// How long words gather before they are carried on, once there are some: at a million decisions a second, an eighth of what may be under way.
+const LULL: Duration = Duration::from_millis(1);
 /// How often the figures are looked at when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -101,6 +103,11 @@ impl Desk {
                 carried += 1;
             }
             self.masters.iter().for_each(|master| self.write_reports(master));
+            if carried > 0 && carried < STRETCH {
+                // Where there was something there is more in a moment. Whoever lies down now makes the next decision pay for being woken.
+                tokio::time::sleep(LULL).await;
+                continue;
+            }
             if carried == STRETCH || self.relay.sleep() {
                 tokio::task::yield_now().await;
                 continue;
@@ -162,16 +169,17 @@ impl Desk {
         let mut names = self.names.borrow_mut();
         let now = self.clock.now();
         match word.act {
-            Act::Passage { hash, identifier, count, held_until, clear } => {
+            Act::Passage { hash, identifier, count, held_until, clear, note } => {
                 let identifier = identifier.as_bytes();
                 names.note(word.rule, hash, identifier);
                 let toll = Toll { count, cpu: Span::ZERO };
-                gate.handle_passage(&Passage { domain, identifier, held_until, toll, clear }, now);
+                let note = note.as_deref().unwrap_or_default();
+                gate.handle_passage(&Passage { domain, identifier, held_until, toll, clear, note }, now);
             }
             Act::Settlement { hash, cpu, clear } => {
                 let identifier = names.find(word.rule, hash)?;
                 let toll = Toll { count: 0, cpu };
-                gate.handle_passage(&Passage { domain, identifier, held_until: None, toll, clear }, now);
+                gate.handle_passage(&Passage { domain, identifier, held_until: None, toll, clear, note: &[] }, now);
             }
             Act::Return { hash, count, clear } => {
                 let identifier = names.find(word.rule, hash)?;
@@ -259,6 +267,7 @@ fn gate(master: &MasterSettings, settings: &LinkSettings) -> Gate<RandomState> {
         delay_max: DELAY_MAX,
         // They were picked out before they came here.
         refusals_sampled: settings.refusals_sampled.map(|_| 1),
+        log_info: settings.log_info,
     };
     // Keyed at random by the standard library.
     Gate::new(settings, RandomState::new().build_hasher().finish(), RandomState::new())

@@ -41,6 +41,8 @@ pub struct LinkSettings {
     pub refusals_sampled: Option<u32>,
     /// How many identifiers are counted at most for each master.
     pub identifiers_max: usize,
+    /// Whether reports say what a request was about and what CPU time it took, in Smockron's log info.
+    pub log_info: bool,
     /// The keys that masters know this process by.
     pub keys: Option<Arc<KeyPair>>,
 }
@@ -100,7 +102,7 @@ impl Link {
         let rules =
             settings.masters.iter().flat_map(|master| &master.rules).map(|linked| linked.rule.clone()).collect();
         let wake = woken.clone();
-        let relay = Relay::new(rules, settings.refusals_sampled, move || wake.notify_one());
+        let relay = Relay::new(rules, settings.refusals_sampled, settings.log_info, move || wake.notify_one());
         let figures: Vec<_> = settings.masters.iter().map(|_| Arc::new(MasterFigures::default())).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = {

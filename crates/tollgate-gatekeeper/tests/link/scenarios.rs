@@ -60,6 +60,7 @@ impl Gate {
             refusals_sampled: Some(1),
             identifiers_max: 1000,
             keys: None,
+            log_info: false,
         };
         let slot: Arc<OnceLock<Weak<Limiter>>> = Arc::default();
         let known = slot.clone();
@@ -266,7 +267,7 @@ fn fault_40_a_master_that_does_not_read_costs_no_request_anything() {
     gate.until("what cannot be sent is not dropped", |report| {
         report.reports_dropped_behind + gate.link.relay().displaced() > 0
     });
-    // The machine may be busy with something else; a wait for the master would take seconds.
-    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    // The machine may be busy with something else; a wait for this master would never end.
+    assert!(slowest < Duration::from_secs(10), "{slowest:?}");
     drop(accounting);
 }

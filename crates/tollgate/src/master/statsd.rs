@@ -85,7 +85,16 @@ mod tests {
     use super::*;
 
     fn report(status: Status, delayed_until_ms: Option<u64>) -> Report<'static> {
-        Report { domain: b"d", status, identifier: b"i", received_ms: 1000, delayed_until_ms, note: b"", tally: None }
+        Report {
+            domain: b"d",
+            status,
+            identifier: b"i",
+            received_ms: 1000,
+            delayed_until_ms,
+            note: b"",
+            cpu: None,
+            tally: None,
+        }
     }
 
     #[test]

@@ -63,6 +63,9 @@ table! {
         master: LinkedMasters,
         /// One of how many refusals is reported, for the masters' figures. Refusals cost nothing; without it none is reported.
         refusals: NonZeroU32,
+        /// Whether reports say, in Smockron's log info, what CPU time a request took, its method and path, and its user agent. For budgets the time
+        /// is told when the request has ended; for other limits it is 0.
+        log_info: bool = "false",
         /// How many callers are counted at most for each master.
         identifiers: NonZeroU32 = "1000000",
         /// The key pair that masters know this gate by, as `tollgate keys` makes it. Needed for masters with a `key`.
@@ -105,7 +108,8 @@ pub(super) fn meaning(
         let endpoint = |address: std::net::SocketAddr| Endpoint::parse(&address.to_string()).ok();
         let (accounting, control) = (endpoint(master.accounting)?, endpoint(master.control)?);
         let masters = vec![MasterSettings { accounting, control, key: None, rules: linked }];
-        let settings = LinkSettings { masters, refusals_sampled: None, identifiers_max: 1_000_000, keys: None };
+        let settings =
+            LinkSettings { masters, refusals_sampled: None, identifiers_max: 1_000_000, log_info: false, keys: None };
         return Some(Link { settings, key_file: None });
     };
     let identifiers_max = table.identifiers.value.get() as usize;
@@ -138,7 +142,8 @@ pub(super) fn meaning(
         faults.fault(&span, message);
     }
     let masters = order.into_iter().filter_map(|(master, rules)| master.meaning(rules, faults)).collect();
-    let settings = LinkSettings { masters, refusals_sampled, identifiers_max, keys: None };
+    let settings =
+        LinkSettings { masters, refusals_sampled, identifiers_max, log_info: table.log_info.value, keys: None };
     Some(Link { settings, key_file: table.key_file.map(|path| path.value) })
 }
 

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use crate::gate::{Client, Gate, PATIENCE};
-use crate::program::Master;
+use crate::original::Original;
+use crate::program::{Master, free_addresses};
+use crate::python::Libzmq;
 use crate::together::link;
 
 /// A fifth of a second of CPU time at once, and a five-hundredth of a core after that: a request of 20 ms is paid back in ten seconds.
@@ -50,4 +52,22 @@ fn a_budget_of_cpu_seconds_is_kept_across_gates() {
     assert!((3..=8).contains(&second), "{second} after six elsewhere, where eleven would be all");
     master.metric("tollgate_master_delays_in_force", 2);
     assert_eq!(clients[1].get_dear("modest"), 200);
+}
+
+#[test]
+fn log_info_says_what_a_request_was_about_and_what_it_took() {
+    let addresses = free_addresses();
+    let original = Original::start_at(Libzmq::Current, addresses, 5000, &[]);
+    let [accounting, control] = addresses;
+    let gate = Gate::start(&format!(
+        "{RULE}[link]\nlog_info = true\n[[link.master]]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\n"
+    ));
+    gate.until_linked(accounting);
+    assert_eq!(gate.client().get_dear("someone"), 200);
+    // One when it is let through, and one when it is known what it took, which an original does not count.
+    for (status, info) in [("ACCEPTED", "0.000000 GET /dear -"), ("REJECTED", "0.020000 GET /dear -")] {
+        let report = original.report();
+        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!((report[1].as_str(), report[5].as_str()), (hex(status).as_str(), hex(info).as_str()));
+    }
 }
