@@ -25,6 +25,29 @@ const STEP_MAX: Duration = Duration::from_secs(120);
 /// How often a browser may fail to start.
 const STARTS_MAX: usize = 3;
 
+/// How often a driver may fail to start.
+const DRIVERS_MAX: usize = 10;
+
+/// A driver and where it listens. It takes one port for IPv4 and IPv6, and ends at once if somebody else has the one for IPv6: then there is none.
+fn start_driver() -> Option<(Child, SocketAddr)> {
+    let mut driver = Command::new("chromedriver")
+        .arg("--port=0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("chromedriver is there: ./test installs it");
+    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let port_in = |line: String| line.split("successfully on port ").nth(1)?.trim_end_matches('.').parse::<u16>().ok();
+    let Some(port) = lines.find_map(port_in) else {
+        let _ = driver.kill();
+        let _ = driver.wait();
+        return None;
+    };
+    // What else it says must not fill the pipe.
+    std::thread::spawn(move || lines.for_each(drop));
+    Some((driver, ([127, 0, 0, 1], port).into()))
+}
+
 /// A browser with one window. Ends with the test.
 pub(crate) struct Browser {
     driver: Child,
@@ -37,19 +60,9 @@ impl Browser {
     /// A browser whose window has this size.
     pub(crate) fn open(width: u32, height: u32) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver is there: ./test installs it");
-        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let port_in =
-            |line: String| line.split("successfully on port ").nth(1)?.trim_end_matches('.').parse::<u16>().ok();
-        let port = lines.find_map(port_in);
-        let address = ([127, 0, 0, 1], port.expect("chromedriver says where it listens")).into();
-        // What else it says must not fill the pipe.
-        std::thread::spawn(move || lines.for_each(drop));
+        let (driver, address) = (0..DRIVERS_MAX)
+            .find_map(|_| start_driver())
+            .unwrap_or_else(|| panic!("chromedriver did not say where it listens, {DRIVERS_MAX} times"));
         let mut browser = Self { driver, address, session: String::new(), _turn: turn };
         browser.session = browser.session(&format!("--window-size={width},{height}"));
         browser.call("POST", "/timeouts", &json!({ "script": STEP_MAX.as_millis() as u64 }));
