@@ -80,13 +80,23 @@ async fn run() -> Result<(), Failure> {
 
 /// How long decisions take at `rate`, and how long the same requests take with nobody to ask.
 async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64) {
-    println!("| decisions/s | p50 | p99 | left to the local state | nobody asked: p99 |\n|---|---|---|---|---|");
+    println!(
+        "| decisions/s | p50 | p99 | left to the local state | nobody asked: p99 | the server was kept from its core |"
+    );
+    println!("|---|---|---|---|---|---|");
     for _ in 0..ROUNDS {
         let idle = latency(None, rule, rate).await;
+        let (kept, start) = (server.kept_waiting(), Instant::now());
         let asked = latency(Some(server), rule, rate).await;
+        let kept = (server.kept_waiting() - kept) / start.elapsed().as_secs_f64();
         println!(
-            "| {rate:.0} | {:.2} ms | {:.2} ms | {} of {} | {:.2} ms |",
-            asked.p50, asked.p99, asked.unanswered, asked.asked, idle.p99
+            "| {rate:.0} | {:.2} ms | {:.2} ms | {} of {} | {:.2} ms | {:.1} % of the time |",
+            asked.p50,
+            asked.p99,
+            asked.unanswered,
+            asked.asked,
+            idle.p99,
+            kept * 100.0
         );
     }
 }

@@ -4,12 +4,16 @@ import { askNote, card, complain, h, put, say, table } from "./dom.js";
 import * as figures from "./figures.js";
 import { caller, get, newest, send } from "./server.js";
 
+/** Why Redis was not heard about a rule whose state is there. */
+const UNANSWERED = { late: "was too late", down: "is away", busy: "has too many waiting", failed: "cannot", foreign: "has something else there", garbled: "made no sense" };
+
 /** What rules say, as a table. */
 export function rulesTable() {
   return table([
     { name: "Rule", of: (row) => row.rule, class: "key" },
     { name: "Says", of: (row) => h("span", { class: `pill ${row.decision}` }, row.decision) },
     { name: "Because", of: (row) => row.reason },
+    { name: "Asked", of: (row) => row.redis_unanswered ? `this gate: Redis ${UNANSWERED[row.redis_unanswered] ?? "did not answer"}` : row.by === "redis" ? "Redis" : "this gate" },
     { name: "Left", of: (row) => figures.count(row.remaining), num: true },
     { name: "Level", of: (row) => row.level, num: true },
     { name: "Room in", of: (row) => row.reset_ms ? figures.span(row.reset_ms) : "now", num: true },

@@ -125,6 +125,11 @@ impl Reply {
         Ok((Answer { decision, now: self.now }, claims.iter().map(Claim::charged).collect()))
     }
 
+    /// Whether the script found a state, for each claim.
+    pub(super) fn known(&self) -> impl Iterator<Item = bool> {
+        self.states.iter().map(Option::is_some)
+    }
+
     /// What each rule says about the state that the script found, by its place.
     pub(super) fn explain(
         &self,

@@ -426,3 +426,65 @@ fn requests_in_one_call_are_decided_each_by_itself_and_one_after_the_other() {
         [Ok(true), Ok(false), Ok(true), Ok(false), Ok(true), foreign_second, Ok(true), foreign_first, Ok(true)]
     );
 }
+
+/// A request of a test: by which rules, of which callers, and what is done.
+type Wish = (Vec<(usize, u8)>, Operation, u64);
+
+fn wishes() -> impl Strategy<Value = Vec<Wish>> {
+    let operation = prop_oneof![
+        6 => Just(Operation::Decide),
+        1 => Just(Operation::Charge),
+        1 => Just(Operation::Refund),
+        1 => Just(Operation::Read),
+        1 => Just(Operation::Forget),
+    ];
+    prop::collection::vec((prop::collection::vec((0..3_usize, 0..2_u8), 1..4), operation, 0..4_u64), 1..12)
+}
+
+#[test]
+fn a_call_for_many_requests_does_what_as_many_calls_do() {
+    let mut store = Store::start();
+    let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[11; 32]));
+    let strategy = (prop::collection::vec(rules(), 3), prop::collection::vec(wishes(), 1..4));
+    let store = core::cell::RefCell::new(&mut store);
+    runner
+        .run(&strategy, |(rules, rounds)| {
+            let mut store = store.borrow_mut();
+            redis::cmd("FLUSHDB").exec(&mut store.connection).unwrap();
+            let mut now = Moment::from_nanos(START_US * 1_000);
+            let shared = ["one:", "each:"].map(|prefix| {
+                let shared = rules.iter().map(|rule| SharedRule::new(prefix, "default", rule.clone()).unwrap());
+                shared.collect::<Vec<_>>()
+            });
+            for wishes in rounds {
+                now = now + Span::from_millis(37);
+                let situation = Situation { now, started: Moment::ZERO, band: Band::Normal };
+                let [one, each] = shared.each_ref().map(|rules| {
+                    let errand = |(rule, key): &(usize, u8), operation, count| Errand {
+                        slot: rules[*rule].slot(&[*key]),
+                        claim: rules[*rule].claim(
+                            operation,
+                            Toll { count, cpu: Span::from_millis(10 * count) },
+                            Work::new(1 << 20),
+                            &situation,
+                        ),
+                    };
+                    let errands = |(asked, operation, count): &Wish| {
+                        asked.iter().map(|asked| errand(asked, *operation, *count)).collect::<Vec<_>>()
+                    };
+                    wishes.iter().map(errands).collect::<Vec<_>>()
+                });
+                let requests: Vec<&[Errand]> = one.iter().map(Vec::as_slice).collect();
+                let together =
+                    Reply::parse(store.call_all(&requests, now), requests.iter().map(|errands| errands.len()));
+                let mut alone = Vec::new();
+                for errands in &each {
+                    alone.extend(Reply::parse(store.call(errands, now), [errands.len()].into_iter()));
+                }
+                prop_assert_eq!(together, alone);
+            }
+            Ok(())
+        })
+        .unwrap();
+}

@@ -260,12 +260,17 @@ impl SharedFlags {
         };
         match timeout(PATIENCE, asking).await {
             Err(_) => Err(Unanswered::Late),
-            Ok(answer) => answer.map_err(|error| match error.kind() {
-                ErrorKind::Server(_) | ErrorKind::Extension => Unanswered::Failed,
-                ErrorKind::UnexpectedReturnType | ErrorKind::Parse => Unanswered::Garbled,
-                _ => Unanswered::Down,
-            }),
+            Ok(answer) => answer.map_err(|error| why(&error)),
         }
+    }
+}
+
+/// Why there is no answer to what is asked off the way of requests.
+pub(super) fn why(error: &RedisError) -> Unanswered {
+    match error.kind() {
+        ErrorKind::Server(_) | ErrorKind::Extension => Unanswered::Failed,
+        ErrorKind::UnexpectedReturnType | ErrorKind::Parse => Unanswered::Garbled,
+        _ => Unanswered::Down,
     }
 }
 

@@ -6,7 +6,7 @@ use tollgate_core::decision::Decision;
 use tollgate_core::request::Request;
 use tollgate_core::toll::Toll;
 
-use super::sharing::{NoSharing, Share, Sharing};
+use super::sharing::{Explained, NoSharing, Share, Sharing};
 use super::{SharedTicket, Store};
 use crate::clock::Clock;
 use crate::limiter::{Limiter, NoLimiter, Plan};
@@ -100,7 +100,7 @@ impl SharedLimiter {
         request: &impl Request,
         toll: Toll,
         band: Band,
-    ) -> ArrayVec<Decision, RULES_AT_ONCE_MAX> {
+    ) -> ArrayVec<Explained, RULES_AT_ONCE_MAX> {
         self.sharing.explain(&self.limiter, request, toll, band).await
     }
 

@@ -56,6 +56,8 @@ pub(super) enum Operation {
     Refund,
     /// Change nothing.
     Read,
+    /// Drop the state, unless it counts what is at work.
+    Forget,
 }
 
 /// One request at work, as the store tells it from others: were only a number kept, a gate that died would leave it too large for good.

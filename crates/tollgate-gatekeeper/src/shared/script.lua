@@ -5,7 +5,7 @@
 -- is a pair: whole microseconds, and the rest in parts of 1/(1000 * per) of one, where a rate comes back `per` times in so many
 -- nanoseconds. Pairs are only added, subtracted and compared, so nothing is ever rounded.
 --
--- KEYS[i] and ARGV[i] are a claim; the last one of a request says so. The answer is { seconds, microseconds }, the time of the decisions, and
+-- KEYS[i] and ARGV[i] are a claim, and an empty ARGV[i] is the one before it; the last one of a request says so. The answer is { seconds, microseconds }, the time of the decisions, and
 -- then for each request an outcome and its states as they were found, from which the caller knows every figure. The outcome is 1 when the request
 -- goes on, 0 when it does not, and -i when its i-th value is not ours: then nothing was done for it.
 --
@@ -49,33 +49,48 @@ local function entry(log, width, index)
   return (struct.unpack('<d', log, index * width - 7))
 end
 
+-- Looked up once for all requests.
+local keys, claims, count_of_claims, take_apart, max, min = KEYS, ARGV, #KEYS, struct.unpack, math.max, math.min
+-- All values in one command: a command costs more than what it fetches. What is not there, or is no string, is asked for again by itself.
+local values = count_of_claims > 1 and redis.call('MGET', unpack(keys)) or {}
+-- What requests before have left under a name: false for nothing.
+local written = {}
+
 local answer, last = { time[1], time[2], 1 }, 3
 -- What is to be written and for how long; nothing to write for 0. Some in any case, some only if no rule refuses.
 local states, lives, always = {}, {}, {}
 -- Of the request at hand: where its outcome goes, its first claim, whether it is refused, and which value is not ours.
 local outcome, first, refused, foreign = 3, 1, false, 0
 
-for i = 1, #KEYS do
-  -- The operation is 0 to decide, 1 to charge in any case, 2 to give back, 3 only to read; and 8 more for the last claim of a request.
+-- What is asked of a key. Requests that are decided together often ask the same: an empty claim is the one before once more.
+local kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f
+local ends, paced, parts, tag_of_kind
+
+for i = 1, count_of_claims do
+  -- The operation is 0 to decide, 1 to charge in any case, 2 to give back, 3 only to read, 4 to forget; and 8 more for the last claim of a request.
   -- What a to f are depends on the kind:
   --   r, c  per, depth (a pair), toll (a pair), burst
   --   b     size, drip, time between drips
   --   w     most, ceiling (0 for none), length
   --   f     most, request, life
-  local kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f =
-    struct.unpack('<c1BBBBdddddddddddd', ARGV[i])
-  local ends = operation >= 8
-  if ends then operation = operation - 8 end
+  if claims[i] ~= '' then
+    kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f =
+      take_apart('<c1BBBBdddddddddddd', claims[i])
+    ends = operation >= 8
+    if ends then operation = operation - 8 end
+    paced = kind == 'r' or kind == 'c'
+    parts = paced and 1000 * a or 1000
+    tag_of_kind = 't' .. kind
+  end
   last = last + 1
   answer[last] = false
   -- Left early by what is not ours.
   repeat
     if foreign > 0 then break end
-    local paced, parts = kind == 'r' or kind == 'c', 1000
-    if paced then parts = 1000 * a end
 
     -- Read.
-    local value = redis.pcall('GET', KEYS[i])
+    local value = written[keys[i]]
+    if value == nil then value = values[i] or redis.pcall('GET', keys[i]) end
     local blocked, blocked_ns, level, x, y = 0, 0, 0, 0, 0
     local log, width
     if kind == 'w' then log, width = '', 8 elseif kind == 'f' then log, width = '', 16 end
@@ -84,38 +99,41 @@ for i = 1, #KEYS do
       local ours, length = type(value) == 'string', 0
       if ours then length = #value end
       if log and length >= 34 then
-        tag, at, blocked, blocked_ns, level = struct.unpack('<c2dddd', value)
+        tag, at, blocked, blocked_ns, level = take_apart('<c2dddd', value)
         log = string.sub(value, 35)
         local entries = #log / width
         ours = entries % 1 == 0 and entries <= 1024
           and (entries == 0 or (whole(entry(log, width, 1)) and whole(entry(log, width, entries))))
       elseif not log and length == 50 then
-        tag, at, blocked, blocked_ns, level, x, y = struct.unpack('<c2dddddd', value)
-        ours = whole(x) and whole(y) and y < (paced and parts or b)
+        tag, at, blocked, blocked_ns, level, x, y = take_apart('<c2dddddd', value)
+        -- Whole numbers, as `whole` has it: this is on everybody's way, and a call is dear.
+        ours = x >= 0 and x <= 9000000000000000 and x % 1 == 0 and y >= 0 and y < (paced and parts or b) and y % 1 == 0
       else
         ours = false
       end
-      if not ours or tag ~= 't' .. kind or not (whole(at) and whole(blocked) and whole(blocked_ns) and blocked_ns < 1000
-        and whole(level) and level < 256) then
+      if not (ours and tag == tag_of_kind and at >= 0 and at <= 9000000000000000 and at % 1 == 0
+        and blocked >= 0 and blocked <= 9000000000000000 and blocked % 1 == 0
+        and blocked_ns >= 0 and blocked_ns < 1000 and blocked_ns % 1 == 0
+        and level >= 0 and level < 256 and level % 1 == 0) then
         foreign = i - first + 1
         break
       end
       if at > now then
         -- The clock was set back since: every moment goes back with it, so that nobody waits for the step.
         local back = at - now
-        blocked, x = math.max(blocked - back, 0), math.max(x - back, 0)
+        blocked, x = max(blocked - back, 0), max(x - back, 0)
         if log then
           local moved = {}
           for j = 1, #log / width do
             local name = string.sub(log, (j - 1) * width + 1, j * width - 8)
-            moved[j] = name .. struct.pack('<d', math.max(entry(log, width, j) - back, 0))
+            moved[j] = name .. struct.pack('<d', max(entry(log, width, j) - back, 0))
           end
           log = table.concat(moved)
         end
         if log then
-          value = struct.pack('<c2dddd', 't' .. kind, now, blocked, blocked_ns, level) .. log
+          value = struct.pack('<c2dddd', tag_of_kind, now, blocked, blocked_ns, level) .. log
         else
-          value = struct.pack('<c2dddddd', 't' .. kind, now, blocked, blocked_ns, level, x, y)
+          value = struct.pack('<c2dddddd', tag_of_kind, now, blocked, blocked_ns, level, x, y)
         end
       end
       answer[last] = value
@@ -134,7 +152,7 @@ for i = 1, #KEYS do
       length = #log / width
     elseif kind == 'b' then
       if x > now then drips = divide_up(x - now, c) end
-      filled = math.max(drips * b - y, 0)
+      filled = max(drips * b - y, 0)
     end
 
     -- Look: is there room now, from a moment on, or is there no moment to name?
@@ -159,7 +177,7 @@ for i = 1, #KEYS do
         if count > a then
           room = 'no'
         elseif over > 0 then
-          room, from = 'from', x - math.max(drips - divide_up(over, b), 0) * c
+          room, from = 'from', x - max(drips - divide_up(over, b), 0) * c
         end
       elseif kind == 'w' then
         local over = length + count - a
@@ -198,8 +216,8 @@ for i = 1, #KEYS do
         elseif refuses and room == 'from' and count > 0 then
           -- Calm is counted in whole microseconds: a block that ends within one ends with the next.
           local calm = now - blocked - (blocked_ns > 0 and 1 or 0)
-          level = math.min(math.max(level - (calm - calm % release) / release, 0) + 1, levels)
-          blocked, blocked_ns = now + math.min(backoff * 2 ^ math.min(level - 1, 63), backoff_max), 0
+          level = min(max(level - (calm - calm % release) / release, 0) + 1, levels)
+          blocked, blocked_ns = now + min(backoff * 2 ^ min(level - 1, 63), backoff_max), 0
           -- The block lasts at least until there is room, in whole nanoseconds.
           local from_ns = from_sub > 0 and divide_up(from_sub, a) or 0
           if from_ns == 1000 then from, from_ns = from + 1, 0 end
@@ -220,22 +238,22 @@ for i = 1, #KEYS do
         local drips_new = divide_up(filled + count, b)
         -- The period of an empty bucket starts with the first request that is put into it.
         if drips == 0 then x = now end
-        x, y = math.min(x + (drips_new - drips) * c, 9000000000000000), drips_new * b - filled - count
+        x, y = min(x + (drips_new - drips) * c, 9000000000000000), drips_new * b - filled - count
       elseif kind == 'w' then
-        local most = math.max(a, b)
-        local more = math.min(count, most)
-        local newest = length > 0 and math.max(now, entry(log, width, length)) or now
-        log = string.sub(log, math.max(length + more - most, 0) * 8 + 1) .. string.rep(struct.pack('<d', newest), more)
+        local most = max(a, b)
+        local more = min(count, most)
+        local newest = length > 0 and max(now, entry(log, width, length)) or now
+        log = string.sub(log, max(length + more - most, 0) * 8 + 1) .. string.rep(struct.pack('<d', newest), more)
       end
     elseif operation == 2 then
       if paced then
         x, y = minus(x, y, d, e, parts)
       elseif kind == 'b' then
-        local left = math.max(filled - count, 0)
+        local left = max(filled - count, 0)
         local drips_new = divide_up(left, b)
-        x, y = math.max(x + (drips_new - drips) * c, 0), drips_new * b - left
+        x, y = max(x + (drips_new - drips) * c, 0), drips_new * b - left
       elseif kind == 'w' then
-        log = string.sub(log, 1, math.max(length - count, 0) * 8)
+        log = string.sub(log, 1, max(length - count, 0) * 8)
       end
     end
     if kind == 'f' and (takes or operation == 2) then
@@ -254,14 +272,16 @@ for i = 1, #KEYS do
       elseif paced and y > 0 then
         clear = x + 1
       end
-      if levels > 0 then clear = math.max(clear, blocked + 1 + level * release) end
+      if levels > 0 then clear = max(clear, blocked + 1 + level * release) end
       always[i] = operation ~= 0 or punished
       lives[i] = clear > now and math.ceil((clear - now) / 1000) + 1000 or 0
       if log then
-        states[i] = struct.pack('<c2dddd', 't' .. kind, now, blocked, blocked_ns, level) .. log
+        states[i] = struct.pack('<c2dddd', tag_of_kind, now, blocked, blocked_ns, level) .. log
       else
-        states[i] = struct.pack('<c2dddddd', 't' .. kind, now, blocked, blocked_ns, level, x, y)
+        states[i] = struct.pack('<c2dddddd', tag_of_kind, now, blocked, blocked_ns, level, x, y)
       end
+    elseif operation == 4 and kind ~= 'f' then
+      always[i], lives[i], states[i] = true, 0, ''
     end
   until true
 
@@ -273,15 +293,17 @@ for i = 1, #KEYS do
       for j = first, i do
         if states[j] and (always[j] or not refused) then
           if lives[j] > 0 then
-            redis.call('SET', KEYS[j], states[j], 'PX', lives[j])
+            redis.call('SET', keys[j], states[j], 'PX', lives[j])
+            written[keys[j]] = states[j]
           elseif answer[outcome + j - first + 1] then
-            redis.call('DEL', KEYS[j])
+            redis.call('DEL', keys[j])
+            written[keys[j]] = false
           end
         end
       end
     end
     first, refused, foreign = i + 1, false, 0
-    if i < #KEYS then
+    if i < count_of_claims then
       last = last + 1
       answer[last] = 1
       outcome = last

@@ -43,14 +43,21 @@ impl Script {
         for errand in requests.clone().flatten() {
             command.arg(&errand.slot[..]);
         }
+        let mut before = None;
         for errands in requests {
-            let Some((last, others)) = errands.split_last() else { continue };
-            for errand in others {
-                command.arg(&errand.claim[..]);
+            for (place, errand) in errands.iter().enumerate() {
+                let mut claim = errand.claim;
+                if place + 1 == errands.len() {
+                    claim[OPERATION_AT] |= LAST;
+                }
+                // The same once more is not said again: callers of one rule mostly ask the same.
+                if before == Some(claim) {
+                    command.arg(&[][..] as &[u8]);
+                } else {
+                    command.arg(&claim[..]);
+                    before = Some(claim);
+                }
             }
-            let mut claim = last.claim;
-            claim[OPERATION_AT] |= LAST;
-            command.arg(&claim[..]);
         }
         command
     }

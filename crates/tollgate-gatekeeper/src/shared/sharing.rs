@@ -64,6 +64,26 @@ pub struct Sharing {
     clock: Clock,
 }
 
+/// What a rule would say, and on whose knowledge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// What it would say.
+    pub decision: Decision,
+    /// Who knows it.
+    pub by: Authority,
+}
+
+/// On whose knowledge somebody is told what a rule would say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authority {
+    /// This process decides by the rule.
+    Own,
+    /// The store does, and has said so.
+    Store,
+    /// The store does, but did not answer: what this process would decide in its place.
+    Instead(Unanswered),
+}
+
 /// A shared rule on duty.
 #[derive(Debug)]
 struct Post {
@@ -202,18 +222,48 @@ impl Sharing {
         request: &impl Request,
         toll: Toll,
         band: Band,
-    ) -> ArrayVec<Decision, RULES_AT_ONCE_MAX> {
-        let mut decisions = limiter.explain(request, toll, band, self.clock.now());
-        let matches = self.matches(request);
+    ) -> ArrayVec<Explained, RULES_AT_ONCE_MAX> {
+        let own = limiter.explain(request, toll, band, self.clock.now());
+        self.ask_why(limiter, own, request, toll, band).await.into_iter().collect()
+    }
+
+    /// What rules of `limiter` would say, of which `own` is what this process says by itself: the store for those that are shared, as long as it
+    /// answers, whether or not they apply to `request`. Nothing is charged.
+    pub async fn ask_why(
+        &self,
+        limiter: &Limiter,
+        own: impl IntoIterator<Item = Decision>,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+    ) -> Vec<Explained> {
         let situation = limiter.situation(band, self.clock.now());
-        let Ok(answers) = self.store.explain(&asked(&matches), toll, &situation).await else { return decisions };
+        let own = own.into_iter().map(|decision| Explained { decision, by: Authority::Own });
+        let mut explained: Vec<_> = own.collect();
+        let matches = self.keys(request, |post| explained.iter().any(|said| said.decision.rule == Some(post.place)));
+        let answers = self.store.explain(&asked(&matches), toll, &situation).await;
         let now = self.clock.now();
         for (place, answer) in answers {
-            if let Some(decision) = decisions.iter_mut().find(|decision| decision.rule == Some(place)) {
-                *decision = answer.on_clock(now);
-            }
+            let Some(said) = explained.iter_mut().find(|said| said.decision.rule == Some(place)) else { continue };
+            *said = match answer {
+                Ok(answer) => Explained { decision: answer.on_clock(now), by: Authority::Store },
+                Err(why) => Explained { by: Authority::Instead(why), ..*said },
+            };
         }
-        decisions
+        explained
+    }
+
+    /// Makes the store forget the caller of `request`, by those rules of `limiter` that `among` picks by their places. Says by its place whether each knew
+    /// of it, or why the store does not say. The limiter itself is not told.
+    pub async fn forget(
+        &self,
+        limiter: &Limiter,
+        request: &impl Request,
+        among: impl Fn(usize) -> bool,
+    ) -> Vec<(usize, Result<bool, Unanswered>)> {
+        let situation = limiter.situation(Band::Normal, self.clock.now());
+        let matches = self.keys(request, |post| among(post.place));
+        self.store.forget(&asked(&matches), &situation).await
     }
 
     fn shares(&self, place: usize) -> bool {
@@ -222,11 +272,15 @@ impl Sharing {
 
     /// The shared rules that apply, with the request's key for each.
     fn matches<'s>(&'s self, request: &impl Request) -> Matches<'s> {
+        self.keys(request, |post| post.rule.rule().applies(request))
+    }
+
+    /// The shared rules that `among` picks, with the request's key for each.
+    fn keys<'s>(&'s self, request: &impl Request, among: impl Fn(&Post) -> bool) -> Matches<'s> {
         let key = |post: &'s Post| {
-            let Post { rule, .. } = post;
             let mut key = KeyText::default();
-            let applies = rule.rule().applies(request) && rule.rule().class.write_key(request, &mut key);
-            applies.then(|| (post, key.into_bytes()))
+            let has_key = among(post) && post.rule.rule().class.write_key(request, &mut key);
+            has_key.then(|| (post, key.into_bytes()))
         };
         self.posts.iter().filter_map(key).collect()
     }

@@ -190,14 +190,26 @@ impl Store {
         self.decide_by(asked, toll, situation, self.expiry()).await
     }
 
-    /// What each of `asked` would say, by its place. Nothing is charged.
+    /// What each of `asked` would say, by its place, or why the store does not say. Nothing is charged.
     pub async fn explain(
         &self,
         asked: &[Asked<'_>],
         toll: Toll,
         situation: &Situation,
-    ) -> Result<Vec<(usize, Answer)>, Unanswered> {
-        self.inner.explain(asked, toll, situation).await
+    ) -> Vec<(usize, Result<Answer, Unanswered>)> {
+        let question = Question { operation: Operation::Read, toll, work: Work::new(0), situation: *situation };
+        let explain = |group: &Group, reply: Reply| reply.explain(&group.rules(), toll, situation);
+        self.inner.ask_each(asked, question, explain).await
+    }
+
+    /// Makes the store forget what it knows of each of `asked`, by its place, as if that had never been seen. Says whether there was
+    /// something to forget, or why the store does not say. What is at work stays counted.
+    pub async fn forget(&self, asked: &[Asked<'_>], situation: &Situation) -> Vec<(usize, Result<bool, Unanswered>)> {
+        let nothing = Toll { count: 0, cpu: Span::ZERO };
+        let question =
+            Question { operation: Operation::Forget, toll: nothing, work: Work::new(0), situation: *situation };
+        let known = |group: &Group, reply: Reply| Ok(group.places().zip(reply.known()).collect());
+        self.inner.ask_each(asked, question, known).await
     }
 
     /// [`Self::decide`], with no more time than until `expires`.
@@ -263,23 +275,28 @@ impl Inner {
         Ok((answer, ticket))
     }
 
-    /// What each of `asked` would say. Nothing is charged.
-    async fn explain(
+    /// Asks `question` about each of `asked` and makes sense of the replies. A part of a Cluster that does not answer is nothing to the others.
+    async fn ask_each<T>(
         self: &Arc<Self>,
         asked: &[Asked<'_>],
-        toll: Toll,
-        situation: &Situation,
-    ) -> Result<Vec<(usize, Answer)>, Unanswered> {
-        let groups = self.askable(asked)?;
+        question: Question,
+        make_sense: impl Fn(&Group, Reply) -> Result<Vec<(usize, T)>, Unanswered>,
+    ) -> Vec<(usize, Result<T, Unanswered>)> {
+        let groups = match self.askable(asked) {
+            Ok(groups) => groups,
+            Err(why) => return asked.iter().map(|asked| (asked.place, Err(why))).collect(),
+        };
         let expires = Instant::now() + self.options.deadline;
-        let question = Question { operation: Operation::Read, toll, work: Work::new(0), situation: *situation };
         let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
         let mut answers = Vec::with_capacity(asked.len());
         for mut pending in pending {
-            let reply = pending.reply(expires).await?;
-            answers.extend(reply.explain(&pending.group.rules(), toll, situation)?);
+            let reply = pending.reply(expires).await;
+            match reply.and_then(|reply| make_sense(&pending.group, reply)) {
+                Ok(said) => answers.extend(said.into_iter().map(|(place, said)| (place, Ok(said)))),
+                Err(why) => answers.extend(pending.group.places().map(|place| (place, Err(why)))),
+            }
         }
-        Ok(answers)
+        answers
     }
 
     /// Those that are decided in one step, if all that they need may be asked.
@@ -366,6 +383,10 @@ impl Group {
         let (answer, charged) = reply.answer(&self.rules(), question.toll, &question.situation)?;
         let taken = self.asked.iter().zip(charged).filter(|(_, charged)| *charged).map(|((_, taken), _)| taken.clone());
         Ok((answer, taken.collect()))
+    }
+
+    fn places(&self) -> impl Iterator<Item = usize> {
+        self.asked.iter().map(|(place, _)| *place)
     }
 
     fn rules(&self) -> Vec<(usize, &Rule)> {

@@ -13,7 +13,7 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::Plan;
-use tollgate_gatekeeper::shared::{Options, Share, SharedLimiter, SharedPlan};
+use tollgate_gatekeeper::shared::{Authority, Options, Share, SharedLimiter, SharedPlan};
 use tollgate_gatekeeper::table::table_bytes_min;
 
 use crate::redis_server::RedisServer;
@@ -251,13 +251,20 @@ async fn who_asks_why_is_told_by_the_store_and_charges_nothing() {
         .map(|_| gate(&server.url(), PATIENT, core::slice::from_ref(&own), core::slice::from_ref(&shared)))
         .collect();
     assert_eq!(admitted(&gates[0], 2).await, 2);
-    for _ in 0..20 {
+    let said = async || {
         let said = gates[1].explain(&CALLER, Toll::ONE, Band::Normal).await;
-        let remaining: Vec<_> = said.iter().map(|said| (said.rule, said.info.unwrap().remaining)).collect();
+        let said = said.iter().map(|said| (said.decision.rule, said.decision.info.unwrap().remaining, said.by));
+        said.collect::<Vec<_>>()
+    };
+    for _ in 0..20 {
         // The second gate has not met the caller; the store has.
-        assert_eq!(remaining, [(Some(0), 8), (Some(1), 1)]);
+        assert_eq!(said().await, [(Some(0), 8, Authority::Own), (Some(1), 1, Authority::Store)]);
     }
     assert_eq!(admitted(&gates[1], 5).await, 1);
-    let said = gates[1].explain(&CALLER, Toll::ONE, Band::Normal).await;
-    assert!(said[1].verdict.is_refusal() && !said[0].verdict.is_refusal());
+    let refused = gates[1].explain(&CALLER, Toll::ONE, Band::Normal).await;
+    assert!(refused[1].decision.verdict.is_refusal() && !refused[0].decision.verdict.is_refusal());
+
+    // Of the two that the store had admitted elsewhere this gate knows nothing.
+    drop(server);
+    assert!(matches!(said().await[..], [(Some(0), 7, Authority::Own), (Some(1), 2, Authority::Instead(_))]));
 }

@@ -12,5 +12,6 @@ mod hammer;
 mod law;
 mod limiter;
 mod load;
+mod shelf;
 mod topology;
 mod world;

@@ -32,21 +32,23 @@ impl Drop for Directory {
     }
 }
 
-/// Three of three are admitted and no more.
+/// Three of three are admitted and no more, alone or in one call with others.
 async fn decides(store: &Store) {
-    let rule = shared(rule("rule", limit("drip-1", 3)));
+    let (rule, roomy) = (shared(rule("rule", limit("drip-1", 3))), shared(rule("roomy", limit("drip-1", 30))));
     let mut admitted = 0;
     for _ in 0..5 {
         admitted += usize::from(ask(store, &[(&rule, b"key")]).await.unwrap().is_some());
     }
     assert_eq!(admitted, 3);
+    assert!(ask(store, &[(&roomy, b"key"), (&rule, b"key")]).await.unwrap().is_none());
+    assert!(ask(store, &[(&roomy, b"key"), (&roomy, b"key")]).await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn a_user_with_a_password_needs_no_more_than_scripts_and_its_own_names() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
-    let rights = "on >se:cret/@1 ~test:* +evalsha +script|load +get +set +del +time +ping +client";
+    let rights = "on >se:cret/@1 ~test:* +evalsha +script|load +get +mget +set +del +time +ping +client";
     server.command(&[&["ACL", "SETUSER", "gate"][..], &rights.split(' ').collect::<Vec<_>>()].concat());
     let url = format!("redis://gate:se%3Acret%2F%401@127.0.0.1:{}", server.port());
     decides(&open(&url, PATIENT)).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Query, State};
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -197,7 +197,7 @@ pub(super) async fn explain(State(console): State<Arc<Console>>, body: Body) -> 
         toll: object.number("cost_ms")?.map(|millis| Span::from_nanos((millis * 1e6) as u64)),
         is_flagged: false,
     };
-    let answer = console.subject.explain(&question);
+    let answer = console.subject.explain(&question).await;
     answer.map(Json).ok_or_else(|| Problem::absent("this process decides about no requests"))
 }
 
@@ -223,7 +223,7 @@ pub(super) async fn key(State(console): State<Arc<Console>>, query: Asked<WhichK
         })),
     });
     if let (Value::Object(detail), Some(Value::Object(more))) =
-        (&mut detail, console.subject.key(&class, &question, &key))
+        (&mut detail, console.subject.key(&class, &question, &key).await)
     {
         detail.extend(more);
     }
@@ -238,10 +238,18 @@ pub(super) async fn clear_key(
 ) -> Result<Json, Problem> {
     let object = body.object()?;
     let (class, key) = class_and_key(&object)?;
-    let rules = console.subject.forget(class, &question(class, key)?);
     let by = object.text("name", 100)?.unwrap_or(&caller.name);
     let note = object.text("note", 1000)?.unwrap_or_default();
-    console.watch.note_change(by, &format!("cleared {class} {key:?} with {rules} rules: {note}"));
+    let forgotten = console.subject.forget(class, &question(class, key)?).await;
+    let how = match forgotten {
+        Ok(rules) => format!("with {rules} rules"),
+        Err(_) => "at this gate, not on Redis".to_owned(),
+    };
+    console.watch.note_change(by, &format!("cleared {class} {key:?} {how}: {note}"));
+    let rules = forgotten.map_err(|why| {
+        let detail = format!("cleared at this gate, but Redis may still know it ({why}): try again");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    })?;
     Ok(Json(json!({ "class": class, "key": key, "rules": rules })))
 }
 

@@ -1,12 +1,17 @@
 //! What the address for operators shows, and what it can change: the role that runs beside it, seen through a narrow window.
 
+use std::future::ready;
 use std::net::IpAddr;
+use std::pin::Pin;
 
 use serde::Serialize;
 use serde_json::Value;
 use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 use tollgate_core::time::Span;
+
+/// An answer for which others may have to be asked.
+pub(crate) type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A role that operators look at.
 pub(crate) trait Subject: Send + Sync {
@@ -31,16 +36,16 @@ pub(crate) trait Subject: Send + Sync {
         None
     }
     /// Whether a request would pass, and why.
-    fn explain(&self, _question: &Question) -> Option<Value> {
-        None
+    fn explain<'a>(&'a self, _question: &'a Question) -> Soon<'a, Option<Value>> {
+        Box::pin(ready(None))
     }
     /// What every rule of a class has to say about one key of it.
-    fn key(&self, _class: &str, _question: &Question, _key: &str) -> Option<Value> {
-        None
+    fn key<'a>(&'a self, _class: &'a str, _question: &'a Question, _key: &'a str) -> Soon<'a, Option<Value>> {
+        Box::pin(ready(None))
     }
-    /// Makes every rule of a class forget a key. Says how many have.
-    fn forget(&self, _class: &str, _question: &Question) -> usize {
-        0
+    /// Makes every rule of a class forget a key. Says how many have, or why others still may know it.
+    fn forget<'a>(&'a self, _class: &'a str, _question: &'a Question) -> Soon<'a, Result<usize, &'static str>> {
+        Box::pin(ready(Ok(0)))
     }
     /// Lets a key pass its rules for a while, or no longer. False when there is no place for it.
     fn exempt(&self, _class: &str, _key: &str, _span: Option<Span>) -> bool {

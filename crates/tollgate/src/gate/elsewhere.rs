@@ -12,7 +12,7 @@ use tollgate_core::request::Request;
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::limiter::Limiter;
-use tollgate_gatekeeper::shared::{NoSharing, Share, SharedTicket, Sharing};
+use tollgate_gatekeeper::shared::{Authority, Explained, NoSharing, Share, SharedTicket, Sharing, Unanswered};
 
 use super::masters::Masters;
 use super::redis::Link;
@@ -81,6 +81,35 @@ impl Elsewhere {
                 let (decision, ticket) = limiter.decide(request, toll, band, clock.now());
                 (decision, ticket.into())
             }
+        }
+    }
+
+    /// What rules would say, of which `own` is what this gate says by itself. Nothing is charged.
+    pub(crate) async fn explain(
+        &self,
+        limiter: &Limiter,
+        own: impl IntoIterator<Item = Decision>,
+        request: &impl Request,
+        toll: Toll,
+        band: Band,
+    ) -> Vec<Explained> {
+        match &self.redis {
+            Some(sharing) => sharing.ask_why(limiter, own, request, toll, band).await,
+            None => own.into_iter().map(|decision| Explained { decision, by: Authority::Own }).collect(),
+        }
+    }
+
+    /// Makes the store forget a caller, by those of its rules that `among` picks by their places. Says by its place whether each knew of it, or why
+    /// the store does not say.
+    pub(crate) async fn forget(
+        &self,
+        limiter: &Limiter,
+        request: &impl Request,
+        among: impl Fn(usize) -> bool,
+    ) -> Vec<(usize, Result<bool, Unanswered>)> {
+        match &self.redis {
+            Some(sharing) => sharing.forget(limiter, request, among).await,
+            None => Vec::new(),
         }
     }
 

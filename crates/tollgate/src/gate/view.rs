@@ -7,6 +7,7 @@ use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::names::Throttled;
+use tollgate_gatekeeper::shared::{Authority, Explained, Unanswered};
 
 use super::histogram::Counted;
 use super::rates::Rates;
@@ -63,6 +64,17 @@ pub(crate) struct Standing {
     pub(crate) rule: String,
     pub(crate) class: String,
     pub(crate) decision: Decision,
+    /// On whose knowledge.
+    pub(crate) by: Authority,
+}
+
+/// What came of making rules forget a caller.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Forgotten {
+    /// How many rules knew of it.
+    pub(crate) rules: usize,
+    /// Why the store that gates share still knows of it, if it may.
+    pub(crate) unanswered: Option<Unanswered>,
 }
 
 impl Running {
@@ -193,27 +205,54 @@ impl Running {
     }
 
     /// What every rule that applies to a request would say to it.
-    pub(crate) fn explain(&self, request: &impl Request, toll: Option<Span>) -> Vec<Standing> {
-        let rules = self.shared.admission.rules();
-        let decisions =
-            rules.limiter().explain(request, expected(toll), self.shared.admission.load().band(), self.now());
-        decisions.into_iter().filter_map(|decision| standing(&rules, decision)).collect()
-    }
-
-    /// What every rule of a class would say to a caller.
-    pub(crate) fn standings(&self, class: &str, request: &impl Request) -> Vec<Standing> {
+    pub(crate) async fn explain(&self, request: &impl Request, toll: Option<Span>) -> Vec<Standing> {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
-        let of_class = rules.faces().iter().enumerate().filter(|(_, face)| face.class == class);
-        let explained =
-            of_class.filter_map(|(place, _)| rules.limiter().explain_rule(place, request, Toll::ONE, band, now));
-        explained.filter_map(|decision| standing(&rules, decision)).collect()
+        let toll = expected(toll);
+        let own = rules.limiter().explain(request, toll, band, now);
+        let explained = rules.elsewhere().explain(rules.limiter(), own, request, toll, band).await;
+        explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
     }
 
-    /// Makes every rule of a class forget a caller. Says how many have.
-    pub(crate) fn forget(&self, class: &str, request: &impl Request) -> usize {
-        let (rules, now) = (self.shared.admission.rules(), self.now());
+    /// What every rule of a class would say to a caller, as far as this gate knows.
+    pub(crate) fn standings(&self, class: &str, request: &impl Request) -> Vec<Standing> {
+        let rules = self.shared.admission.rules();
+        let own = self.own_words(&rules, class, request).into_iter();
+        let own = own.map(|decision| Explained { decision, by: Authority::Own });
+        own.filter_map(|said| standing(&rules, said)).collect()
+    }
+
+    /// What every rule of a class would say to a caller, those who have a say being asked.
+    pub(crate) async fn standings_everywhere(&self, class: &str, request: &impl Request) -> Vec<Standing> {
+        let rules = self.shared.admission.rules();
+        let own = self.own_words(&rules, class, request);
+        let band = self.shared.admission.load().band();
+        let explained = rules.elsewhere().explain(rules.limiter(), own, request, Toll::ONE, band).await;
+        explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
+    }
+
+    fn own_words(&self, rules: &Rules, class: &str, request: &impl Request) -> Vec<Decision> {
+        let (band, now) = (self.shared.admission.load().band(), self.now());
         let of_class = rules.faces().iter().enumerate().filter(|(_, face)| face.class == class);
-        of_class.filter(|(place, _)| rules.limiter().forget(*place, request, now)).count()
+        let words =
+            of_class.filter_map(|(place, _)| rules.limiter().explain_rule(place, request, Toll::ONE, band, now));
+        words.collect()
+    }
+
+    /// Makes every rule of a class forget a caller, here and where else it is kept.
+    pub(crate) async fn forget(&self, class: &str, request: &impl Request) -> Forgotten {
+        let (rules, now) = (self.shared.admission.rules(), self.now());
+        let of_class = |place: usize| rules.faces().get(place).is_some_and(|face| face.class == class);
+        let places = (0..rules.faces().len()).filter(|place| of_class(*place));
+        let mut knew: Vec<usize> = places.filter(|place| rules.limiter().forget(*place, request, now)).collect();
+        let mut unanswered = None;
+        for (place, known) in rules.elsewhere().forget(rules.limiter(), request, of_class).await {
+            match known {
+                Ok(true) if !knew.contains(&place) => knew.push(place),
+                Ok(_) => {}
+                Err(why) => unanswered = Some(why),
+            }
+        }
+        Forgotten { rules: knew.len(), unanswered }
     }
 
     /// Lets a caller pass the rules of a class for a while, or no longer.
@@ -245,7 +284,8 @@ fn expected(toll: Option<Span>) -> Toll {
     toll.map_or(Toll::ONE, Toll::of_cpu)
 }
 
-fn standing(rules: &Rules, decision: Decision) -> Option<Standing> {
+fn standing(rules: &Rules, said: Explained) -> Option<Standing> {
+    let Explained { decision, by } = said;
     let face = rules.face(&decision)?;
-    Some(Standing { rule: face.name.clone(), class: face.class.clone(), decision })
+    Some(Standing { rule: face.name.clone(), class: face.class.clone(), decision, by })
 }

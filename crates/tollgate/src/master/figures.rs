@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -28,6 +29,59 @@ pub(crate) struct Figures {
     delayed: Gauge<u64, AtomicU64>,
     bounds: Family<DomainName, Gauge<u64, AtomicU64>>,
     overshoots: Family<DomainName, Gauge<u64, AtomicU64>>,
+    books: BookFigures,
+}
+
+/// How the books on Redis are kept. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BookFigures {
+    pages: Counter,
+    walks: Counter,
+    failures: Family<Word, Counter>,
+    age_seconds: Gauge<f64, AtomicU64>,
+    restored: Counter,
+    superseded: Gauge<u64, AtomicU64>,
+}
+
+impl BookFigures {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("books_pages_written", "Pages of the books written to Redis", self.pages.clone());
+        registry.register("books_walks", "Times that everything was written to Redis", self.walks.clone());
+        registry.register(
+            "books_failures",
+            "Tries to keep the books on Redis that failed, by why",
+            self.failures.clone(),
+        );
+        let help = "How long ago everything was last written to Redis: a master that takes over does not know of what came since";
+        registry.register("books_age_seconds", help, self.age_seconds.clone());
+        registry.register("books_restored", "Identifiers taken over from the books on Redis", self.restored.clone());
+        let help = "1 when another master has taken over the books on Redis";
+        registry.register("books_superseded", help, self.superseded.clone());
+    }
+
+    pub(super) fn wrote(&self) {
+        self.pages.inc();
+    }
+
+    /// Everything is written down.
+    pub(super) fn walked(&self) {
+        self.walks.inc();
+        self.age_seconds.set(0.0);
+    }
+
+    /// A try failed, and so long ago was the last that did not.
+    pub(super) fn failed(&self, why: &'static str, age: Duration) {
+        self.failures.get_or_create(&Word(why)).inc();
+        self.age_seconds.set(age.as_secs_f64());
+    }
+
+    pub(super) fn restored(&self, identifiers: u64) {
+        self.restored.inc_by(identifiers);
+    }
+
+    pub(super) fn superseded(&self) {
+        self.superseded.set(1);
+    }
 }
 
 /// The label of what is counted for each domain.
@@ -137,6 +191,12 @@ impl Figures {
         registry.register("over_admission_bound", help, self.bounds.clone());
         let help = "Requests of one caller that were let through too much, at most, in the last minute";
         registry.register("over_admission_observed", help, self.overshoots.clone());
+        self.books.register(registry);
+    }
+
+    /// How the books on Redis are kept.
+    pub(super) fn books(&self) -> &BookFigures {
+        &self.books
     }
 
     /// How things stand.

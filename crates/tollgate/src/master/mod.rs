@@ -11,6 +11,8 @@ mod control;
 mod figures;
 mod listener;
 pub(crate) mod operator;
+mod page;
+mod redis_books;
 mod state_file;
 mod statsd;
 
@@ -23,11 +25,13 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
 use tollgate_core::fleet::Domain;
+use tollgate_gatekeeper::shared::Shelf;
 use tollgate_wire::zmtp::Identity;
 
 use books::Books;
 use clock::Clock;
 pub(crate) use figures::Figures;
+use redis_books::RedisBooks;
 use state_file::StateFile;
 use statsd::Statsd;
 
@@ -45,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) domains: Vec<Domain>,
     /// Where the books survive a restart.
     pub(crate) state_dir: Option<PathBuf>,
+    /// Where on Redis another master finds them.
+    pub(crate) books: Option<Shelf>,
     /// Where figures go for statsd.
     pub(crate) statsd: Option<SocketAddr>,
     /// Who this master is, and whom it lets in, where links are authenticated.
@@ -65,11 +71,15 @@ pub(crate) async fn run(
     let control = bind(settings.control).await?;
     let clock = Clock::start();
     let statsd = settings.statsd.map(Statsd::to).transpose()?;
+    let mut on_redis = settings.books.map(|shelf| RedisBooks::new(shelf, figures.books().clone()));
     let books: Shared = Rc::new(RefCell::new(Books::new(settings.domains, clock, figures, statsd)));
     let operators = settings.state_dir.as_deref().map(operator::open).transpose()?;
     let file = settings.state_dir.map(StateFile::in_directory);
     if let Some(file) = &file {
         file.restore(&books)?;
+    }
+    if let Some(on_redis) = &mut on_redis {
+        on_redis.restore_soon(&books).await;
     }
     tracing::info!(accounting = %accounting.local_addr()?, control = %control.local_addr()?, "the master is ready");
     let save = async {
@@ -85,6 +95,7 @@ pub(crate) async fn run(
         () = control::serve(control, books.clone(), settings.identity.clone()) => {}
         () = books::beat(&books) => {}
         () = save => {}
+        () = keep(on_redis.as_mut(), &books) => {}
         () = serve_operators(operators, &books) => {}
         () = reload(reloads, &books) => {}
         () = stop => {}
@@ -92,7 +103,17 @@ pub(crate) async fn run(
     if let Some(file) = &file {
         file.save_or_say(&books).await;
     }
+    if let Some(on_redis) = &mut on_redis {
+        on_redis.finish(&books).await;
+    }
     Ok(())
+}
+
+async fn keep(on_redis: Option<&mut RedisBooks>, books: &Shared) {
+    match on_redis {
+        Some(on_redis) => on_redis.keep(books).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn serve_operators(listener: Option<UnixListener>, books: &Shared) {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use tollgate_core::time::Span;
 
 use super::Shared;
+use super::page::{self, Page, Reader};
 
 /// Where the books are kept.
 pub(super) struct StateFile {
@@ -35,7 +36,7 @@ impl StateFile {
             Ok(data) if data.len() > BYTES_MAX => Vec::new(),
             Ok(_) => fs::read(&self.path)?,
         };
-        match Reader::checked(&bytes).and_then(|reader| restore(reader, books)) {
+        match Reader::checked(&bytes, MARK).and_then(|reader| take_over(reader, books)) {
             Some(restored) => tracing::info!(restored, "the books were restored"),
             None => {
                 let aside = self.path.with_extension("damaged");
@@ -67,18 +68,11 @@ async fn written_down(books: &Shared) -> Vec<u8> {
         let to = from + STRETCH;
         let places = {
             let mut books = books.borrow_mut();
-            let master = books.master();
-            for (domain, identifier, clears) in master.debts(from..to, reading.now) {
-                put_bytes(&mut bytes, domain);
-                put_bytes(&mut bytes, identifier);
-                bytes.push(clears.len() as u8);
-                clears.for_each(|clear| bytes.extend_from_slice(&clear.since(reading.now).as_nanos().to_be_bytes()));
-            }
-            master.places()
+            bytes.append(&mut Page::of(&mut books, from..to, reading.now).bytes);
+            books.master().places()
         };
         if to >= places {
-            let sum = checksum(&bytes);
-            bytes.extend_from_slice(&sum.to_be_bytes());
+            page::seal(&mut bytes);
             return bytes;
         }
         from = to;
@@ -98,61 +92,9 @@ fn replace(path: &std::path::Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-fn restore(mut reader: Reader<'_>, books: &Shared) -> Option<u64> {
-    let mut books = books.borrow_mut();
-    let reading = books.read_clock();
+fn take_over(mut reader: Reader<'_>, books: &Shared) -> Option<u64> {
     // What was paid back while nobody was there. A wall clock that went back makes nobody owe more than was written down.
-    let away = Span::from_millis(reading.wall_ms.saturating_sub(reader.number()?));
-    let mut restored = 0;
-    while !reader.0.is_empty() {
-        let (domain, identifier) = (reader.bytes()?, reader.bytes()?);
-        for place in 0..usize::from(reader.byte()?) {
-            let clear = (reading.now + Span::from_nanos(reader.number()?)).before(away);
-            if clear > reading.now {
-                books.master().restore(domain, identifier, place, clear, reading.now);
-            }
-        }
-        restored += 1;
-    }
-    Some(restored)
-}
-
-fn put_bytes(output: &mut Vec<u8>, bytes: &[u8]) {
-    output.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
-    output.extend_from_slice(bytes);
-}
-
-/// FNV-1a: it is to find damage, not forgery.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    /// What is between the mark and the checksum, if both are right.
-    fn checked(bytes: &'a [u8]) -> Option<Self> {
-        let (content, sum) = bytes.split_last_chunk::<8>()?;
-        (checksum(content) == u64::from_be_bytes(*sum)).then_some(())?;
-        content.strip_prefix(MARK).map(Self)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        let (&byte, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(byte)
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        let (number, rest) = self.0.split_first_chunk::<8>()?;
-        self.0 = rest;
-        Some(u64::from_be_bytes(*number))
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let (length, rest) = self.0.split_first_chunk::<2>()?;
-        let (bytes, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
-        self.0 = rest;
-        Some(bytes)
-    }
+    let wall_ms = books.borrow().read_clock().wall_ms;
+    let away = Span::from_millis(wall_ms.saturating_sub(reader.number()?));
+    page::restore(reader, away, books)
 }

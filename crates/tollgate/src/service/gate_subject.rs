@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::time::{Moment, Span};
+use tollgate_gatekeeper::shared::Authority;
 
-use crate::admin::{Question, Subject, Totals};
+use crate::admin::{Question, Soon, Subject, Totals};
 use crate::gate::{Bucket, Other, Running, Standing};
 use crate::watch::{Calendar, legible, rfc3339};
 
@@ -83,6 +84,13 @@ impl GateSubject {
             _ => None,
         };
         shown["until"] = json!(until);
+        let (by, unanswered) = match standing.by {
+            Authority::Own => ("gate", None),
+            Authority::Store => ("redis", None),
+            Authority::Instead(why) => ("gate", Some(why.as_str())),
+        };
+        shown["by"] = json!(by);
+        shown["redis_unanswered"] = json!(unanswered);
         shown
     }
 }
@@ -177,37 +185,45 @@ impl Subject for GateSubject {
         Some(wanted.take(top).map(|bucket| self.bucket(class, bucket, cores)).collect())
     }
 
-    fn explain(&self, question: &Question) -> Option<Value> {
-        let question = &Question { is_flagged: self.gate.is_flagged(question), ..question.clone() };
-        let (standings, now) = (self.gate.explain(question, question.toll), self.gate.clock().now());
-        let strictest = standings.iter().map(|standing| standing.decision).reduce(|mut all, one| {
-            all.tighten(one);
-            all
-        });
-        let rule = |decision: &Decision| {
-            standings.iter().find(|standing| standing.decision.rule == decision.rule).map(|standing| &*standing.rule)
-        };
-        let said = strictest.unwrap_or_else(|| Decision::no_rule(Band::Normal));
-        let mut answer = decision(&said, rule(&said), now);
-        answer["rules"] = standings.iter().map(|standing| self.standing(standing)).collect();
-        Some(answer)
+    fn explain<'a>(&'a self, question: &'a Question) -> Soon<'a, Option<Value>> {
+        Box::pin(async move {
+            let question = &Question { is_flagged: self.gate.is_flagged(question), ..question.clone() };
+            let (standings, now) = (self.gate.explain(question, question.toll).await, self.gate.clock().now());
+            let strictest = standings.iter().map(|standing| standing.decision).reduce(|mut all, one| {
+                all.tighten(one);
+                all
+            });
+            let rule = |decision: &Decision| {
+                let mut named = standings.iter().filter(|standing| standing.decision.rule == decision.rule);
+                named.next().map(|standing| &*standing.rule)
+            };
+            let said = strictest.unwrap_or_else(|| Decision::no_rule(Band::Normal));
+            let mut answer = decision(&said, rule(&said), now);
+            answer["rules"] = standings.iter().map(|standing| self.standing(standing)).collect();
+            Some(answer)
+        })
     }
 
-    fn key(&self, class: &str, question: &Question, key: &str) -> Option<Value> {
-        let buckets = self.gate.buckets(class, SEARCHED_MAX).unwrap_or_default();
-        let bucket = buckets.iter().find(|bucket| legible(&bucket.key) == key);
-        let cores = self.gate.figures().cores;
-        let rules = self.gate.standings(class, question);
-        let until = self.gate.exempt_until(class, key.as_bytes());
-        Some(json!({
-            "bucket": bucket.map(|bucket| self.bucket(class, bucket, cores)),
-            "rules": rules.iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
-            "exempt_until": until.map(|until| self.date(until)),
-        }))
+    fn key<'a>(&'a self, class: &'a str, question: &'a Question, key: &'a str) -> Soon<'a, Option<Value>> {
+        Box::pin(async move {
+            let rules = self.gate.standings_everywhere(class, question).await;
+            let buckets = self.gate.buckets(class, SEARCHED_MAX).unwrap_or_default();
+            let bucket = buckets.iter().find(|bucket| legible(&bucket.key) == key);
+            let cores = self.gate.figures().cores;
+            let until = self.gate.exempt_until(class, key.as_bytes());
+            Some(json!({
+                "bucket": bucket.map(|bucket| self.bucket(class, bucket, cores)),
+                "rules": rules.iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
+                "exempt_until": until.map(|until| self.date(until)),
+            }))
+        })
     }
 
-    fn forget(&self, class: &str, question: &Question) -> usize {
-        self.gate.forget(class, question)
+    fn forget<'a>(&'a self, class: &'a str, question: &'a Question) -> Soon<'a, Result<usize, &'static str>> {
+        Box::pin(async move {
+            let forgotten = self.gate.forget(class, question).await;
+            forgotten.unanswered.map_or(Ok(forgotten.rules), |why| Err(why.as_str()))
+        })
     }
 
     fn exempt(&self, class: &str, key: &str, span: Option<Span>) -> bool {

@@ -15,6 +15,7 @@ use tollgate_core::fleet::Domain;
 use tollgate_core::limit::{Limit, Rate};
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::shared::Shelf;
 use tollgate_wire::zmtp::Identity;
 
 use super::master_subject::MasterSubject;
@@ -38,6 +39,8 @@ pub(crate) struct MasterOptions {
 /// What a master is to do.
 struct Plan {
     master: master::Settings,
+    /// Where its books are on Redis, and what they are called there.
+    books: Option<(settings::Redis, String)>,
     operators: Option<Operators>,
     config: Option<PathBuf>,
 }
@@ -99,6 +102,7 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
 fn serve(running: Plan, figures: master::Figures) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
+        let fixed = Fixed::of(&running);
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
@@ -118,7 +122,6 @@ fn serve(running: Plan, figures: master::Figures) -> io::Result<()> {
             }
             systemd::stopping();
         };
-        let fixed = Fixed::of(&running.master);
         let options = MasterOptions { admin: None, config: running.config.clone() };
         let reloads = async || loop {
             hang_up.recv().await;
@@ -127,8 +130,8 @@ fn serve(running: Plan, figures: master::Figures) -> io::Result<()> {
             systemd::ready();
             match read {
                 Ok(read) => {
-                    if Fixed::of(&read.master) != fixed {
-                        tracing::warn!("addresses, keys, `statsd` or `state_dir` have changed: that takes effect when the master is started anew");
+                    if Fixed::of(&read) != fixed {
+                        tracing::warn!("addresses, keys, `statsd`, `state_dir` or `books` have changed: that takes effect when the master is started anew");
                     }
                     tracing::info!("settings reloaded");
                     break read.master.domains;
@@ -148,12 +151,15 @@ struct Fixed {
     addresses: [SocketAddr; 2],
     statsd: Option<SocketAddr>,
     state_dir: Option<PathBuf>,
+    books: Option<(settings::Redis, String)>,
     identity: Option<Identity>,
 }
 
 impl Fixed {
-    fn of(settings: &master::Settings) -> Self {
+    fn of(plan: &Plan) -> Self {
+        let settings = &plan.master;
         Self {
+            books: plan.books.clone(),
             addresses: [settings.accounting, settings.control],
             statsd: settings.statsd,
             state_dir: settings.state_dir.clone(),
@@ -177,11 +183,19 @@ fn plan(options: &MasterOptions) -> Result<Plan, String> {
         None => vec![original_domain()],
     };
     let file = file.unwrap_or_default();
+    let books = file.redis.clone().zip(master.books);
+    let shelf = match &books {
+        Some((redis, name)) => {
+            Some(Shelf::new(redis.address().map_err(|error| error.to_string())?, &redis.prefix, name))
+        }
+        None => None,
+    };
     let admin = options.admin.or(file.admin.as_ref().map(|admin| admin.listen));
     let operators = admin.map(|listen| Operators::new(listen, &file)).transpose()?;
     let (accounting, control, state_dir, statsd) = (master.accounting, master.control, master.state_dir, master.statsd);
     Ok(Plan {
-        master: master::Settings { accounting, control, domains, state_dir, statsd, identity },
+        master: master::Settings { accounting, control, domains, state_dir, books: shelf, statsd, identity },
+        books,
         operators,
         config: options.config.clone(),
     })

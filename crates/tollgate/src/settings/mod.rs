@@ -104,7 +104,7 @@ table! {
         metrics: MetricsTable,
         /// Who is told of figures and traces in OpenTelemetry's protocol.
         telemetry: TelemetryTable,
-        /// Redis or Valkey, for rules with `state = "redis"`.
+        /// Redis or Valkey, for rules with `state = "redis"` and a master's `books`.
         redis: RedisTable,
     }
 }
@@ -192,7 +192,7 @@ impl FileTable {
             account: self.watch.value.account(),
         };
         let domains = domain::meaning(rules, domains, &around, faults);
-        let master = self.master.map(|master| master.value.meaning(faults));
+        let master = self.master.map(|master| master.value.meaning(around.redis, faults));
         Settings {
             link: link::meaning(self.link, master.as_ref(), &domains, faults),
             domains,

@@ -36,6 +36,8 @@ pub(crate) struct Master {
     pub(crate) statsd: Option<SocketAddr>,
     /// Where its state survives a restart.
     pub(crate) state_dir: Option<PathBuf>,
+    /// What its books are called on Redis, if they are kept there.
+    pub(crate) books: Option<String>,
 }
 
 impl Default for Master {
@@ -48,6 +50,7 @@ impl Default for Master {
             gates: Vec::new(),
             statsd: None,
             state_dir: None,
+            books: None,
         }
     }
 }
@@ -189,6 +192,9 @@ table! {
         gates: Vec<Placed<Key>>,
         /// The directory in which state survives a restart, and in which `tollgate pardon` finds the master. Without it, memory only.
         state_dir: PathBuf,
+        /// What its books are called on the Redis of `[redis]`. There, what everybody owes is written once a second, and another master with the same
+        /// `books` carries on when this one is gone. Masters of other domains need other names. Without it, not on Redis.
+        books: Name,
         /// Where figures go for statsd, under Smockron's names. Without it, nowhere.
         statsd: Address,
     }
@@ -334,7 +340,11 @@ table! {
 }
 
 impl MasterTable {
-    pub(super) fn meaning(self, faults: &mut Collector) -> Master {
+    pub(super) fn meaning(self, has_redis: bool, faults: &mut Collector) -> Master {
+        if let Some(books) = self.books.as_ref().filter(|_| !has_redis) {
+            let message = "`books` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there";
+            faults.missing(&books.span, message);
+        }
         for address in [&self.accounting, &self.control] {
             if !address.value.0.ip().is_loopback() && !self.written.has("key_file") {
                 let message = "a master beyond loopback needs keys, or anyone could delay anyone: make them with `tollgate keys master.key`, and write `key_file` and the `gates` that it knows, or listen on 127.0.0.1";
@@ -353,6 +363,7 @@ impl MasterTable {
             gates,
             statsd: self.statsd.map(|address| address.value.0),
             state_dir: self.state_dir.map(|path| path.value),
+            books: self.books.map(|name| name.value.0),
         }
     }
 }

@@ -11,13 +11,13 @@ use crate::program::{Master, wall_ms};
 use crate::python::Libzmq;
 use crate::tap::{Tap, beginning, hex, same, subscriptions};
 
-struct Gate {
+pub(crate) struct Gate {
     process: Child,
     heard: Receiver<String>,
 }
 
 impl Gate {
-    fn start(libzmq: Libzmq, accounting: SocketAddr, control: SocketAddr) -> Self {
+    pub(crate) fn start(libzmq: Libzmq, accounting: SocketAddr, control: SocketAddr) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/master/peer.py");
         let addresses = [accounting, control].map(|address| address.to_string());
         let mut command = libzmq.python();
@@ -29,12 +29,12 @@ impl Gate {
         Self { process, heard }
     }
 
-    fn accept(&mut self, count: u32) {
+    pub(crate) fn accept(&mut self, count: u32) {
         writeln!(self.process.stdin.as_mut().unwrap(), "accept {count}").unwrap();
     }
 
     /// Until when it is told to delay, once that is after `moment`.
-    fn delayed_beyond(&self, moment: u64) -> u64 {
+    pub(crate) fn delayed_beyond(&self, moment: u64) -> u64 {
         loop {
             let until = self.delayed_until(Duration::from_secs(20)).expect("no such order came");
             if until > moment {
@@ -44,7 +44,7 @@ impl Gate {
     }
 
     /// Until when it is told to delay, if it is within this time.
-    fn delayed_until(&self, patience: Duration) -> Option<u64> {
+    pub(crate) fn delayed_until(&self, patience: Duration) -> Option<u64> {
         let line = self.heard.recv_timeout(patience).ok()?;
         let frames: Vec<&str> = line.split(' ').collect();
         assert_eq!(frames[..3], ["64656661756c7400", "44454c41595f554e54494c", "3132372e302e302e31"]);
@@ -63,7 +63,7 @@ impl Drop for Gate {
 }
 
 /// A gate that the master hears: its reports are dropped until then.
-fn connected(libzmq: Libzmq, master: &Master) -> Gate {
+pub(crate) fn connected(libzmq: Libzmq, master: &Master) -> Gate {
     let mut gate = Gate::start(libzmq, master.accounting, master.control);
     for _ in 0..200 {
         gate.accept(1);

@@ -50,6 +50,18 @@ impl Master {
         self.process = launch(&self.directory);
     }
 
+    /// Ends it without a word.
+    pub(crate) fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Sends it a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
     /// Asks it to end, and waits for it.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         let id = self.process.id().to_string();

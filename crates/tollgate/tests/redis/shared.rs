@@ -1,10 +1,13 @@
 //! Several gates, one limit.
 
+use std::net::TcpStream;
 use std::time::Duration;
+
+use serde_json::json;
 
 use crate::load::among_others;
 use crate::redis_server::RedisServer;
-use crate::support::{Backend, Gate, backend::respond, eventually};
+use crate::support::{Backend, Gate, backend::respond, eventually, roundtrip};
 
 /// A gate that asks this server, patiently enough for a busy machine.
 pub(crate) fn gate(backend: &Backend, server: &RedisServer, rules: &str) -> Gate {
@@ -157,6 +160,58 @@ fn what_one_rule_refuses_costs_nothing_in_the_others_wherever_they_are() {
     assert_eq!((count("/a", 20), count("/b", 20)), (1, 1));
     // Of the five and six, two were taken, and thirty-eight refusals took none.
     assert_eq!(count("/", 20), 3);
+}
+
+/// What the address for operators answers to this.
+fn post(gate: &Gate, path: &str, body: &serde_json::Value) -> (u16, serde_json::Value) {
+    let body = body.to_string();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let response = roundtrip(TcpStream::connect(gate.admin).unwrap(), request.as_bytes());
+    (response.status, serde_json::from_slice(&response.body).unwrap())
+}
+
+#[test]
+fn operators_are_told_what_redis_says_and_that_it_was_the_gate_when_redis_is_gone() {
+    let _among_others = among_others();
+    let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
+    let local = "[[rule]]\nname = 'own'\nclass = 'ip/32'\nbucket = { size = 9, drip = 1, every = '1h' }\n";
+    let rules = format!("{BUCKET}{local}");
+    let gates = [gate(&backend, &server, &rules), gate(&backend, &server, &rules)];
+    gates.iter().for_each(connected);
+    assert_eq!(statuses(&gates[0], 8), [200, 200, 200, 200, 200, 200, 200, 429]);
+    // The other gate has not met the caller. Redis has.
+    let words = |answer: &serde_json::Value| {
+        let words = |rule: &serde_json::Value| {
+            ["rule", "decision", "remaining", "by", "redis_unanswered"].map(|word| rule[word].clone())
+        };
+        answer["rules"].as_array().unwrap().iter().map(words).collect::<Vec<_>>()
+    };
+    let said = || words(&post(&gates[1], "/api/v1/explain", &json!({ "client": "127.0.0.1" })).1);
+    let page = || {
+        let page = gates[1].admin("/api/v1/key?class=ip/32&key=127.0.0.1/32");
+        words(&serde_json::from_slice(&page.body).unwrap())
+    };
+    let (api, own) = (json!(["api", "refuse", 0, "redis", null]), json!(["own", "admit", 9, "gate", null]));
+    for _ in 0..3 {
+        assert_eq!((json!(said()), json!(page())), (json!([api, own]), json!([api, own])));
+    }
+
+    // An operator clears the caller at one gate, for all of them.
+    let (status, cleared) =
+        post(&gates[1], "/api/v1/key/clear", &json!({ "class": "ip/32", "key": "127.0.0.1/32", "note": "sorry" }));
+    assert_eq!((status, &cleared["rules"]), (200, &json!(1)));
+    assert_eq!(said()[0], [json!("api"), json!("admit"), json!(7), json!("redis"), json!(null)]);
+    assert_eq!(statuses(&gates[1], 2), [200, 200]);
+
+    drop(server);
+    let is_own = |said: Vec<[serde_json::Value; 5]>| said[0][3] == "gate" && said[0][4].is_string();
+    eventually("the gate says that it speaks for Redis", || is_own(said()) && is_own(page()));
+    let (status, _) =
+        post(&gates[1], "/api/v1/key/clear", &json!({ "class": "ip/32", "key": "127.0.0.1/32", "note": "again" }));
+    assert_eq!(status, 503);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{Backend, PATIENCE, Response, eventually, roundtrip};
 pub(crate) struct Gate {
     child: Child,
     pub(crate) address: SocketAddr,
-    admin: SocketAddr,
+    pub(crate) admin: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
     reader: Option<std::thread::JoinHandle<()>>,
     folder: tempfile::TempDir,
