@@ -179,7 +179,7 @@ fn beyond_loopback_a_token_is_needed_to_start() {
         command.args(["--admin", "0.0.0.0:0"]);
         command.output().unwrap()
     };
-    for config in ["", "[admin]\nlisten = \"0.0.0.0:8889\"\n"] {
+    for config in ["[gate]\n", "[admin]\nlisten = \"0.0.0.0:8889\"\n"] {
         let output = start(config);
         assert_eq!(output.status.code(), Some(2), "{config}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("token"), "{config}");
