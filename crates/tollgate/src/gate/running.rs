@@ -37,6 +37,8 @@ pub(crate) struct Running {
     redis: Mutex<Option<Link>>,
     masters: Mutex<Option<Arc<Masters>>>,
     phase: watch::Sender<Phase>,
+    /// What each worker will listen on, until it does.
+    listeners: Vec<Vec<TcpListener>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
@@ -69,12 +71,9 @@ impl Orders {
 }
 
 impl Running {
-    /// Starts to serve: on the sockets that were handed over, or else on the addresses of the settings.
-    pub(crate) fn start(
-        orders: Orders,
-        handed_over: Vec<TcpListener>,
-        tracer: Option<Arc<Tracer>>,
-    ) -> io::Result<Self> {
+    /// A gate that is ready to serve: on the sockets that were handed over, or else on the addresses of the settings. Clients can connect, and
+    /// are answered once it is opened.
+    pub(crate) fn new(orders: Orders, handed_over: Vec<TcpListener>, tracer: Option<Arc<Tracer>>) -> io::Result<Self> {
         let clock = Clock::start();
         let redis = orders.redis().map(Link::open).transpose()?;
         let masters = orders.link().map(|link| Masters::open(link, &clock)).transpose()?;
@@ -108,18 +107,19 @@ impl Running {
         for listener in &listeners[0] {
             tracing::info!(address = %listener.local_addr()?, workers, "listening");
         }
-        let (phase, watched) = watch::channel(Phase::Serving);
-        let threads = listeners
-            .into_iter()
-            .enumerate()
-            .map(|(index, listeners)| {
-                let (shared, watched) = (shared.clone(), watched.clone());
-                std::thread::Builder::new()
-                    .name(format!("gate-{index}"))
-                    .spawn(move || worker::run(shared, index, listeners, watched))
-            })
-            .collect::<io::Result<Vec<_>>>()?;
-        Ok(Self { shared, certificates, redis: Mutex::new(redis), masters: Mutex::new(masters), phase, threads })
+        let (phase, _) = watch::channel(Phase::Serving);
+        let (redis, masters) = (Mutex::new(redis), Mutex::new(masters));
+        Ok(Self { shared, certificates, redis, masters, phase, listeners, threads: Vec::new() })
+    }
+
+    /// Starts to serve.
+    pub(crate) fn open(&mut self) -> io::Result<()> {
+        for (index, listeners) in std::mem::take(&mut self.listeners).into_iter().enumerate() {
+            let (shared, watched) = (self.shared.clone(), self.phase.subscribe());
+            let worker = std::thread::Builder::new().name(format!("gate-{index}"));
+            self.threads.push(worker.spawn(move || worker::run(shared, index, listeners, watched))?);
+        }
+        Ok(())
     }
 
     /// Takes over other settings. Nobody is disconnected; what can only change by a new start is said.

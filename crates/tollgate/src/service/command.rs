@@ -143,7 +143,14 @@ fn serve(options: &GateOptions, plan: Plan, master: Option<&master::Figures>) ->
     let operators = plan.operators;
     let admin = runtime.block_on(admin::bind(operators.listen()))?;
     let (telemetry, tracer) = plan.telemetry.as_ref().map(Telemetry::open).transpose()?.unzip();
-    let gate = Arc::new(Running::start(plan.orders, systemd::handed_over()?, tracer.flatten())?);
+    let mut gate = Running::new(plan.orders, systemd::handed_over()?, tracer.flatten())?;
+    // Before the first request: a rule may ask whether its account is flagged.
+    let watch = {
+        let _inside = runtime.enter();
+        operators.watch(gate.feed(), gate.flagged(), gate.clock().clone())?
+    };
+    gate.open()?;
+    let gate = Arc::new(gate);
     let mut registry = Registry::default();
     registry.register_collector(gate.metrics());
     if let Some(figures) = master {
@@ -152,10 +159,6 @@ fn serve(options: &GateOptions, plan: Plan, master: Option<&master::Figures>) ->
     if let Some(telemetry) = &telemetry {
         registry.register_collector(telemetry.metrics());
     }
-    let watch = {
-        let _inside = runtime.enter();
-        operators.watch(gate.feed(), gate.flagged(), gate.clock().clone())?
-    };
     let subject = Arc::new(GateSubject::new(gate.clone(), watch.calendar().clone()));
     let console = operators.console(registry, subject, watch.clone(), config_of(options.config.as_deref()))?;
     runtime.spawn(admin::serve(admin, console.clone()));
