@@ -1,6 +1,7 @@
 //! A reload keeps what did not change.
 
 use tollgate_core::band::Band;
+use tollgate_core::limit::{Bucket, Budget, Limit};
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -88,6 +89,23 @@ fn a_table_that_cannot_be_made_says_which_and_why() {
     assert_eq!(no_limiter(bytes_min - 1), NoLimiter { rule: 1, cause: NoTable::TooSmall { bytes_min } });
     assert_eq!(no_limiter(0).to_string(), "rule 2: a table for this rule takes at least 136 bytes");
     assert!(matches!(no_limiter(usize::MAX).cause, NoTable::NoMemory(_)));
-    assert!(table_bytes_for(&small, 1_000_000) <= 32_000_000);
     assert!(table_bytes_for(&small, 0) >= bytes_min);
+}
+
+/// Whether a key takes one word or also the small one beside it: fractions of a nanosecond, drips that are left.
+#[test]
+fn no_key_of_a_bucket_a_rate_or_a_budget_takes_more_than_32_bytes() {
+    let second = Span::from_secs(1);
+    let limits = [
+        Limit::Bucket(Bucket::new(10, 1, second).unwrap()),
+        Limit::Bucket(Bucket::new(10, 5, second).unwrap()),
+        rate(1, 1, 10),
+        rate(3, 1, 10),
+        Limit::Budget(Budget::new(100_000, second).unwrap()),
+        Limit::Budget(Budget::new(333_333, second).unwrap()),
+    ];
+    for limit in limits {
+        let bytes = table_bytes_for(&rule("rule", "identifier", limit), 1_000_000);
+        assert!(bytes <= 32_000_000, "{limit:?}: {bytes}");
+    }
 }
