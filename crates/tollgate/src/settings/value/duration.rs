@@ -9,7 +9,7 @@ use super::super::shape::Shape;
 use super::super::suggestion::did_you_mean;
 use super::super::table::Value;
 use super::decimal::{Decimal, Inexact};
-use super::read_text;
+use super::read_text_or_number;
 
 /// A unit by the names it goes by, and its length in nanoseconds.
 type Unit = (&'static [&'static str], u64);
@@ -93,15 +93,7 @@ impl Value for Span {
     }
 
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        let bare = match value.get_ref() {
-            DeValue::Integer(number) => Some(number.to_string()),
-            DeValue::Float(number) => Some(number.as_str().to_string()),
-            _ => None,
-        };
-        match bare {
-            Some(number) => parse_duration(&number).map_err(|message| faults.fault(&value.span(), message)).ok(),
-            None => read_text(value, faults, &Self::shape(), parse_duration),
-        }
+        read_text_or_number(value, faults, &Self::shape(), parse_duration)
     }
 }
 

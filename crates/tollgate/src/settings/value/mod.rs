@@ -38,3 +38,18 @@ pub(super) fn read_text<T>(
     };
     parse(text).map_err(|message| faults.fault(&value.span(), message)).ok()
 }
+
+/// Reads a text as [`read_text`] does, and a bare number as if it had been written as one: `parse` then says what it lacks.
+fn read_text_or_number<T>(
+    value: &Spanned<DeValue<'_>>,
+    faults: &mut Collector,
+    shape: &Shape,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<T> {
+    let number = match value.get_ref() {
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.as_str().to_string(),
+        _ => return read_text(value, faults, shape, parse),
+    };
+    parse(&number).map_err(|message| faults.fault(&value.span(), message)).ok()
+}

@@ -9,7 +9,7 @@ use super::super::shape::Shape;
 use super::super::table::Value;
 use super::decimal::{Decimal, Inexact};
 use super::duration::{parse_unit, split_number};
-use super::read_text;
+use super::read_text_or_number;
 
 /// So many per so much time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +62,7 @@ impl Value for PerTime {
     }
 
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
-        let bare = match value.get_ref() {
-            DeValue::Integer(number) => Some(number.to_string()),
-            DeValue::Float(number) => Some(number.as_str().to_string()),
-            _ => None,
-        };
-        match bare {
-            Some(number) => parse_rate(&number).map_err(|message| faults.fault(&value.span(), message)).ok(),
-            None => read_text(value, faults, &Self::shape(), parse_rate),
-        }
+        read_text_or_number(value, faults, &Self::shape(), parse_rate)
     }
 }
 
