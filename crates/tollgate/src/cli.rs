@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{check, demo, doctor, flags, manual, replay, service, settings};
 
@@ -70,6 +70,16 @@ enum Command {
     Schema,
     /// Print the reference page of configuration files, in Markdown
     Reference,
+    /// Print what completes these commands in a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write a manual page for each command
+    Man {
+        /// Where to, such as /usr/local/share/man/man1
+        directory: PathBuf,
+    },
 }
 
 impl Cli {
@@ -86,8 +96,10 @@ impl Cli {
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Doctor(options) => doctor::run(&options),
             Command::Flags(command) => flags::run(&command),
-            Command::Schema => manual::run(&settings::schema()),
-            Command::Reference => manual::run(&settings::reference()),
+            Command::Schema => manual::print(settings::schema().as_bytes()),
+            Command::Reference => manual::print(settings::reference().as_bytes()),
+            Command::Completions { shell } => manual::print(&manual::completions(Self::command(), shell)),
+            Command::Man { directory } => manual::write_man_pages(Self::command(), &directory),
         }
     }
 }

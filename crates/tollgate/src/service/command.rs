@@ -34,7 +34,7 @@ pub(crate) struct GateOptions {
     /// Where clients connect [default: 127.0.0.1:8888]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Where operators connect: health, metrics [default: 127.0.0.1:8889]
+    /// Where operators connect: console, metrics, health [default: 127.0.0.1:8889]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
     /// The configuration file

@@ -1,6 +1,6 @@
-//! The pages that are made from the declarations are the pages that are committed.
+//! The pages that are made from the declarations: those that are committed are up to date, the others can be read.
 
-use crate::program::{root, tollgate};
+use crate::program::{Scratch, root, tollgate};
 
 fn committed(command: &str, page: &str) {
     let run = tollgate([command]);
@@ -38,4 +38,46 @@ fn the_schema_refers_to_nothing_that_is_not_in_it() {
     for target in found {
         assert!(schema.pointer(target.trim_start_matches('#')).is_some(), "{target}");
     }
+}
+
+/// The commands that `tollgate --help` names.
+fn commands() -> Vec<String> {
+    let help = tollgate(["--help"]).stdout;
+    let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    listed.lines().map(|line| line.split_whitespace().next().unwrap().to_string()).collect()
+}
+
+#[test]
+fn bash_completes_every_command() {
+    let run = tollgate(["completions", "bash"]);
+    assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
+    let scratch = Scratch::new("completions", run.stdout.as_bytes());
+    let ask = r#"source "$0"; COMP_WORDS=(tollgate ""); COMP_CWORD=1; _tollgate tollgate "" tollgate; echo "${COMPREPLY[@]}""#;
+    let output = std::process::Command::new("bash").args(["-c", ask]).arg(&scratch.file).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let offered = String::from_utf8(output.stdout).unwrap();
+    for command in commands() {
+        assert!(offered.split_whitespace().any(|word| word == command), "{command} is not in {offered}");
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let scratch = Scratch::new("man", b"");
+    let directory = scratch.file.with_file_name("man1");
+    let run = tollgate(["man", directory.to_str().unwrap()]);
+    assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
+    for command in commands().iter().filter(|command| *command != "help") {
+        let page = std::fs::read_to_string(directory.join(format!("tollgate-{command}.1"))).expect(command);
+        assert!(page.contains(".SH SYNOPSIS"), "{page}");
+    }
+    assert!(std::fs::read_to_string(directory.join("tollgate.1")).unwrap().contains("gate"));
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_said() {
+    let scratch = Scratch::new("no-man", b"");
+    let run = tollgate(["man", scratch.file.join("man1").to_str().unwrap()]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.stderr.contains("no-man"), "{}", run.stderr);
 }
