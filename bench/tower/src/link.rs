@@ -1,7 +1,9 @@
 //! What a decision costs with the link to a master up, down and flapping, and without one.
 //!
 //! The master is the built program, which is killed and started again a few times a second where the link flaps. Requests come a thousand at a time with
-//! pauses in between, as a busy gate gets them; what is measured is the time that the deciding thread had a processor.
+//! pauses in between, as a busy gate gets them. Where there are two cores, the deciding thread has one, and masters, links and whoever kills share the other:
+//! what is measured is what a decision does, and not who was given the processor. Both the time that passes and the time that the
+//! thread had a processor are told.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -10,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tollgate_gatekeeper::link::{Endpoint, LinkSettings, LinkedRule, MasterSettings};
 use tollgate_gatekeeper::tower::{Keeper, KeeperLayer};
 use tower::Layer;
@@ -91,40 +94,70 @@ impl Drop for Master {
     }
 }
 
+/// Two cores that this process may use: for decisions, and for all others.
+fn cores() -> Option<(usize, usize)> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
+    Some((cores.next()?, cores.next()?))
+}
+
+/// Keeps this thread, and whatever it starts, on one core.
+fn stay_on(core: Option<usize>) {
+    let Some(core) = core else { return };
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores).unwrap();
+}
+
+/// Nanoseconds of a request.
+#[derive(Clone, Copy)]
+struct Cost {
+    cpu: f64,
+    wall: f64,
+}
+
 /// How long this thread has had a processor.
 fn cpu_nanos() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Nanoseconds of this thread for each request.
-fn measure(runtime: &tokio::runtime::Runtime, layer: &KeeperLayer) -> f64 {
+/// What each request took.
+fn measure(runtime: &tokio::runtime::Runtime, layer: &KeeperLayer) -> Cost {
     let end = Instant::now() + ROUND;
-    let (mut spent, mut requests) = (0, 0);
+    let (mut spent, mut passed, mut requests) = (0, Duration::ZERO, 0);
     while Instant::now() < end {
-        let begin = cpu_nanos();
+        let (begin, since) = (cpu_nanos(), Instant::now());
         runtime.block_on(super::run(layer.layer(super::inner()), BATCH));
+        passed += since.elapsed();
         spent += cpu_nanos() - begin;
         requests += BATCH;
         std::thread::sleep(PAUSE);
     }
-    spent as f64 / f64::from(requests)
+    let each = |nanos: f64| nanos / f64::from(requests);
+    Cost { cpu: each(spent as f64), wall: each(passed.as_nanos() as f64) }
 }
 
-/// The same while `master` is killed and started again.
-fn measure_flapping(runtime: &tokio::runtime::Runtime, layer: &KeeperLayer, master: &mut Master) -> f64 {
+/// The same while `master` is killed and started again, on another core.
+fn measure_flapping(
+    runtime: &tokio::runtime::Runtime,
+    layer: &KeeperLayer,
+    master: &mut Master,
+    core: Option<usize>,
+) -> Cost {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            stay_on(core);
             while !is_over.load(Ordering::Relaxed) {
                 master.start();
                 std::thread::sleep(KILL_EVERY);
                 master.kill();
             }
         });
-        let nanos = measure(runtime, layer);
+        let cost = measure(runtime, layer);
         is_over.store(true, Ordering::Relaxed);
-        nanos
+        cost
     })
 }
 
@@ -138,19 +171,23 @@ fn until_up(layer: &KeeperLayer) {
 }
 
 pub(crate) fn table(runtime: &tokio::runtime::Runtime) {
+    let cores = cores();
+    let (here, elsewhere) = (cores.map(|cores| cores.0), cores.map(|cores| cores.1));
+    stay_on(elsewhere);
     let (mut there, away, mut flapping) = (Master::new("up"), Master::new("down"), Master::new("flapping"));
     there.start();
     let alone = super::layer(1_000_000).headers(false);
     let layers = [there.layer(), away.layer(), flapping.layer()];
+    stay_on(here);
     until_up(&layers[0]);
-    let mut figures: [Vec<f64>; 4] = Default::default();
+    let mut figures: [Vec<Cost>; 4] = Default::default();
     for round in 0..ROUNDS {
         // Each begins in turn, so that what the machine does meanwhile hits all alike.
         for turn in 0..figures.len() {
             let place = (round + turn) % figures.len();
             figures[place].push(match place {
                 0 => measure(runtime, &alone),
-                3 => measure_flapping(runtime, &layers[2], &mut flapping),
+                3 => measure_flapping(runtime, &layers[2], &mut flapping, elsewhere),
                 _ => measure(runtime, &layers[place - 1]),
             });
         }
@@ -162,11 +199,15 @@ pub(crate) fn table(runtime: &tokio::runtime::Runtime) {
         ROUND.as_secs(),
         PAUSE.as_millis()
     );
-    println!("| the master | ns a request (min..max) |\n|---|---|");
-    for (name, mut figures) in
+    println!("| the master | CPU ns a request (min..max) | ns a request (min..max) |\n|---|---|---|");
+    for (name, costs) in
         ["none is asked for", "up", "down", "killed and started again all the time"].into_iter().zip(figures)
     {
-        figures.sort_by(f64::total_cmp);
-        println!("| {name} | {:.0} ({:.0}..{:.0}) |", figures[ROUNDS / 2], figures[0], figures[ROUNDS - 1]);
+        let column = |of: fn(&Cost) -> f64| {
+            let mut figures: Vec<_> = costs.iter().map(of).collect();
+            figures.sort_by(f64::total_cmp);
+            format!("{:.0} ({:.0}..{:.0})", figures[ROUNDS / 2], figures[0], figures[ROUNDS - 1])
+        };
+        println!("| {name} | {} | {} |", column(|cost| cost.cpu), column(|cost| cost.wall));
     }
 }

@@ -3,7 +3,7 @@
 //! Smockron calls a client by its address, or by whatever the service says. A key of one part is called just so, so that original peers
 //! keep the same books. Parts of several are joined by a bar, and [`Class::write_identified`] takes them apart again.
 
-use core::fmt::Write;
+use core::fmt::{self, Write};
 
 use arrayvec::ArrayVec;
 use tollgate_core::class::{Class, KeySink, PART_BAR, PART_ESCAPE};
@@ -11,35 +11,109 @@ use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 use tollgate_wire::smockron::IDENTIFIER_BYTES_MAX;
 
-/// The name of a key on the wire. It has a place of fixed size, since it is made for each request.
-#[derive(Clone, Debug, Default)]
-pub struct Identifier(ArrayVec<u8, IDENTIFIER_BYTES_MAX>);
+/// What has room for every name.
+pub type Name = ArrayVec<u8, IDENTIFIER_BYTES_MAX>;
+
+/// So long a name is kept where the identifier is.
+const SHORT_BYTES_MAX: usize = 22;
+
+/// The name of a key on the wire. One is made for each request and handed to another thread, so what is long or has to be written out first is
+/// not in it: an address stays an address until [`write`](Self::write), and a long name is somewhere else.
+#[derive(Debug)]
+pub enum Identifier {
+    /// An address or a network, by itself.
+    Network(Network),
+    /// A short name: so many of these bytes.
+    Short(u8, [u8; SHORT_BYTES_MAX]),
+    /// A long one.
+    Long(Box<Name>),
+}
 
 impl Identifier {
-    /// The name of `request`'s key in `class`; none if it has no such key, or one that is empty or too long to be told.
-    pub fn of(class: &Class, request: &impl Request) -> Option<Self> {
+    /// The name of `request`'s key in `class`; none if it has no such key, or one that is empty or too long to be told. `spare` has a place for
+    /// a long one.
+    pub fn of(class: &Class, request: &impl Request, spare: impl FnOnce() -> Box<Name>) -> Option<Self> {
+        let name = Self::Short(0, [0; SHORT_BYTES_MAX]);
         let mut sink =
-            Sink { name: Self::default(), is_joined: class.is_joined(), is_between: false, is_too_long: false };
+            Sink { name, spare: Some(spare), is_joined: class.is_joined(), is_between: false, is_too_long: false };
         let present = class.write_key(request, &mut sink);
-        (present && !sink.is_too_long && !sink.name.0.is_empty()).then_some(sink.name)
+        let is_empty = matches!(sink.name, Self::Short(0, _));
+        (present && !sink.is_too_long && !is_empty).then_some(sink.name)
     }
 
-    /// Its bytes.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+    /// Its bytes, for which `room` is there.
+    pub fn write<'a>(&'a self, room: &'a mut Name) -> &'a [u8] {
+        match self {
+            Self::Network(network) => {
+                room.clear();
+                let written = write_network(*network, room);
+                debug_assert!(written.is_ok(), "there is room for every network");
+                room
+            }
+            Self::Short(length, bytes) => &bytes[..usize::from(*length)],
+            Self::Long(name) => name,
+        }
     }
 }
 
-struct Sink {
+/// Smockron's gatekeepers call a client by its bare address.
+fn write_network(network: Network, room: &mut Name) -> fmt::Result {
+    let mut text = Text(room);
+    let address = network.address();
+    let is_whole = network.prefix() == if address.is_ipv4() { 32 } else { 128 };
+    if is_whole { write!(text, "{address}") } else { write!(text, "{network}") }
+}
+
+struct Text<'a>(&'a mut Name);
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.try_extend_from_slice(text.as_bytes()).map_err(|_| fmt::Error)
+    }
+}
+
+struct Sink<F> {
     name: Identifier,
+    /// Whoever has a place for a long name, until it was asked for.
+    spare: Option<F>,
     is_joined: bool,
     is_between: bool,
     is_too_long: bool,
 }
 
-impl Sink {
+impl<F: FnOnce() -> Box<Name>> Sink<F> {
     fn put(&mut self, bytes: &[u8]) {
-        self.is_too_long |= self.name.0.try_extend_from_slice(bytes).is_err();
+        let fits = match &mut self.name {
+            Identifier::Short(length, short) => {
+                let begin = usize::from(*length);
+                let room = short.get_mut(begin..begin + bytes.len());
+                if let Some(room) = room {
+                    room.copy_from_slice(bytes);
+                    *length += bytes.len() as u8;
+                    return;
+                }
+                false
+            }
+            Identifier::Long(name) => name.try_extend_from_slice(bytes).is_ok(),
+            Identifier::Network(_) => false,
+        };
+        if !fits {
+            self.put_long(bytes);
+        }
+    }
+
+    /// Goes on in a place for long names.
+    #[cold]
+    fn put_long(&mut self, bytes: &[u8]) {
+        let (Identifier::Short(length, begun), Some(spare)) = (&self.name, self.spare.take()) else {
+            self.is_too_long = true;
+            return;
+        };
+        let mut name = spare();
+        name.clear();
+        name.extend(begun[..usize::from(*length)].iter().copied());
+        self.is_too_long = name.try_extend_from_slice(bytes).is_err();
+        self.name = Identifier::Long(name);
     }
 
     fn begin(&mut self) {
@@ -49,21 +123,17 @@ impl Sink {
     }
 }
 
-impl Write for Sink {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        self.put(text.as_bytes());
-        Ok(())
-    }
-}
-
-impl KeySink for Sink {
+impl<F: FnOnce() -> Box<Name>> KeySink for Sink<F> {
     fn network(&mut self, network: Network) {
+        if !self.is_joined {
+            self.name = Identifier::Network(network);
+            return;
+        }
         self.begin();
-        let address = network.address();
-        let is_whole = network.prefix() == if address.is_ipv4() { 32 } else { 128 };
-        // Smockron's gatekeepers call a client by its bare address.
-        let written = if is_whole { write!(self, "{address}") } else { write!(self, "{network}") };
-        debug_assert!(written.is_ok(), "memory takes what is written");
+        let mut room = Name::new();
+        if write_network(network, &mut room).is_ok() {
+            self.put(&room);
+        }
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -118,7 +188,8 @@ mod tests {
 
     fn name(class: &str, client: &str, agent: &[u8]) -> Option<Vec<u8>> {
         let request = Asked { client: client.parse().unwrap(), agent, target: b"/" };
-        Identifier::of(&Class::parse(class).unwrap(), &request).map(|name| name.as_bytes().to_vec())
+        Identifier::of(&Class::parse(class).unwrap(), &request, Box::default)
+            .map(|name| name.write(&mut Name::new()).to_vec())
     }
 
     #[test]
@@ -128,6 +199,24 @@ mod tests {
         assert_eq!(name("ip/32", "2001:db8::1", b"").unwrap(), b"2001:db8::/64");
         assert_eq!(name("user-agent", "::1", b"a|b\\c").unwrap(), b"a|b\\c");
         assert_eq!(name("ip/32+user-agent", "10.0.0.1", b"a|b").unwrap(), b"10.0.0.1|a\\|b");
+    }
+
+    #[test]
+    fn a_name_is_the_same_wherever_it_is_kept() {
+        for length in 1..=IDENTIFIER_BYTES_MAX {
+            let agent: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
+            assert_eq!(name("user-agent", "::1", &agent).unwrap(), agent);
+        }
+        // Whoever had the place before is not part of it.
+        let request = Asked { client: [10, 0, 0, 1].into(), agent: &[b'y'; 30], target: b"/" };
+        let used = || Box::new(Name::from([b'x'; IDENTIFIER_BYTES_MAX]));
+        let name = Identifier::of(&Class::parse("user-agent").unwrap(), &request, used).unwrap();
+        assert_eq!(name.write(&mut Name::new()), [b'y'; 30]);
+    }
+
+    #[test]
+    fn an_identifier_is_small_enough_to_be_handed_on_for_every_request() {
+        assert!(size_of::<Identifier>() <= 24, "{}", size_of::<Identifier>());
     }
 
     #[test]
@@ -163,9 +252,9 @@ mod tests {
             let hasher = KeyHasher::new(Seed::fixed(7));
             let mut direct = hasher.pieces();
             prop_assert!(class.write_key(&request, &mut direct));
-            if let Some(name) = Identifier::of(&class, &request) {
+            if let Some(name) = Identifier::of(&class, &request, Box::default) {
                 let mut through = hasher.pieces();
-                prop_assert!(class.write_identified(name.as_bytes(), &mut through));
+                prop_assert!(class.write_identified(name.write(&mut Name::new()), &mut through));
                 prop_assert_eq!(through.finish(), direct.finish());
             }
         }

@@ -10,7 +10,7 @@ use crossbeam_queue::ArrayQueue;
 use tollgate_core::time::{Moment, Span};
 
 use crate::hash::KeyHash;
-use crate::identifier::Identifier;
+use crate::identifier::{Identifier, Name};
 
 /// How much may be under way. At a hundred thousand requests a second that is a twelfth of a second.
 const UNDER_WAY_MAX: usize = 8192;
@@ -23,6 +23,8 @@ struct Inner {
     /// The rules that masters know of, by name; the place of each is what it is called below.
     rules: Box<[String]>,
     under_way: ArrayQueue<Word>,
+    /// Places for long names that nobody needs now.
+    spare: ArrayQueue<Box<Name>>,
     is_asleep: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
     displaced: AtomicU64,
@@ -79,6 +81,7 @@ impl Relay {
         Self(Arc::new(Inner {
             rules,
             under_way: ArrayQueue::new(UNDER_WAY_MAX),
+            spare: ArrayQueue::new(UNDER_WAY_MAX),
             is_asleep: AtomicBool::new(false),
             wake: Box::new(wake),
             displaced: AtomicU64::new(0),
@@ -95,11 +98,27 @@ impl Relay {
     }
 
     pub(crate) fn tell(&self, word: Word) {
-        if self.0.under_way.force_push(word).is_some() {
+        if let Some(oldest) = self.0.under_way.force_push(word) {
             self.0.displaced.fetch_add(1, Ordering::Relaxed);
+            self.put_back(oldest);
         }
         if self.0.is_asleep.load(Ordering::SeqCst) && self.0.is_asleep.swap(false, Ordering::SeqCst) {
             (self.0.wake)();
+        }
+    }
+
+    /// A place for a long name.
+    pub(crate) fn spare(&self) -> Box<Name> {
+        self.0.spare.pop().unwrap_or_default()
+    }
+
+    /// A word is done with, and what it was written on can be used again: after the first few, nothing is allocated for a request.
+    pub(crate) fn put_back(&self, word: Word) {
+        if let Act::Passage { identifier: Identifier::Long(name), .. }
+        | Act::Refusal { identifier: Identifier::Long(name) } = word.act
+        {
+            // More than may be under way are not kept.
+            let _ = self.0.spare.push(name);
         }
     }
 
@@ -148,17 +167,19 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     fn refusal() -> Word {
-        Word { rule: 0, act: Act::Refusal { identifier: Identifier::default() } }
+        Word { rule: 0, act: Act::Refusal { identifier: Identifier::Long(Box::default()) } }
     }
 
     #[test]
-    fn the_oldest_goes_when_nobody_carries_on_and_is_counted() {
+    fn fault_40_the_oldest_goes_when_nobody_carries_on_and_is_counted() {
         let relay = Relay::new(Box::new(["r".to_string()]), None, false, || {});
-        for _ in 0..UNDER_WAY_MAX + 5 {
-            relay.tell(refusal());
+        for number in 0..UNDER_WAY_MAX + 5 {
+            relay.tell(Word { rule: number as u16, ..refusal() });
         }
         assert_eq!(relay.displaced(), 5);
-        assert_eq!(std::iter::from_fn(|| relay.next()).count(), UNDER_WAY_MAX);
+        let left: Vec<_> = std::iter::from_fn(|| relay.next()).map(|word| usize::from(word.rule)).collect();
+        assert!(left.into_iter().eq(5..UNDER_WAY_MAX + 5));
+        assert_eq!(relay.0.spare.len(), 5, "what was displaced is written on again");
     }
 
     #[test]
@@ -174,6 +195,12 @@ mod tests {
         assert!(!relay.sleep());
         (0..10).for_each(|_| relay.tell(refusal()));
         assert_eq!(woken.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_word_is_small() {
+        // One that has room for the longest name would be four times that, and every decision would fetch as much from another processor.
+        assert!(size_of::<Word>() <= 88, "{}", size_of::<Word>());
     }
 
     #[test]

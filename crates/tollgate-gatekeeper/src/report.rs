@@ -31,7 +31,7 @@ impl Limiter {
         for stub in &mut ticket.stubs {
             let Some(post) = self.posts.iter().find(|post| post.table.id() == stub.table) else { continue };
             let Some((relay, rule)) = &post.relay else { continue };
-            let Some(identifier) = Identifier::of(&post.rule.class, request) else {
+            let Some(identifier) = Identifier::of(&post.rule.class, request, || relay.spare()) else {
                 relay.leave_untold();
                 continue;
             };
@@ -52,7 +52,7 @@ impl Limiter {
         let Some(post) = decision.rule.and_then(|place| self.posts.get(place)) else { return };
         let Some((relay, rule)) = &post.relay else { return };
         if relay.samples_refusal()
-            && let Some(identifier) = Identifier::of(&post.rule.class, request)
+            && let Some(identifier) = Identifier::of(&post.rule.class, request, || relay.spare())
         {
             relay.tell(Word { rule: *rule, act: Act::Refusal { identifier } });
         }

@@ -17,6 +17,7 @@ use super::bound_names::BoundNames;
 use super::figures::MasterFigures;
 use super::{LinkSettings, MasterSettings, Obey};
 use crate::clock::Clock;
+use crate::identifier::Name;
 use crate::relay::{Act, Relay, Word};
 
 /// Everything that the tasks of the link share. They run on one thread, and nobody keeps a borrow across an await.
@@ -61,8 +62,11 @@ const DELAY_MAX: Span = Span::from_secs(3600);
 const OUTBOX_BYTES_MAX: usize = 256 * 1024;
 /// So much is carried on before others have their turn.
 const STRETCH: usize = 1024;
-/// How long words gather before they are carried on, once there are some: at a million decisions a second, an eighth of what may be under way.
+/// How long words gather before they are carried on: at a million decisions a second, an eighth of what may be under way.
 const LULL: Duration = Duration::from_millis(1);
+/// So many times nothing was found before the link lies down. Whoever drops the next word has to wake it, which costs that decision more than all the rest
+/// of it: so it happens once for a stretch of requests, and not because a master has left less to do.
+const QUIET_LOOKS: u32 = 20;
 /// How often the figures are looked at when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -92,33 +96,44 @@ impl Desk {
 
     /// Carries on what decisions have dropped, until the end.
     pub(super) async fn carry_on(self: std::rc::Rc<Self>) {
+        let mut quiet_looks = 0;
         loop {
-            let mut carried = 0;
-            while carried < STRETCH
-                && let Some(word) = self.relay.next()
-            {
-                if let Some(master) = self.take_in(word) {
-                    self.write_reports(master);
-                }
-                carried += 1;
-            }
+            let carried = self.carry_stretch();
             self.masters.iter().for_each(|master| self.write_reports(master));
-            if carried > 0 && carried < STRETCH {
-                // Where there was something there is more in a moment. Whoever lies down now makes the next decision pay for being woken.
-                tokio::time::sleep(LULL).await;
-                continue;
-            }
-            if carried == STRETCH || self.relay.sleep() {
+            quiet_looks = if carried > 0 { 0 } else { quiet_looks + 1 };
+            if carried == STRETCH {
                 tokio::task::yield_now().await;
-                continue;
+            } else if quiet_looks < QUIET_LOOKS {
+                tokio::time::sleep(LULL).await;
+            } else if !self.relay.sleep() {
+                self.lie_down().await;
             }
-            let now = self.clock.now();
-            let due = self.masters.iter().filter_map(|master| master.due()).min();
-            let pause = due.map_or(LOOK_EVERY, |due| Duration::from(due.since(now)).min(LOOK_EVERY));
-            tokio::select! {
-                () = self.woken.notified() => {}
-                () = tokio::time::sleep(pause.max(Duration::from_millis(1))) => {}
+        }
+    }
+
+    /// Carries on as much as comes before others have their turn: how much that was.
+    fn carry_stretch(&self) -> usize {
+        let mut carried = 0;
+        while carried < STRETCH
+            && let Some(word) = self.relay.next()
+        {
+            if let Some(master) = self.take_in(&word) {
+                self.write_reports(master);
             }
+            self.relay.put_back(word);
+            carried += 1;
+        }
+        carried
+    }
+
+    /// Until somebody has something to carry on, or it is time to look by oneself.
+    async fn lie_down(&self) {
+        let now = self.clock.now();
+        let due = self.masters.iter().filter_map(|master| master.due()).min();
+        let pause = due.map_or(LOOK_EVERY, |due| Duration::from(due.since(now)).min(LOOK_EVERY));
+        tokio::select! {
+            () = self.woken.notified() => {}
+            () = tokio::time::sleep(pause.max(LULL)) => {}
         }
     }
 
@@ -162,15 +177,16 @@ impl Desk {
 
     /// Takes in what a decision did. The answer is a master that must hear of it before the next: one that counts messages, and for which
     /// each has its own time.
-    fn take_in(&self, word: Word) -> Option<&Master> {
+    fn take_in(&self, word: &Word) -> Option<&Master> {
         let &(place, domain) = self.homes.get(usize::from(word.rule))?;
         let master = &self.masters[place];
         let mut gate = master.gate.borrow_mut();
         let mut names = self.names.borrow_mut();
         let now = self.clock.now();
+        let room = &mut Name::new();
         match word.act {
-            Act::Passage { hash, identifier, count, held_until, clear, note } => {
-                let identifier = identifier.as_bytes();
+            Act::Passage { hash, ref identifier, count, held_until, clear, ref note } => {
+                let identifier = identifier.write(room);
                 names.note(word.rule, hash, identifier);
                 let toll = Toll { count, cpu: Span::ZERO };
                 let note = note.as_deref().unwrap_or_default();
@@ -185,7 +201,7 @@ impl Desk {
                 let identifier = names.find(word.rule, hash)?;
                 gate.handle_return(domain, identifier, count, clear);
             }
-            Act::Refusal { identifier } => gate.handle_refusal(domain, identifier.as_bytes()),
+            Act::Refusal { ref identifier } => gate.handle_refusal(domain, identifier.write(room)),
         }
         (!gate.hears_master(now)).then_some(master)
     }
