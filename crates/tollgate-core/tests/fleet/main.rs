@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod chance;
+mod faults;
 mod laws;
 mod packet;
 mod plan;

@@ -4,6 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use tollgate_core::fleet::{Command, Order, Stamp};
+use tollgate_core::time::Moment;
+use tollgate_wire::smockron;
 use tollgate_wire::zmtp::{Connection, Event, Kind};
 
 /// How long a test waits for what must happen.
@@ -27,6 +30,13 @@ impl Master {
     pub(crate) fn open() -> Self {
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
         Self { accounting: listen(), control: listen() }
+    }
+
+    /// One for which little waits on the way when it does not read.
+    pub(crate) fn open_narrow() -> Self {
+        let master = Self::open();
+        socket2::SockRef::from(&master.accounting).set_recv_buffer_size(4096).unwrap();
+        master
     }
 
     pub(crate) fn addresses(&self) -> [SocketAddr; 2] {
@@ -138,6 +148,16 @@ impl Talk {
     pub(crate) fn say(&mut self, frames: &[&[u8]]) {
         let mut message = Vec::new();
         tollgate_wire::zmtp::frame::put_message(&mut message, frames);
+        self.connection.send(&message);
+        self.flush();
+    }
+
+    /// Says that a master of our own is there, as it does all the time.
+    pub(crate) fn beacon(&mut self, since: Instant) {
+        let tick = Moment::from_nanos(since.elapsed().as_nanos() as u64);
+        let command = Command::Beacon { stamp: Stamp { master: 7, tick } };
+        let mut message = Vec::new();
+        smockron::put_order(&mut message, &Order { domain: b"", identifier: b"", command });
         self.connection.send(&message);
         self.flush();
     }

@@ -20,6 +20,8 @@ const RULE: &str = "[[rule]]\nname = \"each\"\nclass = \"header:x-key\"\nrate = 
 /// What packets between gates and the master go through, each way.
 const BAD: Quality = Quality { delay_ms: 40, jitter_ms: 10, loss_percent: 10 };
 const CUT: Quality = Quality { delay_ms: 0, jitter_ms: 0, loss_percent: 100 };
+/// How long gates may take to find the master, through all of that.
+const JOINED_WITHIN: Duration = Duration::from_secs(60);
 /// Lost packets are sent again by TCP after at least 200 ms, and again after twice as long.
 const LAG_SECONDS: f64 = 2.0;
 
@@ -60,10 +62,13 @@ impl Ground {
             ground.must(&format!("ip -n {net} link add far type veth peer name far{gate} netns {master}"));
         }
         ground.must(&format!("ip -n {}m link set lo up", ground.name));
-        if let Err(why) = ground.shape(BAD, "add") {
-            eprintln!("packets are relayed by the test: {why}");
-            ground.relay = Some(ground.start_relay()?);
-            ground.make(BAD);
+        match ground.shape(BAD, "add") {
+            Ok(()) => eprintln!("packets are delayed and lost by the kernel's netem"),
+            Err(why) => {
+                eprintln!("packets are delayed and lost by a relay of the test: {why}");
+                ground.relay = Some(ground.start_relay()?);
+                ground.make(BAD);
+            }
         }
         for gate in 0..GATES {
             let (net, master) = (format!("{}g{gate}", ground.name), format!("{}m", ground.name));
@@ -270,6 +275,30 @@ fn storm(seconds: u64, attacker: &str, innocent: &str) -> (u32, u32, f64) {
     (admitted, refused, begin.elapsed().as_secs_f64())
 }
 
+/// Until each gate hears from the master of what another let through.
+fn until_joined() {
+    let begin = Instant::now();
+    for (teller, hearer) in (0..GATES).zip((0..GATES).cycle().skip(1)) {
+        let (mut teller, mut hearer) = (Client::connect(teller), Client::connect(hearer));
+        let mut attempt = 0;
+        loop {
+            assert!(begin.elapsed() < JOINED_WITHIN, "the gates do not hear of each other");
+            attempt += 1;
+            let key = format!("probe-{}-{attempt}", begin.elapsed().as_nanos());
+            while teller.get(&key) == 200 {}
+            // So few that the gate which is asked has no reason of its own to refuse them.
+            let is_known = (0..8).any(|_| {
+                std::thread::sleep(Duration::from_millis(100));
+                teller.get(&key);
+                hearer.get(&key) == 429
+            });
+            if is_known {
+                break;
+            }
+        }
+    }
+}
+
 /// The bound of docs/decisions/fleet.md.
 fn bound(seconds: f64, lag_seconds: f64) -> f64 {
     let gates = GATES as f64;
@@ -304,7 +333,7 @@ fn a_fleet_keeps_its_bound_over_a_bad_network_and_through_a_partition() {
             ground.start(&format!("g{gate}"), "gate", &settings, "\"listening\"")
         })
         .collect();
-    std::thread::sleep(Duration::from_secs(3));
+    until_joined();
 
     let (admitted, refused, seconds) = storm(8, "attacker", "innocent");
     let most = bound(seconds, LAG_SECONDS);
