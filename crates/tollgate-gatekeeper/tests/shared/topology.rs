@@ -1,12 +1,12 @@
 //! The ways to reach a store: with a user, over TLS, on a socket of this machine, by its Sentinels.
 
 use core::time::Duration;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tollgate_gatekeeper::shared::{Address, Store};
 
 use crate::load::*;
-use crate::redis_server::{RedisServer, free_port};
+use crate::redis_server::{RedisServer, Watched, free_port};
 use crate::world::*;
 
 /// A directory that is gone with the value.
@@ -89,37 +89,13 @@ async fn over_tls_a_certificate_is_checked() {
     assert!(ask(&store, &[(&rule, b"other")]).await.is_err());
 }
 
-fn sentinel(directory: &Path, name: &str, master: u16) -> RedisServer {
-    let file = directory.join(format!("{name}.conf"));
-    let text = format!(
-        "sentinel monitor gatekeepers 127.0.0.1 {master} 2\nsentinel down-after-milliseconds gatekeepers 500\n\
-         sentinel failover-timeout gatekeepers 3000\ndir {}\n",
-        directory.display()
-    );
-    std::fs::write(&file, text).unwrap();
-    RedisServer::start_sentinel(file.to_str().unwrap())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_lead_to_the_new_master_when_the_old_one_dies() {
     let _alone = ALONE.lock().await;
-    let directory = Directory::new("sentinel");
-    let master = RedisServer::start(&[]);
-    let _replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
-    let sentinels: Vec<_> =
-        (0..3).map(|index| sentinel(&directory.0, &format!("sentinel-{index}"), master.port())).collect();
-    let hosts: Vec<_> = sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
-    let url = format!("redis+sentinel://{}/gatekeepers", hosts.join(","));
-    let (store, rule) = open_by_default(&url).await;
-    // The sentinels must have seen each other and the replica before they can agree on anything.
-    for sentinel in &sentinels {
-        sentinel.eventually(&["SENTINEL", "MASTER", "gatekeepers"], |master| {
-            master.contains("num-other-sentinels\"'), bulk-string('\"2")
-                && master.contains("num-slaves\"'), bulk-string('\"1")
-        });
-    }
+    let mut watched = Watched::start();
+    let (store, rule) = open_by_default(&watched.url()).await;
     let load = Load::start(&store, &rule);
-    drop(master);
+    watched.kill_master();
     answers_within(&store, &rule, Duration::from_secs(30)).await;
     let report = load.stop().await;
     report.assert_in_time();

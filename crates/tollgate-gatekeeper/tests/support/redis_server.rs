@@ -22,6 +22,8 @@ impl RedisServer {
     pub(crate) fn start_on(port: u16, options: &[&str]) -> Self {
         let process = Command::new(program())
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            // A replica writes down what it gets from its master.
+            .args(["--dir", std::env::temp_dir().to_str().unwrap(), "--dbfilename", &copy_name(port)])
             .args(options)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -109,7 +111,13 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         drop(self.process.kill());
         drop(self.process.wait());
+        drop(std::fs::remove_file(std::env::temp_dir().join(copy_name(self.port))));
     }
+}
+
+/// The file of the server on `port`, if it needs one.
+fn copy_name(port: u16) -> String {
+    format!("tollgate-test-{port}.rdb")
 }
 
 /// The server that is started: Redis, or what `TOLLGATE_TEST_SERVER` names, such as `valkey-server`.
@@ -182,6 +190,67 @@ impl Drop for Cluster {
         self.nodes.clear();
         drop(std::fs::remove_dir_all(&self.directory));
     }
+}
+
+/// A master with a replica, and three Sentinels that watch over them.
+pub(crate) struct Watched {
+    master: Option<RedisServer>,
+    pub(crate) replica: RedisServer,
+    sentinels: Vec<RedisServer>,
+    directory: std::path::PathBuf,
+}
+
+impl Watched {
+    /// Starts all of them, and waits until the Sentinels know each other and the replica: before that they can agree on nothing.
+    pub(crate) fn start() -> Self {
+        let master = RedisServer::start(&[]);
+        let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
+        replica.eventually(&["INFO", "replication"], |info| info.contains("master_link_status:up"));
+        let directory = std::env::temp_dir().join(format!("tollgate-sentinel-{}-{}", std::process::id(), free_port()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let sentinels: Vec<_> = (0..3).map(|number| start_sentinel(&directory, number, master.port())).collect();
+        for sentinel in &sentinels {
+            sentinel.eventually(&["SENTINEL", "MASTER", "gatekeepers"], |master| {
+                master.contains("num-other-sentinels\"'), bulk-string('\"2")
+                    && master.contains("num-slaves\"'), bulk-string('\"1")
+            });
+        }
+        Self { master: Some(master), replica, sentinels, directory }
+    }
+
+    /// Waits until the replica has all that the master has.
+    pub(crate) fn replicated(&self) {
+        let master = self.master.as_ref().expect("it has not been killed");
+        master.eventually(&["WAIT", "1", "1000"], |acknowledged| acknowledged == "int(1)");
+    }
+
+    /// The master is gone.
+    pub(crate) fn kill_master(&mut self) {
+        self.master = None;
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let hosts: Vec<_> = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
+        format!("redis+sentinel://{}/gatekeepers", hosts.join(","))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.sentinels.clear();
+        drop(std::fs::remove_dir_all(&self.directory));
+    }
+}
+
+fn start_sentinel(directory: &std::path::Path, number: usize, master: u16) -> RedisServer {
+    let file = directory.join(format!("{number}.conf"));
+    let text = format!(
+        "sentinel monitor gatekeepers 127.0.0.1 {master} 2\nsentinel down-after-milliseconds gatekeepers 500\n\
+         sentinel failover-timeout gatekeepers 3000\ndir {}\n",
+        directory.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    RedisServer::start_sentinel(file.to_str().unwrap())
 }
 
 fn start_node(directory: &std::path::Path, node: usize) -> RedisServer {

@@ -7,6 +7,7 @@ mod redis_server;
 #[path = "../gate/support/mod.rs"]
 mod support;
 
+mod failover;
 mod faults;
 mod load;
 mod shared;
