@@ -3,6 +3,8 @@
 //! The core runs on a record of its own; the script on a real server, with a clock that the test drives. What the script answers is turned
 //! into a decision from the states that it kept, so one digit wrong in what it keeps shows in what is said next.
 
+use std::time::Instant;
+
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use redis::{Connection, Value};
@@ -13,13 +15,13 @@ use tollgate_core::decide::{Claim, decide};
 use tollgate_core::decision::Decision;
 use tollgate_core::escalation::{Escalation, Multiplier};
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
-use tollgate_core::record::PlainRecord;
+use tollgate_core::record::{PlainRecord, Record};
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
 use super::answer::{NoReply, Reply};
-use super::rule::{Operation, SharedRule, Work};
+use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
 use super::script::{Errand, Script};
 
 #[path = "../../tests/support/redis_server.rs"]
@@ -30,6 +32,8 @@ use redis_server::RedisServer;
 const START_US: u64 = 1_794_700_000_123_457;
 
 const RENEW_EVERY: Span = Span::from_secs(20);
+/// How much longer than it is needed a state may be kept: a second, and what rounding adds.
+const KEPT_LONGER: Span = Span::from_millis(1_002);
 
 /// A server whose clock the test drives.
 struct Store {
@@ -177,6 +181,29 @@ impl<'store> Both<'store> {
         answer.decision
     }
 
+    /// What was written since `begun`, at `now`, is kept until it has nothing left to say, and not for much longer.
+    fn assert_kept(&mut self, before: &[PlainRecord], now: Moment, begun: Instant) {
+        for ((rule, record), before) in self.rules.iter().zip(&self.records).zip(before) {
+            if record == before {
+                continue;
+            }
+            let life_ms: i64 = redis::cmd("PTTL").arg(rule.slot(b"key")).query(&mut self.store.connection).unwrap();
+            assert_ne!(life_ms, -1, "it is kept for ever");
+            let life = Span::from_millis(u64::try_from(life_ms).unwrap_or(0));
+            let passed = Span::from(begun.elapsed());
+            // Whoever is at work is forgotten when its gate gives no sign any more; all others when they owe nothing.
+            let mut idle = record.clone();
+            let is_at_work = matches!(rule.rule().limit, Limit::InFlight(_)) && record.aux() > 0;
+            if is_at_work {
+                idle.set_aux(0);
+            }
+            let owed = rule.rule().clear_at(&idle).since(now);
+            let most = if is_at_work { owed.max(WORK_LIFE) } else { owed };
+            assert!(life + passed >= owed, "{life:?} of {owed:?} after {passed:?}: {:?}", rule.rule());
+            assert!(life <= most + KEPT_LONGER, "{life:?} for {most:?}: {:?}", rule.rule());
+        }
+    }
+
     fn after(
         &mut self,
         work: Work,
@@ -293,6 +320,29 @@ fn the_script_decides_as_the_core_does() {
                 now = now + Span::from_nanos(gap_us * 1_000);
                 both.pass(now);
                 both.step(step, now, "by chance");
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn what_is_kept_outlives_its_debt_and_is_gone_soon_after() {
+    let mut store = Store::start();
+    let config = Config { cases: 150, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[13; 32]));
+    let store = core::cell::RefCell::new(&mut store);
+    runner
+        .run(&(prop::collection::vec(rules(), 1..4), steps()), |(rules, steps)| {
+            let mut now = Moment::from_nanos(START_US * 1_000);
+            let mut store = store.borrow_mut();
+            let mut both = Both::new(&mut store, &rules, now);
+            for (gap_us, step) in steps {
+                now = now + Span::from_nanos(gap_us * 1_000);
+                both.pass(now);
+                let (before, begun) = (both.records.clone(), Instant::now());
+                both.step(step, now, "by chance");
+                both.assert_kept(&before, now, begun);
             }
             Ok(())
         })

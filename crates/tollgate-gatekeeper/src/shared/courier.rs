@@ -12,6 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::Unanswered;
@@ -98,6 +99,13 @@ async fn take(route: &Route, most: usize) -> Vec<Call> {
     while calls.is_empty() {
         if waiting.recv_many(&mut calls, most).await == 0 {
             break;
+        }
+        // Whoever makes a call wakes us at once, before others who are about to make theirs: these have their turn first.
+        yield_now().await;
+        while calls.len() < most
+            && let Ok(call) = waiting.try_recv()
+        {
+            calls.push(call);
         }
         let now = Instant::now();
         calls.retain(|call| call.expires.is_none_or(|expires| now < expires));

@@ -1,12 +1,13 @@
 //! Hammered for long, from several gates at once, a caller gets no more than the law of its limit allows in any stretch of time, and no less
 //! than that from the first request to the last.
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tollgate_core::band::Band;
-use tollgate_core::limit::{Bucket, Limit, Rate, Window};
+use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
 use tollgate_core::time::Span;
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::shared::{Options, SharedLimiter, SharedRule, Store};
@@ -31,13 +32,19 @@ struct Law {
     most: fn(f64) -> f64,
 }
 
-fn laws() -> [Law; 5] {
+fn laws() -> [Law; 6] {
     let bucket = |drip: u32| Limit::Bucket(Bucket::new(20, drip, Span::from_millis(100 * u64::from(drip))).unwrap());
     [
         Law {
             name: "rate",
             limit: Limit::Rate(Rate::new(10, Span::from_secs(1), 20).unwrap()),
             most: |secs| 20.0 + secs * 10.0,
+        },
+        // A hundredth of a second each, and whoever is not in debt is admitted: one more.
+        Law {
+            name: "budget",
+            limit: Limit::Budget(Budget::new(100_000, Span::from_millis(200)).unwrap()),
+            most: |secs| 21.0 + secs * 10.0,
         },
         Law { name: "drip-1", limit: bucket(1), most: |secs| 20.0 + secs * 10.0 },
         // Whole drips come back at once, the last of them maybe just before the end.
@@ -116,6 +123,45 @@ fn assert_within(admitted: &mut [(f64, f64)], most: impl Fn(f64) -> f64, name: &
             assert!(count as f64 <= most + 1e-6, "{name}: {count} within {} s, {most} are allowed", answered - from);
         }
     }
+}
+
+/// A request is at work at least from when its asker hears that it is admitted until it says that it is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hammering_never_has_more_at_work_than_may_be() {
+    const MOST: u32 = 5;
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let rule = shared(rule("in-flight", Limit::InFlight(InFlight::new(MOST).unwrap())));
+    let at_work = Arc::new(AtomicU32::new(0));
+    let end = Instant::now() + duration() / 4;
+    let mut tasks = Vec::new();
+    for _ in 0..GATES {
+        let store = open(&server.url(), PATIENT);
+        for _ in 0..TASKS {
+            let (store, rule, at_work) = (store.clone(), Arc::clone(&rule), Arc::clone(&at_work));
+            tasks.push(tokio::spawn(async move {
+                let mut admitted = 0;
+                while Instant::now() < end {
+                    if let Some(ticket) = ask(&store, &[(&rule, b"key")]).await.unwrap() {
+                        let others = at_work.fetch_add(1, Ordering::SeqCst);
+                        assert!(others < MOST, "{others} are at work besides");
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                        at_work.fetch_sub(1, Ordering::SeqCst);
+                        drop(ticket);
+                        admitted += 1;
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                admitted
+            }));
+        }
+    }
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += task.await.unwrap();
+    }
+    // Every place is given to another when it is free.
+    assert!(admitted > 20 * MOST, "{admitted} in all");
 }
 
 /// What gates have taken ahead is by how much a caller may be ahead, and no more.

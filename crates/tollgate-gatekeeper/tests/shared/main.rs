@@ -13,5 +13,6 @@ mod law;
 mod limiter;
 mod load;
 mod shelf;
+mod store;
 mod topology;
 mod world;

@@ -1,0 +1,106 @@
+//! How calls travel to a store: together where they can, no more than may wait, and not for those who have gone.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use tollgate_gatekeeper::shared::{Asked, Options, SharedRule, Store, Unanswered};
+
+use crate::load::answers_within;
+use crate::redis_server::RedisServer;
+use crate::world::*;
+
+/// A store on one connection, once it answers.
+async fn connected(server: &RedisServer, options: Options) -> (Store, Arc<SharedRule>) {
+    let store = open(&server.url(), Options { connections: 1, ..options });
+    let rule = shared(rule("rule", limit("drip-1", 1_000)));
+    answers_within(&store, &rule, Duration::from_secs(20)).await;
+    (store, rule)
+}
+
+/// Asks so many times at once, from one task to the next as requests do, and says how that went.
+async fn ask_at_once(store: &Store, rule: &Arc<SharedRule>, count: usize) -> Vec<Result<bool, Unanswered>> {
+    let (store, rule) = (store.clone(), Arc::clone(rule));
+    let asking = tokio::spawn(async move {
+        let ask_one = |_| {
+            let (store, rule) = (store.clone(), Arc::clone(&rule));
+            tokio::spawn(async move { ask(&store, &[(&rule, b"key")]).await.map(|ticket| ticket.is_some()) })
+        };
+        let asking: Vec<_> = (0..count).map(ask_one).collect();
+        let mut outcomes = Vec::new();
+        for asked in asking {
+            outcomes.push(asked.await.unwrap());
+        }
+        outcomes
+    });
+    asking.await.unwrap()
+}
+
+/// Whoever makes a call wakes the one that carries it, on some runtimes before anybody else has a turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn calls_that_are_made_together_go_together() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (store, rule) = connected(&server, PATIENT).await;
+    let before = store.counts();
+    assert_eq!(ask_at_once(&store, &rule, 200).await, [Ok(true); 200]);
+    let (calls, pipelines) = (store.counts().calls - before.calls, store.counts().pipelines - before.pipelines);
+    assert_eq!(calls, 200);
+    assert!(pipelines <= 4, "{pipelines} for {calls} calls");
+}
+
+#[tokio::test]
+async fn no_more_wait_than_may_and_the_others_are_told_at_once() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (store, rule) = connected(&server, Options { waiting_max: 4, ..PATIENT }).await;
+    let outcomes = ask_at_once(&store, &rule, 50).await;
+    let of = |outcome| outcomes.iter().filter(|found| **found == outcome).count();
+    assert_eq!((of(Ok(true)), of(Err(Unanswered::Busy))), (4, 46), "{outcomes:?}");
+    assert_eq!(store.counts().busy, 46);
+}
+
+#[tokio::test]
+async fn a_call_is_not_sent_for_those_who_have_gone() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let impatient = Options { deadline: Duration::from_millis(100), ..PATIENT };
+    let (store, rule) = connected(&server, impatient).await;
+    server.signal("STOP");
+    let before = store.counts();
+    // The first is under way for as long as the server stands still; the others wait for it, and for no longer than they wait.
+    let first = tokio::spawn({
+        let (store, rule) = (store.clone(), Arc::clone(&rule));
+        async move { ask(&store, &[(&rule, b"first")]).await.map(drop) }
+    });
+    while store.counts().calls == before.calls {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(ask_at_once(&store, &rule, 20).await, [Err(Unanswered::Late); 20]);
+    assert_eq!(first.await.unwrap(), Err(Unanswered::Late));
+    server.signal("CONT");
+    // What was left of the first is given back, and whoever asks now is answered.
+    answers_within(&store, &rule, Duration::from_secs(20)).await;
+    let counts = store.counts();
+    let (answered, given_back) = (counts.answered - before.answered, counts.given_back - before.given_back);
+    let late = counts.late - before.late - 20;
+    assert!(counts.calls - before.calls <= answered + given_back + late, "{before:?}, {counts:?}");
+}
+
+#[tokio::test]
+async fn who_is_forgotten_has_all_room_again_but_what_is_at_work_stays_counted() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let store = open(&server.url(), PATIENT);
+    for name in LIMITS {
+        let rule = shared(rule(name, limit(name, 2)));
+        let asked = [Asked { place: 0, rule: &rule, key: b"key" }];
+        assert_eq!(store.forget(&asked, &SITUATION).await, [(0, Ok(false))], "{name}: nothing is known yet");
+        let mut at_work = Vec::new();
+        while let Some(ticket) = ask(&store, &[(&rule, b"key")]).await.unwrap() {
+            at_work.push(ticket);
+        }
+        assert_eq!(store.forget(&asked, &SITUATION).await, [(0, Ok(true))], "{name}");
+        let has_room = ask(&store, &[(&rule, b"key")]).await.unwrap().is_some();
+        assert_eq!(has_room, name != "in-flight", "{name}");
+    }
+}
