@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollgate_core::band::Band;
-use tollgate_core::limit::{Bucket, Limit};
 use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
-use tollgate_core::time::{Moment, Span};
+use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
@@ -18,7 +17,7 @@ use tollgate_gatekeeper::shared::{Options, Share, SharedLimiter, SharedPlan, Sto
 use tollgate_gatekeeper::table::table_bytes_for;
 
 use crate::server::Server;
-use crate::{Failure, ROUND, rule};
+use crate::{Allowance, Failure, ROUND, rule};
 
 const CALLERS: u32 = 1_000;
 const SIZE: u32 = 10_000;
@@ -52,8 +51,7 @@ impl Request for Caller {
 
 /// Decisions per second by a gate that takes slices ahead.
 pub(crate) async fn rate(server: &Server) -> Result<f64, Failure> {
-    let bucket = Bucket::new(SIZE, SIZE, Span::from_secs(1)).expect("the figures make a bucket");
-    let rule = Rule { name: "leased".into(), limit: Limit::Bucket(bucket), ..rule() };
+    let rule = Rule { name: "leased".into(), ..rule(Allowance { size: SIZE, drip: SIZE }) };
     let bytes = table_bytes_for(&rule, CALLERS as usize);
     let plan = Plan { rules: vec![(rule, bytes)], started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
     let plan = SharedPlan {

@@ -5,6 +5,7 @@
 mod leased;
 mod parent;
 mod server;
+mod stillness;
 
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,12 +22,23 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::shared::{Asked, Options, SharedRule, Store};
 
 const ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_secs(3);
+const ROUND: Duration = Duration::from_secs(2);
 /// Requests that are under way at once, in every scheme.
 const CONCURRENT: usize = 256;
 /// Clients whose buckets are asked for.
 const KEYS: u64 = 10_000;
-const SIZE: u32 = 10;
+
+/// What callers are allowed: room for so many requests, of which so many come back every second.
+#[derive(Clone, Copy)]
+struct Allowance {
+    size: u32,
+    drip: u32,
+}
+
+/// Everybody is admitted: each time there is something to write, and the parent needs two transactions at least.
+const WITHIN: Allowance = Allowance { size: 1_000, drip: 1_000 };
+/// Nearly everybody is refused: nothing is written, and the parent needs one transaction.
+const OVER: Allowance = Allowance { size: 10, drip: 1 };
 
 type Failure = Box<dyn core::error::Error + Send + Sync>;
 
@@ -38,65 +50,71 @@ fn main() -> Result<(), Failure> {
 
 async fn run() -> Result<(), Failure> {
     let server = server::Server::start()?;
-    let rule = Arc::new(SharedRule::new("bench:", "default", rule())?);
+    let within = Arc::new(SharedRule::new("bench:", "within", rule(WITHIN))?);
+    let over = Arc::new(SharedRule::new("bench:", "over", rule(OVER))?);
     // A number alone measures how long decisions take at so many a second.
     if let Some(rate) = std::env::args().nth(1) {
-        latencies(&server, &rule, rate.parse()?).await;
+        latencies(&server, &within, rate.parse()?).await;
         return Ok(());
     }
     let mut schemes = [
-        Scheme::new("shared: one script call, pipelined"),
-        Scheme::new("the parent's: 1 to 4 transactions, a connection per request under way"),
-        Scheme::new("the parent's, all on one connection"),
-        Scheme::new("redis-benchmark: a script of one line"),
-        Scheme::new("shared, a tenth of each bucket leased"),
+        Scheme::new("shared: one script call, pipelined", 0),
+        Scheme::new("the parent's: 2 to 4 transactions, a connection per request under way", 0),
+        Scheme::new("the parent's, all on one connection", 0),
+        Scheme::new("redis-benchmark: a script of one line", 0),
+        Scheme::new("shared, a tenth of each bucket leased", 0),
+        Scheme::new("shared, nearly all refused", 5),
+        Scheme::new("the parent's on one connection, nearly all refused: mostly 1 transaction", 5),
     ];
     for round in 1..=ROUNDS {
         println!("round {round} of {ROUNDS}");
-        let start = Cpu::now(&server);
-        schemes[0].add(rate(&server, &rule).await, start.since(&server));
-        for (scheme, own_connections) in [(1, true), (2, false)] {
+        for (place, scheme) in schemes.iter_mut().enumerate() {
             let start = Cpu::now(&server);
-            schemes[scheme].add(parent::rate(&server, own_connections).await?, start.since(&server));
+            let rate = match place {
+                0 => rate(&server, &within).await,
+                1 => parent::rate(&server, WITHIN, true).await?,
+                2 => parent::rate(&server, WITHIN, false).await?,
+                3 => server.one_line_rate()?,
+                4 => leased::rate(&server).await?,
+                5 => rate(&server, &over).await,
+                _ => parent::rate(&server, OVER, false).await?,
+            };
+            scheme.add(rate, start.since(&server));
         }
-        let start = Cpu::now(&server);
-        schemes[3].add(server.one_line_rate()?, start.since(&server));
-        let start = Cpu::now(&server);
-        schemes[4].add(leased::rate(&server).await?, start.since(&server));
     }
     println!(
         "\n| scheme | decisions/s | shared against it (min..max) | server's CPU | gate's CPU |\n|---|---|---|---|---|"
     );
     for scheme in &schemes {
-        scheme.print(&schemes[0]);
+        scheme.print(&schemes[scheme.against]);
     }
     let times: Vec<_> =
         schemes[4].rates.iter().zip(&schemes[1].rates).map(|(leased, parent)| leased / parent).collect();
     println!("\nLeased, against the parent's on connections of their own: {:.0}x.", median(&times));
     println!("\nShared at half that load:\n");
-    latencies(&server, &rule, median(&schemes[0].rates) / 2.0).await;
+    latencies(&server, &within, median(&schemes[0].rates) / 2.0).await;
     Ok(())
 }
 
-/// How long decisions take at `rate`, and how long the same requests take with nobody to ask.
+/// How long decisions take at `rate`, how long the same requests take with nobody to ask, and how much of the time the machine stands still.
 async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64) {
     println!(
-        "| decisions/s | p50 | p99 | left to the local state | nobody asked: p99 | the server was kept from its core |"
+        "| decisions/s | p50 | p99 | left to the local state | in a pipeline | nobody asked: p99 | a core stands still |"
     );
-    println!("|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|");
     for _ in 0..ROUNDS {
+        let still = tokio::task::spawn_blocking(stillness::stillness).await.unwrap_or_default();
         let idle = latency(None, rule, rate).await;
-        let (kept, start) = (server.kept_waiting(), Instant::now());
         let asked = latency(Some(server), rule, rate).await;
-        let kept = (server.kept_waiting() - kept) / start.elapsed().as_secs_f64();
         println!(
-            "| {rate:.0} | {:.2} ms | {:.2} ms | {} of {} | {:.2} ms | {:.1} % of the time |",
+            "| {rate:.0} | {:.2} ms | {:.2} ms | {} of {} | {:.0} | {:.2} ms | {:.1} % of the time |",
             asked.p50,
             asked.p99,
             asked.unanswered,
             asked.asked,
+            asked.together,
             idle.p99,
-            kept * 100.0
+            still * 100.0
         );
     }
 }
@@ -104,14 +122,16 @@ async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64) {
 /// A way to decide, with what each round made of it.
 struct Scheme {
     name: &'static str,
+    /// Where the shared one with the same callers is.
+    against: usize,
     rates: Vec<f64>,
     /// CPU time of the server and of the gate, in microseconds per decision.
     cpu: [Vec<f64>; 2],
 }
 
 impl Scheme {
-    fn new(name: &'static str) -> Self {
-        Self { name, rates: Vec::new(), cpu: Default::default() }
+    fn new(name: &'static str, against: usize) -> Self {
+        Self { name, against, rates: Vec::new(), cpu: Default::default() }
     }
 
     fn add(&mut self, rate: f64, cpu: Cpu) {
@@ -160,8 +180,8 @@ impl Cpu {
     }
 }
 
-fn rule() -> Rule {
-    let bucket = Bucket::new(SIZE, 1, Span::from_secs(1)).expect("the figures make a bucket");
+fn rule(Allowance { size, drip }: Allowance) -> Rule {
+    let bucket = Bucket::new(size, drip, Span::from_secs(1)).expect("the figures make a bucket");
     Rule {
         name: "api".into(),
         when: Condition::default(),
@@ -219,6 +239,8 @@ struct Latency {
     p99: f64,
     asked: usize,
     unanswered: u64,
+    /// How many calls went together.
+    together: f64,
 }
 
 /// Times from when each request was due, at `rate` per second, with the default deadline. Without a server nobody is asked: what that takes, the
@@ -231,8 +253,8 @@ async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: 
     {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let unanswered = || store.as_ref().map_or(0, |store| store.counts().unanswered());
-    let before = unanswered();
+    let counts = || store.as_ref().map(Store::counts).unwrap_or_default();
+    let before = counts();
     let times = Arc::new(Mutex::new(Vec::with_capacity((rate * ROUND.as_secs_f64()) as usize + 1)));
     let crowd = Crowd { store: store.clone(), rule: Arc::clone(rule), times: Arc::clone(&times) };
     let runtime = Handle::current();
@@ -261,7 +283,9 @@ async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: 
     let mut times = core::mem::take(&mut *lock());
     times.sort_by(f64::total_cmp);
     let (p50, p99, asked) = (times[times.len() / 2], times[times.len() * 99 / 100], times.len());
-    Latency { p50, p99, asked, unanswered: unanswered() - before }
+    let after = counts();
+    let together = (after.calls - before.calls) as f64 / (after.pipelines - before.pipelines).max(1) as f64;
+    Latency { p50, p99, asked, unanswered: after.unanswered() - before.unanswered(), together }
 }
 
 /// Those who ask, and how long each of them took, in milliseconds.

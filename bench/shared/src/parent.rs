@@ -6,13 +6,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use redis::aio::MultiplexedConnection;
 
 use crate::server::Server;
-use crate::{CONCURRENT, Failure, KEYS, ROUND, SIZE};
+use crate::{Allowance, CONCURRENT, Failure, KEYS, ROUND};
 
 const DRIP_MS: i64 = 1_000;
 const EXPIRE_S: i64 = 10;
 
 /// Checks per second with `CONCURRENT` under way: on a connection each, or all on one.
-pub(crate) async fn rate(server: &Server, own_connections: bool) -> Result<f64, Failure> {
+pub(crate) async fn rate(server: &Server, allowance: Allowance, own_connections: bool) -> Result<f64, Failure> {
     let client = redis::Client::open(server.url())?;
     let shared = client.get_multiplexed_async_connection().await?;
     let mut connections = Vec::new();
@@ -32,7 +32,7 @@ pub(crate) async fn rate(server: &Server, own_connections: bool) -> Result<f64, 
                 while Instant::now() < end {
                     key = (key + 7_919) % KEYS;
                     let actor = format!("10.0.{}.{}", key / 256, key % 256);
-                    if check(&mut connection, &actor, i64::from(SIZE)).await.is_ok() {
+                    if check(&mut connection, &actor, allowance).await.is_ok() {
                         checked += 1;
                     }
                 }
@@ -53,13 +53,17 @@ fn now_ms() -> i64 {
 }
 
 /// Whether a call of `actor` is let through.
-async fn check(connection: &mut MultiplexedConnection, actor: &str, size: i64) -> redis::RedisResult<bool> {
-    let (counter_key, time_key) = (format!("rl_{actor}_api_c"), format!("rl_{actor}_api_t"));
+async fn check(
+    connection: &mut MultiplexedConnection,
+    actor: &str,
+    Allowance { size, drip }: Allowance,
+) -> redis::RedisResult<bool> {
+    let (counter_key, time_key) = (format!("rl_{actor}_{size}_c"), format!("rl_{actor}_{size}_t"));
     let (counter, time): (Option<i64>, Option<i64>) =
         redis::pipe().atomic().get(&counter_key).get(&time_key).query_async(connection).await?;
     let (mut counter, time, now) = (counter.unwrap_or(0), time.unwrap_or(0), now_ms());
     let drips = (now - time) / DRIP_MS;
-    let leak = drips.min(counter);
+    let leak = (drips * i64::from(drip)).min(counter);
     if leak > 0 {
         let moved = drips * DRIP_MS;
         let (canary, _, leaked): (Option<i64>, i64, i64) = redis::pipe()
@@ -91,7 +95,7 @@ async fn check(connection: &mut MultiplexedConnection, actor: &str, size: i64) -
                 .await?;
         }
     }
-    if counter >= size {
+    if counter >= i64::from(size) {
         return Ok(false);
     }
     let mut count = redis::pipe();

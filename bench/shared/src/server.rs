@@ -47,12 +47,6 @@ impl Server {
         cpu_of(&self.process.id().to_string())
     }
 
-    /// How long the server could have run and something else ran on its core instead, so far, in seconds. Whoever waits for it waits for that too.
-    pub(crate) fn kept_waiting(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", self.process.id())).unwrap_or_default();
-        stat.split_whitespace().nth(1).and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or_default() / 1e9
-    }
-
     /// Calls per second of a script of one line, by `redis-benchmark` with as many clients as we have requests under way.
     pub(crate) fn one_line_rate(&self) -> Result<f64, Failure> {
         let mut connection = redis::Client::open(self.url())?.get_connection()?;
@@ -89,4 +83,9 @@ pub(crate) fn cpu_of(process: &str) -> f64 {
 pub(crate) fn pin(process: u32, core: u32) {
     let pinned = Command::new("taskset").args(["-a", "-cp", &core.to_string(), &process.to_string()]).output();
     drop(pinned);
+}
+
+/// The same for one thread.
+pub(crate) fn pin_thread(thread: u32, core: u32) {
+    drop(Command::new("taskset").args(["-cp", &core.to_string(), &thread.to_string()]).output());
 }

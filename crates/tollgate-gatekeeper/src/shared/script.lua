@@ -50,7 +50,9 @@ local function entry(log, width, index)
 end
 
 -- Looked up once for all requests.
-local keys, claims, count_of_claims, take_apart, max, min = KEYS, ARGV, #KEYS, struct.unpack, math.max, math.min
+local keys, claims, count_of_claims, take_apart, max, min, type_of = KEYS, ARGV, #KEYS, struct.unpack, math.max, math.min, type
+-- The server would write a whole number as if it had a fraction, which takes it four times as long.
+local format = string.format
 -- All values in one command: a command costs more than what it fetches. What is not there, or is no string, is asked for again by itself.
 local values = count_of_claims > 1 and redis.call('MGET', unpack(keys)) or {}
 -- What requests before have left under a name: false for nothing.
@@ -96,7 +98,7 @@ for i = 1, count_of_claims do
     if kind == 'w' then log, width = '', 8 elseif kind == 'f' then log, width = '', 16 end
     if value then
       local tag, at
-      local ours, length = type(value) == 'string', 0
+      local ours, length = type_of(value) == 'string', 0
       if ours then length = #value end
       if log and length >= 34 then
         tag, at, blocked, blocked_ns, level = take_apart('<c2dddd', value)
@@ -151,7 +153,11 @@ for i = 1, count_of_claims do
       if low > 0 then log = string.sub(log, low * width + 1) end
       length = #log / width
     elseif kind == 'b' then
-      if x > now then drips = divide_up(x - now, c) end
+      if x > now then
+        -- `divide_up`, without the call.
+        local up = x - now + c - 1
+        drips = (up - up % c) / c
+      end
       filled = max(drips * b - y, 0)
     end
 
@@ -206,8 +212,12 @@ for i = 1, count_of_claims do
       end
       local refuses = room ~= 'now'
       if room == 'from' and warm == 0 then
-        local wait, wait_sub = minus(from, from_sub, now, 0, parts)
-        refuses = wait > hold or (wait == hold and wait_sub > hold_sub)
+        if hold == 0 and hold_sub == 0 then
+          refuses = from > now or (from == now and from_sub > 0)
+        else
+          local wait, wait_sub = minus(from, from_sub, now, 0, parts)
+          refuses = wait > hold or (wait == hold and wait_sub > hold_sub)
+        end
       end
 
       if levels > 0 then
@@ -293,7 +303,7 @@ for i = 1, count_of_claims do
       for j = first, i do
         if states[j] and (always[j] or not refused) then
           if lives[j] > 0 then
-            redis.call('SET', keys[j], states[j], 'PX', lives[j])
+            redis.call('SET', keys[j], states[j], 'PX', format('%d', lives[j]))
             written[keys[j]] = states[j]
           elseif answer[outcome + j - first + 1] then
             redis.call('DEL', keys[j])
