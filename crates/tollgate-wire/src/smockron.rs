@@ -260,7 +260,8 @@ fn read_tally(frame: &[u8]) -> Result<Tally, Fault> {
         base: values.toll()?,
         era: values.next()?,
         // No master is number 0.
-        sent: Some(values.stamp()?).filter(|sent| sent.master != 0),
+        master: Some(values.next()?).filter(|&master| master != 0),
+        sent: values.moment()?,
         began: values.moment()?,
         last: values.moment()?,
         clear: values.moment()?,
@@ -278,8 +279,8 @@ fn put_tally(output: &mut Vec<u8>, tally: &Tally) {
         tally.base.count,
         tally.base.cpu.as_nanos(),
         tally.era,
-        tally.sent.map_or(0, |sent| sent.master),
-        tally.sent.map_or(0, |sent| sent.tick.as_nanos()),
+        tally.master.unwrap_or_default(),
+        tally.sent.as_nanos(),
         tally.began.as_nanos(),
         tally.last.as_nanos(),
         tally.clear.as_nanos(),
@@ -503,9 +504,9 @@ mod tests {
         let [gate, serial, count, cpu, base_count, base_cpu, era, master, sent, began, last, clear] = values;
         let toll = |count, cpu| Toll { count, cpu: Span::from_nanos(cpu) };
         let (total, base) = (toll(count, cpu), toll(base_count, base_cpu));
-        let [tick, began, last, clear] = [sent, began, last, clear].map(Moment::from_nanos);
-        let sent = (master != 0).then_some(Stamp { master, tick });
-        Tally { gate, serial, total, base, era, sent, began, last, clear }
+        let [sent, began, last, clear] = [sent, began, last, clear].map(Moment::from_nanos);
+        let master = Some(master).filter(|&master| master != 0);
+        Tally { gate, serial, total, base, era, master, sent, began, last, clear }
     }
 
     proptest! {

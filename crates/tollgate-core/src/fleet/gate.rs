@@ -395,8 +395,7 @@ impl<S: BuildHasher> Gate<S> {
         }
         if counting.acquaintance != self.acquaintance {
             let (beat, heard) = self.former;
-            // Whatever came after the former master's last word may never have reached it.
-            counting.base = if counting.beat == beat { counting.total_at_beat } else { counting.total };
+            counting.base = counting.untold_since(beat);
             counting.began = counting.began.max(heard);
             counting.acquaintance = self.acquaintance;
         }
@@ -461,7 +460,12 @@ impl<S: BuildHasher> Gate<S> {
             let ahead = reading.wall_ms.saturating_add(moment.since(now).as_millis_ceil());
             ahead.saturating_sub(now.since(moment).as_millis_ceil()).max(1)
         };
-        let there = |moment| self.clock.map_or(Moment::ZERO, |clock| clock.there(moment));
+        let there = |moment| self.clock.map_or(moment, |clock| clock.there(moment));
+        let (base, began) = match self.clock {
+            Some(_) => (counting.base, counting.began),
+            // Whoever hears this may be another than who was heard last.
+            None => (counting.untold_since(self.beat), counting.began.max(self.heard)),
+        };
         let (status, delayed_until_ms) = match (mentions, counting.held_until) {
             (false, _) => (Status::Rejected, None),
             (true, None) => (Status::Accepted, None),
@@ -483,10 +487,11 @@ impl<S: BuildHasher> Gate<S> {
                     count: counting.total.count.saturating_sub(u64::from(counting.unmentioned)),
                     ..counting.total
                 },
-                base: counting.base,
+                base,
                 era: counting.era,
-                sent: self.clock.map(|clock| Stamp { master: clock.master, tick: there(now) }),
-                began: there(counting.began),
+                master: self.clock.map(|clock| clock.master),
+                sent: there(now),
+                began: there(began),
                 last: there(counting.last),
                 clear: there(counting.clear),
             }),
@@ -530,6 +535,13 @@ impl Counting {
             in_news: false,
             in_repeats: false,
         }
+    }
+}
+
+impl Counting {
+    /// How much a master has heard of that said its last word at `beat`: whatever came after that may never have reached it.
+    fn untold_since(&self, beat: u64) -> Toll {
+        if self.beat == beat { self.total_at_beat } else { self.total }
     }
 }
 

@@ -126,6 +126,8 @@ struct GateSeen {
 const SNAPSHOT_STEP: usize = 1024;
 /// How many countings there is room for, per identifier on average.
 const COUNTINGS_PER_IDENTIFIER: usize = 4;
+/// So far apart two wall clocks are taken to be at most.
+const CLOCKS_APART_MAX: Span = Span::from_secs(10);
 /// A gate that has said nothing for this long is gone.
 const GATE_SILENCE_MAX: Span = Span::from_secs(60);
 
@@ -347,21 +349,22 @@ impl<S: BuildHasher> Master<S> {
     /// When what a tally tells of happened, or nothing if it is on the clock of somebody else.
     fn timing(&self, report: &Report<'_>, tally: &Tally, reading: Reading) -> Option<Timing> {
         let now = reading.now;
-        let Some(sent) = tally.sent else {
-            // A gate that has heard no master yet: as good as its wall clock.
+        // As late as it can have been: the master's clock as the gate knows it is behind by what the way there took.
+        let sent = if tally.master.is_some() { tally.sent.min(now) } else { tally.sent };
+        let at = |moment: Moment| now.before(sent.since(moment));
+        let (began, last) = (at(tally.began), at(tally.last));
+        let Some(master) = tally.master else {
+            // A gate that hears no master. When this was sent is as good as its wall clock: enough to see that it was stuck for long, and no more.
             let ago = Span::from_millis(reading.wall_ms.saturating_sub(report.received_ms));
-            let last = now.before(ago);
-            return Some(Timing { began: last, last, clear: None, transit: ago, stale: ago > self.settings.lag_max });
+            let stale = ago > now.since(last) + self.settings.lag_max + CLOCKS_APART_MAX;
+            return Some(Timing { began, last, clear: None, transit: Span::ZERO, stale });
         };
-        if sent.master != self.epoch {
+        if master != self.epoch {
             return None;
         }
-        // As late as it can have been: the master's clock as the gate knows it is behind by what the way there took.
-        let sent = sent.tick.min(now);
-        let at = |moment: Moment| now.before(sent.since(moment));
         let transit = now.since(sent);
         let stale = transit > self.settings.lag_max;
-        Some(Timing { began: at(tally.began), last: at(tally.last), clear: Some(tally.clear), transit, stale })
+        Some(Timing { began, last, clear: Some(tally.clear), transit, stale })
     }
 
     /// Notes that a gate was heard, and says whether it is among those that are known.

@@ -41,7 +41,7 @@ pub struct Report<'a> {
 }
 
 /// Everything that one gate has let through for one identifier since it began to count. All times are on the clock of the master
-/// that it is for, as the gate has worked it out from what that master said.
+/// that it is for, as the gate has worked it out from what that master said, or on the gate's own while it hears none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
     /// The gate, by a number that it drew when it started.
@@ -50,12 +50,15 @@ pub struct Tally {
     pub serial: u64,
     /// What was let through since then.
     pub total: Toll,
-    /// How much of that a former master has heard of: a master that knows nothing of this counting begins here.
+    /// How much of that a former master has heard of: a master that knows nothing of this counting begins here. While the gate hears no master,
+    /// whoever hears it may be another than before, and this is what the last one that it heard knows of.
     pub base: Toll,
     /// The last pardon of the identifier that the gate has heard of; 0 for none.
     pub era: u64,
-    /// Whose clock the times are on, and when this was sent; none if the gate has not heard a master yet, and then there are no times.
-    pub sent: Option<Stamp>,
+    /// The master whose clock the times are on; none for the gate's own, of which only differences mean anything.
+    pub master: Option<u64>,
+    /// When this was sent.
+    pub sent: Moment,
     /// When the first request beyond the base can have been let through.
     pub began: Moment,
     /// When the last request was let through.

@@ -112,19 +112,39 @@ fn fault_37_a_debt_that_is_told_after_a_partition_is_as_old_as_it_is() {
 }
 
 #[test]
-fn fault_37_reports_that_were_held_up_are_charged_as_of_when_they_were_made() {
+fn fault_37_a_gate_that_does_not_hear_the_master_yet_charges_only_what_nobody_was_told() {
+    let (mut first, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
+    // One a second, without end, all of it heard.
+    for second in 0..30 {
+        gate.handle_order(&first.beacon(at(second * 990).now), at(second * 990));
+        pass(&mut gate, &mut record, at(second * 990));
+        for packet in reports(&mut gate, at(second * 990)) {
+            first.handle_report(&packet.report(), at(second * 990));
+        }
+    }
+    // Another master hears the gate before the gate hears it.
+    gate.handle_disconnect();
+    let mut second = master_called(EPOCH + 1, limit());
+    for turn in 30..33 {
+        pass(&mut gate, &mut record, at(turn * 990));
+        for packet in reports(&mut gate, at(turn * 990)) {
+            assert_eq!(packet.tally.unwrap().master, None);
+            second.handle_report(&packet.report(), at(turn * 990));
+        }
+        assert_eq!(delay_until(&mut second, at(turn * 990)), None, "blocked for what the first master knew");
+    }
+    let owed = owed_ms(&second, 32 * 990);
+    assert!((31 * 990 + 1000..34 * 990 + 1000).contains(&owed), "{owed}");
+}
+
+#[test]
+fn fault_37_a_report_that_was_stuck_for_half_a_minute_on_the_way_to_an_unknown_master_is_not_charged() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
-    let mut held_up = Vec::new();
-    for second in 0..15 {
-        pass(&mut gate, &mut record, at(second * 1000));
-        held_up.extend(reports(&mut gate, at(second * 1000)));
+    (0..20).for_each(|_| pass(&mut gate, &mut record, at(0)));
+    for packet in reports(&mut gate, at(0)) {
+        assert_eq!(master.handle_report(&packet.report(), at(31_000)), Outcome::Stale);
     }
-    assert_eq!(held_up.len(), 15);
-    for packet in &held_up {
-        assert_eq!(packet.tally.unwrap().sent, None, "it has not heard the master's clock");
-        assert_eq!(master.handle_report(&packet.report(), at(15_000)), Outcome::Charged(1));
-    }
-    assert_eq!(delay_until(&mut master, at(15_000)), None);
+    assert_eq!(delay_until(&mut master, at(31_000)), None);
 }
 
 #[test]
@@ -223,6 +243,18 @@ fn fault_39_whatever_wall_clocks_say_a_delay_is_as_long_as_the_debt() {
             let room = limit().room(&host.record, Toll::ONE, host.at(0).now);
             assert_eq!(room, Room::From(host.at(1000).now), "with wall clocks {skew_ms} ms off");
         }
+    }
+}
+
+#[test]
+fn fault_39_whatever_its_wall_clock_says_a_gate_that_hears_no_master_is_charged_what_it_let_through() {
+    for skew_ms in [-5000, 0, 5000] {
+        let (mut master, mut host) = (master(), Host::new(1, skew_ms));
+        (0..15).for_each(|_| host.pass(0));
+        for packet in host.reports(300) {
+            assert_eq!(master.handle_report(&packet.report(), at(300)), Outcome::Charged(1));
+        }
+        assert_eq!(owed_ms(&master, 300), 15_000, "with a wall clock {skew_ms} ms off");
     }
 }
 

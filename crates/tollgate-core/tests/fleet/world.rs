@@ -292,7 +292,7 @@ impl World {
             let untold = host.untold.entry(report.identifier.to_vec()).or_default();
             let lag = self.findings.report_lag.entry(report.identifier.to_vec()).or_default();
             match packet.tally {
-                Some(tally) if tally.sent.is_some() => {
+                Some(tally) if tally.master.is_some() => {
                     // What was let through up to the last that this tally knows of, give or take the way of the master's clock.
                     let told = untold.len().min(
                         untold

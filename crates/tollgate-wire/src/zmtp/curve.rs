@@ -430,6 +430,65 @@ mod tests {
         assert_eq!(meet(&mut both.0, &mut both.1), Err(Fault::Handshake));
     }
 
+    /// What a server makes of a client that vouches for this: a key of the session, and the server that it means to speak to.
+    fn vouch_for(session: [u8; KEY_BYTES], meant: [u8; KEY_BYTES]) -> Result<(), Fault> {
+        let known = [keys(2).public()].into();
+        let mut server = Curve::new(Identity::Server { keys: keys(1), known }, entropy(10));
+        let identity = Identity::Client { keys: keys(2), server: keys(1).public() };
+        let mut client = Curve::new(identity, entropy(20));
+        let (name, hello) = client.begin().unwrap();
+        let (_, welcome) = server.shake_hands(name, &hello, b"").unwrap().command.unwrap();
+        let (nonce, sealed) = split::<LONG_NONCE_BYTES>(&welcome).unwrap();
+        let to_server = SalsaBox::new(&Point::from(keys(1).public().0), &client.own);
+        let plain = open(&to_server, &long(b"WELCOME-", &nonce), sealed).unwrap();
+        let (theirs, cookie) = split::<KEY_BYTES>(&plain).unwrap();
+        let mut inside = [&keys(2).public().0[..], &[7; LONG_NONCE_BYTES]].concat();
+        let vouching = SalsaBox::new(&Point::from(theirs), &keys(2).secret);
+        let nonce = long(b"VOUCH---", &[7; LONG_NONCE_BYTES]);
+        seal(&vouching, &nonce, &[session, meant].concat(), &mut inside);
+        let mut initiate = [cookie, &2_u64.to_be_bytes()].concat();
+        let shared = SalsaBox::new(&Point::from(theirs), &client.own);
+        seal(&shared, &short(b"CurveZMQINITIATE", 2), &inside, &mut initiate);
+        server.shake_hands(b"INITIATE", &initiate, b"").map(|_| ())
+    }
+
+    #[test]
+    fn fault_33_a_client_that_meant_another_server_or_another_session_is_not_let_in() {
+        let own = SecretKey::from(*entropy(20).0.first_chunk().unwrap()).public_key().to_bytes();
+        assert_eq!(vouch_for(own, keys(1).public().0), Ok(()));
+        assert_eq!(vouch_for(own, keys(9).public().0), Err(Fault::Unauthenticated));
+        assert_eq!(vouch_for(keys(9).public().0, keys(1).public().0), Err(Fault::Unauthenticated));
+    }
+
+    #[test]
+    fn fault_33_a_handshake_whose_box_was_changed_ends_at_once() {
+        for step in 2..6 {
+            let (mut one, mut other) = (client(Kind::Pub, 2), server(Kind::Sub));
+            for turn in 0..=step {
+                let (from, to) = if turn % 2 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
+                let mut bytes = core::mem::take(from.output());
+                if turn == step {
+                    *bytes.last_mut().unwrap() ^= 1;
+                }
+                let arrived = feed(to, &bytes);
+                assert_eq!(arrived.err(), (turn == step).then_some(Fault::Unauthenticated), "in step {turn}");
+            }
+        }
+    }
+
+    #[test]
+    fn fault_33_a_message_whose_box_was_changed_ends_the_connection() {
+        // Behind the header of the frame, which says how long it is: the name, the number and the box of the first.
+        for at in 2..2 + MESSAGE.len() + SHORT_NONCE_BYTES + TAG_BYTES + 1 + b"default".len() {
+            let (mut publisher, mut subscriber) = (client(Kind::Pub, 2), server(Kind::Sub));
+            meet(&mut publisher, &mut subscriber).unwrap();
+            publisher.send(&message(&[b"default", b"ACCEPTED"]));
+            let mut bytes = core::mem::take(publisher.output());
+            bytes[at] ^= 1;
+            assert_eq!(feed(&mut subscriber, &bytes), Err(Fault::Unauthenticated), "byte {at}");
+        }
+    }
+
     #[test]
     fn fault_33_what_was_said_before_is_not_heard_again() {
         let (mut publisher, mut subscriber) = (client(Kind::Pub, 2), server(Kind::Sub));
