@@ -130,7 +130,10 @@ async fn what_is_not_ours_is_left_alone_and_blocks_nobody() {
         };
         let not_a_number = [&ours[..2], &f64::NAN.to_le_bytes(), &ours[10..]].concat();
         let cut = &ours[..ours.len() - 1];
-        for garbage in [b"".as_slice(), b"hello", &[0xff; 50], &not_a_number, cut] {
+        // As if another kind of limit had written it, and a level that nobody reaches.
+        let other_kind = [b"tz", &ours[2..]].concat();
+        let too_high = [&ours[..26], &256_f64.to_le_bytes(), &ours[34..]].concat();
+        for garbage in [b"".as_slice(), b"hello", &[0xff; 50], &not_a_number, cut, &other_kind, &too_high] {
             let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
             redis::cmd("SET").arg(&slot).arg(garbage).exec(&mut connection).unwrap();
             assert_eq!(ask(&store, &[(&rule, b"key")]).await.unwrap_err(), Unanswered::Foreign, "{name}: {garbage:?}");

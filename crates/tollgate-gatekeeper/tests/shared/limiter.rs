@@ -130,14 +130,17 @@ async fn without_the_store_those_who_are_known_are_not_strangers() {
     assert!(first.store().counts().unanswered() > 0);
 }
 
+/// A minute for the first violation.
+fn escalation() -> Escalation {
+    let twice = Multiplier::new(2_000).unwrap();
+    Escalation::new((Span::from_secs(60), Span::from_secs(600)), 10, Span::from_secs(60), (twice, twice)).unwrap()
+}
+
 #[tokio::test]
 async fn a_caller_who_violates_at_one_gate_is_in_backoff_at_the_next() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
-    let twice = Multiplier::new(2_000).unwrap();
-    let escalation =
-        Escalation::new((Span::from_secs(60), Span::from_secs(600)), 10, Span::from_secs(60), (twice, twice)).unwrap();
-    let shared = Rule { escalation: Some(escalation), ..rule("shared", limit("drip-1", 1)) };
+    let shared = Rule { escalation: Some(escalation()), ..rule("shared", limit("drip-1", 1)) };
     let patient = Options { deadline: Duration::from_secs(2), ..PATIENT };
     let gates: Vec<_> = (0..2).map(|_| gate(&server.url(), patient, &[], core::slice::from_ref(&shared))).collect();
     assert_eq!(ask_gate(&gates[0]).await.reason, Reason::WithinLimit);
@@ -151,6 +154,23 @@ async fn a_caller_who_violates_at_one_gate_is_in_backoff_at_the_next() {
         assert_eq!((decision.reason, decision.level), (Reason::InBackoff, 1), "{:?}", gate.store().counts());
         assert!(gate.store().counts().unanswered() > 0);
     }
+}
+
+/// After an outage or a `FLUSHALL` a gate may know more than the store. Whoever the store lets in has done nothing wrong.
+#[tokio::test]
+async fn who_is_let_in_by_a_store_that_forgot_is_not_punished_here() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let shared = Rule { escalation: Some(escalation()), ..rule("shared", limit("drip-1", 2)) };
+    let patient = Options { deadline: Duration::from_secs(2), ..PATIENT };
+    let gate = gate(&server.url(), patient, &[], core::slice::from_ref(&shared));
+    assert_eq!(admitted(&gate, 2).await, 2);
+    server.command(&["FLUSHALL"]);
+    assert_eq!(admitted(&gate, 2).await, 2);
+    drop(server);
+    // The first violation that it is punished for is this one.
+    let decision = ask_gate(&gate).await;
+    assert_eq!((decision.reason, decision.level), (Reason::OverLimit, 1), "{:?}", gate.store().counts());
 }
 
 #[tokio::test]

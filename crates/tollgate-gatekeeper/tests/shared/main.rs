@@ -1,5 +1,5 @@
 //! Limits on a store that is really there, asked by processes that really are several.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking, and says what it measured")]
 
 #[path = "../support/redis_server.rs"]
 mod redis_server;

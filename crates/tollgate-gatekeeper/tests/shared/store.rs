@@ -17,15 +17,15 @@ async fn connected(server: &RedisServer, options: Options) -> (Store, Arc<Shared
     (store, rule)
 }
 
-/// Asks so many times at once, from one task to the next as requests do, and says how that went.
-async fn ask_at_once(store: &Store, rule: &Arc<SharedRule>, count: usize) -> Vec<Result<bool, Unanswered>> {
+/// Asks for all keys at once, from one task to the next as requests do, and says how that went.
+async fn ask_at_once(store: &Store, rule: &Arc<SharedRule>, keys: Vec<String>) -> Vec<Result<bool, Unanswered>> {
     let (store, rule) = (store.clone(), Arc::clone(rule));
     let asking = tokio::spawn(async move {
-        let ask_one = |_| {
+        let ask_one = |key: String| {
             let (store, rule) = (store.clone(), Arc::clone(&rule));
-            tokio::spawn(async move { ask(&store, &[(&rule, b"key")]).await.map(|ticket| ticket.is_some()) })
+            tokio::spawn(async move { ask(&store, &[(&rule, key.as_bytes())]).await.map(|ticket| ticket.is_some()) })
         };
-        let asking: Vec<_> = (0..count).map(ask_one).collect();
+        let asking: Vec<_> = keys.into_iter().map(ask_one).collect();
         let mut outcomes = Vec::new();
         for asked in asking {
             outcomes.push(asked.await.unwrap());
@@ -35,6 +35,11 @@ async fn ask_at_once(store: &Store, rule: &Arc<SharedRule>, count: usize) -> Vec
     asking.await.unwrap()
 }
 
+/// So many requests of one caller.
+fn one_caller(requests: usize) -> Vec<String> {
+    vec!["key".to_owned(); requests]
+}
+
 /// Whoever makes a call wakes the one that carries it, on some runtimes before anybody else has a turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn calls_that_are_made_together_go_together() {
@@ -42,10 +47,23 @@ async fn calls_that_are_made_together_go_together() {
     let server = RedisServer::start(&[]);
     let (store, rule) = connected(&server, PATIENT).await;
     let before = store.counts();
-    assert_eq!(ask_at_once(&store, &rule, 200).await, [Ok(true); 200]);
+    assert_eq!(ask_at_once(&store, &rule, one_caller(200)).await, [Ok(true); 200]);
     let (calls, pipelines) = (store.counts().calls - before.calls, store.counts().pipelines - before.pipelines);
     assert_eq!(calls, 200);
     assert!(pipelines <= 4, "{pipelines} for {calls} calls");
+}
+
+#[tokio::test]
+async fn of_calls_that_go_together_each_gets_its_own_answer() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (store, _) = connected(&server, PATIENT).await;
+    let narrow = shared(rule("narrow", limit("drip-1", 1)));
+    let keys: Vec<_> = (0..200).map(|key: u32| key.to_string()).collect();
+    let every_third = keys.iter().step_by(3).cloned().collect();
+    assert!(ask_at_once(&store, &narrow, every_third).await.iter().all(|outcome| *outcome == Ok(true)));
+    let expected: Vec<_> = (0..200).map(|key| Ok(key % 3 != 0)).collect();
+    assert_eq!(ask_at_once(&store, &narrow, keys).await, expected);
 }
 
 #[tokio::test]
@@ -53,7 +71,7 @@ async fn no_more_wait_than_may_and_the_others_are_told_at_once() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (store, rule) = connected(&server, Options { waiting_max: 4, ..PATIENT }).await;
-    let outcomes = ask_at_once(&store, &rule, 50).await;
+    let outcomes = ask_at_once(&store, &rule, one_caller(50)).await;
     let of = |outcome| outcomes.iter().filter(|found| **found == outcome).count();
     assert_eq!((of(Ok(true)), of(Err(Unanswered::Busy))), (4, 46), "{outcomes:?}");
     assert_eq!(store.counts().busy, 46);
@@ -75,7 +93,7 @@ async fn a_call_is_not_sent_for_those_who_have_gone() {
     while store.counts().calls == before.calls {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(ask_at_once(&store, &rule, 20).await, [Err(Unanswered::Late); 20]);
+    assert_eq!(ask_at_once(&store, &rule, one_caller(20)).await, [Err(Unanswered::Late); 20]);
     assert_eq!(first.await.unwrap(), Err(Unanswered::Late));
     server.signal("CONT");
     // What was left of the first is given back, and whoever asks now is answered.

@@ -62,13 +62,14 @@ impl Report {
         let allowed = DEADLINE + ALLOWED + 2 * share(&self.local, 50);
         let late = |times: &[Duration]| times.iter().filter(|time| **time > allowed).count();
         let (redis, local) = (late(&self.redis), late(&self.local));
-        assert!(
-            redis <= self.redis.len() / 100 + 2 * local + CLIENTS,
+        let found = format!(
             "{redis} of {} took longer than {allowed:?}, and {local} without Redis; p99 {:?}, and {:?} without Redis",
             self.redis.len(),
             share(&self.redis, 99),
             share(&self.local, 99)
         );
+        eprintln!("{found}");
+        assert!(redis <= self.redis.len() / 100 + 2 * local + CLIENTS, "{found}");
     }
 }
 
