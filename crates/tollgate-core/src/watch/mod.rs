@@ -455,6 +455,27 @@ mod tests {
         assert!((0..8).any(linear), "twelve times the keys take sixty times as long");
     }
 
+    /// What has expired is looked for now and then, not at every report: many small reports would otherwise cost their product with
+    /// all that is known.
+    #[test]
+    fn a_small_report_does_not_look_at_all_that_is_known() {
+        for known in [500, 8_000] {
+            let settings = Settings { accounts_max: 10_000, episodes_max: 10_000, ..Settings::default() };
+            let mut watch = Watch::new(settings);
+            for key in 0..known {
+                watch.record(refused("user", &format!("{key}"), 1), minute(1));
+            }
+            let begin = watch.view.swept + watch.accounts.swept;
+            for report in 0..1_000 {
+                let now = minute(1) + Span::from_millis(10 * report);
+                watch.record(refused("user", &format!("{}", report % known), 1), now);
+            }
+            let swept = watch.view.swept + watch.accounts.swept - begin;
+            assert!(swept <= 2 * known, "{swept} of {known} were looked at within ten seconds");
+            assert_eq!(watch.episodes(minute(2)).len() as u64, known);
+        }
+    }
+
     proptest! {
         #[test]
         fn no_account_is_flagged_for_what_others_did(

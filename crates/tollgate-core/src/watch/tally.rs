@@ -28,6 +28,9 @@ pub(super) struct Tally {
     floor: u64,
     pushed_out: u64,
     swept_at: Moment,
+    /// How many counts all sweeps together have looked at.
+    #[cfg(test)]
+    pub(super) swept: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +54,8 @@ impl Tally {
             floor: 0,
             pushed_out: 0,
             swept_at: Moment::ZERO,
+            #[cfg(test)]
+            swept: 0,
         }
     }
 
@@ -85,6 +90,10 @@ impl Tally {
     pub(super) fn expire(&mut self, now: Moment) {
         self.swept_at = now;
         for index in 0..self.counts.len() {
+            #[cfg(test)]
+            {
+                self.swept += 1;
+            }
             let Some(entry) = &mut self.counts[index] else { continue };
             entry.rolling.expire(self.window, now);
             if entry.rolling.stretch().is_none() {
