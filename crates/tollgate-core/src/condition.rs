@@ -32,12 +32,14 @@ impl Condition {
     }
 
     /// Whether `request` is like this.
+    #[inline]
     pub fn holds(&self, request: &impl Request) -> bool {
-        let among = |patterns: &[Pattern], text: &[u8]| patterns.is_empty() || patterns.iter().any(|p| p.matches(text));
+        // What no pattern asks for is not looked up: to find a header, all of them have to be compared.
+        let among = |patterns: &[Pattern], text: &[u8]| patterns.iter().any(|pattern| pattern.matches(text));
         (self.methods.is_empty() || self.methods.iter().any(|method| method.as_bytes() == request.method()))
-            && among(&self.paths, request.path())
-            && among(&self.hosts, request.host().unwrap_or_default())
-            && among(&self.upgrades, request.header("upgrade").unwrap_or_default())
+            && (self.paths.is_empty() || among(&self.paths, request.path()))
+            && (self.hosts.is_empty() || among(&self.hosts, request.host().unwrap_or_default()))
+            && (self.upgrades.is_empty() || among(&self.upgrades, request.header("upgrade").unwrap_or_default()))
             && self.headers.iter().all(|(name, pattern)| request.header(name).is_some_and(|v| pattern.matches(v)))
             && (self.clients.is_empty()
                 || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))

@@ -78,7 +78,8 @@ impl core::error::Error for NoLimiter {}
 
 /// Rules by their places, with a key for each.
 pub(crate) type Keys = ArrayVec<(usize, KeyHash), RULES_AT_ONCE_MAX>;
-pub(crate) type Claims<'t, const N: usize> = ArrayVec<Claim<'t, Seat<'t>>, N>;
+pub(crate) type Claims<'t> = ArrayVec<Claim<'t, Seat<'t>>, RULES_AT_ONCE_MAX>;
+pub(crate) type Locks<'t> = ArrayVec<Locked<'t>, RULES_AT_ONCE_MAX>;
 
 impl Limiter {
     /// A limiter to which everybody is new.
@@ -153,14 +154,19 @@ impl Limiter {
         band: Band,
         now: Moment,
     ) -> (Decision, Ticket) {
+        // Everything is written where it stays: what is returned is copied, with all the room in it, which takes longer than to decide.
         let situation = self.situation(band, now);
-        let keys = self.keys(among, request);
-        let mut claims = self.claims(&keys, now);
-        let decision = carry_through(&mut claims, toll, &situation, |claims| self.lock_all(claims));
-        let stubs = claims.iter().zip(&keys).filter_map(|(claim, &(place, hash))| self.posts[place].stub(claim, hash));
-        let ticket = Ticket { toll, stubs: stubs.collect() };
+        let (mut keys, mut claims, mut locks) = (Keys::new(), Claims::new(), Locks::new());
+        self.find_keys(among, request, &mut keys);
+        self.claim_all(&keys, now, &mut claims);
+        let decision = carry_through(&mut claims, toll, &situation, |claims| self.lock_all(claims, &mut locks));
+        locks.clear();
         self.note(request, &decision, &keys, now);
-        (decision, ticket)
+        let mut outcome = (decision, Ticket { toll, stubs: ArrayVec::new() });
+        for (claim, &(place, hash)) in claims.iter().zip(&keys) {
+            outcome.1.stubs.extend(self.posts[place].stub(claim, hash));
+        }
+        outcome
     }
 
     /// Decides by the rule at `place` alone, about a caller whose key is at hand: the shortest way, for embedding where rules need not be
@@ -214,7 +220,9 @@ impl Limiter {
             drop(held);
             decision
         };
-        self.keys(|_| true, request).iter().map(explain).collect()
+        let mut keys = Keys::new();
+        self.find_keys(|_| true, request, &mut keys);
+        keys.iter().map(explain).collect()
     }
 
     /// What the rule at `place` would say to a caller, whether or not it applies to `request`: of that, only the key is looked at. `None`
@@ -308,10 +316,9 @@ impl Limiter {
         Situation { now, started: self.started, band }
     }
 
-    /// The rules among those given that apply, with the request's key for each, whose lines are on their way to the processor already.
+    /// Adds the rules among those given that apply, with the request's key for each, whose lines are on their way to the processor then.
     #[inline]
-    pub(crate) fn keys(&self, among: impl Fn(usize) -> bool, request: &impl Request) -> Keys {
-        let mut keys = ArrayVec::new();
+    pub(crate) fn find_keys(&self, among: impl Fn(usize) -> bool, request: &impl Request, keys: &mut Keys) {
         for (place, post) in self.posts.iter().enumerate() {
             if !among(place) || !post.rule.applies(request) {
                 continue;
@@ -326,26 +333,28 @@ impl Limiter {
                 self.passed_over.fetch_add(1, Ordering::Relaxed);
             }
         }
-        keys
     }
 
-    /// What the rules of `keys` claim.
+    /// Adds what the rules of `keys` claim.
     #[inline]
-    pub(crate) fn claims(&self, keys: &Keys, now: Moment) -> Claims<'_, RULES_AT_ONCE_MAX> {
-        // Pushed one by one into what is returned: collected, all the room for claims would be copied, which takes longer than to decide.
-        let mut claims = ArrayVec::new();
+    pub(crate) fn claim_all<'t>(&'t self, keys: &Keys, now: Moment, claims: &mut Claims<'t>) {
         for &(place, hash) in keys {
             claims.push(self.posts[place].claim(place, hash, now));
         }
-        claims
     }
 
     /// Locks the lines of all claims, in the order of their tables.
-    pub(crate) fn lock_all<'t>(&'t self, claims: &[Claim<'t, Seat<'t>>]) -> ArrayVec<Locked<'t>, RULES_AT_ONCE_MAX> {
-        let table = |claim: &&Claim<'t, Seat<'t>>| self.posts[claim.place()].table.id();
-        let mut order: ArrayVec<&Claim<'t, Seat<'t>>, RULES_AT_ONCE_MAX> = claims.iter().collect();
-        order.sort_unstable_by_key(table);
-        order.iter().map(|claim| claim.record().lock()).collect()
+    #[inline]
+    pub(crate) fn lock_all<'t>(&'t self, claims: &[Claim<'t, Seat<'t>>], locks: &mut Locks<'t>) {
+        let table = |claim: &Claim<'t, Seat<'t>>| self.posts[claim.place()].table.id();
+        // Tables are made in the order of their rules, unless a reload has taken some of them over.
+        if claims.is_sorted_by_key(table) {
+            claims.iter().for_each(|claim| locks.push(claim.record().lock()));
+        } else {
+            let mut order: ArrayVec<_, RULES_AT_ONCE_MAX> = claims.iter().collect();
+            order.sort_unstable_by_key(|claim| table(claim));
+            order.iter().for_each(|claim| locks.push(claim.record().lock()));
+        }
     }
 
     /// The rule that `stub` was charged to. One that a reload has dropped has nothing left to settle.

@@ -14,7 +14,7 @@ use tollgate_core::request::Request;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
-use crate::limiter::{Limiter, carry_through};
+use crate::limiter::{Claims, Keys, Limiter, Locks, carry_through};
 use crate::ticket::Ticket;
 
 impl Limiter {
@@ -28,8 +28,9 @@ impl Limiter {
         now: Moment,
     ) -> Option<Decision> {
         let situation = self.situation(band, now);
-        let keys = self.keys(among, request);
-        let mut claims = self.claims(&keys, now);
+        let (mut keys, mut claims) = (Keys::new(), Claims::new());
+        self.find_keys(among, request, &mut keys);
+        self.claim_all(&keys, now, &mut claims);
         let outlook = look(&mut claims, toll, &situation);
         if !outlook.refuses() {
             return None;
@@ -38,7 +39,8 @@ impl Limiter {
             .then(|| carry_out(&mut claims, outlook, toll, &situation))
             .filter(|_| claims.iter().all(|claim| claim.record().is_current()));
         let decision = unlocked.or_else(|| {
-            let _held = self.lock_all(&claims);
+            let mut locks = Locks::new();
+            self.lock_all(&claims, &mut locks);
             for claim in &mut claims {
                 claim.record_mut().refresh();
             }
@@ -59,7 +61,9 @@ impl Limiter {
         ticket: &mut Ticket,
     ) {
         let (situation, toll) = (self.situation(band, now), ticket.toll);
-        for (place, hash) in self.keys(among, request) {
+        let mut keys = Keys::new();
+        self.find_keys(among, request, &mut keys);
+        for (place, hash) in keys {
             let post = &self.posts[place];
             let mut claims = [post.claim(place, hash, now)];
             if look(&mut claims, toll, &situation).refuses() {
@@ -76,7 +80,8 @@ impl Limiter {
 
     /// Keeps the name of a caller whom the store held or refused, and that it is blocked, if it is: without the store it is blocked all the same.
     pub(super) fn note_decided(&self, request: &impl Request, decision: &Decision, now: Moment) {
-        let keys = self.keys(|place| decision.rule == Some(place), request);
+        let mut keys = Keys::new();
+        self.find_keys(|place| decision.rule == Some(place), request, &mut keys);
         self.note(request, decision, &keys, now);
         let (Verdict::Refuse(until), 1..) = (decision.verdict, decision.level) else { return };
         for (place, hash) in keys {

@@ -77,11 +77,17 @@ impl Name {
     /// The name of the key of `request` in `class`.
     pub(super) fn of(class: &Class, request: &Recorded<'_>) -> Self {
         let mut name = Self::default();
-        let mut writer = Writer { name: &mut name, part: 0, client: request.client_name() };
+        name.rewrite(class, request);
+        name
+    }
+
+    /// Becomes the name of the key of `request` in `class`, whatever it was before.
+    pub(super) fn rewrite(&mut self, class: &Class, request: &Recorded<'_>) {
+        self.length = 0;
+        let mut writer = Writer { name: self, part: 0, client: request.client_name() };
         writer.begin_part();
         class.write_key(request, &mut writer);
         writer.finish();
-        name
     }
 
     /// A text as a name.

@@ -131,20 +131,22 @@ impl Player {
         self.advance(request.line().at);
         let is_flagged = self.accounts.as_mut().is_some_and(|accounts| accounts.is_flagged(request, self.now));
         let request = &request.flagged(is_flagged);
-        let (decision, ticket) = self.limiter.decide(request, Toll::of_cpu(cost), self.band, self.now);
+        // The ticket is moved only where it is wanted: it has room for many rules.
+        let outcome = self.limiter.decide(request, Toll::of_cpu(cost), self.band, self.now);
+        let decision = outcome.0;
         if let (Some(accounts), Some(place), true) = (&mut self.accounts, decision.rule, decision.verdict.is_refusal())
             && let Some(rule) = self.limiter.rule(place)
         {
             accounts.refused(request, place, &rule.class, self.now);
         }
         if let Some(work) = &mut self.work
-            && !ticket.is_empty()
+            && !outcome.1.is_empty()
         {
             let begin = match decision.verdict {
                 Verdict::Hold(until) => until,
                 _ => self.now,
             };
-            work.begin(ticket, begin + cost, &self.limiter, self.now);
+            work.begin(outcome.1, begin + cost, &self.limiter, self.now);
         }
         decision
     }

@@ -59,7 +59,7 @@ impl Talkers {
         let weight = cost.as_nanos().max(1);
         for (class, list) in &mut self.lists {
             if let Some(hash) = key_hash(class, request) {
-                list.add(hash, weight, || Name::of(class, request)).add(cost, done, now);
+                list.add(hash, weight, |name| name.rewrite(class, request)).add(cost, done, now);
             }
         }
     }

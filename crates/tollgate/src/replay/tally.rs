@@ -124,7 +124,7 @@ impl Tally {
         let class = &self.classes[rule];
         let Some(hash) = key_hash(class, request) else { return };
         // The same key of two rules is throttled twice.
-        let throttled = self.throttled.add(hash.rotate_left(rule as u32 + 1), 1, || Name::of(class, request));
+        let throttled = self.throttled.add(hash.rotate_left(rule as u32 + 1), 1, |name| name.rewrite(class, request));
         if throttled.done.is_nothing() {
             (throttled.rule, throttled.first) = (rule, now);
         }

@@ -39,25 +39,27 @@ impl<Fact: Default> Top<Fact> {
         }
     }
 
-    /// Adds `weight` to the key with this hash and gives back what is known about it; `name` is asked for if it is new here.
+    /// Adds `weight` to the key with this hash and gives back what is known about it; `name` writes its name if it is new here.
     #[inline]
-    pub(super) fn add(&mut self, hash: u64, weight: u64, name: impl FnOnce() -> Name) -> &mut Fact {
+    pub(super) fn add(&mut self, hash: u64, weight: u64, name: impl FnOnce(&mut Name)) -> &mut Fact {
         let hash = hash | 1; // Zero is an empty place.
         let set = ((u128::from(hash) * self.hashes.len() as u128) >> 64) as usize;
         let way = match self.hashes[set].iter().position(|known| *known == hash) {
             Some(way) => way,
-            None => self.replace(set, hash, name()),
+            None => self.replace(set, hash, name),
         };
         self.weights[set][way] = self.weights[set][way].saturating_add(weight);
         &mut self.places[set * WAYS + way].fact
     }
 
-    /// Gives the lightest place of a set to a newcomer.
-    fn replace(&mut self, set: usize, hash: u64, name: Name) -> usize {
+    /// Gives the lightest place of a set to a newcomer. Nearly every line has one, so the name is written where it is kept.
+    fn replace(&mut self, set: usize, hash: u64, name: impl FnOnce(&mut Name)) -> usize {
         let weights = &self.weights[set];
         let way = (0..WAYS).min_by_key(|way| weights[*way]).unwrap_or_default();
         self.hashes[set][way] = hash;
-        self.places[set * WAYS + way] = Place { name, error: weights[way], fact: Fact::default() };
+        let place = &mut self.places[set * WAYS + way];
+        name(&mut place.name);
+        (place.error, place.fact) = (weights[way], Fact::default());
         way
     }
 
@@ -86,7 +88,7 @@ mod tests {
     }
 
     fn add<Fact: Default>(top: &mut Top<Fact>, number: u64, weight: u64) -> &mut Fact {
-        top.add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), weight, || name(number))
+        top.add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), weight, |place| *place = name(number))
     }
 
     #[test]
