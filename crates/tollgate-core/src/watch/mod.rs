@@ -7,6 +7,8 @@
 //!
 //! After a flag is cleared the count begins at nothing, otherwise the next single refusal would bring it back.
 
+mod names;
+mod ranks;
 mod rolling;
 mod tally;
 
@@ -14,6 +16,7 @@ use crate::time::{Moment, Span};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::hash::BuildHasher;
 use tally::Tally;
 
 /// Episodes are shown for at least this long after their last refusal.
@@ -123,11 +126,11 @@ pub struct Omissions {
 
 /// Episodes and flags.
 #[derive(Clone, Debug)]
-pub struct Watch {
+pub struct Watch<S> {
     settings: Settings,
     latest: Moment,
-    view: Tally,
-    accounts: Tally,
+    view: Tally<S>,
+    accounts: Tally<S>,
     flags: BTreeMap<Box<[u8]>, Flag>,
     ignored: u64,
     flags_dropped: u64,
@@ -135,13 +138,13 @@ pub struct Watch {
     name: Vec<u8>,
 }
 
-impl Watch {
-    /// A watch that has seen nothing.
-    pub fn new(settings: Settings) -> Self {
+impl<S: BuildHasher + Clone> Watch<S> {
+    /// A watch that has seen nothing. Names are chosen by strangers: take a hasher that nobody can predict.
+    pub fn new(settings: Settings, hasher: S) -> Self {
         let retention = settings.flag_window.max(RETENTION_MIN);
         Self {
-            view: Tally::new(settings.episodes_max, retention),
-            accounts: Tally::new(settings.accounts_max, settings.flag_window),
+            view: Tally::new(settings.episodes_max, retention, hasher.clone()),
+            accounts: Tally::new(settings.accounts_max, settings.flag_window, hasher),
             settings,
             latest: Moment::ZERO,
             flags: BTreeMap::new(),
@@ -278,13 +281,14 @@ mod tests {
     use super::*;
     use alloc::format;
     use proptest::prelude::*;
+    use std::hash::RandomState;
 
     extern crate std;
 
     const MINUTE: Span = Span::from_secs(60);
 
-    fn watch() -> Watch {
-        Watch::new(Settings::default())
+    fn watch() -> Watch<RandomState> {
+        Watch::new(Settings::default(), RandomState::new())
     }
 
     fn refused<'a>(class: &'a str, key: &'a str, count: u64) -> Refusals<'a> {
@@ -418,7 +422,7 @@ mod tests {
 
     #[test]
     fn flags_are_bounded_and_the_bound_is_not_silent() {
-        let mut watch = Watch::new(Settings { flags_max: 1, ..Settings::default() });
+        let mut watch = Watch::new(Settings { flags_max: 1, ..Settings::default() }, RandomState::new());
         assert!(watch.record(refused("user", "a", 1000), minute(1)).is_some());
         assert!(watch.record(refused("user", "b", 1000), minute(1)).is_none());
         assert_eq!(watch.omissions().flags_dropped, 1);
@@ -461,7 +465,7 @@ mod tests {
     fn a_small_report_does_not_look_at_all_that_is_known() {
         for known in [500, 8_000] {
             let settings = Settings { accounts_max: 10_000, episodes_max: 10_000, ..Settings::default() };
-            let mut watch = Watch::new(settings);
+            let mut watch = Watch::new(settings, RandomState::new());
             for key in 0..known {
                 watch.record(refused("user", &format!("{key}"), 1), minute(1));
             }
@@ -483,7 +487,7 @@ mod tests {
             accounts_max in 1usize..10,
         ) {
             let settings = Settings { flag_threshold: 100, accounts_max, ..Settings::default() };
-            let (mut watch, mut now, mut all) = (Watch::new(settings), Moment::ZERO, Vec::new());
+            let (mut watch, mut now, mut all) = (Watch::new(settings, RandomState::new()), Moment::ZERO, Vec::new());
             for (account, count, elapsed_s) in reports {
                 now = now + Span::from_secs(elapsed_s);
                 all.push((account, now, count));

@@ -16,6 +16,8 @@ const SLICES: u64 = 60;
 pub(super) struct Rolling {
     points: VecDeque<Point>,
     last: Moment,
+    /// Of all points, which are too few for it to overflow.
+    sum: u128,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,21 +33,34 @@ impl Rolling {
         self.last = now;
         let slice = Span::from_nanos(window.as_nanos() / SLICES);
         match self.points.back_mut() {
-            Some(point) if now < point.at + slice => point.count = point.count.saturating_add(count),
-            _ => self.points.push_back(Point { at: now, count }),
+            Some(point) if now < point.at + slice => {
+                let count = count.min(u64::MAX - point.count);
+                point.count += count;
+                self.sum += u128::from(count);
+            }
+            _ => {
+                self.points.push_back(Point { at: now, count });
+                self.sum += u128::from(count);
+            }
         }
     }
 
     /// Drops what is older than the window. What is exactly as old as the window is in it.
     pub(super) fn expire(&mut self, window: Span, now: Moment) {
-        while self.points.front().is_some_and(|point| now.since(point.at) > window) {
-            self.points.pop_front();
+        while let Some(point) = self.points.pop_front_if(|point| now.since(point.at) > window) {
+            self.sum -= u128::from(point.count);
         }
+    }
+
+    /// Drops everything, and keeps the memory for what comes.
+    pub(super) fn clear(&mut self) {
+        self.points.clear();
+        (self.last, self.sum) = (Moment::ZERO, 0);
     }
 
     /// The sum of what has not been dropped.
     pub(super) fn sum(&self) -> u64 {
-        self.points.iter().fold(0, |sum, point| sum.saturating_add(point.count))
+        self.sum.min(u64::MAX.into()) as u64
     }
 
     /// Each count with its time, and at last nothing at the time of the newest.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::to_bytes;
+use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
@@ -17,14 +17,14 @@ pub(super) const REPORT_BYTES_MAX: usize = 16 << 20;
 const BYTES_MAX: usize = 64 << 10;
 
 /// The body of a request, of at most so many bytes.
-pub(super) struct Body<const BYTES: usize = BYTES_MAX>(pub(super) Vec<u8>);
+pub(super) struct Body<const BYTES: usize = BYTES_MAX>(pub(super) Bytes);
 
 impl<S: Send + Sync, const BYTES: usize> FromRequest<S> for Body<BYTES> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         match tokio::time::timeout(ARRIVAL_MAX, to_bytes(request.into_body(), BYTES)).await {
-            Ok(Ok(bytes)) => Ok(Self(bytes.to_vec())),
+            Ok(Ok(bytes)) => Ok(Self(bytes)),
             Ok(Err(_)) => {
                 Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {BYTES} bytes here")))
             }

@@ -1,5 +1,6 @@
 //! Flags, and reports of refusals.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -83,15 +84,18 @@ pub(super) async fn clear(
 }
 
 #[derive(Deserialize)]
-struct Report {
+struct Report<'a> {
     id: String,
-    entries: Vec<Reported>,
+    #[serde(borrow)]
+    entries: Vec<Reported<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Reported {
-    class: String,
-    key: String,
+struct Reported<'a> {
+    #[serde(borrow)]
+    class: Cow<'a, str>,
+    #[serde(borrow)]
+    key: Cow<'a, str>,
     rejected: Number,
 }
 
@@ -104,9 +108,9 @@ pub(super) async fn rejections(
     // A report can be large, and a disk slow: others need not wait for it.
     let taken = tokio::task::spawn_blocking(move || {
         let (id, entries) = read(&body.0)?;
-        let (shown, count) = (id.clone(), entries.len());
-        let reported = watch.report(id, entries).map_err(|error| not_kept(&error))?;
-        Ok((shown, count, reported))
+        let reported = watch.report(&id, &entries).map_err(|error| not_kept(&error))?;
+        let count = entries.len();
+        Ok((id, count, reported))
     });
     let Ok(taken) = taken.await else {
         return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the report could not be read"));
@@ -116,15 +120,18 @@ pub(super) async fn rejections(
     Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
 }
 
-fn read(body: &[u8]) -> Result<(String, Vec<Entry>), Problem> {
+fn read(body: &[u8]) -> Result<(String, Vec<Entry<'_>>), Problem> {
     let Report { id, entries } =
         serde_json::from_slice(body).map_err(|error| Problem::bad(format!("this is no report: {error}")))?;
     if !(1..=ID_BYTES_MAX).contains(&id.len()) {
         return Err(Problem::bad(format!("`id` has 1 to {ID_BYTES_MAX} bytes, and no two reports have the same")));
     }
-    // What is not positive is ignored and counted, as are names that nobody could read.
-    let entry = |Reported { class, key, rejected }| Entry { class, key, count: rejected.as_u64().unwrap_or(0) };
     Ok((id, entries.into_iter().map(entry).collect()))
+}
+
+/// What is not positive is ignored and counted, as are names that nobody could read.
+fn entry(Reported { class, key, rejected }: Reported<'_>) -> Entry<'_> {
+    Entry { class, key, count: rejected.as_u64().unwrap_or(0) }
 }
 
 fn not_kept(NotKept(error): &NotKept) -> Problem {

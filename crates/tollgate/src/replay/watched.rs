@@ -1,6 +1,7 @@
 //! Hands refusals to the watch, as a gate would: counted by key, once a second.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::RandomState;
 
 use foldhash::fast::FixedState;
 use tollgate_core::time::{Moment, Span};
@@ -19,7 +20,7 @@ const CALM_MIN: Span = Span::from_secs(3600);
 
 /// The watch, and what has not been reported to it yet.
 pub(super) struct Watched {
-    watch: Watch,
+    watch: Watch<RandomState>,
     calm: Span,
     /// The classes of the rules, by their places.
     classes: Vec<String>,
@@ -46,7 +47,7 @@ impl Watched {
     pub(super) fn new(settings: Settings, classes: Vec<String>) -> Self {
         let calm = settings.flag_window.max(CALM_MIN);
         Self {
-            watch: Watch::new(Settings { flags_max: FLAGS_MAX, ..settings }),
+            watch: Watch::new(Settings { flags_max: FLAGS_MAX, ..settings }, RandomState::new()),
             calm,
             classes,
             report: HashMap::default(),

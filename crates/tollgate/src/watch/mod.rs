@@ -25,10 +25,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tollgate_core::time::Moment;
 use tollgate_core::watch::{Episode, Omissions};
 
 pub(crate) use calendar::{Calendar, rfc3339};
-pub(crate) use feed::{Feed, NAME_BYTES_MAX, legible};
+pub(crate) use feed::{Feed, Left, NAME_BYTES_MAX, legible};
 pub(crate) use flagged::Flagged;
 pub(crate) use metrics::WatchMetrics;
 pub(crate) use record::Entry;
@@ -173,18 +174,17 @@ impl Watch {
     }
 
     /// Counts a report of others, once, and for good when this returns.
-    pub(crate) fn report(&self, id: String, entries: Vec<Entry>) -> Result<Reported, NotKept> {
+    pub(crate) fn report(&self, id: &str, entries: &[Entry<'_>]) -> Result<Reported, NotKept> {
         let now = self.calendar.now();
         let mut kept = self.kept();
-        if kept.state.has_report(&id) {
+        if kept.state.has_report(id) {
             self.count(&self.counts.reports_repeated);
             return Ok(Reported { repeated: true, flagged: Vec::new() });
         }
-        let report = Record::Report { at: now, id, entries };
-        self.keep(&mut kept, std::slice::from_ref(&report))
+        self.keep_report(&mut kept, now, id, entries.iter())
             .inspect_err(|_| self.count(&self.counts.reports_refused))?;
         self.count(&self.counts.reports);
-        let flagged = kept.state.count(report);
+        let flagged = kept.state.count(now, id, entries);
         self.announce(&mut kept, &flagged);
         Ok(Reported { repeated: false, flagged: flagged.into_iter().map(|(account, _)| account).collect() })
     }
@@ -192,17 +192,17 @@ impl Watch {
     /// Counts what gates have left since the last time. To be called once a second.
     pub(crate) fn take_feed(&self) {
         let now = self.calendar.now();
-        let entries: Vec<_> =
-            self.feed.take().into_iter().map(|(class, key, count)| Entry { class, key, count }).collect();
+        let left = self.feed.take();
+        let entries: Vec<_> = left.iter().map(Left::entry).collect();
         let mut kept = self.kept();
         if !entries.is_empty() {
             // Only what flags are decided on is worth a write every second.
-            let accounts = entries.iter().filter(|entry| entry.class == kept.state.account_class()).cloned();
-            let record = Record::Report { at: now, id: String::new(), entries: accounts.collect() };
-            if !matches!(&record, Record::Report { entries, .. } if entries.is_empty()) {
-                kept.behind |= self.keep(&mut kept, &[record]).is_err();
+            let of_account = |entry: &&Entry<'_>| entry.class == kept.state.account_class();
+            let accounts: Vec<_> = entries.iter().filter(of_account).collect();
+            if !accounts.is_empty() {
+                kept.behind |= self.keep_report(&mut kept, now, "", accounts.into_iter()).is_err();
             }
-            let flagged = kept.state.count(Record::Report { at: now, id: String::new(), entries });
+            let flagged = kept.state.count(now, "", &entries);
             self.announce(&mut kept, &flagged);
         }
         let unwritten = kept.state.take_unwritten();
@@ -281,6 +281,21 @@ impl Watch {
 
     /// Puts records on disk, if there is one.
     fn keep(&self, kept: &mut Kept, records: &[Record]) -> Result<(), NotKept> {
+        self.append(kept, |bytes| records.iter().for_each(|record| record.write(bytes)))
+    }
+
+    /// The same for a report, whose entries are not copied for that.
+    fn keep_report<'a>(
+        &self,
+        kept: &mut Kept,
+        at: Moment,
+        id: &str,
+        entries: impl ExactSizeIterator<Item = &'a Entry<'a>>,
+    ) -> Result<(), NotKept> {
+        self.append(kept, |bytes| Record::write_report(bytes, at, id, entries))
+    }
+
+    fn append(&self, kept: &mut Kept, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), NotKept> {
         if self.state_dir.is_none() {
             return Ok(());
         }
@@ -288,7 +303,7 @@ impl Watch {
             self.write_anew(kept)?;
         }
         let mut bytes = Vec::new();
-        records.iter().for_each(|record| record.write(&mut bytes));
+        write(&mut bytes);
         let journal = kept.journal.as_mut().expect("it was just written anew");
         journal.append(&bytes).map_err(|error| self.failed(error))
     }

@@ -3,6 +3,8 @@
 //! A record is its length, a checksum and its content. What does not come out right is the end of what was written: a process that was
 //! killed in the middle of a record has promised nothing about it.
 
+use std::borrow::Cow;
+
 use tollgate_core::time::Moment;
 use tollgate_core::watch::Tallied;
 
@@ -10,7 +12,7 @@ use tollgate_core::watch::Tallied;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// Refusals were reported; `id` is empty for those of this process.
-    Report { at: Moment, id: String, entries: Vec<Entry> },
+    Report { at: Moment, id: String, entries: Vec<Entry<'static>> },
     /// An account was flagged.
     Flag { account: String, at: Moment, count: u64 },
     /// A flag was cleared.
@@ -31,13 +33,13 @@ pub(super) enum Record {
     Announced { number: u64 },
 }
 
-/// Refusals of one key.
+/// Refusals of one key. Whoever reports a hundred thousand of them need not copy their names: they are copied once, to where they count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct Entry<'a> {
     /// How the caller was told apart.
-    pub(crate) class: String,
+    pub(crate) class: Cow<'a, str>,
     /// The caller.
-    pub(crate) key: String,
+    pub(crate) key: Cow<'a, str>,
     /// How many requests of it were refused.
     pub(crate) count: u64,
 }
@@ -45,17 +47,24 @@ pub(crate) struct Entry {
 /// A record that is longer than this is not one.
 const CONTENT_BYTES_MAX: usize = 64 << 20;
 const HEAD_BYTES: usize = 12;
+/// Entries of a report are seldom longer.
+const ENTRY_BYTES_USUAL: usize = 48;
 
 impl Record {
     /// Appends the record to `out`.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&[0; HEAD_BYTES]);
-        self.write_content(&mut Writer(out));
-        let content = start + HEAD_BYTES;
-        let (length, sum) = ((out.len() - content) as u32, checksum(&out[content..]));
-        out[start..start + 4].copy_from_slice(&length.to_be_bytes());
-        out[start + 4..content].copy_from_slice(&sum.to_be_bytes());
+        write_record(out, |out| self.write_content(out));
+    }
+
+    /// Appends a [`Record::Report`] of these entries to `out`.
+    pub(super) fn write_report<'a>(
+        out: &mut Vec<u8>,
+        at: Moment,
+        id: &str,
+        entries: impl ExactSizeIterator<Item = &'a Entry<'a>>,
+    ) {
+        out.reserve(HEAD_BYTES + entries.len() * ENTRY_BYTES_USUAL);
+        write_record(out, |out| write_report(out, at, id, entries));
     }
 
     /// The record that `bytes` begins with, and its length in bytes.
@@ -92,12 +101,7 @@ impl Record {
 
     fn write_content(&self, out: &mut Writer<'_>) {
         match self {
-            Self::Report { at, id, entries } => {
-                out.kind(1).moment(*at).text(id).short(entries.len() as u32);
-                for entry in entries {
-                    out.text(&entry.class).text(&entry.key).long(entry.count);
-                }
-            }
+            Self::Report { at, id, entries } => write_report(out, *at, id, entries.iter()),
             Self::Flag { account, at, count } => {
                 out.kind(2).text(account).moment(*at).long(*count);
             }
@@ -133,7 +137,8 @@ impl Record {
         let record = match content.kind()? {
             1 => {
                 let (at, id, entries) = (content.moment()?, content.text()?, content.short()?);
-                let entry = |_| Some(Entry { class: content.text()?, key: content.text()?, count: content.long()? });
+                let text = |content: &mut Reader<'_>| content.text().map(Cow::Owned);
+                let entry = |_| Some(Entry { class: text(content)?, key: text(content)?, count: content.long()? });
                 Self::Report { at, id, entries: (0..entries).map(entry).collect::<Option<_>>()? }
             }
             2 => Self::Flag { account: content.text()?, at: content.moment()?, count: content.long()? },
@@ -175,6 +180,23 @@ impl Record {
     }
 }
 
+fn write_record(out: &mut Vec<u8>, write_content: impl FnOnce(&mut Writer<'_>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEAD_BYTES]);
+    write_content(&mut Writer(out));
+    let content = start + HEAD_BYTES;
+    let (length, sum) = ((out.len() - content) as u32, checksum(&out[content..]));
+    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    out[start + 4..content].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn write_report<'a>(out: &mut Writer<'_>, at: Moment, id: &str, entries: impl ExactSizeIterator<Item = &'a Entry<'a>>) {
+    out.kind(1).moment(at).text(id).short(entries.len() as u32);
+    for entry in entries {
+        out.text(&entry.class).text(&entry.key).long(entry.count);
+    }
+}
+
 /// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
@@ -187,10 +209,10 @@ pub(super) enum Broken {
 /// FNV-1a over words of eight bytes: it is to find damage, not forgery.
 fn checksum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(23);
-    let words = bytes.chunks_exact(8);
-    let rest = words.remainder().iter().fold(bytes.len() as u64, |rest, &byte| rest << 8 | u64::from(byte));
-    let word = |chunk: &[u8]| chunk.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
-    step(words.fold(0xcbf2_9ce4_8422_2325, |sum, chunk| step(sum, word(chunk))), rest)
+    let (words, rest) = bytes.as_chunks::<8>();
+    let rest = rest.iter().fold(bytes.len() as u64, |rest, &byte| rest << 8 | u64::from(byte));
+    let sum = words.iter().fold(0xcbf2_9ce4_8422_2325, |sum, word| step(sum, u64::from_be_bytes(*word)));
+    step(sum, rest)
 }
 
 struct Writer<'a>(&'a mut Vec<u8>);
@@ -270,7 +292,11 @@ mod tests {
     fn record() -> impl Strategy<Value = Record> {
         let at = (0u64..u64::MAX).prop_map(Moment::from_nanos);
         let text = ".{0,20}";
-        let entry = (text, text, 0u64..u64::MAX).prop_map(|(class, key, count)| Entry { class, key, count });
+        let entry = (text, text, 0u64..u64::MAX).prop_map(|(class, key, count)| Entry {
+            class: class.into(),
+            key: key.into(),
+            count,
+        });
         prop_oneof![
             (at.clone(), text, prop::collection::vec(entry, 0..20)).prop_map(|(at, id, entries)| Record::Report {
                 at,

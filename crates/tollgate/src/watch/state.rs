@@ -1,6 +1,7 @@
 //! What the watch knows: the core's tallies, and beside them what people did: flags of the past, reports that came, changes.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::hash::RandomState;
 use std::sync::Arc;
 
 use tollgate_core::time::Moment;
@@ -50,7 +51,7 @@ pub(crate) struct Change {
 /// Everything that survives.
 pub(super) struct State {
     account_class: Box<str>,
-    core: core::Watch,
+    core: core::Watch<RandomState>,
     /// The latest first.
     past: VecDeque<Flag>,
     changes: VecDeque<Change>,
@@ -66,7 +67,7 @@ impl State {
     pub(super) fn new(settings: core::Settings) -> Self {
         Self {
             account_class: settings.account_class.clone(),
-            core: core::Watch::new(settings),
+            core: core::Watch::new(settings, RandomState::new()),
             past: VecDeque::new(),
             changes: VecDeque::new(),
             reports: Reports::default(),
@@ -85,17 +86,15 @@ impl State {
     }
 
     /// Counts a report, and says whom it has flagged.
-    pub(super) fn count(&mut self, report: Record) -> Vec<(String, Flag)> {
-        let Record::Report { at, id, entries } = report else { return Vec::new() };
+    pub(super) fn count(&mut self, at: Moment, id: &str, entries: &[Entry<'_>]) -> Vec<(String, Flag)> {
         if !id.is_empty() && !self.reports.insert(id) {
             return Vec::new();
         }
         let mut flagged = Vec::new();
         for Entry { class, key, count } in entries {
-            let refusals = Refusals { class: &class, key: key.as_bytes(), count };
+            let refusals = Refusals { class, key: key.as_bytes(), count: *count };
             if let Some(flag) = self.core.record(refusals, at) {
-                let flag = Flag { account: key.clone(), flagged_at: flag.at, rejected: flag.count, cleared: None };
-                flagged.push((key, flag));
+                flagged.push((key.to_string(), set(key.to_string(), &flag)));
             }
         }
         flagged
@@ -105,7 +104,7 @@ impl State {
     pub(super) fn replay(&mut self, record: Record, now: Moment) {
         match record {
             Record::Report { at, id, entries } => {
-                let flagged = self.count(Record::Report { at: at.min(now), id, entries });
+                let flagged = self.count(at.min(now), &id, &entries);
                 self.unwritten.extend(flagged);
             }
             Record::Flag { account, at, count } => {
@@ -131,7 +130,7 @@ impl State {
                 self.past.truncate(PAST_MAX);
             }
             Record::Reported { id } => {
-                self.reports.insert(id);
+                self.reports.insert(&id);
             }
             Record::Count { tallied, name, at, count } => {
                 self.core.remember(Remembered { tallied, name: &name, at: at.min(now), count });
@@ -211,7 +210,8 @@ impl State {
 
     /// The flags that are set, the latest first.
     pub(super) fn flags(&self) -> Vec<Flag> {
-        let mut flags: Vec<_> = self.core.flags().map(|(account, flag)| set(super::legible(account), flag)).collect();
+        let mut flags: Vec<_> =
+            self.core.flags().map(|(account, flag)| set(super::legible(account).into_owned(), flag)).collect();
         flags.sort_by(|a, b| b.flagged_at.cmp(&a.flagged_at).then_with(|| a.account.cmp(&b.account)));
         flags
     }
@@ -243,7 +243,7 @@ struct Reports {
 
 impl Reports {
     /// Remembers a report; false when it was known.
-    fn insert(&mut self, id: String) -> bool {
+    fn insert(&mut self, id: &str) -> bool {
         let id: Arc<str> = id.into();
         if !self.by_id.insert(id.clone()) {
             return false;

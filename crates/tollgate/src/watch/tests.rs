@@ -11,8 +11,8 @@ fn watch(directory: Option<&Path>) -> (Watch, Hand) {
     (Watch::new(Settings::default(), directory.map(Path::to_path_buf), Arc::default(), Calendar::new(clock)), hand)
 }
 
-fn refused(key: &str, count: u64) -> Vec<Entry> {
-    vec![Entry { class: "user".to_owned(), key: key.to_owned(), count }]
+fn refused(key: &str, count: u64) -> Vec<Entry<'static>> {
+    vec![Entry { class: "user".into(), key: key.to_owned().into(), count }]
 }
 
 fn accounts(watch: &Watch) -> Vec<String> {
@@ -23,12 +23,12 @@ fn accounts(watch: &Watch) -> Vec<String> {
 fn a_report_that_comes_again_is_counted_once() {
     let (watch, _) = watch(None);
     for _ in 0..3 {
-        watch.report("r1".to_owned(), refused("u1", 400)).unwrap();
+        watch.report("r1", &refused("u1", 400)).unwrap();
     }
     assert_eq!(watch.episodes()[0].count, 400);
-    watch.report("r2".to_owned(), refused("u1", 599)).unwrap();
+    watch.report("r2", &refused("u1", 599)).unwrap();
     assert_eq!(accounts(&watch), [""; 0]);
-    let reported = watch.report("r3".to_owned(), refused("u1", 1)).unwrap();
+    let reported = watch.report("r3", &refused("u1", 1)).unwrap();
     assert_eq!((reported.flagged, accounts(&watch)), (vec!["u1".to_owned()], vec!["u1".to_owned()]));
 }
 
@@ -36,9 +36,9 @@ fn a_report_that_comes_again_is_counted_once() {
 fn everything_that_was_acknowledged_is_there_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
-    first.report("r1".to_owned(), refused("u1", 999)).unwrap();
-    first.report("r2".to_owned(), refused("u2", 5000)).unwrap();
-    first.report("r3".to_owned(), refused("u3", 5000)).unwrap();
+    first.report("r1", &refused("u1", 999)).unwrap();
+    first.report("r2", &refused("u2", 5000)).unwrap();
+    first.report("r3", &refused("u3", 5000)).unwrap();
     first.clear("u3", "ann", "a test").unwrap().unwrap();
     first.note_change("ann", "tried it");
     let (flags, episodes) = (first.flags(true), first.episodes());
@@ -47,15 +47,15 @@ fn everything_that_was_acknowledged_is_there_after_a_restart() {
         let (second, _) = watch(Some(folder.path()));
         assert_eq!((second.flags(true), second.changes().len()), (flags.clone(), 1));
         assert_eq!(second.episodes().len(), episodes.len());
-        assert!(second.report("r1".to_owned(), refused("u1", 999)).unwrap().repeated);
+        assert!(second.report("r1", &refused("u1", 999)).unwrap().repeated);
         assert_eq!(accounts(&second), ["u2"]);
         // The second time round the journal has been written anew.
         second.write_anew(&mut second.kept()).unwrap();
     }
     let (third, _) = watch(Some(folder.path()));
-    assert_eq!(third.report("r4".to_owned(), refused("u1", 1)).unwrap().flagged, ["u1"]);
-    assert!(third.report("r5".to_owned(), refused("u3", 999)).unwrap().flagged.is_empty());
-    assert_eq!(third.report("r6".to_owned(), refused("u3", 1)).unwrap().flagged, ["u3"]);
+    assert_eq!(third.report("r4", &refused("u1", 1)).unwrap().flagged, ["u1"]);
+    assert!(third.report("r5", &refused("u3", 999)).unwrap().flagged.is_empty());
+    assert_eq!(third.report("r6", &refused("u3", 1)).unwrap().flagged, ["u3"]);
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn a_report_that_cannot_be_kept_is_refused_and_not_counted_until_it_can() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("state");
     let (first, _) = watch(Some(&directory));
-    first.report("r1".to_owned(), refused("u1", 600)).unwrap();
+    first.report("r1", &refused("u1", 600)).unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
     std::fs::write(&directory, "in the way").unwrap();
-    assert!(first.report("r2".to_owned(), refused("u1", 400)).is_err());
-    assert!(first.report("r2".to_owned(), refused("u1", 400)).is_err());
+    assert!(first.report("r2", &refused("u1", 400)).is_err());
+    assert!(first.report("r2", &refused("u1", 400)).is_err());
     assert!(accounts(&first).is_empty() && !first.standing().is_kept);
     // Gates go on, and their refusals count.
     first.feed.refused("user", b"u1");
@@ -94,7 +94,7 @@ fn a_report_that_cannot_be_kept_is_refused_and_not_counted_until_it_can() {
     assert_eq!(first.episodes()[0].count, 601);
     std::fs::remove_file(&directory).unwrap();
     std::fs::create_dir(&directory).unwrap();
-    let reported = first.report("r2".to_owned(), refused("u1", 399)).unwrap();
+    let reported = first.report("r2", &refused("u1", 399)).unwrap();
     assert_eq!((reported.repeated, reported.flagged), (false, vec!["u1".to_owned()]));
     assert!(first.standing().is_kept);
     drop(first);
@@ -107,9 +107,9 @@ fn fault_43_a_directory_that_cannot_be_used_does_not_keep_the_gate_from_starting
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let (watch, _) = watch(Some(&file));
-    assert!(watch.report("r1".to_owned(), refused("u1", 1)).is_err());
+    assert!(watch.report("r1", &refused("u1", 1)).is_err());
     std::fs::remove_file(&file).unwrap();
-    watch.report("r1".to_owned(), refused("u1", 1)).unwrap();
+    watch.report("r1", &refused("u1", 1)).unwrap();
 }
 
 /// The process ended after the report was on disk and before the flag was.
@@ -139,7 +139,7 @@ fn announcements_are_bounded_and_survive_that_the_journal_is_written_anew() {
     let (first, _) = watch(Some(folder.path()));
     let first = first.announcing();
     let entries = (0..1100).flat_map(|account| refused(&account.to_string(), 1000));
-    assert_eq!(first.report("r1".to_owned(), entries.collect()).unwrap().flagged.len(), 1100);
+    assert_eq!(first.report("r1", &entries.collect::<Vec<_>>()).unwrap().flagged.len(), 1100);
     assert_eq!(first.standing().announcements_waiting, 1024);
     assert_eq!(first.counts().announcements_dropped.load(Ordering::Relaxed), 1100 - 1024);
     first.write_anew(&mut first.kept()).unwrap();
@@ -151,7 +151,7 @@ fn announcements_are_bounded_and_survive_that_the_journal_is_written_anew() {
 fn who_is_flagged_is_marked_for_rules_and_who_is_cleared_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
-    first.report("r1".to_owned(), [refused("u1", 1000), refused("u2", 1000)].concat()).unwrap();
+    first.report("r1", &[refused("u1", 1000), refused("u2", 1000)].concat()).unwrap();
     assert!(first.flagged.contains(b"u1") && first.flagged.contains(b"u2"));
     first.clear("u2", "ann", "seen").unwrap().unwrap();
     assert!(first.flagged.contains(b"u1") && !first.flagged.contains(b"u2"));
@@ -168,8 +168,8 @@ fn a_journal_does_not_grow_for_ever() {
     let mut largest = 0;
     for report in 0..60u64 {
         let entries =
-            (0..20_000).map(|key| Entry { class: "user".to_owned(), key: format!("{report}-{key}"), count: 1 });
-        watch.report(format!("r{report}"), entries.collect()).unwrap();
+            (0..20_000).map(|key| Entry { class: "user".into(), key: format!("{report}-{key}").into(), count: 1 });
+        watch.report(&format!("r{report}"), &entries.collect::<Vec<_>>()).unwrap();
         watch.take_feed();
         hand.advance(Span::from_secs(1));
         largest = largest.max(std::fs::metadata(folder.path().join("watch.journal")).unwrap().len());
@@ -191,7 +191,7 @@ fn a_clock_that_was_ahead_makes_nothing_last() {
     let (watch, hand) = watch(Some(folder.path()));
     assert!(watch.flags(false)[0].flagged_at <= watch.calendar().now());
     hand.advance(Span::from_secs(601));
-    assert!(watch.report("r2".to_owned(), refused("u1", 1)).unwrap().flagged.is_empty());
+    assert!(watch.report("r2", &refused("u1", 1)).unwrap().flagged.is_empty());
 }
 
 /// Linear, and a large report well within what its sender waits for.
@@ -202,6 +202,6 @@ fn a_report_of_a_hundred_thousand_keys_is_taken() {
     let mut entries: Vec<_> = (0..100_000).flat_map(|key| refused(&format!("sprayed-{key}"), 1)).collect();
     entries.extend(refused("offender", 1000));
     let begin = std::time::Instant::now();
-    assert_eq!(watch.report("r1".to_owned(), entries).unwrap().flagged, ["offender"]);
+    assert_eq!(watch.report("r1", &entries).unwrap().flagged, ["offender"]);
     assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
 }
