@@ -3,7 +3,7 @@
 //! Keys are chosen by strangers. With a hash that they could compute, or whose collisions do not depend on the seed, they would choose
 //! keys that share a line with a victim and push it out. SipHash-1-3 with a seed of 128 random bits is a pseudorandom function:
 //! who does not know the seed can do no better than chance, even by watching, so that is what a limiter uses unless it is told
-//! otherwise. The fast hashes cost 9 ns less, a fifth of a whole decision, and nobody can prepare collisions for them either; but their
+//! otherwise. The fast hashes cost 10 ns less, a fifth of a whole decision, and nobody can prepare collisions for them either; but their
 //! authors do not promise that the seed stays unknown to who can try and watch for long.
 
 use core::fmt;
