@@ -461,6 +461,8 @@ impl<S: BuildHasher> Gate<S> {
             ahead.saturating_sub(now.since(moment).as_millis_ceil()).max(1)
         };
         let there = |moment| self.clock.map_or(moment, |clock| clock.there(moment));
+        // What is owed for what later messages are going to mention is theirs to say.
+        let clear = if counting.unmentioned > 0 { now } else { counting.clear };
         let (base, began) = match self.clock {
             Some(_) => (counting.base, counting.began),
             // Whoever hears this may be another than who was heard last.
@@ -493,7 +495,7 @@ impl<S: BuildHasher> Gate<S> {
                 sent: there(now),
                 began: there(began),
                 last: there(counting.last),
-                clear: there(counting.clear),
+                clear: there(clear),
             }),
         })
     }

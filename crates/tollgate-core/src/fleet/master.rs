@@ -357,7 +357,8 @@ impl<S: BuildHasher> Master<S> {
             // A gate that hears no master. When this was sent is as good as its wall clock: enough to see that it was stuck for long, and no more.
             let ago = Span::from_millis(reading.wall_ms.saturating_sub(report.received_ms));
             let stale = ago > now.since(last) + self.settings.lag_max + CLOCKS_APART_MAX;
-            return Some(Timing { began, last, clear: None, transit: Span::ZERO, stale });
+            let clear = (!stale).then_some(now + tally.clear.since(tally.sent));
+            return Some(Timing { began, last, clear, transit: Span::ZERO, stale });
         };
         if master != self.epoch {
             return None;
