@@ -226,7 +226,7 @@ impl View {
             let from = self.samples.len().saturating_sub(room);
             let values: Vec<f64> = self.samples[from..].iter().map(|one| one[name].as_f64().unwrap_or(0.0)).collect();
             let most = values.iter().copied().fold(0.0, f64::max);
-            cut(&format!("{label:>9} {colour}{}{PLAIN} {DIM}{most:.0}{PLAIN}", spark(&values, most)), width)
+            cut(&format!("{label:>9} {colour}{}{PLAIN} {DIM}to {most:.0}{PLAIN}", spark(&values, most)), width)
         };
         vec![chart("admitted", "admitted", GREEN), chart("refused", "refused", RED), chart("p99 ms", "p99_ms", YELLOW)]
     }
@@ -309,10 +309,7 @@ impl View {
             "esc back  q back".to_owned()
         } else {
             let filter = if self.filter.is_empty() { String::new() } else { format!("  [{}]", harmless(&self.filter)) };
-            format!(
-                "{DIM}q quit  tab class  c/w/r/x/l sort by {}  / search  enter open{PLAIN}{filter}",
-                self.order.name()
-            )
+            format!("{DIM}q quit  tab class  c/w/r/x/l by {}  / search  enter open{PLAIN}{filter}", self.order.name())
         };
         cut(&text, width)
     }
