@@ -1,0 +1,60 @@
+//! What the console shows of others that a gate works with, and of a master.
+
+use serde_json::json;
+
+use crate::axe;
+use crate::browser::Browser;
+use crate::program::Master;
+use crate::redis_server::RedisServer;
+use crate::support::{Gate, eventually};
+
+const BY_MASTER: &str =
+    "[[rule]]\nname = \"each\"\nclass = \"header:x-key\"\nrate = { rate = \"10/s\", burst = 10 }\nstate = \"master\"\n";
+const BY_REDIS: &str = "[[rule]]\nname = \"shared\"\nclass = \"ip/32\"\nbucket = { size = 100000, drip = 100000, every = \"1s\" }\nstate = \"redis\"\n";
+
+/// A cell in the row of one that the gate works with.
+fn cell(with: &str, label: &str) -> String {
+    let row = format!(
+        "[...document.querySelectorAll('main tr')].find((row) => row.querySelector('td[data-label=With]')?.textContent === {})",
+        json!(with)
+    );
+    format!("({row}?.querySelector({})?.textContent ?? '')", json!(format!("td[data-label={}]", json!(label))))
+}
+
+#[test]
+fn masters_and_redis_have_rows_and_one_that_goes_away_is_seen_to() {
+    let (master, redis) = (Master::start_with("console-rows", BY_MASTER), RedisServer::start(&[]));
+    let gate = Gate::start(&format!(
+        "{BY_MASTER}{BY_REDIS}[[link.master]]\naccounting = \"{}\"\ncontrol = \"{}\"\n\
+        [redis]\nurl = \"redis://127.0.0.1:{}\"\ndeadline = \"1s\"\n",
+        master.accounting,
+        master.control,
+        redis.port()
+    ));
+    let browser = Browser::open(1280, 1000);
+    browser.go(&format!("http://{}/", gate.admin));
+    browser.shows("Overview");
+    for with in ["master", "Redis"] {
+        browser.finds(&cell(with, "State"), &json!("up"));
+    }
+    browser.finds(&cell("master", "Where"), &json!(master.accounting.to_string()));
+    let redis_row = || {
+        gate.request("/", &[("X-Key", "somebody")]);
+        let fleet = gate.json("/api/v1/status")["fleet"].clone();
+        fleet.as_array().into_iter().flatten().find(|row| row["kind"] == "Redis").cloned().unwrap_or_default()
+    };
+    eventually("Redis has decided", || redis_row()["figures"]["decisions"].as_u64() > Some(0));
+    browser.finds(&format!("/decisions [1-9]/.test({})", cell("Redis", "Counted")), &json!(true));
+    axe::check(&browser, "fleet");
+
+    redis.signal("KILL");
+    // It is noticed when somebody asks it.
+    eventually("Redis is away", || redis_row()["up"] == false);
+    browser.finds(&cell("Redis", "State"), &json!("down"));
+    browser.finds(&cell("master", "State"), &json!("up"));
+
+    browser.go(&format!("http://{}/", master.admin));
+    browser.says("it keeps the books of gates");
+    browser.finds(&cell("gates", "How it goes"), &json!("1 heard in the last minute"));
+    axe::check(&browser, "a master");
+}
