@@ -93,6 +93,25 @@ fn a_clearing_counts_at_gates_that_had_not_flagged_the_account() {
     assert_eq!(flagged(&again), ["k1"]);
 }
 
+/// The same where the flag was never seen: it was set and cleared while the gate was away.
+#[test]
+fn a_clearing_counts_at_a_gate_that_was_away_for_all_of_it() {
+    let server = RedisServer::start(&[]);
+    let [first, second] = [(); 2].map(|()| Gate::start(&config(&server)));
+    refused(&second, "k1", 999);
+    let folder = second.kill();
+    refused(&first, "k1", 1000);
+    clear(&first, "k1", "seen");
+    eventually("Redis knows", || owes_nothing(&first));
+    let second = Gate::start_in(folder, &config(&server));
+    let past = || second.json("/api/v1/flags?history=1")["flags"].as_array().map(Vec::len);
+    eventually("the gate has heard of it", || past() == Some(1));
+    refused(&second, "k1", 999);
+    assert!(flagged(&second).is_empty());
+    refused(&second, "k1", 1);
+    assert_eq!(flagged(&second), ["k1"]);
+}
+
 #[test]
 fn what_was_acknowledged_while_redis_was_gone_is_told_when_it_is_back_over_a_kill() {
     let server = RedisServer::start(&[]);
