@@ -197,3 +197,41 @@ async fn sweep(leases: Weak<Leases>) {
         leases.sweep(leases.clock.now());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::class::Class;
+    use tollgate_core::condition::Condition;
+    use tollgate_core::limit::Bucket;
+
+    use super::*;
+    use crate::shared::{Address, Options};
+
+    fn rule() -> Arc<SharedRule> {
+        let rule = Rule {
+            name: "rule".into(),
+            when: Condition::default(),
+            unless: None,
+            class: Class::parse("ip/32").unwrap(),
+            limit: Limit::Bucket(Bucket::new(100, 1, Span::from_secs(1)).unwrap()),
+            escalation: None,
+            warmup: None,
+            hold_max: Span::ZERO,
+            mode: Mode::Enforce,
+        };
+        Arc::new(SharedRule::new("test:", "default", rule).unwrap())
+    }
+
+    /// It may not have been swept yet.
+    #[tokio::test]
+    async fn a_slice_is_not_used_beyond_its_life() {
+        let nobody = Store::open(Address::parse("redis://127.0.0.1:1", None).unwrap(), Options::default());
+        let (clock, _hand) = Clock::by_hand();
+        let (leases, rule, now) = (Leases::new(nobody, clock.clone()), rule(), clock.now());
+        assert_eq!(leases.take(&rule, b"slot", 1, now), Slice::Fetch);
+        assert!(leases.put(b"slot", 9, LimitInfo::default(), now));
+        assert!(matches!(leases.take(&rule, b"slot", 1, now), Slice::Inside(_)));
+        assert_eq!(leases.take(&rule, b"slot", 1, now + LEASE_LIFE), Slice::Ask);
+        assert_eq!(leases.leased(), 8);
+    }
+}

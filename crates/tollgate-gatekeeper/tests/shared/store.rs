@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tollgate_gatekeeper::shared::{Asked, Options, SharedRule, Store, Unanswered};
 
@@ -102,6 +103,26 @@ async fn a_call_is_not_sent_for_those_who_have_gone() {
     let (answered, given_back) = (counts.answered - before.answered, counts.given_back - before.given_back);
     let late = counts.late - before.late - 20;
     assert!(counts.calls - before.calls <= answered + given_back + late, "{before:?}, {counts:?}");
+}
+
+#[tokio::test]
+async fn nobody_waits_beyond_the_deadline_and_a_silent_connection_is_given_up() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    let (store, rule) = connected(&server, Options { deadline: Duration::from_millis(100), ..PATIENT }).await;
+    server.signal("STOP");
+    // Not much longer than it may: a busy machine is late too.
+    let asking = async { ask(&store, &[(&rule, b"key")]).await.map(drop) };
+    let outcome = tokio::time::timeout(Duration::from_millis(1_500), asking).await;
+    assert_eq!(outcome.expect("it ends by itself"), Err(Unanswered::Late));
+    // Another connection is tried, and says nothing either.
+    let begun = Instant::now();
+    while store.vitals().trouble().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the connection is kept");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.signal("CONT");
+    answers_within(&store, &rule, Duration::from_secs(20)).await;
 }
 
 #[tokio::test]
