@@ -113,8 +113,9 @@ async fn nobody_waits_beyond_the_deadline_and_a_silent_connection_is_given_up() 
     server.signal("STOP");
     // Not much longer than it may: a busy machine is late too.
     let asking = async { ask(&store, &[(&rule, b"key")]).await.map(drop) };
-    let outcome = tokio::time::timeout(Duration::from_millis(1_500), asking).await;
-    assert_eq!(outcome.expect("it ends by itself"), Err(Unanswered::Late));
+    let outcome = tokio::time::timeout(Duration::from_millis(1_500), asking).await.expect("it ends by itself");
+    // On a machine that stands still for half a second the connection is given up first.
+    assert!(matches!(outcome, Err(Unanswered::Late | Unanswered::Down)), "{outcome:?}");
     // Another connection is tried, and says nothing either.
     let begun = Instant::now();
     while store.vitals().trouble().is_none() {

@@ -71,7 +71,7 @@ fn what_the_kernel_counts_is_charged_where_a_control_group_is_named() {
     });
     let (folder, done) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        scope.spawn(|| a_tenth_of_a_core(folder.path(), &done));
+        let kernel = scope.spawn(|| a_tenth_of_a_core(folder.path(), &done));
         let toll = format!("toll = {{ cgroup = '{}' }}\n", folder.path().display());
         let mut gate = gate(&backend, &toll);
         // The first is priced before anything was measured.
@@ -81,7 +81,8 @@ fn what_the_kernel_counts_is_charged_where_a_control_group_is_named() {
         let charged = charged_ms(&gate) - before;
         done.store(true, Ordering::Relaxed);
         assert!((80.0..500.0).contains(&charged), "{charged} ms of about 200: two seconds have passed");
-        // And without the file it goes on.
+        // And without the file it goes on, once nobody writes it any more.
+        kernel.join().unwrap();
         std::fs::remove_file(folder.path().join("cpu.stat")).unwrap();
         gate.logged("cpu.stat");
         // What was charged beyond the last measurement is made good first.
