@@ -80,6 +80,23 @@ fn fault_36_a_restarted_master_charges_nobody_twice() {
 }
 
 #[test]
+fn fault_36_a_new_master_knows_what_is_owed_before_the_gate_hears_it() {
+    let (mut first, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
+    gate.handle_order(&first.beacon(at(0).now), at(0));
+    (0..10).for_each(|_| pass(&mut gate, &mut record, at(0)));
+    assert_eq!(first.handle_report(&reports(&mut gate, at(0))[0].report(), at(0)), Outcome::Charged(10));
+    gate.handle_order(&first.beacon(at(250).now), at(250));
+    // Another, without books, that nobody has heard yet.
+    gate.handle_disconnect();
+    let mut second = master_called(EPOCH + 1, limit());
+    pass(&mut gate, &mut record, at(1000));
+    for packet in reports(&mut gate, at(1000)) {
+        second.handle_report(&packet.report(), at(1000));
+    }
+    assert_eq!(owed_ms(&second, 1000), 11_000);
+}
+
+#[test]
 fn fault_37_what_was_served_in_a_partition_is_charged_as_of_when_it_was_served() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
@@ -128,7 +145,12 @@ fn fault_37_a_gate_that_does_not_hear_the_master_yet_charges_only_what_nobody_wa
     for turn in 30..33 {
         pass(&mut gate, &mut record, at(turn * 990));
         for packet in reports(&mut gate, at(turn * 990)) {
-            assert_eq!(packet.tally.unwrap().master, None);
+            let tally = packet.tally.unwrap();
+            assert_eq!(
+                (tally.master, tally.base.count),
+                (None, 29),
+                "what the first master surely knew is not told as new"
+            );
             second.handle_report(&packet.report(), at(turn * 990));
         }
         assert_eq!(delay_until(&mut second, at(turn * 990)), None, "blocked for what the first master knew");
