@@ -193,6 +193,25 @@ mod tests {
         Tally::new(places, WINDOW, RandomState::new())
     }
 
+    #[derive(Default)]
+    struct Alike;
+
+    impl core::hash::Hasher for Alike {
+        fn write(&mut self, _: &[u8]) {}
+
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn names_whose_hashes_are_alike_are_two() {
+        let mut tally = Tally::new(4, WINDOW, core::hash::BuildHasherDefault::<Alike>::default());
+        assert_eq!((tally.add(b"a", 1, Moment::ZERO), tally.add(b"b", 2, Moment::ZERO)), (1, 2));
+        tally.forget(b"a");
+        assert_eq!((tally.counted(b"a", Moment::ZERO), tally.counted(b"b", Moment::ZERO)), (0, 2));
+    }
+
     proptest! {
         #[test]
         fn hiding_refusals_costs_others_as_many_for_every_other_place(
