@@ -303,34 +303,11 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     prop::collection::vec((gap_us, step), 1..60)
 }
 
-#[test]
-fn the_script_decides_as_the_core_does() {
-    let mut store = Store::start();
-    let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
-    let mut runner = TestRunner::new_with_rng(config, rng);
-    let strategy = (prop::collection::vec(rules(), 1..4), steps());
-    let store = core::cell::RefCell::new(&mut store);
-    runner
-        .run(&strategy, |(rules, steps)| {
-            let mut now = Moment::from_nanos(START_US * 1_000);
-            let mut store = store.borrow_mut();
-            let mut both = Both::new(&mut store, &rules, now);
-            for (gap_us, step) in steps {
-                now = now + Span::from_nanos(gap_us * 1_000);
-                both.pass(now);
-                both.step(step, now, "by chance");
-            }
-            Ok(())
-        })
-        .unwrap();
-}
-
-#[test]
-fn what_is_kept_outlives_its_debt_and_is_gone_soon_after() {
-    let mut store = Store::start();
-    let config = Config { cases: 150, failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[13; 32]));
+/// Rules and steps by chance, the same at every run; `each` is told of every step when it is due.
+fn by_chance(seed: u8, cases: u32, mut each: impl FnMut(&mut Both<'_>, Step, Moment)) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]));
+    let (mut store, each) = (Store::start(), core::cell::RefCell::new(&mut each));
     let store = core::cell::RefCell::new(&mut store);
     runner
         .run(&(prop::collection::vec(rules(), 1..4), steps()), |(rules, steps)| {
@@ -340,13 +317,27 @@ fn what_is_kept_outlives_its_debt_and_is_gone_soon_after() {
             for (gap_us, step) in steps {
                 now = now + Span::from_nanos(gap_us * 1_000);
                 both.pass(now);
-                let (before, begun) = (both.records.clone(), Instant::now());
-                both.step(step, now, "by chance");
-                both.assert_kept(&before, now, begun);
+                (each.borrow_mut())(&mut both, step, now);
             }
             Ok(())
         })
         .unwrap();
+}
+
+#[test]
+fn the_script_decides_as_the_core_does() {
+    by_chance(7, 300, |both, step, now| {
+        both.step(step, now, "by chance");
+    });
+}
+
+#[test]
+fn what_is_kept_outlives_its_debt_and_is_gone_soon_after() {
+    by_chance(13, 150, |both, step, now| {
+        let (before, begun) = (both.records.clone(), Instant::now());
+        both.step(step, now, "by chance");
+        both.assert_kept(&before, now, begun);
+    });
 }
 
 fn escalated(limit: Limit, backoff_ms: u64, release_ms: u64) -> Rule {
