@@ -11,8 +11,8 @@ use redis::{
     TlsCertificates,
 };
 
-/// A connection that takes longer than this to be made is not made.
-const CONNECT_MAX: Duration = Duration::from_millis(500);
+/// A Sentinel that takes longer is passed over: another one knows the same.
+const SENTINEL_MAX: Duration = Duration::from_millis(500);
 
 /// Where the store is.
 ///
@@ -140,13 +140,14 @@ impl Address {
         client(template.clone().set_addr(addr), &self.certificates)
     }
 
-    /// Makes a connection, to whoever is the master now, that is given up when it is silent for `silence_max` while an answer is due.
-    pub(super) async fn connect(&self, silence_max: Duration) -> RedisResult<Connection> {
+    /// Makes a connection, to whoever is the master now, within `connect_max`, that is given up when it is silent for `silence_max` while an
+    /// answer is due.
+    pub(super) async fn connect(&self, connect_max: Duration, silence_max: Duration) -> RedisResult<Connection> {
         match &self.kind {
-            Kind::Single(client) => connect(client, silence_max).await.map(Connection::Single),
+            Kind::Single(client) => connect(client, connect_max, silence_max).await.map(Connection::Single),
             Kind::Cluster(nodes) => {
                 let builder = cluster(nodes, &self.certificates)
-                    .connection_timeout(CONNECT_MAX)
+                    .connection_timeout(connect_max)
                     .response_timeout(silence_max)
                     .overall_response_timeout(Some(silence_max))
                     .retries(2)
@@ -161,7 +162,7 @@ impl Address {
                     match ask_sentinel(sentinel, master).await {
                         Ok((host, port)) => {
                             let client = self.client_of(template, host, port)?;
-                            return connect(&client, silence_max).await.map(Connection::Single);
+                            return connect(&client, connect_max, silence_max).await.map(Connection::Single);
                         }
                         Err(error) => last = error,
                     }
@@ -195,13 +196,13 @@ fn parts(rest: &str) -> (&str, &str, &str) {
     (credentials, hosts, path)
 }
 
-async fn connect(client: &Client, silence_max: Duration) -> RedisResult<MultiplexedConnection> {
+async fn connect(client: &Client, connect_max: Duration, silence_max: Duration) -> RedisResult<MultiplexedConnection> {
     let config =
-        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_MAX)).set_response_timeout(Some(silence_max));
+        AsyncConnectionConfig::new().set_connection_timeout(Some(connect_max)).set_response_timeout(Some(silence_max));
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
 async fn ask_sentinel(sentinel: &Client, master: &str) -> RedisResult<(String, u16)> {
-    let mut connection = connect(sentinel, CONNECT_MAX).await?;
+    let mut connection = connect(sentinel, SENTINEL_MAX, SENTINEL_MAX).await?;
     redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(master).query_async(&mut connection).await
 }

@@ -22,6 +22,8 @@ use super::random;
 use super::script::{Errand, Script};
 use super::vitals::Vitals;
 
+/// A connection that takes longer to be made is not made: another attempt may do better.
+const CONNECT_MAX: Duration = Duration::from_millis(500);
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
 /// So many calls at most in one pipeline: more would make the first wait for the last.
@@ -84,7 +86,7 @@ pub(super) async fn carry(route: Arc<Route>) {
 }
 
 async fn open(route: &Route) -> RedisResult<Connection> {
-    let connection = route.address.connect(route.silence_max).await?;
+    let connection = route.address.connect(CONNECT_MAX, route.silence_max).await?;
     match connection.clone() {
         Connection::Single(mut connection) => route.script.load().exec_async(&mut connection).await?,
         Connection::Cluster(mut connection) => route.script.load().exec_async(&mut connection).await?,

@@ -12,15 +12,13 @@
 use core::time::Duration;
 use std::collections::HashMap;
 
-use redis::{ErrorKind, Pipeline, RedisError, RedisResult, Script, Value};
+use redis::{Pipeline, RedisResult, Script, Value};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
 
 use super::address::Connection;
+use super::aside::Aside;
 use super::{Address, Unanswered, random};
 
-/// An answer that takes longer does not come.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// So many changes are told at once.
 const CHANGES_MAX: usize = 1_000;
 /// So many cleared flags are kept; the oldest go.
@@ -132,25 +130,17 @@ type Look = (String, u64, u64, Vec<(String, u64)>);
 
 /// The flags that gates share.
 pub struct SharedFlags {
-    address: Address,
+    aside: Mutex<Aside>,
     /// What names of accounts follow, and itself the name of their order.
     prefix: String,
     flags_max: usize,
-    kept: Mutex<Kept>,
     tell: Script,
     look: Script,
 }
 
-/// The connection, and how many there have been.
-#[derive(Default)]
-struct Kept {
-    connection: Option<Connection>,
-    number: u64,
-}
-
 impl core::fmt::Debug for SharedFlags {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter.debug_struct("SharedFlags").field("address", &self.address).finish_non_exhaustive()
+        formatter.debug_struct("SharedFlags").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
@@ -158,13 +148,18 @@ impl SharedFlags {
     /// Flags at `address`, at most `flags_max` of them, under names that begin with `prefix`. Nothing is connected before something is asked.
     pub fn new(address: Address, prefix: &str, flags_max: usize) -> Self {
         Self {
-            address,
+            aside: Mutex::new(Aside::new(address)),
             prefix: format!("{prefix}{{flags}}"),
             flags_max,
-            kept: Mutex::default(),
             tell: Script::new(TELL),
             look: Script::new(LOOK),
         }
+    }
+
+    /// The same, for who can wait for so long for an answer instead of two seconds.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.aside.get_mut().set_patience(patience);
+        self
     }
 
     /// Tells the store how a flag stands. What happened later counts.
@@ -238,39 +233,14 @@ impl SharedFlags {
         format!("{}:{account}", self.prefix)
     }
 
-    /// Asks on the connection, which is made if there is none and given up if it does not answer. Says which connection it was, too.
+    /// Asks, and says on which connection it was, too.
     async fn ask<T>(
         &self,
         question: impl AsyncFnOnce(&mut Connection) -> RedisResult<T>,
     ) -> Result<(T, u64), Unanswered> {
-        let mut kept = self.kept.lock().await;
-        let asking = async {
-            let mut connection = match kept.connection.take() {
-                Some(connection) => connection,
-                None => {
-                    kept.number += 1;
-                    self.address.connect(PATIENCE).await?
-                }
-            };
-            let answer = question(&mut connection).await;
-            if !answer.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
-                kept.connection = Some(connection);
-            }
-            answer.map(|answer| (answer, kept.number))
-        };
-        match timeout(PATIENCE, asking).await {
-            Err(_) => Err(Unanswered::Late),
-            Ok(answer) => answer.map_err(|error| why(&error)),
-        }
-    }
-}
-
-/// Why there is no answer to what is asked off the way of requests.
-pub(super) fn why(error: &RedisError) -> Unanswered {
-    match error.kind() {
-        ErrorKind::Server(_) | ErrorKind::Extension => Unanswered::Failed,
-        ErrorKind::UnexpectedReturnType | ErrorKind::Parse => Unanswered::Garbled,
-        _ => Unanswered::Down,
+        let mut aside = self.aside.lock().await;
+        let answer = aside.ask(question).await?;
+        Ok((answer, aside.connections()))
     }
 }
 

@@ -13,6 +13,7 @@
 //! by side, and if one refuses, the others give back what they took.
 mod address;
 mod answer;
+mod aside;
 mod breaker;
 mod charge;
 mod count;

@@ -9,15 +9,11 @@
 
 use core::time::Duration;
 
-use redis::{FromRedisValue, RedisError, Script, ScriptInvocation};
-use tokio::time::timeout;
+use redis::{FromRedisValue, Script, ScriptInvocation};
 
 use super::address::Connection;
-use super::flags::why;
+use super::aside::Aside;
 use super::{Address, Unanswered};
-
-/// An answer that takes longer does not come.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Terms are dates, so that none comes twice, even if the store forgets everything in between.
 const BEGIN: &str = r"
@@ -43,9 +39,8 @@ return { string.format('%.0f', time[1] * 1000000 + time[2]), redis.call('GET', K
 
 /// Pages under one name.
 pub struct Shelf {
-    address: Address,
+    aside: Aside,
     name: String,
-    connection: Option<Connection>,
     term: Option<String>,
     begin: Script,
     write: Script,
@@ -90,15 +85,20 @@ impl Shelf {
     /// The pages called `name` at `address`, under names that begin with `prefix`. Nothing is connected before something is asked.
     pub fn new(address: Address, prefix: &str, name: &str) -> Self {
         Self {
-            address,
+            aside: Aside::new(address),
             // The braces keep all pages on one node of a Cluster.
             name: format!("{prefix}{{books:{name}}}"),
-            connection: None,
             term: None,
             begin: Script::new(BEGIN),
             write: Script::new(WRITE),
             read: Script::new(READ),
         }
+    }
+
+    /// The same, for who can wait for so long for an answer instead of two seconds.
+    pub const fn with_patience(mut self, patience: Duration) -> Self {
+        self.aside.set_patience(patience);
+        self
     }
 
     /// Begins a term: who wrote before can write no more. Gives what the last term that was finished has left.
@@ -157,27 +157,13 @@ impl Shelf {
         format!("{}:{term}:{page}", self.name)
     }
 
-    /// Asks on the connection, which is made if there is none and given up if it does not answer.
     async fn ask<T: FromRedisValue>(&mut self, call: &mut ScriptInvocation<'_>) -> Result<T, Unanswered> {
-        let asking = async {
-            let mut connection = match self.connection.take() {
-                Some(connection) => connection,
-                None => self.address.connect(PATIENCE).await?,
-            };
-            let answer = match &mut connection {
+        self.aside
+            .ask(async |connection| match connection {
                 Connection::Single(single) => call.invoke_async(single).await,
                 Connection::Cluster(cluster) => call.invoke_async(cluster).await,
-            };
-            // After an error of the server another one may be the right one to ask.
-            if answer.is_ok() {
-                self.connection = Some(connection);
-            }
-            answer
-        };
-        match timeout(PATIENCE, asking).await {
-            Err(_) => Err(Unanswered::Late),
-            Ok(answer) => answer.map_err(|error: RedisError| why(&error)),
-        }
+            })
+            .await
     }
 }
 

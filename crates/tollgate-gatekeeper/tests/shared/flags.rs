@@ -9,10 +9,10 @@ use tollgate_gatekeeper::shared::{
 };
 
 use crate::redis_server::{Cluster, RedisServer};
-use crate::world::ALONE;
+use crate::world::{ALONE, PATIENT};
 
 fn flags(url: &str, most: usize) -> SharedFlags {
-    SharedFlags::new(Address::parse(url, None).unwrap(), "test:", most)
+    SharedFlags::new(Address::parse(url, None).unwrap(), "test:", most).with_patience(PATIENT.deadline)
 }
 
 /// The flag of an account, set at a moment.

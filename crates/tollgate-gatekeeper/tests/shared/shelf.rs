@@ -5,11 +5,12 @@ use core::time::Duration;
 use tollgate_gatekeeper::shared::{Address, Shelf, Unanswered, Writing};
 
 use crate::redis_server::{Cluster, RedisServer};
+use crate::world::PATIENT;
 
 const LONG: Duration = Duration::from_secs(60);
 
 fn shelf(url: &str) -> Shelf {
-    Shelf::new(Address::parse(url, None).unwrap(), "test:", "main")
+    Shelf::new(Address::parse(url, None).unwrap(), "test:", "main").with_patience(PATIENT.deadline)
 }
 
 /// All that is left to whoever comes next.

@@ -1,10 +1,15 @@
 //! A server of one's own, for a test: on a free port, without a file, gone with the value.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of it")]
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+/// Ports that the system does not give to connections by itself (these begin at 32,768), even 10,000 higher, where a Cluster has its bus.
+const PORTS: Range<u16> = 10_240..22_760;
 
 /// A running server.
 pub(crate) struct RedisServer {
@@ -20,31 +25,39 @@ impl RedisServer {
 
     /// Starts a server on a port that was free, or that a server had before.
     pub(crate) fn start_on(port: u16, options: &[&str]) -> Self {
-        let process = Command::new(program())
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            // A replica writes down what it gets from its master.
-            .args(["--dir", std::env::temp_dir().to_str().unwrap(), "--dbfilename", &copy_name(port)])
-            .args(options)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("redis-server must be installed (Debian package redis-server)");
-        let server = Self { process, port };
-        server.await_listening();
-        server
+        // A replica writes down what it gets from its master.
+        let (directory, name) = (std::env::temp_dir(), copy_name(port));
+        let copy = ["--dir", directory.to_str().unwrap(), "--dbfilename", &name];
+        Self::run(port, &[&["--save", "", "--appendonly", "no"], &copy[..], options].concat())
     }
 
     /// Starts a Sentinel with the settings in `file`.
     pub(crate) fn start_sentinel(file: &str) -> Self {
-        let port = free_port();
+        Self::run(free_port(), &[file, "--sentinel"])
+    }
+
+    /// Runs a server, and waits until it is the one that answers.
+    fn run(port: u16, options: &[&str]) -> Self {
         let process = Command::new(program())
-            .args([file, "--sentinel", "--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(options)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server must be installed (Debian package redis-server)");
-        let server = Self { process, port };
-        server.await_listening();
+        let mut server = Self { process, port };
+        let itself = format!("process_id:{}\r", server.process.id());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // One that wants a password does not say who it is.
+        while !server
+            .command_or_error(&["INFO", "server"])
+            .map_or_else(|error| error.code() == Some("NOAUTH"), |info| info.contains(&itself))
+        {
+            let ended = server.process.try_wait().unwrap();
+            assert!(ended.is_none(), "redis-server on port {port} has ended: {ended:?}");
+            assert!(Instant::now() < deadline, "redis-server does not answer on port {port}");
+            sleep(Duration::from_millis(5));
+        }
         server
     }
 
@@ -97,14 +110,6 @@ impl RedisServer {
             other => format!("{other:?}"),
         })
     }
-
-    fn await_listening(&self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
-            assert!(Instant::now() < deadline, "redis-server does not listen on port {}", self.port);
-            sleep(Duration::from_millis(5));
-        }
-    }
 }
 
 impl Drop for RedisServer {
@@ -125,9 +130,15 @@ fn program() -> std::ffi::OsString {
     std::env::var_os("TOLLGATE_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// A port that nobody listens on at the moment.
+/// A port that nobody listens on at the moment, nor will for some time: none of those that the system gives to connections, and none twice
+/// in this process. Others begin elsewhere.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(641);
+    (0..PORTS.len() as u32)
+        .map(|_| PORTS.start + (begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % PORTS.len() as u32) as u16)
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .expect("some port is free")
 }
 
 /// A Cluster of three masters, and replicas if it was given any.
@@ -260,10 +271,10 @@ fn start_node(directory: &std::path::Path, node: usize) -> RedisServer {
     RedisServer::start_on(free_cluster_port(), &[&options[..], &more[..]].concat())
 }
 
-/// A free port whose companion for the bus of a Cluster, 10,000 higher, exists and is free.
+/// A free port whose companion for the bus of a Cluster, 10,000 higher, is free.
 fn free_cluster_port() -> u16 {
     (0..1_000)
         .map(|_| free_port())
-        .find(|port| port.checked_add(10_000).is_some_and(|bus| TcpListener::bind((Ipv4Addr::LOCALHOST, bus)).is_ok()))
-        .expect("there are ports below 55,536")
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port + 10_000)).is_ok())
+        .expect("some pair of ports is free")
 }
