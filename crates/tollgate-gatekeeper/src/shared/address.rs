@@ -11,8 +11,8 @@ use redis::{
     TlsCertificates,
 };
 
-/// A Sentinel that takes longer is passed over: another one knows the same.
-const SENTINEL_MAX: Duration = Duration::from_millis(500);
+/// A connection may take as long to be made as it may be silent, but at least this.
+const CONNECT_MIN: Duration = Duration::from_millis(500);
 
 /// Where the store is.
 ///
@@ -140,14 +140,13 @@ impl Address {
         client(template.clone().set_addr(addr), &self.certificates)
     }
 
-    /// Makes a connection, to whoever is the master now, within `connect_max`, that is given up when it is silent for `silence_max` while an
-    /// answer is due.
-    pub(super) async fn connect(&self, connect_max: Duration, silence_max: Duration) -> RedisResult<Connection> {
+    /// Makes a connection, to whoever is the master now, that is given up when it is silent for `silence_max` while an answer is due.
+    pub(super) async fn connect(&self, silence_max: Duration) -> RedisResult<Connection> {
         match &self.kind {
-            Kind::Single(client) => connect(client, connect_max, silence_max).await.map(Connection::Single),
+            Kind::Single(client) => connect(client, silence_max).await.map(Connection::Single),
             Kind::Cluster(nodes) => {
                 let builder = cluster(nodes, &self.certificates)
-                    .connection_timeout(connect_max)
+                    .connection_timeout(silence_max.max(CONNECT_MIN))
                     .response_timeout(silence_max)
                     .overall_response_timeout(Some(silence_max))
                     .retries(2)
@@ -158,11 +157,13 @@ impl Address {
             Kind::Sentinel { sentinels, master, template } => {
                 let mut last =
                     RedisError::from((redis::ErrorKind::MasterNameNotFoundBySentinel, "no sentinel answers"));
+                // One that does not answer leaves time for the others, and for the master.
+                let share = silence_max / (sentinels.len() as u32 + 1);
                 for sentinel in sentinels {
-                    match ask_sentinel(sentinel, master).await {
+                    match ask_sentinel(sentinel, master, share).await {
                         Ok((host, port)) => {
                             let client = self.client_of(template, host, port)?;
-                            return connect(&client, connect_max, silence_max).await.map(Connection::Single);
+                            return connect(&client, silence_max).await.map(Connection::Single);
                         }
                         Err(error) => last = error,
                     }
@@ -196,13 +197,14 @@ fn parts(rest: &str) -> (&str, &str, &str) {
     (credentials, hosts, path)
 }
 
-async fn connect(client: &Client, connect_max: Duration, silence_max: Duration) -> RedisResult<MultiplexedConnection> {
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(Some(connect_max)).set_response_timeout(Some(silence_max));
+async fn connect(client: &Client, silence_max: Duration) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(silence_max.max(CONNECT_MIN)))
+        .set_response_timeout(Some(silence_max));
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
-async fn ask_sentinel(sentinel: &Client, master: &str) -> RedisResult<(String, u16)> {
-    let mut connection = connect(sentinel, SENTINEL_MAX, SENTINEL_MAX).await?;
+async fn ask_sentinel(sentinel: &Client, master: &str, silence_max: Duration) -> RedisResult<(String, u16)> {
+    let mut connection = connect(sentinel, silence_max.max(CONNECT_MIN)).await?;
     redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(master).query_async(&mut connection).await
 }

@@ -51,7 +51,7 @@ impl Aside {
                 Some(connection) => connection,
                 None => {
                     self.connections += 1;
-                    self.address.connect(self.patience, self.patience).await?
+                    self.address.connect(self.patience).await?
                 }
             };
             let answer = question(&mut connection).await?;

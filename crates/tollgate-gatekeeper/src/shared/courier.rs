@@ -2,7 +2,7 @@
 //!
 //! Calls that are made while a pipeline is under way wait for the next and then go together, so the busier the gate, the fewer the round trips
 //! per decision. A call whose caller has gone by then is not sent. When a connection breaks, its task makes
-//! another, at growing and jittered pauses; nobody waits for that, since callers have deadlines of their own.
+//! another, at growing and jittered pauses; who calls in such a pause is turned away at once, unless another connection is there.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot, watch};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::Unanswered;
 use super::address::{Address, Connection};
@@ -22,14 +23,14 @@ use super::random;
 use super::script::{Errand, Script};
 use super::vitals::Vitals;
 
-/// A connection that takes longer to be made is not made: another attempt may do better.
-const CONNECT_MAX: Duration = Duration::from_millis(500);
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
 /// So many calls at most in one pipeline: more would make the first wait for the last.
 const PIPELINE_MAX: usize = 256;
 /// So many calls at most are decided by the server in one go: nobody else is served meanwhile.
 const BATCH_MAX: usize = 32;
+/// How often a Cluster is asked who has which slots.
+const LEARN_EVERY: Duration = Duration::from_secs(5);
 /// So many failures in a row and a Cluster's connections are made anew.
 const FAILURES_MAX: usize = 64;
 
@@ -54,6 +55,16 @@ pub(super) struct Route {
     pub(super) waiting_max: usize,
     /// A connection that owes an answer for longer is given up.
     pub(super) silence_max: Duration,
+    pub(super) couriers: watch::Sender<Couriers>,
+}
+
+/// How many couriers there are for those who call. With none of them nobody is kept waiting.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Couriers {
+    /// They have a connection.
+    pub(super) connected: usize,
+    /// They are making one.
+    pub(super) trying: usize,
 }
 
 /// Carries calls until nobody can make any more.
@@ -65,6 +76,14 @@ pub(super) async fn carry(route: Arc<Route>) {
                 pause = RECONNECT_MIN;
                 route.vitals.tallies.connects.add(1);
                 route.vitals.trouble.set(None);
+                let change = |there: bool| {
+                    route.couriers.send_modify(|couriers| {
+                        let (from, to) = (&mut couriers.trying, &mut couriers.connected);
+                        let (from, to) = if there { (from, to) } else { (to, from) };
+                        (*from, *to) = (*from - 1, *to + 1);
+                    });
+                };
+                change(true);
                 let ended = match connection {
                     Connection::Single(connection) => pipeline(&route, connection).await,
                     Connection::Cluster(connection) => scatter(&route, connection).await,
@@ -72,21 +91,46 @@ pub(super) async fn carry(route: Arc<Route>) {
                 if ended {
                     return;
                 }
+                change(false);
             }
             Err(error) => {
                 route.vitals.trouble.set(Some(error.to_string()));
                 if route.calls.lock().await.is_closed() {
                     return;
                 }
-                sleep(pause / 2 + (pause / 2).mul_f64(random::fraction())).await;
+                turn_away(&route, Instant::now() + pause / 2 + (pause / 2).mul_f64(random::fraction())).await;
                 pause = (pause * 2).min(RECONNECT_MAX);
             }
         }
     }
 }
 
+/// Lets the time until `until` pass. Whoever calls meanwhile and has no other courier to wait for is not kept waiting.
+async fn turn_away(route: &Route, until: Instant) {
+    route.couriers.send_modify(|couriers| couriers.trying -= 1);
+    let mut couriers = route.couriers.subscribe();
+    let is_nobody = |couriers: Couriers| couriers.connected + couriers.trying == 0;
+    let mut is_alone = is_nobody(*couriers.borrow());
+    while is_alone {
+        is_alone = tokio::select! {
+            biased;
+            _ = couriers.wait_for(|couriers| couriers.connected > 0) => false,
+            () = sleep_until(until) => false,
+            calls = take(route, PIPELINE_MAX) => {
+                let untold = calls.iter().filter(|call| call.expires.is_none()).count();
+                route.vitals.tallies.unsettled.add(untold as u64);
+                let is_open = !calls.is_empty();
+                fail(calls, Unanswered::Down);
+                is_open
+            }
+        };
+    }
+    sleep_until(until).await;
+    route.couriers.send_modify(|couriers| couriers.trying += 1);
+}
+
 async fn open(route: &Route) -> RedisResult<Connection> {
-    let connection = route.address.connect(CONNECT_MAX, route.silence_max).await?;
+    let connection = route.address.connect(route.silence_max).await?;
     match connection.clone() {
         Connection::Single(mut connection) => route.script.load().exec_async(&mut connection).await?,
         Connection::Cluster(mut connection) => route.script.load().exec_async(&mut connection).await?,
@@ -211,6 +255,7 @@ async fn again(
 async fn scatter(route: &Arc<Route>, connection: ClusterConnection) -> bool {
     let under_way = Arc::new(Semaphore::new(route.waiting_max));
     let failures = Arc::new(AtomicUsize::new(0));
+    let mut learn_at = Instant::now();
     loop {
         let calls = take(route, PIPELINE_MAX).await;
         if calls.is_empty() {
@@ -219,6 +264,10 @@ async fn scatter(route: &Arc<Route>, connection: ClusterConnection) -> bool {
         if failures.load(Ordering::Relaxed) >= FAILURES_MAX {
             fail(calls, Unanswered::Down);
             return false;
+        }
+        if Instant::now() >= learn_at {
+            learn_at = Instant::now() + LEARN_EVERY;
+            tokio::spawn(learn(Arc::clone(route), connection.clone()));
         }
         route.vitals.tallies.calls.add(calls.len() as u64);
         for call in calls {
@@ -238,6 +287,16 @@ async fn scatter(route: &Arc<Route>, connection: ClusterConnection) -> bool {
                 drop(permit);
             });
         }
+    }
+}
+
+/// Asks who has which slots. Without an answer it stays as it was.
+async fn learn(route: Arc<Route>, mut connection: ClusterConnection) {
+    let mut question = redis::cmd("CLUSTER");
+    question.arg("SLOTS");
+    let anybody = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+    if let Ok(slots) = connection.route_command(question, anybody).await {
+        route.vitals.parts.learn(&slots);
     }
 }
 

@@ -157,6 +157,7 @@ impl SharedFlags {
     }
 
     /// The same, for who can wait for so long for an answer instead of two seconds.
+    #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.aside.get_mut().set_patience(patience);
         self

@@ -23,6 +23,7 @@ mod here;
 mod key;
 mod lease;
 mod limiter;
+mod parts;
 mod random;
 mod rule;
 mod script;

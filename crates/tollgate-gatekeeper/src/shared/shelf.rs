@@ -96,6 +96,7 @@ impl Shelf {
     }
 
     /// The same, for who can wait for so long for an answer instead of two seconds.
+    #[must_use]
     pub const fn with_patience(mut self, patience: Duration) -> Self {
         self.aside.set_patience(patience);
         self

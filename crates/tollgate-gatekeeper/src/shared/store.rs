@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout_at};
 use tollgate_core::decision::Decision;
@@ -16,11 +16,12 @@ use tollgate_core::toll::Toll;
 
 use super::answer::{Answer, Reply};
 use super::count::Counts;
-use super::courier::{self, Call, Route};
+use super::courier::{self, Call, Couriers, Route};
+use super::parts::Parts;
 use super::random;
 use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
 use super::script::{Errand, Script};
-use super::slot::{SLOTS, slot_of};
+use super::slot::slot_of;
 use super::ticket::{Taken, Ticket};
 use super::vitals::Vitals;
 use super::{Address, Unanswered};
@@ -44,9 +45,6 @@ impl Default for Options {
 
 /// A connection that owes an answer for longer than this, and than the deadline, is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
-
-/// A part of a Cluster that is asked or not asked as one: a node that is gone must not take the others with it.
-const SEGMENTS: u16 = 64;
 
 /// A store that many gates share. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -81,7 +79,8 @@ pub struct Asked<'request> {
 
 /// The claims of a request that are decided in one step.
 struct Group {
-    breaker: usize,
+    /// The part of the store that has them.
+    part: usize,
     asked: Vec<(usize, Taken)>,
 }
 
@@ -109,7 +108,7 @@ impl Store {
     pub fn open(address: Address, options: Options) -> Self {
         let (calls, waiting) = mpsc::channel(options.waiting_max.max(1));
         let is_cluster = address.is_cluster();
-        let vitals = Arc::new(Vitals::new(if is_cluster { usize::from(SEGMENTS) } else { 1 }));
+        let vitals = Arc::new(Vitals::new(is_cluster));
         let inner = Arc::new(Inner {
             options,
             is_cluster,
@@ -120,6 +119,8 @@ impl Store {
             works: AtomicU64::new(random::bits()),
             at_work: Mutex::default(),
         });
+        // The connections of a Cluster are shared by all calls already.
+        let connections = if is_cluster { 1 } else { options.connections.max(1) };
         let route = Arc::new(Route {
             address,
             script: Script::new(),
@@ -127,9 +128,8 @@ impl Store {
             vitals,
             waiting_max: options.waiting_max.max(1),
             silence_max: options.deadline.max(SILENCE_MAX),
+            couriers: watch::Sender::new(Couriers { connected: 0, trying: connections }),
         });
-        // The connections of a Cluster are shared by all calls already.
-        let connections = if is_cluster { 1 } else { options.connections.max(1) };
         let couriers = (0..connections).map(|_| tokio::spawn(courier::carry(Arc::clone(&route)))).collect();
         tokio::spawn(renew(Arc::downgrade(&inner)));
         Self { inner, couriers: Arc::new(Mutex::new(couriers)) }
@@ -303,7 +303,7 @@ impl Inner {
     fn askable(&self, asked: &[Asked<'_>]) -> Result<Vec<Group>, Unanswered> {
         let groups = self.groups(asked);
         let now = self.now();
-        let mut breakers = groups.iter().map(|group| &self.vitals.breakers[group.breaker]);
+        let mut breakers = groups.iter().map(|group| self.vitals.parts.breaker(group.part));
         // Not even a probe goes to one part while another is not to be asked: it would be wasted.
         if breakers.clone().all(|breaker| breaker.may_ask(now)) && breakers.all(|breaker| breaker.lets_through(now)) {
             Ok(groups)
@@ -341,8 +341,7 @@ impl Inner {
             match groups.iter_mut().find(|(of, _)| *of == number) {
                 Some((_, group)) => group.asked.push(taken),
                 None => {
-                    let breaker = usize::from(number / (SLOTS / SEGMENTS));
-                    groups.push((number, Group { breaker, asked: vec![taken] }));
+                    groups.push((number, Group { part: Parts::part_of(number), asked: vec![taken] }));
                 }
             }
         }
@@ -403,7 +402,7 @@ impl Pending {
 
     /// What the store says, if it says it until `expires`.
     async fn reply(&mut self, expires: Instant) -> Result<Reply, Unanswered> {
-        let breaker = &self.inner.vitals.breakers[self.group.breaker];
+        let breaker = self.inner.vitals.parts.breaker(self.group.part);
         let Some(answered) = self.answered.as_mut() else { return Err(Unanswered::Busy) };
         let Ok(outcome) = timeout_at(expires, answered).await else {
             breaker.missed(self.asked_at, self.inner.now(), random::bits());
@@ -426,7 +425,7 @@ impl Drop for Pending {
             return;
         };
         let (inner, question) = (Arc::clone(&self.inner), self.question);
-        let group = Group { breaker: self.group.breaker, asked: core::mem::take(&mut self.group.asked) };
+        let group = Group { part: self.group.part, asked: core::mem::take(&mut self.group.asked) };
         self.inner.runtime.spawn(async move {
             let Ok(Ok(reply)) = answered.await else { return };
             if let Ok((_, taken)) = group.make_sense(&reply, &question) {

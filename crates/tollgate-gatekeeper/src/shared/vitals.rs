@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use std::sync::{Mutex, PoisonError};
 
-use super::breaker::Breaker;
 use super::count::{Counts, Tallies};
+use super::parts::Parts;
 use super::times::{AnswerTimes, Times};
 
 /// How a store is doing.
@@ -15,18 +15,17 @@ pub struct Vitals {
     pub(super) trouble: Remark,
     /// The last slot whose value is not ours.
     pub(super) foreign: Remark,
-    /// One for a single server, one for each part of a Cluster.
-    pub(super) breakers: Vec<Breaker>,
+    pub(super) parts: Parts,
     times: Times,
 }
 
 impl Vitals {
-    pub(super) fn new(parts: usize) -> Self {
+    pub(super) fn new(is_cluster: bool) -> Self {
         Self {
             tallies: Tallies::default(),
             trouble: Remark::default(),
             foreign: Remark::default(),
-            breakers: (0..parts).map(|_| Breaker::default()).collect(),
+            parts: Parts::new(is_cluster),
             times: Times::default(),
         }
     }
@@ -48,8 +47,7 @@ impl Vitals {
 
     /// Which part of the store counts as gone and is not asked, from none (0.0) to all (1.0).
     pub fn gone(&self) -> f64 {
-        let open = self.breakers.iter().filter(|breaker| breaker.is_open()).count();
-        open as f64 / self.breakers.len() as f64
+        self.parts.gone()
     }
 
     /// How long its answers took.

@@ -18,6 +18,8 @@ use crate::world::*;
 
 const GATES: usize = 3;
 const TASKS: usize = 8;
+/// Whoever takes longer than this for a round has not been hammering.
+const STANDSTILL: Duration = Duration::from_millis(500);
 
 /// How long the hammering lasts: `TOLLGATE_TEST_HAMMER_SECS`, or so long that the tests are not kept waiting.
 fn duration() -> Duration {
@@ -58,15 +60,16 @@ fn laws() -> [Law; 6] {
     ]
 }
 
-/// When each admitted request was asked for and answered, in seconds from `start`.
+/// When each admitted request was asked for and answered, in seconds from `start`; and for how long nobody was asked for standing still.
 async fn hammer(
     store: Store,
     rules: Arc<Vec<Arc<SharedRule>>>,
     start: Instant,
     end: Instant,
-) -> Vec<(usize, f64, f64)> {
-    let mut admitted = Vec::new();
+) -> (Vec<(usize, f64, f64)>, Duration) {
+    let (mut admitted, mut still) = (Vec::new(), Duration::ZERO);
     while Instant::now() < end {
+        let begun = Instant::now();
         for (which, rule) in rules.iter().enumerate() {
             let asked = start.elapsed().as_secs_f64();
             if ask(&store, &[(rule, b"key")]).await.unwrap().is_some() {
@@ -74,8 +77,9 @@ async fn hammer(
             }
         }
         tokio::time::sleep(Duration::from_millis(3)).await;
+        still += if begun.elapsed() > STANDSTILL { begun.elapsed() } else { Duration::ZERO };
     }
-    admitted
+    (admitted, still)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,17 +97,19 @@ async fn hammering_stays_within_the_law() {
             tasks.push(tokio::spawn(hammer(store.clone(), Arc::clone(&rules), start, end)));
         }
     }
-    let mut admitted = vec![Vec::new(); laws.len()];
+    let (mut admitted, mut still) = (vec![Vec::new(); laws.len()], Duration::MAX);
     for task in tasks {
-        for (which, asked, answered) in task.await.unwrap() {
+        let (times, still_for) = task.await.unwrap();
+        still = still.min(still_for);
+        for (which, asked, answered) in times {
             admitted[which].push((asked, answered));
         }
     }
-    let secs = duration().as_secs_f64();
+    let secs = (duration() - still.min(duration())).as_secs_f64();
     for (law, admitted) in laws.iter().zip(&mut admitted) {
         assert_within(admitted, law.most, law.name);
         // And nothing is lost: all that comes back is used, since somebody always asks.
-        let least = (law.most)(secs - 2.0) * 0.9 - 5.0;
+        let least = (law.most)((secs - 2.0).max(0.0)) * 0.9 - 20.0;
         assert!(admitted.len() as f64 >= least, "{}: {} in {secs} s, less than {least}", law.name, admitted.len());
     }
 }
@@ -132,36 +138,41 @@ async fn hammering_never_has_more_at_work_than_may_be() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let rule = shared(rule("in-flight", Limit::InFlight(InFlight::new(MOST).unwrap())));
-    let at_work = Arc::new(AtomicU32::new(0));
-    let end = Instant::now() + duration() / 4;
+    let (at_work, admitted) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let start = Instant::now();
     let mut tasks = Vec::new();
     for _ in 0..GATES {
         let store = open(&server.url(), PATIENT);
         for _ in 0..TASKS {
-            let (store, rule, at_work) = (store.clone(), Arc::clone(&rule), Arc::clone(&at_work));
+            let (store, rule) = (store.clone(), Arc::clone(&rule));
+            let (at_work, admitted) = (Arc::clone(&at_work), Arc::clone(&admitted));
             tasks.push(tokio::spawn(async move {
-                let mut admitted = 0;
-                while Instant::now() < end {
+                // Every place is given to another when it is free.
+                let is_enough =
+                    || start.elapsed() > in_flight_duration() && admitted.load(Ordering::SeqCst) > 20 * MOST;
+                while !is_enough() {
+                    assert!(start.elapsed() < in_flight_duration() + LONG, "places are lost");
                     if let Some(ticket) = ask(&store, &[(&rule, b"key")]).await.unwrap() {
                         let others = at_work.fetch_add(1, Ordering::SeqCst);
                         assert!(others < MOST, "{others} are at work besides");
                         tokio::time::sleep(Duration::from_millis(2)).await;
                         at_work.fetch_sub(1, Ordering::SeqCst);
                         drop(ticket);
-                        admitted += 1;
+                        admitted.fetch_add(1, Ordering::SeqCst);
                     }
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
-                admitted
             }));
         }
     }
-    let mut admitted = 0;
     for task in tasks {
-        admitted += task.await.unwrap();
+        task.await.unwrap();
     }
-    // Every place is given to another when it is free.
-    assert!(admitted > 20 * MOST, "{admitted} in all");
+}
+
+/// A quarter, unless it is set.
+fn in_flight_duration() -> Duration {
+    if std::env::var_os("TOLLGATE_TEST_HAMMER_SECS").is_some() { duration() } else { duration() / 4 }
 }
 
 /// What gates have taken ahead is by how much a caller may be ahead, and no more.
@@ -174,11 +185,11 @@ async fn hammering_with_leases_exceeds_the_law_by_what_is_leased_at_most() {
     let gates: Vec<_> = (0..GATES)
         .map(|_| Arc::new(leasing_gate(&server.url(), PATIENT, &[], &[rule("leased", limit)], Some(200_000))))
         .collect();
-    let start = Instant::now();
+    let (start, total) = (Instant::now(), Arc::new(AtomicU32::new(0)));
     let mut tasks = Vec::new();
     for gate in &gates {
         for _ in 0..TASKS {
-            tasks.push(tokio::spawn(hammer_gate(Arc::clone(gate), start, start + Duration::from_secs(4))));
+            tasks.push(tokio::spawn(hammer_gate(Arc::clone(gate), start, Arc::clone(&total))));
         }
     }
     let mut admitted = Vec::new();
@@ -189,20 +200,21 @@ async fn hammering_with_leases_exceeds_the_law_by_what_is_leased_at_most() {
     }
     let leased = (GATES as u64 * SLICE) as f64;
     assert_within(&mut admitted, |secs| 100.0 + secs * 50.0 + leased, "leased");
-    assert!(admitted.len() >= 200, "{} of about 300", admitted.len());
     let asked: u64 = gates.iter().map(|gate| gate.store().counts().answered).sum();
     assert!(asked > 0);
 }
 
-/// When each admitted request was asked for and answered, and the most that was shown as leased.
-async fn hammer_gate(gate: Arc<SharedLimiter>, start: Instant, end: Instant) -> (Vec<(f64, f64)>, u64) {
+/// When each admitted request was asked for and answered, and the most that was shown as leased. It ends when most of what there is has been admitted.
+async fn hammer_gate(gate: Arc<SharedLimiter>, start: Instant, total: Arc<AtomicU32>) -> (Vec<(f64, f64)>, u64) {
     let (mut admitted, mut leased) = (Vec::new(), 0);
-    while Instant::now() < end {
+    while start.elapsed() < Duration::from_secs(4) || total.load(Ordering::SeqCst) < 200 {
+        assert!(start.elapsed() < LONG, "what there is is not given out");
         let asked = start.elapsed().as_secs_f64();
         let (decision, ticket) = gate.decide(&CALLER, Toll::ONE, Band::Normal).await;
         gate.settle(ticket, Toll::ONE);
         if !decision.verdict.is_refusal() {
             admitted.push((asked, start.elapsed().as_secs_f64()));
+            total.fetch_add(1, Ordering::SeqCst);
         }
         leased = leased.max(gate.leased());
         tokio::time::sleep(Duration::from_millis(2)).await;

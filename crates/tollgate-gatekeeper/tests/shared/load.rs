@@ -31,11 +31,12 @@ impl Report {
     }
 
     /// Nobody waits for longer than the deadline, beyond what this machine is late for everything, and generously: a busy machine is late at any
-    /// moment. With `TOLLGATE_TEST_STRICT` set, which takes a machine with nothing else to do, it is a millisecond.
+    /// moment, and one standstill catches everybody who waits. With `TOLLGATE_TEST_STRICT` set, which takes a machine with nothing else to do, it is a millisecond.
     pub(crate) fn assert_in_time(&self) {
         let (time, lag) = (p99(&self.times), p99(&self.lags));
         let is_strict = std::env::var_os("TOLLGATE_TEST_STRICT").is_some();
-        let grace = if is_strict { Duration::from_millis(1) + lag } else { Duration::from_millis(200) + 10 * lag };
+        let longest = self.lags.iter().max().copied().unwrap_or_default();
+        let grace = if is_strict { Duration::from_millis(1) + lag } else { Duration::from_millis(200) + 10 * longest };
         let allowed = DEADLINE + grace;
         if is_strict {
             eprintln!("p99 {time:?} of {} requests, of which {lag:?} is this machine's lag", self.times.len());
@@ -128,17 +129,17 @@ pub(crate) async fn open_by_default(url: &str) -> (Store, Arc<SharedRule>) {
 pub(crate) async fn open_with(url: &str, deadline: Duration) -> (Store, Arc<SharedRule>) {
     let store = open(url, Options { deadline, ..Options::default() });
     let rule = shared(rule("load", limit("drip-1", 1_000)));
-    answers_within(&store, &rule, Duration::from_secs(10)).await;
+    answers(&store, &rule).await;
     (store, rule)
 }
 
 /// Waits until several requests in a row are answered.
-pub(crate) async fn answers_within(store: &Store, rule: &Arc<SharedRule>, most: Duration) {
+pub(crate) async fn answers(store: &Store, rule: &Arc<SharedRule>) {
     let start = Instant::now();
     let mut in_a_row = 0;
     while in_a_row < 20 {
         assert!(
-            start.elapsed() < most,
+            start.elapsed() < LONG,
             "the store does not answer: {:?}, {:?}",
             store.vitals().trouble(),
             store.counts()

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tollgate_gatekeeper::shared::{Asked, Options, SharedRule, Store, Unanswered};
 
-use crate::load::answers_within;
+use crate::load::answers;
 use crate::redis_server::RedisServer;
 use crate::world::*;
 
@@ -14,7 +14,7 @@ use crate::world::*;
 async fn connected(server: &RedisServer, options: Options) -> (Store, Arc<SharedRule>) {
     let store = open(&server.url(), Options { connections: 1, ..options });
     let rule = shared(rule("rule", limit("drip-1", 1_000)));
-    answers_within(&store, &rule, Duration::from_secs(20)).await;
+    answers(&store, &rule).await;
     (store, rule)
 }
 
@@ -94,15 +94,18 @@ async fn a_call_is_not_sent_for_those_who_have_gone() {
     while store.counts().calls == before.calls {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(ask_at_once(&store, &rule, one_caller(20)).await, [Err(Unanswered::Late); 20]);
-    assert_eq!(first.await.unwrap(), Err(Unanswered::Late));
+    // On a machine that stands still for half a second the connection is given up first.
+    let is_gone = |outcome: &Result<_, _>| matches!(outcome, Err(Unanswered::Late | Unanswered::Down));
+    let outcomes = ask_at_once(&store, &rule, one_caller(20)).await;
+    assert!(outcomes.iter().all(is_gone), "{outcomes:?}");
+    assert!(matches!(first.await.unwrap(), Err(Unanswered::Late | Unanswered::Down)));
     server.signal("CONT");
     // What was left of the first is given back, and whoever asks now is answered.
-    answers_within(&store, &rule, Duration::from_secs(20)).await;
+    answers(&store, &rule).await;
     let counts = store.counts();
     let (answered, given_back) = (counts.answered - before.answered, counts.given_back - before.given_back);
-    let late = counts.late - before.late - 20;
-    assert!(counts.calls - before.calls <= answered + given_back + late, "{before:?}, {counts:?}");
+    let unanswered = counts.unanswered() - before.unanswered() - 20;
+    assert!(counts.calls - before.calls <= answered + given_back + unanswered, "{before:?}, {counts:?}");
 }
 
 #[tokio::test]
@@ -111,19 +114,19 @@ async fn nobody_waits_beyond_the_deadline_and_a_silent_connection_is_given_up() 
     let server = RedisServer::start(&[]);
     let (store, rule) = connected(&server, Options { deadline: Duration::from_millis(100), ..PATIENT }).await;
     server.signal("STOP");
-    // Not much longer than it may: a busy machine is late too.
+    // Otherwise it would be for ever.
     let asking = async { ask(&store, &[(&rule, b"key")]).await.map(drop) };
-    let outcome = tokio::time::timeout(Duration::from_millis(1_500), asking).await.expect("it ends by itself");
+    let outcome = tokio::time::timeout(LONG, asking).await.expect("it ends by itself");
     // On a machine that stands still for half a second the connection is given up first.
     assert!(matches!(outcome, Err(Unanswered::Late | Unanswered::Down)), "{outcome:?}");
     // Another connection is tried, and says nothing either.
     let begun = Instant::now();
     while store.vitals().trouble().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the connection is kept");
+        assert!(begun.elapsed() < LONG, "the connection is kept");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     server.signal("CONT");
-    answers_within(&store, &rule, Duration::from_secs(20)).await;
+    answers(&store, &rule).await;
 }
 
 #[tokio::test]

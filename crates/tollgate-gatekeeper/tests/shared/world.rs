@@ -84,3 +84,15 @@ pub(crate) async fn ask(store: &Store, rules: &[(&Arc<SharedRule>, &[u8])]) -> R
     let (answer, ticket) = store.decide(&asked, TOLL, &SITUATION).await?;
     Ok((!answer.decision.verdict.is_refusal()).then_some(ticket))
 }
+
+/// Longer than anything takes, on a machine that is busy with other things and stands still in between.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Waits until something is so.
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < LONG, "never came true: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
