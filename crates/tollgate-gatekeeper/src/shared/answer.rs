@@ -18,6 +18,9 @@ use super::rule::{kind, pace};
 
 /// The bytes before the numbers of a limit: tag, time of writing, end of the block with its nanoseconds, and level.
 const HEAD_LENGTH: usize = 2 + 4 * 8;
+/// Those of whom no rule has ever blocked, if the limit keeps no log: tag and time of writing; and how long the state is.
+const SHORT_HEAD_LENGTH: usize = 2 + 8;
+const SHORT_LENGTH: usize = SHORT_HEAD_LENGTH + 3 * 8;
 const NANOS_PER_MICRO: u64 = 1_000;
 const MICROS_PER_SEC: u64 = 1_000_000;
 
@@ -170,12 +173,13 @@ impl Reply {
 fn record(rule: &Rule, state: Option<&[u8]>, now: Moment) -> Option<PlainRecord> {
     let mut record = PlainRecord::new(rule.words());
     let Some(state) = state else { return Some(record) };
-    let (head, body) = state.split_at_checked(HEAD_LENGTH)?;
+    let is_short = state.len() == SHORT_LENGTH && !matches!(rule.limit, Limit::Window(_) | Limit::InFlight(_));
+    let (head, body) = state.split_at_checked(if is_short { SHORT_HEAD_LENGTH } else { HEAD_LENGTH })?;
     let (tag, head) = head.split_at(2);
     if tag != [b't', kind(&rule.limit)] {
         return None;
     }
-    if rule.escalation.is_some() {
+    if rule.escalation.is_some() && !is_short {
         let (blocked, blocked_ns, level) = (number(head, 1)?, number(head, 2)?, number(head, 3)?);
         let at = rule.words() - 2;
         record.set_word(at, blocked.saturating_mul(NANOS_PER_MICRO).saturating_add(blocked_ns));

@@ -32,8 +32,10 @@ use redis_server::RedisServer;
 const START_US: u64 = 1_794_700_000_123_457;
 
 const RENEW_EVERY: Span = Span::from_secs(20);
-/// How much longer than it is needed a state may be kept: a second, and what rounding adds.
-const KEPT_LONGER: Span = Span::from_millis(1_002);
+/// How much longer than it is needed, or than twice that, a state may be kept: a second, and what rounding adds.
+const KEPT_LONGER: Span = Span::from_millis(1_003);
+/// How much longer than it is needed a state must be kept to be left with the expiry that it has.
+const KEPT_LONGER_MIN: Span = Span::from_millis(500);
 
 /// A server whose clock the test drives.
 struct Store {
@@ -181,10 +183,26 @@ impl<'store> Both<'store> {
         answer.decision
     }
 
+    /// Until when the store says that it keeps each rule's state, for those of which it says that.
+    fn kept(&mut self) -> Vec<Option<Moment>> {
+        let connection = &mut self.store.connection;
+        let kept = |rule: &SharedRule| {
+            let state: Vec<u8> = redis::cmd("GET").arg(rule.slot(b"key")).query(connection).unwrap();
+            let is_log = matches!(rule.rule().limit, Limit::Window(_) | Limit::InFlight(_));
+            let (_, micros) = state.split_last_chunk::<8>()?;
+            (!is_log).then(|| Moment::from_nanos(f64::from_le_bytes(*micros) as u64 * 1_000))
+        };
+        self.rules.iter().map(kept).collect()
+    }
+
     /// What was written since `begun`, at `now`, is kept until it has nothing left to say, and not for much longer.
-    fn assert_kept(&mut self, before: &[PlainRecord], now: Moment, begun: Instant) {
-        for ((rule, record), before) in self.rules.iter().zip(&self.records).zip(before) {
-            if record == before {
+    ///
+    /// The server's own clock hardly moves meanwhile. So what is written in place is looked at for what it says about its end, and that is compared with
+    /// the server's when it is written anew.
+    fn assert_kept(&mut self, before: &[(PlainRecord, Option<Moment>)], now: Moment, begun: Instant) {
+        let kept = self.kept();
+        for (((rule, record), before), kept) in self.rules.iter().zip(&self.records).zip(before).zip(kept) {
+            if *record == before.0 {
                 continue;
             }
             let life_ms: i64 = redis::cmd("PTTL").arg(rule.slot(b"key")).query(&mut self.store.connection).unwrap();
@@ -200,7 +218,16 @@ impl<'store> Both<'store> {
             let owed = rule.rule().clear_at(&idle).since(now);
             let most = if is_at_work { owed.max(WORK_LIFE) } else { owed };
             assert!(life + passed >= owed, "{life:?} of {owed:?} after {passed:?}: {:?}", rule.rule());
-            assert!(life <= most + KEPT_LONGER, "{life:?} for {most:?}: {:?}", rule.rule());
+            let Some(said) = kept.map(|kept| kept.since(now)) else {
+                assert!(life <= most + KEPT_LONGER, "{life:?} for {most:?}: {:?}", rule.rule());
+                continue;
+            };
+            if kept == before.1 {
+                assert!(said >= owed + KEPT_LONGER_MIN, "{said:?} of {owed:?}: {:?}", rule.rule());
+            } else {
+                assert!(said <= most.times(2) + KEPT_LONGER, "{said:?} for {most:?}: {:?}", rule.rule());
+                assert!(life <= said && said <= life + passed + Span::from_millis(1), "{life:?} of {said:?}");
+            }
         }
     }
 
@@ -334,10 +361,31 @@ fn the_script_decides_as_the_core_does() {
 #[test]
 fn what_is_kept_outlives_its_debt_and_is_gone_soon_after() {
     by_chance(13, 150, |both, step, now| {
-        let (before, begun) = (both.records.clone(), Instant::now());
+        let before: Vec<_> = both.records.clone().into_iter().zip(both.kept()).collect();
+        let begun = Instant::now();
         both.step(step, now, "by chance");
         both.assert_kept(&before, now, begun);
     });
+}
+
+/// An expiry is dear to write.
+#[test]
+fn an_expiry_that_is_far_enough_is_left_as_it_is() {
+    let mut store = Store::start();
+    let now = Moment::from_nanos(START_US * 1_000);
+    let bucket = rule(Limit::Bucket(Bucket::new(20, 1, Span::from_secs(1)).unwrap()));
+    let mut both = Both::new(&mut store, core::slice::from_ref(&bucket), now);
+    redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut both.store.connection).unwrap();
+    for _ in 0..20 {
+        both.step(Step::Ask(Toll::ONE, Band::Normal), now, "one after the other");
+    }
+    let info: String = redis::cmd("INFO").arg("commandstats").query(&mut store.connection).unwrap();
+    let calls = |command: &str| {
+        let rest = info.split_once(&format!("cmdstat_{command}:calls=")).map(|(_, rest)| rest);
+        rest.and_then(|rest| rest.split_once(',')?.0.parse::<u32>().ok()).unwrap_or(0)
+    };
+    // What is owed grows from one second to twenty, and is doubled each time.
+    assert_eq!((calls("set"), calls("setrange")), (4, 16), "{info}");
 }
 
 fn escalated(limit: Limit, backoff_ms: u64, release_ms: u64) -> Rule {

@@ -5,13 +5,16 @@
 -- is a pair: whole microseconds, and the rest in parts of 1/(1000 * per) of one, where a rate comes back `per` times in so many
 -- nanoseconds. Pairs are only added, subtracted and compared, so nothing is ever rounded.
 --
--- KEYS[i] and ARGV[i] are a claim, and an empty ARGV[i] is the one before it; the last one of a request says so. The answer is { seconds, microseconds }, the time of the decisions, and
+-- KEYS[i] and ARGV[i] are a claim; an ARGV[i] that is empty or not there is the one before it, and the last one of a request says so. The answer is { seconds, microseconds }, the time of the decisions, and
 -- then for each request an outcome and its states as they were found, from which the caller knows every figure. The outcome is 1 when the request
 -- goes on, 0 when it does not, and -i when its i-th value is not ours: then nothing was done for it.
 --
 -- A state is a head (tag, time of writing, end of the block with its nanoseconds, level) and what the limit keeps:
 --   r, c  rate and budget: when all that was spent is paid back, as a pair
 --   b     bucket: when it will be empty, and how much less than a full drip the last drip is
+--         These three end with the moment until which the server keeps them. It is asked to do so for twice as long as is owed, so that most
+--         writes find that it is long enough: writing in place costs a third of writing with an expiry. And of whom no rule has ever blocked, the head
+--         is only tag and time: most are, and half the numbers are taken apart and put together in half the time.
 --   w     window: a log of the moments of what was admitted, oldest first
 --   f     in flight: a log of requests and until when they count as being at work, the latest last
 -- Logs stay strings: they are long, and taking them apart would be paid for by every request.
@@ -50,16 +53,18 @@ local function entry(log, width, index)
 end
 
 -- Looked up once for all requests.
-local keys, claims, count_of_claims, take_apart, max, min, type_of = KEYS, ARGV, #KEYS, struct.unpack, math.max, math.min, type
+local keys, claims, count_of_claims, take_apart, pack, max, min = KEYS, ARGV, #KEYS, struct.unpack, struct.pack, math.max, math.min
+local call = redis.call
 -- The server would write a whole number as if it had a fraction, which takes it four times as long.
 local format = string.format
 -- All values in one command: a command costs more than what it fetches. What is not there, or is no string, is asked for again by itself.
-local values = count_of_claims > 1 and redis.call('MGET', unpack(keys)) or {}
+local values = count_of_claims > 1 and call('MGET', unpack(keys)) or {}
 -- What requests before have left under a name: false for nothing.
 local written = {}
 
 local answer, last = { time[1], time[2], 1 }, 3
--- What is to be written and for how long; nothing to write for 0. Some in any case, some only if no rule refuses.
+-- What is to be written, and for how many milliseconds where it is not kept for long enough already: 0 if there is nothing to keep. Some in any case, some
+-- only if no rule refuses.
 local states, lives, always = {}, {}, {}
 -- Of the request at hand: where its outcome goes, its first claim, whether it is refused, and which value is not ours.
 local outcome, first, refused, foreign = 3, 1, false, 0
@@ -75,14 +80,15 @@ for i = 1, count_of_claims do
   --   b     size, drip, time between drips
   --   w     most, ceiling (0 for none), length
   --   f     most, request, life
-  if claims[i] ~= '' then
+  local claim = claims[i]
+  if claim and claim ~= '' then
     kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f =
-      take_apart('<c1BBBBdddddddddddd', claims[i])
+      take_apart('<c1BBBBdddddddddddd', claim)
     ends = operation >= 8
     if ends then operation = operation - 8 end
     paced = kind == 'r' or kind == 'c'
     parts = paced and 1000 * a or 1000
-    tag_of_kind = 't' .. kind
+    tag_of_kind = 116 + 256 * string.byte(kind)
   end
   last = last + 1
   answer[last] = false
@@ -92,31 +98,45 @@ for i = 1, count_of_claims do
 
     -- Read.
     local value = written[keys[i]]
-    if value == nil then value = values[i] or redis.pcall('GET', keys[i]) end
-    local blocked, blocked_ns, level, x, y = 0, 0, 0, 0, 0
+    if value == nil then
+      value = values[i]
+      if not value then
+        value = redis.pcall('GET', keys[i])
+        -- A list, or whatever else has no value.
+        if type(value) == 'table' then value = '' end
+      end
+    end
+    local blocked, blocked_ns, level, x, y, kept = 0, 0, 0, 0, 0, 0
+    local has_block = false
     local log, width
     if kind == 'w' then log, width = '', 8 elseif kind == 'f' then log, width = '', 16 end
     if value then
       local tag, at
-      local ours, length = type_of(value) == 'string', 0
-      if ours then length = #value end
+      local ours, length = false, #value
       if log and length >= 34 then
-        tag, at, blocked, blocked_ns, level = take_apart('<c2dddd', value)
+        has_block = true
+        tag, at, blocked, blocked_ns, level = take_apart('<Hdddd', value)
         log = string.sub(value, 35)
         local entries = #log / width
         ours = entries % 1 == 0 and entries <= 1024
           and (entries == 0 or (whole(entry(log, width, 1)) and whole(entry(log, width, entries))))
-      elseif not log and length == 50 then
-        tag, at, blocked, blocked_ns, level, x, y = take_apart('<c2dddddd', value)
+      elseif not log and (length == 34 or length == 58) then
+        if length == 34 then
+          tag, at, x, y, kept = take_apart('<Hdddd', value)
+        else
+          has_block = true
+          tag, at, blocked, blocked_ns, level, x, y, kept = take_apart('<Hddddddd', value)
+        end
         -- Whole numbers, as `whole` has it: this is on everybody's way, and a call is dear.
         ours = x >= 0 and x <= 9000000000000000 and x % 1 == 0 and y >= 0 and y < (paced and parts or b) and y % 1 == 0
-      else
-        ours = false
+          and kept >= 0 and kept <= 9000000000000000
       end
-      if not (ours and tag == tag_of_kind and at >= 0 and at <= 9000000000000000 and at % 1 == 0
-        and blocked >= 0 and blocked <= 9000000000000000 and blocked % 1 == 0
-        and blocked_ns >= 0 and blocked_ns < 1000 and blocked_ns % 1 == 0
-        and level >= 0 and level < 256 and level % 1 == 0) then
+      if ours and has_block then
+        ours = blocked >= 0 and blocked <= 9000000000000000 and blocked % 1 == 0
+          and blocked_ns >= 0 and blocked_ns < 1000 and blocked_ns % 1 == 0
+          and level >= 0 and level < 256 and level % 1 == 0
+      end
+      if not (ours and tag == tag_of_kind and at >= 0 and at <= 9000000000000000 and at % 1 == 0) then
         foreign = i - first + 1
         break
       end
@@ -128,14 +148,16 @@ for i = 1, count_of_claims do
           local moved = {}
           for j = 1, #log / width do
             local name = string.sub(log, (j - 1) * width + 1, j * width - 8)
-            moved[j] = name .. struct.pack('<d', max(entry(log, width, j) - back, 0))
+            moved[j] = name .. pack('<d', max(entry(log, width, j) - back, 0))
           end
           log = table.concat(moved)
         end
         if log then
-          value = struct.pack('<c2dddd', tag_of_kind, now, blocked, blocked_ns, level) .. log
+          value = pack('<Hdddd', tag_of_kind, now, blocked, blocked_ns, level) .. log
+        elseif not has_block then
+          value = pack('<Hdddd', tag_of_kind, now, x, y, kept)
         else
-          value = struct.pack('<c2dddddd', tag_of_kind, now, blocked, blocked_ns, level, x, y)
+          value = pack('<Hddddddd', tag_of_kind, now, blocked, blocked_ns, level, x, y, kept)
         end
       end
       answer[last] = value
@@ -158,7 +180,8 @@ for i = 1, count_of_claims do
         local up = x - now + c - 1
         drips = (up - up % c) / c
       end
-      filled = max(drips * b - y, 0)
+      filled = drips * b - y
+      if filled < 0 then filled = 0 end
     end
 
     -- Look: is there room now, from a moment on, or is there no moment to name?
@@ -245,15 +268,17 @@ for i = 1, count_of_claims do
         if x < now then x, y = now, 0 end
         x, y = plus(x, y, d, e, parts)
       elseif kind == 'b' then
-        local drips_new = divide_up(filled + count, b)
+        local up = filled + count + b - 1
+        local drips_new = (up - up % b) / b
         -- The period of an empty bucket starts with the first request that is put into it.
         if drips == 0 then x = now end
-        x, y = min(x + (drips_new - drips) * c, 9000000000000000), drips_new * b - filled - count
+        x, y = x + (drips_new - drips) * c, drips_new * b - filled - count
+        if x > 9000000000000000 then x = 9000000000000000 end
       elseif kind == 'w' then
         local most = max(a, b)
         local more = min(count, most)
         local newest = length > 0 and max(now, entry(log, width, length)) or now
-        log = string.sub(log, max(length + more - most, 0) * 8 + 1) .. string.rep(struct.pack('<d', newest), more)
+        log = string.sub(log, max(length + more - most, 0) * 8 + 1) .. string.rep(pack('<d', newest), more)
       end
     elseif operation == 2 then
       if paced then
@@ -268,14 +293,14 @@ for i = 1, count_of_claims do
     end
     if kind == 'f' and (takes or operation == 2) then
       -- The request is not at work any more, or is as of now.
-      local name, at = struct.pack('<d', b), 0
+      local name, at = pack('<d', b), 0
       repeat at = string.find(log, name, at + 1, true) until not at or at % 16 == 1
       if at then log = string.sub(log, 1, at - 1) .. string.sub(log, at + 16) end
-      if takes and count > 0 and #log < 1024 * 16 then log = log .. struct.pack('<dd', b, now + c) end
+      if takes and count > 0 and #log < 1024 * 16 then log = log .. pack('<dd', b, now + c) end
     end
 
     if takes or punished or operation == 2 then
-      -- From when on does the state say nothing any more? It is kept for a second longer.
+      -- From when on does the state say nothing any more? It is kept for longer than that.
       local clear = x
       if log and #log > 0 then
         clear = entry(log, width, #log / width) + (kind == 'w' and c or 0)
@@ -283,12 +308,22 @@ for i = 1, count_of_claims do
         clear = x + 1
       end
       if levels > 0 then clear = max(clear, blocked + 1 + level * release) end
-      always[i] = operation ~= 0 or punished
-      lives[i] = clear > now and math.ceil((clear - now) / 1000) + 1000 or 0
-      if log then
-        states[i] = struct.pack('<c2dddd', tag_of_kind, now, blocked, blocked_ns, level) .. log
+      if operation ~= 0 or punished then always[i] = true end
+      if clear <= now then
+        lives[i], states[i] = 0, ''
+      elseif log then
+        lives[i] = math.ceil((clear - now) / 1000) + 1000
+        states[i] = pack('<Hdddd', tag_of_kind, now, blocked, blocked_ns, level) .. log
       else
-        states[i] = struct.pack('<c2dddddd', tag_of_kind, now, blocked, blocked_ns, level, x, y)
+        if kept < clear + 500000 then
+          lives[i] = 2 * math.ceil((clear - now) / 1000) + 1000
+          kept = min(now + 1000 * lives[i], 9000000000000000)
+        end
+        if has_block or punished then
+          states[i] = pack('<Hddddddd', tag_of_kind, now, blocked, blocked_ns, level, x, y, kept)
+        else
+          states[i] = pack('<Hdddd', tag_of_kind, now, x, y, kept)
+        end
       end
     elseif operation == 4 and kind ~= 'f' then
       always[i], lives[i], states[i] = true, 0, ''
@@ -302,11 +337,15 @@ for i = 1, count_of_claims do
       if refused then answer[outcome] = 0 end
       for j = first, i do
         if states[j] and (always[j] or not refused) then
-          if lives[j] > 0 then
-            redis.call('SET', keys[j], states[j], 'PX', format('%d', lives[j]))
+          local life = lives[j]
+          if not life then
+            call('SETRANGE', keys[j], '0', states[j])
+            written[keys[j]] = states[j]
+          elseif life > 0 then
+            call('SET', keys[j], states[j], 'PX', format('%d', life))
             written[keys[j]] = states[j]
           elseif answer[outcome + j - first + 1] then
-            redis.call('DEL', keys[j])
+            call('DEL', keys[j])
             written[keys[j]] = false
           end
         end

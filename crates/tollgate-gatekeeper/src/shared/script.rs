@@ -43,20 +43,23 @@ impl Script {
         for errand in requests.clone().flatten() {
             command.arg(&errand.slot[..]);
         }
-        let mut before = None;
+        // The same once more is not said again, and at the end not even that: callers of one rule mostly ask the same.
+        let (mut before, mut same) = (None, 0);
         for errands in requests {
             for (place, errand) in errands.iter().enumerate() {
                 let mut claim = errand.claim;
                 if place + 1 == errands.len() {
                     claim[OPERATION_AT] |= LAST;
                 }
-                // The same once more is not said again: callers of one rule mostly ask the same.
                 if before == Some(claim) {
-                    command.arg(&[][..] as &[u8]);
-                } else {
-                    command.arg(&claim[..]);
-                    before = Some(claim);
+                    same += 1;
+                    continue;
                 }
+                for _ in 0..core::mem::take(&mut same) {
+                    command.arg(&[][..] as &[u8]);
+                }
+                command.arg(&claim[..]);
+                before = Some(claim);
             }
         }
         command

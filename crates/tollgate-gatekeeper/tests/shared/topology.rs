@@ -48,7 +48,7 @@ async fn decides(store: &Store) {
 async fn a_user_with_a_password_needs_no_more_than_scripts_and_its_own_names() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
-    let rights = "on >se:cret/@1 ~test:* +evalsha +script|load +get +mget +set +del +time +ping +client";
+    let rights = "on >se:cret/@1 ~test:* +evalsha +script|load +get +mget +set +setrange +del +time +ping +client";
     server.command(&[&["ACL", "SETUSER", "gate"][..], &rights.split(' ').collect::<Vec<_>>()].concat());
     let url = format!("redis://gate:se%3Acret%2F%401@127.0.0.1:{}", server.port());
     decides(&open(&url, PATIENT)).await;
