@@ -1,10 +1,14 @@
 //! What the watch and the console cost a gate, and how long a large report takes.
 //!
 //! The gate is the built binary, and what is compared is CPU time, which neighbours on the machine add little to. Its threads that serve requests have names
-//! of their own, so what the watch and the console use beside them can be seen. What they cost on those threads themselves is seen by
-//! comparing with a gate that has no watch, where one is given: rounds take turns, and ratios are taken within a round.
+//! of their own, so what the watch and the console use beside them can be seen. What they cost on those threads themselves is the difference
+//! to a gate that is built so that it sees nobody. Gates are started anew for each round and take turns; ratios are taken within a round.
 //!
-//! `cargo build --release -p tollgate && cargo run --release -p bench-watch [-- --without path/to/tollgate]`
+//! ```sh
+//! cargo build --release -p tollgate
+//! cargo build --release -p tollgate --features blind --target-dir target/blind
+//! cargo run --release -p bench-watch
+//! ```
 #![expect(clippy::print_stdout, reason = "its answer is a table for people")]
 
 mod gate;
@@ -12,7 +16,7 @@ mod load;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -25,28 +29,48 @@ struct Options {
     /// The binary
     #[arg(long, default_value = "target/release/tollgate")]
     binary: PathBuf,
-    /// The same with nothing that feeds the watch, to be compared with
-    #[arg(long)]
-    without: Option<PathBuf>,
+    /// The same, built with the feature `blind`: to be compared with
+    #[arg(long, default_value = "target/blind/release/tollgate")]
+    without: PathBuf,
     /// How many rounds
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 9)]
     rounds: usize,
     /// How many seconds a part of a round takes
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// How many requests a second are made at most
-    #[arg(long, default_value_t = 100_000.0)]
+    #[arg(long, default_value_t = RATE)]
     rate: f64,
 }
 
-/// One part of a round.
+/// A gate in one round.
 #[derive(Clone, Copy)]
 struct Part {
     rate: f64,
-    /// Per request.
+    /// CPU time of its workers, per request.
     serving_us: f64,
-    /// Per second.
+    /// CPU time of everything else, per second.
     others_ms: f64,
+}
+
+impl Part {
+    /// CPU time of the whole gate per request, at the rate that the aim is for.
+    fn whole_us(&self) -> f64 {
+        self.serving_us + self.others_ms * 1e3 / RATE
+    }
+}
+
+/// How long a gate works before it is looked at.
+const WARM_UP: Duration = Duration::from_millis(1500);
+/// How many requests a second the aim is for.
+const RATE: f64 = 100_000.0;
+
+/// A gate that is compared.
+struct Kind<'a> {
+    name: &'a str,
+    binary: &'a Path,
+    /// Whether a console is open.
+    open: bool,
 }
 
 fn main() -> io::Result<()> {
@@ -57,45 +81,54 @@ fn main() -> io::Result<()> {
 
 /// The way of a request that is refused.
 fn path(options: &Options) -> io::Result<()> {
-    let mut gates = vec![("console closed", Gate::start(&options.binary)?, false)];
-    gates.push(("console open", Gate::start(&options.binary)?, true));
-    if let Some(without) = &options.without {
-        gates.push(("no watch", Gate::start(without)?, false));
-    }
-    let mut loads = gates.iter().map(|(_, gate, _)| Load::connect(gate.address)).collect::<io::Result<Vec<_>>>()?;
-    loads.iter_mut().try_for_each(Load::warm_up)?;
-    let mut rounds: Vec<Vec<Part>> = Vec::new();
-    for _ in 0..options.rounds {
-        let parts = gates.iter().zip(&mut loads);
-        rounds.push(parts.map(|((_, gate, open), load)| part(options, gate, *open, load)).collect::<io::Result<_>>()?);
+    let kinds = [
+        Kind { name: "sees nobody", binary: &options.without, open: false },
+        Kind { name: "console closed", binary: &options.binary, open: false },
+        Kind { name: "console open", binary: &options.binary, open: true },
+    ];
+    let mut rounds = vec![Vec::new(); options.rounds];
+    for (turn, round) in rounds.iter_mut().enumerate() {
+        let mut parts = kinds.iter().map(|_| None).collect::<Vec<_>>();
+        // Whoever comes first has a machine that has rested.
+        for place in (0..kinds.len()).map(|place| (place + turn) % kinds.len()) {
+            parts[place] = Some(part(options, &kinds[place])?);
+        }
+        round.extend(parts.into_iter().flatten());
     }
     println!(
         "Refused requests of {ACCOUNTS} accounts, {} rounds; medians, and the smallest and largest:\n",
         options.rounds
     );
     println!(
-        "| gate | requests/s | its workers, CPU per request | beside them, CPU per second | beside them, part of all at 100,000/s | workers against a closed console |"
+        "| gate | requests/s | its worker, CPU per request | beside it, CPU per second | more on the worker | more beside it | more in all |"
     );
-    println!("|---|---|---|---|---|---|");
-    for (place, (name, ..)) in gates.iter().enumerate() {
+    println!("|---|---|---|---|---|---|---|");
+    for (place, kind) in kinds.iter().enumerate() {
         let column = |of: &dyn Fn(&[Part]) -> f64| Spread::of(rounds.iter().map(|round| of(round)).collect());
-        let share = |part: &Part| part.others_ms / (part.others_ms + part.serving_us * 100.0) * 100.0;
+        let more = |round: &[Part], of: &dyn Fn(&Part) -> f64| {
+            (of(&round[place]) - of(&round[0])) / round[0].whole_us() * 100.0
+        };
         println!(
-            "| {name} | {} | {} us | {} ms | {} % | {}x |",
+            "| {} | {} | {} us | {} ms | {} % | {} % | {} % |",
+            kind.name,
             column(&|round| round[place].rate).shown(0),
             column(&|round| round[place].serving_us).shown(2),
             column(&|round| round[place].others_ms).shown(1),
-            column(&|round| share(&round[place])).shown(2),
-            column(&|round| round[place].serving_us / round[0].serving_us).shown(3),
+            column(&|round| more(round, &|part| part.serving_us)).shown(2),
+            column(&|round| more(round, &|part| part.others_ms * 1e3 / RATE)).shown(2),
+            column(&|round| more(round, &Part::whole_us)).shown(2),
         );
     }
     Ok(())
 }
 
-fn part(options: &Options, gate: &Gate, open: bool, load: &mut Load) -> io::Result<Part> {
-    let console = if open { Some(Console::open(gate.admin)?) } else { None };
-    // What is behind it is not of this part.
-    load.run(Duration::from_millis(300), options.rate)?;
+fn part(options: &Options, kind: &Kind<'_>) -> io::Result<Part> {
+    let gate = Gate::start(kind.binary)?;
+    let mut load = Load::connect(gate.address)?;
+    load.warm_up()?;
+    let console = if kind.open { Some(Console::open(gate.admin)?) } else { None };
+    // The watch meets everybody for the first time.
+    load.run(WARM_UP, options.rate)?;
     let (before, began) = (gate.used()?, Instant::now());
     let requests = load.run(Duration::from_secs_f64(options.seconds), options.rate)?;
     let (after, took) = (gate.used()?, began.elapsed().as_secs_f64());

@@ -6,7 +6,7 @@
 //! however many are seen once. What is shown is counted since the name took its place, and is never more than what happened.
 
 use core::fmt::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate_core::class::KeySink;
 use tollgate_core::decision::{Decision, Reason, Verdict};
@@ -65,27 +65,33 @@ impl Throttling {
 
 /// A bounded store of names, by weight.
 pub(crate) struct Names {
-    shards: Box<[Mutex<[Entry; SHARD_NAMES]>]>,
+    shards: Box<[Mutex<Shard>]>,
+}
+
+/// Some places. What is looked at to find one is apart from what is in it, and together: a store of names is larger than what the processor keeps at hand.
+#[derive(Clone, Copy)]
+struct Shard {
+    hashes: [KeyHash; SHARD_NAMES],
+    /// What was counted, with the weight of the one whose place it was.
+    weights: [u64; SHARD_NAMES],
+    lasts: [Moment; SHARD_NAMES],
+    entries: [Entry; SHARD_NAMES],
 }
 
 #[derive(Clone, Copy)]
 struct Entry {
     table: u32,
-    hash: KeyHash,
-    /// The weight of the one whose place this was.
-    inherited: u64,
     held: u64,
     refused: u64,
     first: Moment,
-    last: Moment,
     name: Name,
 }
 
 impl Names {
-    /// Places for at least `most` names.
+    /// Places for at least `most` names; no name is kept where that is 0.
     pub(crate) fn new(most: usize) -> Self {
-        let shards = most.div_ceil(SHARD_NAMES).max(1);
-        Self { shards: (0..shards).map(|_| Mutex::new([Entry::EMPTY; SHARD_NAMES])).collect() }
+        let shards = most.div_ceil(SHARD_NAMES);
+        Self { shards: (0..shards).map(|_| Mutex::new(Shard::EMPTY)).collect() }
     }
 
     /// Counts that the key with `hash` was throttled; `write` gives its name, if that is not known yet.
@@ -97,26 +103,27 @@ impl Names {
         now: Moment,
         write: impl FnOnce(&mut Name),
     ) {
-        let shard = &self.shards[hash.line(self.shards.len() as u64)];
-        let mut entries = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        let known =
-            entries.iter().position(|entry| (entry.table, entry.hash) == (table, hash) && entry.weight(now) > 0);
-        let index = known.unwrap_or_else(|| {
-            let index = (0..SHARD_NAMES).min_by_key(|&index| entries[index].weight(now)).unwrap_or(0);
-            let inherited = entries[index].weight(now);
-            entries[index] = Entry { table, hash, inherited, first: now, ..Entry::EMPTY };
-            write(&mut entries[index].name);
-            index
+        if self.shards.is_empty() {
+            return;
+        }
+        let mut shard = lock(&self.shards[hash.line(self.shards.len() as u64)]);
+        let at = shard.find(table, hash, now).unwrap_or_else(|| {
+            let at = shard.lightest(now);
+            shard.hashes[at] = hash;
+            shard.weights[at] = shard.weight(at, now);
+            shard.entries[at] = Entry { table, first: now, ..Entry::EMPTY };
+            write(&mut shard.entries[at].name);
+            at
         });
-        entries[index].count(throttling, now);
+        shard.count(at, throttling, now);
     }
 
     /// Those who were throttled most.
     pub(crate) fn top(&self, most: usize, now: Moment) -> Vec<Throttled> {
         let mut all: Vec<Throttled> = Vec::new();
         for shard in &self.shards {
-            let entries = *shard.lock().unwrap_or_else(PoisonError::into_inner);
-            all.extend(entries.iter().filter(|entry| entry.weight(now) > 0).map(Entry::shown));
+            let shard = *lock(shard);
+            all.extend((0..SHARD_NAMES).filter(|&at| shard.weight(at, now) > 0).map(|at| shard.shown(at)));
         }
         all.sort_by_key(|caller| core::cmp::Reverse((caller.refused.saturating_add(caller.held), caller.last)));
         all.truncate(most);
@@ -124,46 +131,61 @@ impl Names {
     }
 }
 
-impl Entry {
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shard {
     const EMPTY: Self = Self {
-        table: 0,
-        hash: KeyHash(0),
-        inherited: 0,
-        held: 0,
-        refused: 0,
-        first: Moment::ZERO,
-        last: Moment::ZERO,
-        name: Name::EMPTY,
+        hashes: [KeyHash(0); SHARD_NAMES],
+        weights: [0; SHARD_NAMES],
+        lasts: [Moment::ZERO; SHARD_NAMES],
+        entries: [Entry::EMPTY; SHARD_NAMES],
     };
 
-    fn weight(&self, now: Moment) -> u64 {
-        let remembered = now.since(self.last) < MEMORY;
-        if remembered { self.inherited.saturating_add(self.held).saturating_add(self.refused) } else { 0 }
+    fn find(&self, table: u32, hash: KeyHash, now: Moment) -> Option<usize> {
+        let is_it = |at: &usize| self.hashes[*at] == hash && self.entries[*at].table == table;
+        (0..SHARD_NAMES).find(is_it).filter(|&at| self.weight(at, now) > 0)
     }
 
-    fn count(&mut self, throttling: Throttling, now: Moment) {
+    fn lightest(&self, now: Moment) -> usize {
+        (0..SHARD_NAMES).min_by_key(|&at| self.weight(at, now)).unwrap_or(0)
+    }
+
+    fn weight(&self, at: usize, now: Moment) -> u64 {
+        if now.since(self.lasts[at]) < MEMORY { self.weights[at] } else { 0 }
+    }
+
+    fn count(&mut self, at: usize, throttling: Throttling, now: Moment) {
+        let entry = &mut self.entries[at];
         let counter = match throttling {
-            Throttling::Hold => &mut self.held,
-            Throttling::Refuse => &mut self.refused,
+            Throttling::Hold => &mut entry.held,
+            Throttling::Refuse => &mut entry.refused,
         };
         *counter = counter.saturating_add(1);
-        self.last = self.last.max(now);
+        self.weights[at] = self.weights[at].saturating_add(1);
+        self.lasts[at] = self.lasts[at].max(now);
     }
 
-    fn shown(&self) -> Throttled {
+    fn shown(&self, at: usize) -> Throttled {
+        let Entry { table, held, refused, first, name } = self.entries[at];
         Throttled {
             rule: 0,
-            key: self.name.as_bytes().to_vec(),
-            cut: self.name.cut,
-            held: self.held,
-            refused: self.refused,
-            first: self.first,
-            last: self.last,
+            key: name.as_bytes().to_vec(),
+            cut: name.cut,
+            held,
+            refused,
+            first,
+            last: self.lasts[at],
             info: LimitInfo::default(),
-            table: self.table,
-            hash: self.hash,
+            table,
+            hash: self.hashes[at],
         }
     }
+}
+
+impl Entry {
+    const EMPTY: Self = Self { table: 0, held: 0, refused: 0, first: Moment::ZERO, name: Name::EMPTY };
 }
 
 /// A key as a person reads it, as far as it fits. Written like any other [`KeySink`], without a place in memory of its own.

@@ -16,7 +16,10 @@ const main = document.getElementById("main");
 let page = null;
 let shown = null;
 let status = null;
-let busy = false;
+let busy = true;
+/** When the gate has told its status, or cannot. */
+let hear;
+const heard = new Promise((resolve) => { hear = resolve; });
 
 /** Shows the page that the address names. What was pressed while it loads is for this page already. */
 async function show(focus) {
@@ -32,13 +35,12 @@ async function show(focus) {
   put(main);
   main.setAttribute("aria-busy", "true");
   complain("");
-  const loaded = mine.begin(main);
+  const loaded = mine.begin(main, heard.then(() => status));
   document.title = `${main.querySelector("h1")?.textContent ?? "Overview"} · Tollgate`;
   // Before anything is waited for: a person may be in the search field by the time that figures come.
   if (focus) main.focus();
   try {
     await loaded;
-    if (status && page === mine) await mine.told(status);
   } catch (error) {
     if (page === mine) complain(error.message);
   }
@@ -61,6 +63,7 @@ async function told(now) {
   flagged.hidden = now.watch.flags === 0;
   document.getElementById("about").textContent = `Tollgate ${now.version}, up for ${figures.span(now.uptime_ms)}`;
   status = now;
+  hear();
   complain(now.watch.kept ? "" : "Flags cannot be written to disk: reports are refused until they can.", "disk");
   if (busy || document.hidden || document.querySelector("dialog")) return;
   busy = true;
@@ -79,6 +82,7 @@ function lost() {
   const sign = document.getElementById("band");
   sign.dataset.band = "lost";
   sign.textContent = "not connected";
+  hear();
 }
 
 /** Light, dark, or as the system says. */
@@ -113,10 +117,11 @@ addEventListener("keydown", keys);
 document.getElementById("leave").addEventListener("click", server.leave);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 try {
-  const session = await server.begin();
-  document.getElementById("leave").hidden = !session.login;
-  await show(false);
+  // All at once: each of these is a question to the gate.
   server.listen(told, lost);
+  const [session] = await Promise.all([server.begin(), show(false)]);
+  document.getElementById("leave").hidden = !session.login;
 } catch (error) {
   complain(error.message);
 }
+busy = false;

@@ -32,7 +32,7 @@ export function keyPage(parameters) {
   const figuresOf = h("div");
   const exempt = h("p", { class: "lead", hidden: true });
   const minutes = h("select", { id: "exempt-for" }, [10, 60, 240, 1440].map((one) => h("option", { value: one * 60_000 }, figures.span(one * 60_000))));
-  const buttons = h("div", { class: "bar" });
+  const buttons = h("div", { class: "bar", hidden: true });
 
   const look = newest(() => get("key", { class: cls, key }), (detail) => {
     const { bucket, episode, flags } = detail;
@@ -47,6 +47,7 @@ export function keyPage(parameters) {
     ]), !bucket && !episode && h("p", { class: "empty" }, "Nothing was seen of this caller lately."));
     exempt.textContent = detail.exempt_until ? `Exempt from these rules until ${figures.date(detail.exempt_until)}.` : "";
     exempt.hidden = end.hidden = !detail.exempt_until;
+    buttons.hidden = caller().role !== "operator";
   });
 
   async function change(heading, text, button, path, body, extra) {
@@ -73,7 +74,7 @@ export function keyPage(parameters) {
     name: "spenders",
     async begin(main) {
       put(main, h("div", {}, h("h1", { class: "key" }, key === "" ? "(none)" : key), h("p", { class: "lead" }, `told apart by ${cls}`)),
-        caller().role === "operator" && buttons, exempt, card("Rules", "what each would say to its next request; after them it waits its turn in the fair queue, which refuses callers who have too much waiting already", rules.node), card("Lately", "", figuresOf));
+        buttons, exempt, card("Rules", "what each would say to its next request; after them it waits its turn in the fair queue, which refuses callers who have too much waiting already", rules.node), card("Lately", "", figuresOf));
       await look();
     },
     told: () => look(),

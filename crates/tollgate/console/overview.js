@@ -67,7 +67,7 @@ export function overview() {
 
   return {
     name: "overview",
-    async begin(main) {
+    async begin(main, status) {
       put(main,
         h("div", {}, h("h1", {}, "Overview"), why),
         serving, others);
@@ -77,9 +77,9 @@ export function overview() {
           card("Requests", "per second", requests.node), card("Answer time", "waiting included", times.node),
           card("Queue", "at the backend, and before it", queue.node), card("CPU", "cores, charged to requests", cpu.node)),
         h("div", { class: "grid" }, card("Rules", "since the start", rules.node), card("Backends", "where requests go", backends.node)));
-      draw();
-      samples = (await get("history", { step: 10 })).samples;
-      draw();
+      const [history, now] = await Promise.all([get("history", { step: 10 }), status]);
+      samples = history.samples;
+      if (now) this.told(now); else draw();
     },
     told(status) {
       const last = status.last_second;

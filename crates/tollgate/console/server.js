@@ -22,18 +22,19 @@ export async function get(path, parameters = {}) {
   return answer(await fetch(`/api/v1/${path}${query.size ? `?${query}` : ""}`, { headers: { accept: "application/json" } }));
 }
 
-/** A question that is asked again and again, and shown: answers to earlier ones that come late are not. */
+/** A question that is asked again and again, and shown, once it is known who asks: answers to earlier ones that come late are not. */
 export function newest(ask, show) {
   let asked = 0;
   return async () => {
     const mine = ++asked;
-    const answer = await ask();
+    const [answer] = await Promise.all([ask(), begin()]);
     if (mine === asked) show(answer);
   };
 }
 
 /** Changes something. */
 export async function send(method, path, body) {
+  await begin();
   const headers = { "content-type": "application/json", "x-tollgate-csrf": session.csrf ?? "" };
   return answer(await fetch(`/api/v1/${path}`, { method, headers, body: JSON.stringify(body) }));
 }
@@ -44,10 +45,12 @@ export async function leave() {
   location.assign("/login");
 }
 
-/** Finds out who we are. */
-export async function begin() {
-  session = await get("session");
-  return session;
+let begun = null;
+
+/** Finds out who we are, once. */
+export function begin() {
+  begun ??= get("session").then((answer) => session = answer, (error) => { begun = null; throw error; });
+  return begun;
 }
 
 /** Listens for the status, for as long as the page is open. */

@@ -37,13 +37,14 @@ export function settings() {
     name: "settings",
     async begin(main) {
       put(main, title("Settings", "What is in force, where it comes from, and what it means."), reload, h("div", { class: "bar" }, found.node), tables, card("Changes", "by operators, over restarts", changes.node));
-      config = await get("config");
+      const [inForce, audit] = await Promise.all([get("config"), get("audit", { top: 100 })]);
+      config = inForce;
       const last = config.reload;
       put(reload, h("p", { class: "lead" }, config.file ? h("span", {}, "From ", h("code", {}, config.file), ". ") : "No file. ",
         last ? (last.ok ? `Reloaded ${figures.ago(last.at)}.` : "") : "Not reloaded since the start."),
         last && !last.ok && h("div", { class: "wrong", role: "alert" }, h("p", {}, `The reload ${figures.ago(last.at)} was refused; the old settings stay in force:`), h("pre", {}, last.faults)));
       show();
-      changes.show((await get("audit", { top: 100 })).changes, "Nobody has changed anything.");
+      changes.show(audit.changes, "Nobody has changed anything.");
     },
     told() {},
   };

@@ -12,6 +12,7 @@ mod flags;
 mod gate;
 mod manual;
 mod master;
+mod per_thread;
 mod post;
 mod replay;
 mod service;

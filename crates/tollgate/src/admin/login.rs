@@ -11,9 +11,9 @@ use serde::Deserialize;
 use super::Console;
 use super::body::Body;
 use super::guard::{COOKIE, Peer, cookie};
+use super::page;
 use super::tokens::Role;
 
-const PAGE: &str = include_str!("../../console/login.html");
 /// Where the page says what went wrong.
 const MESSAGE: &str = "<!-- message -->";
 const NAME_CHARS_MAX: usize = 60;
@@ -29,7 +29,7 @@ struct Form {
 
 /// `GET /login`
 pub(super) async fn page() -> Html<&'static str> {
-    Html(PAGE)
+    Html(page::login())
 }
 
 /// `POST /login`
@@ -78,5 +78,5 @@ fn cookie_of(word: &str, age_secs: u32) -> HeaderValue {
 
 fn refuse(status: StatusCode, message: &str) -> Response {
     let message = format!("<p class=\"wrong\" role=\"alert\">{message}</p>");
-    (status, Html(PAGE.replace(MESSAGE, &message))).into_response()
+    (status, Html(page::login().replace(MESSAGE, &message))).into_response()
 }

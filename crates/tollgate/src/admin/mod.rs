@@ -13,6 +13,7 @@ mod history;
 mod login;
 mod page;
 mod problem;
+mod script;
 mod server;
 mod sessions;
 mod subject;

@@ -1,4 +1,10 @@
 //! The console: pages that are part of this program, so that they work without anything else.
+//!
+//! What a page needs is few files ([`script`]), in a folder whose name changes with what is in any of them. So a browser asks once for each, and a
+//! new version is seen at once.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::LazyLock;
 
 use axum::Router;
 use axum::extract::Path;
@@ -6,38 +12,108 @@ use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 
-/// Files of the console, by name, with their types.
-const FILES: &[(&str, &str, &str)] = &[
-    ("style.css", "text/css; charset=utf-8", include_str!("../../console/style.css")),
-    ("console.js", SCRIPT, include_str!("../../console/console.js")),
-    ("dom.js", SCRIPT, include_str!("../../console/dom.js")),
-    ("server.js", SCRIPT, include_str!("../../console/server.js")),
-    ("figures.js", SCRIPT, include_str!("../../console/figures.js")),
-    ("charts.js", SCRIPT, include_str!("../../console/charts.js")),
-    ("overview.js", SCRIPT, include_str!("../../console/overview.js")),
-    ("spenders.js", SCRIPT, include_str!("../../console/spenders.js")),
-    ("episodes.js", SCRIPT, include_str!("../../console/episodes.js")),
-    ("flags.js", SCRIPT, include_str!("../../console/flags.js")),
-    ("key.js", SCRIPT, include_str!("../../console/key.js")),
-    ("explain.js", SCRIPT, include_str!("../../console/explain.js")),
-    ("settings.js", SCRIPT, include_str!("../../console/settings.js")),
-    ("icon.svg", "image/svg+xml", include_str!("../../console/icon.svg")),
+use super::script::script;
+
+/// The modules of the console, each after those that it imports.
+const MODULES: &[(&str, &str)] = &[
+    ("dom", include_str!("../../console/dom.js")),
+    ("figures", include_str!("../../console/figures.js")),
+    ("server", include_str!("../../console/server.js")),
+    ("charts", include_str!("../../console/charts.js")),
+    ("overview", include_str!("../../console/overview.js")),
+    ("spenders", include_str!("../../console/spenders.js")),
+    ("episodes", include_str!("../../console/episodes.js")),
+    ("flags", include_str!("../../console/flags.js")),
+    ("key", include_str!("../../console/key.js")),
+    ("explain", include_str!("../../console/explain.js")),
+    ("settings", include_str!("../../console/settings.js")),
+    ("console", include_str!("../../console/console.js")),
 ];
-const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = include_str!("../../console/style.css");
+const ICON: &str = include_str!("../../console/icon.svg");
+
+/// Where pages expect their files; the name of the version goes after it.
+const FOLDER: &str = "/console/";
+
+static PAGES: LazyLock<Pages> = LazyLock::new(Pages::new);
+
+/// The console as it is sent.
+struct Pages {
+    /// Another for every change of a file.
+    version: String,
+    script: String,
+    index: String,
+    login: String,
+}
+
+impl Pages {
+    fn new() -> Self {
+        let script = script(MODULES);
+        let mut hasher = DefaultHasher::new();
+        (&script, STYLE, ICON).hash(&mut hasher);
+        let version = format!("{:016x}", hasher.finish());
+        let page = |text: &str| text.replace(FOLDER, &format!("{FOLDER}{version}/"));
+        let index = page(include_str!("../../console/index.html"));
+        let login = page(include_str!("../../console/login.html"));
+        Self { script, index, login, version }
+    }
+
+    /// A file and its type.
+    fn file(&self, name: &str) -> Option<(&'static str, &str)> {
+        match name {
+            "console.js" => Some(("text/javascript; charset=utf-8", &self.script)),
+            "style.css" => Some(("text/css; charset=utf-8", STYLE)),
+            "icon.svg" => Some(("image/svg+xml", ICON)),
+            _ => None,
+        }
+    }
+}
 
 /// The ways to the console.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/", get(|| async { Html(include_str!("../../console/index.html")) }))
-        .route("/console/{file}", get(file))
+    Router::new().route("/", get(|| async { Html(&*PAGES.index) })).route("/console/{version}/{file}", get(file))
 }
 
-async fn file(Path(name): Path<String>) -> Response {
-    match FILES.iter().find(|(known, ..)| *known == name) {
-        // Asked about each time, so that a new version is seen at once; it is all on this machine.
-        Some((_, kind, text)) => {
-            ([(header::CONTENT_TYPE, *kind), (header::CACHE_CONTROL, "no-cache")], *text).into_response()
+/// The page to log in with.
+pub(super) fn login() -> &'static str {
+    &PAGES.login
+}
+
+async fn file(Path((version, name)): Path<(String, String)>) -> Response {
+    match PAGES.file(&name).filter(|_| version == PAGES.version) {
+        Some((kind, text)) => {
+            let cached = "private, max-age=31536000, immutable";
+            ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, cached)], text).into_response()
         }
         None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_module_comes_after_those_that_it_imports_and_nothing_is_left_of_modules() {
+        let pages = Pages::new();
+        for (place, (name, text)) in MODULES.iter().enumerate() {
+            for other in text.lines().filter_map(|line| line.split_once("from \"./")?.1.strip_suffix(".js\";")) {
+                assert!(MODULES[..place].iter().any(|(before, _)| *before == other), "{name} needs {other}");
+            }
+        }
+        assert!(!pages.script.lines().any(|line| line.starts_with("import ") || line.starts_with("export ")));
+    }
+
+    #[test]
+    fn pages_name_files_that_exist_in_this_version() {
+        let pages = Pages::new();
+        for page in [&pages.index, &pages.login] {
+            let files: Vec<_> = page.split(FOLDER).skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+            assert!(files.len() >= 2, "{files:?}");
+            for file in files {
+                let (version, name) = file.split_once('/').unwrap();
+                assert!(version == pages.version && pages.file(name).is_some(), "{file}");
+            }
+        }
     }
 }

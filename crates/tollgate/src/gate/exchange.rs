@@ -72,14 +72,14 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     strip_nominated(&mut visit.request.fields);
     let view = RequestView { client, head: visit.request, is_flagged: false };
     let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
-    let (visitor, mut told) = (sight.arrive(&view), trace::begin(visit.worker, visit.peer, &view));
+    let (since, mut told) = (sight.clock().now(), trace::begin(visit.worker, visit.peer, &view));
     let admitted = match or_departure(admission.admit(&view, &visit.worker.engagements), body).await {
         Ok(admitted) => admitted,
         Err(_) => return visit.left(),
     };
     match admitted {
         Admitted::Refused(refusal) => {
-            sight.refused(&visitor, &view, &refusal);
+            sight.refused(&view, &refusal);
             visit.worker.tally.refused();
             trace::refused(&mut told, &refusal);
             let spread = spread_of(client, visit.worker.timers.now_ms());
@@ -88,7 +88,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
             after
         }
         Admitted::Ticket(mut ticket) => {
-            let mut account = sight.admitted(&visitor);
+            let mut account = sight.admitted(&view, since);
             trace::goes(&mut told, &ticket, &mut account, (visit.request, visit.response));
             ticket.seen_by(account);
             let after = visit.forward(ticket, body, reply).await;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tollgate_core::class::KeySink;
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
@@ -13,8 +14,11 @@ use super::account_name::AccountName;
 use super::histogram::Histogram;
 use super::identify::RequestView;
 use super::refusal::Refusal;
-use super::spenders::{End, Spender, Spenders};
+use super::spenders::{Spender, Spenders};
 use crate::watch::Feed;
+
+/// Whether callers are seen. They are not in a gate that is built to be compared with (`bench/watch`).
+const SEES: bool = !cfg!(feature = "blind");
 
 /// What all workers leave for others to see.
 pub(crate) struct Sight {
@@ -31,16 +35,10 @@ pub(crate) struct Sight {
     pub(crate) backend: Histogram,
 }
 
-/// A request that has come.
-pub(crate) struct Visitor {
-    spender: Spender,
-    since: Moment,
-}
-
 /// A request that went to the backend; what it comes to is seen when this is settled.
 pub(crate) struct Account {
     sight: Arc<Sight>,
-    spender: Spender,
+    spender: Option<Spender>,
     wait: Span,
     went: Moment,
     /// Where else what it costs is left.
@@ -70,30 +68,40 @@ impl Sight {
         &self.feed
     }
 
-    /// A request has come.
-    pub(crate) fn arrive(&self, request: &RequestView<'_>) -> Visitor {
-        let agent = request.header("user-agent").unwrap_or_default();
-        Visitor { spender: self.spenders.arrive(request.client, agent), since: self.clock.now() }
-    }
-
-    /// It was refused: by a rule, or because its client had too much waiting.
-    pub(crate) fn refused(&self, visitor: &Visitor, request: &RequestView<'_>, refusal: &Refusal) {
-        self.spenders.leave(visitor.spender, End::Refused);
-        let Some((rule, face)) = refusal.by.as_ref().and_then(|(rules, decision)| rules.both(decision)) else {
-            return self.feed.refused("ip/32", visitor.spender.address().to_string().as_bytes());
-        };
+    /// A request was refused: by a rule, or because its client had too much waiting.
+    pub(crate) fn refused(&self, request: &RequestView<'_>, refusal: &Refusal) {
+        if !SEES {
+            return;
+        }
+        self.spenders.refused(request.client, agent_of(request));
         let mut key = AccountName::default();
-        rule.class.write_key(request, &mut key);
-        self.feed.refused(&face.class, key.as_bytes());
+        let by = refusal.by.as_ref().and_then(|(rules, decision)| rules.both(decision));
+        let class = match by {
+            Some((rule, face)) => {
+                rule.class.write_key(request, &mut key);
+                &face.class
+            }
+            None => {
+                key.network(Spenders::address(request.client));
+                "ip/32"
+            }
+        };
+        self.feed.refused(class, key.as_bytes());
     }
 
-    /// It may go to the backend.
-    pub(crate) fn admitted(self: &Arc<Self>, visitor: &Visitor) -> Account {
+    /// A request that came at `since` may go to the backend.
+    pub(crate) fn admitted(self: &Arc<Self>, request: &RequestView<'_>, since: Moment) -> Account {
         let went = self.clock.now();
-        let wait = went.since(visitor.since);
+        let wait = went.since(since);
         self.waits.count(wait);
-        Account { sight: self.clone(), spender: visitor.spender, wait, went, told: None }
+        let spender = SEES.then(|| self.spenders.admitted(request.client, agent_of(request)));
+        Account { sight: self.clone(), spender, wait, went, told: None }
     }
+}
+
+/// What the request's client calls itself.
+fn agent_of<'a>(request: &'a RequestView<'_>) -> &'a [u8] {
+    request.header("user-agent").unwrap_or_default()
 }
 
 impl Account {
@@ -112,6 +120,8 @@ impl Account {
         let took = sight.clock.now().since(went);
         sight.backend.count(took);
         sight.answers.count(wait + took);
-        sight.spenders.leave(spender, End::Served { toll, wait });
+        if let Some(spender) = spender {
+            sight.spenders.served(spender, toll, wait);
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! Who spends the backend's time, by address, network, block and user agent: the figures for people and for the doctor.
 //!
 //! The fair queue knows what everybody spends, but not who they are: it keeps hashes, and forgets who is idle. A request leaves its cost here
-//! when it ends, in a small map that is emptied once a second into a ledger of rates. Networks and blocks are added up then, from the
-//! addresses. Everything is bounded; the ledger keeps who spends most.
+//! when it ends, in a book of the worker that carried it, which is emptied once a second into a ledger of rates. Networks and blocks are added up then,
+//! from the addresses. Everything is bounded; the ledger keeps who spends most.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +16,10 @@ use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 
 use super::rates::Rates;
+use crate::per_thread::PerThread;
 
-/// How many shards requests leave their costs in.
-const SHARDS: usize = 16;
-/// How many addresses, or user agents, a shard tells apart until it is emptied.
-const SHARD_NAMES_MAX: usize = 2048;
+/// How many addresses, or user agents, a book tells apart until it is emptied.
+const BOOK_NAMES_MAX: usize = 16_384;
 /// How many of each class the ledger keeps.
 const LEDGER_MAX: usize = 10_000;
 /// User agents are cut after so many bytes.
@@ -33,15 +33,21 @@ const USER_AGENT: &str = "user-agent";
 /// Where requests leave what they cost.
 pub(crate) struct Spenders {
     hasher: RandomState,
-    shards: [Mutex<Shard>; SHARDS],
+    books: PerThread<Book>,
     ledger: Mutex<Ledger>,
     unnamed: AtomicU64,
 }
 
+/// What was left with one worker, by hashes under a secret of this process: those are compared faster than what they stand for.
 #[derive(Default)]
-struct Shard {
-    addresses: HashMap<Network, Spent, RandomState>,
+struct Book {
+    addresses: HashMap<u64, Address, RandomState>,
     agents: HashMap<u64, Agent, RandomState>,
+}
+
+struct Address {
+    network: Network,
+    spent: Spent,
 }
 
 #[derive(Default)]
@@ -67,31 +73,12 @@ pub(crate) struct Spender {
     agent: u64,
 }
 
-impl Spender {
-    /// The key that the class `ip/32` has for it.
-    pub(crate) fn address(&self) -> Network {
-        self.network
-    }
-}
-
-/// What a request came to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum End {
-    /// It went to the backend.
-    Served {
-        /// What it cost.
-        toll: Span,
-        /// How long it had waited before that.
-        wait: Span,
-    },
-    /// It did not.
-    Refused,
-}
-
 #[derive(Default)]
 struct Ledger {
     networks: [HashMap<Network, Rates, RandomState>; NETWORKS.len()],
     agents: HashMap<u64, (Box<[u8]>, Rates), RandomState>,
+    /// An empty book, with the memory of one that was full.
+    spare: Book,
 }
 
 /// One caller, as it is shown.
@@ -110,7 +97,7 @@ impl Spenders {
     pub(crate) fn new() -> Self {
         Self {
             hasher: RandomState::default(),
-            shards: std::array::from_fn(|_| Mutex::default()),
+            books: PerThread::default(),
             ledger: Mutex::default(),
             unnamed: AtomicU64::new(0),
         }
@@ -121,38 +108,57 @@ impl Spenders {
         NETWORKS.iter().map(|(class, ..)| *class).chain([USER_AGENT])
     }
 
-    /// A request has come.
-    pub(crate) fn arrive(&self, client: IpAddr, agent: &[u8]) -> Spender {
-        let hash = self.hasher.hash_one(agent);
-        let mut shard = self.shard(hash);
-        if let Some(known) = shard.agents.get_mut(&hash) {
-            known.spent.requests += 1;
-        } else if shard.agents.len() < SHARD_NAMES_MAX {
-            let name = Some(agent[..agent.len().min(AGENT_BYTES_MAX)].into());
-            shard.agents.insert(hash, Agent { name, spent: Spent { requests: 1, ..Spent::default() } });
-        }
-        Spender { network: network(client, 0), agent: hash }
+    /// The key that the class `ip/32` has for a client.
+    pub(crate) fn address(client: IpAddr) -> Network {
+        network(client, 0)
     }
 
-    /// A request has ended.
-    pub(crate) fn leave(&self, spender: Spender, end: End) {
-        let spent = Spent::of(end);
-        {
-            let mut shard = self.shard(self.hasher.hash_one(spender.network));
-            let room = shard.addresses.len() < SHARD_NAMES_MAX;
-            match shard.addresses.get_mut(&spender.network) {
-                Some(known) => known.add(Spent { requests: 1, ..spent }),
-                None if room => {
-                    shard.addresses.insert(spender.network, Spent { requests: 1, ..spent });
-                }
-                None => {
-                    self.unnamed.fetch_add(1, Ordering::Relaxed);
-                }
-            }
+    /// A request was refused.
+    pub(crate) fn refused(&self, client: IpAddr, agent: &[u8]) {
+        let spender = self.spender(client, agent);
+        let spent = Spent { requests: 1, refused: 1, ..Spent::default() };
+        let mut book = self.books.own();
+        if let Some(known) = book.meet(spender.agent, agent) {
+            known.add(spent);
         }
-        let mut shard = self.shard(spender.agent);
-        if shard.agents.len() < SHARD_NAMES_MAX || shard.agents.contains_key(&spender.agent) {
-            shard.agents.entry(spender.agent).or_default().spent.add(spent);
+        self.charge(&mut book, spender.network, spent);
+    }
+
+    /// A request may go to the backend. What it comes to is told by [`Spenders::served`].
+    pub(crate) fn admitted(&self, client: IpAddr, agent: &[u8]) -> Spender {
+        let spender = self.spender(client, agent);
+        if let Some(known) = self.books.own().meet(spender.agent, agent) {
+            known.requests += 1;
+        }
+        spender
+    }
+
+    /// The backend is done with a request, which has cost it so much and had waited for so long.
+    pub(crate) fn served(&self, spender: Spender, toll: Span, wait: Span) {
+        let (toll_ns, wait_ns, held) = (toll.as_nanos(), wait.as_nanos(), u64::from(wait >= HELD_MIN));
+        let spent = Spent { requests: 0, refused: 0, held, toll_ns, wait_ns };
+        let mut book = self.books.own();
+        self.charge(&mut book, spender.network, Spent { requests: 1, ..spent });
+        // Its name may be in a book that was emptied meanwhile.
+        if book.agents.len() < BOOK_NAMES_MAX || book.agents.contains_key(&spender.agent) {
+            book.agents.entry(spender.agent).or_default().spent.add(spent);
+        }
+    }
+
+    fn spender(&self, client: IpAddr, agent: &[u8]) -> Spender {
+        Spender { network: Self::address(client), agent: self.hasher.hash_one(agent) }
+    }
+
+    fn charge(&self, book: &mut Book, network: Network, spent: Spent) {
+        let has_room = book.addresses.len() < BOOK_NAMES_MAX;
+        match book.addresses.entry(self.hasher.hash_one(network)) {
+            Entry::Occupied(known) => known.into_mut().spent.add(spent),
+            Entry::Vacant(place) if has_room => {
+                place.insert(Address { network, spent });
+            }
+            Entry::Vacant(_) => {
+                self.unnamed.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -164,20 +170,11 @@ impl Spenders {
     /// Writes what was spent into the ledger. To be called once a second.
     pub(crate) fn tick(&self, now: Moment) {
         let mut ledger = self.ledger();
-        for shard in &self.shards {
-            let Shard { addresses, agents } = std::mem::take(&mut *lock(shard));
-            for (address, spent) in addresses {
-                for (place, networks) in ledger.networks.iter_mut().enumerate() {
-                    networks.entry(network(address.address(), place)).or_default().add(spent, now);
-                }
-            }
-            for (hash, Agent { name, spent }) in agents {
-                if let Some(name) = name {
-                    ledger.agents.entry(hash).or_insert_with(|| (name, Rates::default())).1.add(spent, now);
-                } else if let Some((_, rates)) = ledger.agents.get_mut(&hash) {
-                    rates.add(spent, now);
-                }
-            }
+        for mut book in self.books.all() {
+            std::mem::swap(&mut *book, &mut ledger.spare);
+            // From here on the worker has an empty book and does not wait.
+            drop(book);
+            ledger.enter(now);
         }
         ledger.prune(now);
     }
@@ -201,16 +198,44 @@ impl Spenders {
         Some(shown)
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[(hash >> 40) as usize % SHARDS])
-    }
-
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        lock(&self.ledger)
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    /// What is known of a user agent, which is named if it is new; none when there is no room for it.
+    fn meet(&mut self, hash: u64, agent: &[u8]) -> Option<&mut Spent> {
+        let has_room = self.agents.len() < BOOK_NAMES_MAX;
+        match self.agents.entry(hash) {
+            Entry::Occupied(known) => Some(&mut known.into_mut().spent),
+            Entry::Vacant(place) if has_room => {
+                let name = Some(agent[..agent.len().min(AGENT_BYTES_MAX)].into());
+                Some(&mut place.insert(Agent { name, spent: Spent::default() }).spent)
+            }
+            Entry::Vacant(_) => None,
+        }
     }
 }
 
 impl Ledger {
+    /// Takes over what is in the spare book.
+    fn enter(&mut self, now: Moment) {
+        let Self { networks, agents, spare } = self;
+        for (_, Address { network: address, spent }) in spare.addresses.drain() {
+            for (place, networks) in networks.iter_mut().enumerate() {
+                networks.entry(network(address.address(), place)).or_default().add(spent, now);
+            }
+        }
+        for (hash, Agent { name, spent }) in spare.agents.drain() {
+            if let Some(name) = name {
+                agents.entry(hash).or_insert_with(|| (name, Rates::default())).1.add(spent, now);
+            } else if let Some((_, rates)) = agents.get_mut(&hash) {
+                rates.add(spent, now);
+            }
+        }
+    }
+
     fn prune(&mut self, now: Moment) {
         self.networks.iter_mut().for_each(|networks| prune(networks, now, |rates| rates));
         prune(&mut self.agents, now, |(_, rates)| rates);
@@ -234,18 +259,6 @@ fn prune<K: Eq + Hash + Clone, V>(
 }
 
 impl Spent {
-    fn of(end: End) -> Self {
-        match end {
-            End::Refused => Self { refused: 1, ..Self::default() },
-            End::Served { toll, wait } => Self {
-                toll_ns: toll.as_nanos(),
-                wait_ns: wait.as_nanos(),
-                held: u64::from(wait >= HELD_MIN),
-                ..Self::default()
-            },
-        }
-    }
-
     fn add(&mut self, other: Self) {
         self.requests += other.requests;
         self.refused += other.refused;
@@ -260,10 +273,6 @@ fn network(client: IpAddr, place: usize) -> Network {
     Network::of(client, if client.is_ipv4() { v4 } else { v6 })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,8 +282,8 @@ mod tests {
     }
 
     fn serve(spenders: &Spenders, client: &str, agent: &str, toll_ms: u64) {
-        let spender = spenders.arrive(client.parse().unwrap(), agent.as_bytes());
-        spenders.leave(spender, End::Served { toll: Span::from_millis(toll_ms), wait: Span::from_millis(20) });
+        let spender = spenders.admitted(client.parse().unwrap(), agent.as_bytes());
+        spenders.served(spender, Span::from_millis(toll_ms), Span::from_millis(20));
     }
 
     #[test]
@@ -300,11 +309,43 @@ mod tests {
     }
 
     #[test]
+    fn refusals_cost_nothing_and_are_counted() {
+        let spenders = Spenders::new();
+        let client = "203.0.113.7".parse().unwrap();
+        for secs in 1..=3 {
+            (0..4).for_each(|_| spenders.refused(client, b"crawler"));
+            serve(&spenders, "203.0.113.7", "crawler", 100);
+            spenders.tick(second(secs));
+        }
+        for class in ["ip/32", "ip/16", "user-agent"] {
+            let [caller] = &spenders.top(class, 10, second(3)).unwrap()[..] else { panic!("one caller") };
+            let Rates { requests, refused, held, toll_ns, .. } = caller.rates;
+            assert_eq!((requests, refused, held, toll_ns), (15, 12, 3, 300_000_000), "{class}");
+        }
+    }
+
+    #[test]
+    fn what_several_threads_leave_adds_up() {
+        let spenders = Spenders::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| serve(&spenders, "203.0.113.7", "crawler", 1)));
+            }
+            (1..=9).for_each(|secs| spenders.tick(second(secs)));
+        });
+        spenders.tick(second(10));
+        for class in Spenders::classes() {
+            let [caller] = &spenders.top(class, 10, second(10)).unwrap()[..] else { panic!("one caller") };
+            assert_eq!((caller.rates.requests, caller.rates.toll_ns), (4000, 4_000_000_000), "{class}");
+        }
+    }
+
+    #[test]
     fn a_request_that_ends_after_the_map_was_emptied_is_still_its_agents() {
         let spenders = Spenders::new();
-        let spender = spenders.arrive("203.0.113.7".parse().unwrap(), b"slow");
+        let spender = spenders.admitted("203.0.113.7".parse().unwrap(), b"slow");
         spenders.tick(second(1));
-        spenders.leave(spender, End::Served { toll: Span::from_secs(1), wait: Span::ZERO });
+        spenders.served(spender, Span::from_secs(1), Span::ZERO);
         spenders.tick(second(2));
         let top = spenders.top("user-agent", 10, second(2)).unwrap();
         assert!(top[0].rates.cores() > 0.0);

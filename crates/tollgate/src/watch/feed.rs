@@ -1,81 +1,62 @@
 //! Refusals on their way from the workers of a gate to the watch.
 //!
-//! Whoever refuses a request must not wait for whoever writes about it. So a refusal is an add to a small map that is emptied once a second,
-//! and the one lock that is taken is shared only with refusals of keys that fall into the same shard. A request that is let in does
-//! not come here at all. Shards are bounded; what has no place is counted.
+//! Whoever refuses a request must not wait for whoever writes about it. So a worker counts refusals in a book of its own, which is exchanged for an
+//! empty one once a second. That exchange is all that the book's lock is ever waited for. A request that is let in does not come here at all.
 //!
-//! Callers are told apart by a hash of 64 bits under a secret of this process, as they are where spenders are counted: comparing names, which lie
-//! somewhere else in memory, took as long as everything else together.
+//! A book is read as a whole and then empty as a whole, so it needs neither a place in memory for each name nor a way to take one out: it is a table of
+//! 16 bytes a caller, and all names in one string. Callers are told apart by a hash of 64 bits under a secret of this process: comparing names,
+//! which lie somewhere else in memory, took as long as everything else together. Books are bounded; what has no place is counted.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::quality::RandomState;
 
 use super::record::Entry;
+use crate::per_thread::PerThread;
 
-/// How many shards there are.
-const SHARDS: usize = 16;
-/// How many callers a shard tells apart until it is emptied.
-const SHARD_CALLERS_MAX: usize = 4096;
+/// How many callers a book tells apart.
+const CALLERS_MAX: usize = 32_768;
+/// How many bytes the names in a book may have.
+const BOOK_BYTES_MAX: usize = 2 << 20;
+/// How many places a book has as soon as it has any. A power of two, as all its lengths are.
+const PLACES_MIN: usize = 256;
 /// Longer classes or keys are cut.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 
 /// Where gates leave refusals.
+#[derive(Default)]
 pub(crate) struct Feed {
     hasher: RandomState,
-    shards: [Mutex<Shard>; SHARDS],
+    books: PerThread<Book>,
+    /// Books that were read, to be written to next.
+    read: Mutex<Vec<Book>>,
     dropped: AtomicU64,
 }
 
-/// Refusals by the hashes of their callers.
-type Shard = HashMap<u64, Left, BuildHasherDefault<Itself>>;
-
-/// The hash of a hash.
+/// Refusals that were left with one worker.
 #[derive(Default)]
-struct Itself(u64);
-
-impl Hasher for Itself {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.0 = self.0 << 8 | u64::from(byte));
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+struct Book {
+    /// By hash; who finds its place taken has the next free one. At most three quarters are taken.
+    places: Vec<Place>,
+    callers: usize,
+    /// For each caller the length of its class, that of its key, the class, the key.
+    names: Vec<u8>,
 }
 
-/// Refusals of one caller, as they were left.
-pub(crate) struct Left {
-    /// The length of the class, the class, the key.
-    name: Box<[u8]>,
-    count: u64,
+/// What was left of one caller. Nobody, while nothing is counted.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    hash: u64,
+    count: u32,
+    /// Where its name begins.
+    name: u32,
 }
 
-impl Left {
-    /// The same as others report it.
-    pub(super) fn entry(&self) -> Entry<'_> {
-        let (class, key) = self.name[1..].split_at(usize::from(self.name[0]));
-        Entry { class: legible(class), key: legible(key), count: self.count }
-    }
-}
-
-impl Default for Feed {
-    fn default() -> Self {
-        Self {
-            hasher: RandomState::default(),
-            shards: std::array::from_fn(|_| Mutex::default()),
-            dropped: AtomicU64::new(0),
-        }
-    }
-}
+/// Everything that was left until now. Gone when this is dropped.
+pub(crate) struct Taken<'a>(MutexGuard<'a, Vec<Book>>);
 
 impl Feed {
     /// A request of this caller was refused.
@@ -83,35 +64,106 @@ impl Feed {
         let class = &class.as_bytes()[..class.len().min(NAME_BYTES_MAX)];
         let key = &key[..key.len().min(NAME_BYTES_MAX)];
         let hash = self.hasher.hash_one((class, key));
-        let mut shard = self.shards[(hash >> 32) as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(left) = shard.get_mut(&hash) {
-            left.count += 1;
-        } else if shard.len() < SHARD_CALLERS_MAX {
-            let name = [&[class.len() as u8], class, key].concat().into();
-            shard.insert(hash, Left { name, count: 1 });
-        } else {
+        if !self.books.own().count(hash, class, key) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Takes everything out.
-    pub(crate) fn take(&self) -> Vec<Left> {
-        let mut taken = Vec::new();
-        for shard in &self.shards {
-            let lefts = {
-                let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-                // Whoever was refused is likely to be refused again: a worker must not wait while the map grows to the same size.
-                let next = Shard::with_capacity_and_hasher(shard.len(), BuildHasherDefault::default());
-                std::mem::replace(&mut *shard, next)
-            };
-            taken.extend(lefts.into_values());
+    pub(crate) fn take(&self) -> Taken<'_> {
+        let mut taken = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        for (place, mut book) in self.books.all().enumerate() {
+            if taken.len() <= place {
+                taken.push(Book::default());
+            }
+            if book.callers > 0 {
+                std::mem::swap(&mut *book, &mut taken[place]);
+            }
         }
-        taken
+        Taken(taken)
     }
 
     /// How many refusals had no place.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Taken<'_> {
+    /// The same as others report it. Whoever was refused by several workers comes several times.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.0.iter().flat_map(Book::entries)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.iter_mut().filter(|book| book.callers > 0).for_each(Book::clear);
+    }
+}
+
+impl Book {
+    /// Counts a refusal; false when there is no place for it.
+    #[inline]
+    fn count(&mut self, hash: u64, class: &[u8], key: &[u8]) -> bool {
+        if let Some(place) = self.find(hash).map(|at| &mut self.places[at]).filter(|place| place.count > 0) {
+            place.count = place.count.saturating_add(1);
+            return true;
+        }
+        self.insert(hash, class, key)
+    }
+
+    /// Where the caller is, or would be.
+    #[inline]
+    fn find(&self, hash: u64) -> Option<usize> {
+        let mask = self.places.len().checked_sub(1)?;
+        let mut at = hash as usize & mask;
+        while self.places[at].count > 0 && self.places[at].hash != hash {
+            at = (at + 1) & mask;
+        }
+        Some(at)
+    }
+
+    #[cold]
+    fn insert(&mut self, hash: u64, class: &[u8], key: &[u8]) -> bool {
+        if self.callers == CALLERS_MAX || self.names.len() + 2 + class.len() + key.len() > BOOK_BYTES_MAX {
+            return false;
+        }
+        if self.callers * 4 >= self.places.len() * 3 {
+            self.grow();
+        }
+        let Some(at) = self.find(hash) else { return false };
+        self.places[at] = Place { hash, count: 1, name: self.names.len() as u32 };
+        self.names.extend_from_slice(&[class.len() as u8, key.len() as u8]);
+        self.names.extend_from_slice(class);
+        self.names.extend_from_slice(key);
+        self.callers += 1;
+        true
+    }
+
+    fn grow(&mut self) {
+        let length = (self.places.len() * 2).max(PLACES_MIN);
+        let before = std::mem::replace(&mut self.places, vec![Place::default(); length]);
+        for place in before.into_iter().filter(|place| place.count > 0) {
+            let Some(at) = self.find(place.hash) else { continue };
+            self.places[at] = place;
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.places.iter().filter(|place| place.count > 0).map(|place| {
+            let name = &self.names[place.name as usize..];
+            let (class, key) = name[2..].split_at(usize::from(name[0]));
+            let key = &key[..usize::from(name[1])];
+            Entry { class: legible(class), key: legible(key), count: place.count.into() }
+        })
+    }
+
+    /// Forgets everybody, and keeps the memory: whoever was refused is likely to be refused again.
+    fn clear(&mut self) {
+        self.places.fill(Place::default());
+        self.names.clear();
+        self.callers = 0;
     }
 }
 
@@ -134,31 +186,81 @@ pub(crate) fn legible(name: &[u8]) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
+    fn left(feed: &Feed) -> Vec<(String, String, u64)> {
+        let taken = feed.take();
+        let left = taken.entries().map(|entry| (entry.class.into_owned(), entry.key.into_owned(), entry.count));
+        let mut left: Vec<_> = left.collect();
+        left.sort();
+        left
+    }
+
     #[test]
     fn refusals_come_out_counted_and_once() {
         let feed = Feed::default();
-        for _ in 0..3 {
-            feed.refused("ip/32", b"203.0.113.7");
+        for round in 1..=3 {
+            for _ in 0..3 {
+                feed.refused("ip/32", b"203.0.113.7");
+            }
+            feed.refused("user", b"203.0.113.7");
+            feed.refused("user", b"a\xffb");
+            let expect = [("ip/32", "203.0.113.7", 3), ("user", "203.0.113.7", 1), ("user", "a\\xffb", 1)];
+            let expect = expect.map(|(class, key, count)| (class.to_owned(), key.to_owned(), count));
+            assert_eq!(left(&feed), expect, "{round}");
+            assert_eq!(left(&feed), [], "{round}");
         }
-        feed.refused("user", b"203.0.113.7");
-        feed.refused("user", b"a\xffb");
-        let taken = feed.take();
-        let mut taken: Vec<_> = taken.iter().map(Left::entry).collect();
-        taken.sort_by(|a, b| (&a.class, &a.key).cmp(&(&b.class, &b.key)));
-        let expect = [("ip/32", "203.0.113.7", 3), ("user", "203.0.113.7", 1), ("user", "a\\xffb", 1)];
-        assert_eq!(taken, expect.map(|(class, key, count)| Entry { class: class.into(), key: key.into(), count }));
-        assert_eq!(feed.take().len(), 0);
+    }
+
+    #[test]
+    fn every_refusal_comes_out_of_a_book_that_grows() {
+        let feed = Feed::default();
+        for callers in [10, 1_000, 20_000, 3] {
+            for round in 0..2 {
+                for caller in 0..callers {
+                    (0..=caller % 3).for_each(|_| feed.refused("user", format!("caller {caller}").as_bytes()));
+                }
+                let left = left(&feed);
+                assert_eq!(left.len(), callers, "{round}");
+                for (_, key, count) in left {
+                    let caller: usize = key["caller ".len()..].parse().unwrap();
+                    assert_eq!(count, 1 + caller as u64 % 3, "{key}");
+                }
+            }
+        }
+        assert_eq!(feed.dropped(), 0);
+    }
+
+    #[test]
+    fn what_several_threads_leave_while_somebody_takes_is_all_taken_once() {
+        const EACH: u64 = 50_000;
+        let feed = Feed::default();
+        let mut counted = 0;
+        std::thread::scope(|scope| {
+            let working: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| (0..EACH).for_each(|at| feed.refused("user", &(at % 100).to_be_bytes()))))
+                .collect();
+            while !working.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                counted += feed.take().entries().map(|entry| entry.count).sum::<u64>();
+            }
+        });
+        counted += feed.take().entries().map(|entry| entry.count).sum::<u64>();
+        assert_eq!(counted, 4 * EACH);
     }
 
     #[test]
     fn invented_callers_are_bounded_and_what_has_no_place_is_counted() {
-        let feed = Feed::default();
-        for number in 0..100_000_u64 {
-            feed.refused("user", &number.to_be_bytes());
+        for long in [8, NAME_BYTES_MAX] {
+            let feed = Feed::default();
+            for number in 0..100_000_u64 {
+                let mut key = vec![b'k'; long];
+                key[..8].copy_from_slice(&number.to_be_bytes());
+                feed.refused("user", &key);
+            }
+            let taken = feed.take();
+            let kept = taken.entries().count();
+            assert!(kept <= CALLERS_MAX);
+            assert!(taken.0.iter().all(|book| book.names.len() <= BOOK_BYTES_MAX));
+            assert_eq!(kept as u64 + feed.dropped(), 100_000);
         }
-        let kept = feed.take().len();
-        assert!(kept <= SHARDS * SHARD_CALLERS_MAX);
-        assert_eq!(kept as u64 + feed.dropped(), 100_000);
     }
 
     #[test]
@@ -166,6 +268,7 @@ mod tests {
         let feed = Feed::default();
         feed.refused(&"c".repeat(999), &[b'k'; 9999]);
         feed.refused("", b"");
-        assert_eq!(feed.take().len(), 2);
+        let long = ("c".repeat(NAME_BYTES_MAX), "k".repeat(NAME_BYTES_MAX), 1);
+        assert_eq!(left(&feed), [(String::new(), String::new(), 1), long]);
     }
 }

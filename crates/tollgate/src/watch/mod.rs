@@ -29,7 +29,7 @@ use tollgate_core::time::Moment;
 use tollgate_core::watch::{Episode, Omissions};
 
 pub(crate) use calendar::{Calendar, rfc3339};
-pub(crate) use feed::{Feed, Left, NAME_BYTES_MAX, legible};
+pub(crate) use feed::{Feed, NAME_BYTES_MAX, legible};
 pub(crate) use flagged::Flagged;
 pub(crate) use metrics::WatchMetrics;
 pub(crate) use record::Entry;
@@ -192,8 +192,8 @@ impl Watch {
     /// Counts what gates have left since the last time. To be called once a second.
     pub(crate) fn take_feed(&self) {
         let now = self.calendar.now();
-        let left = self.feed.take();
-        let entries: Vec<_> = left.iter().map(Left::entry).collect();
+        let taken = self.feed.take();
+        let entries: Vec<_> = taken.entries().collect();
         let mut kept = self.kept();
         if !entries.is_empty() {
             // Only what flags are decided on is worth a write every second.

@@ -139,7 +139,10 @@ fn a_name_that_somebody_points_here_is_refused() {
 #[test]
 fn pages_may_load_and_be_framed_by_nothing_else() {
     let gate = Gate::start("");
-    for path in ["/", "/login", "/console/console.js", "/api/v1/status", "/nowhere"] {
+    let page = gate.get("/").body;
+    let script = page.split("src=\"").find(|part| part.contains("console.js\"")).unwrap().split('"').next().unwrap();
+    assert_eq!(gate.get(script).status, 200, "{script}");
+    for path in ["/", "/login", script, "/api/v1/status", "/nowhere"] {
         let answer = gate.get(path);
         let policy = answer.header("content-security-policy").unwrap();
         for part in ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "form-action 'self'"] {
@@ -148,7 +151,7 @@ fn pages_may_load_and_be_framed_by_nothing_else() {
         assert!(!policy.contains("unsafe"), "{policy}");
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
     }
-    let page = gate.get("/").body + &gate.get("/login").body;
+    let page = page + &gate.get("/login").body;
     for inline in ["<style", "style=", "onclick", "javascript:", "http://", "https://"] {
         assert!(!page.contains(inline), "{inline} in a page");
     }
@@ -174,9 +177,10 @@ fn beyond_loopback_a_token_is_needed_to_start() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tollgate.toml");
         std::fs::write(&file, config.replace("FOLDER", &folder.path().display().to_string())).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.args(["gate", "--backend", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--config"]).arg(&file);
-        command.args(["--admin", "0.0.0.0:0"]);
+        // One that starts after all would serve until somebody ends it.
+        let mut command = Command::new("timeout");
+        command.args(["120", env!("CARGO_BIN_EXE_tollgate"), "gate", "--backend", "http://127.0.0.1:1"]);
+        command.args(["--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0", "--config"]).arg(&file);
         command.output().unwrap()
     };
     for config in ["[gate]\n", "[admin]\nlisten = \"0.0.0.0:8889\"\n"] {

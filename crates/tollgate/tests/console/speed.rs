@@ -19,6 +19,11 @@ const CALLERS: u32 = 10_000;
 const TOGETHER: u32 = 100;
 /// How long a pause between two lots is, so that the gate has no more to do than it would.
 const PAUSE: Duration = Duration::from_millis(20);
+/// The pages, by address and heading.
+const PAGES: [(&str, &str); 4] =
+    [("", "Overview"), ("spenders", "Spenders"), ("episodes", "Episodes"), ("settings", "Settings")];
+/// How often each is opened.
+const OPENINGS: usize = 5;
 /// How long a page is watched.
 const WATCHED_MS: u32 = 4_000;
 
@@ -75,6 +80,33 @@ fn send(stream: &mut TcpStream, first: u32) {
     }
 }
 
+/// When something was there, in milliseconds after it was asked for.
+#[derive(Debug)]
+#[expect(dead_code, reason = "printed, to see where the time goes")]
+struct Opened {
+    page: f64,
+    script: f64,
+    /// The first script of the page has begun to run.
+    ran: f64,
+    shown: f64,
+}
+
+/// Opens a page as if for the first time, but for what the browser keeps of what it has loaded before.
+fn open(browser: &Browser, gate: &Gate, page: &str, heading: &str) -> Opened {
+    // An address that differs after the # alone would not be loaded anew.
+    browser.go("about:blank");
+    browser.go(&format!("http://{}/#/{page}", gate.admin));
+    browser.shows(heading);
+    browser.finds("performance.getEntriesByName('shown').length > 0", &json!(true));
+    let times = browser.run(
+        "const [page] = performance.getEntriesByType('navigation');\n\
+        const [script] = performance.getEntriesByType('resource').filter((one) => one.name.endsWith('console.js'));\n\
+        return [page.responseEnd, script.responseEnd, page.domInteractive, performance.getEntriesByName('shown')[0].startTime]",
+    );
+    let at = |place: usize| times[place].as_f64().unwrap();
+    Opened { page: at(0), script: at(1), ran: at(2), shown: at(3) }
+}
+
 #[test]
 fn a_page_opens_soon_and_stays_smooth_with_ten_thousand_callers() {
     let gate = Gate::start("trusted_proxies = [\"127.0.0.1\"]\n");
@@ -83,15 +115,13 @@ fn a_page_opens_soon_and_stays_smooth_with_ten_thousand_callers() {
         gate.json("/api/v1/status")["requests"]["total"].as_u64() >= Some(CALLERS.into())
     });
     let browser = Browser::open(1280, 1000);
-    for (page, heading) in
-        [("", "Overview"), ("spenders", "Spenders"), ("episodes", "Episodes"), ("settings", "Settings")]
-    {
-        // A page of its own each time: an address that differs after the # alone would not be loaded anew.
-        browser.go("about:blank");
-        browser.go(&format!("http://{}/#/{page}", gate.admin));
-        browser.shows(heading);
-        browser.finds("performance.getEntriesByName('shown').length > 0", &json!(true));
-        let shown = browser.run("return performance.getEntriesByName('shown')[0].startTime").as_f64().unwrap();
+    for (page, heading) in PAGES {
+        let opened: Vec<_> = (0..OPENINGS).map(|_| open(&browser, &gate, page, heading)).collect();
+        let mut shown: Vec<_> = opened.iter().map(|one| one.shown).collect();
+        shown.sort_by(f64::total_cmp);
+        let worst = shown[OPENINGS - 1];
+        eprintln!("{heading}: figures after {:.0} ms, at worst {worst:.0} ms; {opened:.0?}", shown[OPENINGS / 2]);
+        assert!(worst < 20_000.0, "{heading} after {worst} ms");
         let watched = browser.run_async(&format!(
             "const done = arguments[arguments.length - 1];\n\
             let tasks = 0; let longest = 0; let frames = 0; let worst = 0; let before = performance.now();\n\
@@ -100,8 +130,7 @@ fn a_page_opens_soon_and_stays_smooth_with_ten_thousand_callers() {
             const frame = (now) => {{ frames += 1; worst = Math.max(worst, now - before); before = now; if (now < end) requestAnimationFrame(frame); else done({{ tasks, longest, frames, worst }}); }};\n\
             requestAnimationFrame(frame);"
         ));
-        eprintln!("{heading}: figures after {shown:.0} ms; {watched}");
-        assert!(shown < 20_000.0, "{heading} after {shown} ms");
+        eprintln!("{heading}: {watched}");
         assert!(watched["longest"].as_f64().unwrap() < 5_000.0, "{heading}: {watched}");
     }
 }

@@ -1,0 +1,76 @@
+//! The modules of the console as one script.
+//!
+//! They are written as modules, because that is how they are read. A browser would ask for them one by one, a few at a time, and each takes it
+//! milliseconds, of which a person sees the sum. So they are sent as one. No tool is needed for that, because the console uses only a little of what
+//! modules can be: whole lines that import or export, no cycles, and nobody waits at the top level but the last.
+
+use std::fmt::Write;
+
+/// One script of modules, given by name and text, each after those that it imports. The last one is what runs.
+pub(super) fn script(modules: &[(&str, &str)]) -> String {
+    let mut script = String::new();
+    for (place, (name, text)) in modules.iter().enumerate() {
+        let is_last = place + 1 == modules.len();
+        let (lines, exports) = scoped(text);
+        let written = if is_last {
+            write!(script, "{lines}")
+        } else {
+            write!(script, "const ${name} = (() => {{\n{lines}return {{ {} }};\n}})();\n", exports.join(", "))
+        };
+        written.expect("writing into a string cannot fail");
+    }
+    script
+}
+
+/// The lines of a module, with imports from the scopes of others, and what it exports.
+fn scoped(text: &str) -> (String, Vec<&str>) {
+    let (mut lines, mut exports) = (String::new(), Vec::new());
+    for line in text.lines() {
+        if let Some((names, from)) = import(line) {
+            lines += &format!("const {names} = ${from};");
+        } else if let Some(declaration) = line.strip_prefix("export ") {
+            exports.extend(declared(declaration));
+            lines += declaration;
+        } else {
+            lines += line;
+        }
+        lines.push('\n');
+    }
+    (lines, exports)
+}
+
+/// What a line imports, and from which module.
+fn import(line: &str) -> Option<(&str, &str)> {
+    let (names, from) = line.strip_prefix("import ")?.split_once(" from ")?;
+    let from = from.strip_prefix("\"./")?.strip_suffix(".js\";")?;
+    Some((names.strip_prefix("* as ").unwrap_or(names), from))
+}
+
+/// The name that a line declares.
+fn declared(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("async ").unwrap_or(line);
+    let name = line.strip_prefix("function ").or_else(|| line.strip_prefix("const "))?;
+    name.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_become_scopes_and_the_last_one_runs() {
+        let modules = [
+            (
+                "dom",
+                "// Text.\nconst hidden = 1;\nexport function h(tag) { return tag + hidden; }\nexport const s = 2;\n",
+            ),
+            ("server", "import { h, s } from \"./dom.js\";\nexport async function get() { return h(s); }\n"),
+            ("console", "import * as server from \"./server.js\";\nawait server.get();\n"),
+        ];
+        let expect = "const $dom = (() => {\n// Text.\nconst hidden = 1;\nfunction h(tag) { return tag + hidden; }\nconst s = 2;\n\
+            return { h, s };\n})();\n\
+            const $server = (() => {\nconst { h, s } = $dom;\nasync function get() { return h(s); }\nreturn { get };\n})();\n\
+            const server = $server;\nawait server.get();\n";
+        assert_eq!(script(&modules), expect);
+    }
+}
