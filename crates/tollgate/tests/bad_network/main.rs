@@ -334,7 +334,7 @@ impl Storm {
         let known = lag.map_or("never".to_owned(), |lag| format!("after {lag:.1?}"));
         eprintln!(
             "{when}: {count} admitted of at most {most:.0} in {lasted:.1?}; gates knew of each other {known}; \
-             an innocent client waited {slowest:.0?}"
+             an innocent client waited {slowest:.1?}"
         );
         for &(from, _) in admissions {
             let mut ends: Vec<_> = admissions.iter().filter(|(sent, _)| *sent >= from).map(|(_, end)| *end).collect();
