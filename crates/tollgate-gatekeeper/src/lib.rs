@@ -22,6 +22,7 @@ pub mod names;
 #[cfg_attr(not(feature = "link"), allow(dead_code, reason = "it is the link that carries on what is dropped here"))]
 pub mod relay;
 mod report;
+pub mod sample;
 mod seat;
 #[cfg(feature = "redis")]
 pub mod shared;

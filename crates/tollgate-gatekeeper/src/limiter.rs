@@ -5,6 +5,7 @@
 //! to prevent, so only the lines concerned are locked, all at once, in one order for all threads, for some nanoseconds. And a
 //! decision that changes nothing, as nearly all refusals are, locks nothing.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,9 +26,13 @@ use crate::hash::{KeyHash, Seed};
 use crate::lock::Locked;
 use crate::names::{Names, Throttled, Throttling};
 use crate::relay::{Act, Relay};
+use crate::sample::Sample;
 use crate::seat::{Place, Seat};
 use crate::table::{NoTable, Table, TableReport};
 use crate::ticket::{RULES_AT_ONCE_MAX, Stub, Ticket};
+
+/// Within so long, callers beyond some are noted by chance: about half a second, a power of two of nanoseconds.
+const MOMENT_NS_LOG2: u32 = 29;
 
 /// The rules of one domain, with the state of all callers.
 pub struct Limiter {
@@ -381,11 +386,27 @@ impl Limiter {
         let Some(throttling) = Throttling::of(decision) else { return };
         let Some(place) = decision.rule else { return };
         let Some(&(_, hash)) = keys.iter().find(|key| key.0 == place) else { return };
+        let Some(times) = times_to_note(now) else { return };
         let post = &self.posts[place];
-        self.names.note(post.table.id(), hash, throttling, now, |name| {
+        self.names.note(post.table.id(), hash, throttling, times, now, |name| {
             post.rule.class.write_key(request, name);
         });
     }
+}
+
+/// How often whoever is throttled now counts as throttled, for people to see; none if not at all.
+fn times_to_note(now: Moment) -> Option<u64> {
+    thread_local!(static SAMPLE: Cell<(u64, Sample)> = const { Cell::new((0, Sample::new())) });
+    SAMPLE.with(|cell| {
+        let (mut moment, mut sample) = cell.get();
+        if now.as_nanos() >> MOMENT_NS_LOG2 != moment {
+            moment = now.as_nanos() >> MOMENT_NS_LOG2;
+            sample.begin();
+        }
+        let times = sample.times();
+        cell.set((moment, sample));
+        times
+    })
 }
 
 impl Post {

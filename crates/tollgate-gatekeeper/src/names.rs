@@ -3,7 +3,8 @@
 //! Tables keep fingerprints, not names: a name per key would cost more than the key's state. A person wants to see only who is held or
 //! refused, and those are few, unless somebody invents callers to hide among. So the store has a fixed number of places and counts by
 //! the Space-Saving rule: a newcomer takes the place with the least weight and inherits that weight, so one who was throttled often stays
-//! however many are seen once. What is shown is counted since the name took its place, and is never more than what happened.
+//! however many are seen once. What is shown is counted since the name took its place, and is never more than what happened; while thousands are
+//! throttled every second it is a little more or less ([`crate::sample`]).
 
 use core::fmt::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -94,12 +95,13 @@ impl Names {
         Self { shards: (0..shards).map(|_| Mutex::new(Shard::EMPTY)).collect() }
     }
 
-    /// Counts that the key with `hash` was throttled; `write` gives its name, if that is not known yet.
+    /// Counts that the key with `hash` was throttled so many times; `write` gives its name, if that is not known yet.
     pub(crate) fn note(
         &self,
         table: u32,
         hash: KeyHash,
         throttling: Throttling,
+        times: u64,
         now: Moment,
         write: impl FnOnce(&mut Name),
     ) {
@@ -115,7 +117,7 @@ impl Names {
             write(&mut shard.entries[at].name);
             at
         });
-        shard.count(at, throttling, now);
+        shard.count(at, throttling, times, now);
     }
 
     /// Those who were throttled most.
@@ -156,14 +158,14 @@ impl Shard {
         if now.since(self.lasts[at]) < MEMORY { self.weights[at] } else { 0 }
     }
 
-    fn count(&mut self, at: usize, throttling: Throttling, now: Moment) {
+    fn count(&mut self, at: usize, throttling: Throttling, times: u64, now: Moment) {
         let entry = &mut self.entries[at];
         let counter = match throttling {
             Throttling::Hold => &mut entry.held,
             Throttling::Refuse => &mut entry.refused,
         };
-        *counter = counter.saturating_add(1);
-        self.weights[at] = self.weights[at].saturating_add(1);
+        *counter = counter.saturating_add(times);
+        self.weights[at] = self.weights[at].saturating_add(times);
         self.lasts[at] = self.lasts[at].max(now);
     }
 
@@ -252,7 +254,7 @@ mod tests {
     use super::*;
 
     fn note(names: &Names, key: &str, hash: u64, now: Moment) {
-        names.note(1, KeyHash(hash), Throttling::Refuse, now, |name| name.write(key.as_bytes()));
+        names.note(1, KeyHash(hash), Throttling::Refuse, 1, now, |name| name.write(key.as_bytes()));
     }
 
     fn keys(names: &Names, now: Moment) -> Vec<String> {
@@ -306,9 +308,9 @@ mod tests {
     fn holds_and_refusals_are_told_apart_and_have_their_times() {
         let names = Names::new(16);
         let at = Moment::from_millis;
-        names.note(3, KeyHash(9), Throttling::Hold, at(1), |name| name.write(b"k"));
-        names.note(3, KeyHash(9), Throttling::Refuse, at(2), |_| panic!("the name is known"));
-        names.note(3, KeyHash(9), Throttling::Refuse, at(4), |_| panic!("the name is known"));
+        names.note(3, KeyHash(9), Throttling::Hold, 1, at(1), |name| name.write(b"k"));
+        names.note(3, KeyHash(9), Throttling::Refuse, 1, at(2), |_| panic!("the name is known"));
+        names.note(3, KeyHash(9), Throttling::Refuse, 1, at(4), |_| panic!("the name is known"));
         let [caller] = &names.top(10, at(5))[..] else { panic!("one name") };
         assert_eq!((caller.held, caller.refused, caller.first, caller.last), (1, 2, at(1), at(4)));
     }

@@ -2,7 +2,8 @@
 //!
 //! The fair queue knows what everybody spends, but not who they are: it keeps hashes, and forgets who is idle. A request leaves its cost here
 //! when it ends, in a book of the worker that carried it, which is emptied once a second into a ledger of rates. Networks and blocks are added up then,
-//! from the addresses. Everything is bounded; the ledger keeps who spends most.
+//! from the addresses. Everything is bounded; the ledger keeps who spends most. What was spent is exact; refusals, which cost nothing, are
+//! counted by samples while a worker refuses thousands a second.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use foldhash::fast::RandomState;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
+use tollgate_gatekeeper::sample::Sample;
 
 use super::rates::Rates;
 use crate::per_thread::PerThread;
@@ -43,6 +45,8 @@ pub(crate) struct Spenders {
 struct Book {
     addresses: HashMap<u64, Address, RandomState>,
     agents: HashMap<u64, Agent, RandomState>,
+    /// Which refusals are written down while there are very many.
+    refusals: Sample,
 }
 
 struct Address {
@@ -115,9 +119,10 @@ impl Spenders {
 
     /// A request was refused.
     pub(crate) fn refused(&self, client: IpAddr, agent: &[u8]) {
-        let spender = self.spender(client, agent);
-        let spent = Spent { requests: 1, refused: 1, ..Spent::default() };
         let mut book = self.books.own();
+        let Some(times) = book.refusals.times() else { return };
+        let spender = self.spender(client, agent);
+        let spent = Spent { requests: times, refused: times, ..Spent::default() };
         if let Some(known) = book.meet(spender.agent, agent) {
             known.add(spent);
         }
@@ -174,6 +179,7 @@ impl Spenders {
             std::mem::swap(&mut *book, &mut ledger.spare);
             // From here on the worker has an empty book and does not wait.
             drop(book);
+            ledger.spare.refusals.begin();
             ledger.enter(now);
         }
         ledger.prune(now);
@@ -321,6 +327,24 @@ mod tests {
             let [caller] = &spenders.top(class, 10, second(3)).unwrap()[..] else { panic!("one caller") };
             let Rates { requests, refused, held, toll_ns, .. } = caller.rates;
             assert_eq!((requests, refused, held, toll_ns), (15, 12, 3, 300_000_000), "{class}");
+        }
+    }
+
+    #[test]
+    fn in_a_storm_refusals_are_counted_nearly_right() {
+        let spenders = Spenders::new();
+        for secs in 1..=3 {
+            for number in 0..100_000u32 {
+                spenders.refused(std::net::Ipv4Addr::from(0xcb00_7100 + number % 32).into(), b"crawler");
+            }
+            spenders.tick(second(secs));
+        }
+        let addresses = spenders.top("ip/32", 100, second(3)).unwrap();
+        assert_eq!(addresses.len(), 32);
+        let all: u64 = addresses.iter().map(|shown| shown.rates.refused).sum();
+        assert!((285_000..315_000).contains(&all), "{all}");
+        for Shown { rates, .. } in addresses {
+            assert!(rates.requests == rates.refused && (8_000..11_000).contains(&rates.refused), "{}", rates.refused);
         }
     }
 

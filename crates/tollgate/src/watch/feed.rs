@@ -9,6 +9,7 @@
 
 use std::borrow::Cow;
 use std::hash::BuildHasher;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +22,8 @@ use crate::per_thread::PerThread;
 const CALLERS_MAX: usize = 32_768;
 /// How many bytes the names in a book may have.
 const BOOK_BYTES_MAX: usize = 2 << 20;
+/// How many refusals are written down together.
+const TOGETHER: usize = 16;
 /// How many places a book has as soon as it has any. A power of two, as all its lengths are.
 const PLACES_MIN: usize = 256;
 /// Longer classes or keys are cut.
@@ -44,6 +47,9 @@ struct Book {
     callers: usize,
     /// For each caller the length of its class, that of its key, the class, the key.
     names: Vec<u8>,
+    /// Refusals that are not counted yet, by hash, and the names of their callers in the same form, one after the other.
+    slips: Vec<u64>,
+    slip_names: Vec<u8>,
 }
 
 /// What was left of one caller. Nobody, while nothing is counted.
@@ -64,8 +70,13 @@ impl Feed {
         let class = &class.as_bytes()[..class.len().min(NAME_BYTES_MAX)];
         let key = &key[..key.len().min(NAME_BYTES_MAX)];
         let hash = self.hasher.hash_one((class, key));
-        if !self.books.own().count(hash, class, key) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        let dropped = self.books.own().note(hash, class, key);
+        self.drop(dropped);
+    }
+
+    fn drop(&self, refusals: u64) {
+        if refusals > 0 {
+            self.dropped.fetch_add(refusals, Ordering::Relaxed);
         }
     }
 
@@ -76,9 +87,11 @@ impl Feed {
             if taken.len() <= place {
                 taken.push(Book::default());
             }
-            if book.callers > 0 {
+            if !book.is_empty() {
                 std::mem::swap(&mut *book, &mut taken[place]);
             }
+            drop(book);
+            self.drop(taken[place].settle());
         }
         Taken(taken)
     }
@@ -98,11 +111,44 @@ impl Taken<'_> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.0.iter_mut().filter(|book| book.callers > 0).for_each(Book::clear);
+        self.0.iter_mut().filter(|book| !book.is_empty()).for_each(Book::clear);
     }
 }
 
 impl Book {
+    fn is_empty(&self) -> bool {
+        self.callers == 0 && self.slips.is_empty()
+    }
+
+    /// Takes a refusal in, and says how many had no place.
+    #[inline]
+    fn note(&mut self, hash: u64, class: &[u8], key: &[u8]) -> u64 {
+        self.slips.push(hash);
+        write_name(&mut self.slip_names, class, key);
+        if self.slips.len() < TOGETHER { 0 } else { self.settle() }
+    }
+
+    /// Counts what was noted, and says how many had no place.
+    ///
+    /// With many callers the place of each is in memory that the processor does not have at hand, and to wait for it takes longer than everything else
+    /// here. So all are asked for first, and then waited for together.
+    fn settle(&mut self) -> u64 {
+        let mask = self.places.len().wrapping_sub(1);
+        let asked_for = self.slips.iter().filter_map(|&hash| self.places.get(hash as usize & mask));
+        black_box(asked_for.fold(0, |all, place| all ^ place.count));
+        let (slips, names) = (std::mem::take(&mut self.slips), std::mem::take(&mut self.slip_names));
+        let (mut rest, mut dropped) = (&names[..], 0);
+        for &hash in &slips {
+            let (class, key, after) = read_name(rest);
+            rest = after;
+            dropped += u64::from(!self.count(hash, class, key));
+        }
+        (self.slips, self.slip_names) = (slips, names);
+        self.slips.clear();
+        self.slip_names.clear();
+        dropped
+    }
+
     /// Counts a refusal; false when there is no place for it.
     #[inline]
     fn count(&mut self, hash: u64, class: &[u8], key: &[u8]) -> bool {
@@ -134,9 +180,7 @@ impl Book {
         }
         let Some(at) = self.find(hash) else { return false };
         self.places[at] = Place { hash, count: 1, name: self.names.len() as u32 };
-        self.names.extend_from_slice(&[class.len() as u8, key.len() as u8]);
-        self.names.extend_from_slice(class);
-        self.names.extend_from_slice(key);
+        write_name(&mut self.names, class, key);
         self.callers += 1;
         true
     }
@@ -152,9 +196,7 @@ impl Book {
 
     fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         self.places.iter().filter(|place| place.count > 0).map(|place| {
-            let name = &self.names[place.name as usize..];
-            let (class, key) = name[2..].split_at(usize::from(name[0]));
-            let key = &key[..usize::from(name[1])];
+            let (class, key, _) = read_name(&self.names[place.name as usize..]);
             Entry { class: legible(class), key: legible(key), count: place.count.into() }
         })
     }
@@ -165,6 +207,19 @@ impl Book {
         self.names.clear();
         self.callers = 0;
     }
+}
+
+fn write_name(names: &mut Vec<u8>, class: &[u8], key: &[u8]) {
+    names.extend_from_slice(&[class.len() as u8, key.len() as u8]);
+    names.extend_from_slice(class);
+    names.extend_from_slice(key);
+}
+
+/// A class and a key as they were written, and what comes after them.
+fn read_name(names: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let (class, rest) = names[2..].split_at(usize::from(names[0]));
+    let (key, rest) = rest.split_at(usize::from(names[1]));
+    (class, key, rest)
 }
 
 /// A name as text: what is no text is written as `\xNN`, so that two names stay two.
