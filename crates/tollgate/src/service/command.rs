@@ -116,8 +116,12 @@ pub(crate) fn run_gate_beside(gate: &GateOptions, master: &MasterOptions) -> Exi
     };
     log::start();
     let figures = books.figures();
-    let keeping = std::thread::Builder::new().name("master".to_owned()).spawn(move || books.keep());
+    let (listens, listening) = std::sync::mpsc::channel();
+    let keep = move || books.keep(move || drop(listens));
+    let keeping = std::thread::Builder::new().name("master".to_owned()).spawn(keep);
     let served = keeping.and_then(|keeping| {
+        // A signal that the gate hears and the master does not would leave a process that serves nobody and does not end.
+        let _: Result<(), _> = listening.recv();
         let served = serve(gate, plan, Some(&figures));
         served.and(keeping.join().unwrap_or_else(|_| Err(io::Error::other("the master panicked"))))
     });

@@ -69,9 +69,10 @@ impl Books {
         self.figures.clone()
     }
 
-    /// Keeps the books until the process is told to stop. One that cannot ends the process: a gate alone is not what was asked for.
-    pub(super) fn keep(self) -> io::Result<()> {
-        let kept = serve(self.plan, self.figures);
+    /// Keeps the books until the process is told to stop. One that cannot ends the process: a gate alone is not what was asked for. Calls `listens` once it
+    /// would hear that it is told so.
+    pub(super) fn keep(self, listens: impl FnOnce()) -> io::Result<()> {
+        let kept = serve(self.plan, self.figures, listens);
         if let Err(error) = &kept {
             tracing::error!(%error, "the master failed");
             std::process::exit(1);
@@ -90,7 +91,7 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
         }
     };
     log::start();
-    match serve(plan, master::Figures::default()) {
+    match serve(plan, master::Figures::default(), || ()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the master failed");
@@ -99,13 +100,14 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
     }
 }
 
-fn serve(running: Plan, figures: master::Figures) -> io::Result<()> {
+fn serve(running: Plan, figures: master::Figures, listens: impl FnOnce()) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let fixed = Fixed::of(&running);
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
+        listens();
         if let Some(operators) = running.operators {
             let mut registry = Registry::default();
             figures.register(&mut registry);
