@@ -28,7 +28,7 @@ const RECONNECT_MAX: Duration = Duration::from_secs(1);
 /// So many calls at most in one pipeline: more would make the first wait for the last.
 const PIPELINE_MAX: usize = 256;
 /// So many calls at most are decided by the server in one go: nobody else is served meanwhile.
-const BATCH_MAX: usize = 32;
+const BATCH_MAX: usize = 64;
 /// How often a Cluster is asked who has which slots.
 const LEARN_EVERY: Duration = Duration::from_secs(5);
 /// So many failures in a row and a Cluster's connections are made anew.

@@ -206,7 +206,11 @@ for i = 1, count_of_claims do
         if count > a then
           room = 'no'
         elseif over > 0 then
-          room, from = 'from', x - max(drips - divide_up(over, b), 0) * c
+          -- `divide_up`, without the call.
+          local up = over + b - 1
+          local left = drips - (up - up % b) / b
+          room, from = 'from', x
+          if left > 0 then from = x - left * c end
         end
       elseif kind == 'w' then
         local over = length + count - a
