@@ -2,6 +2,7 @@
 //! `redis-benchmark` gets out of the same server with a script of one line. Rounds alternate, and ratios are of the same round.
 #![expect(clippy::print_stdout, reason = "the table is the output")]
 
+mod bare;
 mod leased;
 mod parent;
 mod server;
@@ -52,10 +53,10 @@ async fn run() -> Result<(), Failure> {
     let server = server::Server::start()?;
     let within = Arc::new(SharedRule::new("bench:", "within", rule(WITHIN))?);
     let over = Arc::new(SharedRule::new("bench:", "over", rule(OVER))?);
-    // A number alone measures how long decisions take at so many a second.
+    // A number measures only how long decisions take at so many a second, for two seconds a round, or for so many as a second number says.
     if let Some(rate) = std::env::args().nth(1) {
-        latencies(&server, &within, rate.parse()?).await;
-        return Ok(());
+        let secs = std::env::args().nth(2).map_or(Ok(ROUND.as_secs()), |secs| secs.parse())?;
+        return latencies(&server, &within, rate.parse()?, Duration::from_secs(secs)).await;
     }
     let mut schemes = [
         Scheme::new("shared: one script call, pipelined", 0),
@@ -92,31 +93,36 @@ async fn run() -> Result<(), Failure> {
         schemes[4].rates.iter().zip(&schemes[1].rates).map(|(leased, parent)| leased / parent).collect();
     println!("\nLeased, against the parent's on connections of their own: {:.0}x.", median(&times));
     println!("\nShared at half that load:\n");
-    latencies(&server, &within, median(&schemes[0].rates) / 2.0).await;
-    Ok(())
+    latencies(&server, &within, median(&schemes[0].rates) / 2.0, ROUND).await
 }
 
-/// How long decisions take at `rate`, how long the same requests take with nobody to ask, and how much of the time the machine stands still.
-async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64) {
+/// How long decisions take at `rate`; how long it takes without any of ours, and with nobody to ask; and how much of the time the machine stands still.
+async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64, span: Duration) -> Result<(), Failure> {
     println!(
-        "| decisions/s | p50 | p99 | left to the local state | in a pipeline | nobody asked: p99 | a core stands still |"
+        "| decisions/s | p50 | p99 | server's CPU | left to the local state | in a pipeline | bare: p50 | p99 | server's CPU | nobody asked: p99 | a core stands still |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
     for _ in 0..ROUNDS {
         let still = tokio::task::spawn_blocking(stillness::stillness).await.unwrap_or_default();
-        let idle = latency(None, rule, rate).await;
-        let asked = latency(Some(server), rule, rate).await;
+        let idle = latency(None, rule, rate, span).await;
+        let asked = latency(Some(server), rule, rate, span).await;
+        let (mut bare, bare_cpu) = tokio::task::block_in_place(|| bare::bare(server, rate, span))?;
+        bare.sort_by(f64::total_cmp);
         println!(
-            "| {rate:.0} | {:.2} ms | {:.2} ms | {} of {} | {:.0} | {:.2} ms | {:.1} % of the time |",
+            "| {rate:.0} | {:.2} ms | {:.2} ms | {:.1} us | {} of {} | {:.0} | {:.2} ms | {:.2} ms | {bare_cpu:.1} us | {:.2} ms | {:.1} % of the time |",
             asked.p50,
             asked.p99,
+            asked.cpu,
             asked.unanswered,
             asked.asked,
             asked.together,
+            bare[bare.len() / 2],
+            bare[bare.len() * 99 / 100],
             idle.p99,
             still * 100.0
         );
     }
+    Ok(())
 }
 
 /// A way to decide, with what each round made of it.
@@ -241,11 +247,13 @@ struct Latency {
     unanswered: u64,
     /// How many calls went together.
     together: f64,
+    /// The server's CPU time for each, in microseconds.
+    cpu: f64,
 }
 
 /// Times from when each request was due, at `rate` per second, with the default deadline. Without a server nobody is asked: what that takes, the
 /// machine takes.
-async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: f64) -> Latency {
+async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: f64, span: Duration) -> Latency {
     let store = server.map(|server| Store::open(server.address(), Options::default()));
     // The first connection is made in the background.
     while let Some(store) = &store
@@ -255,13 +263,15 @@ async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: 
     }
     let counts = || store.as_ref().map(Store::counts).unwrap_or_default();
     let before = counts();
-    let times = Arc::new(Mutex::new(Vec::with_capacity((rate * ROUND.as_secs_f64()) as usize + 1)));
+    let cpu = || server.map_or(0.0, server::Server::cpu);
+    let cpu_before = cpu();
+    let times = Arc::new(Mutex::new(Vec::with_capacity((rate * span.as_secs_f64()) as usize + 1)));
     let crowd = Crowd { store: store.clone(), rule: Arc::clone(rule), times: Arc::clone(&times) };
     let runtime = Handle::current();
     // A thread of its own wakes the worker ten times a millisecond: the runtime's own timers tick once in one.
     let pace = move || {
         let (start, mut sent) = (Instant::now(), 0);
-        while start.elapsed() < ROUND {
+        while start.elapsed() < span {
             let due = (start.elapsed().as_secs_f64() * rate) as u64;
             let (crowd, requests) = (crowd.clone(), sent..due);
             sent = due;
@@ -285,7 +295,8 @@ async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: 
     let (p50, p99, asked) = (times[times.len() / 2], times[times.len() * 99 / 100], times.len());
     let after = counts();
     let together = (after.calls - before.calls) as f64 / (after.pipelines - before.pipelines).max(1) as f64;
-    Latency { p50, p99, asked, unanswered: after.unanswered() - before.unanswered(), together }
+    let cpu = (cpu() - cpu_before) * 1e6 / asked as f64;
+    Latency { p50, p99, asked, unanswered: after.unanswered() - before.unanswered(), together, cpu }
 }
 
 /// Those who ask, and how long each of them took, in milliseconds.

@@ -38,6 +38,10 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    pub(crate) fn socket(&self) -> (Ipv4Addr, u16) {
+        (Ipv4Addr::LOCALHOST, self.port)
+    }
+
     pub(crate) fn address(&self) -> Address {
         Address::parse(&self.url(), None).expect("it is an address")
     }
