@@ -7,7 +7,7 @@ use std::time::Instant;
 use tollgate_gatekeeper::shared::{Asked, Options, SharedRule, Store, Unanswered};
 
 use crate::load::answers;
-use crate::redis_server::RedisServer;
+use crate::redis_server::{RedisServer, free_port};
 use crate::world::*;
 
 /// A store on one connection, once it answers.
@@ -126,6 +126,20 @@ async fn nobody_waits_beyond_the_deadline_and_a_silent_connection_is_given_up() 
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     server.signal("CONT");
+    answers(&store, &rule).await;
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_store_that_cannot_be_connected_to() {
+    let _alone = ALONE.lock().await;
+    let port = free_port();
+    let store = open(&format!("redis://127.0.0.1:{port}"), Options { deadline: 10 * LONG, ..PATIENT });
+    let rule = shared(rule("rule", limit("drip-1", 1_000)));
+    for _ in 0..20 {
+        let asking = async { ask(&store, &[(&rule, b"key")]).await.map(drop) };
+        assert_eq!(tokio::time::timeout(LONG, asking).await.expect("it is told at once"), Err(Unanswered::Down));
+    }
+    let _server = RedisServer::start_on(port, &[]);
     answers(&store, &rule).await;
 }
 

@@ -15,7 +15,7 @@ const SIZE: usize = 5;
 /// A gate with a small bucket for every key, which waits for Redis for longer than a busy machine makes it.
 fn patient_gate(backend: &Backend, url: &str) -> Gate {
     let gate = Gate::start(&format!(
-        "[gate]\nworkers = 1\nbackend = \"{}\"\n[redis]\nurl = \"{url}\"\ndeadline = '5s'\n[[rule]]\nname = 'quota'\n\
+        "[gate]\nworkers = 1\nbackend = \"{}\"\n[redis]\nurl = \"{url}\"\ndeadline = '60s'\n[[rule]]\nname = 'quota'\n\
          class = 'header:x-key'\nstate = 'redis'\nbucket = {{ size = {SIZE}, drip = 1, every = '1h' }}\n",
         backend.url()
     ));
@@ -39,14 +39,19 @@ fn agreed(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a server says this. Sentinels break all connections to the one that they make the master, ours as well.
+fn says(server: &RedisServer, words: &[&str], what: &str) -> bool {
+    server.command_or_error(words).is_ok_and(|said| said.contains(what))
+}
+
 /// Whether a server has decided: what it has from its master came without the script.
 fn decides(server: &RedisServer) -> bool {
-    server.command(&["INFO", "commandstats"]).contains("cmdstat_evalsha:")
+    says(server, &["INFO", "commandstats"], "cmdstat_evalsha:")
 }
 
 /// Waits until `heir` decides, and all that is asked is answered again.
 fn taken_over(gate: &Gate, heir: &RedisServer) {
-    agreed("the replica is the master", || heir.command(&["ROLE"]).contains("master"));
+    agreed("the replica is the master", || says(heir, &["ROLE"], "master"));
     agreed("it decides", || decides(heir));
     agreed("all of Redis is asked again", || !is_gone(gate));
     healed(gate);

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::load::{alone, load, spacious_gate};
 use crate::redis_server::RedisServer;
@@ -79,24 +79,31 @@ fn fault_41_redis_is_killed_and_comes_back() {
 
 #[test]
 fn fault_41_redis_is_paused_for_three_seconds() {
-    let (gate, _server) = survives(&[], |server, _| {
+    let begun = Instant::now();
+    let (gate, _server) = survives(&[], |server, gate| {
         server.signal("STOP");
         sleep(Duration::from_secs(3));
+        eventually("most are told at once", || {
+            fallbacks(gate, "late") >= 5 && fallbacks(gate, "down") > fallbacks(gate, "late")
+        });
         server.signal("CONT");
         server
     });
-    assert!(fallbacks(&gate, "late") >= 5 && fallbacks(&gate, "down") > fallbacks(&gate, "late"));
-    let said = gate.log().iter().filter(|line| line.contains("Redis has not decided")).count();
-    assert!((1..=8).contains(&said), "once a second, in about four of them: {said}");
+    let said = gate.log().iter().filter(|line| line.contains("Redis has not decided")).count() as u64;
+    let most = begun.elapsed().as_secs() + 2;
+    assert!((1..=most).contains(&said), "once a second, in about four of {most}: {said}");
 }
 
 #[test]
 fn fault_41_redis_takes_two_seconds_for_something_else() {
-    let (gate, _server) = survives(&["--enable-debug-command", "local"], |server, _| {
-        server.command(&["DEBUG", "SLEEP", "2"]);
+    let (gate, _server) = survives(&["--enable-debug-command", "local"], |server, gate| {
+        // Once, unless this machine stands still meanwhile.
+        while fallbacks(gate, "late") < 5 {
+            server.command(&["DEBUG", "SLEEP", "2"]);
+        }
         server
     });
-    assert!(fallbacks(&gate, "late") >= 5);
+    assert_eq!(fallbacks(&gate, "garbled"), 0);
 }
 
 #[test]
@@ -155,7 +162,7 @@ fn fault_41_redis_becomes_slow_for_good() {
         sleep(BEFORE);
         slow.delay_ms.store(20, Ordering::Relaxed);
         sleep(Duration::from_secs(2));
-        assert!(is_gone(&gate) && fallbacks(&gate, "late") >= 5);
+        eventually("it counts as gone", || is_gone(&gate) && fallbacks(&gate, "late") >= 5);
         slow.delay_ms.store(0, Ordering::Relaxed);
         healed(&gate);
     });

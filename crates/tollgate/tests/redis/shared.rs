@@ -16,7 +16,7 @@ pub(crate) fn gate(backend: &Backend, server: &RedisServer, rules: &str) -> Gate
 
 pub(crate) fn config(backend: &Backend, server: &RedisServer, rules: &str) -> String {
     format!(
-        "[gate]\nworkers = 2\nbackend = \"{}\"\n[redis]\nurl = \"{}\"\ndeadline = '2s'\n{rules}",
+        "[gate]\nworkers = 2\nbackend = \"{}\"\n[redis]\nurl = \"{}\"\ndeadline = '60s'\n{rules}",
         backend.url(),
         server.url()
     )
