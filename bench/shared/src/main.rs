@@ -12,7 +12,6 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tokio::runtime::Handle;
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::condition::Condition;
@@ -267,25 +266,21 @@ async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: 
     let cpu_before = cpu();
     let times = Arc::new(Mutex::new(Vec::with_capacity((rate * span.as_secs_f64()) as usize + 1)));
     let crowd = Crowd { store: store.clone(), rule: Arc::clone(rule), times: Arc::clone(&times) };
-    let runtime = Handle::current();
-    // A thread of its own wakes the worker ten times a millisecond: the runtime's own timers tick once in one.
-    let pace = move || {
+    // Who makes the requests is on the worker, as a gate's own sockets are: another thread would take the core away from it ten times a millisecond.
+    let pace = async move {
         let (start, mut sent) = (Instant::now(), 0);
         while start.elapsed() < span {
             let due = (start.elapsed().as_secs_f64() * rate) as u64;
-            let (crowd, requests) = (crowd.clone(), sent..due);
+            for request in sent..due {
+                let due = start + Duration::from_secs_f64(request as f64 / rate);
+                tokio::spawn(crowd.clone().ask(request, due));
+            }
             sent = due;
-            runtime.spawn(async move {
-                for request in requests {
-                    let due = start + Duration::from_secs_f64(request as f64 / rate);
-                    tokio::spawn(crowd.clone().ask(request, due));
-                }
-            });
-            std::thread::sleep(Duration::from_micros(50));
+            tokio::task::yield_now().await;
         }
         sent
     };
-    let sent = tokio::task::spawn_blocking(pace).await.unwrap_or_default();
+    let sent = tokio::spawn(pace).await.unwrap_or_default();
     let lock = || times.lock().unwrap_or_else(PoisonError::into_inner);
     while (lock().len() as u64) < sent {
         tokio::time::sleep(Duration::from_millis(5)).await;
