@@ -2,10 +2,12 @@
 //!
 //! Calls that are made while a pipeline is under way wait for the next and then go together, so the busier the gate, the fewer the round trips
 //! per decision. A call whose caller has gone by then is not sent. When a connection breaks, its task makes
-//! another, at growing and jittered pauses; who calls in such a pause is turned away at once, unless another connection is there.
+//! another, at growing and jittered pauses; who calls in such a pause is turned away at once, unless another connection is there. What is to be done in any case
+//! waits for the next connection.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
@@ -50,12 +52,26 @@ pub(super) struct Call {
 pub(super) struct Route {
     pub(super) address: Address,
     pub(super) script: Script,
-    pub(super) calls: Mutex<mpsc::Receiver<Call>>,
+    pub(super) waiting: Mutex<Waiting>,
     pub(super) vitals: Arc<Vitals>,
     pub(super) waiting_max: usize,
     /// A connection that owes an answer for longer is given up.
     pub(super) silence_max: Duration,
     pub(super) couriers: watch::Sender<Couriers>,
+}
+
+/// The calls that wait for a courier.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    calls: mpsc::Receiver<Call>,
+    /// What is to be done in any case, and came when nobody had a connection. It goes first.
+    kept: VecDeque<Call>,
+}
+
+impl Waiting {
+    pub(super) const fn new(calls: mpsc::Receiver<Call>) -> Self {
+        Self { calls, kept: VecDeque::new() }
+    }
 }
 
 /// How many couriers there are for those who call. With none of them nobody is kept waiting.
@@ -95,7 +111,7 @@ pub(super) async fn carry(route: Arc<Route>) {
             }
             Err(error) => {
                 route.vitals.trouble.set(Some(error.to_string()));
-                if route.calls.lock().await.is_closed() {
+                if route.waiting.lock().await.calls.is_closed() {
                     return;
                 }
                 turn_away(&route, Instant::now() + pause / 2 + (pause / 2).mul_f64(random::fraction())).await;
@@ -116,17 +132,27 @@ async fn turn_away(route: &Route, until: Instant) {
             biased;
             _ = couriers.wait_for(|couriers| couriers.connected > 0) => false,
             () = sleep_until(until) => false,
-            calls = take(route, PIPELINE_MAX) => {
-                let untold = calls.iter().filter(|call| call.expires.is_none()).count();
-                route.vitals.tallies.unsettled.add(untold as u64);
-                let is_open = !calls.is_empty();
-                fail(calls, Unanswered::Down);
-                is_open
-            }
+            is_open = fail_waiting(route) => is_open,
         };
     }
     sleep_until(until).await;
     route.couriers.send_modify(|couriers| couriers.trying += 1);
+}
+
+/// Says to those who wait that nobody is there, and keeps what is to be done in any case. Ends with whether more may come. Nothing is lost
+/// when it is given up while it waits.
+async fn fail_waiting(route: &Route) -> bool {
+    let mut waiting = route.waiting.lock().await;
+    let mut calls = Vec::new();
+    let is_open = waiting.calls.recv_many(&mut calls, PIPELINE_MAX).await > 0;
+    for call in calls {
+        if call.expires.is_none() && waiting.kept.len() < route.waiting_max {
+            waiting.kept.push_back(call);
+        } else {
+            fail(route, [call], Unanswered::Down);
+        }
+    }
+    is_open
 }
 
 async fn open(route: &Route) -> RedisResult<Connection> {
@@ -140,16 +166,17 @@ async fn open(route: &Route) -> RedisResult<Connection> {
 
 /// Takes what is waiting, without what has waited for too long. Nothing means that the store is closed.
 async fn take(route: &Route, most: usize) -> Vec<Call> {
-    let mut calls = Vec::new();
-    let mut waiting = route.calls.lock().await;
+    let mut waiting = route.waiting.lock().await;
+    let kept = waiting.kept.len().min(most);
+    let mut calls: Vec<_> = waiting.kept.drain(..kept).collect();
     while calls.is_empty() {
-        if waiting.recv_many(&mut calls, most).await == 0 {
+        if waiting.calls.recv_many(&mut calls, most).await == 0 {
             break;
         }
         // Whoever makes a call wakes us at once, before others who are about to make theirs: these have their turn first.
         yield_now().await;
         while calls.len() < most
-            && let Ok(call) = waiting.try_recv()
+            && let Ok(call) = waiting.calls.try_recv()
         {
             calls.push(call);
         }
@@ -171,7 +198,7 @@ async fn pipeline(route: &Route, mut connection: MultiplexedConnection) -> bool 
         let mut answers = match send(route, &calls, &mut connection).await {
             Ok(answers) => answers,
             Err(_) => {
-                fail(calls, Unanswered::Down);
+                fail(route, calls, Unanswered::Down);
                 return false;
             }
         };
@@ -180,7 +207,7 @@ async fn pipeline(route: &Route, mut connection: MultiplexedConnection) -> bool 
             match again(route, &calls, answers, &mut connection).await {
                 Ok(retried) => answers = retried,
                 Err(_) => {
-                    fail(calls, Unanswered::Down);
+                    fail(route, calls, Unanswered::Down);
                     return false;
                 }
             }
@@ -205,7 +232,7 @@ fn command(route: &Route, batch: &[Call]) -> Cmd {
 fn hand_out(route: &Route, batch: Vec<Call>, answer: RedisResult<Value>) {
     let value = match answer {
         Ok(value) => value,
-        Err(error) => return fail(batch, why(&error)),
+        Err(error) => return fail(route, batch, why(&error)),
     };
     let replies = Reply::parse(value, batch.iter().map(|call| call.errands.len()));
     for (call, reply) in batch.into_iter().zip(replies) {
@@ -262,7 +289,7 @@ async fn scatter(route: &Arc<Route>, connection: ClusterConnection) -> bool {
             return true;
         }
         if failures.load(Ordering::Relaxed) >= FAILURES_MAX {
-            fail(calls, Unanswered::Down);
+            fail(route, calls, Unanswered::Down);
             return false;
         }
         if Instant::now() >= learn_at {
@@ -272,7 +299,7 @@ async fn scatter(route: &Arc<Route>, connection: ClusterConnection) -> bool {
         route.vitals.tallies.calls.add(calls.len() as u64);
         for call in calls {
             let Ok(permit) = Arc::clone(&under_way).try_acquire_owned() else {
-                fail(vec![call], Unanswered::Busy);
+                fail(route, [call], Unanswered::Busy);
                 continue;
             };
             let (route, mut connection, failures) = (Arc::clone(route), connection.clone(), Arc::clone(&failures));
@@ -309,8 +336,11 @@ async fn deliver(script: &Script, command: &Cmd, connection: &mut ClusterConnect
     answer
 }
 
-fn fail(calls: Vec<Call>, why: Unanswered) {
+fn fail(route: &Route, calls: impl IntoIterator<Item = Call>, why: Unanswered) {
     for call in calls {
+        if call.expires.is_none() {
+            route.vitals.tallies.unsettled.add(1);
+        }
         drop(call.answer.send(Err(why)));
     }
 }

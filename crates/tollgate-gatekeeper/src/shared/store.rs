@@ -16,7 +16,7 @@ use tollgate_core::toll::Toll;
 
 use super::answer::{Answer, Reply};
 use super::count::Counts;
-use super::courier::{self, Call, Couriers, Route};
+use super::courier::{self, Call, Couriers, Route, Waiting};
 use super::parts::Parts;
 use super::random;
 use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
@@ -124,7 +124,7 @@ impl Store {
         let route = Arc::new(Route {
             address,
             script: Script::new(),
-            calls: tokio::sync::Mutex::new(waiting),
+            waiting: tokio::sync::Mutex::new(Waiting::new(waiting)),
             vitals,
             waiting_max: options.waiting_max.max(1),
             silence_max: options.deadline.max(SILENCE_MAX),

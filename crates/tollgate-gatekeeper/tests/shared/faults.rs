@@ -214,3 +214,35 @@ async fn requests_at_work_are_counted_until_they_end_however_they_end() {
     }
     assert!(ask(&store, &[(&rule, b"key")]).await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn the_end_of_a_request_is_told_when_there_is_a_connection_again() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start(&[]);
+    // On one connection what is told first is done first.
+    let store = open(&server.url(), Options { connections: 1, ..PATIENT });
+    let rule = shared(rule("rule", limit("in-flight", 1)));
+    let keys = || (0..50_u32).map(u32::to_be_bytes);
+    let mut tickets = Vec::new();
+    for key in keys() {
+        tickets.push(ask(&store, &[(&rule, &key)]).await.unwrap().expect("there is room"));
+    }
+    // The server is there, but nobody can begin to talk to it.
+    server.command(&["ACL", "SETUSER", "default", "-script"]);
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    eventually("no connection can be made", async || {
+        assert!(ask(&store, &[(&rule, b"another")]).await.is_err());
+        store.vitals().trouble().is_some()
+    })
+    .await;
+    for ticket in tickets {
+        drop(ticket);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.command(&["ACL", "SETUSER", "default", "+script"]);
+    eventually("it decides again", async || ask(&store, &[(&rule, b"another")]).await.is_ok()).await;
+    for key in keys() {
+        assert!(ask(&store, &[(&rule, &key)]).await.unwrap().is_some(), "{key:?} counts as being at work");
+    }
+    assert_eq!(store.counts().unsettled, 0);
+}
