@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::gate_subject::GateSubject;
-use super::master::{Books, MasterOptions};
+use super::master::{Books, Keeping, MasterOptions};
 use super::operators::{Operators, config_of};
 use super::{graphite, keys, log, systemd};
 use crate::admin::{self, Console};
@@ -115,17 +116,7 @@ pub(crate) fn run_gate_beside(gate: &GateOptions, master: &MasterOptions) -> Exi
         }
     };
     log::start();
-    let figures = books.figures();
-    let (listens, listening) = std::sync::mpsc::channel();
-    let keep = move || books.keep(move || drop(listens));
-    let keeping = std::thread::Builder::new().name("master".to_owned()).spawn(keep);
-    let served = keeping.and_then(|keeping| {
-        // A signal that the gate hears and the master does not would leave a process that serves nobody and does not end.
-        let _: Result<(), _> = listening.recv();
-        let served = serve(gate, plan, Some(&figures));
-        served.and(keeping.join().unwrap_or_else(|_| Err(io::Error::other("the master panicked"))))
-    });
-    outcome(served)
+    outcome(serve(gate, plan, Some(books)))
 }
 
 fn outcome(served: io::Result<()>) -> ExitCode {
@@ -138,12 +129,26 @@ fn outcome(served: io::Result<()>) -> ExitCode {
     }
 }
 
-fn serve(options: &GateOptions, plan: Plan, master: Option<&master::Figures>) -> io::Result<()> {
+fn serve(options: &GateOptions, plan: Plan, books: Option<Books>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut signals = {
+    let signals = {
         let _inside = runtime.enter();
         Signals::listen()?
     };
+    // Only now: the gate hears every signal that does not end the process, and whatever ends the gate ends the master.
+    let master = books.map(Books::open).transpose()?;
+    let served = serve_requests(options, plan, runtime, signals, master.as_ref().map(Keeping::figures));
+    let kept = master.map_or(Ok(()), Keeping::end);
+    served.and(kept)
+}
+
+fn serve_requests(
+    options: &GateOptions,
+    plan: Plan,
+    runtime: Runtime,
+    mut signals: Signals,
+    master: Option<&master::Figures>,
+) -> io::Result<()> {
     let operators = plan.operators;
     let admin = runtime.block_on(admin::bind(operators.listen()))?;
     let (telemetry, tracer) = plan.telemetry.as_ref().map(Telemetry::open).transpose()?.unzip();

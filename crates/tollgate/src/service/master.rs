@@ -1,14 +1,17 @@
 //! `tollgate master`: the file becomes what the master keeps the books of.
 #![expect(clippy::print_stderr, reason = "what is wrong with the arguments is for the person at the terminal")]
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tollgate_core::class::Class;
 use tollgate_core::fleet::Domain;
@@ -64,20 +67,38 @@ impl Books {
         Ok(Self { plan: Plan { operators: None, ..plan(options)? }, figures: master::Figures::default() })
     }
 
+    /// Begins to keep the books, on a thread of their own. A master that cannot ends the process: a gate alone is not what was asked for.
+    pub(super) fn open(self) -> io::Result<Keeping> {
+        let (figures, (stop, stopped)) = (self.figures.clone(), oneshot::channel::<()>());
+        let keep = move || {
+            let stopped = async { drop(stopped.await) };
+            if let Err(error) = serve(self.plan, self.figures, stopped) {
+                tracing::error!(%error, "the master failed");
+                std::process::exit(1);
+            }
+        };
+        let thread = std::thread::Builder::new().name("master".to_owned()).spawn(keep)?;
+        Ok(Keeping { figures, stop, thread })
+    }
+}
+
+/// A master at work beside another role.
+pub(super) struct Keeping {
+    figures: master::Figures,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Keeping {
     /// What the master counts.
-    pub(super) fn figures(&self) -> master::Figures {
-        self.figures.clone()
+    pub(super) const fn figures(&self) -> &master::Figures {
+        &self.figures
     }
 
-    /// Keeps the books until the process is told to stop. One that cannot ends the process: a gate alone is not what was asked for. Calls `listens` once it
-    /// would hear that it is told so.
-    pub(super) fn keep(self, listens: impl FnOnce()) -> io::Result<()> {
-        let kept = serve(self.plan, self.figures, listens);
-        if let Err(error) = &kept {
-            tracing::error!(%error, "the master failed");
-            std::process::exit(1);
-        }
-        kept
+    /// Stops the master, if it has not been told to stop by then, and waits until its books are closed.
+    pub(super) fn end(self) -> io::Result<()> {
+        drop(self.stop);
+        self.thread.join().map_err(|_| io::Error::other("the master panicked"))
     }
 }
 
@@ -91,7 +112,7 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
         }
     };
     log::start();
-    match serve(plan, master::Figures::default(), || ()) {
+    match serve(plan, master::Figures::default(), pending()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the master failed");
@@ -100,14 +121,14 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
     }
 }
 
-fn serve(running: Plan, figures: master::Figures, listens: impl FnOnce()) -> io::Result<()> {
+/// Serves until the process is told to stop, or `stopped` is over.
+fn serve(running: Plan, figures: master::Figures, stopped: impl Future<Output = ()>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let fixed = Fixed::of(&running);
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
-        listens();
         if let Some(operators) = running.operators {
             let mut registry = Registry::default();
             figures.register(&mut registry);
@@ -121,6 +142,7 @@ fn serve(running: Plan, figures: master::Figures, listens: impl FnOnce()) -> io:
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                () = stopped => {}
             }
             systemd::stopping();
         };

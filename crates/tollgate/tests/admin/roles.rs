@@ -1,7 +1,9 @@
 //! `tollgate run`: the roles that a file names.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::support::{ask, backend};
 
@@ -32,6 +34,50 @@ fn a_gate_and_a_master_run_in_one_process() {
     assert!(metrics.contains("tollgate_master_subscribers") && metrics.contains("tollgate_band"), "{metrics}");
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// A gate that listens there, and a master.
+fn both(listen: &str) -> String {
+    format!(
+        "[gate]\nlisten = \"{listen}\"\nworkers = 1\nbackend = \"http://127.0.0.1:1\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+        [master]\naccounting = \"127.0.0.1:0\"\ncontrol = \"127.0.0.1:0\"\n"
+    )
+}
+
+/// How a process ends, and what it has said.
+fn end_of(mut child: Child) -> (Option<i32>, String) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it does not end: {}", String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let ended = child.wait_with_output().unwrap();
+    (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+}
+
+#[test]
+fn a_gate_that_cannot_serve_takes_its_master_with_it() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_folder, mut command) = run(&both(&other.local_addr().unwrap().to_string()));
+    let (code, said) = end_of(command.spawn().unwrap());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the gate failed"), "{said}");
+}
+
+#[test]
+fn both_end_whenever_they_are_told_to_stop() {
+    for delay_ms in (0..60).step_by(3) {
+        let (_folder, mut command) = run(&both("127.0.0.1:0"));
+        let child = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+        // By the signal itself, as long as nobody listens for it.
+        let (code, said) = end_of(child);
+        assert!(matches!(code, None | Some(0)), "after {delay_ms} ms: {code:?}, {said}");
+    }
 }
 
 #[test]
