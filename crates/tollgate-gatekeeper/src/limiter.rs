@@ -303,7 +303,8 @@ impl Limiter {
         }
     }
 
-    /// The callers that were held or refused most, and what is left to them.
+    /// The callers that were held or refused most, and what is left to them. While thousands are throttled every second, how often each was is
+    /// nearly right.
     pub fn throttled(&self, most: usize, now: Moment) -> Vec<Throttled> {
         let mut throttled = self.names.top(most, now);
         throttled.retain_mut(|caller| {

@@ -162,7 +162,7 @@ impl Spenders {
                 place.insert(Address { network, spent });
             }
             Entry::Vacant(_) => {
-                self.unnamed.fetch_add(1, Ordering::Relaxed);
+                self.unnamed.fetch_add(spent.requests, Ordering::Relaxed);
             }
         }
     }
@@ -346,6 +346,18 @@ mod tests {
         for Shown { rates, .. } in addresses {
             assert!(rates.requests == rates.refused && (8_000..11_000).contains(&rates.refused), "{}", rates.refused);
         }
+    }
+
+    #[test]
+    fn in_a_storm_requests_without_a_place_are_counted_nearly_right() {
+        let spenders = Spenders::new();
+        for number in 0..400_000u32 {
+            spenders.refused(std::net::Ipv4Addr::from(0x0a00_0000 + number).into(), b"crawler");
+        }
+        let named = |book: MutexGuard<'_, Book>| book.addresses.values().map(|known| known.spent.requests).sum::<u64>();
+        let named: u64 = spenders.books.all().map(named).sum();
+        let all = named + spenders.unnamed();
+        assert!(spenders.unnamed() > 0 && (380_000..420_000).contains(&all), "{all}");
     }
 
     #[test]
