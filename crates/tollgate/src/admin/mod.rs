@@ -103,7 +103,7 @@ impl Console {
     /// Looks at everything. To be called once a second, where waiting for a disk hurts nobody.
     fn tick(&self) {
         self.subject.tick();
-        self.watch.take_feed();
+        self.watch.tick();
         if let Some(totals) = self.subject.totals() {
             let now = self.watch.calendar().now();
             self.history().take(totals, now);

@@ -3,6 +3,9 @@
 //! Whoever refuses a request must not wait for whoever writes about it. So a worker counts refusals in a book of its own, which is exchanged for an
 //! empty one once a second. That exchange is all that the book's lock is ever waited for. A request that is let in does not come here at all.
 //!
+//! What is made of a book afterwards costs by the caller, not by the refusal: each is looked up, counted and written to disk. When thousands are refused they are
+//! mostly the same thousands in the next second. So their refusals are gathered for a few seconds then ([`Feed::is_due`]), unless a book fills up.
+//!
 //! A book is read as a whole and then empty as a whole, so it needs neither a place in memory for each name nor a way to take one out: it is a table of
 //! 16 bytes a caller, and all names in one string. Callers are told apart by a hash of 64 bits under a secret of this process: comparing names,
 //! which lie somewhere else in memory, took as long as everything else together. Books are bounded; what has no place is counted.
@@ -10,7 +13,7 @@
 use std::borrow::Cow;
 use std::hash::BuildHasher;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::quality::RandomState;
@@ -22,6 +25,10 @@ use crate::per_thread::PerThread;
 const CALLERS_MAX: usize = 32_768;
 /// How many bytes the names in a book may have.
 const BOOK_BYTES_MAX: usize = 2 << 20;
+/// So many callers are many: their refusals are gathered for longer.
+const MANY: usize = 2048;
+/// How often the refusals of many are left where they are before they are taken: seconds, as this is asked once in each.
+const TURNS_MAX: u32 = 4;
 /// How many refusals are written down together.
 const TOGETHER: usize = 16;
 /// How many places a book has as soon as it has any. A power of two, as all its lengths are.
@@ -37,6 +44,9 @@ pub(crate) struct Feed {
     /// Books that were read, to be written to next.
     read: Mutex<Vec<Book>>,
     dropped: AtomicU64,
+    /// How many callers there were when refusals were last taken, and how often it was asked since then whether they are to be.
+    callers_last: AtomicUsize,
+    turns: AtomicU32,
 }
 
 /// Refusals that were left with one worker.
@@ -80,6 +90,14 @@ impl Feed {
         }
     }
 
+    /// Whether there is reason to take refusals out now. To be asked once a second.
+    pub(crate) fn is_due(&self) -> bool {
+        let turns = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
+        turns >= TURNS_MAX
+            || self.callers_last.load(Ordering::Relaxed) < MANY
+            || self.books.all().any(|book| book.is_filling_up())
+    }
+
     /// Takes everything out.
     pub(crate) fn take(&self) -> Taken<'_> {
         let mut taken = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,6 +111,8 @@ impl Feed {
             drop(book);
             self.drop(taken[place].settle());
         }
+        self.callers_last.store(taken.iter().map(|book| book.callers).sum(), Ordering::Relaxed);
+        self.turns.store(0, Ordering::Relaxed);
         Taken(taken)
     }
 
@@ -118,6 +138,11 @@ impl Drop for Taken<'_> {
 impl Book {
     fn is_empty(&self) -> bool {
         self.callers == 0 && self.slips.is_empty()
+    }
+
+    /// Whether there might not be room for all who come within a second.
+    fn is_filling_up(&self) -> bool {
+        self.callers > CALLERS_MAX / 2 || self.names.len() > BOOK_BYTES_MAX / 2
     }
 
     /// Takes a refusal in, and says how many had no place.
@@ -316,6 +341,55 @@ mod tests {
             assert!(taken.0.iter().all(|book| book.names.len() <= BOOK_BYTES_MAX));
             assert_eq!(kept as u64 + feed.dropped(), 100_000);
         }
+    }
+
+    fn refuse(feed: &Feed, callers: std::ops::Range<usize>) {
+        callers.for_each(|caller| feed.refused("user", &caller.to_be_bytes()));
+    }
+
+    #[test]
+    fn few_are_taken_every_time_and_many_are_gathered_for_a_while() {
+        let feed = Feed::default();
+        for _ in 0..2 {
+            for callers in [0, 1, MANY - 1] {
+                refuse(&feed, 0..callers);
+                assert!(feed.is_due(), "{callers}");
+                assert_eq!(feed.take().entries().count(), callers);
+            }
+            refuse(&feed, 0..MANY);
+            assert!(feed.is_due(), "nobody knew that there would be many");
+            drop(feed.take());
+            for gathered in 1..=3 {
+                for turn in 1..TURNS_MAX {
+                    refuse(&feed, 0..MANY);
+                    assert!(!feed.is_due(), "{gathered}: {turn}");
+                }
+                refuse(&feed, 0..MANY);
+                assert!(feed.is_due(), "{gathered}");
+                let taken = feed.take();
+                assert_eq!(taken.entries().count(), MANY);
+                assert!(taken.entries().all(|entry| entry.count == u64::from(TURNS_MAX)));
+            }
+            assert!((1..TURNS_MAX).all(|_| !feed.is_due()) && feed.is_due());
+            assert_eq!(feed.take().entries().count(), 0, "the storm is over");
+        }
+    }
+
+    #[test]
+    fn a_book_that_fills_up_is_taken_before_anything_has_no_place() {
+        let feed = Feed::default();
+        refuse(&feed, 0..MANY);
+        drop(feed.take());
+        refuse(&feed, 0..CALLERS_MAX / 2);
+        assert!(!feed.is_due());
+        refuse(&feed, 0..CALLERS_MAX / 2 + TOGETHER);
+        assert!(feed.is_due());
+        assert_eq!(feed.take().entries().count(), CALLERS_MAX / 2 + TOGETHER);
+        let long = |caller: usize| feed.refused("user", format!("{caller:0>200}").as_bytes());
+        (0..BOOK_BYTES_MAX / 500).for_each(long);
+        assert!(!feed.is_due());
+        (0..BOOK_BYTES_MAX / 220).for_each(long);
+        assert!(feed.is_due() && feed.dropped() == 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! What to make of refusals is the core's ([`tollgate_core::watch`]). Here they come in, from the workers of this process ([`Feed`]) and from
 //! others who report ([`Watch::report`]), and here they survive ([`journal`]). The order is what matters: a report is on disk before it is
 //! counted, and counted before it is acknowledged. So what was acknowledged is never lost, and what could not be kept is not
-//! acknowledged. Gates are not made to wait for a disk: their refusals count at once, and are on disk a second later.
+//! acknowledged. Gates are not made to wait for a disk: their refusals count and are on disk a second later, or four when thousands of callers are refused.
 //!
 //! From here flags go to others: to rules of this process that look at them ([`Flagged`]), to who wants to be told ([`webhook`]), and to other gates
 //! ([`sharing`]). What is to be sent is in the journal too, or can be seen from it, so a restart loses none of it.
@@ -189,7 +189,16 @@ impl Watch {
         Ok(Reported { repeated: false, flagged: flagged.into_iter().map(|(account, _)| account).collect() })
     }
 
-    /// Counts what gates have left since the last time. To be called once a second.
+    /// Counts what gates have left, now or, when very many are refused, a few seconds later. To be called once a second.
+    pub(crate) fn tick(&self) {
+        if self.feed.is_due() {
+            self.take_feed();
+        } else {
+            self.catch_up(&mut self.kept());
+        }
+    }
+
+    /// Counts what gates have left since the last time.
     pub(crate) fn take_feed(&self) {
         let now = self.calendar.now();
         let taken = self.feed.take();
@@ -205,10 +214,15 @@ impl Watch {
             let flagged = kept.state.count(now, "", &entries);
             self.announce(&mut kept, &flagged);
         }
+        self.catch_up(&mut kept);
+    }
+
+    /// Does what could not be done before, or was put off.
+    fn catch_up(&self, kept: &mut Kept) {
         let unwritten = kept.state.take_unwritten();
-        self.announce(&mut kept, &unwritten);
+        self.announce(kept, &unwritten);
         if kept.behind || kept.journal.as_ref().is_some_and(Journal::has_grown) {
-            let _ = self.write_anew(&mut kept);
+            let _ = self.write_anew(kept);
         }
     }
 

@@ -1,9 +1,9 @@
 //! What the watch knows: the core's tallies, and beside them what people did: flags of the past, reports that came, changes.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::hash::RandomState;
 use std::sync::Arc;
 
+use foldhash::quality::RandomState;
 use tollgate_core::time::Moment;
 use tollgate_core::watch::{self as core, Episode, Omissions, Refusals, Remembered};
 
@@ -67,7 +67,7 @@ impl State {
     pub(super) fn new(settings: core::Settings) -> Self {
         Self {
             account_class: settings.account_class.clone(),
-            core: core::Watch::new(settings, RandomState::new()),
+            core: core::Watch::new(settings, RandomState::default()),
             past: VecDeque::new(),
             changes: VecDeque::new(),
             reports: Reports::default(),
