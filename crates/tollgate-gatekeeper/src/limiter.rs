@@ -306,7 +306,14 @@ impl Limiter {
     /// The callers that were held or refused most, and what is left to them. While thousands are throttled every second, how often each was is
     /// nearly right.
     pub fn throttled(&self, most: usize, now: Moment) -> Vec<Throttled> {
-        let mut throttled = self.names.top(most, now);
+        self.throttled_by(|_| true, most, now)
+    }
+
+    /// The same for some of the rules, by their places.
+    pub fn throttled_by(&self, rules: impl Fn(usize) -> bool, most: usize, now: Moment) -> Vec<Throttled> {
+        let places = self.posts.iter().enumerate().filter(|(place, _)| rules(*place));
+        let tables: Vec<u32> = places.map(|(_, post)| post.table.id()).collect();
+        let mut throttled = self.names.top(|table| tables.contains(&table), most, now);
         throttled.retain_mut(|caller| {
             let Some(place) = self.posts.iter().position(|post| post.table.id() == caller.table) else { return false };
             let post = &self.posts[place];

@@ -120,12 +120,13 @@ impl Names {
         shard.count(at, throttling, times, now);
     }
 
-    /// Those who were throttled most.
-    pub(crate) fn top(&self, most: usize, now: Moment) -> Vec<Throttled> {
+    /// Those who were throttled most, by rules with such tables.
+    pub(crate) fn top(&self, of_table: impl Fn(u32) -> bool, most: usize, now: Moment) -> Vec<Throttled> {
         let mut all: Vec<Throttled> = Vec::new();
         for shard in &self.shards {
             let shard = *lock(shard);
-            all.extend((0..SHARD_NAMES).filter(|&at| shard.weight(at, now) > 0).map(|at| shard.shown(at)));
+            let wanted = |at: &usize| shard.weight(*at, now) > 0 && of_table(shard.entries[*at].table);
+            all.extend((0..SHARD_NAMES).filter(wanted).map(|at| shard.shown(at)));
         }
         all.sort_by_key(|caller| core::cmp::Reverse((caller.refused.saturating_add(caller.held), caller.last)));
         all.truncate(most);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     fn keys(names: &Names, now: Moment) -> Vec<String> {
-        names.top(100, now).into_iter().map(|caller| String::from_utf8(caller.key).unwrap()).collect()
+        names.top(|_| true, 100, now).into_iter().map(|caller| String::from_utf8(caller.key).unwrap()).collect()
     }
 
     /// Spreads numbers over all shards.
@@ -275,7 +276,7 @@ mod tests {
                 note(&names, "offender", 5, Moment::ZERO);
             }
         }
-        let top = names.top(1, Moment::ZERO);
+        let top = names.top(|_| true, 1, Moment::ZERO);
         assert_eq!(top[0].key, b"offender");
         assert!(top[0].refused > 4_900 && top[0].refused <= 5_000, "{}", top[0].refused);
     }
@@ -286,8 +287,8 @@ mod tests {
         for number in 0..1_000 {
             note(&names, "once", scattered(number + 1), Moment::ZERO);
         }
-        assert_eq!(names.top(100, Moment::ZERO).len(), SHARD_NAMES);
-        assert!(names.top(100, Moment::ZERO).iter().all(|caller| caller.refused == 1));
+        assert_eq!(names.top(|_| true, 100, Moment::ZERO).len(), SHARD_NAMES);
+        assert!(names.top(|_| true, 100, Moment::ZERO).iter().all(|caller| caller.refused == 1));
     }
 
     #[test]
@@ -311,7 +312,7 @@ mod tests {
         names.note(3, KeyHash(9), Throttling::Hold, 1, at(1), |name| name.write(b"k"));
         names.note(3, KeyHash(9), Throttling::Refuse, 1, at(2), |_| panic!("the name is known"));
         names.note(3, KeyHash(9), Throttling::Refuse, 1, at(4), |_| panic!("the name is known"));
-        let [caller] = &names.top(10, at(5))[..] else { panic!("one name") };
+        let [caller] = &names.top(|_| true, 10, at(5))[..] else { panic!("one name") };
         assert_eq!((caller.held, caller.refused, caller.first, caller.last), (1, 2, at(1), at(4)));
     }
 

@@ -39,3 +39,23 @@ fn a_network_is_named_as_people_write_it() {
     }
     assert_eq!(limiter.throttled(1, Moment::ZERO)[0].key, b"203.0.113.0/24");
 }
+
+#[test]
+fn of_some_rules_the_most_throttled_are_not_hidden_by_those_of_others() {
+    let rules = vec![rule("names", "identifier", bucket(1)), rule("networks", "ip/24", bucket(3))];
+    let limiter = limiter(rules, 64);
+    for _ in 0..9 {
+        let caller = Caller { name: "stormer", address: [203, 0, 113, 7] };
+        let _ = limiter.decide(&caller, Toll::ONE, Band::Normal, Moment::ZERO);
+    }
+    for last in 0..4 {
+        let caller = Caller { name: &format!("calm {last}"), address: [198, 51, 100, last] };
+        let _ = limiter.decide(&caller, Toll::ONE, Band::Normal, Moment::ZERO);
+    }
+    let by = |wanted: usize| limiter.throttled_by(|rule| rule == wanted, 1, Moment::ZERO);
+    let [name] = &by(0)[..] else { panic!("one name") };
+    assert_eq!((name.rule, &name.key[..]), (0, &b"stormer"[..]));
+    let [network] = &by(1)[..] else { panic!("one network") };
+    assert_eq!((network.rule, &network.key[..]), (1, &b"198.51.100.0/24"[..]));
+    assert!(by(2).is_empty());
+}

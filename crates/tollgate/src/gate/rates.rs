@@ -3,8 +3,6 @@
 //! An average that starts at zero takes as long to become right as it remembers, and is ten times off at first. So the memory is
 //! divided by how much of it there can be yet.
 
-use std::cmp::Ordering;
-
 use tollgate_core::time::{Moment, Span};
 
 use super::spenders::Spent;
@@ -78,10 +76,10 @@ impl Rates {
         if self.served > 0.0 { self.wait / self.served } else { 0.0 }
     }
 
-    /// Who spends more; who spends nothing, who asks more; then who was seen later.
-    pub(crate) fn order(&self, other: &Self) -> Ordering {
-        let by_spending = self.toll.total_cmp(&other.toll).then_with(|| self.count.total_cmp(&other.count));
-        by_spending.then_with(|| self.last.cmp(&other.last))
+    /// Higher for who spends more, as it is shown; of those who spend nothing for who asks more; then for who was seen later.
+    pub(crate) fn order(&self) -> (u64, u64, Moment) {
+        // Numbers that are not negative are in the order of their bits.
+        (self.cores().to_bits(), self.requests_per_sec().to_bits(), self.last)
     }
 
     /// How much it would be missed.
@@ -124,5 +122,26 @@ mod tests {
         let later = rates.at(Moment::from_millis(90_000));
         assert!(later.cores() < 0.03, "{}", later.cores());
         assert_eq!(later.requests, 600);
+    }
+
+    #[test]
+    fn who_came_a_second_ago_and_is_shown_with_more_is_before_who_has_been_here_for_long() {
+        let (mut old, mut new, now) = (Rates::default(), Rates::default(), Moment::from_millis(60_000));
+        (1..=60).for_each(|second| old.add(SPENT, Moment::from_millis(second * 1000)));
+        new.add(Spent { toll_ns: SPENT.toll_ns + SPENT.toll_ns / 10, ..SPENT }, now);
+        assert!(new.cores() > old.cores() && new.order() > old.order());
+        assert!(new.weight() < old.weight(), "it is missed less");
+    }
+
+    #[test]
+    fn who_spends_nothing_is_behind_who_spends_and_in_the_order_of_requests() {
+        let rates = |spent: Spent| {
+            let mut rates = Rates::default();
+            rates.add(spent, Moment::from_millis(1000));
+            rates
+        };
+        let asks = |requests| rates(Spent { requests, refused: requests, ..Spent::default() });
+        assert!(rates(SPENT).order() > asks(1_000_000).order());
+        assert!(asks(3).order() > asks(2).order() && asks(2).order() > Rates::default().order());
     }
 }

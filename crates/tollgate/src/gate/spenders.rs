@@ -5,6 +5,7 @@
 //! from the addresses. Everything is bounded; the ledger keeps who spends most. What was spent is exact; refusals, which cost nothing, are
 //! counted by samples while a worker refuses thousands a second.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash};
@@ -187,21 +188,14 @@ impl Spenders {
 
     /// Those of a class who spend most. None when there is no such class.
     pub(crate) fn top(&self, class: &str, most: usize, now: Moment) -> Option<Vec<Shown>> {
-        let mut ledger = self.ledger();
-        let mut shown: Vec<Shown> = if class == USER_AGENT {
-            let shown = |(name, rates): &mut (Box<[u8]>, Rates)| Shown { key: name.to_vec(), rates: rates.at(now) };
-            ledger.agents.values_mut().map(shown).collect()
-        } else {
-            let place = NETWORKS.iter().position(|(name, ..)| *name == class)?;
-            let shown = |(network, rates): (&Network, &mut Rates)| Shown {
-                key: network.to_string().into_bytes(),
-                rates: rates.at(now),
-            };
-            ledger.networks[place].iter_mut().map(shown).collect()
-        };
-        shown.sort_by(|a, b| b.rates.order(&a.rates).then_with(|| a.key.cmp(&b.key)));
-        shown.truncate(most);
-        Some(shown)
+        let ledger = self.ledger();
+        if class == USER_AGENT {
+            return Some(top(ledger.agents.values().map(|(name, rates)| (name, rates)), most, now, |name| {
+                name.to_vec()
+            }));
+        }
+        let place = NETWORKS.iter().position(|(name, ..)| *name == class)?;
+        Some(top(ledger.networks[place].iter(), most, now, |network| network.to_string().into_bytes()))
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -246,6 +240,23 @@ impl Ledger {
         self.networks.iter_mut().for_each(|networks| prune(networks, now, |rates| rates));
         prune(&mut self.agents, now, |(_, rates)| rates);
     }
+}
+
+/// Those who spend most. Ten thousand are looked at for a page of a hundred, so only these are sorted and named.
+fn top<'a, K: Ord>(
+    callers: impl Iterator<Item = (K, &'a Rates)>,
+    most: usize,
+    now: Moment,
+    name: impl Fn(K) -> Vec<u8>,
+) -> Vec<Shown> {
+    let mut all: Vec<_> = callers.map(|(key, rates)| (Reverse(rates.at(now).order()), key, rates)).collect();
+    let order = |a: &(_, K, _), b: &(_, K, _)| Ord::cmp(&(&a.0, &a.1), &(&b.0, &b.1));
+    if most < all.len() {
+        all.select_nth_unstable_by(most, order);
+        all.truncate(most);
+    }
+    all.sort_unstable_by(order);
+    all.into_iter().map(|(_, key, rates)| Shown { key: name(key), rates: rates.at(now) }).collect()
 }
 
 /// Drops who has been idle for long, and who spends least when there are too many.
@@ -312,6 +323,24 @@ mod tests {
         assert!((crawler.wait_secs() - 0.02).abs() < 0.001);
         assert_eq!((crawler.requests, crawler.held), (40, 40));
         assert!(spenders.top("cookie:sid", 10, second(20)).is_none());
+    }
+
+    #[test]
+    fn a_list_of_few_is_the_beginning_of_the_whole_one() {
+        let spenders = Spenders::new();
+        for number in 0..300u32 {
+            let client = std::net::Ipv4Addr::from(0x0a00_0000 + number).to_string();
+            serve(&spenders, &client, &client, u64::from(number * 7919 % 40));
+        }
+        spenders.tick(second(1));
+        for class in ["ip/32", "user-agent"] {
+            let keys = |most| spenders.top(class, most, second(1)).unwrap().into_iter().map(|shown| shown.key);
+            let all: Vec<_> = keys(usize::MAX).collect();
+            assert_eq!(all.len(), 300);
+            for most in [0, 1, 2, 150, 299, 300, 301] {
+                assert_eq!(keys(most).collect::<Vec<_>>(), all[..most.min(300)], "{class}: {most}");
+            }
+        }
     }
 
     #[test]

@@ -176,9 +176,11 @@ impl Running {
         let (sight, rules) = (&self.shared.sight, self.shared.admission.rules());
         let now = sight.clock().now();
         let spenders = sight.spenders.top(class, most, now).unwrap_or_default();
-        let of_class = |caller: &Throttled| rules.faces().get(caller.rule).is_some_and(|face| face.class == class);
-        let mut throttled = rules.limiter().throttled(usize::MAX, now);
-        throttled.retain(of_class);
+        let of_class = |rule: usize| rules.faces().get(rule).is_some_and(|face| face.class == class);
+        // Who spends and was throttled is one, wherever it is among those who were; so is who was throttled by several rules.
+        let is_one = spenders.is_empty() && (0..rules.faces().len()).filter(|&rule| of_class(rule)).count() == 1;
+        let throttled_max = if is_one { most } else { usize::MAX };
+        let throttled = rules.limiter().throttled_by(of_class, throttled_max, now);
         let mut buckets: Vec<Bucket> = spenders
             .into_iter()
             .map(|shown| Bucket { key: shown.key, rates: Some(shown.rates), throttled: Vec::new() })
