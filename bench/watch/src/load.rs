@@ -1,9 +1,10 @@
-//! Requests of ten thousand accounts, nearly all refused: what the watch is there for, and what costs it most.
+//! Requests of ten thousand accounts: let in, refused, or one after the other. Refusals are what the watch is there for, and what costs it most.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use memchr::memmem;
 
 /// How many accounts there are.
@@ -12,8 +13,48 @@ const CONNECTIONS: usize = 8;
 /// How many requests are sent on a connection before their answers are read.
 const AT_ONCE: usize = 32;
 
+/// What becomes of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mix {
+    /// All are let in, and answered by the backend.
+    Admitted,
+    /// Every other one is refused.
+    Half,
+    /// All are refused.
+    Refused,
+}
+
+impl Mix {
+    /// How many requests a second are made. The aim is for a hundred thousand; one worker cannot forward as many as it can refuse.
+    pub(crate) fn rate(self) -> f64 {
+        match self {
+            Self::Refused => 100_000.0,
+            Self::Admitted | Self::Half => 30_000.0,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Admitted => "all let in",
+            Self::Half => "every other one refused",
+            Self::Refused => "all refused",
+        }
+    }
+
+    /// The header that says whose the request with this number is.
+    fn header(self, number: usize) -> &'static str {
+        match self {
+            Self::Admitted => "X-Member",
+            // The turns are of whole rounds of accounts and of single ones, so that each account is now one and now the other.
+            Self::Half if (number + number / ACCOUNTS).is_multiple_of(2) => "X-Member",
+            Self::Half | Self::Refused => "X-Api-Key",
+        }
+    }
+}
+
 /// Connections that ask.
 pub(crate) struct Load {
+    mix: Mix,
     connections: Vec<TcpStream>,
     next: usize,
     out: Vec<u8>,
@@ -21,7 +62,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn connect(address: SocketAddr, mix: Mix) -> io::Result<Self> {
         let connect = |_| {
             let stream = TcpStream::connect(address)?;
             stream.set_nodelay(true)?;
@@ -29,11 +70,12 @@ impl Load {
             Ok(stream)
         };
         let connections = (0..CONNECTIONS).map(connect).collect::<io::Result<_>>()?;
-        Ok(Self { connections, next: 0, out: Vec::new(), answer: vec![0; 1 << 16] })
+        Ok(Self { mix, connections, next: 0, out: Vec::new(), answer: vec![0; 1 << 16] })
     }
 
-    /// Asks for so long, at most so often a second, and says how many requests were answered.
-    pub(crate) fn run(&mut self, time: Duration, rate_max: f64) -> io::Result<u64> {
+    /// Asks for so long, and says how many requests were answered.
+    pub(crate) fn run(&mut self, time: Duration) -> io::Result<u64> {
+        let rate_max = self.mix.rate();
         let (began, mut answered) = (Instant::now(), 0);
         while began.elapsed() < time {
             let due = began.elapsed().as_secs_f64() * rate_max;
@@ -46,9 +88,9 @@ impl Load {
         Ok(answered)
     }
 
-    /// Every account once: the one request that it may do.
+    /// Every account twice: who may do one request has done it then.
     pub(crate) fn warm_up(&mut self) -> io::Result<()> {
-        for _ in 0..ACCOUNTS.div_ceil(CONNECTIONS * AT_ONCE) {
+        for _ in 0..(2 * ACCOUNTS).div_ceil(CONNECTIONS * AT_ONCE) {
             self.once()?;
         }
         Ok(())
@@ -59,8 +101,9 @@ impl Load {
         for connection in &mut self.connections {
             self.out.clear();
             for _ in 0..AT_ONCE {
-                self.next = (self.next + 1) % ACCOUNTS;
-                write!(self.out, "GET /api/things HTTP/1.1\r\nHost: site\r\nX-Api-Key: account-{}\r\n\r\n", self.next)?;
+                self.next += 1;
+                let (header, account) = (self.mix.header(self.next), self.next % ACCOUNTS);
+                write!(self.out, "GET /api/things HTTP/1.1\r\nHost: site\r\n{header}: account-{account}\r\n\r\n")?;
             }
             connection.write_all(&self.out)?;
         }

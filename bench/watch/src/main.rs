@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use gate::{Gate, ask};
-use load::{ACCOUNTS, Load};
+use load::{ACCOUNTS, Load, Mix};
 
 /// What the watch and the console cost a gate, and how long a large report takes.
 #[derive(Parser)]
@@ -33,14 +33,17 @@ struct Options {
     #[arg(long, default_value = "target/blind/release/tollgate")]
     without: PathBuf,
     /// How many rounds
-    #[arg(long, default_value_t = 9)]
+    #[arg(long, default_value_t = 15)]
     rounds: usize,
     /// How many seconds a part of a round takes
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// How many requests a second are made at most
-    #[arg(long, default_value_t = RATE)]
-    rate: f64,
+    /// What becomes of requests; everything that can, one after the other, unless given
+    #[arg(long, value_enum)]
+    mix: Option<Mix>,
+    /// Leaves the reports out
+    #[arg(long)]
+    no_reports: bool,
 }
 
 /// A gate in one round.
@@ -54,16 +57,19 @@ struct Part {
 }
 
 impl Part {
-    /// CPU time of the whole gate per request, at the rate that the aim is for.
+    /// CPU time of everything else, per request.
+    fn others_us(&self) -> f64 {
+        self.others_ms * 1e3 / self.rate
+    }
+
+    /// CPU time of the whole gate per request.
     fn whole_us(&self) -> f64 {
-        self.serving_us + self.others_ms * 1e3 / RATE
+        self.serving_us + self.others_us()
     }
 }
 
 /// How long a gate works before it is looked at.
-const WARM_UP: Duration = Duration::from_millis(1500);
-/// How many requests a second the aim is for.
-const RATE: f64 = 100_000.0;
+const WARM_UP: Duration = Duration::from_millis(1200);
 
 /// A gate that is compared.
 struct Kind<'a> {
@@ -75,12 +81,15 @@ struct Kind<'a> {
 
 fn main() -> io::Result<()> {
     let options = Options::parse();
-    path(&options)?;
-    reports(&options)
+    let all = [Mix::Admitted, Mix::Half, Mix::Refused];
+    for mix in options.mix.as_ref().map_or(&all[..], std::slice::from_ref) {
+        path(&options, *mix)?;
+    }
+    if options.no_reports { Ok(()) } else { reports(&options) }
 }
 
-/// The way of a request that is refused.
-fn path(options: &Options) -> io::Result<()> {
+/// The way of a request.
+fn path(options: &Options, mix: Mix) -> io::Result<()> {
     let kinds = [
         Kind { name: "sees nobody", binary: &options.without, open: false },
         Kind { name: "console closed", binary: &options.binary, open: false },
@@ -91,13 +100,15 @@ fn path(options: &Options) -> io::Result<()> {
         let mut parts = kinds.iter().map(|_| None).collect::<Vec<_>>();
         // Whoever comes first has a machine that has rested.
         for place in (0..kinds.len()).map(|place| (place + turn) % kinds.len()) {
-            parts[place] = Some(part(options, &kinds[place])?);
+            parts[place] = Some(part(options, mix, &kinds[place])?);
         }
         round.extend(parts.into_iter().flatten());
     }
     println!(
-        "Refused requests of {ACCOUNTS} accounts, {} rounds; medians, and the smallest and largest:\n",
-        options.rounds
+        "\nRequests of {ACCOUNTS} accounts, {}; {} rounds of {} s; medians, and the smallest and largest:\n",
+        mix.name(),
+        options.rounds,
+        options.seconds
     );
     println!(
         "| gate | requests/s | its worker, CPU per request | beside it, CPU per second | more on the worker | more beside it | more in all |"
@@ -115,22 +126,22 @@ fn path(options: &Options) -> io::Result<()> {
             column(&|round| round[place].serving_us).shown(2),
             column(&|round| round[place].others_ms).shown(1),
             column(&|round| more(round, &|part| part.serving_us)).shown(2),
-            column(&|round| more(round, &|part| part.others_ms * 1e3 / RATE)).shown(2),
+            column(&|round| more(round, &Part::others_us)).shown(2),
             column(&|round| more(round, &Part::whole_us)).shown(2),
         );
     }
     Ok(())
 }
 
-fn part(options: &Options, kind: &Kind<'_>) -> io::Result<Part> {
+fn part(options: &Options, mix: Mix, kind: &Kind<'_>) -> io::Result<Part> {
     let gate = Gate::start(kind.binary)?;
-    let mut load = Load::connect(gate.address)?;
+    let mut load = Load::connect(gate.address, mix)?;
     load.warm_up()?;
     let console = if kind.open { Some(Console::open(gate.admin)?) } else { None };
     // The watch meets everybody for the first time.
-    load.run(WARM_UP, options.rate)?;
+    load.run(WARM_UP)?;
     let (before, began) = (gate.used()?, Instant::now());
-    let requests = load.run(Duration::from_secs_f64(options.seconds), options.rate)?;
+    let requests = load.run(Duration::from_secs_f64(options.seconds))?;
     let (after, took) = (gate.used()?, began.elapsed().as_secs_f64());
     if let Some(console) = console {
         console.close()?;
