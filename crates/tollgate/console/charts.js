@@ -25,9 +25,9 @@ export function chart(label, series, shown) {
   const legend = h("ul", { class: "legend" }, series.map((one) => h("li", {}, h("span", { class: `dot ${one.look}`, "aria-hidden": "true" }), one.name)));
   return {
     node: h("div", {}, drawing, legend),
-    draw(samples) {
-      // As wide as its place, so that text is as large as elsewhere, on a phone too.
-      const width = drawing.clientWidth || WIDTH;
+    /** As wide as its place, so that text is as large as elsewhere, on a phone too. */
+    width: () => drawing.clientWidth || WIDTH,
+    draw(samples, width) {
       drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
       const [from, to] = samples.length ? [samples[0].at_ms, samples.at(-1).at_ms] : [0, 1];
       const x = (sample) => LEFT + (width - LEFT - 4) * ((sample.at_ms - from) / Math.max(1, to - from));

@@ -25,9 +25,10 @@ export function episodes() {
   return {
     name: "episodes",
     async begin(main) {
+      const looked = look();
       put(main, title("Episodes", "Who was refused lately, how often and since when. A caller leaves this list an hour after its last refusal."),
         h("div", { class: "bar" }, found.node, total), h("section", { class: "card" }, list.node));
-      await look();
+      await looked;
     },
     told: () => look(),
   };

@@ -44,9 +44,10 @@ export function flags() {
   return {
     name: "flags",
     async begin(main) {
+      const looked = look();
       put(main, title("Flags", "Accounts that were refused very often. A flag bans nobody: it asks a person to look, and a person clears it."),
         h("div", { class: "bar" }, found.node, h("div", { class: "tabs" }, past)), h("section", { class: "card" }, list.node));
-      await look();
+      await looked;
     },
     told: () => look(),
   };

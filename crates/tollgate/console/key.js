@@ -73,9 +73,10 @@ export function keyPage(parameters) {
   return {
     name: "spenders",
     async begin(main) {
+      const looked = look();
       put(main, h("div", {}, h("h1", { class: "key" }, key === "" ? "(none)" : key), h("p", { class: "lead" }, `told apart by ${cls}`)),
         buttons, exempt, card("Rules", "what each would say to its next request; after them it waits its turn in the fair queue, which refuses callers who have too much waiting already", rules.node), card("Lately", "", figuresOf));
-      await look();
+      await looked;
     },
     told: () => look(),
   };

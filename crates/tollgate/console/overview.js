@@ -18,6 +18,8 @@ function tile(name, look) {
 }
 
 export function overview() {
+  // Before anything else: the gate has answered by the time that there is something to draw on.
+  const asked = get("history", { step: 10 });
   const tiles = {
     admitted: tile("Admitted", "admitted"), held: tile("Held", "held"), refused: tile("Refused", "refused"),
     waiting: tile("Waiting"), flight: tile("At the backend"), times: tile("Answer time"), cpu: tile("CPU in use"), connections: tile("Connections"),
@@ -60,7 +62,12 @@ export function overview() {
   ], "Others that this process works with", (row) => `${row.kind} ${row.name}`);
   let samples = [];
   let lately = [];
-  const draw = () => [requests, times, queue, cpu].forEach((one) => one.draw(samples));
+  /** All widths are asked for before anything is drawn: a browser that is asked after a change works out the whole page again. */
+  function draw() {
+    const charts = [requests, times, queue, cpu];
+    const widths = charts.map((one) => one.width());
+    charts.forEach((one, place) => one.draw(samples, widths[place]));
+  }
   const serving = h("div", { class: "stack" });
   const others = card("Fleet", "others that this works with", fleet.node);
   others.hidden = true;
@@ -77,7 +84,7 @@ export function overview() {
           card("Requests", "per second", requests.node), card("Answer time", "waiting included", times.node),
           card("Queue", "at the backend, and before it", queue.node), card("CPU", "cores, charged to requests", cpu.node)),
         h("div", { class: "grid" }, card("Rules", "since the start", rules.node), card("Backends", "where requests go", backends.node)));
-      const [history, now] = await Promise.all([get("history", { step: 10 }), status]);
+      const [history, now] = await Promise.all([asked, status]);
       samples = history.samples;
       if (now) this.told(now); else draw();
     },

@@ -36,8 +36,9 @@ export function settings() {
   return {
     name: "settings",
     async begin(main) {
+      const asked = Promise.all([get("config"), get("audit", { top: 100 })]);
       put(main, title("Settings", "What is in force, where it comes from, and what it means."), reload, h("div", { class: "bar" }, found.node), tables, card("Changes", "by operators, over restarts", changes.node));
-      const [inForce, audit] = await Promise.all([get("config"), get("audit", { top: 100 })]);
+      const [inForce, audit] = await asked;
       config = inForce;
       const last = config.reload;
       put(reload, h("p", { class: "lead" }, config.file ? h("span", {}, "From ", h("code", {}, config.file), ". ") : "No file. ",

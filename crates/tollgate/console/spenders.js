@@ -46,10 +46,11 @@ export function spenders() {
   return {
     name: "spenders",
     async begin(main) {
+      const looked = look();
       put(main, title("Spenders", "Who uses the backend's CPU time, the most first. Shares and averages are of the last ten seconds, counts since the caller was first seen."),
         h("div", { class: "bar" }, h("div", {}, h("span", { class: "visually-hidden" }, "Told apart by"), tabs), found.node),
         h("section", { class: "card" }, list.node));
-      await look();
+      await looked;
     },
     told: () => look(),
   };

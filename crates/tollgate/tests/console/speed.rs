@@ -88,6 +88,9 @@ struct Opened {
     script: f64,
     /// The first script of the page has begun to run.
     ran: f64,
+    /// The last of what it asked for was asked, and was there.
+    asked: f64,
+    answered: f64,
     shown: f64,
 }
 
@@ -101,10 +104,13 @@ fn open(browser: &Browser, gate: &Gate, page: &str, heading: &str) -> Opened {
     let times = browser.run(
         "const [page] = performance.getEntriesByType('navigation');\n\
         const [script] = performance.getEntriesByType('resource').filter((one) => one.name.endsWith('console.js'));\n\
-        return [page.responseEnd, script.responseEnd, page.domInteractive, performance.getEntriesByName('shown')[0].startTime]",
+        const shown = performance.getEntriesByName('shown')[0].startTime;\n\
+        const asked = performance.getEntriesByType('resource').filter((one) => one.name.includes('/api/') && one.responseEnd > 0 && one.responseEnd <= shown);\n\
+        const last = (of) => Math.max(0, ...asked.map(of));\n\
+        return [page.responseEnd, script.responseEnd, page.domInteractive, last((one) => one.startTime), last((one) => one.responseEnd), shown]",
     );
     let at = |place: usize| times[place].as_f64().unwrap();
-    Opened { page: at(0), script: at(1), ran: at(2), shown: at(3) }
+    Opened { page: at(0), script: at(1), ran: at(2), asked: at(3), answered: at(4), shown: at(5) }
 }
 
 #[test]
@@ -115,6 +121,9 @@ fn a_page_opens_soon_and_stays_smooth_with_ten_thousand_callers() {
         gate.json("/api/v1/status")["requests"]["total"].as_u64() >= Some(CALLERS.into())
     });
     let browser = Browser::open(1280, 1000);
+    // Whoever opens the console has a browser that runs: what it needs to show its first page ever is not the console's. This one is not part of it, and asks for
+    // none of its scripts.
+    browser.go(&format!("http://{}/login", gate.admin));
     for (page, heading) in PAGES {
         let opened: Vec<_> = (0..OPENINGS).map(|_| open(&browser, &gate, page, heading)).collect();
         let mut shown: Vec<_> = opened.iter().map(|one| one.shown).collect();
