@@ -33,10 +33,10 @@ struct Options {
     #[arg(long, default_value = "target/blind/release/tollgate")]
     without: PathBuf,
     /// How many rounds
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// How many seconds a part of a round takes
-    #[arg(long, default_value_t = 1.0)]
+    /// How many seconds a part of a round takes. Refusals of many are gathered for four: take a multiple of that
+    #[arg(long, default_value_t = 4.0)]
     seconds: f64,
     /// What becomes of requests; everything that can, one after the other, unless given
     #[arg(long, value_enum)]
