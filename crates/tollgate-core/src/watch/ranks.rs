@@ -1,26 +1,15 @@
 //! Which place has the lowest rank: a heap that knows where in it each place is.
 //!
 //! A newcomer takes the place of the lowest and goes down from the top, once; a tree would be searched four times for that.
-//!
-//! Nearly every change raises a rank, and most places are raised many times before anybody asks who is lowest, if ever: a tally that is not full never
-//! does. So a rank that rises is only written down. In the heap a place may stand too low, never too high; whoever is found at the top and does not
-//! belong there goes down then.
 
 use alloc::vec::Vec;
 
 /// Ranks of places, the lowest at hand. Of equal ones the lowest place counts as lower.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranks {
-    /// Places by a rank that they had at some time, and have at least now.
     heap: Vec<(u64, u32)>,
-    places: Vec<Option<Place>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    /// Where in the heap it is.
-    at: u32,
-    rank: u64,
+    /// Where in the heap a place is.
+    at: Vec<Option<u32>>,
 }
 
 impl Ranks {
@@ -30,42 +19,28 @@ impl Ranks {
     }
 
     /// The lowest rank and whose it is.
-    pub(super) fn first(&mut self) -> Option<(u64, usize)> {
-        loop {
-            let &(known, place) = self.heap.first()?;
-            let rank = self.places[place as usize].map_or(known, |place| place.rank);
-            if rank == known {
-                return Some((rank, place as usize));
-            }
-            self.settle(0, (rank, place));
-        }
+    pub(super) fn first(&self) -> Option<(u64, usize)> {
+        self.heap.first().map(|&(rank, place)| (rank, place as usize))
     }
 
     /// Gives a place this rank, whether or not it had one.
     pub(super) fn set(&mut self, place: usize, rank: u64) {
-        if self.places.len() <= place {
-            self.places.resize(place + 1, None);
+        if self.at.len() <= place {
+            self.at.resize(place + 1, None);
         }
         let ranked = (rank, place as u32);
-        let at = match &mut self.places[place] {
-            Some(known) => {
-                known.rank = rank;
-                known.at as usize
-            }
-            vacant => {
-                *vacant = Some(Place { at: self.heap.len() as u32, rank });
-                self.heap.push(ranked);
-                self.heap.len() - 1
-            }
-        };
-        if ranked <= self.heap[at] {
-            self.settle(at, ranked);
+        let at = self.at[place].map_or(self.heap.len(), |at| at as usize);
+        match self.heap.get(at) {
+            Some(&same) if same == ranked => return,
+            Some(_) => {}
+            None => self.heap.push(ranked),
         }
+        self.settle(at, ranked);
     }
 
     /// Takes its rank from a place.
     pub(super) fn remove(&mut self, place: usize) {
-        let Some(Place { at, .. }) = self.places.get_mut(place).and_then(Option::take) else { return };
+        let Some(at) = self.at.get_mut(place).and_then(Option::take) else { return };
         let Some(last) = self.heap.pop() else { return };
         if (at as usize) < self.heap.len() {
             self.settle(at as usize, last);
@@ -96,9 +71,7 @@ impl Ranks {
 
     fn put(&mut self, at: usize, ranked: (u64, u32)) {
         self.heap[at] = ranked;
-        if let Some(place) = &mut self.places[ranked.1 as usize] {
-            place.at = at as u32;
-        }
+        self.at[ranked.1 as usize] = Some(at as u32);
     }
 }
 
