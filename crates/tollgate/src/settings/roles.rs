@@ -217,7 +217,7 @@ table! {
     struct AdminTable {
         /// Where operators connect.
         listen: Address = "\"127.0.0.1:8889\"",
-        /// A file with the token that operators show. Needed beyond loopback.
+        /// A file with the token that operators show: one word, such as `openssl rand -hex 32` makes. Needed beyond loopback.
         token_file: PathBuf,
         /// A file with the token of those who may look and change nothing. Needs `token_file`.
         viewer_token_file: PathBuf,
@@ -234,17 +234,19 @@ table! {
         flag_threshold: NonZeroU64 = "1000",
         /// The rolling window in which refusals are counted.
         flag_window: Span = "\"10min\"",
-        /// The class whose keys are accounts.
+        /// The class whose keys are accounts. Refusals by rules of this class count for flags, and those that others report under this name. The default is
+        /// no class of requests, so with it only reports count.
         account_class: Name = "\"user\"",
-        /// The directory in which flags survive a restart. Without it, memory only.
+        /// The directory in which flags, what was counted for them, announcements and the list of operators' changes survive a restart. No two processes can
+        /// share one. Without it, memory only.
         state_dir: PathBuf,
         /// Where flags live: `local` is this gate alone; with `redis`, a flag that is set or cleared at one gate is at all of them. Each gate keeps them
         /// all and tells Redis what it missed, so one that is gone or forgets loses nothing.
         state: FlagState = "\"local\"",
-        /// Where it is announced that a flag was set or cleared: a `POST` with JSON, tried again until it is taken. Needs
+        /// Where it is announced that a flag was set or cleared: a `POST` with JSON, tried again for an hour until it is taken. Needs
         /// `webhook_secret_file`.
         webhook: WebUrl,
-        /// A file with the secret that announcements are signed with: `X-Tollgate-Signature` is `sha256=` and the HMAC of the body.
+        /// A file with the secret that announcements are signed with: `X-Tollgate-Signature` is `sha256=` and the HMAC-SHA-256 of the body in hexadecimal.
         webhook_secret_file: PathBuf,
     }
 }
