@@ -2,7 +2,7 @@
 //!
 //! The gate is the built binary, and what is compared is CPU time, which neighbours on the machine add little to. Its threads that serve requests have names
 //! of their own, so what the watch and the console use beside them can be seen. What they cost on those threads themselves is the difference
-//! to a gate that is built so that it sees nobody. Gates are started anew for each round and take turns; ratios are taken within a round.
+//! to a gate that is built so that it sees nobody. Gates are started anew for each round and take short turns; ratios are taken within a round.
 //!
 //! ```sh
 //! cargo build --release -p tollgate
@@ -71,6 +71,9 @@ impl Part {
 /// How long a gate works before it is looked at.
 const WARM_UP: Duration = Duration::from_millis(1200);
 
+/// How long a gate serves before it is the turn of the next.
+const TURN: Duration = Duration::from_millis(100);
+
 /// A gate that is compared.
 struct Kind<'a> {
     name: &'a str,
@@ -95,15 +98,8 @@ fn path(options: &Options, mix: Mix) -> io::Result<()> {
         Kind { name: "console closed", binary: &options.binary, open: false },
         Kind { name: "console open", binary: &options.binary, open: true },
     ];
-    let mut rounds = vec![Vec::new(); options.rounds];
-    for (turn, round) in rounds.iter_mut().enumerate() {
-        let mut parts = kinds.iter().map(|_| None).collect::<Vec<_>>();
-        // Whoever comes first has a machine that has rested.
-        for place in (0..kinds.len()).map(|place| (place + turn) % kinds.len()) {
-            parts[place] = Some(part(options, mix, &kinds[place])?);
-        }
-        round.extend(parts.into_iter().flatten());
-    }
+    let rounds =
+        (0..options.rounds).map(|number| round(options, mix, &kinds, number)).collect::<io::Result<Vec<_>>>()?;
     println!(
         "\nRequests of {ACCOUNTS} accounts, {}; {} rounds of {} s; medians, and the smallest and largest:\n",
         mix.name(),
@@ -133,24 +129,63 @@ fn path(options: &Options, mix: Mix) -> io::Result<()> {
     Ok(())
 }
 
-fn part(options: &Options, mix: Mix, kind: &Kind<'_>) -> io::Result<Part> {
-    let gate = Gate::start(kind.binary)?;
-    let mut load = Load::connect(gate.address, mix)?;
-    load.warm_up()?;
-    let console = if kind.open { Some(Console::open(gate.admin)?) } else { None };
-    // The watch meets everybody for the first time.
-    load.run(WARM_UP)?;
-    let (before, began) = (gate.used()?, Instant::now());
-    let requests = load.run(Duration::from_secs_f64(options.seconds))?;
-    let (after, took) = (gate.used()?, began.elapsed().as_secs_f64());
-    if let Some(console) = console {
-        console.close()?;
+/// A gate at work.
+struct Running {
+    gate: Gate,
+    load: Load,
+    console: Option<Console>,
+    /// What it has served while gates took turns, and the CPU time of its workers for that.
+    requests: u64,
+    serving_ns: u64,
+}
+
+impl Running {
+    fn start(kind: &Kind<'_>, mix: Mix) -> io::Result<Self> {
+        let gate = Gate::start(kind.binary)?;
+        let mut load = Load::connect(gate.address, mix)?;
+        load.warm_up()?;
+        let console = if kind.open { Some(Console::open(gate.admin)?) } else { None };
+        // The watch meets everybody for the first time.
+        load.run(WARM_UP)?;
+        Ok(Self { gate, load, console, requests: 0, serving_ns: 0 })
     }
-    Ok(Part {
-        rate: requests as f64 / took,
-        serving_us: (after.serving_ns - before.serving_ns) as f64 / 1e3 / requests as f64,
-        others_ms: (after.others_ns - before.others_ns) as f64 / 1e6 / took,
-    })
+
+    /// What its workers use: a turn is so short that a machine which is now fast and now slow is the same for all who take turns.
+    fn take_turn(&mut self) -> io::Result<()> {
+        let before = self.gate.used()?.serving_ns;
+        self.requests += self.load.run(TURN)?;
+        self.serving_ns += self.gate.used()?.serving_ns - before;
+        Ok(())
+    }
+
+    /// What everything else uses, which comes in bursts some seconds apart: all of them in one piece.
+    fn finish(mut self, time: Duration) -> io::Result<Part> {
+        let (before, began) = (self.gate.used()?.others_ns, Instant::now());
+        let requests = self.load.run(time)?;
+        let (after, took) = (self.gate.used()?.others_ns, began.elapsed().as_secs_f64());
+        if let Some(console) = self.console {
+            console.close()?;
+        }
+        Ok(Part {
+            rate: requests as f64 / took,
+            serving_us: self.serving_ns as f64 / 1e3 / self.requests as f64,
+            others_ms: (after - before) as f64 / 1e6 / took,
+        })
+    }
+}
+
+/// All gates, one round.
+fn round(options: &Options, mix: Mix, kinds: &[Kind<'_>], number: usize) -> io::Result<Vec<Part>> {
+    let mut gates = kinds.iter().map(|kind| Running::start(kind, mix)).collect::<io::Result<Vec<_>>>()?;
+    let time = Duration::from_secs_f64(options.seconds);
+    let turns = (options.seconds / TURN.as_secs_f64()).ceil() as usize;
+    for turn in 0..turns {
+        // Whoever comes first has a machine that has rested.
+        for place in (0..kinds.len()).map(|place| (place + turn + number) % kinds.len()) {
+            gates[place].take_turn()?;
+        }
+    }
+    gates.into_iter().map(|gate| gate.finish(time)).collect()
 }
 
 /// A console that is open: it reads events and asks once a second who spends.

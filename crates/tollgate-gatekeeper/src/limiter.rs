@@ -5,7 +5,6 @@
 //! to prevent, so only the lines concerned are locked, all at once, in one order for all threads, for some nanoseconds. And a
 //! decision that changes nothing, as nearly all refusals are, locks nothing.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,9 +29,6 @@ use crate::sample::Sample;
 use crate::seat::{Place, Seat};
 use crate::table::{NoTable, Table, TableReport};
 use crate::ticket::{RULES_AT_ONCE_MAX, Stub, Ticket};
-
-/// Within so long, callers beyond some are noted by chance: about half a second, a power of two of nanoseconds.
-const MOMENT_NS_LOG2: u32 = 29;
 
 /// The rules of one domain, with the state of all callers.
 pub struct Limiter {
@@ -404,17 +400,8 @@ impl Limiter {
 
 /// How often whoever is throttled now counts as throttled, for people to see; none if not at all.
 fn times_to_note(now: Moment) -> Option<u64> {
-    thread_local!(static SAMPLE: Cell<(u64, Sample)> = const { Cell::new((0, Sample::new())) });
-    SAMPLE.with(|cell| {
-        let (mut moment, mut sample) = cell.get();
-        if now.as_nanos() >> MOMENT_NS_LOG2 != moment {
-            moment = now.as_nanos() >> MOMENT_NS_LOG2;
-            sample.begin();
-        }
-        let times = sample.times();
-        cell.set((moment, sample));
-        times
-    })
+    thread_local!(static SAMPLE: Sample = const { Sample::new() });
+    SAMPLE.with(|sample| sample.times(now))
 }
 
 impl Post {

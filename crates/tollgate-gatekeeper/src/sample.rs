@@ -2,17 +2,24 @@
 //!
 //! Counting somebody by name touches memory that the processor does not have at hand, which takes longer than to refuse them. Nobody can tell on a page
 //! whether somebody was refused 81,240 or 81,260 times. So of those who come within a moment the first are counted one by one, and of the
-//! others one in sixteen, by chance, for sixteen. By chance, because callers who take turns would otherwise be counted always or never.
+//! others one in thirty-two, by chance, for thirty-two. By chance, because callers who take turns would otherwise be counted always or never.
 //! Nothing is decided by such counts: limits and flags have their own.
 
-/// One in so many is counted, for all of them.
-const PART: u64 = 16;
+use core::cell::Cell;
 
-/// Who is counted, within one moment after the other.
-#[derive(Clone, Copy, Debug)]
+use tollgate_core::time::Moment;
+
+/// A moment is about half a second: so many bits of a time in nanoseconds are not looked at.
+const MOMENT_NS_LOG2: u32 = 29;
+/// One in so many is counted, for all of them.
+const PART: u64 = 32;
+
+/// Who is counted, within one moment after the other. One for each thread.
+#[derive(Debug)]
 pub struct Sample {
-    passed: u32,
-    random: u64,
+    moment: Cell<u64>,
+    passed: Cell<u32>,
+    random: Cell<u64>,
 }
 
 impl Default for Sample {
@@ -23,30 +30,32 @@ impl Default for Sample {
 
 impl Sample {
     /// How many are counted one by one.
-    pub const ONE_BY_ONE: u32 = 2048;
+    pub const ONE_BY_ONE: u32 = 512;
 
     /// Nobody has come yet.
     pub const fn new() -> Self {
-        Self { passed: 0, random: 0x9e37_79b9_7f4a_7c15 }
-    }
-
-    /// Another moment begins.
-    pub fn begin(&mut self) {
-        self.passed = 0;
+        Self { moment: Cell::new(0), passed: Cell::new(0), random: Cell::new(0x9e37_79b9_7f4a_7c15) }
     }
 
     /// For how many the one who comes now is counted; none if not at all.
     #[inline]
-    pub fn times(&mut self) -> Option<u64> {
-        if self.passed < Self::ONE_BY_ONE {
-            self.passed += 1;
+    pub fn times(&self, now: Moment) -> Option<u64> {
+        let moment = now.as_nanos() >> MOMENT_NS_LOG2;
+        if self.moment.replace(moment) != moment {
+            self.passed.set(0);
+        }
+        let passed = self.passed.get();
+        if passed < Self::ONE_BY_ONE {
+            self.passed.set(passed + 1);
             return Some(1);
         }
         // Marsaglia's xorshift: no secret hangs on it.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 32).is_multiple_of(PART).then_some(PART)
+        let mut random = self.random.get();
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        self.random.set(random);
+        (random >> 32).is_multiple_of(PART).then_some(PART)
     }
 }
 
@@ -56,10 +65,9 @@ mod tests {
 
     #[test]
     fn few_are_counted_one_by_one() {
-        let mut sample = Sample::new();
-        for _ in 0..3 {
-            sample.begin();
-            assert!((0..Sample::ONE_BY_ONE).all(|_| sample.times() == Some(1)));
+        let sample = Sample::new();
+        for secs in 0..3 {
+            assert!((0..Sample::ONE_BY_ONE).all(|_| sample.times(Moment::from_millis(secs * 1000)) == Some(1)));
         }
     }
 
@@ -67,20 +75,20 @@ mod tests {
     fn of_many_everybody_is_counted_nearly_right_even_if_they_take_turns() {
         for callers in [1, 16, 32, 100] {
             let mut counts = vec![0; callers];
-            let mut sample = Sample::new();
+            let sample = Sample::new();
             for _ in 0..20_000 {
-                counts.iter_mut().for_each(|count| *count += sample.times().unwrap_or(0));
+                counts.iter_mut().for_each(|count| *count += sample.times(Moment::ZERO).unwrap_or(0));
             }
             for count in counts {
-                assert!((18_000..22_000).contains(&count), "{count} of {callers}");
+                assert!((16_500..23_500).contains(&count), "{count} of {callers}");
             }
         }
     }
 
     #[test]
     fn few_of_many_are_looked_at() {
-        let mut sample = Sample::new();
-        let looked_at = (0..100_000).filter(|_| sample.times().is_some()).count();
+        let sample = Sample::new();
+        let looked_at = (0..100_000).filter(|_| sample.times(Moment::ZERO).is_some()).count();
         assert!(looked_at < 10_000, "{looked_at}");
     }
 }

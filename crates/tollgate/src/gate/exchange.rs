@@ -79,7 +79,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     };
     match admitted {
         Admitted::Refused(refusal) => {
-            sight.refused(&view, &refusal);
+            sight.refused(&view, &refusal, since);
             visit.worker.tally.refused();
             trace::refused(&mut told, &refusal);
             let spread = spread_of(client, visit.worker.timers.now_ms());

@@ -69,11 +69,11 @@ impl Sight {
     }
 
     /// A request was refused: by a rule, or because its client had too much waiting.
-    pub(crate) fn refused(&self, request: &RequestView<'_>, refusal: &Refusal) {
+    pub(crate) fn refused(&self, request: &RequestView<'_>, refusal: &Refusal, now: Moment) {
         if !SEES {
             return;
         }
-        self.spenders.refused(request.client, agent_of(request));
+        self.spenders.refused(request.client, || agent_of(request), now);
         let mut key = AccountName::default();
         let by = refusal.by.as_ref().and_then(|(rules, decision)| rules.both(decision));
         let class = match by {

@@ -57,9 +57,17 @@ struct Book {
     callers: usize,
     /// For each caller the length of its class, that of its key, the class, the key.
     names: Vec<u8>,
-    /// Refusals that are not counted yet, by hash, and the names of their callers in the same form, one after the other.
-    slips: Vec<u64>,
+    /// Refusals that are not counted yet, and the names of their callers in the same form.
+    slips: Vec<Slip>,
     slip_names: Vec<u8>,
+}
+
+/// A refusal that is not counted yet.
+#[derive(Clone, Copy)]
+struct Slip {
+    hash: u64,
+    /// Where its caller's name begins, which is only read if that is new.
+    name: u32,
 }
 
 /// What was left of one caller. Nobody, while nothing is counted.
@@ -148,7 +156,7 @@ impl Book {
     /// Takes a refusal in, and says how many had no place.
     #[inline]
     fn note(&mut self, hash: u64, class: &[u8], key: &[u8]) -> u64 {
-        self.slips.push(hash);
+        self.slips.push(Slip { hash, name: self.slip_names.len() as u32 });
         write_name(&mut self.slip_names, class, key);
         if self.slips.len() < TOGETHER { 0 } else { self.settle() }
     }
@@ -159,14 +167,15 @@ impl Book {
     /// here. So all are asked for first, and then waited for together.
     fn settle(&mut self) -> u64 {
         let mask = self.places.len().wrapping_sub(1);
-        let asked_for = self.slips.iter().filter_map(|&hash| self.places.get(hash as usize & mask));
+        let asked_for = self.slips.iter().filter_map(|slip| self.places.get(slip.hash as usize & mask));
         black_box(asked_for.fold(0, |all, place| all ^ place.count));
         let (slips, names) = (std::mem::take(&mut self.slips), std::mem::take(&mut self.slip_names));
-        let (mut rest, mut dropped) = (&names[..], 0);
-        for &hash in &slips {
-            let (class, key, after) = read_name(rest);
-            rest = after;
-            dropped += u64::from(!self.count(hash, class, key));
+        let mut dropped = 0;
+        for &Slip { hash, name } in &slips {
+            if !self.count(hash) {
+                let (class, key) = read_name(&names[name as usize..]);
+                dropped += u64::from(!self.insert(hash, class, key));
+            }
         }
         (self.slips, self.slip_names) = (slips, names);
         self.slips.clear();
@@ -174,14 +183,14 @@ impl Book {
         dropped
     }
 
-    /// Counts a refusal; false when there is no place for it.
+    /// Counts a refusal of a caller who is known; false when it is not.
     #[inline]
-    fn count(&mut self, hash: u64, class: &[u8], key: &[u8]) -> bool {
-        if let Some(place) = self.find(hash).map(|at| &mut self.places[at]).filter(|place| place.count > 0) {
-            place.count = place.count.saturating_add(1);
-            return true;
-        }
-        self.insert(hash, class, key)
+    fn count(&mut self, hash: u64) -> bool {
+        let Some(place) = self.find(hash).map(|at| &mut self.places[at]).filter(|place| place.count > 0) else {
+            return false;
+        };
+        place.count = place.count.saturating_add(1);
+        true
     }
 
     /// Where the caller is, or would be.
@@ -195,6 +204,7 @@ impl Book {
         Some(at)
     }
 
+    /// Takes a caller in who is new; false when there is no place.
     #[cold]
     fn insert(&mut self, hash: u64, class: &[u8], key: &[u8]) -> bool {
         if self.callers == CALLERS_MAX || self.names.len() + 2 + class.len() + key.len() > BOOK_BYTES_MAX {
@@ -221,7 +231,7 @@ impl Book {
 
     fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         self.places.iter().filter(|place| place.count > 0).map(|place| {
-            let (class, key, _) = read_name(&self.names[place.name as usize..]);
+            let (class, key) = read_name(&self.names[place.name as usize..]);
             Entry { class: legible(class), key: legible(key), count: place.count.into() }
         })
     }
@@ -240,11 +250,10 @@ fn write_name(names: &mut Vec<u8>, class: &[u8], key: &[u8]) {
     names.extend_from_slice(key);
 }
 
-/// A class and a key as they were written, and what comes after them.
-fn read_name(names: &[u8]) -> (&[u8], &[u8], &[u8]) {
+/// A class and a key as they were written.
+fn read_name(names: &[u8]) -> (&[u8], &[u8]) {
     let (class, rest) = names[2..].split_at(usize::from(names[0]));
-    let (key, rest) = rest.split_at(usize::from(names[1]));
-    (class, key, rest)
+    (class, &rest[..usize::from(names[1])])
 }
 
 /// A name as text: what is no text is written as `\xNN`, so that two names stay two.
