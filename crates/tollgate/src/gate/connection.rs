@@ -1,49 +1,82 @@
 //! From an accepted connection to the protocol it speaks: PROXY header, TLS, HTTP/1.1 or HTTP/2.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tollgate_core::network::unmapped;
 use tollgate_wire::proxy_protocol::{self, Opening};
 
 use super::buffer::Buffer;
+use super::caps::{Counted, NoRoom};
 use super::identify::{Peer, trusts};
 use super::socket::{Socket, Stream};
-use super::timer::Way;
+use super::timer::{Timer, Way};
 use super::worker::Worker;
 use super::{h1, h2};
 use crate::settings::Gate as Settings;
 
-/// Serves a connection to its end.
-pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, worker: Rc<Worker>) {
+/// Serves a connection to its end. `counted` holds its place among those of who is at the other end of TCP.
+pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, mut counted: Counted, worker: Rc<Worker>) {
     let settings = worker.settings();
     let _guard = worker.count_connection();
     if stream.set_nodelay(true).is_err() {
         return;
     }
+    let timer = worker.timers.timer();
     let (stream, client) = if settings.proxy_protocol || worker.shared.server_tls.is_some() {
         let opened = open(stream, address, &worker, &settings);
-        match tokio::time::timeout(settings.timeouts.head, opened).await {
-            Ok(Ok(opened)) => opened,
-            Ok(Err(_)) | Err(_) => return worker.tally.unopened(),
+        match in_time(opened, &timer, settings.timeouts.head).await {
+            Ok(opened) => opened,
+            Err(_) => return worker.tally.unopened(),
         }
     } else {
         (Stream::Plain(stream), address.ip())
     };
     let secure = matches!(stream, Stream::ServerTls(_));
     let peer = Peer::new(client, secure, &settings);
-    let per_address_max = (!peer.trusted).then_some(settings.bounds.connections_per_address_max);
-    let Ok(_counted) = worker.shared.caps.count(peer.address, per_address_max) else {
-        return worker.tally.turned_away();
-    };
-    let socket = Socket::new(stream, worker.timers.timer());
+    if client != address.ip() {
+        let Ok(behind) = count(client, &worker, &settings) else {
+            return worker.tally.turned_away();
+        };
+        counted = behind;
+    }
+    let socket = Socket::new(stream, timer);
     let mut buffer = Buffer::default();
     if socket.speaks_h2() || (settings.h2c && !secure && begins_h2(&socket, &mut buffer, &settings).await) {
         h2::serve(socket, buffer, peer, worker).await;
     } else {
         h1::serve(socket, buffer, &peer, &worker).await;
     }
+    drop(counted);
+}
+
+/// Counts a connection for who is at its other end. A trusted proxy has as many as it needs.
+pub(crate) fn count(address: IpAddr, worker: &Worker, settings: &Settings) -> Result<Counted, NoRoom> {
+    let address = unmapped(address);
+    let bound = (!trusts(settings, address)).then_some(settings.bounds.connections_per_address_max);
+    worker.shared.caps.count(address, bound)
+}
+
+/// Waits for what comes before HTTP. Whoever lets us wait for it has not asked for anything yet, and makes way for others.
+async fn in_time<T>(opened: impl Future<Output = io::Result<T>>, timer: &Timer, patience: Duration) -> io::Result<T> {
+    let mut opened = pin!(opened);
+    timer.set(Way::In, patience);
+    timer.set_idle(true);
+    let outcome = poll_fn(|cx| match opened.as_mut().poll(cx) {
+        Poll::Pending if timer.is_over(Way::In, cx) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+        Poll::Pending if timer.is_closing() => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+        polled => polled,
+    });
+    let outcome = outcome.await;
+    timer.set_idle(false);
+    timer.clear(Way::In);
+    outcome
 }
 
 /// Reads what comes before HTTP. Gives the stream and the address of who is at its other end.
@@ -87,7 +120,7 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Option<IpAddr>>
                 if peeked == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
             Err(proxy_protocol::NoHeader) => return Err(io::ErrorKind::InvalidData.into()),
         }
@@ -97,6 +130,13 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Option<IpAddr>>
 /// Whether the first bytes are HTTP/2's preface. They stay in the buffer.
 async fn begins_h2(socket: &Socket, buffer: &mut Buffer, settings: &Settings) -> bool {
     socket.timer.set(Way::In, settings.timeouts.head);
+    socket.timer.set_idle(true);
+    let begins = reads_preface(socket, buffer).await;
+    socket.timer.set_idle(false);
+    begins
+}
+
+async fn reads_preface(socket: &Socket, buffer: &mut Buffer) -> bool {
     loop {
         let seen = buffer.bytes().len().min(h2::PREFACE.len());
         if buffer.bytes()[..seen] != h2::PREFACE[..seen] {

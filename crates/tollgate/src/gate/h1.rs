@@ -93,6 +93,7 @@ async fn read_head(
             }
             buffer.consume(end);
             socket.timer.clear(Way::In);
+            socket.timer.asked();
             return Ok(true);
         }
         if !timed {

@@ -71,7 +71,9 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, worker
         .max_local_error_reset_streams(Some(64))
         .enable_connect_protocol()
         .handshake(io);
+    socket.timer.set_idle(true);
     let Ok(mut connection) = handshake.await else { return };
+    socket.timer.set_idle(false);
     socket.timer.clear(Way::In);
     let session = Rc::new(Session { peer, worker, under_way: Cell::new(0), resets: Cell::new(0) });
     let _ = serve_streams(&mut connection, &socket, &session).await;
@@ -86,6 +88,7 @@ async fn serve_streams(
     let mut leaving = false;
     while let Some(accepted) = next_stream(connection, socket, session, &idle, &mut leaving).await {
         let (request, mut respond) = accepted?;
+        idle.asked();
         if session.under_way.get() >= session.worker.settings().bounds.streams_max.saturating_mul(2) {
             respond.send_reset(Reason::REFUSED_STREAM);
             continue;

@@ -89,8 +89,12 @@ fn is_one_connections_fault(error: &io::Error) -> bool {
 
 fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     worker.tally.accepted();
+    // Before anything else: an address that has all it may have makes nobody go.
+    let Ok(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
+        return worker.tally.turned_away();
+    };
     let caps = &worker.shared.caps;
-    // Who has been idle the longest goes first.
+    // Who has never asked for anything goes first, and then who has been idle the longest.
     if caps.is_full() {
         worker.timers.close_idle(MAKE_ROOM);
     }
@@ -98,7 +102,7 @@ fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
         worker.tally.turned_away();
         return;
     }
-    let served = connection::serve(stream, address, worker.clone());
+    let served = connection::serve(stream, address, counted, worker.clone());
     let guard = TotalGuard(worker.clone());
     tokio::task::spawn_local(async move {
         served.await;

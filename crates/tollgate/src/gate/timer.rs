@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 const NEVER: u64 = u64::MAX;
+/// How long a newcomer may take to ask for something before it goes ahead of all who have asked before.
+const SHY_MS: u64 = 1000;
 
 /// Which way a wait goes. Both ways of one connection can be waited for at once, each with its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ struct TimerCell {
     waker: RefCell<Option<Waker>>,
     /// Since when the connection has waited for a client that owes nothing; [`NEVER`] while it is at work.
     idle_since_ms: Cell<u64>,
+    /// Whether there was a request on it.
+    has_asked: Cell<bool>,
     closing: Cell<bool>,
 }
 
@@ -65,6 +69,7 @@ impl Timers {
             due_ms: [Cell::new(NEVER), Cell::new(NEVER)],
             waker: RefCell::default(),
             idle_since_ms: Cell::new(NEVER),
+            has_asked: Cell::new(false),
             closing: Cell::new(false),
         });
         let mut slots = self.slots.borrow_mut();
@@ -97,7 +102,8 @@ impl Timers {
         }
     }
 
-    /// Closes up to `count` idle connections, those idle the longest first. Says how many there were.
+    /// Closes up to `count` idle connections: first those that took their time and never asked for anything, then those idle the
+    /// longest. Says how many there were.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         let slots = self.slots.borrow();
         let mut idle: Vec<&Rc<TimerCell>> = slots
@@ -107,7 +113,8 @@ impl Timers {
             .filter(|cell| cell.idle_since_ms.get() != NEVER && !cell.closing.get())
             .collect();
         if idle.len() > count {
-            idle.select_nth_unstable_by_key(count, |cell| cell.idle_since_ms.get());
+            let now_ms = self.now_ms();
+            idle.select_nth_unstable_by_key(count, |cell| (!cell.is_shy(now_ms), cell.idle_since_ms.get()));
             idle.truncate(count);
         }
         for cell in &idle {
@@ -119,6 +126,11 @@ impl Timers {
 }
 
 impl TimerCell {
+    /// Whether it was opened a while ago and nothing came of it. Who has just come is not: it may be about to ask.
+    fn is_shy(&self, now_ms: u64) -> bool {
+        !self.has_asked.get() && now_ms.saturating_sub(self.idle_since_ms.get()) >= SHY_MS
+    }
+
     fn wake(&self) {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
@@ -155,6 +167,11 @@ impl Timer {
     /// Says whether the connection is waiting for a client that owes nothing, and may be closed to make room.
     pub(crate) fn set_idle(&self, idle: bool) {
         self.cell.idle_since_ms.set(if idle { self.timers.now_ms() } else { NEVER });
+    }
+
+    /// There is a request on the connection.
+    pub(crate) fn asked(&self) {
+        self.cell.has_asked.set(true);
     }
 
     /// Whether the connection was chosen to be closed while idle.
@@ -224,5 +241,30 @@ mod tests {
         assert_eq!(closing, [true, false, true, false, false]);
         timers_by_age[0].set_idle(false);
         assert!(!timers_by_age[0].is_closing(), "a request that came in time is served");
+    }
+
+    #[test]
+    fn who_never_asked_goes_before_who_did_unless_it_has_just_come() {
+        let timers = Timers::new();
+        let idle = |has_asked: bool| {
+            let timer = timers.timer();
+            timer.set_idle(true);
+            if has_asked {
+                timer.asked();
+            }
+            timer
+        };
+        let customer = idle(true);
+        timers.advance_to(5000);
+        let silent = idle(false);
+        timers.advance_to(5000 + SHY_MS);
+        let newcomer = idle(false);
+        let closing = || [&customer, &silent, &newcomer].map(Timer::is_closing);
+        assert_eq!(timers.close_idle(1), 1);
+        assert_eq!(closing(), [false, true, false]);
+        assert_eq!(timers.close_idle(1), 1);
+        assert_eq!(closing(), [true, true, false]);
+        assert_eq!(timers.close_idle(1), 1);
+        assert_eq!(closing(), [true, true, true]);
     }
 }

@@ -15,6 +15,7 @@ mod many;
 mod operation;
 mod recipes;
 mod rules;
+mod silence;
 mod slow;
 mod streaming;
 mod tls;

@@ -12,12 +12,12 @@ use crate::support::http2::{read_answer, request, run};
 use crate::support::{Backend, Gate, eventually};
 
 /// A self-signed certificate for these names.
-fn certificate(names: &[&str]) -> rcgen::CertifiedKey<rcgen::KeyPair> {
+pub(crate) fn certificate(names: &[&str]) -> rcgen::CertifiedKey<rcgen::KeyPair> {
     rcgen::generate_simple_self_signed(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
 }
 
 /// Writes it where a gate reads it.
-fn write(folder: &Path, stem: &str, certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) {
+pub(crate) fn write(folder: &Path, stem: &str, certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) {
     std::fs::write(folder.join(format!("{stem}.pem")), certificate.cert.pem()).unwrap();
     std::fs::write(folder.join(format!("{stem}.key")), certificate.signing_key.serialize_pem()).unwrap();
 }
@@ -29,16 +29,26 @@ async fn connect(
     name: &str,
     protocols: &[&str],
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    shake_hands(TcpStream::connect(gate.address).await?, trusted, name, protocols).await
+}
+
+/// Begins TLS, trusting just this certificate.
+pub(crate) async fn shake_hands(
+    stream: TcpStream,
+    trusted: &CertificateDer<'static>,
+    name: &str,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(trusted.clone()).unwrap();
     let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-    let stream = TcpStream::connect(gate.address).await?;
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     connector.connect(ServerName::try_from(name.to_owned()).unwrap(), stream).await
 }
 
-async fn get(stream: &mut TlsStream<TcpStream>) -> String {
+/// One request; the answer as it comes.
+pub(crate) async fn get(stream: &mut TlsStream<TcpStream>) -> String {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();

@@ -1,0 +1,142 @@
+//! Connections that say nothing, before there is a request and before there is HTTP: each takes a place that somebody else may need.
+
+use std::io::{BufReader, Write};
+use std::net::{IpAddr, TcpStream};
+
+use rcgen::{CertifiedKey, KeyPair};
+
+use crate::support::client::{connect_from, is_closed};
+use crate::support::http2::run;
+use crate::support::{Backend, Gate, eventually, read_response, roundtrip};
+use crate::tls::{certificate, get, shake_hands, write};
+
+const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 9, 9, 9));
+/// So long that whoever goes, goes for another reason.
+const PATIENT: &str = "timeouts = { head = \"5min\", keep_alive = \"5min\" }";
+
+/// A gate that speaks TLS, and what it shows.
+fn over_tls(backend: &Backend, lines: &str) -> (Gate, CertifiedKey<KeyPair>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let site = certificate(&["site"]);
+    write(folder.path(), "site", &site);
+    let tls = format!("tls = [{{ cert = \"{0}/site.pem\", key = \"{0}/site.key\" }}]", folder.path().display());
+    (Gate::with(backend, &format!("{tls}\n{PATIENT}\n{lines}")), site, folder)
+}
+
+/// Whether somebody at this address is served over TLS.
+fn is_served(gate: &Gate, site: &CertifiedKey<KeyPair>, from: IpAddr) -> bool {
+    let stream = connect_from(from, gate.address);
+    stream.set_nonblocking(true).unwrap();
+    run(async {
+        let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        match shake_hands(stream, site.cert.der(), "site", &["http/1.1"]).await {
+            Ok(mut stream) => get(&mut stream).await.ends_with("ok"),
+            Err(_) => false,
+        }
+    })
+}
+
+/// As many that say nothing, once the gate has seen all of them and made what room it makes.
+fn silent(gate: &Gate, count: u64) -> Vec<TcpStream> {
+    let crowd = (0..count).map(|_| gate.connect()).collect();
+    settled(gate, count);
+    crowd
+}
+
+fn settled(gate: &Gate, accepted: u64) {
+    eventually("all were accepted", || gate.metric("tollgate_connections_accepted_total") >= accepted);
+    eventually("room was made", || gate.metric("tollgate_connections") <= 100);
+}
+
+#[test]
+fn fault_14_who_says_nothing_before_tls_counts_for_the_address() {
+    let backend = Backend::saying("ok");
+    let (gate, site, _folder) = over_tls(&backend, "bounds = { connections = 100, connections_per_address = 20 }");
+    let crowd: Vec<TcpStream> = (0..140).map(|_| gate.connect()).collect();
+    eventually("the rest was turned away", || gate.metric("tollgate_connections_turned_away_total") == 120);
+    assert_eq!(gate.metric("tollgate_connections"), 20);
+    assert!(is_served(&gate, &site, OTHER), "another address is not concerned");
+    assert!(is_closed(crowd.last().unwrap()));
+    eventually("nobody had to go for it", || gate.metric("tollgate_connections") == 20);
+    drop(crowd);
+    eventually("there is room again", || is_served(&gate, &site, [127, 0, 0, 1].into()));
+}
+
+#[test]
+fn fault_14_who_says_nothing_before_tls_makes_way_for_new_ones() {
+    let backend = Backend::saying("ok");
+    let (gate, site, _folder) = over_tls(&backend, "bounds = { connections = 100, connections_per_address = 1000 }");
+    let crowd = silent(&gate, 200);
+    for _ in 0..20 {
+        assert!(is_served(&gate, &site, OTHER), "a newcomer is served");
+    }
+    drop(crowd);
+}
+
+#[test]
+fn fault_14_who_says_nothing_after_tls_makes_way_for_new_ones() {
+    let backend = Backend::saying("ok");
+    let (gate, site, _folder) = over_tls(&backend, "bounds = { connections = 100, connections_per_address = 1000 }");
+    run(async {
+        let mut crowd = Vec::new();
+        for _ in 0..140 {
+            let stream = tokio::net::TcpStream::connect(gate.address).await.unwrap();
+            crowd.extend(shake_hands(stream, site.cert.der(), "site", &["h2"]).await);
+        }
+        assert!(crowd.len() >= 100, "{}", crowd.len());
+        tokio::task::spawn_blocking(move || {
+            settled(&gate, 140);
+            for _ in 0..20 {
+                assert!(is_served(&gate, &site, OTHER), "a newcomer is served");
+            }
+        })
+        .await
+        .unwrap();
+    });
+}
+
+#[test]
+fn fault_14_who_says_nothing_where_http2_may_be_spoken_makes_way_for_new_ones() {
+    let backend = Backend::saying("ok");
+    let bounds = "bounds = { connections = 100, connections_per_address = 1000 }";
+    let gate = Gate::with(&backend, &format!("h2c = true\n{PATIENT}\n{bounds}"));
+    let crowd = silent(&gate, 200);
+    for _ in 0..20 {
+        assert_eq!(gate.get("/").status, 200, "a newcomer is served");
+    }
+    drop(crowd);
+}
+
+#[test]
+fn fault_14_who_says_nothing_before_a_proxy_header_makes_way_for_new_ones() {
+    let backend = Backend::saying("ok");
+    let bounds = "bounds = { connections = 100, connections_per_address = 20 }";
+    let gate =
+        Gate::with(&backend, &format!("proxy_protocol = true\ntrusted_proxies = \"127.0.0.1\"\n{PATIENT}\n{bounds}"));
+    let crowd = silent(&gate, 200);
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let ask = |client: &str| {
+        let header = format!("PROXY TCP4 {client} 192.0.2.2 1 2\r\n{request}");
+        roundtrip(gate.connect(), header.as_bytes()).status
+    };
+    for _ in 0..20 {
+        assert_eq!(ask("192.0.2.1"), 200, "a newcomer is served");
+    }
+    drop(crowd);
+    eventually("the crowd has gone", || gate.metric("tollgate_connections") == 0);
+    let crowd: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let mut stream = gate.connect();
+            stream.write_all(b"PROXY TCP4 192.0.2.9 192.0.2.2 1 2\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            assert_eq!(read_response(&mut BufReader::new(&stream)).unwrap().status, 200);
+            stream
+        })
+        .collect();
+    let before = gate.metric("tollgate_connections_turned_away_total");
+    let mut more = gate.connect();
+    more.write_all(b"PROXY TCP4 192.0.2.9 192.0.2.2 1 2\r\n").unwrap();
+    assert!(is_closed(&more), "who is behind a proxy has as many as everybody");
+    assert_eq!(gate.metric("tollgate_connections_turned_away_total"), before + 1);
+    assert_eq!(ask("192.0.2.1"), 200);
+    drop(crowd);
+}
