@@ -23,7 +23,8 @@ export function settings() {
       if (keys.length === 0) return null;
       const rows = table([
         { name: "Key", of: (key) => h("span", { title: key.caption }, key.key), class: "key" },
-        { name: "Value", of: (key) => h("pre", {}, key.value ?? "–") },
+        { name: "Value", of: (key) => key.file_says === undefined ? h("pre", {}, key.value ?? "–")
+          : h("div", {}, h("pre", {}, key.value ?? "–"), h("p", { class: "hint" }, "after a new start: ", h("code", {}, key.file_says ?? "–"))) },
         { name: "From", of: (key) => key.written ? "the file" : "default" },
         { name: "Meaning", class: "long", of: (key) => h("span", { class: "hint" }, prose(key.caption)) },
       ], one.table, (key) => key.key);
@@ -43,6 +44,8 @@ export function settings() {
       const last = config.reload;
       put(reload, h("p", { class: "lead" }, config.file ? h("span", {}, "From ", h("code", {}, config.file), ". ") : "No file. ",
         last ? (last.ok ? `Reloaded ${figures.ago(last.at)}.` : "") : "Not reloaded since the start."),
+        last && last.needs_new_start.length > 0 && h("p", { class: "lead", role: "status" }, "Needs a new start to come into force: ",
+          h("code", {}, last.needs_new_start.join(", ")), ". What is shown below is what is in force."),
         last && !last.ok && h("div", { class: "wrong", role: "alert" }, h("p", {}, `The reload ${figures.ago(last.at)} was refused; the old settings stay in force:`), h("pre", {}, last.faults)));
       show();
       changes.show(audit.changes, "Nobody has changed anything.");

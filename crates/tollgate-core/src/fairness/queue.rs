@@ -46,6 +46,12 @@ impl FairQueue {
         }
     }
 
+    /// Takes over other settings. Who waits goes on waiting, and tags stay where they are: what a client has had, it has had at the share of then.
+    /// How many keys are remembered does not change.
+    pub const fn set_settings(&mut self, settings: Settings) {
+        self.settings = Settings { keys: self.settings.keys, ..settings };
+    }
+
     /// From now on the backend has this many cores, as far as is known.
     pub const fn set_cores(&mut self, cores: Cores) {
         self.settings.cores = cores;

@@ -154,6 +154,29 @@ impl<S: BuildHasher + Clone> Watch<S> {
         }
     }
 
+    /// Takes over when to flag whom. What was counted stays counted, unless accounts are something else from now on; flags stay. Who has reached a
+    /// lower threshold already is flagged when it is refused the next time.
+    pub fn set_flagging(&mut self, threshold: u64, window: Span, account_class: &str) {
+        self.settings.flag_threshold = threshold;
+        let are_others = *account_class != *self.settings.account_class;
+        if !are_others && window == self.settings.flag_window {
+            return;
+        }
+        let kept = |known: &Remembered<'_>| known.tallied == Tallied::View || !are_others;
+        let known: Vec<_> = self
+            .remembered()
+            .filter(kept)
+            .map(|known| (known.tallied, known.name.to_vec(), known.at, known.count))
+            .collect();
+        self.settings.flag_window = window;
+        self.settings.account_class = account_class.into();
+        self.view = self.view.emptied(window.max(RETENTION_MIN));
+        self.accounts = self.accounts.emptied(window);
+        for (tallied, name, at, count) in &known {
+            self.remember(Remembered { tallied: *tallied, name, at: *at, count: *count });
+        }
+    }
+
     /// Takes a report entry. Returns the flag when this sets one.
     pub fn record(&mut self, refusals: Refusals<'_>, now: Moment) -> Option<Flag> {
         let Refusals { class, key, count } = refusals;
@@ -316,6 +339,31 @@ mod tests {
         assert!(watch.record(refused("user", "in time", 1), minute(11)).is_some());
         watch.record(refused("user", "too late", 999), minute(20));
         assert!(watch.record(refused("user", "too late", 1), minute(30) + Span::from_nanos(1)).is_none());
+    }
+
+    #[test]
+    fn other_settings_keep_what_was_counted_of_the_same_accounts() {
+        let mut watch = watch();
+        watch.record(refused("user", "u1", 400), minute(1));
+        watch.record(refused("user", "flagged", 1000), minute(1));
+        watch.set_flagging(500, MINUTE.times(30), "user");
+        assert_eq!((watch.counted(b"u1", minute(2)), watch.flags().count()), (400, 1));
+        let flag = watch.record(refused("user", "u1", 100), minute(20));
+        assert_eq!(flag, Some(Flag { at: minute(20), count: 500 }), "by the new threshold and within the new window");
+        watch.set_flagging(500, MINUTE.times(5), "user");
+        assert_eq!(watch.counted(b"u1", minute(21)), 100, "what is older than the new window does not count");
+        assert_eq!(watch.episodes(minute(21)).len(), 2);
+    }
+
+    #[test]
+    fn other_accounts_begin_at_nothing() {
+        let mut watch = watch();
+        watch.record(refused("user", "u1", 999), minute(1));
+        watch.set_flagging(1000, MINUTE.times(10), "header:x-api-key");
+        assert_eq!(watch.record(refused("user", "u1", 5000), minute(1)), None, "no account any more");
+        assert_eq!(watch.counted(b"u1", minute(1)), 0);
+        assert!(watch.record(refused("header:x-api-key", "u1", 1000), minute(1)).is_some());
+        assert_eq!(watch.episodes(minute(1)).len(), 2, "who was refused is seen all the same");
     }
 
     #[test]

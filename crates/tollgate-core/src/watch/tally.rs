@@ -68,6 +68,14 @@ impl<S: BuildHasher> Tally<S> {
         }
     }
 
+    /// One like this for another window, with nothing in it yet.
+    pub(super) fn emptied(&self, window: Span) -> Self
+    where
+        S: Clone,
+    {
+        Self { pushed_out: self.pushed_out, ..Self::new(self.places, window, self.hasher.clone()) }
+    }
+
     /// Adds `count` to `name`, and returns what `name` has counted within the window.
     pub(super) fn add(&mut self, name: &[u8], count: u64, now: Moment) -> u64 {
         if now.since(self.swept_at) > Span::from_nanos(self.window.as_nanos() / SWEEPS) {

@@ -23,6 +23,8 @@ pub(crate) struct Reloaded {
     pub(crate) at: Moment,
     /// What was wrong with the file; none when it was taken over.
     pub(crate) faults: Option<String>,
+    /// What of it comes into force only by a new start: tables, or keys in them.
+    pub(crate) waiting: Vec<String>,
 }
 
 impl Config {
@@ -30,12 +32,97 @@ impl Config {
     pub(super) fn reload(&self) -> Value {
         match &self.reloaded {
             None => Value::Null,
-            Some(Reloaded { at, faults }) => json!({ "at": rfc3339(*at), "ok": faults.is_none(), "faults": faults }),
+            Some(Reloaded { at, faults, waiting }) => json!({
+                "at": rfc3339(*at), "ok": faults.is_none(), "faults": faults, "needs_new_start": waiting,
+            }),
         }
+    }
+
+    /// Another file in the place of this one. What waits for a new start is shown as it is in force, with what the file says instead.
+    pub(super) fn succeeded_by(&self, mut new: Self, at: Moment, waiting: Vec<String>) -> Self {
+        for place in &waiting {
+            match place.split_once('.') {
+                Some((name, key)) => keep_key(&mut new.tables, &self.tables, &format!("[{name}]"), key),
+                None => keep_table(&mut new.tables, &self.tables, &format!("[{place}]")),
+            }
+        }
+        Self { reloaded: Some(Reloaded { at, faults: None, waiting }), ..new }
     }
 
     /// Everything.
     pub(super) fn shown(&self) -> Value {
         json!({ "file": self.file, "tables": self.tables, "reload": self.reload() })
+    }
+}
+
+fn is_called(name: &str) -> impl Fn(&Value) -> bool {
+    move |table| table["table"] == name
+}
+
+fn key_of<'a>(tables: &'a Value, name: &str, key: &str) -> Option<&'a Value> {
+    let table = tables.as_array()?.iter().find(|table| is_called(name)(table))?;
+    table["keys"].as_array()?.iter().find(|entry| entry["key"] == key)
+}
+
+/// Shows a key with the value that it has in `old`.
+fn keep_key(new: &mut Value, old: &Value, name: &str, key: &str) {
+    let file_says = key_of(new, name, key).map_or(Value::Null, |entry| entry["value"].clone());
+    let kept = key_of(old, name, key).cloned();
+    if kept.is_some() && key_of(new, name, key).is_none() {
+        return keep_table(new, old, name);
+    }
+    let Some(table) = new.as_array_mut().and_then(|tables| tables.iter_mut().find(|table| is_called(name)(table)))
+    else {
+        return;
+    };
+    let Some(entry) = table["keys"].as_array_mut().and_then(|keys| keys.iter_mut().find(|entry| entry["key"] == key))
+    else {
+        return;
+    };
+    match kept {
+        Some(kept) => *entry = kept,
+        // There was no such table.
+        None => (entry["written"], entry["value"]) = (json!(false), entry["default"].clone()),
+    }
+    entry["file_says"] = file_says;
+}
+
+/// Shows a table as it is in `old`, or not at all.
+fn keep_table(new: &mut Value, old: &Value, name: &str) {
+    let Some(tables) = new.as_array_mut() else { return };
+    tables.retain(|table| !is_called(name)(table));
+    tables.extend(old.as_array().into_iter().flatten().filter(|table| is_called(name)(table)).cloned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config { file: None, tables: crate::settings::in_force(text), reloaded: None }
+    }
+
+    #[test]
+    fn what_waits_for_a_new_start_is_shown_as_it_is_in_force() {
+        let waiting = |places: &[&str]| places.iter().map(|place| (*place).to_owned()).collect::<Vec<_>>();
+        let old = config("[gate]\nworkers = 2\nbackend = 'http://a'\n[telemetry]\notlp = 'http://t'\n");
+        let new = config("[gate]\nworkers = 4\nbackend = 'http://b'\n[admin]\nlisten = '127.0.0.1:7'\n");
+        let places = waiting(&["gate.workers", "admin.listen", "telemetry"]);
+        let now = old.succeeded_by(new, Moment::ZERO, places.clone());
+        let key = |config: &Config, table: &str, key: &str| key_of(&config.tables, table, key).unwrap().clone();
+        let workers = key(&now, "[gate]", "workers");
+        assert_eq!((&workers["value"], &workers["file_says"]), (&json!("2"), &json!("4")));
+        assert_eq!(key(&now, "[gate]", "backend")["value"], "'http://b'");
+        let listen = key(&now, "[admin]", "listen");
+        assert_eq!((&listen["written"], &listen["file_says"]), (&json!(false), &json!("'127.0.0.1:7'")));
+        assert_eq!(listen["value"], "\"127.0.0.1:8889\"");
+        assert_eq!(key(&now, "[telemetry]", "otlp")["value"], "'http://t'");
+        assert_eq!(now.reload()["needs_new_start"], json!(places));
+        // The same file once more: what is in force is still what it was.
+        let new = config("[gate]\nworkers = 4\nbackend = 'http://b'\n");
+        let again = now.succeeded_by(new, Moment::ZERO, waiting(&["gate.workers"]));
+        assert_eq!(key(&again, "[gate]", "workers")["value"], "2");
+        let back = again.succeeded_by(config("[gate]\nworkers = 2\n"), Moment::ZERO, Vec::new());
+        assert_eq!(key(&back, "[gate]", "workers").get("file_says"), None);
     }
 }

@@ -4,9 +4,12 @@
 //! can send requests there. So the host must be one that is ours (a name that an attacker points at 127.0.0.1 is not), and a change that
 //! comes from a page must come from our page and show a word that only our page can know.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -45,8 +48,8 @@ pub(super) struct Peer(pub(super) SocketAddr);
 
 /// What is known of who may come in.
 pub(crate) struct Guard {
-    tokens: Tokens,
-    hosts: Vec<String>,
+    tokens: ArcSwap<Tokens>,
+    hosts: ArcSwap<Vec<String>>,
     pub(super) sessions: Sessions,
     attempts: Attempts,
     /// What our page shows where nobody logs in.
@@ -57,7 +60,22 @@ impl Guard {
     /// Asks for these tokens, and answers to these names besides addresses and `localhost`.
     pub(crate) fn new(tokens: Tokens, hosts: Vec<String>) -> Self {
         let (sessions, attempts, open_csrf) = (Sessions::default(), Attempts::default(), random_word());
+        let (tokens, hosts) = (ArcSwap::from_pointee(tokens), ArcSwap::from_pointee(hosts));
         Self { tokens, hosts, sessions, attempts, open_csrf }
+    }
+
+    /// The tokens in these files, if they are others than are asked for now.
+    pub(crate) fn other_tokens(&self, operator: Option<&Path>, viewer: Option<&Path>) -> io::Result<Option<Tokens>> {
+        self.tokens.load().renewed(operator, viewer)
+    }
+
+    /// Asks for these tokens from now on, if any are given, and answers to these names. Whoever has shown another token has to show one again.
+    pub(crate) fn renew(&self, tokens: Option<Tokens>, hosts: Vec<String>) {
+        self.hosts.store(Arc::new(hosts));
+        if let Some(tokens) = tokens {
+            self.tokens.store(Arc::new(tokens));
+            self.sessions.end_all();
+        }
     }
 
     /// Whether a name, as it is in `Host`, is one of ours. An address is always: nobody can point it elsewhere.
@@ -67,7 +85,7 @@ impl Guard {
             None => host.rsplit_once(':').map_or(host, |(name, _)| name),
         };
         let same = |ours: &String| ours.eq_ignore_ascii_case(name);
-        name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost") || self.hosts.iter().any(same)
+        name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost") || self.hosts.load().iter().any(same)
     }
 
     /// What somebody may do who shows this token, if they have not been wrong too often.
@@ -76,7 +94,7 @@ impl Guard {
         if !self.attempts.may_try(from, now) {
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens: wait a minute"));
         }
-        self.tokens.role_of(shown).ok_or_else(|| {
+        self.tokens.load().role_of(shown).ok_or_else(|| {
             self.attempts.failed(from, now);
             tracing::warn!(%from, "a wrong token was shown to the address for operators");
             Problem::new(StatusCode::UNAUTHORIZED, "that token is not known")
@@ -86,13 +104,13 @@ impl Guard {
     /// Who asks, by the token or the cookie that is shown.
     fn caller(&self, headers: &HeaderMap, from: IpAddr, console: &Console) -> Result<Option<Caller>, Problem> {
         if let Some(token) = bearer(headers) {
-            if !self.tokens.are_asked_for() {
+            if !self.tokens.load().are_asked_for() {
                 return Ok(Some(self.anybody()));
             }
             let role = self.role_of(token, from, console)?;
             return Ok(Some(Caller { role, name: role.as_str().to_owned(), csrf: None, login: false }));
         }
-        if !self.tokens.are_asked_for() {
+        if !self.tokens.load().are_asked_for() {
             return Ok(Some(self.anybody()));
         }
         let session = cookie(headers).and_then(|word| self.sessions.find(word, console.watch.calendar().now()));
@@ -131,7 +149,7 @@ impl Guard {
         let fetch = HeaderName::from_static("sec-fetch-site");
         let by_browser =
             [&header::ORIGIN, &header::COOKIE, &header::REFERER, &fetch].map(|name| headers.contains_key(name));
-        if !self.tokens.are_asked_for() && !by_browser.contains(&true) {
+        if !self.tokens.load().are_asked_for() && !by_browser.contains(&true) {
             return Ok(());
         }
         match headers.get(CSRF).and_then(|value| value.to_str().ok()) {

@@ -74,14 +74,28 @@ impl Console {
         Arc::new(Self { registry, subject, watch, guard, events, history, config, started })
     }
 
-    /// Settings were read again: with what outcome?
-    pub(crate) fn reloaded(&self, outcome: Result<Config, String>) {
+    /// Settings were read again: with what outcome, and what of them waits for a new start?
+    pub(crate) fn reloaded(&self, outcome: Result<(Config, Vec<String>), String>) {
         let at = self.watch.calendar().now();
         let mut config = self.config();
         match outcome {
-            Ok(new) => *config = Config { reloaded: Some(Reloaded { at, faults: None }), ..new },
-            Err(faults) => config.reloaded = Some(Reloaded { at, faults: Some(faults) }),
+            Ok((new, waiting)) => *config = config.succeeded_by(new, at, waiting),
+            Err(faults) => {
+                // What waits goes on waiting.
+                let waiting = config.reloaded.take().map_or_else(Vec::new, |last| last.waiting);
+                config.reloaded = Some(Reloaded { at, faults: Some(faults), waiting });
+            }
         }
+    }
+
+    /// Who may come in.
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// Who was refused.
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     /// All metrics, as they are now.

@@ -70,6 +70,11 @@ impl Sessions {
         self.lock().remove(word);
     }
 
+    /// Everybody has to log in again.
+    pub(super) fn end_all(&self) {
+        self.lock().clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Session>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,7 +15,7 @@ const RESERVE: usize = 32;
 /// Counts connections for all workers. Touched when a connection opens and closes, never by requests.
 #[derive(Debug)]
 pub(crate) struct Caps {
-    total_max: usize,
+    total_max: AtomicUsize,
     total: AtomicUsize,
     /// How many connections each address has. As many entries as there are connections, at most.
     by_address: Arc<[Mutex<HashMap<IpAddr, usize>>]>,
@@ -39,7 +39,17 @@ pub(crate) struct Counted {
 
 impl Caps {
     pub(crate) fn new(total_max: usize) -> Self {
-        Self { total_max, total: AtomicUsize::new(0), by_address: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        let by_address = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { total_max: AtomicUsize::new(total_max), total: AtomicUsize::new(0), by_address }
+    }
+
+    /// There may be so many from now on. Nobody is disconnected for it before somebody else comes.
+    pub(crate) fn set_total_max(&self, total_max: usize) {
+        self.total_max.store(total_max, Ordering::Relaxed);
+    }
+
+    fn total_max(&self) -> usize {
+        self.total_max.load(Ordering::Relaxed)
     }
 
     /// How many connections there are.
@@ -49,12 +59,12 @@ impl Caps {
 
     /// Whether a newcomer needs somebody else to go.
     pub(crate) fn is_full(&self) -> bool {
-        self.total() >= self.total_max
+        self.total() >= self.total_max()
     }
 
     /// Counts a connection in the total.
     pub(crate) fn enter(&self) -> Result<(), NoRoom> {
-        let bound = self.total_max.saturating_add(RESERVE);
+        let bound = self.total_max().saturating_add(RESERVE);
         let enter = |total: usize| (total < bound).then_some(total + 1);
         let entered = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter);
         entered.map(drop).map_err(|_| NoRoom::InTotal)
@@ -148,5 +158,8 @@ mod tests {
         assert_eq!(caps.enter(), Err(NoRoom::InTotal));
         caps.leave();
         assert!(caps.enter().is_ok());
+        caps.set_total_max(3);
+        assert!(caps.enter().is_ok());
+        assert_eq!(caps.enter(), Err(NoRoom::InTotal));
     }
 }

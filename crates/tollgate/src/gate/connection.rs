@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -29,8 +30,9 @@ pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, mut counted: C
         return;
     }
     let timer = worker.timers.timer();
-    let (stream, client) = if settings.proxy_protocol || worker.shared.server_tls.is_some() {
-        let opened = open(stream, address, &worker, &settings);
+    let tls = worker.shared.server_tls.load_full();
+    let (stream, client) = if settings.proxy_protocol || tls.is_some() {
+        let opened = open(stream, address, tls, &settings);
         match in_time(opened, &timer, settings.timeouts.head).await {
             Ok(opened) => opened,
             Err(_) => return worker.tally.unopened(),
@@ -83,7 +85,7 @@ async fn in_time<T>(opened: impl Future<Output = io::Result<T>>, timer: &Timer, 
 async fn open(
     mut stream: TcpStream,
     address: SocketAddr,
-    worker: &Worker,
+    tls: Option<Arc<rustls::ServerConfig>>,
     settings: &Settings,
 ) -> io::Result<(Stream, IpAddr)> {
     let mut client = address.ip();
@@ -93,10 +95,10 @@ async fn open(
         }
         client = read_proxy_header(&mut stream).await?.unwrap_or(client);
     }
-    match &worker.shared.server_tls {
+    match tls {
         None => Ok((Stream::Plain(stream), client)),
         Some(config) => {
-            let acceptor = tokio_rustls::TlsAcceptor::from(config.clone());
+            let acceptor = tokio_rustls::TlsAcceptor::from(config);
             Ok((Stream::ServerTls(Box::new(acceptor.accept(stream).await?)), client))
         }
     }

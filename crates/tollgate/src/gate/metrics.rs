@@ -52,6 +52,8 @@ impl Collector for GateMetrics {
         counter(&mut encoder, "tollgate_reloads_failed", help, reloads.failed())?;
         let help = "Whether the settings in force are older than the file, because its last reload failed";
         gauge(&mut encoder, "tollgate_settings_stale", help, u64::from(reloads.faults().is_some()))?;
+        let help = "Settings of the file that come into force only by a new start";
+        gauge(&mut encoder, "tollgate_settings_waiting", help, reloads.waiting())?;
         self.encode_times(&mut encoder)?;
         self.encode_queue(&mut encoder)?;
         self.encode_rules(&mut encoder)?;

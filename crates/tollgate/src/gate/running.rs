@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::link::LinkSettings;
@@ -33,7 +33,7 @@ const DESCRIPTORS_RESERVED: usize = 64;
 /// A gate that serves.
 pub(crate) struct Running {
     pub(super) shared: Arc<Shared>,
-    certificates: Option<Arc<Certificates>>,
+    certificates: ArcSwapOption<Certificates>,
     redis: Mutex<Option<Link>>,
     masters: Mutex<Option<Arc<Masters>>>,
     phase: watch::Sender<Phase>,
@@ -85,7 +85,7 @@ impl Running {
         } else {
             listener::share(&handed_over, workers)?
         };
-        let certificates = if settings.tls.is_empty() { None } else { Some(Certificates::load(&settings.tls)?) };
+        let certificates = certificates(&settings)?;
         let ways = Ways { redis: redis.as_ref(), masters: masters.as_ref() };
         let admission = Admission::new(&domain, &settings, ways, clock.clone()).map_err(io::Error::other)?;
         let admission = Arc::new(admission);
@@ -100,15 +100,15 @@ impl Running {
             sight: Sight::new(clock),
             tracer,
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
-            server_tls: certificates.as_ref().map(Certificates::server_config),
-            backend_tls: connect::tls_config(&settings.backends)?,
+            server_tls: ArcSwapOption::new(certificates.as_ref().map(Certificates::server_config)),
+            backend_tls: ArcSwap::new(connect::tls_config(&settings.backends)?),
             settings: ArcSwap::from_pointee(settings),
         });
         for listener in &listeners[0] {
             tracing::info!(address = %listener.local_addr()?, workers, "listening");
         }
         let (phase, _) = watch::channel(Phase::Serving);
-        let (redis, masters) = (Mutex::new(redis), Mutex::new(masters));
+        let (redis, masters, certificates) = (Mutex::new(redis), Mutex::new(masters), ArcSwapOption::new(certificates));
         Ok(Self { shared, certificates, redis, masters, phase, listeners, threads: Vec::new() })
     }
 
@@ -122,26 +122,27 @@ impl Running {
         Ok(())
     }
 
-    /// Takes over other settings. Nobody is disconnected; what can only change by a new start is said.
-    pub(crate) fn reload(&self, orders: Orders) -> io::Result<()> {
+    /// Takes over other settings. Nobody is disconnected. Gives the keys of what can only change by a new start and has stayed as it was.
+    pub(crate) fn reload(&self, orders: Orders) -> io::Result<Vec<&'static str>> {
+        // What can go wrong comes first, so that all is taken over or nothing.
+        let backend_tls = connect::tls_config(&orders.gate.backends)?;
+        let old = self.shared.settings.load_full();
+        let certificates = if old.tls == orders.gate.tls { None } else { Some(certificates(&orders.gate)?) };
         self.reload_rules(&orders)?;
-        let settings = orders.gate;
-        let old = self.shared.settings.load();
-        for (changed, what) in [
-            (old.listen != settings.listen, "listen"),
-            (old.workers != settings.workers, "workers"),
-            (old.tls != settings.tls, "tls"),
-            (old.bounds.connections_max != settings.bounds.connections_max, "connections"),
-        ] {
-            if changed {
-                tracing::warn!("`{what}` has changed: that takes effect when the gate is started anew");
-            }
-        }
+        let (settings, waiting) = settled(&old, orders.gate);
         let backends = Backends::new(&settings.backends, Some(&self.shared.backends.load()));
+        self.shared.backend_tls.store(backend_tls);
         self.shared.backends.store(Arc::new(backends));
+        self.shared.caps.set_total_max(connections_max(&settings));
         self.shared.settings.store(Arc::new(settings));
-        self.refresh_certificates();
-        Ok(())
+        match certificates {
+            Some(certificates) => {
+                self.shared.server_tls.store(certificates.as_ref().map(Certificates::server_config));
+                self.certificates.store(certificates);
+            }
+            None => self.refresh_certificates(),
+        }
+        Ok(waiting)
     }
 
     /// Where the store is, without what is secret about it.
@@ -196,7 +197,7 @@ impl Running {
 
     /// Reads certificates again if their files have changed.
     pub(crate) fn refresh_certificates(&self) {
-        let Some(certificates) = &self.certificates else { return };
+        let Some(certificates) = &*self.certificates.load() else { return };
         match certificates.refresh() {
             Ok(true) => tracing::info!("new certificates are in force"),
             Ok(false) => {}
@@ -233,6 +234,18 @@ impl Running {
         }
         Ok(())
     }
+}
+
+/// The settings that are in force after a reload, and the keys of those that stay as they were because sockets and threads are there already.
+fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
+    let changed = [(old.listen != new.listen, "gate.listen"), (old.workers != new.workers, "gate.workers")];
+    let waiting = changed.into_iter().filter_map(|(has_changed, key)| has_changed.then_some(key)).collect();
+    (Settings { listen: old.listen.clone(), workers: old.workers, ..new }, waiting)
+}
+
+/// The certificates that clients are shown, if any are.
+fn certificates(settings: &Settings) -> io::Result<Option<Arc<Certificates>>> {
+    if settings.tls.is_empty() { Ok(None) } else { Certificates::load(&settings.tls).map(Some) }
 }
 
 /// As many connections as are wanted, or as there are file descriptors for.

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
 use tollgate_core::time::{Moment, Span};
@@ -41,9 +41,9 @@ pub(crate) struct Shared {
     /// What requests tell of themselves, if any do.
     pub(crate) tracer: Option<Arc<Tracer>>,
     /// How TLS is spoken to clients, if it is.
-    pub(crate) server_tls: Option<Arc<rustls::ServerConfig>>,
+    pub(crate) server_tls: ArcSwapOption<rustls::ServerConfig>,
     /// How TLS is spoken to backends.
-    pub(crate) backend_tls: Arc<rustls::ClientConfig>,
+    pub(crate) backend_tls: ArcSwap<rustls::ClientConfig>,
 }
 
 /// How far a gate is from its end.

@@ -15,12 +15,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::gate_subject::GateSubject;
 use super::master::{Books, Keeping, MasterOptions};
 use super::operators::{Operators, config_of};
-use super::{graphite, keys, log, systemd};
-use crate::admin::{self, Console};
+use super::reload::{Household, Plan, Sender};
+use super::{keys, log, systemd};
+use crate::admin;
 use crate::cli::WRONG;
 use crate::gate::{Orders, Running};
-use crate::master;
-use crate::settings::{self, BackendUrl, Settings, State};
+use crate::settings::{BackendUrl, Settings, State};
 use crate::telemetry::Telemetry;
 
 /// How often certificates are looked at.
@@ -44,14 +44,6 @@ pub(crate) struct GateOptions {
     /// How many threads serve [default: one per core]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
-}
-
-/// What a gate is to do.
-struct Plan {
-    orders: Orders,
-    operators: Operators,
-    graphite: Option<settings::Graphite>,
-    telemetry: Option<settings::Telemetry>,
 }
 
 impl GateOptions {
@@ -137,7 +129,7 @@ fn serve(options: &GateOptions, plan: Plan, books: Option<Books>) -> io::Result<
     };
     // Only now: the gate hears every signal that does not end the process, and whatever ends the gate ends the master.
     let master = books.map(Books::open).transpose()?;
-    let served = serve_requests(options, plan, runtime, signals, master.as_ref().map(Keeping::figures));
+    let served = serve_requests(options, plan, runtime, signals, master.as_ref());
     let kept = master.map_or(Ok(()), Keeping::end);
     served.and(kept)
 }
@@ -147,7 +139,7 @@ fn serve_requests(
     plan: Plan,
     runtime: Runtime,
     mut signals: Signals,
-    master: Option<&master::Figures>,
+    master: Option<&Keeping>,
 ) -> io::Result<()> {
     let operators = plan.operators;
     let admin = runtime.block_on(admin::bind(operators.listen()))?;
@@ -162,8 +154,8 @@ fn serve_requests(
     let gate = Arc::new(gate);
     let mut registry = Registry::default();
     registry.register_collector(gate.metrics());
-    if let Some(figures) = master {
-        figures.register(&mut registry);
+    if let Some(master) = master {
+        master.figures().register(&mut registry);
     }
     if let Some(telemetry) = &telemetry {
         registry.register_collector(telemetry.metrics());
@@ -171,16 +163,20 @@ fn serve_requests(
     let subject = Arc::new(GateSubject::new(gate.clone(), watch.calendar().clone()));
     let console = operators.console(registry, subject, watch.clone(), config_of(options.config.as_deref()))?;
     runtime.spawn(admin::serve(admin, console.clone()));
-    if let Some(settings) = plan.graphite {
-        runtime.spawn(graphite::run(settings, gate.clone(), watch.clone()));
-    }
     if let Some(telemetry) = telemetry {
         let shown = console.clone();
         runtime.spawn(telemetry.run(move || shown.metrics_text()));
     }
-    runtime.block_on(until_stopped(options, &gate, &console, &mut signals))?;
+    let graphite = Sender::default();
+    let (telemetry, watching) = (plan.telemetry, watch.clone());
+    let mut household =
+        Household { gate: gate.clone(), console, watch: watching, operators, telemetry, graphite, master };
+    runtime.block_on(async {
+        household.graphite.send_to(plan.graphite, &gate, &watch);
+        until_stopped(options, &mut household, &mut signals).await
+    })?;
     drop(runtime);
-    drop(console);
+    drop(household);
     watch.take_feed();
     Arc::into_inner(gate).map_or(Ok(()), Running::end)
 }
@@ -203,13 +199,9 @@ impl Signals {
 }
 
 /// Serves, reloads when told to, and drains when told to stop.
-async fn until_stopped(
-    options: &GateOptions,
-    gate: &Running,
-    console: &Console,
-    signals: &mut Signals,
-) -> io::Result<()> {
+async fn until_stopped(options: &GateOptions, household: &mut Household<'_>, signals: &mut Signals) -> io::Result<()> {
     let Signals { terminate, interrupt, hang_up } = signals;
+    let gate = household.gate.clone();
     let mut certificates = tokio::time::interval(CERTIFICATES_EVERY);
     let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
     systemd::ready();
@@ -217,7 +209,7 @@ async fn until_stopped(
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hang_up.recv() => reload(options, gate, console),
+            _ = hang_up.recv() => household.reload(options.plan(), options.config.as_deref()),
             _ = certificates.tick() => gate.refresh_certificates(),
             _ = heartbeat.tick() => systemd::alive(),
         }
@@ -230,22 +222,4 @@ async fn until_stopped(
         _ = interrupt.recv() => {}
     }
     Ok(())
-}
-
-/// Reads the file again. A bad file changes nothing.
-fn reload(options: &GateOptions, gate: &Running, console: &Console) {
-    systemd::reloading();
-    let outcome = options.plan().and_then(|plan| gate.reload(plan.orders).map_err(|error| error.to_string()));
-    gate.reloads().note(&outcome);
-    match outcome {
-        Ok(()) => {
-            tracing::info!("settings reloaded");
-            console.reloaded(Ok(config_of(options.config.as_deref())));
-        }
-        Err(faults) => {
-            tracing::error!(faults = faults.trim_end(), "settings not reloaded; the old ones stay in force");
-            console.reloaded(Err(faults.trim_end().to_owned()));
-        }
-    }
-    systemd::ready();
 }

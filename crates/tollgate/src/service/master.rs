@@ -23,13 +23,13 @@ use tollgate_wire::zmtp::Identity;
 
 use super::master_subject::MasterSubject;
 use super::operators::{Operators, config_of};
-use super::{keys, log, systemd};
-use crate::admin;
+use super::{keys, log, reload, systemd};
+use crate::admin::{self, Console};
 use crate::cli::WRONG;
 use crate::{master, settings};
 
 /// The arguments of `tollgate master`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MasterOptions {
     /// Where operators connect: health, metrics [default: nowhere]
     #[arg(long, value_name = "ADDRESS")]
@@ -57,6 +57,7 @@ impl MasterOptions {
 
 /// A master beside another role, which has the address for operators.
 pub(super) struct Books {
+    options: MasterOptions,
     plan: Plan,
     figures: master::Figures,
 }
@@ -64,26 +65,32 @@ pub(super) struct Books {
 impl Books {
     /// What the master is to do.
     pub(super) fn plan(options: &MasterOptions) -> Result<Self, String> {
-        Ok(Self { plan: Plan { operators: None, ..plan(options)? }, figures: master::Figures::default() })
+        let plan = Plan { operators: None, ..plan(options)? };
+        Ok(Self { options: options.clone(), plan, figures: master::Figures::default() })
     }
 
     /// Begins to keep the books, on a thread of their own. A master that cannot ends the process: a gate alone is not what was asked for.
     pub(super) fn open(self) -> io::Result<Keeping> {
         let (figures, (stop, stopped)) = (self.figures.clone(), oneshot::channel::<()>());
+        let (options, fixed) = (self.options, Fixed::of(&self.plan));
+        let anew = options.clone();
+        let plan_anew = move || Self::plan(&anew).map(|books| books.plan);
         let keep = move || {
             let stopped = async { drop(stopped.await) };
-            if let Err(error) = serve(self.plan, self.figures, stopped) {
+            if let Err(error) = serve(plan_anew, self.plan, self.figures, stopped) {
                 tracing::error!(%error, "the master failed");
                 std::process::exit(1);
             }
         };
         let thread = std::thread::Builder::new().name("master".to_owned()).spawn(keep)?;
-        Ok(Keeping { figures, stop, thread })
+        Ok(Keeping { options, fixed, figures, stop, thread })
     }
 }
 
 /// A master at work beside another role.
 pub(super) struct Keeping {
+    options: MasterOptions,
+    fixed: Fixed,
     figures: master::Figures,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
@@ -95,6 +102,11 @@ impl Keeping {
         &self.figures
     }
 
+    /// What of the file as it is now waits for a new start. The master reads it by itself.
+    pub(super) fn waiting(&self) -> Vec<&'static str> {
+        plan(&self.options).map_or_else(|_| Vec::new(), |now| self.fixed.waiting(&Fixed::of(&now)))
+    }
+
     /// Stops the master, if it has not been told to stop by then, and waits until its books are closed.
     pub(super) fn end(self) -> io::Result<()> {
         drop(self.stop);
@@ -104,15 +116,15 @@ impl Keeping {
 
 /// Runs a master until it is told to stop.
 pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
-    let plan = match plan(options) {
-        Ok(plan) => plan,
+    let planned = match plan(options) {
+        Ok(planned) => planned,
         Err(message) => {
             eprintln!("{}", message.trim_end());
             return ExitCode::from(WRONG);
         }
     };
     log::start();
-    match serve(plan, master::Figures::default(), pending()) {
+    match serve(|| plan(options), planned, master::Figures::default(), pending()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the master failed");
@@ -122,20 +134,27 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
 }
 
 /// Serves until the process is told to stop, or `stopped` is over.
-fn serve(running: Plan, figures: master::Figures, stopped: impl Future<Output = ()>) -> io::Result<()> {
+fn serve(
+    plan_anew: impl Fn() -> Result<Plan, String>,
+    running: Plan,
+    figures: master::Figures,
+    stopped: impl Future<Output = ()>,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let fixed = Fixed::of(&running);
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
-        if let Some(operators) = running.operators {
+        let mut operators = None;
+        if let Some(started) = running.operators {
             let mut registry = Registry::default();
             figures.register(&mut registry);
-            let watch = operators.watch(Arc::default(), Arc::default(), Clock::start())?;
+            let watch = started.watch(Arc::default(), Arc::default(), Clock::start())?;
             let config = config_of(running.config.as_deref());
-            let console = operators.console(registry, Arc::new(MasterSubject(figures.clone())), watch, config)?;
-            tokio::spawn(admin::serve(admin::bind(operators.listen()).await?, console));
+            let console = started.console(registry, Arc::new(MasterSubject(figures.clone())), watch, config)?;
+            tokio::spawn(admin::serve(admin::bind(started.listen()).await?, console.clone()));
+            operators = Some((started, console));
         }
         systemd::ready();
         let stop = async {
@@ -146,31 +165,51 @@ fn serve(running: Plan, figures: master::Figures, stopped: impl Future<Output = 
             }
             systemd::stopping();
         };
-        let options = MasterOptions { admin: None, config: running.config.clone() };
         let reloads = async || loop {
             hang_up.recv().await;
             systemd::reloading();
-            let read = plan(&options);
+            let planned = plan_anew().and_then(|plan| Renewed::read(plan, &fixed, operators.as_mut()));
+            let (domains, outcome) = match planned {
+                Ok(Renewed { domains, waiting }) => (Some(domains), Ok(waiting)),
+                Err(faults) => (None, Err(faults)),
+            };
+            let told = reload::told(outcome, running.config.as_deref());
+            if let Some((_, console)) = &operators {
+                console.reloaded(told);
+            }
             systemd::ready();
-            match read {
-                Ok(read) => {
-                    if Fixed::of(&read) != fixed {
-                        tracing::warn!("addresses, keys, `statsd`, `state_dir` or `books` have changed: that takes effect when the master is started anew");
-                    }
-                    tracing::info!("settings reloaded");
-                    break read.master.domains;
-                }
-                Err(faults) => {
-                    tracing::error!(faults = faults.trim_end(), "settings not reloaded; the old ones stay in force");
-                }
+            if let Some(domains) = domains {
+                break domains;
             }
         };
         master::run(running.master, figures, reloads, stop).await
     })
 }
 
+/// What comes of a reload.
+struct Renewed {
+    domains: Vec<Domain>,
+    /// What waits for a new start.
+    waiting: Vec<String>,
+}
+
+impl Renewed {
+    /// Takes over what a plan brings to operators, if there are any, and gives the rest.
+    fn read(plan: Plan, fixed: &Fixed, operators: Option<&mut (Operators, Arc<Console>)>) -> Result<Self, String> {
+        let mut waiting = fixed.waiting(&Fixed::of(&plan));
+        match (operators, plan.operators) {
+            (Some((operators, console)), Some(new)) => {
+                let renewal = operators.read(new, console)?;
+                waiting.extend(operators.take_over(renewal, console));
+            }
+            (None, None) => {}
+            (Some(_), None) | (None, Some(_)) => waiting.push("admin"),
+        }
+        Ok(Self { domains: plan.master.domains, waiting: waiting.into_iter().map(str::to_owned).collect() })
+    }
+}
+
 /// What of a master's settings takes effect only when it is started.
-#[derive(PartialEq)]
 struct Fixed {
     addresses: [SocketAddr; 2],
     statsd: Option<SocketAddr>,
@@ -189,6 +228,31 @@ impl Fixed {
             state_dir: settings.state_dir.clone(),
             identity: settings.identity.clone(),
         }
+    }
+
+    /// The keys of what is something else in `now`.
+    fn waiting(&self, now: &Self) -> Vec<&'static str> {
+        let [accounting, control] = [0, 1].map(|index| self.addresses[index] != now.addresses[index]);
+        let (keys, gates) = match (&self.identity, &now.identity) {
+            (
+                Some(Identity::Server { keys, known }),
+                Some(Identity::Server { keys: other_keys, known: other_known }),
+            ) => (keys != other_keys, known != other_known),
+            (before, now) => (before != now, before != now),
+        };
+        let name = |books: &Option<(settings::Redis, String)>| books.as_ref().map(|(_, name)| name.clone());
+        let renamed = name(&self.books) != name(&now.books);
+        let changed = [
+            (accounting, "master.accounting"),
+            (control, "master.control"),
+            (keys, "master.key_file"),
+            (gates, "master.gates"),
+            (self.statsd != now.statsd, "master.statsd"),
+            (self.state_dir != now.state_dir, "master.state_dir"),
+            (renamed, "master.books"),
+            (!renamed && self.books != now.books, "redis for books"),
+        ];
+        changed.into_iter().filter_map(|(has_changed, key)| has_changed.then_some(key)).collect()
     }
 }
 

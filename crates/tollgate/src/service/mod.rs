@@ -9,6 +9,7 @@ mod master;
 mod master_subject;
 mod operators;
 mod pardon;
+mod reload;
 mod run;
 mod systemd;
 

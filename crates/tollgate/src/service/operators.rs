@@ -13,7 +13,7 @@ use crate::admin::{Config, Console, Guard, Subject, Tokens};
 use crate::settings::{self, FlagState, Settings, Webhook};
 use crate::watch::{Calendar, Feed, Flagged, Watch, WatchMetrics, WebhookSettings, announce_all, share};
 
-/// Who may come in, and what is remembered.
+/// Who may come in, and what is remembered: what is in force of it.
 #[derive(Clone, Debug)]
 pub(super) struct Operators {
     listen: SocketAddr,
@@ -50,20 +50,16 @@ impl Operators {
             ..tollgate_core::watch::Settings::default()
         };
         let flags_max = settings.flags_max;
-        let webhook = self.watch.webhook.as_ref().map(announced_to).transpose()?;
+        let webhook = self.webhook()?;
         let shared =
             self.redis.as_ref().map(|redis| Ok::<_, io::Error>((redis.address()?, &redis.prefix))).transpose()?;
         let mut watch = Watch::new(settings, self.watch.state_dir.clone(), feed, Calendar::new(clock)).marking(flagged);
-        if webhook.is_some() {
-            watch = watch.announcing();
-        }
+        watch.announce_to(webhook);
         if shared.is_some() {
             watch = watch.sharing();
         }
         let watch = Arc::new(watch);
-        if let Some(webhook) = webhook {
-            tokio::spawn(announce_all(watch.clone(), webhook));
-        }
+        tokio::spawn(announce_all(watch.clone()));
         if let Some((address, prefix)) = shared {
             tokio::spawn(share(watch.clone(), SharedFlags::new(address, prefix, flags_max)));
         }
@@ -78,16 +74,67 @@ impl Operators {
         watch: Arc<Watch>,
         config: Config,
     ) -> io::Result<Arc<Console>> {
-        let (tokens, hosts) = match &self.admin {
-            Some(admin) => {
-                let tokens = Tokens::load(admin.token_file.as_deref(), admin.viewer_token_file.as_deref())?;
-                (tokens, admin.hosts.clone())
-            }
-            None => (Tokens::none(), Vec::new()),
-        };
+        let (operator, viewer) = self.token_files();
+        let guard = Guard::new(Tokens::load(operator, viewer)?, self.hosts());
         registry.register_collector(Box::new(WatchMetrics(watch.clone())));
-        Ok(Console::new(registry, subject, watch, Guard::new(tokens, hosts), config))
+        Ok(Console::new(registry, subject, watch, guard, config))
     }
+
+    /// Reads what a reload to `new` would bring. Nothing has changed yet.
+    pub(super) fn read(&self, new: Self, console: &Console) -> Result<Renewal, String> {
+        let (operator, viewer) = new.token_files();
+        if !self.listen.ip().is_loopback() && operator.is_none() {
+            return Err(format!(
+                "operators connect to {} until there is a new start, where a token is needed: write `token_file` in [admin]",
+                self.listen
+            ));
+        }
+        let tokens = console.guard().other_tokens(operator, viewer).map_err(|error| error.to_string())?;
+        let webhook = new.webhook().map_err(|error| error.to_string())?;
+        Ok(Renewal { new, tokens, webhook })
+    }
+
+    /// Takes over what was read. Gives the keys of what can only change by a new start and has stayed as it was.
+    pub(super) fn take_over(&mut self, renewal: Renewal, console: &Console) -> Vec<&'static str> {
+        let Renewal { new, tokens, webhook } = renewal;
+        let changed = [
+            (self.listen != new.listen, "admin.listen"),
+            (self.watch.state_dir != new.watch.state_dir, "watch.state_dir"),
+            (self.watch.state != new.watch.state, "watch.state"),
+            (self.redis != new.redis && self.watch.state == new.watch.state, "redis for flags"),
+        ];
+        console.guard().renew(tokens, new.hosts());
+        let settings::Watch { flag_threshold, flag_window, account_class, .. } = &new.watch;
+        console.watch().set_flagging(*flag_threshold, *flag_window, account_class);
+        console.watch().announce_to(webhook);
+        let (state_dir, state) = (self.watch.state_dir.clone(), self.watch.state);
+        let watch = settings::Watch { state_dir, state, ..new.watch };
+        *self = Self { listen: self.listen, admin: new.admin, watch, redis: self.redis.clone() };
+        changed.into_iter().filter_map(|(has_changed, key)| has_changed.then_some(key)).collect()
+    }
+
+    fn token_files(&self) -> (Option<&Path>, Option<&Path>) {
+        let admin = self.admin.as_ref();
+        (
+            admin.and_then(|admin| admin.token_file.as_deref()),
+            admin.and_then(|admin| admin.viewer_token_file.as_deref()),
+        )
+    }
+
+    fn hosts(&self) -> Vec<String> {
+        self.admin.as_ref().map_or_else(Vec::new, |admin| admin.hosts.clone())
+    }
+
+    fn webhook(&self) -> io::Result<Option<WebhookSettings>> {
+        self.watch.webhook.as_ref().map(announced_to).transpose()
+    }
+}
+
+/// What a reload brings to operators, read and found right.
+pub(super) struct Renewal {
+    new: Operators,
+    tokens: Option<Tokens>,
+    webhook: Option<WebhookSettings>,
 }
 
 fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {

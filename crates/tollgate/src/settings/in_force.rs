@@ -50,7 +50,8 @@ fn shown(shape: &TableShape, table: &DeTable<'_>, place: &str, text: &str) -> Va
                 Presence::Required | Presence::Optional => None,
             };
             json!({
-                "key": field.key, "written": written.is_some(), "value": written.or(default), "caption": prose(field.doc),
+                "key": field.key, "written": written.is_some(), "value": written.as_ref().or(default.as_ref()),
+                "default": default, "caption": prose(field.doc),
             })
         })
         .collect();

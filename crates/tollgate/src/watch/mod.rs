@@ -24,8 +24,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
-use tollgate_core::time::Moment;
+use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch::{Episode, Omissions};
 
 pub(crate) use calendar::{Calendar, rfc3339};
@@ -49,8 +50,10 @@ pub(crate) struct Watch {
     state_dir: Option<PathBuf>,
     counts: Counts,
     flagged: Arc<Flagged>,
-    /// Rings when there is something to announce; none when nobody wants to be told.
-    to_announce: Option<Notify>,
+    /// Rings when there is something to announce, or somebody else wants to be told.
+    to_announce: Notify,
+    /// Who wants to be told.
+    webhook: ArcSwapOption<WebhookSettings>,
     /// Rings when there is something to tell other gates; none when there are none.
     to_share: Option<Notify>,
 }
@@ -139,7 +142,8 @@ impl Watch {
             state_dir,
             counts: Counts::default(),
             flagged: Arc::default(),
-            to_announce: None,
+            to_announce: Notify::new(),
+            webhook: ArcSwapOption::empty(),
             to_share: None,
         }
     }
@@ -151,10 +155,18 @@ impl Watch {
         self
     }
 
-    /// Announces flags to others from now on, if somebody calls [`announce_all`].
-    pub(crate) fn announcing(mut self) -> Self {
-        self.to_announce = Some(Notify::new());
-        self
+    /// Announces flags to this address from now on, if somebody calls [`announce_all`]; or to nobody.
+    pub(crate) fn announce_to(&self, webhook: Option<WebhookSettings>) {
+        self.webhook.store(webhook.map(Arc::new));
+        self.to_announce.notify_one();
+    }
+
+    /// Takes over when to flag whom. Flags stay.
+    pub(crate) fn set_flagging(&self, threshold: u64, window: Span, account_class: &str) {
+        let mut kept = self.kept();
+        // What was counted of other accounts is not to come back from disk.
+        kept.behind |= self.state_dir.is_some() && kept.state.account_class() != account_class;
+        kept.state.set_flagging(threshold, window, account_class);
     }
 
     /// Shares flags with other gates from now on, if somebody calls [`share`].
@@ -377,7 +389,8 @@ impl Watch {
 
     /// Tells those who send that there may be something to send.
     fn ring(&self) {
-        self.to_announce.iter().chain(&self.to_share).for_each(Notify::notify_one);
+        self.to_announce.notify_one();
+        self.to_share.iter().for_each(Notify::notify_one);
     }
 
     fn count(&self, counter: &AtomicU64) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
-use tollgate_core::time::Moment;
+use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch::{self as core, Episode, Omissions, Refusals, Remembered};
 
 use super::record::{Entry, Record};
@@ -75,6 +75,12 @@ impl State {
             announcements: VecDeque::new(),
             next: 0,
         }
+    }
+
+    /// Takes over when to flag whom.
+    pub(super) fn set_flagging(&mut self, threshold: u64, window: Span, account_class: &str) {
+        self.account_class = account_class.into();
+        self.core.set_flagging(threshold, window, account_class);
     }
 
     pub(super) fn account_class(&self) -> &str {

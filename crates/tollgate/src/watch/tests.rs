@@ -112,6 +112,24 @@ fn fault_43_a_directory_that_cannot_be_used_does_not_keep_the_gate_from_starting
     watch.report("r1", &refused("u1", 1)).unwrap();
 }
 
+fn somebody() -> WebhookSettings {
+    WebhookSettings { tls: false, authority: "192.0.2.1:80".to_owned(), path: "/".to_owned(), secret: b"word".to_vec() }
+}
+
+/// Counts that were of other accounts do not come back with the journal.
+#[test]
+fn what_was_counted_of_other_accounts_is_not_there_after_a_restart_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = watch(Some(folder.path()));
+    first.report("r1", &refused("u1", 999)).unwrap();
+    first.write_anew(&mut first.kept()).unwrap();
+    first.set_flagging(1000, Span::from_secs(600), "header:x-api-key");
+    first.take_feed();
+    drop(first);
+    let (second, _) = watch(Some(folder.path()));
+    assert!(second.report("r2", &refused("u1", 1)).unwrap().flagged.is_empty());
+}
+
 /// The process ended after the report was on disk and before the flag was.
 #[test]
 fn a_flag_that_a_crash_has_kept_from_being_written_is_written_and_announced_after_it() {
@@ -123,7 +141,7 @@ fn a_flag_that_a_crash_has_kept_from_being_written_is_written_and_announced_afte
     drop(journal);
     let announced = |times: u64, waiting: usize| {
         let (watch, _) = watch(Some(folder.path()));
-        let watch = watch.announcing();
+        watch.announce_to(Some(somebody()));
         watch.take_feed();
         assert_eq!(accounts(&watch), ["u1"]);
         assert_eq!(watch.counts().flags_set.load(Ordering::Relaxed), times);
@@ -137,7 +155,7 @@ fn a_flag_that_a_crash_has_kept_from_being_written_is_written_and_announced_afte
 fn announcements_are_bounded_and_survive_that_the_journal_is_written_anew() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
-    let first = first.announcing();
+    first.announce_to(Some(somebody()));
     let entries = (0..1100).flat_map(|account| refused(&account.to_string(), 1000));
     assert_eq!(first.report("r1", &entries.collect::<Vec<_>>()).unwrap().flagged.len(), 1100);
     assert_eq!(first.standing().announcements_waiting, 1024);

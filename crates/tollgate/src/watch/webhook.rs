@@ -42,7 +42,7 @@ pub(crate) struct WebhookSettings {
 impl Watch {
     /// What is to be written down so that a flag is announced, after so many others; none if nobody wants to know, or if too much waits already.
     pub(super) fn announcement(&self, kept: &Kept, after: usize, flag: &Flag) -> Option<Record> {
-        self.to_announce.as_ref()?;
+        self.webhook.load().as_ref()?;
         if kept.state.announcements().len() + after >= WAITING_MAX {
             self.count(&self.counts.announcements_dropped);
             return None;
@@ -82,25 +82,25 @@ fn body(number: u64, flag: &Flag) -> String {
     .to_string()
 }
 
-/// Sends what is to be announced, until the process ends.
-pub(crate) async fn announce_all(watch: Arc<Watch>, settings: WebhookSettings) {
-    let Some(bell) = &watch.to_announce else { return };
+/// Sends what is to be announced, until the process ends. While nobody wants to be told, what waits goes on waiting.
+pub(crate) async fn announce_all(watch: Arc<Watch>) {
     loop {
         while let Some((number, body)) = watch.next_announcement() {
-            let taken = send(&settings, &body).await;
+            let Some(taken) = send(&watch, &body).await else { break };
             let watch = watch.clone();
             // A disk may take its time.
             let _ = tokio::task::spawn_blocking(move || watch.announced(number, taken)).await;
         }
-        bell.notified().await;
+        watch.to_announce.notified().await;
     }
 }
 
-/// Sends one until it is taken. Says whether it was.
-async fn send(settings: &WebhookSettings, body: &str) -> bool {
+/// Sends one until it is taken, to whoever wants to be told by then. Says whether it was; nothing if nobody wants to be told.
+async fn send(watch: &Watch, body: &str) -> Option<bool> {
     let mut pause = PAUSE;
     for tried in 1..=TRIES {
-        let Err(error) = post(settings, body).await else { return true };
+        let settings = watch.webhook.load_full()?;
+        let Err(error) = post(&settings, body).await else { return Some(true) };
         if tried == TRIES {
             tracing::warn!(to = settings.authority, %error, "an announcement of a flag was given up");
             break;
@@ -108,7 +108,7 @@ async fn send(settings: &WebhookSettings, body: &str) -> bool {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
-    false
+    Some(false)
 }
 
 async fn post(settings: &WebhookSettings, body: &str) -> io::Result<()> {

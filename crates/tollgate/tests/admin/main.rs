@@ -12,6 +12,7 @@ mod program;
 #[path = "../../../tollgate-gatekeeper/tests/support/redis_server.rs"]
 mod redis_server;
 mod rejections;
+mod reload;
 mod roles;
 mod security;
 mod shared_flags;

@@ -142,11 +142,8 @@ fn a_handshake_that_does_not_come_is_not_waited_for() {
     assert!(backend.requests().is_empty());
 }
 
-#[test]
-fn a_backend_over_tls_is_spoken_to_if_its_certificate_is_trusted() {
-    let folder = tempfile::tempdir().unwrap();
-    let site = certificate(&["localhost"]);
-    write(folder.path(), "site", &site);
+/// A backend that speaks TLS with this certificate. Gives its port.
+fn secret_backend(site: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
     let key = PrivateKeyDer::try_from(site.signing_key.serialize_der()).unwrap();
     let mut config = rustls::ServerConfig::builder()
         .with_no_client_auth()
@@ -175,28 +172,61 @@ fn a_backend_over_tls_is_spoken_to_if_its_certificate_is_trusted() {
             }
         });
     });
-    let start = |roots: &str| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        let backend = format!("https://localhost:{port}");
-        command.args([
-            "gate",
-            "--workers",
-            "1",
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--backend",
-            &backend,
-        ]);
-        command.env("SSL_CERT_FILE", roots).env_remove("SSL_CERT_DIR");
-        Gate::spawn(command, tempfile::tempdir().unwrap())
-    };
-    let trusting = start(&folder.path().join("site.pem").display().to_string());
-    for _ in 0..3 {
-        assert_eq!(trusting.get("/").text(), "secret");
-    }
+    port
+}
+
+/// A gate with this configuration that trusts the certificates in a file.
+fn trusting(roots: &Path, config: &str) -> Gate {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    std::fs::write(&file, config).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("gate").arg("--config").arg(&file).args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.env("SSL_CERT_FILE", roots).env_remove("SSL_CERT_DIR");
+    Gate::spawn(command, folder)
+}
+
+#[test]
+fn a_backend_over_tls_is_spoken_to_if_its_certificate_is_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = certificate(&["localhost"]);
+    write(folder.path(), "site", &site);
     write(folder.path(), "other", &certificate(&["localhost"]));
-    let wary = start(&folder.path().join("other.pem").display().to_string());
+    let config = format!("[gate]\nworkers = 1\nbackend = \"https://localhost:{}\"\n", secret_backend(&site));
+    let gate = trusting(&folder.path().join("site.pem"), &config);
+    for _ in 0..3 {
+        assert_eq!(gate.get("/").text(), "secret");
+    }
+    let wary = trusting(&folder.path().join("other.pem"), &config);
     assert_eq!(wary.get("/").status, 502);
+}
+
+#[test]
+fn a_reload_brings_the_first_backend_over_tls_and_reads_whom_to_trust_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (certificate(&["localhost"]), certificate(&["localhost"]));
+    write(folder.path(), "roots", &first);
+    let plain = Backend::saying("plain");
+    let config = |url: &str| format!("[gate]\nworkers = 1\nbackend = \"{url}\"\n");
+    let gate = trusting(&folder.path().join("roots.pem"), &config(&plain.url()));
+    assert_eq!(gate.get("/").text(), "plain");
+    let mut reloads = 0;
+    let mut reload = |url: &str| {
+        gate.rewrite(&config(url));
+        gate.signal("HUP");
+        reloads += 1;
+        eventually("settings are reloaded", || gate.metric("tollgate_reloads_total") == reloads);
+        eventually("the backend answers", || gate.get("/").text() == "secret");
+    };
+    reload(&format!("https://localhost:{}", secret_backend(&first)));
+    // Nobody trusts the second yet.
+    let second_port = secret_backend(&second);
+    write(folder.path(), "roots", &second);
+    reload(&format!("https://localhost:{second_port}"));
+    // No roots, no such backend: the old settings stay.
+    std::fs::write(folder.path().join("roots.pem"), "").unwrap();
+    gate.rewrite(&config(&format!("https://127.0.0.1:{second_port}")));
+    gate.signal("HUP");
+    eventually("the reload is refused", || gate.metric("tollgate_reloads_failed_total") == 1);
+    assert_eq!(gate.get("/").text(), "secret");
 }

@@ -37,7 +37,7 @@ async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
         return Ok(Stream::Plain(stream));
     }
     let name = ServerName::try_from(url.host.clone()).map_err(io::Error::other)?;
-    let connector = tokio_rustls::TlsConnector::from(worker.shared.backend_tls.clone());
+    let connector = tokio_rustls::TlsConnector::from(worker.shared.backend_tls.load_full());
     let protocol = if url.protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() };
     Ok(Stream::ClientTls(Box::new(connector.with_alpn(vec![protocol]).connect(name, stream).await?)))
 }

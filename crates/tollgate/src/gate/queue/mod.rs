@@ -175,10 +175,7 @@ impl Queue {
             self.busy().measure(Used::Unknown);
         }
         drop(usage);
-        let mut busy = self.busy();
-        busy.at_once = settings.in_flight;
-        busy.make_room();
-        busy.dispatch();
+        self.busy().reload(settings, fairness(settings));
     }
 
     /// What is shown.

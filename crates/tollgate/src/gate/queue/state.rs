@@ -8,7 +8,7 @@ use tollgate_core::concurrency::Concurrency;
 use tollgate_core::fairness::{Arrival, Client, FairQueue, Pass, Places, Ticket, Turned};
 use tollgate_core::prediction::{RouteKey, Routes};
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::virtual_clock::{Load, Reading, Stay, VirtualClock};
+use tollgate_core::virtual_clock::{Cores, Load, Reading, Stay, VirtualClock};
 
 use super::super::kernel::Used;
 use super::calm::{Began, Calm, Until};
@@ -26,6 +26,8 @@ pub(super) struct State {
     pub(super) queue: FairQueue,
     clock: VirtualClock,
     concurrency: Concurrency,
+    /// What the backend is said to have.
+    cores: Cores,
     /// A number at once that was set, instead of one that is found.
     pub(super) at_once: Option<u32>,
     routes: Routes,
@@ -87,6 +89,7 @@ impl State {
             queue: FairQueue::new(fairness, now),
             clock: VirtualClock::new(settings.cores),
             concurrency: Concurrency::new(settings.cores, AT_ONCE_MAX),
+            cores: settings.cores,
             at_once: settings.in_flight,
             routes: Routes::new(ROUTES_MAX),
             waiting: Vec::new(),
@@ -364,6 +367,23 @@ impl<'a> Busy<'a> {
             Used::Since(cpu) => self.state.clock.measure(cpu, now),
             Used::Begins | Used::Unknown => self.state.clock.unmeasured(now),
         }
+    }
+
+    /// Takes over other settings. Who waits goes on waiting, and who has had much has had it. What was found out about a backend does not
+    /// hold for one that is said to have other cores.
+    pub(super) fn reload(&mut self, settings: &Settings, fairness: tollgate_core::fairness::Settings) {
+        let state = &mut *self.state;
+        state.at_once = settings.in_flight;
+        state.queue.set_settings(fairness);
+        if state.cores != settings.cores {
+            state.cores = settings.cores;
+            state.concurrency = Concurrency::new(settings.cores, AT_ONCE_MAX);
+        }
+        let cores = state.concurrency.cores();
+        state.clock.set_cores(cores, self.now);
+        state.queue.set_cores(cores);
+        state.make_room();
+        self.dispatch();
     }
 
     /// Lets go who may.

@@ -292,3 +292,53 @@ fn enter_now(queue: &Arc<Queue>, last: u8) -> Place {
         _ => panic!("it did not pass"),
     }
 }
+
+fn reload(queue: &Queue, text: &str) {
+    let settings = crate::settings::Settings::parse("test.toml", &format!("[gate]\n{text}")).unwrap();
+    queue.reload(&settings.gate.unwrap());
+}
+
+#[test]
+fn a_reload_changes_how_many_wait_and_who_waits_goes_on_waiting() {
+    let (queue, _hand) = queue("in_flight = 1\nhold = { total = 2 }\n");
+    let place = enter(&queue, 1, PAGE);
+    let arrive = |last: u8| queue.busy().arrive(queue.client(address(last)), PAGE);
+    let waits = |last: u8| match arrive(last) {
+        Ok(Entry::Waits(_, woken)) => woken,
+        _ => panic!("{last} does not wait"),
+    };
+    let mut woken: Vec<_> = [2, 3].map(waits).into();
+    assert!(arrive(4).is_err(), "no room to wait in");
+    reload(&queue, "cores = 1\nin_flight = 1\nhold = { total = 4 }\n");
+    woken.extend([4, 5].map(waits));
+    assert!(arrive(6).is_err());
+    assert!(woken.iter_mut().all(|woken| woken.try_recv().is_err()), "nobody was turned away");
+    reload(&queue, "cores = 1\nin_flight = 1\nhold = { total = 1 }\n");
+    assert_eq!(queue.figures().waiting, 4, "those who wait already go on waiting");
+    assert!(arrive(7).is_err());
+    place.leave(None);
+    assert!(woken.iter_mut().any(|woken| woken.try_recv().is_ok()), "and go when it is their turn");
+}
+
+#[test]
+fn a_reload_changes_what_a_client_may_have_waiting_and_its_share() {
+    let (queue, _hand) = queue("");
+    reload(&queue, "cores = 2\nhold = { per_key = 9, total = 500 }\nfairness = { \"ip/32\" = 0.123 }\n");
+    let in_force = format!("{:?}", queue.state().queue);
+    for expect in ["address_milli: 123, network_milli: 250", "per_key: 9, total: 500", "Cores(2000)"] {
+        assert!(in_force.contains(expect), "{expect} in {in_force}");
+    }
+}
+
+#[test]
+fn a_reload_with_other_cores_looks_for_the_number_at_once_anew_and_prices_by_them() {
+    let (queue, hand) = queue("");
+    assert_eq!((queue.figures().at_once, queue.calm.cores().as_milli()), (1, 1000));
+    let first = enter(&queue, 1, PAGE);
+    reload(&queue, "cores = 4\n");
+    assert_eq!((queue.figures().at_once, queue.calm.cores().as_milli()), (4, 4000));
+    let others: Vec<_> = (2..5).map(|last| enter(&queue, last, PAGE)).collect();
+    hand.advance(Span::from_millis(10));
+    assert_eq!(first.leave(None), Span::from_millis(10), "a core for each of the four");
+    drop(others);
+}

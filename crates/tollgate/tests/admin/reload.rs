@@ -1,0 +1,219 @@
+//! What a reload brings to operators, and what it says that it does not.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{Gate, PATIENCE, ask, eventually};
+
+/// Another configuration in the place of what comes after the gate's own lines.
+fn reload(gate: &Gate, config: &str) -> Value {
+    let file = gate.path().join("tollgate.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let own: String = text.lines().take(3).map(|line| format!("{line}\n")).collect();
+    let config = config.replace("FOLDER", &gate.path().display().to_string());
+    std::fs::write(&file, format!("{own}{config}")).unwrap();
+    hang_up(gate, &[])
+}
+
+/// The next connection, if there is one in time.
+fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let mut accepted = None;
+    eventually("somebody connects", || {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    let (stream, _) = accepted.unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Tells the gate to read its file again, and gives what came of it.
+fn hang_up(gate: &Gate, headers: &[(&str, &str)]) -> Value {
+    let last = || ask(gate.admin, "GET", "/api/v1/status", headers, "").json()["reload"].clone();
+    let before = last();
+    assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+    eventually("the reload is told", || last() != before);
+    last()
+}
+
+fn rejections(gate: &Gate, id: &str, class: &str, key: &str, rejected: u64) -> Value {
+    let report = json!({ "id": id, "entries": [{ "class": class, "key": key, "rejected": rejected }] });
+    let answer = gate.post("/api/v1/rejections", &report);
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    answer.json()["flagged"].clone()
+}
+
+#[test]
+fn a_reload_changes_who_is_flagged_when_and_keeps_what_was_counted() {
+    let gate = Gate::start("");
+    assert_eq!(rejections(&gate, "r1", "user", "u1", 400), json!([]));
+    assert_eq!(reload(&gate, "[watch]\nflag_threshold = 500\nflag_window = \"30min\"\n")["ok"], true);
+    assert_eq!(rejections(&gate, "r2", "user", "u1", 100), json!(["u1"]));
+    let rule = "[[rule]]\nname = \"login\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\nwhen = { flagged = true }\n";
+    let watch = "[watch]\naccount_class = \"header:x-api-key\"\nflag_threshold = 500\n";
+    assert_eq!(reload(&gate, &format!("{rule}{watch}"))["ok"], true);
+    assert_eq!(rejections(&gate, "r3", "user", "u2", 5000), json!([]), "those are no accounts any more");
+    assert_eq!(rejections(&gate, "r4", "header:x-api-key", "k1", 500), json!(["k1"]));
+    // Rules and the watch mean the same accounts.
+    let asked: Vec<_> = (0..3).map(|_| gate.request("/", &[("X-Api-Key", "k1")]).status).collect();
+    assert_eq!((asked[0], asked[2]), (200, 429), "{asked:?}");
+}
+
+#[test]
+fn a_reload_changes_where_flags_are_announced() {
+    let take = |listener: &TcpListener| {
+        let mut stream = accept(listener);
+        let (mut text, mut bytes) = (String::new(), [0; 4096]);
+        while !text.ends_with('}') {
+            let read = stream.read(&mut bytes).unwrap();
+            assert_ne!(read, 0, "{text}");
+            text += std::str::from_utf8(&bytes[..read]).unwrap();
+        }
+        std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        serde_json::from_str::<Value>(text.split_once("\r\n\r\n").unwrap().1).unwrap()["account"].clone()
+    };
+    let gate = Gate::start("");
+    assert_eq!(rejections(&gate, "r1", "user", "nobody wants to know", 1000).as_array().unwrap().len(), 1);
+    std::fs::write(gate.path().join("secret"), "a secret of both\n").unwrap();
+    for (id, account) in [("r2", "u2"), ("r3", "u3")] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let webhook = format!("[watch]\nwebhook = \"http://{address}/\"\nwebhook_secret_file = \"FOLDER/secret\"\n");
+        assert_eq!(reload(&gate, &webhook)["ok"], true);
+        rejections(&gate, id, "user", account, 1000);
+        assert_eq!(take(&listener), account);
+    }
+    // A secret that cannot be read is a fault of the file: the old webhook stays.
+    let webhook = "[watch]\nwebhook = \"http://127.0.0.1:9/\"\nwebhook_secret_file = \"FOLDER/none\"\n";
+    let told = reload(&gate, webhook);
+    assert_eq!(told["ok"], false);
+    assert!(told["faults"].as_str().unwrap().contains("secret file"), "{told}");
+}
+
+#[test]
+fn a_reload_changes_tokens_and_who_has_shown_the_old_one_has_to_show_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = ["first-token-of-all-tokens", "second-token-of-all-tokens"];
+    let write = |token: &str| std::fs::write(folder.path().join("token"), token).unwrap();
+    write(tokens[0]);
+    let path = folder.path().join("token");
+    let gate = Gate::start(&format!("[admin]\ntoken_file = \"{}\"\n", path.display()));
+    let status = |headers: &[(&str, &str)]| ask(gate.admin, "GET", "/api/v1/status", headers, "").status;
+    let bearers = tokens.map(|token| format!("Bearer {token}"));
+    let [first, second] = [0, 1].map(|index| [("Authorization", &*bearers[index])]);
+    let form = format!("token={}&name=ann", tokens[0]);
+    let login = ask(gate.admin, "POST", "/login", &[("Content-Type", "application/x-www-form-urlencoded")], &form);
+    let cookie = login.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    assert_eq!((status(&first), status(&second), status(&[("Cookie", &cookie)])), (200, 401, 200));
+    assert_eq!(hang_up(&gate, &first)["ok"], true);
+    assert_eq!(status(&[("Cookie", &cookie)]), 200, "the same token is no news");
+    write(tokens[1]);
+    assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+    eventually("the new token is asked for", || status(&second) == 200);
+    assert_eq!((status(&first), status(&[("Cookie", &cookie)])), (401, 401));
+}
+
+#[test]
+fn what_needs_a_new_start_is_said_and_shown_as_it_is_in_force() {
+    let gate = Gate::start("[telemetry]\notlp = \"http://127.0.0.1:9\"\n");
+    let waiting = |told: &Value| -> Vec<String> {
+        let keys = told["needs_new_start"].as_array().unwrap().iter();
+        keys.map(|key| key.as_str().unwrap().to_owned()).collect()
+    };
+    let shown = |table: &str, key: &str| {
+        let config = gate.json("/api/v1/config");
+        let table = config["tables"].as_array().unwrap().iter().find(|one| one["table"] == table).cloned();
+        table.and_then(|table| table["keys"].as_array().unwrap().iter().find(|one| one["key"] == key).cloned())
+    };
+    assert!(waiting(&reload(&gate, "[telemetry]\notlp = \"http://127.0.0.1:9\"\n")).is_empty());
+    let file = gate.path().join("tollgate.toml");
+    let before = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, before.replace("workers = 1", "workers = 3")).unwrap();
+    let changed = "[watch]\nstate_dir = \"FOLDER/state\"\nflag_threshold = 77\n";
+    for _ in 0..2 {
+        // The second time nothing has changed, and it waits all the same.
+        let told = reload(&gate, changed);
+        assert_eq!(told["ok"], true);
+        assert_eq!(waiting(&told), ["gate.workers", "watch.state_dir", "telemetry"]);
+        let workers = shown("[gate]", "workers").unwrap();
+        assert_eq!((&workers["value"], &workers["file_says"]), (&json!("1"), &json!("3")));
+        assert_eq!(shown("[watch]", "flag_threshold").unwrap()["value"], "77");
+        assert_eq!(shown("[watch]", "state_dir").unwrap()["value"], Value::Null);
+        assert_eq!(shown("[telemetry]", "otlp").unwrap()["value"], "\"http://127.0.0.1:9\"");
+        assert!(gate.get("/metrics").body.contains("\ntollgate_settings_waiting 3\n"));
+    }
+    let said = gate.logged("need a new start");
+    assert!(said.contains("gate.workers, watch.state_dir, telemetry"), "{said}");
+    assert!(!gate.path().join("state").exists());
+    std::fs::write(&file, before).unwrap();
+    assert!(waiting(&hang_up(&gate, &[])).is_empty());
+    assert!(gate.get("/metrics").body.contains("\ntollgate_settings_waiting 0\n"));
+}
+
+#[test]
+fn a_reload_begins_and_ends_sending_figures_to_graphite() {
+    let gate = Gate::start("");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let graphite = format!(
+        "[metrics]\ngraphite = \"{}\"\ngraphite_prefix = \"reloaded\"\ngraphite_every = \"100ms\"\n",
+        listener.local_addr().unwrap()
+    );
+    let told = reload(&gate, &graphite);
+    assert_eq!((&told["ok"], &told["needs_new_start"]), (&json!(true), &json!([])), "{told}");
+    let mut stream = accept(&listener);
+    let mut bytes = [0; 8];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"reloaded");
+    reload(&gate, "");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+}
+
+#[test]
+fn a_master_tells_its_operators_of_reloads() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (accounting, control, admin, other) = (free(), free(), free(), free());
+    let write = |accounting: std::net::SocketAddr, rest: &str| {
+        let text = format!("[master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\n{rest}");
+        std::fs::write(&file, text).unwrap();
+    };
+    write(accounting, "");
+    let mut master = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["master", "--config", &file.display().to_string(), "--admin", &admin.to_string()])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let outcome = std::panic::catch_unwind(|| {
+        eventually("the master is up", || TcpStream::connect(admin).is_ok());
+        let last = || ask(admin, "GET", "/api/v1/status", &[], "").json()["reload"].clone();
+        assert_eq!(last(), Value::Null);
+        let reload = || {
+            let before = last();
+            assert!(Command::new("kill").args(["-HUP", &master.id().to_string()]).status().unwrap().success());
+            eventually("the reload is told", || last() != before);
+            last()
+        };
+        let told = reload();
+        assert_eq!((&told["ok"], &told["needs_new_start"]), (&json!(true), &json!([])));
+        write(other, "");
+        assert_eq!(reload()["needs_new_start"], json!(["master.accounting"]));
+        let config = ask(admin, "GET", "/api/v1/config", &[], "").json();
+        assert!(config["tables"][0]["keys"].to_string().contains(&format!("{accounting}")), "{config}");
+        write(accounting, "nonsense = 1\n");
+        let told = reload();
+        assert_eq!(told["ok"], false);
+        assert!(told["faults"].as_str().unwrap().contains("nonsense"), "{told}");
+    });
+    let _ = master.kill();
+    let _ = master.wait();
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
+}
