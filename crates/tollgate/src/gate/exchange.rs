@@ -165,6 +165,7 @@ impl Visit<'_> {
         let mut avoid = None;
         let mut failures = 0;
         let mut retried = false;
+        let mut unsent = 0;
         loop {
             let place = match self.worker.shared.backends.load().choose(avoid) {
                 Ok(place) => place,
@@ -194,6 +195,17 @@ impl Visit<'_> {
             let was_used = leg.was_used();
             match self.converse(leg, place, &mut ticket, body, reply).await {
                 Conversation::Over(after) => return after,
+                Conversation::Unsent if unsent < UNSENT_MAX => {
+                    // The backend does not have any of it, so whatever it is may be sent.
+                    self.worker.tally.retried();
+                    unsent += 1;
+                    wanted = Wanted::New;
+                }
+                Conversation::Unsent => {
+                    self.worker.tally.backend_failed();
+                    ticket.done(Outcome::Failed);
+                    return self.backend_broke(Broken::Gone, body, reply).await;
+                }
                 Conversation::BackendBroke { broken, begun, answered } => {
                     if broken == Broken::Gone && was_used && !begun && !retried && self.may_be_sent_twice() {
                         // The backend closed a connection that it had kept, at the moment we used it again.
@@ -338,6 +350,10 @@ impl Visit<'_> {
                 }
                 ended
             }
+            Err(Broken::Gone) => {
+                connection.retire();
+                return Conversation::Unsent;
+            }
             Err(broken) => Ended::BackendBroke { broken, begun: false, answered: false },
         };
         if matches!(ended, Ended::BackendBroke { broken: Broken::Slow, begun: false, .. }) {
@@ -401,9 +417,14 @@ impl Leg {
     }
 }
 
+/// How often a request that no backend has seen is tried on another connection.
+const UNSENT_MAX: u32 = 2;
+
 /// What came of talking to one backend.
 enum Conversation {
     Over(After),
+    /// The connection took no more requests: nothing was sent.
+    Unsent,
     BackendBroke {
         broken: Broken,
         /// Whether the backend had begun to answer.

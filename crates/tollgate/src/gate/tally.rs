@@ -36,7 +36,7 @@ tally! {
     refused = "requests_refused": "Requests refused",
     client_left = "requests_left": "Requests whose client left before the end of the answer",
     backend_failed = "backend_failures": "Requests that a backend did not answer, or not to the end",
-    retried = "backend_retries": "Requests sent a second time because the backend had closed the connection they were sent on",
+    retried = "backend_retries": "Requests sent on another connection because the backend had closed the one they were for",
 }
 
 impl Tally {

@@ -7,8 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
-use crate::support::http2::{connect, request, run_local, send};
+use crate::support::http2::{connect, read_body, request, run_local, send};
 use crate::support::{Gate, roundtrip};
 
 /// How many connections a backend has, and how many it had.
@@ -88,6 +89,65 @@ fn a_request_is_sent_a_second_time_at_most_once_and_only_if_that_does_no_harm() 
         .await;
         assert_eq!(resets.get(), 3, "a request that may not be repeated is not");
         beside(move || assert_eq!(gate.get("/").status, 200, "a backend that resets a stream is there")).await;
+    });
+}
+
+/// A backend that is about to be replaced says so, and finishes what it has. Nobody notices: neither who is being served nor who comes next.
+#[test]
+fn a_backend_that_says_goodbye_gets_its_next_requests_on_another_connection() {
+    run_local(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let backend = listener.local_addr().unwrap();
+        let (connections, long, leave, finish) =
+            (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)), Rc::new(Notify::new()), Rc::new(Notify::new()));
+        let (opened, begun, leaves, finishes) = (connections.clone(), long.clone(), leave.clone(), finish.clone());
+        tokio::task::spawn_local(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                opened.set(opened.get() + 1);
+                let (begun, leaves, finishes) = (begun.clone(), leaves.clone(), finishes.clone());
+                tokio::task::spawn_local(async move {
+                    let mut connection = h2::server::handshake(stream).await.unwrap();
+                    loop {
+                        let accepted = tokio::select! {
+                            accepted = connection.accept() => accepted,
+                            () = leaves.notified() => {
+                                connection.graceful_shutdown();
+                                continue;
+                            }
+                        };
+                        let Some(Ok((request, mut respond))) = accepted else { return };
+                        let (begun, finishes) = (begun.clone(), finishes.clone());
+                        tokio::task::spawn_local(async move {
+                            if request.uri().path() == "/long" {
+                                begun.set(begun.get() + 1);
+                                finishes.notified().await;
+                            }
+                            let (body, _) = read_body(&mut request.into_body()).await.unwrap();
+                            let mut stream = respond.send_response(Response::new(()), false).unwrap();
+                            stream.send_data(Bytes::from(body), true).unwrap();
+                        });
+                    }
+                });
+            }
+        });
+        let gate = Rc::new(gate(backend, "h2c = true"));
+        let mut first = connect(gate.address).await;
+        let lasting = tokio::task::spawn_local(async move {
+            send(&mut first, request("POST", "/long").body(()).unwrap(), b"whole").await
+        });
+        while long.get() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        leave.notify_one();
+        let mut second = connect(gate.address).await;
+        for number in 0..20 {
+            let answer = send(&mut second, request("POST", "/").body(()).unwrap(), b"body").await.unwrap();
+            assert_eq!((answer.head.status.as_u16(), &answer.body[..]), (200, &b"body"[..]), "{number}");
+        }
+        assert_eq!((connections.get(), long.get()), (2, 1), "one for all of them");
+        finish.notify_one();
+        let answer = lasting.await.unwrap().unwrap();
+        assert_eq!((answer.head.status.as_u16(), &answer.body[..]), (200, &b"whole"[..]));
     });
 }
 

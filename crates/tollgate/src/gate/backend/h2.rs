@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,6 +63,11 @@ impl Connection {
         self.ended.set(true);
     }
 
+    /// Whether the backend has said that it takes no more requests on it. Those that are there are finished.
+    fn is_leaving(&mut self) -> bool {
+        matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+    }
+
     /// Whether it can take another request at once.
     fn has_room(&self) -> bool {
         !self.ended.get() && (self.under_way.get() as usize) < self.sender.current_max_send_streams()
@@ -80,7 +85,7 @@ impl Connections {
     pub(crate) fn pick(&self, backend: u64) -> Option<Connection> {
         let mut by_backend = self.by_backend.borrow_mut();
         let connections = by_backend.get_mut(&backend)?;
-        connections.retain(|connection| !connection.ended.get());
+        connections.retain_mut(|connection| !connection.ended.get() && !connection.is_leaving());
         let with_room = connections.iter().filter(|connection| connection.has_room());
         with_room.min_by_key(|connection| connection.under_way.get()).cloned()
     }
