@@ -155,7 +155,7 @@ async fn answer_fault(socket: &Socket, scratch: &mut Scratch, fault: Fault, sett
 }
 
 /// Says that nothing more will be sent, and gives the client a moment to read what was.
-async fn linger(socket: &Socket, buffer: &mut Buffer) {
+pub(super) async fn linger(socket: &Socket, buffer: &mut Buffer) {
     socket.timer.set(Way::Out, LINGER);
     if socket.shutdown().await.is_err() {
         return;

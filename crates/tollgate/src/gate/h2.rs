@@ -20,6 +20,7 @@ use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
 use super::conversation::{ClientBody, Reply};
 use super::exchange::{After, Scratch, Visit, exchange};
+use super::h1::linger;
 use super::h1_body::Pace;
 use super::h2_body::{self, StreamReader};
 use super::h2_connect;
@@ -76,7 +77,12 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, worker
     socket.timer.set_idle(false);
     socket.timer.clear(Way::In);
     let session = Rc::new(Session { peer, worker, under_way: Cell::new(0), resets: Cell::new(0) });
-    let _ = serve_streams(&mut connection, &socket, &session).await;
+    let ended = serve_streams(&mut connection, &socket, &session).await;
+    drop(connection);
+    if ended.is_err() {
+        // Somebody who is still sending would lose with the connection what it was told about why it ends.
+        linger(&socket, &mut Buffer::default()).await;
+    }
 }
 
 async fn serve_streams(

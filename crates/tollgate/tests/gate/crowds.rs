@@ -107,6 +107,26 @@ fn fault_21_addresses_of_one_ipv6_network_are_one_key_whatever_their_number() {
 }
 
 #[test]
+fn a_class_may_say_for_ipv4_and_for_ipv6_what_is_one_client() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'wide'\nclass = 'ip/20,52'\nwindow = { max = 1, per = '900s' }\n";
+    let gate = gate(&backend, &format!("{}{rule}", Proxy::TRUSTED));
+    let mut proxy = Proxy::new(&gate);
+    for (client, status) in [
+        ("198.51.0.1", 200),
+        ("198.51.15.255", 429),
+        ("198.51.16.1", 200),
+        ("2001:db8:1:0::1", 200),
+        ("2001:db8:1:0fff:ffff::9", 429),
+        ("2001:db8:1:1000::1", 200),
+        ("2001:db8:1:1fff::1", 429),
+        ("2001:db8:2::1", 200),
+    ] {
+        assert_eq!(proxy.ask(client, "x", "/").status, status, "{client}");
+    }
+}
+
+#[test]
 fn fault_25_an_office_behind_one_address_is_not_refused() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(2));

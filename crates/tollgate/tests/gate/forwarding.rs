@@ -41,8 +41,6 @@ fn fields_for_one_hop_stay_on_it_and_the_others_go_through() {
 
 #[test]
 fn fault_6_the_body_of_a_request_that_is_not_forwarded_is_never_read_as_a_request() {
-    let backend = Backend::saying("ok");
-    let gone = Gate::with(&backend, "timeouts = { connect = \"1s\" }");
     // Nobody listens on this backend's port.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{closed}\"\n"));
@@ -64,7 +62,38 @@ fn fault_6_the_body_of_a_request_that_is_not_forwarded_is_never_read_as_a_reques
         assert_eq!(responses.len(), 1, "{length}: {responses:?}");
         assert_eq!(responses[0].field("connection"), Some("close"));
     }
-    drop(gone);
+}
+
+const ONE_POST: &str = "[[rule]]\nname = 'one'\nwhen = { method = 'POST' }\nclass = 'ip/32'\nbucket = { size = 1, drip = 1, every = '1h' }\n";
+
+/// A gate in front of this backend that has let its one POST through.
+fn used_up(backend: &Backend) -> Gate {
+    let gate = Gate::with(backend, ONE_POST);
+    assert_eq!(send(&gate, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").status, 200);
+    gate
+}
+
+#[test]
+fn fault_6_the_body_of_a_request_that_a_rule_refuses_is_never_read_as_a_request() {
+    let backend = Backend::saying("ok");
+    let gate = used_up(&backend);
+    let hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut stream = gate.connect();
+    let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{hidden}", hidden.len());
+    stream
+        .write_all(format!("{request}GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    let statuses: Vec<u16> = all_responses(stream).iter().map(|response| response.status).collect();
+    assert_eq!(statuses, [429, 200]);
+    for length in [format!("Content-Length: {}", 1 << 20), "Transfer-Encoding: chunked".to_owned()] {
+        let mut stream = gate.connect();
+        let _ = stream.write_all(format!("POST / HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n{hidden}").as_bytes());
+        let responses = all_responses(stream);
+        assert_eq!(responses.len(), 1, "{length}: {responses:?}");
+        assert_eq!((responses[0].status, responses[0].field("connection")), (429, Some("close")));
+    }
+    let seen: Vec<_> = backend.requests().iter().map(|request| request.path().to_owned()).collect();
+    assert_eq!(seen, ["/", "/last"]);
 }
 
 #[test]
@@ -210,6 +239,19 @@ fn fault_9_who_waits_for_100_continue_gets_it_from_the_backend_or_a_final_answer
     stream.write_all(request("/").as_bytes()).unwrap();
     let response = read_any_response(&mut BufReader::new(stream), false).unwrap();
     assert_eq!((response.status, response.field("connection")), (502, Some("close")));
+}
+
+#[test]
+fn fault_9_who_waits_for_100_continue_and_is_refused_by_a_rule_gets_the_refusal_alone() {
+    let backend = Backend::saying("ok");
+    let gate = used_up(&backend);
+    let mut stream = gate.connect();
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n").unwrap();
+    let mut reader = BufReader::new(stream);
+    let response = read_any_response(&mut reader, false).unwrap();
+    assert_eq!((response.status, response.field("connection")), (429, Some("close")), "no 100 before a final answer");
+    assert!(read_any_response(&mut reader, false).is_none());
+    assert_eq!(backend.requests().len(), 1);
 }
 
 #[test]

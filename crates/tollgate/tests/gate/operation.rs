@@ -35,6 +35,47 @@ fn fault_45_a_gate_that_is_told_to_stop_finishes_what_it_has() {
     assert!(std::net::TcpStream::connect(gate.address).is_err(), "nobody listens any more");
 }
 
+/// What a service manager hears: each state in its time, whatever else is said in between.
+#[test]
+fn a_service_manager_is_told_of_the_start_of_reloads_and_of_the_stop() {
+    let backend = Backend::saying("ok");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    std::fs::write(&file, format!("[gate]\nworkers = 1\nbackend = \"{}\"\n", backend.url())).unwrap();
+    let path = folder.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    let hear = |expect: &str| {
+        let mut bytes = [0; 4096];
+        for _ in 0..1000 {
+            let length = manager.recv(&mut bytes).unwrap_or_else(|error| panic!("{expect} is never said: {error}"));
+            let said = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            if said.lines().any(|line| line == expect) {
+                return said;
+            }
+            assert_eq!(said.trim_end(), "WATCHDOG=1", "before {expect}");
+        }
+        panic!("{expect} is never said")
+    };
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("gate").arg("--config").arg(&file).args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000").env_remove("WATCHDOG_PID");
+    let mut gate = Gate::spawn(command, folder);
+    hear("READY=1");
+    assert_eq!(gate.get("/").status, 200, "ready is ready");
+    hear("WATCHDOG=1");
+    for config in ["nonsense = 1\n".to_owned(), format!("[gate]\nbackend = \"{}\"\n", backend.url())] {
+        gate.rewrite(&config);
+        gate.signal("HUP");
+        let said = hear("RELOADING=1");
+        assert!(said.lines().any(|line| line.starts_with("MONOTONIC_USEC=")), "{said}");
+        hear("READY=1");
+    }
+    gate.signal("TERM");
+    hear("STOPPING=1");
+    assert_eq!(gate.wait(), Some(0));
+}
+
 #[test]
 fn fault_45_a_gate_that_is_told_to_stop_under_load_fails_no_request_that_it_has_taken() {
     let backend = Backend::answering(|_, stream| {
@@ -278,4 +319,27 @@ fn a_socket_that_is_handed_over_is_served() {
     let gate = Gate::spawn(command, tempfile::tempdir().unwrap());
     assert_eq!(gate.address, address);
     assert_eq!(gate.get("/").text(), "ok");
+}
+
+#[test]
+fn a_backend_that_wants_for_cpu_makes_the_gate_enter_a_band_without_a_request() {
+    let backend = Backend::saying("ok");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cpu.pressure");
+    let wants = |percent: &str| {
+        let text = format!("some avg10={percent} avg60=0.00 avg300=0.00 total=0\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    wants("1.00");
+    let mut gate = Gate::with(&backend, &format!("bands = {{ pressure = \"{}\" }}", file.display()));
+    assert_eq!(gate.metric("tollgate_band"), 0);
+    wants("75.00");
+    // The larger part of fifteen seconds.
+    let started = Instant::now();
+    while gate.metric("tollgate_band") != 2 {
+        assert!(started.elapsed() < Duration::from_secs(90), "never critical");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    gate.logged("the band has changed");
+    assert_eq!(gate.get("/").status, 200, "which refuses nobody");
 }

@@ -157,26 +157,33 @@ fn fault_14_one_address_has_only_so_many_connections() {
 }
 
 #[test]
-fn fault_15_running_out_of_file_descriptors_is_survived() {
+fn fault_15_running_out_of_file_descriptors_is_survived_and_counted() {
     let backend = Backend::saying("ok");
     let folder = tempfile::tempdir().unwrap();
     let mut command = std::process::Command::new("sh");
     let gate = format!(
-        "ulimit -n 128; exec {} gate --workers 1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 --backend {}",
+        "ulimit -n 64; exec {} gate --workers 1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 --backend {}",
         env!("CARGO_BIN_EXE_tollgate"),
         backend.url()
     );
     command.arg("-c").arg(gate);
-    let gate = Gate::spawn(command, folder);
-    // Far more connections than descriptors; many wait in the system's queue.
-    let crowd: Vec<TcpStream> = (0..300).map(|_| gate.connect()).collect();
-    std::thread::sleep(Duration::from_millis(300));
+    let mut gate = Gate::spawn(command, folder);
+    // Each is in the middle of a request, so nobody can be closed to make room; the rest waits in the system's queue.
+    let crowd: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut stream = gate.connect();
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\nHos");
+            stream
+        })
+        .collect();
+    gate.logged("cannot accept connections");
     drop(crowd);
     eventually("it serves again", || {
         let mut stream = gate.connect();
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").is_ok()
             && read_response(&mut BufReader::new(&stream)).is_some_and(|response| response.status == 200)
     });
+    assert!(gate.metric("tollgate_accept_failures_total") >= 1);
 }
 
 #[test]
