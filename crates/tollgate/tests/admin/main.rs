@@ -3,6 +3,7 @@
 
 mod flagged;
 mod fleet;
+mod graphite;
 mod keys;
 mod metrics;
 mod openapi;

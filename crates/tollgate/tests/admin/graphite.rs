@@ -1,0 +1,116 @@
+//! Figures as Graphite takes them: read by carbon, its own receiver.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::metrics::{busy_gate, python};
+use crate::support::eventually;
+
+/// A carbon that listens. Ends with the test.
+struct Carbon {
+    child: Child,
+    port: u64,
+    /// The last value that it took of each name, and the second that it is of.
+    taken: Arc<Mutex<BTreeMap<String, (f64, f64)>>>,
+    invalid: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Carbon {
+    /// Starts one, on any port if it is 0.
+    fn start(port: u64) -> Self {
+        let python = python("carbon", &["carbon==1.1.*"], "carbon.protocols");
+        let mut child = Command::new(python)
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/admin/graphite.py"))
+            .arg(port.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut said = lines.map(|line| serde_json::from_str::<Value>(&line).unwrap());
+        let port = said.next().expect("carbon starts")["port"].as_u64().unwrap();
+        let (taken, invalid) = (Arc::<Mutex<BTreeMap<_, _>>>::default(), Arc::<Mutex<Vec<_>>>::default());
+        let (taken_here, invalid_here) = (taken.clone(), invalid.clone());
+        std::thread::spawn(move || {
+            for one in said {
+                match one["name"].as_str() {
+                    Some(name) => {
+                        let point = (one["value"].as_f64().unwrap(), one["secs"].as_f64().unwrap());
+                        taken_here.lock().unwrap().insert(name.to_owned(), point);
+                    }
+                    None => invalid_here.lock().unwrap().push(one),
+                }
+            }
+        });
+        Self { child, port, taken, invalid }
+    }
+
+    /// Waits until it has taken this value.
+    fn takes(&self, name: &str, value: f64) {
+        eventually(&format!("{name} is {value}"), || {
+            self.taken.lock().unwrap().get(name).is_some_and(|(taken, _)| *taken == value)
+        });
+    }
+
+    /// The names that it has taken, without what they begin with.
+    fn names(&self, prefix: &str) -> Vec<String> {
+        let taken = self.taken.lock().unwrap();
+        taken.keys().map(|name| name.strip_prefix(prefix).unwrap_or_else(|| panic!("{name}")).to_owned()).collect()
+    }
+}
+
+impl Drop for Carbon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// This machine's name as one word of a name in Graphite, from where the kernel says it.
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    name.trim().chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
+}
+
+#[test]
+fn carbon_takes_tempomats_names_and_more_with_their_values() {
+    let carbon = Carbon::start(0);
+    let settings = format!("[metrics]\ngraphite = \"127.0.0.1:{}\"\ngraphite_every = \"1s\"\n", carbon.port);
+    let gate = busy_gate(&settings);
+    let report = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }] });
+    assert_eq!(gate.post("/api/v1/rejections", &report).status, 202);
+    let prefix = format!("tollgate.{}.", hostname());
+    for (name, value) in [("requests", 6.0), ("refused", 3.0), ("flags", 1.0), ("band", 0.0), ("Slash32", 0.0)] {
+        carbon.takes(&format!("{prefix}{name}"), value);
+    }
+    let names = carbon.names(&prefix);
+    for name in ["Slash32", "Slash24", "Slash16", "UserAgent", "held", "waiting", "in_flight", "toll_seconds"] {
+        assert!(names.iter().any(|known| known == name), "{name} in {names:?}");
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    let taken = carbon.taken.lock().unwrap().clone();
+    assert!(taken.values().all(|(_, secs)| (now - secs).abs() < 3600.0), "{now}: {taken:?}");
+    assert_eq!(*carbon.invalid.lock().unwrap(), Vec::<Value>::new());
+}
+
+#[test]
+fn a_carbon_that_comes_back_is_sent_to_again() {
+    let carbon = Carbon::start(0);
+    let settings = format!(
+        "[metrics]\ngraphite = \"127.0.0.1:{}\"\ngraphite_prefix = \"some.place\"\ngraphite_every = \"1s\"\n",
+        carbon.port
+    );
+    let gate = busy_gate(&settings);
+    carbon.takes("some.place.requests", 6.0);
+    let port = carbon.port;
+    drop(carbon);
+    gate.logged("figures cannot be sent to Graphite");
+    assert_eq!(gate.request("/", &[("X-Api-Key", "another")]).status, 200);
+    let carbon = Carbon::start(port);
+    carbon.takes("some.place.requests", 7.0);
+    assert!(!carbon.names("some.place.").is_empty());
+    assert_eq!(*carbon.invalid.lock().unwrap(), Vec::<Value>::new());
+}
