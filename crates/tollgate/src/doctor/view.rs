@@ -192,8 +192,8 @@ impl View {
     }
 
     fn header(&self, width: usize) -> Vec<String> {
-        let band = self.status["band"]["name"].as_str().unwrap_or("-");
-        let colour = match band {
+        let band = harmless(self.status["band"]["name"].as_str().unwrap_or("-"));
+        let colour = match &*band {
             "normal" => GREEN,
             "elevated" => YELLOW,
             "critical" => RED,
@@ -208,11 +208,11 @@ impl View {
             format!("{GREEN}{:.0}{PLAIN} admitted/s", rate("admitted")),
             format!("{YELLOW}{:.0}{PLAIN} held/s", rate("held")),
             format!("{RED}{:.0}{PLAIN} refused/s", rate("refused")),
-            format!("at backend {}/{}", requests["in_flight"], requests["in_flight_max"]),
-            format!("waiting {}", last["waiting"]),
+            format!("at backend {}/{}", shown(&requests["in_flight"]), shown(&requests["in_flight_max"])),
+            format!("waiting {}", shown(&last["waiting"])),
             format!("p50 {}", millis(&last["p50_ms"])),
             format!("p99 {}", millis(&last["p99_ms"])),
-            format!("flags {}", self.status["watch"]["flags"]),
+            format!("flags {}", shown(&self.status["watch"]["flags"])),
         ];
         let mut lines = vec![cut(&first, width)];
         lines.extend(filled(&pieces, width));
@@ -257,7 +257,7 @@ impl View {
             vec![cut(&format!("{BOLD}{}{PLAIN}  {DIM}{}{PLAIN}", harmless(key), self.class), width), String::new()];
         let Some(detail) = &self.detail else { return lines };
         if let Some(until) = detail["exempt_until"].as_str() {
-            lines.push(format!("exempt until {}", harmless(until)));
+            lines.push(cut(&format!("exempt until {}", harmless(until)), width));
         }
         for rule in detail["rules"].as_array().into_iter().flatten() {
             let text = |name: &str| harmless(rule[name].as_str().unwrap_or("-"));
@@ -271,15 +271,15 @@ impl View {
                 "{:<20} {colour}{decision:<7}{PLAIN} {:<13} left {:>6}  level {}  room in {} ms, all again in {} ms",
                 text("rule"),
                 text("reason"),
-                rule["remaining"],
-                rule["level"],
-                rule["reset_ms"],
-                rule["clear_ms"]
+                shown(&rule["remaining"]),
+                shown(&rule["level"]),
+                shown(&rule["reset_ms"]),
+                shown(&rule["clear_ms"])
             );
             lines.push(cut(&line, width));
         }
         if detail["rules"].as_array().is_none_or(Vec::is_empty) {
-            lines.push("no rule tells callers apart this way: the fair queue alone decides".to_owned());
+            lines.push(cut("no rule tells callers apart this way: the fair queue alone decides", width));
         }
         let bucket = &detail["bucket"];
         if bucket.is_object() {
@@ -292,9 +292,7 @@ impl View {
                 ("first seen", "first_seen"),
                 ("last seen", "last_seen"),
             ] {
-                let value = &bucket[name];
-                let text = value.as_str().map_or_else(|| value.to_string(), harmless);
-                lines.push(cut(&format!("{label:>16}  {text}"), width));
+                lines.push(cut(&format!("{label:>16}  {}", shown(&bucket[name])), width));
             }
         }
         lines
@@ -335,6 +333,15 @@ impl Order {
             Self::Refused => "refused",
             Self::Last => "last seen",
         }
+    }
+}
+
+/// A value of an answer, whatever it is: whoever answers may be no gate.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => harmless(text),
+        other => harmless(&other.to_string()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The address for operators, by what it says on the wire.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod doctor;
 mod flagged;
 mod fleet;
 mod graphite;
@@ -19,4 +20,5 @@ mod security;
 mod shared_flags;
 mod support;
 mod telemetry;
+mod terminal;
 mod webhook;
