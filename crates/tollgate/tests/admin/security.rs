@@ -193,34 +193,119 @@ fn beyond_loopback_a_token_is_needed_to_start() {
     assert!(String::from_utf8_lossy(&absent.stderr).contains("absent"));
 }
 
-fn of_rule(gate: &Gate, key: &str) -> Answer {
-    gate.request("/", &[("X-Api-Key", key)])
-}
+/// Names as clients choose them: what is markup, what drives a terminal, what looks like another line of a log.
+const NAMES: [&str; 6] = [
+    "<script>alert(1)</script>",
+    "\u{1b}[31mred\u{1b}[0m",
+    "a\r\nINFO fake",
+    "quote\"back\\slash",
+    "umlaut-\u{fc}\u{202e}",
+    "\u{0}\u{7}\u{9b}2J",
+];
 
 #[test]
 fn names_that_clients_choose_are_escaped_in_json_and_in_the_log() {
+    let gate = Gate::start("");
+    let entries = NAMES.map(|name| json!({ "class": "user", "key": name, "rejected": 1000 }));
+    let answer = gate.post("/api/v1/rejections", &json!({ "id": "r1\u{1b}[2J", "entries": entries }));
+    assert_eq!((answer.status, &answer.json()["flagged"]), (202, &json!(NAMES)));
+    let encoded = |name: &str| name.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>();
+    for name in NAMES {
+        let note = json!({ "name": name, "note": name }).to_string();
+        let cleared = ask(gate.admin, "DELETE", &format!("/api/v1/flags/{}", encoded(name)), &[], &note);
+        assert_eq!((cleared.status, &cleared.json()["account"]), (200, &json!(name)));
+    }
+    let told = [
+        answer,
+        gate.get("/api/v1/flags?history=1"),
+        gate.get("/api/v1/episodes"),
+        gate.get("/api/v1/audit"),
+        gate.get(&format!("/api/v1/key?class=user&key={}", encoded(NAMES[1]))),
+        gate.get("/metrics"),
+    ];
+    for answer in &told {
+        let raw = |c: char| c < ' ' && c != '\n';
+        assert!(!answer.body.contains(raw) && !answer.head.contains('\u{1b}'), "{}", answer.body);
+    }
+    let of = |answer: &Answer, list: &str, field: &str| {
+        let all = answer.json()[list].as_array().unwrap().clone();
+        all.iter().map(|one| one[field].as_str().unwrap().to_owned()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let wanted = NAMES.map(str::to_owned).into();
+    for (answer, list, field) in [
+        (&told[1], "flags", "account"),
+        (&told[1], "flags", "note"),
+        (&told[2], "episodes", "key"),
+        (&told[3], "changes", "by"),
+    ] {
+        assert_eq!(of(answer, list, field), wanted, "{list}");
+    }
+    // Six flags were set, six cleared, six changes noted: each is one line, and JSON.
+    for text in ["account flagged", "flag cleared", "changed by an operator"] {
+        gate.logged(text);
+        crate::support::eventually(text, || {
+            gate.log().iter().filter(|line| line.contains(text)).count() == NAMES.len()
+        });
+    }
+    for line in gate.log() {
+        assert!(serde_json::from_str::<Value>(&line).is_ok(), "{line}");
+        assert!(!line.contains(|c| c < ' '), "{line:?}");
+    }
+}
+
+/// What a client itself can send in a header: no character that drives a terminal, but anything else.
+#[test]
+fn names_in_headers_are_escaped_too() {
     let rule = "[[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
         [watch]\nflag_threshold = 1\naccount_class = \"header:x-api-key\"\n";
     let gate = Gate::start(rule);
-    let names = ["<script>alert(1)</script>", "\u{1b}[31mred", "quote\"back\\slash", "umlaut-\u{fc}"];
+    let names = [NAMES[0], NAMES[3], NAMES[4]];
     for name in names {
-        of_rule(&gate, name);
-        of_rule(&gate, name);
+        let statuses = [(); 2].map(|()| gate.request("/", &[("X-Api-Key", name)]).status);
+        assert_eq!(statuses, [200, 429], "{name}");
     }
-    crate::support::eventually("flags", || gate.json("/api/v1/flags")["flags"].as_array().unwrap().len() >= 3);
-    let flags = gate.get("/api/v1/flags");
-    assert!(flags.body.is_ascii() || serde_json::from_str::<Value>(&flags.body).is_ok());
-    assert!(!flags.body.contains('\u{1b}'));
-    let hostile =
-        json!({ "id": "r1", "entries": [{ "class": "header:x-api-key", "key": "a\r\nINFO fake", "rejected": 5 }] });
-    assert_eq!(gate.post("/api/v1/rejections", &hostile).status, 202);
-    let line = gate.logged("INFO fake");
-    assert!(serde_json::from_str::<Value>(&line).is_ok(), "one line, and JSON: {line}");
-    assert!(!line.contains('\u{1b}'));
+    let escape = gate.request("/", &[("X-Api-Key", "\u{1b}[31mred")]);
+    assert_eq!(escape.status, 400, "what drives a terminal is no part of a header");
+    let mut flags = Value::Null;
+    crate::support::eventually("flags", || {
+        flags = gate.json("/api/v1/flags?top=10")["flags"].clone();
+        flags.as_array().unwrap().len() == names.len()
+    });
+    let mut accounts: Vec<_> = flags.as_array().unwrap().iter().map(|flag| flag["account"].as_str().unwrap()).collect();
+    accounts.sort_unstable();
+    let mut wanted = names;
+    wanted.sort_unstable();
+    assert_eq!(accounts, wanted);
+    for line in gate.log() {
+        assert!(serde_json::from_str::<Value>(&line).is_ok() && !line.contains(|c| c < ' '), "{line:?}");
+    }
+}
+
+/// Whoever has the address already is told which it is.
+#[test]
+fn operators_connect_on_loopback_unless_told_otherwise() {
+    // Whether this test has it or somebody else does.
+    let _taken = std::net::TcpListener::bind("127.0.0.1:8889");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    std::fs::write(
+        &file,
+        "[master]\naccounting = \"127.0.0.1:0\"\ncontrol = \"127.0.0.1:0\"\n[admin]\nhosts = \"x\"\n",
+    )
+    .unwrap();
+    let file = file.display().to_string();
+    let gate = ["gate", "--backend", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"];
+    for arguments in [&gate[..], &["master", "--config", &file]] {
+        let mut command = Command::new("timeout");
+        let output = command.args(["60", env!("CARGO_BIN_EXE_tollgate")]).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("cannot listen for operators on 127.0.0.1:8889"), "{said}");
+    }
 }
 
 #[test]
-fn bodies_and_connections_are_bounded() {
+fn bodies_and_heads_are_bounded() {
     use std::io::{Read, Write};
     let gate = Gate::start("");
     let large = "x".repeat(65 << 10);
@@ -234,4 +319,58 @@ fn bodies_and_connections_are_bounded() {
     let answer = String::from_utf8_lossy(&answer).into_owned();
     assert!(answer.is_empty() || answer.contains(" 431 "), "{answer}");
     assert_eq!(gate.get("/api/v1/status").status, 200);
+}
+
+/// A connection on which one request after the other is answered.
+fn asked(gate: &Gate, path: &str) -> (std::net::TcpStream, String) {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(gate.admin).unwrap();
+    stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    (stream, String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[test]
+fn so_many_look_at_events_and_no_more() {
+    let gate = Gate::start("");
+    let mut readers: Vec<_> = (0..64).map(|_| asked(&gate, "/api/v1/events")).collect();
+    assert!(readers.iter().all(|(_, answer)| answer == "HTTP/1.1 200"));
+    assert_eq!(asked(&gate, "/api/v1/events").1, "HTTP/1.1 503");
+    assert_eq!(gate.get("/api/v1/status").status, 200, "everything else is answered");
+    readers.pop();
+    crate::support::eventually("somebody else may look", || asked(&gate, "/api/v1/events").1 == "HTTP/1.1 200");
+}
+
+#[test]
+fn so_many_are_connected_and_no_more() {
+    use std::io::{Read, Write};
+    // One that asks for nothing is closed after half a minute. If all of this took so long, it says nothing.
+    let in_time = |gate: &Gate| {
+        let started = std::time::Instant::now();
+        let mut connected: Vec<_> = (0..256).map(|_| asked(gate, "/healthz")).collect();
+        assert!(connected.iter().all(|(_, answer)| answer == "HTTP/1.1 200"));
+        let mut late = std::net::TcpStream::connect(gate.admin).unwrap();
+        write!(late, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        // Those who are connected are answered many times, and it is not.
+        for _ in 0..50 {
+            let (stream, _) = connected.last_mut().unwrap();
+            write!(stream, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        }
+        late.set_nonblocking(true).unwrap();
+        let waits = late.read(&mut [0; 64]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        if started.elapsed() > std::time::Duration::from_secs(20) {
+            return false;
+        }
+        assert!(waits, "one more than there is room for was answered");
+        connected.pop();
+        late.set_nonblocking(false).unwrap();
+        late.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+        assert!(late.read(&mut [0; 64]).unwrap() > 0, "there is room");
+        true
+    };
+    let gate = Gate::start("");
+    assert!((0..5).any(|_| in_time(&gate)), "this machine is too slow to say");
 }

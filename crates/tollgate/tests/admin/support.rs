@@ -192,6 +192,11 @@ impl Gate {
         found.unwrap()
     }
 
+    /// All lines of the log so far.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
     fn logged_address(&self, text: &str) -> SocketAddr {
         let line: Value = serde_json::from_str(&self.logged(text)).unwrap();
         line["address"].as_str().unwrap().parse().unwrap()
