@@ -59,6 +59,8 @@ fn spraying_made_up_accounts_prevents_no_flag() {
         assert_eq!(answer.json()["flagged"], if round == 3 { json!(["offender"]) } else { json!([]) });
     }
     assert_eq!(flagged(&gate), ["offender"]);
+    let episodes = gate.json("/api/v1/episodes?search=offender");
+    assert_eq!(episodes["episodes"][0]["rejected"], 1000, "who is behind it is seen, too: {episodes}");
 }
 
 #[test]
@@ -131,6 +133,61 @@ fn a_report_that_cannot_be_kept_is_refused_and_nothing_acknowledged_is_lost() {
     assert_eq!(report(&gate, "r59", &[("user", "late", 1000)]), 202);
     let again = Gate::start_in(gate.kill(), DURABLE);
     assert_eq!(flagged(&again).len(), acknowledged + 1);
+}
+
+#[test]
+fn a_clearing_that_cannot_be_kept_does_not_happen() {
+    let unharmed = ["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"];
+    let gate = Gate::start_by(&unharmed, tempfile::tempdir().unwrap(), DURABLE);
+    let may_write = |bytes: &str| {
+        let limit = format!("--fsize={bytes}:unlimited");
+        assert!(Command::new("prlimit").args([&limit, "--pid", &gate.pid().to_string()]).status().unwrap().success());
+    };
+    assert_eq!(report(&gate, "r1", &[("user", "u1", 1000)]), 202);
+    let (before, changes) = (gate.json("/api/v1/flags?history=1"), gate.json("/api/v1/audit"));
+    // Less than what is there already: neither another line has room, nor all of it anew.
+    may_write("64");
+    let note = json!({ "name": "ann", "note": "a load test" });
+    for _ in 0..3 {
+        assert_eq!(clear(&gate, "u1", &note), 503);
+        assert_eq!(gate.json("/api/v1/flags?history=1"), before);
+        assert_eq!(gate.json("/api/v1/audit"), changes);
+    }
+    assert_eq!(gate.request("/", &[]).status, 200, "requests flow");
+    may_write("unlimited");
+    assert_eq!(clear(&gate, "u1", &note), 200);
+    let again = Gate::start_in(gate.kill(), DURABLE);
+    assert!(flagged(&again).is_empty());
+    assert_eq!(again.json("/api/v1/flags?history=1")["flags"][0]["cleared_by"], "ann");
+}
+
+/// Whoever tidies up a disk may take the journal, or all of its directory, from under a gate that runs.
+#[test]
+fn what_is_acknowledged_after_the_journal_was_deleted_is_kept_too() {
+    let mut gate = Gate::start(DURABLE);
+    assert_eq!(report(&gate, "r1", &[("user", "before", 1000)]), 202);
+    let state = gate.path().join("state");
+    std::fs::remove_file(state.join("watch.journal")).unwrap();
+    eventually("a report counts again", || report(&gate, "r2", &[("user", "after", 1000)]) == 202);
+    assert_eq!(clear(&gate, "before", &json!({ "name": "ann", "note": "x" })), 200);
+    gate = Gate::start_in(gate.kill(), DURABLE);
+    assert_eq!(flagged(&gate), ["after"]);
+    assert_eq!(gate.json("/api/v1/flags?history=1")["flags"].as_array().unwrap().len(), 2);
+
+    std::fs::remove_dir_all(gate.path().join("state")).unwrap();
+    let statuses = [report(&gate, "r3", &[("user", "late", 1000)]), report(&gate, "r3", &[("user", "late", 1000)])];
+    assert!(statuses.iter().all(|status| [202, 503].contains(status)), "{statuses:?}");
+    let acknowledged = statuses.contains(&202);
+    assert_eq!(flagged(&gate).contains(&"late".to_owned()), acknowledged);
+    assert_eq!(gate.request("/", &[]).status, 200, "requests flow");
+    if !acknowledged {
+        std::fs::create_dir(gate.path().join("state")).unwrap();
+        eventually("a report counts again", || report(&gate, "r3", &[("user", "late", 1000)]) == 202);
+    }
+    gate = Gate::start_in(gate.kill(), DURABLE);
+    let mut flags = flagged(&gate);
+    flags.sort_unstable();
+    assert_eq!(flags, ["after", "late"]);
 }
 
 #[test]
