@@ -1,6 +1,7 @@
 //! The address for operators, by what it says on the wire.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod charts;
 mod doctor;
 mod flagged;
 mod fleet;
