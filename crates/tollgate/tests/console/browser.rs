@@ -187,8 +187,23 @@ impl Browser {
         self.call("POST", "/actions", &actions);
     }
 
-    pub(crate) fn resize(&self, width: u32, height: u32) {
-        self.call("POST", "/window/rect", &json!({ "width": width, "height": height }));
+    /// Tells the browser itself something, in the protocol of its own tools.
+    fn tell(&self, command: &str, parameters: &Value) {
+        self.call("POST", "/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }));
+    }
+
+    /// Makes it the browser of a telephone, with a screen of this size: no window is as narrow as those are.
+    pub(crate) fn be_a_phone(&self, width: u32, height: u32) {
+        let screen = json!({ "width": width, "height": height, "deviceScaleFactor": 2, "mobile": true });
+        self.tell("Emulation.setDeviceMetricsOverride", &screen);
+        self.finds("window.innerWidth", &json!(width));
+    }
+
+    /// Whether its system is light or dark.
+    pub(crate) fn prefer(&self, scheme: &str) {
+        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.tell("Emulation.setEmulatedMedia", &media);
+        self.finds(&format!("matchMedia('(prefers-color-scheme: {scheme})').matches"), &json!(true));
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod axe;
 mod browser;
+mod everybody;
 mod fleet;
 mod pages;
 #[allow(dead_code, reason = "another test uses all of it")]
