@@ -1,11 +1,11 @@
 //! The seam between carrying requests and deciding about them.
 //!
-//! The gate asks once per request ([`Admission::admit`]) and tells the [`Ticket`] how the backend gets on. What happens in
-//! between, rules, the fair queue, prices, is behind this seam: first the rules say whether the request may go on and when, then it takes
-//! its turn in the queue.
+//! The gate asks twice per request and tells the [`Ticket`] how the backend gets on. First the rules say whether the request may go on and
+//! when ([`Admission::admit`]), then it takes its turn in the fair queue ([`Admission::take_turn`]). In between the gate reads the body, if it
+//! is small: who withholds it withholds it from nobody else.
 //!
 //! A ticket is for work at the backend, not for a client's connection. So it runs from the first byte sent to the backend
-//! until the backend has finished: a client that reads slowly holds nothing ([`Meter::stalled`]), and one that leaves does not
+//! until the backend has finished: a client that reads or sends slowly holds nothing, and one that leaves does not
 //! get away without paying, because its answer is read to the end all the same.
 
 use std::future::poll_fn;
@@ -25,7 +25,6 @@ use tollgate_gatekeeper::shared::NoSharedLimiter;
 use tollgate_wire::http1::Fields;
 use tollgate_wire::server_timing::{self, Nonsense};
 
-use super::body::Meter;
 use super::elsewhere::{Charge, Elsewhere, Ways};
 use super::engagement::{Act, Engagement, QueueAct};
 use super::engagement_log::EngagementLog;
@@ -34,13 +33,18 @@ use super::holds::{Held, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::load::Load;
+pub(crate) use super::queue::Outcome;
 use super::queue::{Place, Queue, Refused};
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
 use super::sight::Account;
+use super::uploads::{Upload, Uploads};
 use crate::settings::{Domain, Gate as Settings};
 use crate::watch::Flagged;
+
+/// An upload that has been waited for gets its place back when so many bytes have come without another wait.
+const FLOWS_AFTER: usize = 64 * 1024;
 
 /// Decides about requests. One for all workers.
 pub(crate) struct Admission {
@@ -48,6 +52,7 @@ pub(crate) struct Admission {
     rules: ArcSwap<Rules>,
     holds: Holds,
     queue: Arc<Queue>,
+    uploads: Arc<Uploads>,
     load: Load,
     route_hasher: RouteHasher,
     cores_milli: AtomicU32,
@@ -65,17 +70,6 @@ pub(crate) enum Admitted {
     Refused(Refusal),
 }
 
-/// How the backend's part ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The backend gave its whole answer.
-    Answered,
-    /// The backend failed: it was not reached, hung, or broke off. Not the client's doing.
-    Failed,
-    /// The gate stopped listening, because the client broke off its request or left an endless answer.
-    Abandoned,
-}
-
 impl Admission {
     /// Decides by the rules of `domain`, to which everybody is new.
     pub(crate) fn new(
@@ -90,6 +84,7 @@ impl Admission {
             rules: ArcSwap::from_pointee(rules),
             holds: Holds::default(),
             queue: Queue::new(settings, clock.clone()),
+            uploads: Arc::default(),
             load: Load::new(settings.bands, settings.pressure.clone(), clock.now()),
             route_hasher: RouteHasher::new(),
             cores_milli: AtomicU32::new(settings.cores.as_milli()),
@@ -165,28 +160,55 @@ impl Admission {
         self.reports_ignored.load(Ordering::Relaxed)
     }
 
-    /// Decides about a request. This may hold it; whoever stops waiting gives the place up. Holds and refusals are told to `log`.
+    /// Decides about a request by the rules. This may hold it; whoever stops waiting gives the place up. Holds and refusals are told to
+    /// `log`.
     pub(crate) async fn admit(self: &Arc<Self>, request: &RequestView<'_>, log: &EngagementLog) -> Admitted {
         let now = self.clock.now();
         let route = self.route_hasher.key(request);
-        let (mut ticket, waiting) = match self.ask_rules(request, route, now, log).await {
+        let (ticket, waiting) = match self.ask_rules(request, route, now, log).await {
             Ok(asked) => asked,
             Err(refusal) => return Admitted::Refused(refusal),
         };
         if let Some(waiting) = waiting {
             tokio::time::sleep(waiting.wait.into()).await;
         }
-        match self.take_turn(request.client, route, log).await {
-            Ok(place) => {
-                ticket.place = Some(place);
-                Admitted::Ticket(ticket)
-            }
-            Err(refused) => Admitted::Refused(queue_refusal(refused)),
-        }
+        Admitted::Ticket(ticket)
     }
 
-    /// Goes through the fair queue. What that does to the request is told.
-    async fn take_turn(&self, client: IpAddr, route: RouteKey, log: &EngagementLog) -> Result<Place, Refused> {
+    /// Waits for a place at the backend, for a request of which all is here or not. What that does to the request is told to `log`.
+    pub(crate) async fn take_turn(
+        &self,
+        ticket: &mut Ticket,
+        client: IpAddr,
+        whole: bool,
+        log: &EngagementLog,
+    ) -> Result<(), Refusal> {
+        if !whole {
+            // In a box, so that requests without large bodies do not carry the room for it.
+            let begun = Box::pin(self.begin_upload(client, log)).await;
+            ticket.sending = Some(Sending { _upload: begun.map_err(queue_refusal)?, starved: false, in_a_row: 0 });
+        }
+        ticket.place = Some(self.enter_queue(client, ticket.route, log).await.map_err(queue_refusal)?);
+        Ok(())
+    }
+
+    /// Waits until there are not too many uploads.
+    async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
+        let (hold, at_once) = (self.rules.load().hold(), self.queue.figures().at_once);
+        let begun = self.uploads.begin(client, at_once, hold).await;
+        if let Err(Refused { retry_after: backoff, own }) = begun {
+            let (reason, allowed) = match own {
+                true => ("own-uploads", Uploads::per_address_max(at_once)),
+                false => ("uploads", Uploads::total_max(at_once)),
+            };
+            let done = QueueAct { act: Act::Refuse, reason, observed: allowed, allowed, backoff };
+            log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
+        }
+        begun
+    }
+
+    /// Goes through the fair queue.
+    async fn enter_queue(&self, client: IpAddr, route: RouteKey, log: &EngagementLog) -> Result<Place, Refused> {
         let hold = self.rules.load().hold();
         let mut entering = pin!(self.queue.enter(client, route, hold.max));
         let (entered, full) = match poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx))).await {
@@ -218,12 +240,12 @@ impl Admission {
         let (toll, band) = (self.expected(&rules, route), self.load.band());
         if rules.know(request) {
             let decided = rules.decide(request, toll, band, now);
-            return self.act(&rules, request, decided, now, log);
+            return self.act(&rules, request, route, decided, now, log);
         }
         let rules = Guard::into_inner(rules);
         // In a box, so that requests which are decided from memory do not carry the room for it.
         let decided = Box::pin(rules.ask(request, toll, band, &self.clock)).await;
-        self.act(&rules, request, decided, self.clock.now(), log)
+        self.act(&rules, request, route, decided, self.clock.now(), log)
     }
 
     /// What the request is expected to cost.
@@ -236,6 +258,7 @@ impl Admission {
         self: &Arc<Self>,
         rules: &Arc<Rules>,
         request: &RequestView<'_>,
+        route: RouteKey,
         (mut decision, mut charge): (Decision, Charge),
         now: Moment,
         log: &EngagementLog,
@@ -261,6 +284,9 @@ impl Admission {
             admission: self.clone(),
             decision,
             charge: Some(charge),
+            generation: rules.generation(),
+            route,
+            sending: None,
             place: None,
             started: None,
             cpu: None,
@@ -313,11 +339,25 @@ fn queue_refusal(refused: Refused) -> Refusal {
     Refusal { cause, retry_after: Some(refused.retry_after), by: None }
 }
 
+/// How the rest of a request comes.
+struct Sending {
+    _upload: Upload,
+    /// Whether it is waited for, so that the place is for others.
+    starved: bool,
+    /// What has come since without another wait.
+    in_a_row: usize,
+}
+
 /// Leave to use the backend once. Dropped before [`Ticket::started`], it costs nothing.
 pub(crate) struct Ticket {
     admission: Arc<Admission>,
     decision: Decision,
     charge: Option<Charge>,
+    /// Which rules decided.
+    generation: u64,
+    route: RouteKey,
+    /// How the rest of the request comes, if not all of it was here before.
+    sending: Option<Sending>,
     place: Option<Place>,
     started: Option<Moment>,
     cpu: Option<Span>,
@@ -332,8 +372,14 @@ impl Ticket {
 
     /// What was decided, and by which rule.
     pub(crate) fn decided(&self) -> (&Decision, Option<String>) {
+        let name = self.rules().and_then(|rules| Some(rules.face(&self.decision)?.name.clone()));
+        (&self.decision, name)
+    }
+
+    /// The rules that decided, unless others have taken their place: a rule's number is another's among those.
+    fn rules(&self) -> Option<Guard<Arc<Rules>>> {
         let rules = self.admission.rules.load();
-        (&self.decision, rules.face(&self.decision).map(|face| face.name.clone()))
+        (rules.generation() == self.generation).then_some(rules)
     }
 
     /// The request is on its way to the backend. Later calls change nothing: a retry is the same request.
@@ -354,44 +400,77 @@ impl Ticket {
         }
     }
 
-    /// The backend has finished with this request.
-    pub(crate) fn done(&mut self, outcome: Outcome) {
-        let toll = self.place.take().map_or(Span::ZERO, |place| place.leave(self.cpu));
-        if let Some(account) = self.account.take() {
-            account.settle(toll);
-        }
-        let Some(charge) = self.charge.take() else { return };
-        let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());
-        rules.cost(&self.decision, toll);
-        match outcome {
-            // A backend that is broken is nobody's debt.
-            Outcome::Failed => rules.refund(charge, now),
-            Outcome::Answered | Outcome::Abandoned => rules.settle(charge, Toll::of_cpu(toll), now),
-        }
-    }
-
-    /// Writes the header fields that tell the client where it stands.
-    pub(crate) fn tell(&self, fields: &mut Fields) {
-        self.admission.rules.load().tell(&self.decision, |name, value| fields.push(name, value));
-    }
-}
-
-impl Meter for Ticket {
-    /// The backend waits for a client that reads slowly: nobody pays for that.
-    fn stalled(&mut self) {
+    /// The client reads too slowly for the backend to go on: nobody pays for that.
+    pub(crate) fn stalled(&mut self) {
         if let Some(place) = &mut self.place {
             place.pause();
         }
     }
 
-    fn flowing(&mut self) {
+    /// It reads on, or there is nobody any more whom the backend would have to wait for.
+    pub(crate) fn flowing(&mut self) {
         if let Some(place) = &mut self.place {
             place.resume();
         }
     }
 
-    fn source_done(&mut self) {
-        self.done(Outcome::Answered);
+    /// Whether the request is on its way to the backend and not all of it has come.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    /// The rest of the request does not come for the time being.
+    pub(crate) fn starved(&mut self) {
+        if let (Some(sending), Some(place)) = (&mut self.sending, &mut self.place) {
+            (sending.starved, sending.in_a_row) = (true, 0);
+            place.starve();
+        }
+    }
+
+    /// So many bytes of it have come. A few do not make it work at the backend: who sends one now and then would take a place with each.
+    pub(crate) fn fed(&mut self, bytes: usize) {
+        if let (Some(sending), Some(place)) = (&mut self.sending, &mut self.place)
+            && sending.starved
+        {
+            sending.in_a_row += bytes;
+            if sending.in_a_row >= FLOWS_AFTER {
+                sending.starved = false;
+                place.feed();
+            }
+        }
+    }
+
+    /// No more of the request will come.
+    pub(crate) fn sent(&mut self) {
+        if let (Some(_), Some(place)) = (self.sending.take(), &mut self.place) {
+            place.feed();
+        }
+    }
+
+    /// The backend has finished with this request.
+    pub(crate) fn done(&mut self, outcome: Outcome) {
+        self.sending = None;
+        let toll = self.place.take().map_or(Span::ZERO, |place| place.leave(self.cpu, outcome));
+        if let Some(account) = self.account.take() {
+            account.settle(toll);
+        }
+        let Some(charge) = self.charge.take() else { return };
+        let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());
+        if rules.generation() == self.generation {
+            rules.cost(&self.decision, toll);
+        }
+        match outcome {
+            // A backend that is broken is nobody's debt.
+            Outcome::Failed => rules.refund(charge, now),
+            _ => rules.settle(charge, Toll::of_cpu(toll), now),
+        }
+    }
+
+    /// Writes the header fields that tell the client where it stands.
+    pub(crate) fn tell(&self, fields: &mut Fields) {
+        if let Some(rules) = self.rules() {
+            rules.tell(&self.decision, |name, value| fields.push(name, value));
+        }
     }
 }
 

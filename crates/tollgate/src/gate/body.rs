@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use tollgate_wire::http1::Fields;
 
@@ -74,19 +75,20 @@ pub(crate) trait Sink {
 
 /// Hears how a body gets on, to price it.
 pub(crate) trait Meter {
+    /// How long the source may keep the sink waiting before the meter is told; none if it is not to be told.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+    /// The source has kept the sink waiting for that long, and still does.
+    fn starved(&mut self) {}
+    /// The source has given so many bytes.
+    fn fed(&mut self, _bytes: usize) {}
     /// The sink holds the source up.
     fn stalled(&mut self);
     /// The sink takes more again.
     fn flowing(&mut self);
     /// The source has given everything, whether or not the sink has taken it.
     fn source_done(&mut self);
-}
-
-/// Nobody is listening.
-impl Meter for () {
-    fn stalled(&mut self) {}
-    fn flowing(&mut self) {}
-    fn source_done(&mut self) {}
 }
 
 /// Which side broke while a body went through.
@@ -108,11 +110,22 @@ pub(crate) async fn pump(
             Poll::Ready(piece) => piece,
             Poll::Pending => {
                 sink.flush().await.map_err(PumpBroke::Sink)?;
-                next.await
+                if let Some(patience) = meter.patience() {
+                    match tokio::time::timeout(patience, next.as_mut()).await {
+                        Ok(piece) => piece,
+                        Err(_) => {
+                            meter.starved();
+                            next.await
+                        }
+                    }
+                } else {
+                    next.await
+                }
             }
         };
         match piece.map_err(PumpBroke::Source)? {
             Piece::Data(data, rest) => {
+                meter.fed(data.len());
                 if rest == Rest::End {
                     meter.source_done();
                 }

@@ -1,26 +1,36 @@
 //! A request at a backend, and its answer on the way back.
 //!
-//! Both directions are two futures of one task: what the client still sends goes to the backend while the answer comes back. There
-//! is no buffering of bodies and no channel between tasks. The client's side and the backend's side are each HTTP/1.1 or
-//! HTTP/2, behind small traits.
+//! Both directions are two futures of one task: what the client still sends goes to the backend while the answer comes back. A small
+//! body is here before its request goes to a backend ([`ClientBody::gather`]); beyond that there is no buffering of bodies, and no channel
+//! between tasks. The client's side and the backend's side are each HTTP/1.1 or HTTP/2, behind small traits.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
-use tollgate_wire::http1::{RequestHead, ResponseHead};
+use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
 
 use super::admission::{Outcome, Ticket};
-use super::body::{Broken, Piece, PumpBroke, Sink, Source, pump};
+use super::body::{Broken, Meter, Piece, PumpBroke, Sink, Source, pump};
 use super::report;
 use super::timer::{Timer, Way};
 use super::worker::Worker;
 use crate::settings::Gate as Settings;
 
+/// A body of so many bytes is read before its request goes to a backend.
+pub(crate) const GATHERED_MAX: usize = 16 * 1024;
+/// A client that sends nothing for so long keeps the backend waiting. Between two packets of one that sends, less passes.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
+
 /// What a client sends after the head.
 pub(crate) trait ClientBody: Source {
+    /// Reads all of the body ahead, if it is no longer than [`GATHERED_MAX`]. If it does not say how long it is, it is given up when nothing
+    /// comes for [`PAUSE_MAX`]: perhaps the client waits for the answer before it goes on. Says whether all of it is here.
+    async fn gather(&mut self, length: Length) -> Result<bool, Broken>;
+
     /// Resolves when the client goes. What it sends meanwhile is kept.
     async fn departure(&mut self) -> Broken;
 
@@ -35,6 +45,12 @@ pub(crate) trait Reply: Sink {
 
     /// Begins the answer. `keep` says that the client may send another request afterwards.
     fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), Broken>;
+}
+
+/// What a backend is sent.
+pub(crate) trait Forward: Sink {
+    /// Tells the backend that the rest of the request will never come. Says whether it can be heard what becomes of it.
+    async fn break_off(&mut self) -> bool;
 }
 
 /// What a backend sends.
@@ -110,7 +126,7 @@ pub(crate) async fn converse(
     body: &mut impl ClientBody,
     reply: &mut impl Reply,
     answer: &mut impl Answer,
-    sink: &mut impl Sink,
+    sink: &mut impl Forward,
     response: &mut ResponseHead,
     ticket: &mut Ticket,
 ) -> Ended {
@@ -119,9 +135,10 @@ pub(crate) async fn converse(
     let uploaded = Cell::new(false);
     let answered = Cell::new(false);
     let endless = Cell::new(false);
+    let shared = RefCell::new(&mut *ticket);
     timer.clear(Way::In);
     let upload = async {
-        match pump(body, sink, &mut ()).await {
+        match pump(body, sink, &mut Uploading(&shared)).await {
             Ok(()) => {
                 timer.set(Way::In, settings.timeouts.response_head);
                 uploaded.set(true);
@@ -148,16 +165,16 @@ pub(crate) async fn converse(
             return Err(Trouble::Backend(Broken::Malformed("an upgrade that nobody asked for")));
         }
         strip_nominated(&mut response.fields);
-        ticket.reported(report::take(&mut response.fields, &settings.toll));
-        ticket.tell(&mut response.fields);
+        shared.borrow_mut().reported(report::take(&mut response.fields, &settings.toll));
+        shared.borrow().tell(&mut response.fields);
         let keep = topic.keep && uploaded.get() && !worker.is_draining();
         reply.begin(response, keep).map_err(Trouble::Client)?;
         answered.set(true);
         if is_endless(response) {
             endless.set(true);
-            ticket.done(Outcome::Answered);
+            shared.borrow_mut().done(Outcome::Answered);
         }
-        let pumped = pump(answer, reply, ticket).await;
+        let pumped = pump(answer, reply, &mut Downloading(&shared)).await;
         pumped.map(|()| keep).map_err(|broke| match broke {
             PumpBroke::Source(broken) => Trouble::Backend(broken),
             PumpBroke::Sink(broken) => Trouble::Client(broken),
@@ -168,15 +185,22 @@ pub(crate) async fn converse(
     match ended {
         Ok(_) if response.status == 101 => Ended::Upgraded,
         Ok(keep) => Ended::Answered { keep, complete },
-        Err(Trouble::Client(broken)) if complete && !endless.get() => {
-            // The backend works on for a client that has gone. The toll runs until it has finished.
-            let complete = hear_out(answer, response, settings, ticket).await;
-            Ended::ClientBroke { broken, answered, complete }
-        }
+        Err(Trouble::Client(broken)) if endless.get() => Ended::ClientBroke { broken, answered, complete: false },
         Err(Trouble::Client(broken)) => {
-            // The request never became whole, and when its connection is closed the backend learns that it never will.
-            ticket.done(Outcome::Abandoned);
-            Ended::ClientBroke { broken, answered, complete: false }
+            // The backend works on for a client that has gone. The toll runs until it has finished.
+            ticket.sent();
+            ticket.flowing();
+            let outcome = if complete {
+                hear_out(answer, response, settings).await
+            } else if sink.break_off().await {
+                // It has been told that the request never becomes whole. What it does about that is heard.
+                hear_out(answer, response, settings).await;
+                Outcome::CutShort
+            } else {
+                Outcome::Unheard
+            };
+            ticket.done(outcome);
+            Ended::ClientBroke { broken, answered, complete: outcome == Outcome::Answered }
         }
         Err(Trouble::Backend(broken)) => Ended::BackendBroke { broken, begun: answer.has_begun(), answered },
     }
@@ -189,17 +213,53 @@ fn is_endless(response: &ResponseHead) -> bool {
     media.get(..17).is_some_and(|name| name.eq_ignore_ascii_case(b"text/event-stream"))
 }
 
-/// Reads an answer that nobody waits for any more, within bounds, so that the backend finishes and its cost is known. Says whether
-/// it was read to its end.
+/// Hears how the rest of a request comes.
+struct Uploading<'a, 'b>(&'a RefCell<&'b mut Ticket>);
+
+impl Meter for Uploading<'_, '_> {
+    fn patience(&self) -> Option<Duration> {
+        self.0.borrow().is_sending().then_some(PAUSE_MAX)
+    }
+
+    fn starved(&mut self) {
+        self.0.borrow_mut().starved();
+    }
+
+    fn fed(&mut self, bytes: usize) {
+        self.0.borrow_mut().fed(bytes);
+    }
+
+    fn stalled(&mut self) {}
+
+    fn flowing(&mut self) {}
+
+    fn source_done(&mut self) {
+        self.0.borrow_mut().sent();
+    }
+}
+
+/// Hears how the client takes the answer.
+struct Downloading<'a, 'b>(&'a RefCell<&'b mut Ticket>);
+
+impl Meter for Downloading<'_, '_> {
+    fn stalled(&mut self) {
+        self.0.borrow_mut().stalled();
+    }
+
+    fn flowing(&mut self) {
+        self.0.borrow_mut().flowing();
+    }
+
+    fn source_done(&mut self) {
+        self.0.borrow_mut().done(Outcome::Answered);
+    }
+}
+
+/// Reads an answer that nobody waits for any more, within bounds, so that the backend finishes and its cost is known.
 ///
 /// Cutting the connection at once would not stop the backend's work, only hide when it ends. An answer that goes on and on is cut:
 /// who writes it notices.
-async fn hear_out(
-    answer: &mut impl Answer,
-    response: &mut ResponseHead,
-    settings: &Settings,
-    ticket: &mut Ticket,
-) -> bool {
+async fn hear_out(answer: &mut impl Answer, response: &mut ResponseHead, settings: &Settings) -> Outcome {
     let heard = async {
         while !answer.has_head() {
             answer.head(response).await?;
@@ -215,13 +275,11 @@ async fn hear_out(
     };
     let heard: Result<Result<bool, Broken>, _> =
         tokio::time::timeout(settings.timeouts.response_head.max(settings.timeouts.unheard), heard).await;
-    let outcome = match heard {
+    match heard {
         Ok(Ok(true)) => Outcome::Answered,
         Ok(Ok(false)) | Err(_) => Outcome::Abandoned,
         Ok(Err(_)) => Outcome::Failed,
-    };
-    ticket.done(outcome);
-    outcome == Outcome::Answered
+    }
 }
 
 /// The first of two futures to end.

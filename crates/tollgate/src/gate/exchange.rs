@@ -17,7 +17,7 @@ use super::backend::pool::Wanted;
 use super::backend::{AllDown, Place, connect, h2};
 use super::body::{Broken, Piece, Rest, Source};
 use super::buffer::Buffer;
-use super::conversation::{ClientBody, Ended, Reply, Topic, converse};
+use super::conversation::{ClientBody, Ended, Forward as _, Reply, Topic, converse};
 use super::h1_body::{BodyWriter, Pace};
 use super::identify::{Peer, RequestView};
 use super::refusal::{OwnAnswer, Refusal, spread_of};
@@ -72,30 +72,58 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     strip_nominated(&mut visit.request.fields);
     let view = RequestView { client, head: visit.request, is_flagged: false };
     let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
-    let (since, mut told) = (sight.clock().now(), trace::begin(visit.worker, visit.peer, &view));
-    let admitted = match or_departure(admission.admit(&view, &visit.worker.engagements), body).await {
+    let (mut since, mut told) = (sight.clock().now(), trace::begin(visit.worker, visit.peer, &view));
+    let mut admitted = match or_departure(admission.admit(&view, &visit.worker.engagements), body).await {
         Ok(admitted) => admitted,
         Err(_) => return visit.left(),
     };
-    match admitted {
+    if let Admitted::Ticket(ticket) = &mut admitted {
+        let mut whole = true;
+        if !body.has_ended() {
+            let began = sight.clock().now();
+            whole = match gather(view.head, body).await {
+                Ok(whole) => whole,
+                Err(Broken::Gone) => return visit.left(),
+                Err(broken) => {
+                    let after = visit.client_broke(broken, reply).await;
+                    trace::over(told, visit.response);
+                    return after;
+                }
+            };
+            // The client took this long, not the gate.
+            since = since + sight.clock().now().since(began);
+        }
+        let turn = admission.take_turn(ticket, client, whole, &visit.worker.engagements);
+        match or_departure(turn, body).await {
+            Ok(Ok(())) => {}
+            Ok(Err(refusal)) => admitted = Admitted::Refused(refusal),
+            Err(_) => return visit.left(),
+        }
+    }
+    let after = match admitted {
         Admitted::Refused(refusal) => {
             sight.refused(&view, &refusal, since);
             visit.worker.tally.refused();
             trace::refused(&mut told, &refusal);
             let spread = spread_of(client, visit.worker.timers.now_ms());
-            let after = visit.refuse(&refusal, spread, body, reply).await;
-            trace::over(told, visit.response);
-            after
+            visit.refuse(&refusal, spread, body, reply).await
         }
         Admitted::Ticket(mut ticket) => {
             let mut account = sight.admitted(&view, since);
             trace::goes(&mut told, &ticket, &mut account, (visit.request, visit.response));
             ticket.seen_by(account);
-            let after = visit.forward(ticket, body, reply).await;
-            trace::over(told, visit.response);
-            after
+            visit.forward(ticket, body, reply).await
         }
-    }
+    };
+    trace::over(told, visit.response);
+    after
+}
+
+/// Reads a small body before its request asks for a place at the backend, so that who withholds it keeps nobody waiting. Says whether all of it
+/// is here.
+async fn gather(request: &RequestHead, body: &mut impl ClientBody) -> Result<bool, Broken> {
+    // Who asks whether to send is answered by the backend, which has to see the request for that.
+    if request.expects_continue() { Ok(false) } else { body.gather(request.length).await }
 }
 
 impl Visit<'_> {
@@ -346,7 +374,7 @@ impl Visit<'_> {
                 let topic = Topic { worker, settings, request, timer: &timer, keep: *keep };
                 let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
                 if !ended.is_complete() {
-                    sink.cancel();
+                    sink.break_off().await;
                 }
                 ended
             }

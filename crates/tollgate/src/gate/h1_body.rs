@@ -16,6 +16,8 @@ const COPY_MAX: usize = 4 * 1024;
 /// What may be kept back while more follows at once.
 const KEEP_MAX: usize = 16 * 1024;
 
+const MALFORMED_CHUNKS: Broken = Broken::Malformed("the chunks of the body are malformed");
+
 /// How slowly a peer may send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -65,6 +67,54 @@ impl<'a> BodyReader<'a> {
     /// Whether the whole body has been read, so that what follows on the connection is another message.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Reads the whole body ahead, without using it up, if it is no longer than `bytes_max`. Says whether all of it is here.
+    ///
+    /// A body that says how long it is is waited for as long as any. Of one that does not, it cannot be told whether its client waits for a
+    /// part of the answer before it goes on, so it is waited for only as long as no pause is longer than `pause_max`.
+    pub(crate) async fn gather(&mut self, bytes_max: usize, pause_max: Duration) -> Result<bool, Broken> {
+        self.give_back();
+        let whole = match self.length {
+            Length::Fixed(left) => left <= bytes_max as u64 && self.gather_fixed(left).await?,
+            Length::Chunked => self.gather_chunks(bytes_max, pause_max).await?,
+            Length::Empty | Length::UntilClose => self.ended,
+        };
+        self.socket.timer.clear(Way::In);
+        Ok(whole)
+    }
+
+    async fn gather_fixed(&mut self, length: u64) -> Result<bool, Broken> {
+        while (self.buffer.bytes().len() as u64) < length {
+            if self.fill().await? == 0 {
+                return Err(Broken::Gone);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Looks for the end of the chunks with a decoder of its own: the body's is for when it is used.
+    async fn gather_chunks(&mut self, bytes_max: usize, pause_max: Duration) -> Result<bool, Broken> {
+        let (mut scout, mut seen) = (Decoder::default(), 0);
+        loop {
+            match scout.decode(&self.buffer.bytes()[seen..]) {
+                Ok(Step::End(_)) => return Ok(true),
+                Ok(Step::Data(range)) => seen += range.end,
+                Ok(Step::More(used)) => seen += used,
+                Err(chunked::Malformed) => return Err(MALFORMED_CHUNKS),
+            }
+            if seen > bytes_max {
+                return Ok(false);
+            }
+            if seen == self.buffer.bytes().len() {
+                match tokio::time::timeout(pause_max, self.fill()).await {
+                    Ok(Ok(1..)) => {}
+                    Ok(Ok(0)) => return Err(Broken::Gone),
+                    Ok(Err(broken)) => return Err(broken),
+                    Err(_) => return Ok(false),
+                }
+            }
+        }
     }
 
     /// Waits until the peer goes, once the body is complete. Bytes that come in the meantime are kept for the next message.
@@ -150,7 +200,7 @@ impl<'a> BodyReader<'a> {
                     self.ended = true;
                     Ok(None)
                 }
-                Err(chunked::Malformed) => Err(Broken::Malformed("the chunks of the body are malformed")),
+                Err(chunked::Malformed) => Err(MALFORMED_CHUNKS),
             },
             Length::Empty => Ok(None),
         }
@@ -205,6 +255,15 @@ impl<'a> BodyWriter<'a> {
     /// How the body is delimited, from now on.
     pub(crate) fn set_length(&mut self, length: Length) {
         self.length = length;
+    }
+
+    /// Says that no more of this body comes, although it has not ended. Whether the other side may still be heard.
+    pub(crate) async fn break_off(&mut self) -> bool {
+        self.out.clear();
+        self.socket.timer.set(Way::Out, self.patience);
+        let told = self.socket.shutdown().await;
+        self.socket.timer.clear(Way::Out);
+        told.is_ok()
     }
 
     async fn write(&mut self, data: &[u8], after: &[u8]) -> Result<(), Broken> {

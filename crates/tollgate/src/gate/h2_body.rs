@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
@@ -22,6 +23,10 @@ impl From<h2::Error> for Broken {
 /// Reads one body from a stream.
 pub(crate) struct StreamReader {
     stream: RecvStream,
+    /// What was read ahead and has not been given yet, and the piece of it that has. The peer may send as much again already: other streams of
+    /// the same connection should not have to wait for this one.
+    ahead: Vec<u8>,
+    given: Vec<u8>,
     lent: Bytes,
     trailers: Fields,
     ended: bool,
@@ -33,7 +38,17 @@ pub(crate) struct StreamReader {
 impl StreamReader {
     pub(crate) fn new(stream: RecvStream, pace: Pace) -> Self {
         let ended = stream.is_end_stream();
-        Self { stream, lent: Bytes::new(), trailers: Fields::default(), ended, pace, waited_ms: 0, received: 0 }
+        Self {
+            stream,
+            ahead: Vec::new(),
+            given: Vec::new(),
+            lent: Bytes::new(),
+            trailers: Fields::default(),
+            ended,
+            pace,
+            waited_ms: 0,
+            received: 0,
+        }
     }
 
     /// Takes what comes on the stream for something that is no body, until it is released.
@@ -54,11 +69,57 @@ impl StreamReader {
     /// The next piece.
     pub(crate) async fn next(&mut self, timer: &Timer) -> Result<Piece<'_>, Broken> {
         self.give_back();
-        loop {
-            if self.ended {
-                timer.clear(Way::In);
-                return Ok(Piece::End((!self.trailers.is_empty()).then_some(&self.trailers)));
+        self.given = Vec::new();
+        if !self.ahead.is_empty() {
+            self.given = std::mem::take(&mut self.ahead);
+            let rest = match (self.ended, self.trailers.is_empty()) {
+                (true, true) => Rest::End,
+                (true, false) => Rest::AtHand,
+                (false, _) => Rest::ToCome,
+            };
+            return Ok(Piece::Data(&self.given, rest));
+        }
+        match self.read(timer).await? {
+            Some(data) => {
+                self.lent = data;
+                let rest = if self.stream.is_end_stream() { Rest::End } else { Rest::ToCome };
+                Ok(Piece::Data(&self.lent, rest))
             }
+            None => {
+                timer.clear(Way::In);
+                Ok(Piece::End((!self.trailers.is_empty()).then_some(&self.trailers)))
+            }
+        }
+    }
+
+    /// Reads the whole body ahead, without using it up, if it is no longer than `bytes_max`. Says whether all of it is here.
+    ///
+    /// If `pause_max` is set, it is waited for only as long as no pause is longer.
+    pub(crate) async fn gather(
+        &mut self,
+        timer: &Timer,
+        bytes_max: usize,
+        pause_max: Option<Duration>,
+    ) -> Result<bool, Broken> {
+        while !self.ended && self.ahead.len() <= bytes_max {
+            let data = match pause_max {
+                None => self.read(timer).await?,
+                Some(pause_max) => match tokio::time::timeout(pause_max, self.read(timer)).await {
+                    Ok(data) => data?,
+                    Err(_) => break,
+                },
+            };
+            let Some(data) = data else { break };
+            self.ahead.extend_from_slice(&data);
+            let _ = self.stream.flow_control().release_capacity(data.len());
+        }
+        timer.clear(Way::In);
+        Ok(self.ended)
+    }
+
+    /// The bytes of the next frame that has any; none at the end, when trailers have been read too.
+    async fn read(&mut self, timer: &Timer) -> Result<Option<Bytes>, Broken> {
+        while !self.ended {
             let began_ms = timer.now_ms();
             timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
             let data = poll_fn(|cx| timed(timer, Way::In, cx, |cx| self.stream.poll_data(cx))).await?;
@@ -67,12 +128,9 @@ impl StreamReader {
                 Some(data) => {
                     let data = data?;
                     self.received += data.len() as u64;
-                    if data.is_empty() {
-                        continue;
+                    if !data.is_empty() {
+                        return Ok(Some(data));
                     }
-                    self.lent = data;
-                    let rest = if self.stream.is_end_stream() { Rest::End } else { Rest::ToCome };
-                    return Ok(Piece::Data(&self.lent, rest));
                 }
                 None => {
                     let trailers =
@@ -84,6 +142,7 @@ impl StreamReader {
                 }
             }
         }
+        Ok(None)
     }
 
     /// Lets the peer send as much again as has been used.

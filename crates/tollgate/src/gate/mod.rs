@@ -53,6 +53,7 @@ mod timer;
 mod tls;
 mod trace;
 mod tunnel;
+mod uploads;
 mod view;
 mod worker;
 

@@ -32,6 +32,8 @@ pub(crate) struct Rules {
     hold: Hold,
     has_budget: bool,
     account: Option<Class>,
+    /// How many rules there were before these.
+    generation: u64,
 }
 
 /// What is seen of a rule from outside.
@@ -92,6 +94,7 @@ impl Rules {
             hold,
             has_budget: has_budget(domain),
             account: domain.account.clone(),
+            generation: 0,
         })
     }
 
@@ -99,7 +102,13 @@ impl Rules {
     pub(crate) fn succeeded_by(&self, domain: &Domain, elsewhere: Elsewhere, hold: Hold) -> Result<Self, NoLimiter> {
         let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &elsewhere);
         let faces = faces(domain, Some(&self.faces));
-        Ok(Self { limiter, elsewhere, faces, hold, has_budget: has_budget(domain), account: domain.account.clone() })
+        let (has_budget, account, generation) = (has_budget(domain), domain.account.clone(), self.generation + 1);
+        Ok(Self { limiter, elsewhere, faces, hold, has_budget, account, generation })
+    }
+
+    /// Which of the rules that follow each other these are: what one of them has decided is no decision of another.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Whether this gate's memory is enough to decide about `request`: then [`Self::decide`] does, and otherwise [`Self::ask`].

@@ -20,4 +20,5 @@ mod slow;
 mod streaming;
 mod tls;
 mod tolls;
+mod uploads;
 mod websocket;

@@ -16,6 +16,33 @@ fn config(backend: &Backend, rules: &str) -> String {
 
 const BUCKET: &str = "[[rule]]\nname = 'api'\nclass = 'ip/32'\nbucket = { size = 2, drip = 1, every = '1s' }\n";
 
+/// The first of the new rules is not the first of those that decided.
+#[test]
+fn an_answer_that_outlives_its_rules_says_nothing_of_their_successors() {
+    let (answers, waits) = std::sync::mpsc::channel::<()>();
+    let waits = std::sync::Mutex::new(waits);
+    let backend = Backend::answering(move |request, stream| {
+        if request.path() == "/slow" {
+            waits.lock().unwrap().recv().unwrap();
+        }
+        crate::support::backend::respond(stream, "ok")
+    });
+    let mut gate = gate(&backend, BUCKET);
+    let mut stream = gate.connect();
+    stream.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    eventually("it is at the backend", || backend.count() == 1);
+    gate.rewrite(&config(
+        &backend,
+        &format!("[[rule]]\nname = 'new'\nclass = 'ip/32'\nrate = {{ rate = '9/s', burst = 9 }}\n{BUCKET}"),
+    ));
+    gate.signal("HUP");
+    gate.logged("settings reloaded");
+    answers.send(()).unwrap();
+    let response = read_response(&mut BufReader::new(stream)).unwrap();
+    assert_eq!((response.status, response.field("ratelimit-policy")), (200, None));
+    assert!(gate.get("/").field("ratelimit-policy").is_some());
+}
+
 #[test]
 fn a_client_over_its_limit_is_refused_and_told_when_to_come_back() {
     let backend = Backend::saying("ok");

@@ -259,9 +259,10 @@ fn a_client_that_breaks_off_its_request_ends_it_at_the_backend() {
     });
     let gate = Gate::before(&backend);
     let mut stream = gate.connect();
-    stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nsome").unwrap();
-    eventually("the request has come", || gate.metric("tollgate_requests_at_backend") == 1);
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nsome").unwrap();
+    eventually("the request has come", || backend.connections() == 1);
     drop(stream);
     eventually("the backend knows", || broken_off.load(Ordering::Relaxed) == 1);
+    eventually("it is no work any more", || gate.metric("tollgate_backend_in_flight") == 0);
     assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
 }

@@ -6,8 +6,8 @@ use tollgate_wire::http1::{Length, ResponseHead};
 
 use crate::gate::body::{Broken, Piece, Source};
 use crate::gate::buffer::{Buffer, LARGE};
-use crate::gate::conversation::Answer;
-use crate::gate::h1_body::{BodyReader, Pace};
+use crate::gate::conversation::{Answer, Forward};
+use crate::gate::h1_body::{BodyReader, BodyWriter, Pace};
 use crate::gate::socket::Socket;
 
 /// The largest head of an answer.
@@ -110,5 +110,11 @@ impl Answer for H1Answer<'_> {
 impl Source for H1Answer<'_> {
     async fn next(&mut self) -> Result<Piece<'_>, Broken> {
         self.body.next().await
+    }
+}
+
+impl Forward for BodyWriter<'_> {
+    async fn break_off(&mut self) -> bool {
+        BodyWriter::break_off(self).await
     }
 }

@@ -16,7 +16,7 @@ use tollgate_wire::http1::{Fields, ResponseHead};
 
 use crate::gate::body::{Broken, Piece, Rest, Sink, Source};
 use crate::gate::buffer::Buffer;
-use crate::gate::conversation::Answer;
+use crate::gate::conversation::{Answer, Forward};
 use crate::gate::h1_body::Pace;
 use crate::gate::h2_body::{self, StreamReader, timed};
 use crate::gate::h2_head;
@@ -176,10 +176,11 @@ impl Leg {
     }
 }
 
-impl LegSink {
-    /// Tells the backend that nobody wants the rest.
-    pub(crate) fn cancel(&mut self) {
+impl Forward for LegSink {
+    /// What a stream's backend does after its reset cannot be heard.
+    async fn break_off(&mut self) -> bool {
         self.stream.send_reset(Reason::CANCEL);
+        false
     }
 }
 

@@ -34,8 +34,8 @@ use crate::settings::Gate as Settings;
 use calm::Calm;
 use counts::Counts;
 use glance::Glance;
-pub(crate) use place::Place;
 use place::Waiting;
+pub(crate) use place::{Outcome, Place};
 use roll::Roll;
 use state::{Busy, Entry, State};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tollgate_core::fairness::{Pass, Ticket, Turned};
 use tollgate_core::prediction::RouteKey;
-use tollgate_core::time::Span;
+use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::Stay;
 
 use super::Queue;
@@ -33,6 +33,28 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// How the backend's part of a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The backend gave its whole answer.
+    Answered,
+    /// The backend failed: it was not reached, hung, or broke off. Not the client's doing.
+    Failed,
+    /// The gate stopped listening, because the answer went on for nobody.
+    Abandoned,
+    /// The client broke off its request, and the backend was heard until it was done with what it had of it.
+    CutShort,
+    /// The client broke off its request, and how long the backend goes on cannot be heard.
+    Unheard,
+}
+
+impl Outcome {
+    /// Whether the time it took says something about requests like it.
+    fn teaches(self) -> bool {
+        matches!(self, Self::Answered | Self::Abandoned)
+    }
+}
+
 /// A place at the backend. Dropped, it is free.
 pub(crate) struct Place {
     queue: Arc<Queue>,
@@ -51,6 +73,11 @@ pub(crate) struct Place {
     toll: Span,
     /// Whether there was any work.
     worked: bool,
+    /// Whether the client reads too slowly for the backend to go on.
+    stalled: bool,
+    /// Since when the client keeps the backend waiting for the rest of the request, if it does, and for how long it has before.
+    starved_since: Option<Moment>,
+    starved: Span,
     /// The last stretch of work, which tells how the backend copes, if it is known how much was there with it.
     stay: Option<Stay>,
 }
@@ -61,7 +88,7 @@ enum Stretch {
     Calm(Began),
     /// It is written down.
     Noticed,
-    /// There is none: the backend waits for a client that reads slowly, or is done.
+    /// There is none: the backend waits for a client that reads or sends slowly, or is done.
     Over,
 }
 
@@ -80,6 +107,9 @@ impl Place {
             charged: Span::ZERO,
             toll: Span::ZERO,
             worked: false,
+            stalled: false,
+            starved_since: None,
+            starved: Span::ZERO,
             stay: None,
         }
     }
@@ -97,6 +127,9 @@ impl Place {
             charged: Span::ZERO,
             toll: Span::ZERO,
             worked: false,
+            stalled: false,
+            starved_since: None,
+            starved: Span::ZERO,
             stay: None,
         }
     }
@@ -107,8 +140,37 @@ impl Place {
         self.stay
     }
 
-    /// The backend waits for the client: no work, no charge, and the place is for others.
+    /// The backend waits for the client to read: no work, no charge, and the place is for others.
     pub(crate) fn pause(&mut self) {
+        self.stalled = true;
+        self.end_stretch();
+    }
+
+    /// The client reads on.
+    pub(crate) fn resume(&mut self) {
+        self.stalled = false;
+        self.begin_stretch();
+    }
+
+    /// The backend waits for the rest of the request, as far as can be told: the place is for others.
+    pub(crate) fn starve(&mut self) {
+        self.starved_since.get_or_insert_with(|| self.queue.clock.now());
+        self.end_stretch();
+    }
+
+    /// The rest of the request comes.
+    pub(crate) fn feed(&mut self) {
+        self.starved = self.starved();
+        self.starved_since = None;
+        self.begin_stretch();
+    }
+
+    /// For how long the client has kept the backend waiting for the rest of the request.
+    fn starved(&self) -> Span {
+        self.starved_since.map_or(self.starved, |since| self.starved + self.queue.clock.now().since(since))
+    }
+
+    fn end_stretch(&mut self) {
         let stay = match (std::mem::replace(&mut self.stretch, Stretch::Over), self.slot) {
             (Stretch::Calm(began), _) => self.end_calm(&began),
             (Stretch::Noticed, Some(slot)) => {
@@ -147,9 +209,9 @@ impl Place {
         }
     }
 
-    /// The backend works on.
-    pub(crate) fn resume(&mut self) {
-        if !matches!(self.stretch, Stretch::Over) {
+    /// The backend works on, unless it still waits for something.
+    fn begin_stretch(&mut self) {
+        if !matches!(self.stretch, Stretch::Over) || self.stalled || self.starved_since.is_some() {
             return;
         }
         if self.slot.is_none() {
@@ -174,14 +236,32 @@ impl Place {
     }
 
     /// The backend is done. What the request cost: what the backend says, if it says something, otherwise what the clock does.
-    pub(crate) fn leave(mut self, reported: Option<Span>) -> Span {
-        self.pause();
-        let toll = reported.unwrap_or(self.toll);
-        self.settle(toll);
+    pub(crate) fn leave(mut self, reported: Option<Span>, outcome: Outcome) -> Span {
+        self.end_stretch();
+        let toll = reported.unwrap_or_else(|| self.cost(outcome));
+        self.settle(toll, outcome);
         toll
     }
 
-    fn settle(&mut self, toll: Span) {
+    /// What the clock says, and for what was done unseen, if anything was, no more than requests like it cost.
+    ///
+    /// Who withholds the end of a request does not get for nothing what the backend does meanwhile, and who has a slow line pays no more than
+    /// others do.
+    fn cost(&self, outcome: Outcome) -> Span {
+        let unseen = match outcome {
+            Outcome::Unheard => Span::MAX,
+            _ => self.starved(),
+        };
+        if unseen == Span::ZERO {
+            return self.toll;
+        }
+        let expected = self.queue.expected(self.route).as_nanos();
+        self.toll + unseen.min(Span::from_nanos(expected.saturating_sub(self.toll.as_nanos())))
+    }
+
+    fn settle(&mut self, toll: Span, outcome: Outcome) {
+        // Of one that waited for its client it is not known what it took.
+        let teaches = outcome.teaches() && self.starved() == Span::ZERO;
         let (queue, route) = (&self.queue, self.route);
         let (stay, worked) = (self.stay.take(), std::mem::take(&mut self.worked));
         if !worked && self.slot.is_none() {
@@ -191,7 +271,8 @@ impl Place {
         if self.slot.is_none() && !queue.calm.is_busy() {
             // In calm there is nothing to settle, and nobody waits to learn.
             let now = queue.clock.now();
-            if queue.glance.is_due(now)
+            if teaches
+                && queue.glance.is_due(now)
                 && let Ok(mut state) = queue.state.try_lock()
             {
                 state.learn(&queue.glance, route, stay, toll, false, now);
@@ -210,7 +291,7 @@ impl Place {
                 Pass::default()
             }
         };
-        if worked {
+        if worked && teaches {
             let now = busy.now;
             busy.learn(&queue.glance, route, stay, toll, pass.ahead, now);
         }
@@ -220,8 +301,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.pause();
+        self.end_stretch();
         let toll = self.toll;
-        self.settle(toll);
+        self.settle(toll, Outcome::Abandoned);
     }
 }

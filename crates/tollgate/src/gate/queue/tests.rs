@@ -36,7 +36,7 @@ fn a_lone_request_passes_without_the_lock() {
     let place = enter(&queue, 1, PAGE);
     assert_eq!(queue.at_backend(), 1);
     hand.advance(Span::from_millis(20));
-    assert_eq!(place.leave(None), Span::from_millis(20));
+    assert_eq!(place.leave(None, Outcome::Answered), Span::from_millis(20));
     assert_eq!(queue.at_backend(), 0);
     drop(lock);
     assert_eq!(queue.figures().toll_ns, 20_000_000);
@@ -51,7 +51,7 @@ fn as_many_as_there_is_room_for_pass_without_the_lock_and_pay_their_part() {
     assert_eq!((queue.at_backend(), queue.expected(PAGE)), (200, Span::from_millis(5)));
     hand.advance(Span::from_millis(250));
     drop(lock);
-    let tolls = places.into_iter().map(|place| place.leave(None).as_nanos());
+    let tolls = places.into_iter().map(|place| place.leave(None, Outcome::Answered).as_nanos());
     assert!(tolls.into_iter().all(|toll| toll.abs_diff(1_250_000) <= 200), "a two hundredth of a core each");
     assert_eq!((queue.at_backend(), queue.calm.is_busy()), (0, false));
     let (charged, spent) = (queue.figures().toll_ns, 250_000_000);
@@ -69,7 +69,7 @@ fn one_more_than_there_is_room_for_waits_and_goes_when_there_is() {
     };
     hand.advance(Span::from_millis(100));
     // What it did in calm and what it did since: a fiftieth of a core for 200 ms.
-    let toll = places.pop().unwrap().leave(None);
+    let toll = places.pop().unwrap().leave(None, Outcome::Answered);
     assert!(toll.as_nanos().abs_diff(4_000_000) <= 100, "{toll:?}");
     assert!(matches!(woken.try_recv(), Ok(Ok(_))));
     drop(places);
@@ -86,9 +86,9 @@ fn a_second_on_one_core_ends_the_calm_and_the_last_begins_it() {
     assert_eq!(queue.at_backend(), 2);
     hand.advance(Span::from_millis(20));
     // Alone for 10 ms, then half a core for 20.
-    assert_eq!(first.leave(None), Span::from_millis(20));
+    assert_eq!(first.leave(None, Outcome::Answered), Span::from_millis(20));
     hand.advance(Span::from_millis(10));
-    assert_eq!(second.leave(None), Span::from_millis(20));
+    assert_eq!(second.leave(None, Outcome::Answered), Span::from_millis(20));
     assert!(!queue.calm.is_busy());
     assert_eq!(queue.figures().toll_ns, 40_000_000, "all that one core did in 40 ms");
 }
@@ -137,7 +137,7 @@ fn a_pause_costs_nothing_in_calm_and_when_busy() {
         drop(other);
         place.resume();
     }
-    assert_eq!(place.leave(None), Span::from_millis(20));
+    assert_eq!(place.leave(None, Outcome::Answered), Span::from_millis(20));
     assert_eq!(queue.at_backend(), 0);
 }
 
@@ -174,7 +174,7 @@ fn what_was_charged_while_it_ran_is_not_charged_again() {
         queue.tick();
     }
     // Whoever waited takes its place, so its client is the only one to wait when it asks again.
-    assert_eq!(place.leave(None).as_millis_ceil(), 400);
+    assert_eq!(place.leave(None, Outcome::Answered).as_millis_ceil(), 400);
     let again = queue.busy().arrive(queue.client(address(1)), PAGE);
     assert!(matches!(again, Ok(Entry::Waits(..))));
     assert_eq!((queue.figures().waiting, queue.busy().queue.waits()), (1, Waits::Behind));
@@ -206,7 +206,7 @@ fn what_takes_longer_than_was_thought_does_not_keep_others_waiting() {
         for _ in 0..20 {
             let place = enter(&queue, 3, PAGE);
             hand.advance(Span::from_millis(20));
-            place.leave(None);
+            place.leave(None, Outcome::Answered);
         }
         let before = (!began_in_calm).then(|| enter(&queue, 4, PAGE));
         let _archive = enter(&queue, 1, ARCHIVE);
@@ -248,7 +248,7 @@ fn no_wake_up_is_lost_and_never_more_are_let_in_than_may_be() {
                             if round % 5 == 0 {
                                 drop(place)
                             } else {
-                                _ = place.leave(None)
+                                _ = place.leave(None, Outcome::Answered)
                             }
                             passed.fetch_add(1, Ordering::Relaxed);
                         }
@@ -293,6 +293,95 @@ fn enter_now(queue: &Arc<Queue>, last: u8) -> Place {
     }
 }
 
+/// A queue that knows what a page costs, and that it is light beside what the archive does.
+fn experienced() -> (Arc<Queue>, Hand, Span) {
+    let (queue, hand) = queue("");
+    for (route, millis) in [(PAGE, 100), (ARCHIVE, 5000)].repeat(50) {
+        let place = enter(&queue, 1, route);
+        hand.advance(Span::from_millis(millis));
+        place.leave(None, Outcome::Answered);
+    }
+    let expected = queue.expected(PAGE);
+    assert!((90..200).contains(&expected.as_millis_ceil()), "{expected:?}");
+    (queue, hand, expected)
+}
+
+/// A backend that is down is quick to refuse. Neither prices nor the number at once are to follow that.
+#[test]
+fn what_the_backend_did_not_answer_teaches_nothing() {
+    for busy in [false, true] {
+        let (queue, hand, expected) = experienced();
+        let at_once = queue.figures().at_once;
+        let all_end_with = |outcome| {
+            for client in 3..200 {
+                let other = busy.then(|| enter(&queue, 2, ARCHIVE));
+                let place = enter(&queue, client, PAGE);
+                assert_eq!(queue.calm.is_busy(), busy);
+                hand.advance(Span::from_nanos(30_000));
+                place.leave(None, outcome);
+                other.map(|other| other.leave(None, Outcome::Failed));
+                // So that nobody gets ahead.
+                hand.advance(Span::from_secs(1));
+            }
+        };
+        for outcome in [Outcome::Failed, Outcome::CutShort, Outcome::Unheard] {
+            all_end_with(outcome);
+            assert_eq!((queue.expected(PAGE), queue.figures().at_once), (expected, at_once), "{outcome:?} {busy}");
+        }
+        all_end_with(Outcome::Answered);
+        assert!(queue.expected(PAGE) < expected, "but what it does answer does: {busy}");
+    }
+}
+
+#[test]
+fn who_withholds_the_rest_of_a_request_pays_what_requests_like_it_cost_and_no_more() {
+    for busy in [false, true] {
+        let (queue, hand, expected) = experienced();
+        let other = busy.then(|| enter(&queue, 2, ARCHIVE));
+        let there = queue.at_backend();
+        let clients = std::cell::Cell::new(10);
+        let toll_of = |worked: u64, withheld: u64| {
+            clients.set(clients.get() + 1);
+            let mut place = enter(&queue, clients.get(), PAGE);
+            hand.advance(Span::from_millis(worked));
+            place.starve();
+            assert_eq!(queue.at_backend(), there, "its place is for others");
+            // What happens to the answer meanwhile does not make it work.
+            place.pause();
+            place.resume();
+            assert_eq!(queue.at_backend(), there);
+            hand.advance(Span::from_millis(withheld));
+            place.feed();
+            assert_eq!(queue.at_backend(), there + 1);
+            place.leave(None, Outcome::Answered)
+        };
+        let share = 1 + u64::from(busy);
+        let (none, some) = (toll_of(20, 0), toll_of(20, 10));
+        assert_eq!((none, some), (Span::from_millis(20 / share), Span::from_millis(20 / share + 10)));
+        assert_eq!(toll_of(20, 60_000), expected, "however long");
+        assert_eq!(toll_of(1000, 60_000), Span::from_millis(1000 / share), "it has been paid for");
+        drop(other);
+        assert_eq!(queue.expected(PAGE), expected, "and nobody learns from it");
+    }
+}
+
+#[test]
+fn what_cannot_be_heard_costs_what_requests_like_it_do() {
+    let (queue, hand, expected) = experienced();
+    let place = enter(&queue, 1, PAGE);
+    hand.advance(Span::from_millis(1));
+    assert_eq!(place.leave(None, Outcome::Unheard), expected);
+    let place = enter(&queue, 1, PAGE);
+    hand.advance(Span::from_secs(1));
+    assert_eq!(place.leave(None, Outcome::Unheard), Span::from_secs(1), "or what it did");
+    let place = enter(&queue, 1, PAGE);
+    assert_eq!(
+        place.leave(Some(Span::from_millis(7)), Outcome::Unheard),
+        Span::from_millis(7),
+        "or what is said of it"
+    );
+}
+
 fn reload(queue: &Queue, text: &str) {
     let settings = crate::settings::Settings::parse("test.toml", &format!("[gate]\n{text}")).unwrap();
     queue.reload(&settings.gate.unwrap());
@@ -316,7 +405,7 @@ fn a_reload_changes_how_many_wait_and_who_waits_goes_on_waiting() {
     reload(&queue, "cores = 1\nin_flight = 1\nhold = { total = 1 }\n");
     assert_eq!(queue.figures().waiting, 4, "those who wait already go on waiting");
     assert!(arrive(7).is_err());
-    place.leave(None);
+    place.leave(None, Outcome::Answered);
     assert!(woken.iter_mut().any(|woken| woken.try_recv().is_ok()), "and go when it is their turn");
 }
 
@@ -339,6 +428,6 @@ fn a_reload_with_other_cores_looks_for_the_number_at_once_anew_and_prices_by_the
     assert_eq!((queue.figures().at_once, queue.calm.cores().as_milli()), (4, 4000));
     let others: Vec<_> = (2..5).map(|last| enter(&queue, last, PAGE)).collect();
     hand.advance(Span::from_millis(10));
-    assert_eq!(first.leave(None), Span::from_millis(10), "a core for each of the four");
+    assert_eq!(first.leave(None, Outcome::Answered), Span::from_millis(10), "a core for each of the four");
     drop(others);
 }
