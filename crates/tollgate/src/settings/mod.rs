@@ -144,6 +144,20 @@ impl Settings {
         if faults.is_empty() { Ok(settings) } else { Err(faults.place(file, text)) }
     }
 
+    /// What to say where nothing that this process itself refuses can lead to a flag; none where it can, or where there are no rules.
+    pub(crate) fn why_no_flags(&self) -> Option<String> {
+        let account_class = &self.watch.account_class;
+        let mut rules = self.domains.iter().flat_map(|domain| &domain.rules).peekable();
+        let has_rules = rules.peek().is_some();
+        // The fair queue refuses by this class, whatever rules there are.
+        let can = account_class == "ip/32" || rules.any(|settings| settings.rule.class.to_string() == *account_class);
+        (has_rules && !can).then(|| {
+            format!(
+                "no rule has the class `{account_class}`: only refusals that others report lead to flags, unless `account_class` in [watch] is the class of a rule"
+            )
+        })
+    }
+
     /// The rules of the domain of this name.
     pub(crate) fn rules(&self, domain: &str) -> Option<&[RuleSettings]> {
         self.domains.iter().find(|candidate| candidate.name == domain).map(|domain| domain.rules.as_slice())

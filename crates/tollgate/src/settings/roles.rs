@@ -235,7 +235,7 @@ table! {
         /// The rolling window in which refusals are counted.
         flag_window: Span = "\"10min\"",
         /// The class whose keys are accounts. Refusals by rules of this class count for flags, and those that others report under this name. The default is
-        /// no class of requests, so with it only reports count.
+        /// no class of requests, so with it only reports count: `tollgate check` and the log at the start say so where no rule has the class.
         account_class: Name = "\"user\"",
         /// The directory in which flags, what was counted for them, announcements and the list of operators' changes survive a restart. No two processes can
         /// share one. Without it, memory only.
@@ -415,6 +415,8 @@ impl WatchTable {
                 "`webhook` needs `webhook_secret_file`: who gets announcements must know where they are from",
             );
         }
+        // Rules write their classes so, and only what is written alike is the same.
+        let account = self.account();
         let secret_file = self.webhook_secret_file.map(|path| path.value);
         let webhook = self.webhook.map(|url| url.value).zip(secret_file).map(|(url, secret_file)| {
             let WebUrl { tls, authority, path } = url;
@@ -424,7 +426,7 @@ impl WatchTable {
             webhook,
             flag_threshold: self.flag_threshold.value.get(),
             flag_window: nonzero(&self.flag_window, faults).unwrap_or(Span::from_secs(1)),
-            account_class: self.account_class.value.0,
+            account_class: account.map_or(self.account_class.value.0, |class| class.to_string()),
             state_dir: self.state_dir.map(|path| path.value),
             state: self.state.value,
         }

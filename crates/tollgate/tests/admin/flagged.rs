@@ -73,3 +73,22 @@ fn an_account_that_the_gate_itself_has_flagged_is_seen_by_rules() {
     let explained = gate.post("/api/v1/explain", &json!({ "client": "127.0.0.1", "headers": { "x-api-key": key } }));
     assert_eq!(explained.json()["rules"].as_array().unwrap().len(), 2);
 }
+
+/// However it is written, it is the class of the rule.
+#[test]
+fn an_account_class_flags_whom_a_rule_of_that_class_refuses_however_it_is_written() {
+    for (rule, account) in [("header:x-api-key", "header:X-Api-Key"), ("method+path", "method + path")] {
+        let gate = Gate::start(&format!(
+            "[watch]\naccount_class = \"{account}\"\nflag_threshold = 2\n\
+            [[rule]]\nname = \"all\"\nclass = \"{rule}\"\nbucket = {{ size = 1, drip = 1, every = \"1h\" }}\n"
+        ));
+        assert_eq!(statuses(&gate, "k1", 3), [200, 429, 429]);
+        eventually("a flag", || gate.json("/api/v1/flags")["total"] == 1);
+    }
+}
+
+#[test]
+fn a_gate_whose_refusals_flag_nobody_says_so_when_it_starts() {
+    let rule = "[[rule]]\nname = \"all\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
+    Gate::start(rule).logged("no rule has the class `user`");
+}
