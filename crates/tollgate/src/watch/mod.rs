@@ -240,6 +240,8 @@ impl Watch {
 
     /// Takes a flag off, for good when this returns. None when there is no such flag.
     pub(crate) fn clear(&self, account: &str, by: &str, note: &str) -> Result<Option<Flag>, NotKept> {
+        // What was refused before this counts before it: counted later, it would bring the flag back.
+        self.take_feed();
         let now = self.calendar.now();
         let mut kept = self.kept();
         if !kept.state.is_flagged(account) {

@@ -83,6 +83,10 @@ impl Watch {
 
     /// Takes in what other gates say.
     fn hear(&self, flags: Vec<Flag>) {
+        // As with a clearing at this gate: what was refused before it must not count after it.
+        if flags.iter().any(|flag| flag.cleared.is_some()) {
+            self.take_feed();
+        }
         let (now, mut kept, mut records) = (self.calendar.now(), self.kept(), Vec::new());
         let mut past = HashMap::new();
         for flag in kept.state.past() {

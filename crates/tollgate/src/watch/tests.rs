@@ -58,6 +58,24 @@ fn everything_that_was_acknowledged_is_there_after_a_restart() {
     assert_eq!(third.report("r6", &refused("u3", 1)).unwrap().flagged, ["u3"]);
 }
 
+/// A gate's refusals are counted up to four seconds later. Those of before a clearing are not to bring the flag back.
+#[test]
+fn a_cleared_flag_does_not_return_for_what_the_gate_refused_before() {
+    let (watch, _) = watch(None);
+    let refuse = |count: usize| (0..count).for_each(|_| watch.feed.refused("user", b"u1"));
+    refuse(1000);
+    watch.take_feed();
+    assert_eq!(accounts(&watch), ["u1"]);
+    refuse(5000);
+    watch.clear("u1", "ann", "a test").unwrap().unwrap();
+    refuse(999);
+    watch.take_feed();
+    assert!(accounts(&watch).is_empty());
+    refuse(1);
+    watch.take_feed();
+    assert_eq!(accounts(&watch), ["u1"]);
+}
+
 #[test]
 fn what_gates_refuse_is_counted_and_survives() {
     let folder = tempfile::tempdir().unwrap();
