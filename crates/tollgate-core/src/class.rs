@@ -97,6 +97,15 @@ impl Class {
         present && rest.is_none()
     }
 
+    /// Whether who knows a key of `other` knows the key of this class as well: each part is one of its parts, or a network around one.
+    pub fn is_told_by(&self, other: &Self) -> bool {
+        let covers = |part: &Part, known: &Part| match (part, known) {
+            (Part::Ip { v4, v6 }, Part::Ip { v4: known_v4, v6: known_v6 }) => v4 <= known_v4 && v6 <= known_v6,
+            _ => part == known,
+        };
+        self.parts.iter().all(|part| other.parts.iter().any(|known| covers(part, known)))
+    }
+
     /// Whether keys have several parts.
     pub fn is_joined(&self) -> bool {
         self.parts.len() > 1
@@ -258,6 +267,29 @@ mod tests {
             assert_eq!(Class::parse(text).unwrap().to_string(), text);
         }
         assert_eq!(Class::parse("header:X-Api-Key").unwrap().to_string(), "header:x-api-key");
+    }
+
+    #[test]
+    fn a_key_tells_those_of_wider_networks_and_of_its_parts() {
+        let told = |class: &str, by: &str| Class::parse(class).unwrap().is_told_by(&Class::parse(by).unwrap());
+        for (class, by) in [
+            ("ip/32", "ip/32"),
+            ("ip/24", "ip/32"),
+            ("ip/16", "ip/24"),
+            ("path", "method+path"),
+            ("ip/16", "path+ip/32"),
+        ] {
+            assert!(told(class, by), "{class} by {by}");
+        }
+        for (class, by) in [
+            ("ip/32", "ip/24"),
+            ("user-agent", "ip/32"),
+            ("method+path", "path"),
+            ("header:a", "header:b"),
+            ("ip/20,64", "ip/24"),
+        ] {
+            assert!(!told(class, by), "{class} by {by}");
+        }
     }
 
     #[test]

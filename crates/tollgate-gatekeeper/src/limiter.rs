@@ -210,17 +210,7 @@ impl Limiter {
         now: Moment,
     ) -> ArrayVec<Decision, RULES_AT_ONCE_MAX> {
         let situation = self.situation(band, now);
-        let explain = |&(place, hash): &(usize, KeyHash)| {
-            let post = &self.posts[place];
-            let claim = post.claim(place, hash, now);
-            let mut seat = claim.into_record();
-            let held = seat.lock();
-            seat.refresh();
-            let check = post.rule.check(&seat, toll, &situation);
-            let decision = post.rule.decision(place, &check, &seat, &situation);
-            drop(held);
-            decision
-        };
+        let explain = |&(place, hash): &(usize, KeyHash)| self.posts[place].explain(place, hash, toll, &situation);
         let mut keys = Keys::new();
         self.find_keys(|_| true, request, &mut keys);
         keys.iter().map(explain).collect()
@@ -236,31 +226,32 @@ impl Limiter {
         band: Band,
         now: Moment,
     ) -> Option<Decision> {
-        let (post, situation) = (self.posts.get(place)?, self.situation(band, now));
-        let mut seat = post.claim(place, post.hash(request)?, now).into_record();
-        let held = seat.lock();
-        seat.refresh();
-        let check = post.rule.check(&seat, toll, &situation);
-        let decision = post.rule.decision(place, &check, &seat, &situation);
-        drop(held);
-        Some(decision)
+        let post = self.posts.get(place)?;
+        Some(post.explain(place, post.hash(request)?, toll, &self.situation(band, now)))
+    }
+
+    /// What the rule that throttled a caller would say to it now. Its name is not needed for that, which may have been cut. `None` when there is
+    /// no such rule any more.
+    pub fn explain_throttled(&self, caller: &Throttled, toll: Toll, band: Band, now: Moment) -> Option<Decision> {
+        let place = self.place_of(caller)?;
+        Some(self.posts[place].explain(place, caller.hash, toll, &self.situation(band, now)))
     }
 
     /// Makes the rule at `place` forget a caller, as if it had never been seen. Says whether there was something to forget: what is at work
     /// stays counted, and so does what a caller has in common with others.
     pub fn forget(&self, place: usize, request: &impl Request, now: Moment) -> bool {
-        let Some((post, hash)) = self.posts.get(place).and_then(|post| Some((post, post.hash(request)?))) else {
-            return false;
-        };
-        let mut seat = post.table.seat(&post.rule, hash, now);
-        let _held = seat.lock();
-        seat.refresh();
-        if matches!(post.rule.limit, Limit::InFlight(_)) || !seat.has_slot() {
-            return false;
-        }
-        seat.set_aux(0);
-        (0..post.rule.words()).for_each(|word| seat.set_word(word, 0));
-        true
+        let post = self.posts.get(place);
+        post.is_some_and(|post| post.hash(request).is_some_and(|hash| post.forget(hash, now)))
+    }
+
+    /// Makes the rule that throttled a caller forget it, as [`forget`](Self::forget) does, without its name.
+    pub fn forget_throttled(&self, caller: &Throttled, now: Moment) -> bool {
+        self.place_of(caller).is_some_and(|place| self.posts[place].forget(caller.hash, now))
+    }
+
+    /// Where the rule is that throttled a caller, if it is still there.
+    fn place_of(&self, caller: &Throttled) -> Option<usize> {
+        self.posts.iter().position(|post| post.table.id() == caller.table)
     }
 
     /// The request with this ticket has ended and has cost `actual`.
@@ -311,7 +302,7 @@ impl Limiter {
         let tables: Vec<u32> = places.map(|(_, post)| post.table.id()).collect();
         let mut throttled = self.names.top(|table| tables.contains(&table), most, now);
         throttled.retain_mut(|caller| {
-            let Some(place) = self.posts.iter().position(|post| post.table.id() == caller.table) else { return false };
+            let Some(place) = self.place_of(caller) else { return false };
             let post = &self.posts[place];
             let seat = post.table.seat(&post.rule, caller.hash, now);
             caller.rule = place;
@@ -409,6 +400,30 @@ impl Post {
     fn hash(&self, request: &impl Request) -> Option<KeyHash> {
         let mut pieces = self.table.hasher().pieces();
         self.rule.class.write_key(request, &mut pieces).then(|| pieces.finish())
+    }
+
+    /// What the rule would say to a key; it is at `place`.
+    fn explain(&self, place: usize, hash: KeyHash, toll: Toll, situation: &Situation) -> Decision {
+        let mut seat = self.claim(place, hash, situation.now).into_record();
+        let held = seat.lock();
+        seat.refresh();
+        let check = self.rule.check(&seat, toll, situation);
+        let decision = self.rule.decision(place, &check, &seat, situation);
+        drop(held);
+        decision
+    }
+
+    /// Makes the rule forget a key; whether there was something to forget.
+    fn forget(&self, hash: KeyHash, now: Moment) -> bool {
+        let mut seat = self.table.seat(&self.rule, hash, now);
+        let _held = seat.lock();
+        seat.refresh();
+        if matches!(self.rule.limit, Limit::InFlight(_)) || !seat.has_slot() {
+            return false;
+        }
+        seat.set_aux(0);
+        (0..self.rule.words()).for_each(|word| seat.set_word(word, 0));
+        true
     }
 
     #[inline]

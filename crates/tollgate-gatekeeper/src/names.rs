@@ -17,8 +17,8 @@ use tollgate_core::time::{Moment, Span};
 
 use crate::hash::KeyHash;
 
-/// Names are cut after so many bytes.
-pub const NAME_BYTES_MAX: usize = 120;
+/// Names are cut after so many bytes. Most user agents fit, and so do the names that the watch knows.
+pub const NAME_BYTES_MAX: usize = 255;
 /// Who was not throttled for so long weighs nothing any more.
 const MEMORY: Span = Span::from_secs(3_600);
 const SHARD_NAMES: usize = 16;

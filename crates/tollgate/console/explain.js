@@ -11,15 +11,17 @@ function headersOf(text) {
   return Object.fromEntries(pairs.map(([name, value]) => [name.trim(), value.trim()]));
 }
 
-export function explain() {
+export function explain(parameters) {
   const field = (id, label, attributes) => {
     const input = h("input", { id, spellcheck: "false", autocomplete: "off", ...attributes });
     return { input, node: h("div", { class: "grow" }, h("label", { for: id }, label), input) };
   };
-  const client = field("client", "Client", { placeholder: "203.0.113.7" });
-  const method = h("select", { id: "method" }, ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"].map((one) => h("option", {}, one)));
-  const path = field("path", "Path", { value: "/" });
-  const headers = h("textarea", { id: "headers", spellcheck: "false", placeholder: "user-agent: curl/8.0\nx-api-key: abc" });
+  const given = (name, otherwise) => parameters.get(name) ?? otherwise;
+  const client = field("client", "Client", { placeholder: "203.0.113.7", value: given("client", "") });
+  const methods = [...new Set([given("method", "GET"), "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])];
+  const method = h("select", { id: "method" }, methods.map((one) => h("option", {}, one)));
+  const path = field("path", "Path", { value: given("path", "/") });
+  const headers = h("textarea", { id: "headers", spellcheck: "false", placeholder: "user-agent: curl/8.0\nx-api-key: abc" }, given("headers", ""));
   const answer = h("div", { "aria-live": "polite" });
 
   async function ask(event) {

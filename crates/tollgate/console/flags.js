@@ -3,11 +3,12 @@
 import { askNote, complain, h, put, say, search, table, title } from "./dom.js";
 import * as figures from "./figures.js";
 import { caller, get, newest, send } from "./server.js";
+import { keyLink } from "./spenders.js";
 
 export function flags() {
   let history = false;
   const list = table([
-    { name: "Account", of: (row) => row.account, class: "key" },
+    { name: "Account", of: (row) => keyLink(row.class, row.account), class: "key" },
     { name: "Flagged", of: (row) => figures.date(row.flagged_at) },
     { name: "Refused", of: (row) => figures.count(row.rejected), num: true },
     { name: "Cleared", of: (row) => row.cleared_at ? `${figures.date(row.cleared_at)} by ${row.cleared_by}` : "–" },
@@ -21,8 +22,11 @@ export function flags() {
     past.setAttribute("aria-pressed", String(history));
     look();
   } }, "Show cleared ones");
-  const look = newest(() => get("flags", { history: history ? 1 : "", search: found.field.value, top: 500 }),
-    (answer) => list.show(answer.flags, found.field.value ? "No account by that name." : "No account is flagged."));
+  const more = h("p", { class: "lead", role: "status" });
+  const look = newest(() => get("flags", { history: history ? 1 : "", search: found.field.value, top: 500 }), (answer) => {
+    list.show(answer.flags.map((row) => ({ ...row, class: answer.account_class })), found.field.value ? "No account by that name." : "No account is flagged.");
+    more.textContent = answer.matching > answer.flags.length ? `The latest ${figures.count(answer.flags.length)} of ${figures.count(answer.matching)}: search for the others.` : "";
+  });
 
   async function clear(account) {
     const words = await askNote({
@@ -46,7 +50,7 @@ export function flags() {
     async begin(main) {
       const looked = look();
       put(main, title("Flags", "Accounts that were refused very often. A flag bans nobody: it asks a person to look, and a person clears it."),
-        h("div", { class: "bar" }, found.node, h("div", { class: "tabs" }, past)), h("section", { class: "card" }, list.node));
+        h("div", { class: "bar" }, found.node, h("div", { class: "tabs" }, past), more), h("section", { class: "card" }, list.node));
       await looked;
     },
     told: () => look(),

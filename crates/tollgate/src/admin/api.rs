@@ -14,12 +14,15 @@ use super::Console;
 use super::body::Body;
 use super::guard::Caller;
 use super::problem::Problem;
-use super::subject::Question;
-use crate::watch::{legible, rfc3339};
+use super::subject::{Question, Who};
+use crate::watch::{name_of, rfc3339};
 
 /// Lists are at most this long.
 pub(super) const TOP_MAX: usize = 1000;
 const TOP_DEFAULT: usize = 50;
+
+/// A key is at most this long, with what is no text written out.
+const KEY_CHARS_MAX: usize = 2048;
 
 /// An answer in JSON.
 pub(super) struct Json(pub(super) Value);
@@ -143,7 +146,7 @@ pub(super) async fn episodes(State(console): State<Arc<Console>>, query: Asked<N
     let total = episodes.len();
     episodes.sort_by(|a, b| b.last.cmp(&a.last).then_with(|| b.count.cmp(&a.count)));
     let shown = episodes.iter().filter_map(|episode| {
-        let key = legible(&episode.key);
+        let key = String::from_utf8_lossy(&episode.key);
         let wanted = narrow.class.is_empty() || *episode.class == *narrow.class;
         (wanted && narrow.matches(&[&key, &episode.class])).then(|| {
             json!({
@@ -186,14 +189,16 @@ pub(super) async fn explain(State(console): State<Arc<Console>>, body: Body) -> 
         Some(text) => Some(text.trim().parse().map_err(|_| Problem::bad("`client` has to be an address"))?),
         None => None,
     };
-    let mut headers = object.texts("headers")?;
-    headers.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+    // Names are written as they are shown, so that whoever copies one asks about the caller it stands for.
+    let bytes = |text: &str| name_of(text).into_owned();
+    let headers = object.texts("headers")?.into_iter();
+    let attributes = object.texts("attributes")?.into_iter();
     let question = Question {
         client,
-        method: object.text("method", 32)?.unwrap_or("GET").to_owned(),
-        path: object.text("path", 8192)?.unwrap_or("/").to_owned(),
-        headers,
-        attributes: object.texts("attributes")?,
+        method: bytes(object.text("method", 32)?.unwrap_or("GET")),
+        path: bytes(object.text("path", 8192)?.unwrap_or("/")),
+        headers: headers.map(|(name, value)| (name.to_ascii_lowercase(), bytes(&value))).collect(),
+        attributes: attributes.map(|(name, value)| (name, bytes(&value))).collect(),
         toll: object.number("cost_ms")?.map(|millis| Span::from_nanos((millis * 1e6) as u64)),
         is_flagged: false,
     };
@@ -211,20 +216,22 @@ pub(super) struct WhichKey {
 /// `GET /api/v1/key`
 pub(super) async fn key(State(console): State<Arc<Console>>, query: Asked<WhichKey>) -> Result<Json, Problem> {
     let WhichKey { class, key } = asked(query)?;
-    let question = question(&class, &key)?;
+    let who = Who::new(&class, &key);
+    let class = &who.class;
     let episodes = console.watch.episodes();
-    let episode = episodes.iter().find(|episode| *episode.class == *class && legible(&episode.key) == key);
+    let episode = episodes.iter().find(|episode| *episode.class == **class && *episode.key == *key.as_bytes());
     let flags = console.watch.flags(true);
-    let flags: Vec<_> = flags.iter().filter(|flag| flag.account == key).take(20).map(super::flags::shown).collect();
+    // Another class may have a key of the same name, which is no account.
+    let is_account = *class == console.watch.account_class();
+    let of_account = flags.iter().filter(|flag| is_account && flag.account == key);
+    let flags: Vec<_> = of_account.take(20).map(super::flags::shown).collect();
     let mut detail = json!({
-        "class": class, "key": key, "flags": flags,
+        "class": class, "key": key, "flags": flags, "request": who.question.as_ref().map(Question::shown),
         "episode": episode.map(|episode| json!({
             "rejected": episode.count, "first_at": rfc3339(episode.first), "last_at": rfc3339(episode.last),
         })),
     });
-    if let (Value::Object(detail), Some(Value::Object(more))) =
-        (&mut detail, console.subject.key(&class, &question, &key).await)
-    {
+    if let (Value::Object(detail), Some(Value::Object(more))) = (&mut detail, console.subject.key(&who).await) {
         detail.extend(more);
     }
     Ok(Json(detail))
@@ -237,11 +244,16 @@ pub(super) async fn clear_key(
     body: Body,
 ) -> Result<Json, Problem> {
     let object = body.object()?;
-    let (class, key) = class_and_key(&object)?;
+    let (who, key) = who(&object)?;
+    let class = &who.class;
     let by = object.text("name", 100)?.unwrap_or(&caller.name);
     let note = object.text("note", 1000)?.unwrap_or_default();
-    let forgotten = console.subject.forget(class, &question(class, key)?).await;
+    let forgotten = console.subject.forget(&who).await;
     let how = match forgotten {
+        Ok(0) => {
+            let detail = "no rule of that class has anything to forget about such a caller: nothing was cleared";
+            return Err(Problem::absent(detail));
+        }
         Ok(rules) => format!("with {rules} rules"),
         Err(_) => "at this gate, not on Redis".to_owned(),
     };
@@ -263,16 +275,14 @@ pub(super) async fn exempt_key(
     body: Body,
 ) -> Result<Json, Problem> {
     let object = body.object()?;
-    let (class, key) = class_and_key(&object)?;
-    question(class, key)?;
+    let (who, key) = who(&object)?;
+    let class = &who.class;
     let for_ms = object.number("for_ms")?.ok_or_else(|| Problem::bad("`for_ms` is missing: 0 ends an exemption"))?;
     if for_ms > EXEMPTION_MAX_MS {
         return Err(Problem::bad("an exemption lasts a day at most; for longer, write `unless` into the rule"));
     }
     let span = (for_ms > 0.0).then(|| Span::from_millis(for_ms as u64));
-    if !console.subject.exempt(class, key, span) {
-        return Err(Problem::bad("there are too many exemptions, or nothing here to be exempt from"));
-    }
+    console.subject.exempt(&who, span).map_err(Problem::bad)?;
     let by = object.text("name", 100)?.unwrap_or(&caller.name);
     let note = object.text("note", 1000)?.unwrap_or_default();
     let what = match span {
@@ -284,12 +294,10 @@ pub(super) async fn exempt_key(
     Ok(Json(json!({ "class": class, "key": key, "until": until })))
 }
 
-fn class_and_key(object: &super::body::Object) -> Result<(&str, &str), Problem> {
+/// Whom a change is for, and under which name.
+fn who(object: &super::body::Object) -> Result<(Who, &str), Problem> {
     let missing = |name: &str| Problem::bad(format!("`{name}` is missing"));
     let class = object.text("class", 255)?.ok_or_else(|| missing("class"))?;
-    Ok((class, object.text("key", 1000)?.ok_or_else(|| missing("key"))?))
-}
-
-fn question(class: &str, key: &str) -> Result<Question, Problem> {
-    Question::of_key(class, key).ok_or_else(|| Problem::bad("that is no class, or no key of that class"))
+    let key = object.text("key", KEY_CHARS_MAX)?.ok_or_else(|| missing("key"))?;
+    Ok((Who::new(class, key), key))
 }

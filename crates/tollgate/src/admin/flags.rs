@@ -29,8 +29,11 @@ pub(super) async fn flags(State(console): State<Arc<Console>>, query: Asked<Narr
         narrow.matches(&[&flag.account, note])
     };
     let most = if narrow.has_top() { narrow.top() } else { TOP_MAX };
-    let shown: Vec<_> = flags.iter().filter(wanted).take(most).map(shown).collect();
-    Ok(Json(json!({ "total": flags.len(), "flags": shown })))
+    let wanted: Vec<_> = flags.iter().filter(wanted).collect();
+    let shown: Vec<_> = wanted.iter().take(most).map(|flag| shown(flag)).collect();
+    let account_class = console.watch.account_class();
+    let (total, matching) = (flags.len(), wanted.len());
+    Ok(Json(json!({ "account_class": account_class, "total": total, "matching": matching, "flags": shown })))
 }
 
 /// A flag as programs see it.

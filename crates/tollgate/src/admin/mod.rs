@@ -36,7 +36,7 @@ use tollgate_core::time::Moment;
 
 pub(crate) use config::{Config, Reloaded};
 pub(crate) use guard::Guard;
-pub(crate) use subject::{Question, Soon, Subject, Totals};
+pub(crate) use subject::{Question, Soon, Subject, Totals, Who};
 pub(crate) use tokens::Tokens;
 
 use events::Events;

@@ -5,10 +5,13 @@ use std::net::IpAddr;
 use std::pin::Pin;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
+use tollgate_core::class::Class;
 use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 use tollgate_core::time::Span;
+
+use crate::watch::{legible, name_of};
 
 /// An answer for which others may have to be asked.
 pub(crate) type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -39,17 +42,42 @@ pub(crate) trait Subject: Send + Sync {
     fn explain<'a>(&'a self, _question: &'a Question) -> Soon<'a, Option<Value>> {
         Box::pin(ready(None))
     }
-    /// What every rule of a class has to say about one key of it.
-    fn key<'a>(&'a self, _class: &'a str, _question: &'a Question, _key: &'a str) -> Soon<'a, Option<Value>> {
+    /// What every rule that touches a caller has to say about it.
+    fn key<'a>(&'a self, _who: &'a Who) -> Soon<'a, Option<Value>> {
         Box::pin(ready(None))
     }
-    /// Makes every rule of a class forget a key. Says how many have, or why others still may know it.
-    fn forget<'a>(&'a self, _class: &'a str, _question: &'a Question) -> Soon<'a, Result<usize, &'static str>> {
+    /// Makes every rule of its class forget a caller. Says how many have, or why others still may know it.
+    fn forget<'a>(&'a self, _who: &'a Who) -> Soon<'a, Result<usize, &'static str>> {
         Box::pin(ready(Ok(0)))
     }
-    /// Lets a key pass its rules for a while, or no longer. False when there is no place for it.
-    fn exempt(&self, _class: &str, _key: &str, _span: Option<Span>) -> bool {
-        false
+    /// Lets a caller pass the rules of its class for a while, or no longer. Says why not.
+    fn exempt(&self, _who: &Who, _span: Option<Span>) -> Result<(), &'static str> {
+        Err("this process decides about no requests")
+    }
+}
+
+/// A caller that somebody asks about, by the name under which it is shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Who {
+    /// How it is told apart, as rules write it. Others may report classes that no rule has.
+    pub(crate) class: String,
+    /// Its key as it came with requests.
+    pub(crate) key: Vec<u8>,
+    /// A request of it, if the class is one that requests have and its parts can be told from the name.
+    pub(crate) question: Option<Question>,
+}
+
+impl Who {
+    /// The caller of this class that is shown under this name.
+    pub(crate) fn new(class: &str, name: &str) -> Self {
+        let key = name_of(name).into_owned();
+        match Class::parse(class) {
+            Ok(class) => {
+                let class = class.to_string();
+                Self { question: Question::of_key(&class, &key), class, key }
+            }
+            Err(_) => Self { class: class.to_owned(), key, question: None },
+        }
     }
 }
 
@@ -94,11 +122,11 @@ pub(crate) struct Sample {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Question {
     pub(crate) client: Option<IpAddr>,
-    pub(crate) method: String,
-    pub(crate) path: String,
+    pub(crate) method: Vec<u8>,
+    pub(crate) path: Vec<u8>,
     /// Names are in lower case.
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) attributes: Vec<(String, String)>,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
+    pub(crate) attributes: Vec<(String, Vec<u8>)>,
     /// What it is expected to cost.
     pub(crate) toll: Option<Span>,
     /// Whether its account is flagged.
@@ -106,34 +134,65 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// A request of the caller with this key, as far as the class tells callers apart. None when the key is none of that class.
-    pub(crate) fn of_key(class: &str, key: &str) -> Option<Self> {
-        let mut question = Self { method: "GET".to_owned(), path: "/".to_owned(), ..Self::default() };
+    /// A request of the caller with this key, as far as the class tells callers apart. None when the key is none of that class, or when nobody
+    /// can say where one part of it ends and the next begins.
+    pub(crate) fn of_key(class: &str, key: &[u8]) -> Option<Self> {
+        let mut question = Self { method: b"GET".to_vec(), path: b"/".to_vec(), ..Self::default() };
         let parts: Vec<&str> = class.split('+').map(str::trim).collect();
-        let keys: Vec<&str> = if parts.len() == 1 { vec![key] } else { key.split(' ').collect() };
-        if parts.len() != keys.len() {
-            return None;
-        }
+        let keys = split(&parts, key)?;
         parts.into_iter().zip(keys).try_for_each(|(part, key)| question.take(part, key))?;
         Some(question)
     }
 
-    fn take(&mut self, part: &str, key: &str) -> Option<()> {
+    /// The request as `POST /api/v1/explain` takes it.
+    pub(super) fn shown(&self) -> Value {
+        let texts = |pairs: &[(String, Vec<u8>)]| -> Map<String, Value> {
+            pairs.iter().map(|(name, value)| (name.clone(), json!(legible(value)))).collect()
+        };
+        json!({
+            "client": self.client,
+            "method": legible(&self.method),
+            "path": legible(&self.path),
+            "headers": texts(&self.headers),
+            "attributes": texts(&self.attributes),
+        })
+    }
+
+    fn take(&mut self, part: &str, key: &[u8]) -> Option<()> {
         let (kind, name) = part.split_once(':').unwrap_or((part, ""));
+        let header = |name: &str| (name.to_ascii_lowercase(), key.to_vec());
         match kind {
-            "user-agent" => self.headers.push(("user-agent".to_owned(), key.to_owned())),
-            "header" => self.headers.push((name.to_ascii_lowercase(), key.to_owned())),
-            "cookie" => self.headers.push(("cookie".to_owned(), format!("{name}={key}"))),
+            "user-agent" | "host" => self.headers.push(header(kind)),
+            "header" => self.headers.push(header(name)),
+            "cookie" => self.headers.push(("cookie".to_owned(), [name.as_bytes(), b"=", key].concat())),
             "path" => key.clone_into(&mut self.path),
-            "host" => self.headers.push(("host".to_owned(), key.to_owned())),
             "method" => key.clone_into(&mut self.method),
-            "identifier" => self.attributes.push(("identifier".to_owned(), key.to_owned())),
-            "descriptor" => self.attributes.push((name.to_owned(), key.to_owned())),
-            _ if part.starts_with("ip/") => self.client = Some(Network::parse(key)?.address()),
+            "identifier" => self.attributes.push(("identifier".to_owned(), key.to_vec())),
+            "descriptor" => self.attributes.push((name.to_owned(), key.to_vec())),
+            _ if part.starts_with("ip/") => {
+                self.client = Some(Network::parse(std::str::from_utf8(key).ok()?)?.address());
+            }
             _ => return None,
         }
         Some(())
     }
+}
+
+/// The parts of a key, between which there are spaces. One of them may have spaces of its own; of two that may, nobody can say which has.
+fn split<'a>(parts: &[&str], key: &'a [u8]) -> Option<Vec<&'a [u8]>> {
+    let mut words: Vec<&[u8]> = key.split(|byte| *byte == b' ').collect();
+    let more = if parts.len() == 1 { words.len() - 1 } else { words.len().checked_sub(parts.len())? };
+    if more > 0 {
+        let may_have_spaces = |part: &&&str| !part.starts_with("ip/") && !matches!(**part, "path" | "host" | "method");
+        if parts.len() > 1 && parts.iter().filter(may_have_spaces).count() != 1 {
+            return None;
+        }
+        let at = parts.iter().position(|part| may_have_spaces(&part)).unwrap_or(0);
+        let before: usize = words[..at].iter().map(|word| word.len() + 1).sum();
+        let length = words[at..=at + more].iter().map(|word| word.len() + 1).sum::<usize>() - 1;
+        words.splice(at..=at + more, [&key[before..before + length]]);
+    }
+    Some(words)
 }
 
 impl Request for Question {
@@ -142,11 +201,11 @@ impl Request for Question {
     }
 
     fn method(&self) -> &[u8] {
-        self.method.as_bytes()
+        &self.method
     }
 
     fn target(&self) -> &[u8] {
-        self.path.as_bytes()
+        &self.path
     }
 
     fn host(&self) -> Option<&[u8]> {
@@ -155,11 +214,11 @@ impl Request for Question {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
     fn attribute(&self, name: &str) -> Option<&[u8]> {
-        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
+        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
     fn is_flagged(&self) -> bool {
@@ -173,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_key_becomes_a_request_of_its_class() {
-        let of = |class: &str, key: &str| Question::of_key(class, key);
+        let of = |class: &str, key: &str| Question::of_key(class, key.as_bytes());
         assert_eq!(of("ip/24", "203.0.113.0/24").unwrap().client, Some("203.0.113.0".parse().unwrap()));
         assert_eq!(of("header:X-Key", "k").unwrap().header("x-key"), Some(&b"k"[..]));
         assert_eq!(of("cookie:sid", "k").unwrap().cookie("sid"), Some(&b"k"[..]));
@@ -183,5 +242,33 @@ mod tests {
         for (class, key) in [("ip/24", "x"), ("nonsense", "x"), ("method+path", "POST"), ("", "")] {
             assert!(of(class, key).is_none(), "{class} {key}");
         }
+    }
+
+    #[test]
+    fn a_part_that_has_spaces_is_told_from_others_that_have_none() {
+        let of = |class: &str, key: &str| Question::of_key(class, key.as_bytes());
+        for (class, key) in [
+            ("user-agent+ip/32", "Mozilla/5.0 (X11; Linux) 203.0.113.7/32"),
+            ("ip/32+user-agent", "203.0.113.7/32 Mozilla/5.0 (X11; Linux)"),
+            ("method+user-agent+ip/24", "GET Mozilla/5.0 (X11; Linux) 203.0.113.7/24"),
+        ] {
+            let question = of(class, key).unwrap();
+            assert_eq!(question.header("user-agent"), Some(&b"Mozilla/5.0 (X11; Linux)"[..]), "{class}");
+            assert!(question.client.is_some(), "{class}");
+        }
+        let two = of("header:a+header:b", "x y").unwrap();
+        assert_eq!((two.header("a"), two.header("b")), (Some(&b"x"[..]), Some(&b"y"[..])));
+        assert!(of("header:a+header:b", "x y z").is_none(), "nobody can say whose the y is");
+        assert_eq!(of("user-agent", "a b  c").unwrap().header("user-agent"), Some(&b"a b  c"[..]));
+        assert_eq!(of("user-agent+method", " GET").unwrap().header("user-agent"), Some(&b""[..]));
+    }
+
+    #[test]
+    fn who_is_asked_about_is_meant_as_rules_write_it() {
+        let who = Who::new("header:X-Key", "a\\xffb");
+        assert_eq!((&*who.class, &*who.key), ("header:x-key", &b"a\xffb"[..]));
+        assert_eq!(who.question.unwrap().header("x-key"), Some(&b"a\xffb"[..]));
+        let reported = Who::new("user", "u1");
+        assert!(reported.class == "user" && reported.question.is_none());
     }
 }

@@ -58,6 +58,7 @@ mod view;
 mod worker;
 
 pub(crate) use histogram::Counted;
+pub(crate) use key_text::KeyText;
 pub(crate) use others::Other;
 pub(crate) use running::{Orders, Running};
 pub(crate) use view::{Bucket, Standing};

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use foldhash::fast::RandomState;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
+use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 use tollgate_gatekeeper::sample::Sample;
 
 use super::rates::Rates;
@@ -25,8 +26,8 @@ use crate::per_thread::PerThread;
 const BOOK_NAMES_MAX: usize = 16_384;
 /// How many of each class the ledger keeps.
 const LEDGER_MAX: usize = 10_000;
-/// User agents are cut after so many bytes.
-const AGENT_BYTES_MAX: usize = 120;
+/// User agents are cut after so many bytes: one more than are shown, so that it can be seen which were.
+const AGENT_BYTES_MAX: usize = NAME_BYTES_MAX + 1;
 
 /// The classes that are told apart, with their prefixes in IPv4 and IPv6.
 const NETWORKS: [(&str, u8, u8); 3] = [("ip/32", 32, 64), ("ip/24", 24, 56), ("ip/16", 16, 48)];

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
+use tollgate_core::class::Class;
 use tollgate_core::decision::Decision;
 use tollgate_core::request::Request;
+use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
-use tollgate_gatekeeper::names::Throttled;
+use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
 use tollgate_gatekeeper::shared::{Authority, Explained, Unanswered};
 
 use super::histogram::Counted;
@@ -52,6 +54,8 @@ pub(crate) struct RuleFigures {
 pub(crate) struct Bucket {
     /// Its key, as it came.
     pub(crate) key: Vec<u8>,
+    /// Whether the key was longer than that.
+    pub(crate) cut: bool,
     /// What it spends, where that is known.
     pub(crate) rates: Option<Rates>,
     /// What rules have done to it: which, how often held and refused.
@@ -64,6 +68,8 @@ pub(crate) struct Standing {
     pub(crate) rule: String,
     pub(crate) class: String,
     pub(crate) decision: Decision,
+    /// By how much it is over the limit, in what the limit counts; none when the limit is not looked at.
+    pub(crate) over: Option<u64>,
     /// On whose knowledge.
     pub(crate) by: Authority,
 }
@@ -181,18 +187,18 @@ impl Running {
         let is_one = spenders.is_empty() && (0..rules.faces().len()).filter(|&rule| of_class(rule)).count() == 1;
         let throttled_max = if is_one { most } else { usize::MAX };
         let throttled = rules.limiter().throttled_by(of_class, throttled_max, now);
-        let mut buckets: Vec<Bucket> = spenders
-            .into_iter()
-            .map(|shown| Bucket { key: shown.key, rates: Some(shown.rates), throttled: Vec::new() })
-            .collect();
+        let mut buckets: Vec<Bucket> =
+            spenders.into_iter().map(|shown| Bucket::of_spender(shown.key, shown.rates)).collect();
         let mut places: HashMap<Vec<u8>, usize> =
             buckets.iter().enumerate().map(|(place, bucket)| (bucket.key.clone(), place)).collect();
         for caller in throttled {
             if let Some(&place) = places.get(&caller.key) {
+                buckets[place].cut |= caller.cut;
                 buckets[place].throttled.push(caller);
             } else if buckets.len() < most {
                 places.insert(caller.key.clone(), buckets.len());
-                buckets.push(Bucket { key: caller.key.clone(), rates: None, throttled: vec![caller] });
+                let (key, cut) = (caller.key.clone(), caller.cut);
+                buckets.push(Bucket { key, cut, rates: None, throttled: vec![caller] });
             }
         }
         Some(buckets)
@@ -218,26 +224,31 @@ impl Running {
     /// What every rule of a class would say to a caller, as far as this gate knows.
     pub(crate) fn standings(&self, class: &str, request: &impl Request) -> Vec<Standing> {
         let rules = self.shared.admission.rules();
-        let own = self.own_words(&rules, class, request).into_iter();
+        let own = self.own_words(&rules, |rule| rule.class.to_string() == class, request).into_iter();
         let own = own.map(|decision| Explained { decision, by: Authority::Own });
         own.filter_map(|said| standing(&rules, said)).collect()
     }
 
-    /// What every rule of a class would say to a caller, those who have a say being asked.
-    pub(crate) async fn standings_everywhere(&self, class: &str, request: &impl Request) -> Vec<Standing> {
+    /// What every rule that touches a caller of a class would say to it, those who have a say being asked.
+    pub(crate) async fn standings_everywhere(&self, class: &Class, request: &impl Request) -> Vec<Standing> {
         let rules = self.shared.admission.rules();
-        let own = self.own_words(&rules, class, request);
+        let own = self.own_words(&rules, |rule| rule.class.is_told_by(class), request);
         let band = self.shared.admission.load().band();
         let explained = rules.elsewhere().explain(rules.limiter(), own, request, Toll::ONE, band).await;
         explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
     }
 
-    fn own_words(&self, rules: &Rules, class: &str, request: &impl Request) -> Vec<Decision> {
+    fn own_words(&self, rules: &Rules, among: impl Fn(&Rule) -> bool, request: &impl Request) -> Vec<Decision> {
         let (band, now) = (self.shared.admission.load().band(), self.now());
-        let of_class = rules.faces().iter().enumerate().filter(|(_, face)| face.class == class);
-        let words =
-            of_class.filter_map(|(place, _)| rules.limiter().explain_rule(place, request, Toll::ONE, band, now));
-        words.collect()
+        let asked = rules.limiter().rules().enumerate().filter(|(_, rule)| among(rule));
+        asked.filter_map(|(place, _)| rules.limiter().explain_rule(place, request, Toll::ONE, band, now)).collect()
+    }
+
+    /// What the rules that throttled a caller would say to it, as far as this gate knows. Its name is not needed for that.
+    pub(crate) fn standings_throttled(&self, callers: &[Throttled]) -> Vec<Standing> {
+        let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
+        let words = callers.iter().filter_map(|caller| rules.limiter().explain_throttled(caller, Toll::ONE, band, now));
+        words.filter_map(|decision| standing(&rules, Explained { decision, by: Authority::Own })).collect()
     }
 
     /// Makes every rule of a class forget a caller, here and where else it is kept.
@@ -257,14 +268,27 @@ impl Running {
         Forgotten { rules: knew.len(), unanswered }
     }
 
-    /// Lets a caller pass the rules of a class for a while, or no longer.
+    /// Makes the rules that throttled a caller forget it at this gate, and says how many have. Its name is not needed for that.
+    pub(crate) fn forget_throttled(&self, callers: &[Throttled]) -> usize {
+        let (rules, now) = (self.shared.admission.rules(), self.now());
+        callers.iter().filter(|caller| rules.limiter().forget_throttled(caller, now)).count()
+    }
+
+    /// Whether rules are kept on a store that gates share.
+    pub(crate) fn shares_rules(&self) -> bool {
+        self.shared.admission.rules().elsewhere().redis().is_some()
+    }
+
+    /// Whether a rule tells callers apart so.
+    pub(crate) fn has_class(&self, class: &str) -> bool {
+        self.shared.admission.rules().faces().iter().any(|face| face.class == class)
+    }
+
+    /// Lets a caller pass the rules of a class for a while, or no longer. False when there are too many of those.
     pub(crate) fn exempt(&self, class: &str, key: &[u8], span: Option<Span>) -> bool {
         let (exemptions, now) = (self.shared.admission.exemptions(), self.now());
         match span {
-            Some(span) => {
-                let known = self.shared.admission.rules().faces().iter().any(|face| face.class == class);
-                known && exemptions.grant(class, key, now + span, now)
-            }
+            Some(span) => exemptions.grant(class, key, now + span, now),
             None => {
                 exemptions.end(class, key);
                 true
@@ -289,5 +313,23 @@ fn expected(toll: Option<Span>) -> Toll {
 fn standing(rules: &Rules, said: Explained) -> Option<Standing> {
     let Explained { decision, by } = said;
     let face = rules.face(&decision)?;
-    Some(Standing { rule: face.name.clone(), class: face.class.clone(), decision, by })
+    let over = rules.figures(&decision).map(over);
+    Some(Standing { rule: face.name.clone(), class: face.class.clone(), decision, over, by })
+}
+
+/// By how much somebody is over a limit: what was used beyond all that there is, which takes longer to come back than all of it does.
+fn over(figures: tollgate_wire::rate_limit_headers::Standing<'_>) -> u64 {
+    let Some(window) = figures.window.filter(|window| *window > Span::ZERO) else { return 0 };
+    let beyond = figures.clear.as_nanos().saturating_sub(window.as_nanos());
+    let over = (u128::from(beyond) * u128::from(figures.quota)).div_ceil(u128::from(window.as_nanos()));
+    u64::try_from(over).unwrap_or(u64::MAX)
+}
+
+impl Bucket {
+    /// Somebody who spends.
+    fn of_spender(mut key: Vec<u8>, rates: Rates) -> Self {
+        let cut = key.len() > NAME_BYTES_MAX;
+        key.truncate(NAME_BYTES_MAX);
+        Self { key, cut, rates: Some(rates), throttled: Vec::new() }
+    }
 }

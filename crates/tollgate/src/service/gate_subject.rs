@@ -4,12 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 use tollgate_core::band::Band;
+use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::time::{Moment, Span};
+use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 use tollgate_gatekeeper::shared::Authority;
 
-use crate::admin::{Question, Soon, Subject, Totals};
-use crate::gate::{Bucket, Other, Running, Standing};
+use crate::admin::{Question, Soon, Subject, Totals, Who};
+use crate::gate::{Bucket, KeyText, Other, Running, Standing};
 use crate::watch::{Calendar, legible, rfc3339};
 
 /// How many seconds percentiles look back.
@@ -58,9 +60,14 @@ impl GateSubject {
         let first = bucket.throttled.iter().map(|caller| caller.first).chain(rates.and_then(|rates| rates.first)).min();
         let held = bucket.throttled.iter().map(|caller| caller.held).sum::<u64>();
         let refused = bucket.throttled.iter().map(|caller| caller.refused).sum::<u64>();
-        let standings = Question::of_key(class, &key).map(|question| self.gate.standings(class, &question));
+        let question = Question::of_key(class, &bucket.key).filter(|_| !bucket.cut);
+        let standings = match question {
+            Some(question) => self.gate.standings(class, &question),
+            None => self.gate.standings_throttled(&bucket.throttled),
+        };
         json!({
             "key": key,
+            "cut": bucket.cut,
             "cpu_per_second": rates.map(|rates| thousandths(rates.cores())),
             "share": rates.map(|rates| thousandths(rates.cores() / cores.max(0.001))),
             "requests_per_second": rates.map(|rates| thousandths(rates.requests_per_sec())),
@@ -72,13 +79,25 @@ impl GateSubject {
             "first_seen": first.map(|first| self.date(first)),
             "last_seen": last.map(|last| self.date(last)),
             "idle_ms": last.map(|last| now.since(last).as_nanos() / 1_000_000),
-            "rules": standings.unwrap_or_default().iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
+            "rules": standings.iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
         })
+    }
+
+    /// What is known of somebody by its name.
+    fn find(&self, who: &Who) -> Option<Bucket> {
+        let buckets = self.gate.buckets(&who.class, SEARCHED_MAX).unwrap_or_default();
+        buckets.into_iter().find(|bucket| bucket.key == who.key)
+    }
+
+    /// Whether only the beginning of this name is known.
+    fn is_cut(&self, who: &Who) -> bool {
+        who.key.len() == NAME_BYTES_MAX && self.find(who).is_some_and(|bucket| bucket.cut)
     }
 
     fn standing(&self, standing: &Standing) -> Value {
         let mut shown = decision(&standing.decision, Some(&standing.rule), self.gate.clock().now());
         shown["class"] = json!(standing.class);
+        shown["over"] = json!(standing.over);
         let until = match standing.decision.verdict {
             Verdict::Hold(until) | Verdict::Refuse(until) => Some(self.date(until)),
             _ => None,
@@ -204,31 +223,56 @@ impl Subject for GateSubject {
         })
     }
 
-    fn key<'a>(&'a self, class: &'a str, question: &'a Question, key: &'a str) -> Soon<'a, Option<Value>> {
+    fn key<'a>(&'a self, who: &'a Who) -> Soon<'a, Option<Value>> {
         Box::pin(async move {
-            let rules = self.gate.standings_everywhere(class, question).await;
-            let buckets = self.gate.buckets(class, SEARCHED_MAX).unwrap_or_default();
-            let bucket = buckets.iter().find(|bucket| legible(&bucket.key) == key);
+            let bucket = self.find(who);
+            let cut = bucket.as_ref().is_some_and(|bucket| bucket.cut);
+            let rules = match (&who.question, Class::parse(&who.class)) {
+                (Some(question), Ok(class)) if !cut => self.gate.standings_everywhere(&class, question).await,
+                _ => self.gate.standings_throttled(bucket.as_ref().map_or(&[], |bucket| &bucket.throttled)),
+            };
             let cores = self.gate.figures().cores;
-            let until = self.gate.exempt_until(class, key.as_bytes());
+            let until = key_of(who).and_then(|key| self.gate.exempt_until(&who.class, key.as_bytes()));
             Some(json!({
-                "bucket": bucket.map(|bucket| self.bucket(class, bucket, cores)),
+                "bucket": bucket.map(|bucket| self.bucket(&who.class, &bucket, cores)),
+                "cut": cut,
                 "rules": rules.iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
                 "exempt_until": until.map(|until| self.date(until)),
             }))
         })
     }
 
-    fn forget<'a>(&'a self, class: &'a str, question: &'a Question) -> Soon<'a, Result<usize, &'static str>> {
+    fn forget<'a>(&'a self, who: &'a Who) -> Soon<'a, Result<usize, &'static str>> {
         Box::pin(async move {
-            let forgotten = self.gate.forget(class, question).await;
-            forgotten.unanswered.map_or(Ok(forgotten.rules), |why| Err(why.as_str()))
+            if let (Some(question), false) = (&who.question, self.is_cut(who)) {
+                let forgotten = self.gate.forget(&who.class, question).await;
+                return forgotten.unanswered.map_or(Ok(forgotten.rules), |why| Err(why.as_str()));
+            }
+            let forgotten = self.gate.forget_throttled(&self.find(who).map_or(Vec::new(), |bucket| bucket.throttled));
+            let elsewhere = forgotten > 0 && self.gate.shares_rules();
+            if elsewhere { Err("only a part of its name is known here") } else { Ok(forgotten) }
         })
     }
 
-    fn exempt(&self, class: &str, key: &str, span: Option<Span>) -> bool {
-        self.gate.exempt(class, key.as_bytes(), span)
+    fn exempt(&self, who: &Who, span: Option<Span>) -> Result<(), &'static str> {
+        if !self.gate.has_class(&who.class) {
+            return Err("no rule tells callers apart by that class: there is nothing to be exempt from");
+        }
+        if self.is_cut(who) {
+            return Err(
+                "only the first 255 bytes of this name are kept, which others may have as well: write it into the rule's `unless`",
+            );
+        }
+        let key = key_of(who).ok_or("that is no key of that class, or nobody can say where its parts end")?;
+        let granted = self.gate.exempt(&who.class, key.as_bytes(), span);
+        if granted { Ok(()) } else { Err("there are too many exemptions: end some") }
     }
+}
+
+/// The key of somebody as rules know it.
+fn key_of(who: &Who) -> Option<KeyText> {
+    let mut key = KeyText::default();
+    Class::parse(&who.class).ok()?.write_key(who.question.as_ref()?, &mut key).then_some(key)
 }
 
 /// A decision in the words of `tollgate replay --decisions`.

@@ -10,7 +10,6 @@
 //! 16 bytes a caller, and all names in one string. Callers are told apart by a hash of 64 bits under a secret of this process: comparing names,
 //! which lie somewhere else in memory, took as long as everything else together. Books are bounded; what has no place is counted.
 
-use std::borrow::Cow;
 use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -18,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::quality::RandomState;
 
+use super::legible::legible;
 use super::record::Entry;
 use crate::per_thread::PerThread;
 
@@ -254,21 +254,6 @@ fn write_name(names: &mut Vec<u8>, class: &[u8], key: &[u8]) {
 fn read_name(names: &[u8]) -> (&[u8], &[u8]) {
     let (class, rest) = names[2..].split_at(usize::from(names[0]));
     (class, &rest[..usize::from(names[1])])
-}
-
-/// A name as text: what is no text is written as `\xNN`, so that two names stay two.
-pub(crate) fn legible(name: &[u8]) -> Cow<'_, str> {
-    if let Ok(text) = std::str::from_utf8(name) {
-        return Cow::Borrowed(text);
-    }
-    let mut text = String::with_capacity(name.len());
-    for chunk in name.utf8_chunks() {
-        text.push_str(chunk.valid());
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    Cow::Owned(text)
 }
 
 #[cfg(test)]

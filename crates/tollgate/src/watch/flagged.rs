@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::feed::NAME_BYTES_MAX;
+use super::legible::write_legible;
 
 /// How many words there are: more than twice as many as there can be flags.
 const PLACES: usize = 1 << 18;
@@ -34,13 +35,13 @@ impl Flagged {
     /// Whether the account of this name is, as its name comes with requests.
     pub(crate) fn contains(&self, name: &[u8]) -> bool {
         let Some(places) = self.places.get() else { return false };
-        find(places, self.word(name)).is_ok()
+        find(places, self.word_of_name(name)).is_ok()
     }
 
     /// Marks an account. Only one thread may change this at a time.
     pub(super) fn insert(&self, account: &str) {
         let places = self.places.get_or_init(|| (0..PLACES).map(|_| AtomicU64::new(EMPTY)).collect());
-        let word = self.word(account.as_bytes());
+        let word = self.word(account);
         if let Err(free) = find(places, word)
             && self.count.load(Ordering::Relaxed) < places.len() / 2
         {
@@ -52,7 +53,7 @@ impl Flagged {
     /// Takes the mark off. Only one thread may change this at a time.
     pub(super) fn remove(&self, account: &str) {
         let Some(places) = self.places.get() else { return };
-        let Ok(mut gap) = find(places, self.word(account.as_bytes())) else { return };
+        let Ok(mut gap) = find(places, self.word(account)) else { return };
         self.count.fetch_sub(1, Ordering::Relaxed);
         // Whoever had to go past the gap to find a place moves into it, so that it is found from where its search begins.
         let mut place = gap;
@@ -71,16 +72,17 @@ impl Flagged {
         places[gap].store(EMPTY, Ordering::Relaxed);
     }
 
-    /// What stands for a name. The watch knows names as text, cut and with what is no text written out: so it is hashed.
-    fn word(&self, name: &[u8]) -> u64 {
+    /// What stands for an account, as the watch knows it.
+    fn word(&self, account: &str) -> u64 {
         let mut hasher = self.hasher.build_hasher();
-        for chunk in name[..name.len().min(NAME_BYTES_MAX)].utf8_chunks() {
-            hasher.write(chunk.valid().as_bytes());
-            for byte in chunk.invalid() {
-                let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
-                hasher.write(&[b'\\', b'x', digit(byte >> 4), digit(byte & 15)]);
-            }
-        }
+        hasher.write(account.as_bytes());
+        hasher.finish().max(1)
+    }
+
+    /// The same for a name as it comes. The watch knows names as text, cut and with what is no text written out: so it is hashed.
+    fn word_of_name(&self, name: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        write_legible(&name[..name.len().min(NAME_BYTES_MAX)], |piece| hasher.write(piece));
         hasher.finish().max(1)
     }
 }

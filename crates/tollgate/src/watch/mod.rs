@@ -12,6 +12,7 @@ mod calendar;
 mod feed;
 mod flagged;
 mod journal;
+mod legible;
 mod metrics;
 mod record;
 mod sharing;
@@ -30,8 +31,9 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch::{Episode, Omissions};
 
 pub(crate) use calendar::{Calendar, rfc3339};
-pub(crate) use feed::{Feed, NAME_BYTES_MAX, legible};
+pub(crate) use feed::{Feed, NAME_BYTES_MAX};
 pub(crate) use flagged::Flagged;
+pub(crate) use legible::{legible, name_of};
 pub(crate) use metrics::WatchMetrics;
 pub(crate) use record::Entry;
 pub(crate) use sharing::share;
@@ -178,6 +180,11 @@ impl Watch {
     /// What time it is.
     pub(crate) fn calendar(&self) -> &Calendar {
         &self.calendar
+    }
+
+    /// The class whose keys are accounts.
+    pub(crate) fn account_class(&self) -> String {
+        self.kept().state.account_class().to_owned()
     }
 
     /// What was done so far.

@@ -217,7 +217,7 @@ impl State {
     /// The flags that are set, the latest first.
     pub(super) fn flags(&self) -> Vec<Flag> {
         let mut flags: Vec<_> =
-            self.core.flags().map(|(account, flag)| set(super::legible(account).into_owned(), flag)).collect();
+            self.core.flags().map(|(account, flag)| set(String::from_utf8_lossy(account).into_owned(), flag)).collect();
         flags.sort_by(|a, b| b.flagged_at.cmp(&a.flagged_at).then_with(|| a.account.cmp(&b.account)));
         flags
     }

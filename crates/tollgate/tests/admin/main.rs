@@ -3,6 +3,7 @@
 
 mod charts;
 mod doctor;
+mod callers;
 mod flagged;
 mod fleet;
 mod graphite;

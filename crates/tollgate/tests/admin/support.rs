@@ -108,8 +108,11 @@ pub(crate) fn backend() -> SocketAddr {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
-                let (mut stream, mut line, mut seen) = (stream, String::new(), String::new());
-                while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                let (mut stream, mut bytes, mut seen) = (stream, Vec::new(), String::new());
+                // What a client sends need not be text.
+                while reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
+                    let line = String::from_utf8_lossy(&bytes).into_owned();
+                    bytes.clear();
                     if line.to_ascii_lowercase().starts_with("traceparent: ") {
                         seen = format!("X-Seen-{line}");
                     } else if line == "\r\n" {
@@ -119,7 +122,6 @@ pub(crate) fn backend() -> SocketAddr {
                         }
                         seen.clear();
                     }
-                    line.clear();
                 }
             });
         }
