@@ -37,6 +37,8 @@ impl Child {
         let log = nameless_file()?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);
+        // What is played leaves nothing behind in the home of whoever plays it.
+        command.env_remove("HOME").env_remove("XDG_STATE_HOME").env_remove("STATE_DIRECTORY");
         die_with_parent(&mut command);
         let process = command
             .spawn()

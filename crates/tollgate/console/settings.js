@@ -2,7 +2,7 @@
 
 import { card, h, prose, put, search, table, title } from "./dom.js";
 import * as figures from "./figures.js";
-import { get } from "./server.js";
+import { get, newest } from "./server.js";
 
 export function settings() {
   const tables = h("div", { class: "stack" });
@@ -12,7 +12,12 @@ export function settings() {
     { name: "By", of: (row) => row.by },
     { name: "When", of: (row) => figures.date(row.at), num: true },
   ], "What operators have changed, the latest first", (row) => `${row.at} ${row.what}`);
-  const found = search("Search", () => show());
+  const found = search("Search", () => Promise.all([show(), look()]));
+  const more = h("p", { class: "lead", role: "status" });
+  const look = newest(() => get("audit", { top: 100, search: found.field.value }), ({ changes: rows, matching }) => {
+    changes.show(rows, found.field.value ? "No such change." : "Nobody has changed anything.");
+    more.textContent = matching > rows.length ? `The latest ${figures.count(rows.length)} of ${figures.count(matching)}: search for the others.` : "";
+  });
   let config = { tables: [] };
 
   function show() {
@@ -37,9 +42,9 @@ export function settings() {
   return {
     name: "settings",
     async begin(main) {
-      const asked = Promise.all([get("config"), get("audit", { top: 100 })]);
-      put(main, title("Settings", "What is in force, where it comes from, and what it means."), reload, h("div", { class: "bar" }, found.node), tables, card("Changes", "by operators, over restarts", changes.node));
-      const [inForce, audit] = await asked;
+      const asked = Promise.all([get("config"), look()]);
+      put(main, title("Settings", "What is in force, where it comes from, and what it means."), reload, h("div", { class: "bar" }, found.node), tables, card("Changes", "by operators, over restarts", more, changes.node));
+      const [inForce] = await asked;
       config = inForce;
       const last = config.reload;
       put(reload, h("p", { class: "lead" }, config.file ? h("span", {}, "From ", h("code", {}, config.file), ". ") : "No file. ",
@@ -48,7 +53,6 @@ export function settings() {
           h("code", {}, last.needs_new_start.join(", ")), ". What is shown below is what is in force."),
         last && !last.ok && h("div", { class: "wrong", role: "alert" }, h("p", {}, `The reload ${figures.ago(last.at)} was refused; the old settings stay in force:`), h("pre", {}, last.faults)));
       show();
-      changes.show(audit.changes, "Nobody has changed anything.");
     },
     told() {},
   };

@@ -66,7 +66,18 @@ fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), NoAnswer>
     for flag in &flags {
         println!("{}", line(flag));
     }
+    if let Some(note) = left_out(flags.len() as u64, &answer) {
+        eprintln!("{note}");
+    }
     Ok(())
+}
+
+/// What to say when there are more flags than are told at once.
+fn left_out(shown: u64, answer: &Value) -> Option<String> {
+    let more = answer["matching"].as_u64()?.checked_sub(shown).filter(|more| *more > 0)?;
+    Some(format!(
+        "and {more} more: these are the latest {shown}; the console and /api/v1/flags?search= find the others"
+    ))
 }
 
 fn line(flag: &Value) -> String {
@@ -90,6 +101,12 @@ fn clear(id: &str, admin: &AdminOptions, note: &str, name: Option<&str>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_out_is_said() {
+        assert_eq!(left_out(1000, &json!({ "matching": 1000 })), None);
+        assert!(left_out(1000, &json!({ "matching": 1234 })).unwrap().starts_with("and 234 more"));
+    }
 
     #[test]
     fn a_flag_is_one_line_whatever_the_account_is_called() {

@@ -42,6 +42,18 @@ pub(super) struct Caller {
     pub(super) login: bool,
 }
 
+impl Caller {
+    /// Who does something, for the list of changes: the name that is given, or else their own, and in brackets how they were let in, which nobody can choose.
+    pub(super) fn signing(&self, given: Option<&str>) -> String {
+        let role = self.role.as_str();
+        match (self.login, &self.csrf) {
+            (true, _) => format!("{} (logged in as {}, {role})", given.unwrap_or(&self.name), self.name),
+            (false, None) => format!("{} (by the {role}'s token)", given.unwrap_or(&self.name)),
+            (false, Some(_)) => format!("{} (no token is asked for)", given.unwrap_or(&self.name)),
+        }
+    }
+}
+
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
@@ -65,8 +77,11 @@ impl Guard {
     }
 
     /// The tokens in these files, if they are others than are asked for now.
-    pub(crate) fn other_tokens(&self, operator: Option<&Path>, viewer: Option<&Path>) -> io::Result<Option<Tokens>> {
-        self.tokens.load().renewed(operator, viewer)
+    pub(crate) fn other_tokens<'a>(
+        &self,
+        files: impl IntoIterator<Item = (Role, &'a Path)>,
+    ) -> io::Result<Option<Tokens>> {
+        self.tokens.load().renewed(files)
     }
 
     /// Asks for these tokens from now on, if any are given, and answers to these names. Whoever has shown another token has to show one again.
@@ -181,9 +196,15 @@ impl Guard {
         let Some(caller) = self.caller(headers, from, console)? else {
             return Err(Problem::new(StatusCode::UNAUTHORIZED, "a token is asked for"));
         };
+        let reports = path == "/api/v1/rejections" && *request.method() == Method::POST;
+        if caller.role == Role::Reporter && !reports {
+            return Err(Problem::forbidden(
+                "a reporter may send refusals to POST /api/v1/rejections, and nothing else",
+            ));
+        }
         // Asking what would happen changes nothing, but it takes a body.
         let asks = path == "/api/v1/explain" || path == "/logout";
-        if changes && !asks && caller.role < Role::Operator {
+        if changes && !asks && caller.role == Role::Viewer {
             return Err(Problem::forbidden("a viewer cannot change anything"));
         }
         if changes {
@@ -280,6 +301,22 @@ mod tests {
         ] {
             assert!(!guard.is_ours(host), "{host}");
         }
+    }
+
+    #[test]
+    fn a_change_is_signed_with_how_its_author_was_let_in() {
+        let ann = |csrf: Option<&str>, login| {
+            let (name, csrf) = ("ann".to_owned(), csrf.map(str::to_owned));
+            Caller { role: Role::Operator, name, csrf, login }
+        };
+        let session = ann(Some("word"), true);
+        assert_eq!(session.signing(None), "ann (logged in as ann, operator)");
+        assert_eq!(
+            session.signing(Some("bob (logged in as bob, operator)")),
+            "bob (logged in as bob, operator) (logged in as ann, operator)"
+        );
+        assert_eq!(ann(None, false).signing(Some("bob")), "bob (by the operator's token)");
+        assert_eq!(ann(Some("word"), false).signing(Some("bob")), "bob (no token is asked for)");
     }
 
     #[test]

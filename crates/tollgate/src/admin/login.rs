@@ -39,6 +39,7 @@ pub(super) async fn login(State(console): State<Arc<Console>>, peer: Option<Exte
     };
     let from = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.0.ip());
     match console.guard.role_of(form.token.trim(), from, &console) {
+        Ok(Role::Reporter) => refuse(StatusCode::FORBIDDEN, "That token is for programs that report refusals."),
         Ok(role) => welcome(&console, role, &form.name, from),
         Err(problem) => {
             let status = problem.into_response().status();

@@ -37,7 +37,7 @@ use tollgate_core::time::Moment;
 pub(crate) use config::{Config, Reloaded};
 pub(crate) use guard::Guard;
 pub(crate) use subject::{Question, Soon, Subject, Totals, Who};
-pub(crate) use tokens::Tokens;
+pub(crate) use tokens::{Role, Tokens};
 
 use events::Events;
 use history::History;

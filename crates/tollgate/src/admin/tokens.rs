@@ -19,6 +19,8 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
+    /// Report refusals, and nothing else: not even look.
+    Reporter,
     /// Look.
     Viewer,
     /// Change things as well.
@@ -29,6 +31,7 @@ impl Role {
     /// The word that people and programs see.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
+            Self::Reporter => "reporter",
             Self::Viewer => "viewer",
             Self::Operator => "operator",
         }
@@ -49,15 +52,15 @@ impl fmt::Debug for Tokens {
 
 impl Tokens {
     /// The tokens in these files.
-    pub(crate) fn load(operator: Option<&Path>, viewer: Option<&Path>) -> io::Result<Self> {
+    pub(crate) fn load<'a>(files: impl IntoIterator<Item = (Role, &'a Path)>) -> io::Result<Self> {
         let none = Self::none();
-        let known = none.read(operator, viewer)?;
+        let known = none.read(files)?;
         Ok(Self { known, ..none })
     }
 
     /// The tokens in these files, if they are other ones.
-    pub(super) fn renewed(&self, operator: Option<&Path>, viewer: Option<&Path>) -> io::Result<Option<Self>> {
-        let known = self.read(operator, viewer)?;
+    pub(super) fn renewed<'a>(&self, files: impl IntoIterator<Item = (Role, &'a Path)>) -> io::Result<Option<Self>> {
+        let known = self.read(files)?;
         let same = |((role, tag), (other, shown)): (&(Role, hmac::Tag), &(Role, hmac::Tag))| {
             role == other && tag.as_ref() == shown.as_ref()
         };
@@ -67,12 +70,10 @@ impl Tokens {
         Ok(Some(Self { key: self.key.clone(), known }))
     }
 
-    fn read(&self, operator: Option<&Path>, viewer: Option<&Path>) -> io::Result<Vec<(Role, hmac::Tag)>> {
+    fn read<'a>(&self, files: impl IntoIterator<Item = (Role, &'a Path)>) -> io::Result<Vec<(Role, hmac::Tag)>> {
         let mut known = Vec::new();
-        for (role, path) in [(Role::Operator, operator), (Role::Viewer, viewer)] {
-            if let Some(path) = path {
-                known.push((role, hmac::sign(&self.key, read(path)?.as_bytes())));
-            }
+        for (role, path) in files {
+            known.push((role, hmac::sign(&self.key, read(path)?.as_bytes())));
         }
         Ok(known)
     }
@@ -135,7 +136,7 @@ mod tests {
         let (operator, viewer) = (folder.path().join("operator"), folder.path().join("viewer"));
         fs::write(&operator, "a-token-of-an-operator\n").unwrap();
         fs::write(&viewer, "a-token-of-a-viewer").unwrap();
-        let tokens = Tokens::load(Some(&operator), Some(&viewer)).unwrap();
+        let tokens = Tokens::load([(Role::Operator, &*operator), (Role::Viewer, &*viewer)]).unwrap();
         assert_eq!(tokens.role_of("a-token-of-an-operator"), Some(Role::Operator));
         assert_eq!(tokens.role_of("a-token-of-a-viewer"), Some(Role::Viewer));
         for guess in ["", "a-token-of-an-operato", "a-token-of-an-operator\n", "A-token-of-an-operator"] {
@@ -148,10 +149,10 @@ mod tests {
     fn a_file_without_a_token_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        assert!(Tokens::load(Some(&path), None).is_err());
+        assert!(Tokens::load([(Role::Operator, &*path)]).is_err());
         for text in ["", " \n", "two words", "schlüssel"] {
             fs::write(&path, text).unwrap();
-            assert!(Tokens::load(Some(&path), None).is_err(), "{text:?}");
+            assert!(Tokens::load([(Role::Operator, &*path)]).is_err(), "{text:?}");
         }
     }
 }

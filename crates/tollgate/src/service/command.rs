@@ -164,6 +164,8 @@ fn serve_requests(
     if let Some(telemetry) = &telemetry {
         registry.register_collector(telemetry.metrics());
     }
+    let graphite = Sender::default();
+    registry.register_collector(graphite.metrics());
     let subject = Arc::new(GateSubject::new(gate.clone(), watch.calendar().clone()));
     let console = operators.console(registry, subject, watch.clone(), config_of(options.config.as_deref()))?;
     runtime.spawn(admin::serve(admin, console.clone()));
@@ -171,7 +173,6 @@ fn serve_requests(
         let shown = console.clone();
         runtime.spawn(telemetry.run(move || shown.metrics_text()));
     }
-    let graphite = Sender::default();
     let (telemetry, watching) = (plan.telemetry, watch.clone());
     let mut household =
         Household { gate: gate.clone(), console, watch: watching, operators, telemetry, graphite, master };

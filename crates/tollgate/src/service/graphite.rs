@@ -3,11 +3,14 @@
 //! The names of Tempomat's figures are kept, so that charts which were made for them go on: `Slash32`, `Slash24`, `Slash16` and `UserAgent`
 //! are the numbers of callers whose requests wait for long. What cannot be sent is dropped and counted: nothing waits for Graphite.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tollgate_core::time::Span;
@@ -25,11 +28,31 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CLASSES: [(&str, &str); 4] =
     [("Slash32", "ip/32"), ("Slash24", "ip/24"), ("Slash16", "ip/16"), ("UserAgent", "user-agent")];
 
-/// How often sending has failed.
-pub(super) static FAILURES: AtomicU64 = AtomicU64::new(0);
+/// How often figures were sent, and how often they could not be.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GraphiteMetrics(Arc<[AtomicU64; 2]>);
+
+impl Collector for GraphiteMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (counter, (name, help)) in self.0.iter().zip([
+            ("tollgate_graphite_batches", "Times that figures were sent to Graphite"),
+            ("tollgate_graphite_failures", "Times that figures could not be sent to Graphite, and were dropped"),
+        ]) {
+            let counter = ConstCounter::new(counter.load(Ordering::Relaxed));
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
 
 /// Sends until the process ends.
-pub(super) async fn run(settings: settings::Graphite, gate: Arc<Running>, watch: Arc<Watch>) {
+pub(super) async fn run(
+    settings: settings::Graphite,
+    gate: Arc<Running>,
+    watch: Arc<Watch>,
+    GraphiteMetrics(counts): GraphiteMetrics,
+) {
+    let [batches, failures] = &*counts;
     let prefix = settings.prefix.replace("{hostname}", &hostname());
     let mut connection = None;
     let mut moments = tokio::time::interval(settings.every.into());
@@ -39,10 +62,12 @@ pub(super) async fn run(settings: settings::Graphite, gate: Arc<Running>, watch:
         let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let batch = lines(&prefix, &figures(&gate, &watch), secs);
         let sent = tokio::time::timeout(PATIENCE, send(&mut connection, &settings.address, &batch)).await;
-        if !matches!(sent, Ok(Ok(()))) {
+        if matches!(sent, Ok(Ok(()))) {
+            batches.fetch_add(1, Ordering::Relaxed);
+        } else {
             connection = None;
             // Once, then seldom: a Graphite that is down is no news after a while.
-            if FAILURES.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
+            if failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
                 tracing::warn!(
                     address = settings.address,
                     "figures cannot be sent to Graphite; they are dropped until they can"

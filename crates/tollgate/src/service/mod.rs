@@ -11,6 +11,7 @@ mod operators;
 mod pardon;
 mod reload;
 mod run;
+mod state_home;
 mod systemd;
 
 pub(crate) use command::{GateOptions, run_gate};

@@ -9,9 +9,10 @@ use prometheus_client::registry::Registry;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::SharedFlags;
 
-use crate::admin::{Config, Console, Guard, Subject, Tokens};
+use super::state_home::state_home;
+use crate::admin::{Config, Console, Guard, Role, Subject, Tokens};
 use crate::settings::{self, FlagState, Settings, Webhook};
-use crate::watch::{Calendar, Feed, Flagged, Watch, WatchMetrics, WebhookSettings, announce_all, share};
+use crate::watch::{Calendar, Feed, Flagged, Home, Watch, WatchMetrics, WebhookSettings, announce_all, share};
 
 /// Who may come in, and what is remembered: what is in force of it.
 #[derive(Clone, Debug)]
@@ -53,7 +54,11 @@ impl Operators {
         let webhook = self.webhook()?;
         let shared =
             self.redis.as_ref().map(|redis| Ok::<_, io::Error>((redis.address()?, &redis.prefix))).transpose()?;
-        let mut watch = Watch::new(settings, self.watch.state_dir.clone(), feed, Calendar::new(clock)).marking(flagged);
+        let home = match self.watch.state_dir.clone() {
+            Some(directory) => Home::Directory(directory),
+            None => state_home(self.listen, |name| std::env::var_os(name)).map_or(Home::Memory, Home::IfPossible),
+        };
+        let mut watch = Watch::new(settings, home, feed, Calendar::new(clock)).marking(flagged);
         watch.announce_to(webhook);
         if shared.is_some() {
             watch = watch.sharing();
@@ -74,22 +79,20 @@ impl Operators {
         watch: Arc<Watch>,
         config: Config,
     ) -> io::Result<Arc<Console>> {
-        let (operator, viewer) = self.token_files();
-        let guard = Guard::new(Tokens::load(operator, viewer)?, self.hosts());
+        let guard = Guard::new(Tokens::load(self.token_files())?, self.hosts());
         registry.register_collector(Box::new(WatchMetrics(watch.clone())));
         Ok(Console::new(registry, subject, watch, guard, config))
     }
 
     /// Reads what a reload to `new` would bring. Nothing has changed yet.
     pub(super) fn read(&self, new: Self, console: &Console) -> Result<Renewal, String> {
-        let (operator, viewer) = new.token_files();
-        if !self.listen.ip().is_loopback() && operator.is_none() {
+        if !self.listen.ip().is_loopback() && new.token_files().all(|(role, _)| role != Role::Operator) {
             return Err(format!(
                 "operators connect to {} until there is a new start, where a token is needed: write `token_file` in [admin]",
                 self.listen
             ));
         }
-        let tokens = console.guard().other_tokens(operator, viewer).map_err(|error| error.to_string())?;
+        let tokens = console.guard().other_tokens(new.token_files()).map_err(|error| error.to_string())?;
         let webhook = new.webhook().map_err(|error| error.to_string())?;
         Ok(Renewal { new, tokens, webhook })
     }
@@ -113,12 +116,15 @@ impl Operators {
         changed.into_iter().filter_map(|(has_changed, key)| has_changed.then_some(key)).collect()
     }
 
-    fn token_files(&self) -> (Option<&Path>, Option<&Path>) {
-        let admin = self.admin.as_ref();
-        (
-            admin.and_then(|admin| admin.token_file.as_deref()),
-            admin.and_then(|admin| admin.viewer_token_file.as_deref()),
-        )
+    fn token_files(&self) -> impl Iterator<Item = (Role, &Path)> {
+        let files = self.admin.iter().flat_map(|admin| {
+            [
+                (Role::Operator, &admin.token_file),
+                (Role::Viewer, &admin.viewer_token_file),
+                (Role::Reporter, &admin.reporter_token_file),
+            ]
+        });
+        files.filter_map(|(role, file)| Some((role, file.as_deref()?)))
     }
 
     fn hosts(&self) -> Vec<String> {

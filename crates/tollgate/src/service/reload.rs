@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
+use super::graphite::{self, GraphiteMetrics};
 use super::master::Keeping;
 use super::operators::{Operators, Renewal, config_of};
-use super::{graphite, systemd};
+use super::systemd;
 use crate::admin::Console;
 use crate::gate::{Orders, Running};
 use crate::settings;
@@ -39,9 +40,15 @@ pub(super) struct Household<'a> {
 pub(super) struct Sender {
     settings: Option<settings::Graphite>,
     task: Option<JoinHandle<()>>,
+    metrics: GraphiteMetrics,
 }
 
 impl Sender {
+    /// What came of it.
+    pub(super) fn metrics(&self) -> Box<GraphiteMetrics> {
+        Box::new(self.metrics.clone())
+    }
+
     /// Sends from now on as `settings` say, unless that is what it does. To be called where tasks can be started.
     pub(super) fn send_to(&mut self, settings: Option<settings::Graphite>, gate: &Arc<Running>, watch: &Arc<Watch>) {
         if self.settings == settings {
@@ -50,7 +57,7 @@ impl Sender {
         if let Some(task) = self.task.take() {
             task.abort();
         }
-        let start = |settings| tokio::spawn(graphite::run(settings, gate.clone(), watch.clone()));
+        let start = |settings| tokio::spawn(graphite::run(settings, gate.clone(), watch.clone(), self.metrics.clone()));
         self.task = settings.clone().map(start);
         self.settings = settings;
     }

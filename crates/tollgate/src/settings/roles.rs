@@ -75,6 +75,8 @@ pub(crate) struct Admin {
     pub(crate) token_file: Option<PathBuf>,
     /// The token of those who may only look.
     pub(crate) viewer_token_file: Option<PathBuf>,
+    /// The token of those who may only report refusals.
+    pub(crate) reporter_token_file: Option<PathBuf>,
     /// Names under which it is reached, besides addresses and `localhost`.
     pub(crate) hosts: Vec<String>,
 }
@@ -221,6 +223,8 @@ table! {
         token_file: PathBuf,
         /// A file with the token of those who may look and change nothing. Needs `token_file`.
         viewer_token_file: PathBuf,
+        /// A file with the token of programs that report refusals to `POST /api/v1/rejections`, and may do nothing else. Needs `token_file`.
+        reporter_token_file: PathBuf,
         /// Names under which this address is reached. Addresses and `localhost` are known; any other name is refused, so that nobody
         /// can point one of their own at it.
         hosts: OneOrMany<Name> = "[]",
@@ -238,7 +242,8 @@ table! {
         /// no class of requests, so with it only reports count: `tollgate check` and the log at the start say so where no rule has the class.
         account_class: Name = "\"user\"",
         /// The directory in which flags, what was counted for them, announcements and the list of operators' changes survive a restart. No two processes can
-        /// share one. Without it, memory only.
+        /// share one. Without it, what systemd gives with `StateDirectory=`; else `$XDG_STATE_HOME/tollgate/PORT` or `~/.local/state/tollgate/PORT`, with the port of the
+        /// address for operators. Where that cannot be used, or the port is 0, memory only.
         state_dir: PathBuf,
         /// Where flags live: `local` is this gate alone; with `redis`, a flag that is set or cleared at one gate is at all of them. Each gate keeps them
         /// all and tells Redis what it missed, so one that is gone or forgets loses nothing.
@@ -387,10 +392,15 @@ impl AdminTable {
             faults
                 .missing(&viewer.span, "`viewer_token_file` needs `token_file`: without it, everybody is an operator");
         }
+        if let (Some(reporter), false) = (&self.reporter_token_file, self.written.has("token_file")) {
+            let message = "`reporter_token_file` needs `token_file`: without it, everybody is an operator";
+            faults.missing(&reporter.span, message);
+        }
         Admin {
             listen: self.listen.value.0,
             token_file: self.token_file.map(|path| path.value),
             viewer_token_file: self.viewer_token_file.map(|path| path.value),
+            reporter_token_file: self.reporter_token_file.map(|path| path.value),
             hosts: self.hosts.value.values().map(|name| name.0).collect(),
         }
     }

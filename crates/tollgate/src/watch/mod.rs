@@ -21,7 +21,7 @@ mod webhook;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -58,6 +58,17 @@ pub(crate) struct Watch {
     webhook: ArcSwapOption<WebhookSettings>,
     /// Rings when there is something to tell other gates; none when there are none.
     to_share: Option<Notify>,
+}
+
+/// Where what is known survives.
+#[derive(Clone, Debug)]
+pub(crate) enum Home {
+    /// Nowhere.
+    Memory,
+    /// In this directory: what cannot be kept there is not acknowledged.
+    Directory(PathBuf),
+    /// In this directory if it can be used at the start, and otherwise nowhere: nobody has asked for it.
+    IfPossible(PathBuf),
 }
 
 /// What is known, and where it is kept.
@@ -119,21 +130,32 @@ pub(crate) struct Reported {
 pub(crate) struct NotKept(pub(crate) io::Error);
 
 impl Watch {
-    /// A watch that knows what the last one knew that used this directory. A directory that cannot be used is said, and tried again.
+    /// A watch that knows what the last one knew that had this home. A directory that cannot be used is said, and tried again if somebody has asked for it.
     pub(crate) fn new(
         settings: tollgate_core::watch::Settings,
-        state_dir: Option<PathBuf>,
+        home: Home,
         feed: Arc<Feed>,
         calendar: Calendar,
     ) -> Self {
         let mut kept = Kept { state: State::new(settings), journal: None, behind: false, owed: BTreeSet::new() };
-        if let Some(directory) = &state_dir {
-            let now = calendar.now();
-            match Journal::open(directory, |record| kept.state.replay(record, now)) {
-                Ok(journal) => kept.journal = Some(journal),
-                Err(error) => {
-                    let directory = directory.display();
+        let (mut state_dir, is_asked_for) = match home {
+            Home::Memory => (None, false),
+            Home::Directory(directory) => (Some(directory), true),
+            Home::IfPossible(directory) => (Some(directory), false),
+        };
+        if let Some(path) = &state_dir {
+            let (now, directory) = (calendar.now(), path.display());
+            match Journal::open(path, |record| kept.state.replay(record, now)) {
+                Ok(journal) => {
+                    tracing::info!(%directory, "flags survive a restart");
+                    kept.journal = Some(journal);
+                }
+                Err(error) if is_asked_for => {
                     tracing::error!(%directory, %error, "flags cannot be kept: reports are refused until they can");
+                }
+                Err(error) => {
+                    tracing::warn!(%directory, %error, "flags are in memory alone, and gone with this process: name a directory as `state_dir` in [watch]");
+                    state_dir = None;
                 }
             }
         }
@@ -180,6 +202,11 @@ impl Watch {
     /// What time it is.
     pub(crate) fn calendar(&self) -> &Calendar {
         &self.calendar
+    }
+
+    /// Where flags survive a restart, if they do.
+    pub(crate) fn state_dir(&self) -> Option<&Path> {
+        self.state_dir.as_deref()
     }
 
     /// The class whose keys are accounts.

@@ -8,7 +8,8 @@ use super::*;
 
 fn watch(directory: Option<&Path>) -> (Watch, Hand) {
     let (clock, hand) = Clock::by_hand();
-    (Watch::new(Settings::default(), directory.map(Path::to_path_buf), Arc::default(), Calendar::new(clock)), hand)
+    let home = directory.map_or(Home::Memory, |directory| Home::Directory(directory.to_path_buf()));
+    (Watch::new(Settings::default(), home, Arc::default(), Calendar::new(clock)), hand)
 }
 
 fn refused(key: &str, count: u64) -> Vec<Entry<'static>> {
@@ -240,4 +241,25 @@ fn a_report_of_a_hundred_thousand_keys_is_taken() {
     let begin = std::time::Instant::now();
     assert_eq!(watch.report("r1", &entries).unwrap().flagged, ["offender"]);
     assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_home_that_nobody_asked_for_is_used_by_one_and_others_are_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let at_home = |directory: &Path| {
+        let home = Home::IfPossible(directory.to_path_buf());
+        Watch::new(Settings::default(), home, Arc::default(), Calendar::new(Clock::by_hand().0))
+    };
+    let (first, second) = (at_home(folder.path()), at_home(folder.path()));
+    assert_eq!((first.state_dir(), second.state_dir()), (Some(folder.path()), None));
+    for watch in [&first, &second] {
+        watch.report("r1", &refused("u1", 1000)).unwrap();
+        assert!(watch.standing().is_kept);
+    }
+    drop((first, second));
+    assert_eq!(accounts(&at_home(folder.path())), ["u1"]);
+    let no_directory = folder.path().join("watch.journal").join("below a file");
+    let nowhere = at_home(&no_directory);
+    nowhere.report("r1", &refused("u1", 1000)).unwrap();
+    assert_eq!((nowhere.state_dir(), accounts(&nowhere)), (None, vec!["u1".to_owned()]));
 }

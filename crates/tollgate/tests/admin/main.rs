@@ -1,12 +1,14 @@
 //! The address for operators, by what it says on the wire.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod authors;
+mod callers;
 mod charts;
 mod doctor;
-mod callers;
 mod flagged;
 mod fleet;
 mod graphite;
+mod home;
 mod keys;
 mod metrics;
 mod openapi;

@@ -77,5 +77,12 @@ fn prometheus_reads_what_is_shown_and_no_key_is_in_it() {
 fn a_graphite_that_is_not_there_hurts_nobody() {
     let gate = busy_gate("[metrics]\ngraphite = \"127.0.0.1:1\"\ngraphite_every = \"1s\"\n");
     gate.logged("figures cannot be sent to Graphite");
+    let metrics = gate.get("/metrics").body;
+    let count = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{metrics}"));
+        line.trim().parse::<u64>().unwrap()
+    };
+    assert!(count("tollgate_graphite_failures_total") > 0);
+    assert_eq!(count("tollgate_graphite_batches_total"), 0);
     assert_eq!(gate.request("/", &[]).status, 200);
 }

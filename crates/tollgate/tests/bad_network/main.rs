@@ -184,6 +184,8 @@ impl Ground {
             .args(["netns", "exec", &format!("{}{space}", self.name), env!("CARGO_BIN_EXE_tollgate"), role, "--config"])
             .arg(&file)
             .env_remove("NOTIFY_SOCKET")
+            // What it keeps by default is its own: all of them have the same port.
+            .env("XDG_STATE_HOME", file.with_extension("state"))
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

@@ -41,6 +41,8 @@ impl Gate {
             .arg("--config")
             .arg(&file)
             .env_remove("NOTIFY_SOCKET")
+            // What it keeps by default is its own.
+            .env("XDG_STATE_HOME", file.with_extension("state"))
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -88,6 +90,7 @@ impl Drop for Gate {
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_file(&self.file);
+        let _ = std::fs::remove_dir_all(self.file.with_extension("state"));
     }
 }
 

@@ -126,6 +126,8 @@ fn launch(directory: &std::path::Path) -> Child {
         .arg("--config")
         .arg(directory.join("tollgate.toml"))
         .env_remove("NOTIFY_SOCKET")
+        // What it keeps by default is its own.
+        .env("XDG_STATE_HOME", directory)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();

@@ -1,0 +1,62 @@
+//! Flags survive a restart where nobody has said where they are to be kept.
+
+use serde_json::{Value, json};
+
+use crate::support::Gate;
+
+/// A gate whose service manager has this directory for it.
+fn start_at(home: &str) -> Gate {
+    let wrapper = ["env", &format!("STATE_DIRECTORY={home}")];
+    Gate::start_by(&wrapper, tempfile::tempdir().unwrap(), "")
+}
+
+fn flag(gate: &Gate, account: &str) {
+    let entry = json!({ "class": "user", "key": account, "rejected": 1000 });
+    assert_eq!(gate.post("/api/v1/rejections", &json!({ "id": account, "entries": [entry] })).status, 202);
+}
+
+fn kept_in(gate: &Gate) -> Value {
+    let watch = gate.json("/api/v1/status")["watch"].clone();
+    assert_eq!(watch["kept"], true, "what is in memory is not meant to be elsewhere");
+    watch["state_dir"].clone()
+}
+
+#[test]
+fn flags_survive_a_kill_without_a_word_in_the_settings_and_a_second_gate_is_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("state").display().to_string();
+    let first = start_at(&home);
+    assert_eq!(kept_in(&first), json!(home));
+    flag(&first, "u1");
+    let second = start_at(&home);
+    second.logged("flags are in memory alone");
+    assert_eq!((kept_in(&second), &second.json("/api/v1/flags")["total"]), (Value::Null, &json!(0)));
+    flag(&second, "u2");
+    first.kill();
+    let third = start_at(&home);
+    assert_eq!(third.json("/api/v1/flags")["flags"][0]["account"], "u1");
+    assert_eq!(third.json("/api/v1/flags")["total"], 1);
+}
+
+#[test]
+fn a_gate_starts_where_it_can_write_nowhere_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a file");
+    std::fs::write(&file, "").unwrap();
+    let gate = start_at(&file.join("state").display().to_string());
+    gate.logged("flags are in memory alone");
+    flag(&gate, "u1");
+    assert_eq!(kept_in(&gate), Value::Null);
+    assert_eq!(gate.request("/", &[]).status, 200);
+}
+
+/// So that tests, and whatever else is started once, leave nothing behind.
+#[test]
+fn a_gate_on_a_port_that_is_another_at_every_start_keeps_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = format!("XDG_STATE_HOME={}", folder.path().display());
+    let gate = Gate::start_by(&["env", "-u", "STATE_DIRECTORY", &home], tempfile::tempdir().unwrap(), "");
+    flag(&gate, "u1");
+    assert_eq!(kept_in(&gate), Value::Null);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
