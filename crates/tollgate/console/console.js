@@ -62,6 +62,8 @@ async function told(now) {
   flagged.textContent = figures.count(now.watch.flags);
   flagged.hidden = now.watch.flags === 0;
   document.getElementById("about").textContent = `Tollgate ${now.version}, up for ${figures.span(now.uptime_ms)}`;
+  for (const name of ["spenders", "explain"]) document.querySelector(`#pages [data-page=${name}]`).parentElement.hidden = !now.requests;
+  document.getElementById("last-page").textContent = String(links().length);
   status = now;
   hear();
   complain(now.watch.kept ? "" : "Flags cannot be written to disk: reports are refused until they can.", "disk");
@@ -76,6 +78,11 @@ async function told(now) {
   } finally {
     busy = false;
   }
+}
+
+/** The pages that there are: a process that serves no requests has none about them. */
+function links() {
+  return [...document.querySelectorAll("#pages li:not([hidden]) a")];
 }
 
 function lost() {
@@ -100,12 +107,12 @@ function theme() {
 
 function keys(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
-  const links = [...document.querySelectorAll("#pages a")];
+  const chosen = links()[Number(event.key) - 1];
   if (event.key === "/") {
     const field = document.getElementById("search");
     if (field) { event.preventDefault(); field.focus(); }
-  } else if (links[Number(event.key) - 1]) {
-    location.hash = links[Number(event.key) - 1].hash;
+  } else if (chosen) {
+    location.hash = chosen.hash;
     // At once, not when the browser gets to tell: the next key may be there before.
     show(true);
   }

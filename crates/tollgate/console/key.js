@@ -63,7 +63,7 @@ export function keyPage(parameters) {
     ]), !bucket && !episode && !flags?.length && h("p", { class: "empty" }, "Nothing was seen of this caller lately."));
     exempt.textContent = detail.exempt_until ? `Exempt from these rules until ${figures.date(detail.exempt_until)}.` : "";
     exempt.hidden = end.hidden = !detail.exempt_until;
-    buttons.hidden = caller().role !== "operator";
+    buttons.hidden = caller().role !== "operator" || !detail.rules;
   });
 
   async function change(heading, text, button, path, body, extra) {

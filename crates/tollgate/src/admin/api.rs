@@ -117,15 +117,19 @@ fn status_value(console: &Console) -> Value {
 #[derive(Debug, Deserialize)]
 pub(super) struct Steps {
     step: Option<usize>,
+    last: Option<usize>,
 }
 
 /// `GET /api/v1/history`
 pub(super) async fn history(State(console): State<Arc<Console>>, query: Asked<Steps>) -> Result<Json, Problem> {
-    let step = asked(query)?.step.unwrap_or(10);
+    let Steps { step, last } = asked(query)?;
+    let step = step.unwrap_or(10);
     if !(1..=600).contains(&step) {
         return Err(Problem::bad("`step` is a number of seconds from 1 to 600"));
     }
-    Ok(Json(json!({ "step_ms": step * 1000, "samples": console.history().in_steps(step) })))
+    let samples = console.history().in_steps(step);
+    let shown = &samples[samples.len().saturating_sub(last.unwrap_or(usize::MAX))..];
+    Ok(Json(json!({ "step_ms": step * 1000, "samples": shown })))
 }
 
 /// `GET /api/v1/buckets`

@@ -6,6 +6,7 @@
 
 mod caller;
 mod columns;
+mod ending;
 mod keyboard;
 mod table;
 mod terminal;
@@ -21,6 +22,7 @@ use crate::admin_client::{AdminClient, AdminOptions, NoAnswer, encoded, harmless
 use crate::cli::WRONG;
 
 use caller::Caller;
+use ending::Ending;
 use terminal::Terminal;
 use view::{Asked, View};
 
@@ -90,6 +92,8 @@ fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), NoAnswer> {
     refresh(client, &mut view, top)?;
     let no_terminal =
         |error: std::io::Error| NoAnswer::new(format!("this terminal cannot be drawn on: {error}; try --once"));
+    // Before the screen is taken as well: whoever ends this must find the terminal as it was.
+    let ending = Ending::listen().map_err(no_terminal)?;
     let mut terminal = Terminal::take().map_err(no_terminal)?;
     let mut refreshed = Instant::now();
     loop {
@@ -97,7 +101,7 @@ fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), NoAnswer> {
         terminal.draw(&view.lines(width, height)).map_err(no_terminal)?;
         let wait = REFRESH.saturating_sub(refreshed.elapsed());
         let mut asked = Asked::Nothing;
-        for key in terminal.keys(wait).map_err(no_terminal)? {
+        for key in terminal.keys(wait, &ending).map_err(no_terminal)? {
             asked = asked.max(view.press(key));
         }
         match asked {
@@ -118,6 +122,6 @@ fn refresh(client: &AdminClient, view: &mut View, top: u16) -> Result<(), NoAnsw
         Some(key) => Some(client.get(&format!("/api/v1/key?class={}&key={}", encoded(view.class()), encoded(key)))?),
         None => None,
     };
-    view.take(&client.get("/api/v1/status")?, &client.get("/api/v1/history?step=1")?, &answer, detail);
+    view.take(&client.get("/api/v1/status")?, &client.get("/api/v1/history?step=1&last=240")?, &answer, detail);
     Ok(())
 }

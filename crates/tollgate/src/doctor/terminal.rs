@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
+use super::ending::Ending;
 use super::keyboard::{Key, keys};
 
 /// A smaller terminal is drawn on as if it were this small.
@@ -48,10 +49,10 @@ impl Terminal {
         write(&frame)
     }
 
-    /// The keys that are pressed, within so long.
-    pub(super) fn keys(&self, wait: Duration) -> io::Result<Vec<Key>> {
+    /// The keys that are pressed, within so long. To be told to end is one of them.
+    pub(super) fn keys(&self, wait: Duration, ending: &Ending) -> io::Result<Vec<Key>> {
         let stdin = io::stdin();
-        let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
+        let mut polled = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(ending, PollFlags::IN)];
         let wait = Timespec { tv_sec: wait.as_secs().min(60) as i64, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut polled, Some(&wait)) {
             Ok(0) => return Ok(Vec::new()),
@@ -59,6 +60,9 @@ impl Terminal {
             // A terminal that was resized: it is drawn anew.
             Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
+        }
+        if !polled[1].revents().is_empty() {
+            return Ok(vec![Key::Interrupt]);
         }
         let mut bytes = [0; 256];
         let length = stdin.lock().read(&mut bytes)?;

@@ -18,6 +18,11 @@ const GREEN: &str = "\x1b[32m";
 const YELLOW: &str = "\x1b[33m";
 const RED: &str = "\x1b[31m";
 
+/// How many lines the list has at least: what is written above callers, and one of them.
+const BODY_MIN: usize = 2;
+/// How many it has at least where there are charts.
+const BODY_WITH_CHARTS_MIN: usize = 6;
+
 /// What a key leads to. Later counts more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Asked {
@@ -49,7 +54,10 @@ pub(super) struct View {
     /// What is searched for, and whether it is being typed.
     filter: String,
     typing: bool,
-    selected: usize,
+    /// The caller that was chosen, wherever it is now; none until somebody chooses, and then whoever is on top is marked.
+    chosen: Option<String>,
+    /// Where that was when it was last there.
+    place: usize,
     opened: Option<String>,
     detail: Option<Value>,
     trouble: Option<String>,
@@ -67,7 +75,8 @@ impl View {
             order: Order::Cpu,
             filter: String::new(),
             typing: false,
-            selected: 0,
+            chosen: None,
+            place: 0,
             opened: None,
             detail: None,
             trouble: None,
@@ -91,6 +100,7 @@ impl View {
         let classes = buckets["classes"].as_array().into_iter().flatten();
         self.classes = classes.filter_map(|class| class.as_str().map(str::to_owned)).collect();
         self.callers = Caller::all(&buckets["buckets"]);
+        self.place = self.selected();
         self.detail = detail;
     }
 
@@ -115,7 +125,8 @@ impl View {
                 self.filter.clear();
             }
             Key::Enter => {
-                self.opened = self.shown().get(self.selected).map(|caller| caller.key.clone());
+                self.choose(self.selected());
+                self.opened.clone_from(&self.chosen);
                 return Asked::Figures;
             }
             Key::Char('/') => {
@@ -124,10 +135,10 @@ impl View {
             }
             Key::Tab => return self.turn(1),
             Key::BackTab => return self.turn(self.classes.len().saturating_sub(1)),
-            Key::Up | Key::Char('k') => self.selected = self.selected.saturating_sub(1),
-            Key::Down | Key::Char('j') => self.selected = (self.selected + 1).min(self.last()),
-            Key::PageUp => self.selected = self.selected.saturating_sub(10),
-            Key::PageDown => self.selected = (self.selected + 10).min(self.last()),
+            Key::Up | Key::Char('k') => self.choose(self.selected().saturating_sub(1)),
+            Key::Down | Key::Char('j') => self.choose(self.selected() + 1),
+            Key::PageUp => self.choose(self.selected().saturating_sub(10)),
+            Key::PageDown => self.choose(self.selected() + 10),
             Key::Char('c') => self.order = Order::Cpu,
             Key::Char('w') => self.order = Order::Wait,
             Key::Char('r') => self.order = Order::Requests,
@@ -149,7 +160,7 @@ impl View {
             }
             _ => {}
         }
-        self.selected = 0;
+        (self.chosen, self.place) = (None, 0);
     }
 
     /// Goes to another class.
@@ -159,12 +170,23 @@ impl View {
         }
         let place = self.classes.iter().position(|class| *class == self.class).unwrap_or(0);
         self.class = self.classes[(place + steps) % self.classes.len()].clone();
-        (self.selected, self.opened) = (0, None);
+        (self.chosen, self.place, self.opened) = (None, 0, None);
         Asked::Figures
     }
 
-    fn last(&self) -> usize {
-        self.shown().len().saturating_sub(1)
+    /// Marks the caller at this place, or the last one.
+    fn choose(&mut self, place: usize) {
+        let shown = self.shown();
+        let place = place.min(shown.len().saturating_sub(1));
+        let chosen = shown.get(place).map(|caller| caller.key.clone());
+        (self.chosen, self.place) = (chosen, place);
+    }
+
+    /// Where the caller is that is marked; one that has left is marked by its place.
+    fn selected(&self) -> usize {
+        let shown = self.shown();
+        let chosen = self.chosen.as_ref().and_then(|key| shown.iter().position(|caller| caller.key == *key));
+        chosen.unwrap_or(self.place).min(shown.len().saturating_sub(1))
     }
 
     /// The callers that are wanted, in their order.
@@ -179,8 +201,11 @@ impl View {
     /// Everything, for a screen of this size.
     pub(super) fn lines(&self, width: usize, height: usize) -> Vec<String> {
         let mut lines = self.header(width);
-        if height >= 14 {
-            lines.extend(self.charts(width));
+        // Who spends is what this is for: a caller and what is written above it have room on any screen.
+        lines.truncate(height.saturating_sub(BODY_MIN + 1).max(1));
+        let charts = self.charts(width);
+        if height >= 14 && lines.len() + charts.len() + BODY_WITH_CHARTS_MIN < height {
+            lines.extend(charts);
         }
         let room = height.saturating_sub(lines.len() + 1);
         let body = if self.opened.is_some() { self.page(width) } else { self.list(width, room) };
@@ -236,7 +261,7 @@ impl View {
         let columns = columns::fitting(width);
         let heads = format!("{DIM}{}{PLAIN}", columns::heads(&columns, &self.class));
         let mut lines = vec![cut(&heads, width)];
-        let selected = self.selected.min(shown.len().saturating_sub(1));
+        let selected = self.selected();
         let rows = room.saturating_sub(1).max(1);
         let first = selected.saturating_sub(rows - 1);
         for (place, caller) in shown.iter().enumerate().skip(first).take(rows) {
@@ -245,7 +270,8 @@ impl View {
             lines.push(if place == selected { format!("{INVERSE}{line}{PLAIN}") } else { line });
         }
         if shown.is_empty() {
-            lines.push(format!("{DIM}nobody{}{PLAIN}", if self.filter.is_empty() { " yet" } else { " by that name" }));
+            let nobody = if self.filter.is_empty() { "nobody yet" } else { "nobody by that name" };
+            lines.push(cut(&format!("{DIM}{nobody}{PLAIN}"), width));
         }
         lines
     }
@@ -452,15 +478,49 @@ mod tests {
 
     #[test]
     fn a_screen_of_any_size_is_filled_and_not_overrun() {
-        let view = view();
-        for (width, height) in [(20, 5), (40, 10), (80, 24), (300, 90)] {
-            let lines = view.lines(width, height);
-            assert_eq!(lines.len(), height);
-            for line in &lines {
-                let visible = room_taken(line);
-                assert!(visible <= width, "{width}: {line:?}");
+        let (mut nobody, mut page) = (view(), view());
+        nobody.filter = "somebody else".to_owned();
+        page.press(Key::Enter);
+        page.detail = Some(json!({ "exempt_until": "2026-11-15T12:00:00.000000Z", "rules": [] }));
+        for view in [view(), nobody, page] {
+            for (width, height) in [(20, 5), (20, 14), (40, 10), (80, 5), (80, 24), (300, 90)] {
+                let lines = view.lines(width, height);
+                assert_eq!(lines.len(), height);
+                for line in &lines {
+                    let visible = room_taken(line);
+                    assert!(visible <= width, "{width}: {line:?}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn a_caller_is_seen_on_a_screen_of_any_size() {
+        for (width, height) in [(20, 5), (80, 5), (20, 14), (20, 16), (40, 10), (80, 24)] {
+            assert!(text(&view().lines(width, height)).contains("crawler"), "{width}x{height}");
+        }
+    }
+
+    #[test]
+    fn whoever_was_chosen_stays_chosen_when_the_list_changes() {
+        let chosen = |view: &View| {
+            let lines = view.lines(80, 24);
+            let line = lines.iter().find(|line| line.contains(INVERSE)).unwrap();
+            ["calm", "crawler"].into_iter().find(|name| line.contains(name)).unwrap()
+        };
+        let mut view = view();
+        assert_eq!(chosen(&view), "crawler");
+        view.press(Key::Char('x'));
+        assert_eq!(chosen(&view), "calm", "nobody was chosen: whoever is on top is marked");
+        view.press(Key::Down);
+        assert_eq!(chosen(&view), "crawler");
+        view.press(Key::Char('c'));
+        assert_eq!(chosen(&view), "crawler");
+        view.press(Key::Enter);
+        assert_eq!(view.opened(), Some("crawler\x1b[2J"));
+        view.press(Key::Escape);
+        view.take(&json!({}), &json!({}), &json!({ "buckets": [{ "key": "calm" }] }), None);
+        assert_eq!(chosen(&view), "calm", "who has left is marked by its place");
     }
 
     #[test]

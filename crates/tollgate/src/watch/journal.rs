@@ -4,9 +4,9 @@
 //! written anew beside its place and moved there, so there is always a whole one. A write that failed leaves a file that cannot be
 //! trusted: from then on only a whole new one can take its place.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::record::{Broken, Record};
@@ -30,9 +30,10 @@ pub(super) struct Journal {
 impl Journal {
     /// Opens the journal of a directory, and calls `each` with every record in it.
     pub(super) fn open(directory: &Path, mut each: impl FnMut(Record)) -> io::Result<Self> {
-        fs::create_dir_all(directory)?;
+        // Names of accounts may be secrets, such as keys of an API: they are nobody else's on this machine.
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let path = directory.join("watch.journal");
-        let file = OpenOptions::new().create(true).append(true).read(true).open(&path)?;
+        let file = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&path)?;
         lock(&file)?;
         let bytes = match file.metadata()?.len() {
             length if length > BYTES_MAX => Vec::new(),
@@ -115,7 +116,7 @@ impl Journal {
     }
 
     fn write_anew(&mut self, new: &Path, records: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(new)?;
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(new)?;
         lock(&file)?;
         file.write_all(MARK)?;
         file.write_all(records)?;
@@ -247,6 +248,18 @@ mod tests {
         journal.append(&bytes(&["c"])).unwrap();
         drop(journal);
         assert_eq!(open(&directory).1, ["b", "c"].map(record));
+    }
+
+    #[test]
+    fn a_journal_is_read_by_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("state");
+        let (mut journal, _) = open(&directory);
+        let modes =
+            || [&directory, &directory.join("watch.journal")].map(|path| fs::metadata(path).unwrap().mode() & 0o777);
+        assert_eq!(modes(), [0o700, 0o600]);
+        journal.replace(&bytes(&["a"])).unwrap();
+        assert_eq!(modes(), [0o700, 0o600]);
     }
 
     #[test]

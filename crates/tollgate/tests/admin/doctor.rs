@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::{Gate, ask, eventually};
@@ -212,6 +213,20 @@ fn a_gate_that_goes_away_is_said_on_the_screen() {
     terminal.press("\x03");
     assert_eq!(terminal.ends(), Some(0));
     assert!(terminal.is_as_it_was());
+}
+
+#[test]
+fn a_signal_ends_the_doctor_and_leaves_the_terminal_as_it_was() {
+    let gate = Gate::start("");
+    for signal in [Signal::TERM, Signal::HUP] {
+        let mut terminal = Terminal::start(&mut tollgate(&["doctor"], gate.admin), 80, 24);
+        terminal.shows("its keys", |screen| has(screen, "search"));
+        assert!(!terminal.is_as_it_was());
+        terminal.tell(signal);
+        assert_eq!(terminal.ends(), Some(0), "{signal:?}");
+        assert!(terminal.is_as_it_was(), "{signal:?}");
+        eventually("the screen is given back", || terminal.written().ends_with(b"\x1b[?25h\x1b[?1049l"));
+    }
 }
 
 /// Somebody who says of everybody that they are called so. A gate lets no such name in; what is asked might be something else.

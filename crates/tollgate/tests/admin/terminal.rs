@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
@@ -74,6 +75,11 @@ impl Terminal {
         let Some(end) = written.rfind("\x1b[J") else { return Vec::new() };
         let begin = written[..end].rfind("\x1b[H").expect("a frame has a begin");
         written[begin + 3..end].split("\r\n").map(plain).collect()
+    }
+
+    /// Sends the program a signal.
+    pub(crate) fn tell(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// How it ended.

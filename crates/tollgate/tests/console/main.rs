@@ -15,3 +15,4 @@ mod speed;
 #[allow(dead_code, reason = "the tests of the address for operators use the rest")]
 #[path = "../admin/support.rs"]
 mod support;
+mod ways;
