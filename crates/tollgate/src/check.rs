@@ -14,7 +14,7 @@ pub(crate) fn run(file: &Path) -> ExitCode {
             let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
             let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
             println!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(settings.domains.len(), "domain"));
-            if let Some(note) = settings.why_no_flags() {
+            if let Some(note) = &settings.watch.why_no_flags {
                 println!("note: {note}");
             }
             ExitCode::SUCCESS

@@ -60,7 +60,6 @@ impl GateOptions {
         };
         let listen = self.admin.or(file.admin.as_ref().map(|admin| admin.listen));
         let operators = Operators::new(listen.unwrap_or(admin::DEFAULT_LISTEN), &file)?;
-        let why_no_flags = file.why_no_flags();
         let mut gate = file.gate.unwrap_or_default();
         if let Some(listen) = self.listen {
             gate.listen = vec![listen];
@@ -80,7 +79,7 @@ impl GateOptions {
             return Err("rules with `state = \"master\"` need a master that lets this gate in: write `[[link.master]]` with its `key`".to_owned());
         }
         let orders = Orders { gate, domain, redis: file.redis, link };
-        Ok(Plan { orders, operators, graphite: file.graphite, telemetry: file.telemetry, why_no_flags })
+        Ok(Plan { orders, operators, graphite: file.graphite, telemetry: file.telemetry })
     }
 }
 
@@ -142,9 +141,6 @@ fn serve_requests(
     mut signals: Signals,
     master: Option<&Keeping>,
 ) -> io::Result<()> {
-    if let Some(note) = &plan.why_no_flags {
-        tracing::info!("{note}");
-    }
     let operators = plan.operators;
     let admin = runtime.block_on(admin::bind(operators.listen()))?;
     let (telemetry, tracer) = plan.telemetry.as_ref().map(Telemetry::open).transpose()?.unzip();

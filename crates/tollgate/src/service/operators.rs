@@ -44,6 +44,9 @@ impl Operators {
 
     /// The watch over what is left in `feed`, which says in `flagged` who is flagged. It sends what is to be sent from here on.
     pub(super) fn watch(&self, feed: Arc<Feed>, flagged: Arc<Flagged>, clock: Clock) -> io::Result<Arc<Watch>> {
+        if let Some(note) = &self.watch.why_no_flags {
+            tracing::info!("{note}");
+        }
         let settings = tollgate_core::watch::Settings {
             flag_threshold: self.watch.flag_threshold,
             flag_window: self.watch.flag_window,

@@ -20,8 +20,6 @@ pub(super) struct Plan {
     pub(super) operators: Operators,
     pub(super) graphite: Option<settings::Graphite>,
     pub(super) telemetry: Option<settings::Telemetry>,
-    /// What to say about flags, once there is a log to say it in.
-    pub(super) why_no_flags: Option<String>,
 }
 
 /// A gate with all that is beside it in the process, as it is in force.

@@ -144,20 +144,6 @@ impl Settings {
         if faults.is_empty() { Ok(settings) } else { Err(faults.place(file, text)) }
     }
 
-    /// What to say where nothing that this process itself refuses can lead to a flag; none where it can, or where there are no rules.
-    pub(crate) fn why_no_flags(&self) -> Option<String> {
-        let account_class = &self.watch.account_class;
-        let mut rules = self.domains.iter().flat_map(|domain| &domain.rules).peekable();
-        let has_rules = rules.peek().is_some();
-        // The fair queue refuses by this class, whatever rules there are.
-        let can = account_class == "ip/32" || rules.any(|settings| settings.rule.class.to_string() == *account_class);
-        (has_rules && !can).then(|| {
-            format!(
-                "no rule has the class `{account_class}`: only refusals that others report lead to flags, unless `account_class` in [watch] is the class of a rule"
-            )
-        })
-    }
-
     /// The rules of the domain of this name.
     pub(crate) fn rules(&self, domain: &str) -> Option<&[RuleSettings]> {
         self.domains.iter().find(|candidate| candidate.name == domain).map(|domain| domain.rules.as_slice())
@@ -206,6 +192,8 @@ impl FileTable {
             account: self.watch.value.account(),
         };
         let domains = domain::meaning(rules, domains, &around, faults);
+        let watch = self.watch.value.meaning(around.redis, faults);
+        let watch = Watch { why_no_flags: why_no_flags(&watch, &domains), ..watch };
         let master = self.master.map(|master| master.value.meaning(around.redis, faults));
         Settings {
             link: link::meaning(self.link, master.as_ref(), &domains, faults),
@@ -214,10 +202,24 @@ impl FileTable {
             master,
             doors: self.doors.map(|doors| doors.value.meaning()),
             admin: self.admin.map(|admin| admin.value.meaning(faults)),
-            watch: self.watch.value.meaning(around.redis, faults),
+            watch,
             graphite: self.metrics.and_then(|metrics| metrics.value.meaning(faults)),
             telemetry: self.telemetry.and_then(|telemetry| telemetry.value.meaning(faults)),
             redis: self.redis.and_then(|redis| redis.value.meaning(faults)),
         }
     }
+}
+
+/// Whether nothing that this process itself refuses can lead to a flag, in words; none where it can, or where there are no rules.
+fn why_no_flags(watch: &Watch, domains: &[Domain]) -> Option<String> {
+    let class = &watch.account_class;
+    let mut rules = domains.iter().flat_map(|domain| &domain.rules).peekable();
+    let has_rules = rules.peek().is_some();
+    // The fair queue refuses by this class, whatever rules there are.
+    let can = class == "ip/32" || rules.any(|settings| settings.rule.class.to_string() == *class);
+    (has_rules && !can).then(|| {
+        format!(
+            "no rule has the class `{class}`: only refusals that others report lead to flags, unless `account_class` in [watch] is the class of a rule"
+        )
+    })
 }

@@ -92,6 +92,8 @@ pub(crate) struct Watch {
     pub(crate) account_class: String,
     /// Where flags survive a restart.
     pub(crate) state_dir: Option<PathBuf>,
+    /// What to say where nothing that this process itself refuses can lead to a flag.
+    pub(crate) why_no_flags: Option<String>,
     /// Who shares them.
     pub(crate) state: FlagState,
     /// Where flags are announced.
@@ -438,6 +440,7 @@ impl WatchTable {
             flag_window: nonzero(&self.flag_window, faults).unwrap_or(Span::from_secs(1)),
             account_class: account.map_or(self.account_class.value.0, |class| class.to_string()),
             state_dir: self.state_dir.map(|path| path.value),
+            why_no_flags: None,
             state: self.state.value,
         }
     }
