@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tollgate_core::time::Span;
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
 use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
@@ -20,7 +21,7 @@ use super::buffer::Buffer;
 use super::conversation::{ClientBody, Ended, Forward as _, Reply, Topic, converse};
 use super::h1_body::{BodyWriter, Pace};
 use super::identify::{Peer, RequestView};
-use super::refusal::{OwnAnswer, Refusal, spread_of};
+use super::refusal::{OwnAnswer, Refusal, jittered_secs, spread_of};
 use super::socket::Socket;
 use super::worker::Worker;
 use super::{forward, h2_head, listener, trace};
@@ -157,6 +158,9 @@ impl Visit<'_> {
         reply: &mut impl Reply,
     ) -> After {
         let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
+        let client = self.peer.client(self.request, self.settings);
+        let spread = spread_of(client, self.worker.timers.now_ms());
+        let retry = retry.map(|secs| jittered_secs(Span::from_secs(secs), spread));
         let answer = OwnAnswer::fault(status, detail, retry, self.request.is_head(), self.response);
         self.answer(&answer, keep, body, reply).await
     }

@@ -55,6 +55,14 @@ struct Session {
     resets: Cell<u32>,
 }
 
+/// How far a client is that was asked to go.
+#[derive(Default)]
+struct Leaving {
+    asked: bool,
+    /// Whether its time runs, because it has nothing left to wait for.
+    timed: bool,
+}
+
 /// Serves requests until the connection ends.
 pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, worker: Rc<Worker>) {
     let (socket, settings) = (Rc::new(socket), worker.settings());
@@ -91,7 +99,7 @@ async fn serve_streams(
     session: &Rc<Session>,
 ) -> Result<(), h2::Error> {
     let idle = session.worker.timers.timer();
-    let mut leaving = false;
+    let mut leaving = Leaving::default();
     while let Some(accepted) = next_stream(connection, socket, session, &idle, &mut leaving).await {
         let (request, mut respond) = accepted?;
         idle.asked();
@@ -115,7 +123,7 @@ async fn next_stream(
     socket: &Socket,
     session: &Session,
     idle: &Timer,
-    leaving: &mut bool,
+    leaving: &mut Leaving,
 ) -> Option<Result<(Request<RecvStream>, SendResponse<Bytes>), h2::Error>> {
     let mut was_idle = false;
     idle.set_idle(false);
@@ -138,13 +146,15 @@ async fn next_stream(
             if is_idle { idle.set(Way::In, session.worker.settings().timeouts.keep_alive) } else { idle.clear(Way::In) }
         }
         let must_leave = idle.is_over(Way::In, cx) || idle.is_closing() || session.worker.is_draining();
-        if must_leave && !*leaving {
-            *leaving = true;
+        if must_leave && !leaving.asked {
+            leaving.asked = true;
             connection.graceful_shutdown();
             return connection.poll_accept(cx);
         }
-        if *leaving && is_idle {
-            socket.timer.set(Way::In, GOODBYE);
+        // Once: whatever the client still says, its time runs.
+        let has_time = leaving.asked && is_idle;
+        if has_time != std::mem::replace(&mut leaving.timed, has_time) {
+            if has_time { socket.timer.set(Way::In, GOODBYE) } else { socket.timer.clear(Way::In) }
         }
         Poll::Pending
     })

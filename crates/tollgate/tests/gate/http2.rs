@@ -1,6 +1,6 @@
 //! HTTP/2 on either side, and on both.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -261,6 +261,31 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// A client that is asked to go and has nothing to wait for has five seconds, however lively it is.
+#[test]
+fn a_client_that_pings_and_pings_does_not_outlast_the_goodbye() {
+    let backend = Backend::saying("ok");
+    let mut gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ drain = \"10min\" }}"));
+    let mut stream = gate.connect();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    stream.write_all(&frame(4, 0, 0, &[])).unwrap();
+    let mut reader = stream.try_clone().unwrap();
+    reader.read_exact(&mut [0; 9]).unwrap();
+    let pinging = std::thread::spawn(move || {
+        while stream.write_all(&frame(6, 0, 0, b"stay, OK")).is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let reading = std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while reader.read(&mut bytes).is_ok_and(|length| length > 0) {}
+    });
+    gate.signal("TERM");
+    assert_eq!(gate.wait(), Some(0));
+    pinging.join().unwrap();
+    reading.join().unwrap();
+}
+
 /// Sends a preface and then the same bytes until the gate ends the connection. Gives the kilobytes of memory it grew by.
 fn flood(gate: &Gate, first: &[u8], again: &[u8]) -> u64 {
     let before_kb = gate.rss_kb();
@@ -337,7 +362,7 @@ fn fault_16_a_client_that_makes_the_gate_reset_its_streams_is_told_to_calm_down(
         let _ = writer.write_all(&bytes);
     });
     let mut received = Vec::new();
-    let _ = std::io::Read::read_to_end(&mut stream, &mut received);
+    let _ = Read::read_to_end(&mut stream, &mut received);
     writes.join().unwrap();
     // GOAWAY, on stream 0, whose reason is ENHANCE_YOUR_CALM.
     let goaway = received.windows(17).find(|bytes| bytes[3] == 7 && bytes[5..9] == [0; 4]);

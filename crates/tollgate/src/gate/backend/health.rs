@@ -57,6 +57,27 @@ impl Health {
         }
     }
 
+    /// The same, when the time for a probe has come.
+    #[cfg(test)]
+    pub(super) fn due(self, now: Duration) -> Self {
+        Self { down: self.down.map(|down| Down { probe_at: now, ..down }), ..self }
+    }
+
+    /// The probe that is under way, by when it is given up.
+    pub(crate) fn probe(&self) -> Option<Duration> {
+        self.down.filter(|down| down.probing).map(|down| down.probe_at)
+    }
+
+    /// Nothing came of a probe, because its client has left: the next request is one.
+    pub(crate) fn abandon(&mut self, probe: Duration, now: Duration) {
+        if let Some(down) = &mut self.down
+            && down.probing
+            && down.probe_at == probe
+        {
+            *down = Down { probe_at: now, probing: false, ..*down };
+        }
+    }
+
     /// It answered. Says whether it was down until now.
     pub(crate) fn succeeded(&mut self) -> bool {
         let was_down = self.down.is_some();
@@ -136,6 +157,22 @@ mod tests {
         assert!(health.admit(at(1)));
         assert!(!health.admit(at(10)));
         assert!(health.admit(at(11)));
+    }
+
+    #[test]
+    fn a_probe_whose_client_leaves_makes_room_for_the_next() {
+        let mut health = down();
+        assert_eq!(health.probe(), None);
+        assert!(health.admit(at(1)));
+        let probe = health.probe().unwrap();
+        assert!(!health.admit(at(2)));
+        health.abandon(probe, at(2));
+        assert!(health.admit(at(2)), "another is a probe at once");
+        health.abandon(probe, at(3));
+        assert!(!health.admit(at(3)), "one that is over is not given up twice");
+        assert_eq!(health.failed(at(3)), Some(at(2)), "and what it is told counts");
+        health.abandon(probe, at(4));
+        assert_eq!(health.is_up(at(4)), Err(at(1)));
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(crate) struct Backends {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) backend: Arc<Backend>,
+    /// The probe that it is, of a backend that was down.
+    probe: Option<Duration>,
 }
 
 /// Nobody can be asked; perhaps after this time.
@@ -72,13 +74,33 @@ impl Backends {
 
     /// The backend that has the fewest requests in flight, of those that are up. Equals take turns.
     pub(crate) fn choose(&self, avoid: Option<u64>) -> Result<Place, AllDown> {
+        self.choose_among(avoid, Backend::admit)
+    }
+
+    /// The best of those that `admit` lets it have: another request may have been quicker to be the one that tries a backend.
+    fn choose_among(
+        &self,
+        avoid: Option<u64>,
+        admit: impl Fn(&Backend) -> Option<Option<Duration>>,
+    ) -> Result<Place, AllDown> {
+        let mut lost = Vec::new();
+        loop {
+            let backend = self.best(avoid, &lost)?;
+            if let Some(probe) = admit(backend) {
+                return Ok(Place::at(backend, probe));
+            }
+            lost.push(backend.id);
+        }
+    }
+
+    fn best(&self, avoid: Option<u64>, lost: &[u64]) -> Result<&Arc<Backend>, AllDown> {
         let count = self.all.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let mut best: Option<(u32, &Arc<Backend>)> = None;
         let mut wait = Duration::MAX;
         for step in 0..count {
             let backend = &self.all[(turn + step) % count];
-            if avoid == Some(backend.id) && count > 1 {
+            if (avoid == Some(backend.id) && count > 1) || lost.contains(&backend.id) {
                 continue;
             }
             if let Err(down_for) = backend.is_up() {
@@ -90,11 +112,8 @@ impl Backends {
                 best = Some((in_flight, backend));
             }
         }
-        match best {
-            Some((_, backend)) if backend.admit_probe() => Ok(Place::at(backend)),
-            Some(_) => Err(AllDown(health::BACKOFF_MIN)),
-            None => Err(AllDown(if wait == Duration::MAX { health::BACKOFF_MIN } else { wait })),
-        }
+        let wait = if wait == Duration::MAX { health::BACKOFF_MIN } else { wait };
+        best.map(|(_, backend)| backend).ok_or(AllDown(wait))
     }
 
     /// How many backends there are.
@@ -114,15 +133,18 @@ impl Backends {
 }
 
 impl Place {
-    fn at(backend: &Arc<Backend>) -> Self {
+    fn at(backend: &Arc<Backend>, probe: Option<Duration>) -> Self {
         backend.in_flight.fetch_add(1, Ordering::Relaxed);
-        Self { backend: backend.clone() }
+        Self { backend: backend.clone(), probe }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.backend.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if let Some(probe) = self.probe {
+            self.backend.with_health(|health, now| health.abandon(probe, now));
+        }
     }
 }
 
@@ -168,8 +190,12 @@ impl Backend {
         self.with_health(|health, now| health.is_up(now))
     }
 
-    fn admit_probe(&self) -> bool {
-        !self.ailing.load(Ordering::Relaxed) || self.with_health(Health::admit)
+    /// Lets a request through, as a probe if it is one.
+    fn admit(&self) -> Option<Option<Duration>> {
+        if !self.ailing.load(Ordering::Relaxed) {
+            return Some(None);
+        }
+        self.with_health(|health, now| health.admit(now).then(|| health.probe()))
     }
 
     fn with_health<T>(&self, act: impl FnOnce(&mut Health, Duration) -> T) -> T {
@@ -177,5 +203,43 @@ impl Backend {
         let outcome = act(&mut health, self.began.elapsed());
         self.ailing.store(!health.is_good(), Ordering::Relaxed);
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backends(count: u16) -> Backends {
+        let url = |port| BackendUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap();
+        Backends::new(&(1..=count).map(url).collect::<Vec<_>>(), None)
+    }
+
+    #[test]
+    fn who_is_not_the_one_to_try_a_backend_goes_to_another() {
+        let backends = backends(3);
+        let all: Vec<u64> = backends.iter().map(|backend| backend.id).collect();
+        for up in &all {
+            let place = backends.choose_among(None, |backend| (backend.id == *up).then_some(None)).unwrap();
+            assert_eq!(place.backend.id, *up);
+        }
+        assert!(backends.choose_among(None, |_| None).is_err());
+    }
+
+    #[test]
+    fn the_next_request_is_a_probe_when_the_client_of_one_has_left() {
+        let backends = backends(1);
+        let backend = backends.all[0].clone();
+        (0..3).for_each(|_| backend.failed("test"));
+        assert!(backends.choose(None).is_err());
+        // Time passes.
+        backend.with_health(|health, now| *health = std::mem::take(health).due(now));
+        let probe = backends.choose(None).unwrap();
+        assert!(backends.choose(None).is_err(), "one is enough");
+        drop(probe);
+        let probe = backends.choose(None).unwrap();
+        backend.succeeded();
+        drop(probe);
+        assert!(backends.choose(None).is_ok() && !backend.ailing.load(Ordering::Relaxed));
     }
 }
