@@ -10,6 +10,7 @@ mod fleet;
 mod graphite;
 mod home;
 mod keys;
+mod log;
 mod metrics;
 mod openapi;
 #[allow(dead_code, reason = "another test uses all of it")]

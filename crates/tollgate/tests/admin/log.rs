@@ -1,0 +1,52 @@
+//! The log of a gate that a person watches on a terminal: lines with colours, and nothing in them that clients chose.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::support::{ask, backend, eventually};
+use crate::terminal::{Terminal, plain};
+
+#[test]
+fn no_name_drives_the_terminal_on_which_a_gate_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    let rule =
+        "[[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
+    std::fs::write(&file, format!("[gate]\nworkers = 1\nbackend = \"http://{}\"\n{rule}", backend())).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["gate", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]).arg(&file);
+    let terminal = Terminal::start(&mut command, 200, 50);
+    // Whole lines only, each of which is looked at: none may do more than colours.
+    let lines = || {
+        let text = String::from_utf8(terminal.written()).unwrap_or_default();
+        let whole = text.rsplit_once("\r\n").map_or("", |(whole, _)| whole).to_owned();
+        whole.split("\r\n").map(plain).collect::<Vec<_>>()
+    };
+    let address = |text: &str| {
+        let mut found: Option<SocketAddr> = None;
+        eventually(text, || {
+            let line = lines().into_iter().find(|line| line.contains(text));
+            found = line.and_then(|line| line.split("address=").nth(1)?.split(' ').next()?.parse().ok());
+            found.is_some()
+        });
+        found.unwrap()
+    };
+    let (admin, gate) = (address("operators may connect"), address("listening"));
+
+    let name = "\u{1b}[31mred\u{1b}]0;title\u{7}\r\n2026 INFO fake\u{9b}2J\u{0}";
+    let report = json!({ "id": name, "entries": [{ "class": "user", "key": name, "rejected": 1000 }] });
+    assert_eq!(ask(admin, "POST", "/api/v1/rejections", &[], &report.to_string()).status, 202);
+    let path = format!("/api/v1/flags/{}", name.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>());
+    let note = json!({ "name": name, "note": name }).to_string();
+    assert_eq!(ask(admin, "DELETE", &path, &[], &note).status, 200);
+    // What a client itself can send: a header has no such characters but these.
+    for _ in 0..3 {
+        ask(gate, "GET", "/", &[("X-Api-Key", "\u{9b}31mred")], "");
+    }
+    for text in ["account flagged", "flag cleared", "changed by an operator", "refused header:x-api-key"] {
+        eventually(text, || lines().iter().any(|line| line.contains(text)));
+    }
+    assert!(!lines().iter().any(|line| line.starts_with("2026 INFO fake")), "{:#?}", lines());
+}
