@@ -123,12 +123,15 @@ pub(super) struct Steps {
 /// `GET /api/v1/history`
 pub(super) async fn history(State(console): State<Arc<Console>>, query: Asked<Steps>) -> Result<Json, Problem> {
     let Steps { step, last } = asked(query)?;
-    let step = step.unwrap_or(10);
+    let (step, last) = (step.unwrap_or(10), last.unwrap_or(3600));
     if !(1..=600).contains(&step) {
         return Err(Problem::bad("`step` is a number of seconds from 1 to 600"));
     }
+    if last > 3600 {
+        return Err(Problem::bad("`last` is a number of steps up to 3600"));
+    }
     let samples = console.history().in_steps(step);
-    let shown = &samples[samples.len().saturating_sub(last.unwrap_or(usize::MAX))..];
+    let shown = &samples[samples.len().saturating_sub(last)..];
     Ok(Json(json!({ "step_ms": step * 1000, "samples": shown })))
 }
 

@@ -116,6 +116,13 @@ fn torment(admin: SocketAddr, folder: &Path, token: Option<&str>, can_not_succee
 const RULE: &str = "trusted_proxies = [\"127.0.0.1\"]\n\
     [[rule]]\nname = \"api\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
 
+/// Sends requests of the caller of the description's examples.
+fn call(gate: &Gate) {
+    for _ in 0..5 {
+        gate.request("/page", &[("X-Forwarded-For", "203.0.113.7"), ("User-Agent", "crawler")]);
+    }
+}
+
 /// Reports what flags the account of the description's examples.
 fn flag(admin: SocketAddr, headers: &[(&str, &str)]) {
     let report = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }] });
@@ -126,9 +133,7 @@ fn flag(admin: SocketAddr, headers: &[(&str, &str)]) {
 #[test]
 fn no_request_that_the_description_allows_breaks_a_gate() {
     let gate = Gate::start(RULE);
-    for _ in 0..5 {
-        gate.request("/page", &[("X-Forwarded-For", "203.0.113.7"), ("User-Agent", "crawler")]);
-    }
+    call(&gate);
     flag(gate.admin, &[]);
     eventually("an episode", || gate.json("/api/v1/episodes")["total"] == 2);
     torment(gate.admin, gate.path(), None, &[]);
@@ -141,6 +146,7 @@ fn no_request_of_an_operator_breaks_a_gate_that_asks_for_a_token() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), token).unwrap();
     let gate = Gate::start_in(folder, &format!("{RULE}[admin]\ntoken_file = \"FOLDER/token\"\n"));
+    call(&gate);
     flag(gate.admin, &[("Authorization", &format!("Bearer {token}"))]);
     torment(gate.admin, gate.path(), Some(token), &[]);
 }
@@ -152,7 +158,8 @@ fn no_request_that_the_description_allows_breaks_a_master() {
     let master = Master::start_with("openapi", rule);
     flag(master.admin, &[]);
     let folder = tempfile::tempdir().unwrap();
-    // It decides about no request of its own.
-    let no_requests = ["get /api/v1/buckets", "post /api/v1/explain", "post /api/v1/key/exempt"];
+    // It decides about no request of its own, and no gate has told it of a caller.
+    let no_requests =
+        ["get /api/v1/buckets", "post /api/v1/explain", "post /api/v1/key/clear", "post /api/v1/key/exempt"];
     torment(master.admin, folder.path(), None, &no_requests);
 }
