@@ -450,7 +450,9 @@ impl Ticket {
     /// The backend has finished with this request.
     pub(crate) fn done(&mut self, outcome: Outcome) {
         self.sending = None;
-        let toll = self.place.take().map_or(Span::ZERO, |place| place.leave(self.cpu, outcome));
+        // Nobody pays for a backend that was not reached.
+        let cpu = if self.started.is_some() { self.cpu } else { Some(Span::ZERO) };
+        let toll = self.place.take().map_or(Span::ZERO, |place| place.leave(cpu, outcome));
         if let Some(account) = self.account.take() {
             account.settle(toll);
         }

@@ -215,6 +215,9 @@ fn fault_46_a_dead_backend_is_told_at_once_probed_and_used_again() {
     assert!(response.field("retry-after").is_some());
     assert_eq!(gate.admin("/readyz").status, 503);
     assert_eq!(gate.admin("/healthz").status, 200);
+    let metrics = gate.admin("/metrics").text();
+    let toll = metrics.lines().find_map(|line| line.strip_prefix("tollgate_toll_seconds_total ")).unwrap();
+    assert_eq!(toll.parse(), Ok(0.0), "nobody has paid for it");
     // It comes back, and a probe finds out.
     let listener = TcpListener::bind(address).unwrap();
     std::thread::spawn(move || {

@@ -328,6 +328,30 @@ fn fault_16_who_leaves_before_its_request_is_whole_pays_until_the_backend_is_don
     }
 }
 
+/// While a client reads slowly nobody pays. When it has gone, what the backend still does is for nobody else.
+#[test]
+fn who_reads_nothing_and_leaves_pays_until_the_backend_is_done() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    let backend = Backend::answering(move |_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 30000001\r\n\r\n")?;
+        stream.write_all(&vec![b'x'; 30_000_000])?;
+        while !told.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        stream.write_all(b"x")
+    });
+    let gate = gate(backend.url(), "bounds = { unheard = \"64MiB\" }\n");
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    eventually("it is at the backend", || backend.count() == 1);
+    eventually("the backend waits for the client", || gate.metric("tollgate_requests_at_backend") == 0);
+    drop(stream);
+    eventually("it is work again", || gate.metric("tollgate_requests_at_backend") == 1);
+    stop.store(true, Ordering::Relaxed);
+    eventually("the backend is done", || gate.metric("tollgate_requests_at_backend") == 0);
+}
+
 /// What a backend over HTTP/2 does after a reset cannot be heard, so what requests like it cost is charged.
 #[test]
 fn fault_16_who_resets_a_request_that_is_not_whole_pays_what_requests_like_it_cost() {
