@@ -140,3 +140,27 @@ fn fault_14_who_says_nothing_before_a_proxy_header_makes_way_for_new_ones() {
     assert_eq!(ask("192.0.2.1"), 200);
     drop(crowd);
 }
+
+#[test]
+fn a_reload_changes_how_many_connections_there_may_be() {
+    let backend = Backend::saying("ok");
+    let lines = |bounds: &str| format!("[gate]\nworkers = 1\nbackend = \"{}\"\n{PATIENT}\n{bounds}\n", backend.url());
+    let gate = Gate::start(&lines(""));
+    let crowd: Vec<TcpStream> = (0..150).map(|_| gate.connect()).collect();
+    eventually("all are there", || gate.metric("tollgate_connections") == 150);
+    gate.rewrite(&lines("bounds = { connections = 50 }"));
+    gate.signal("HUP");
+    eventually("settings are reloaded", || gate.metric("tollgate_reloads_total") == 1);
+    // Each newcomer makes some of those go who say nothing, until there are no more than there may be.
+    eventually("there are fewer", || {
+        let mut stream = gate.connect();
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        gate.metric("tollgate_connections") <= 50
+    });
+    eventually("newcomers are served", || {
+        let mut stream = gate.connect();
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        read_response(&mut BufReader::new(&stream)).is_some_and(|response| response.status == 200)
+    });
+    drop(crowd);
+}

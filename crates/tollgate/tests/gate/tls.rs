@@ -122,6 +122,43 @@ fn the_certificate_for_the_name_is_shown() {
 }
 
 #[test]
+fn a_reload_brings_other_certificates_and_begins_and_ends_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (certificate(&["first"]), certificate(&["second"]));
+    write(folder.path(), "first", &first);
+    write(folder.path(), "second", &second);
+    let backend = Backend::saying("ok");
+    let pair =
+        |stem: &str| format!("{{ cert = \"{0}/{stem}.pem\", key = \"{0}/{stem}.key\" }}", folder.path().display());
+    let gate = Gate::with(&backend, "");
+    let reload = |tls: &[&str], counter: &str| {
+        let pairs: Vec<_> = tls.iter().map(|stem| pair(stem)).collect();
+        let lines = format!("workers = 1\nbackend = \"{}\"\ntls = [{}]", backend.url(), pairs.join(", "));
+        gate.rewrite(&format!("[gate]\n{lines}\n"));
+        let before = gate.metric(counter);
+        gate.signal("HUP");
+        eventually("the file is read again", || gate.metric(counter) == before + 1);
+    };
+    let is_shown = |name: &str, with: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        run(async {
+            match connect(&gate, with.cert.der(), name, &[]).await {
+                Ok(mut stream) => get(&mut stream).await.ends_with("ok"),
+                Err(_) => false,
+            }
+        })
+    };
+    assert_eq!(gate.get("/").text(), "ok", "in the clear");
+    reload(&["first"], "tollgate_reloads_total");
+    assert!(is_shown("first", &first) && !is_shown("second", &second));
+    reload(&["first", "second"], "tollgate_reloads_total");
+    assert!(is_shown("first", &first) && is_shown("second", &second));
+    reload(&["second", "missing"], "tollgate_reloads_failed_total");
+    assert!(is_shown("first", &first) && is_shown("second", &second), "a file that is not there changes nothing");
+    reload(&[], "tollgate_reloads_total");
+    assert_eq!(gate.get("/").text(), "ok");
+}
+
+#[test]
 fn a_handshake_that_does_not_come_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "site", &certificate(&["site"]));
