@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::metrics::{busy_gate, python};
+use crate::program::free_addresses;
 use crate::support::eventually;
 
 /// A carbon that listens. Ends with the test.
@@ -20,8 +21,13 @@ struct Carbon {
 }
 
 impl Carbon {
-    /// Starts one, on any port if it is 0.
-    fn start(port: u64) -> Self {
+    /// Starts one on a port that the system gives to nobody else while it is away.
+    fn start() -> Self {
+        let [address] = free_addresses();
+        Self::start_on(address.port().into())
+    }
+
+    fn start_on(port: u64) -> Self {
         let python = python("carbon", &["carbon==1.1.*"], "carbon.protocols");
         let mut child = Command::new(python)
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/admin/graphite.py"))
@@ -77,7 +83,7 @@ fn hostname() -> String {
 
 #[test]
 fn carbon_takes_tempomats_names_and_more_with_their_values() {
-    let carbon = Carbon::start(0);
+    let carbon = Carbon::start();
     let settings = format!("[metrics]\ngraphite = \"127.0.0.1:{}\"\ngraphite_every = \"1s\"\n", carbon.port);
     let gate = busy_gate(&settings);
     let report = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }] });
@@ -98,7 +104,7 @@ fn carbon_takes_tempomats_names_and_more_with_their_values() {
 
 #[test]
 fn a_carbon_that_comes_back_is_sent_to_again() {
-    let carbon = Carbon::start(0);
+    let carbon = Carbon::start();
     let settings = format!(
         "[metrics]\ngraphite = \"127.0.0.1:{}\"\ngraphite_prefix = \"some.place\"\ngraphite_every = \"1s\"\n",
         carbon.port
@@ -109,7 +115,7 @@ fn a_carbon_that_comes_back_is_sent_to_again() {
     drop(carbon);
     gate.logged("figures cannot be sent to Graphite");
     assert_eq!(gate.request("/", &[("X-Api-Key", "another")]).status, 200);
-    let carbon = Carbon::start(port);
+    let carbon = Carbon::start_on(port);
     carbon.takes("some.place.requests", 7.0);
     assert!(!carbon.names("some.place.").is_empty());
     assert_eq!(*carbon.invalid.lock().unwrap(), Vec::<Value>::new());

@@ -90,6 +90,8 @@ fn torment(admin: SocketAddr, folder: &Path, token: Option<&str>, can_not_succee
     let mut command = Command::new(python.with_file_name("schemathesis"));
     command.arg("run").arg(&file).args(["--url", &format!("http://{admin}")]);
     command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "8", "--generation-deterministic"]);
+    // A machine may be slow.
+    command.args(["--suppress-health-check", "all"]);
     // What is a class, and a key of it, is more than a schema can say.
     command.args(["--checks", "all", "--exclude-checks", "positive_data_acceptance", "--exclude-path", EVENTS]);
     command.args(["--request-timeout", "60", "--no-color", "--report", "har", "--report-har-path"]).arg(&report);

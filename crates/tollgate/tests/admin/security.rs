@@ -286,8 +286,9 @@ fn names_in_headers_are_escaped_too() {
 /// Whoever has the address already is told which it is.
 #[test]
 fn operators_connect_on_loopback_unless_told_otherwise() {
-    // Whether this test has it or somebody else does.
-    let _taken = std::net::TcpListener::bind("127.0.0.1:8889");
+    // Whether this test has it or somebody else does, who might only be another run of this test.
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(100));
+    let _taken = (0..200).find_map(|_| std::net::TcpListener::bind("127.0.0.1:8889").map_err(|_| pause()).ok());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.toml");
     std::fs::write(

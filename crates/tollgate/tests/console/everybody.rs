@@ -84,7 +84,11 @@ fn everything_that_opens_on_a_page_can_be_used_by_everybody() {
     let (gate, browser) = (eventful_gate(), Browser::open(1280, 1000));
     for scheme in SCHEMES {
         browser.prefer(scheme);
-        everything_that_opens(&browser, &gate, |what| axe::check(&browser, &format!("{what}, {scheme}")));
+        everything_that_opens(&browser, &gate, |what| {
+            let preferred = browser.run("return matchMedia('(prefers-color-scheme: dark)').matches");
+            assert_eq!(preferred, scheme == "dark", "{what}");
+            axe::check(&browser, &format!("{what}, {scheme}"));
+        });
     }
 }
 
