@@ -189,8 +189,11 @@ impl Running {
         let throttled = rules.limiter().throttled_by(of_class, throttled_max, now);
         let mut buckets: Vec<Bucket> =
             spenders.into_iter().map(|shown| Bucket::of_spender(shown.key, shown.rates)).collect();
-        let mut places: HashMap<Vec<u8>, usize> =
-            buckets.iter().enumerate().map(|(place, bucket)| (bucket.key.clone(), place)).collect();
+        let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
+        for (place, bucket) in buckets.iter().enumerate() {
+            // Names that are cut may be the same: what is known by such a name is with the first, where it is looked for.
+            places.entry(bucket.key.clone()).or_insert(place);
+        }
         for caller in throttled {
             if let Some(&place) = places.get(&caller.key) {
                 buckets[place].cut |= caller.cut;
