@@ -9,7 +9,7 @@ export function settings() {
   const reload = h("div");
   const changes = table([
     { name: "What", of: (row) => row.what, class: "key" },
-    { name: "By", of: (row) => row.by },
+    { name: "By", of: (row) => row.let_in ? `${row.by} (${row.let_in})` : row.by },
     { name: "When", of: (row) => figures.date(row.at), num: true },
   ], "What operators have changed, the latest first", (row) => `${row.at} ${row.what}`);
   const found = search("Search", () => Promise.all([show(), look()]));

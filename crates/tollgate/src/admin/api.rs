@@ -170,9 +170,12 @@ pub(super) async fn episodes(State(console): State<Arc<Console>>, query: Asked<N
 pub(super) async fn audit(State(console): State<Arc<Console>>, query: Asked<Narrow>) -> Result<Json, Problem> {
     let narrow = asked(query)?;
     let changes = console.watch.changes();
-    let wanted: Vec<_> = changes.iter().filter(|change| narrow.matches(&[&change.by, &change.what])).collect();
+    let wanted: Vec<_> =
+        changes.iter().filter(|change| narrow.matches(&[&change.by, &change.let_in, &change.what])).collect();
     let shown = wanted.iter().take(narrow.top());
-    let shown = shown.map(|change| json!({ "at": rfc3339(change.at), "by": change.by, "what": change.what }));
+    let shown = shown.map(
+        |change| json!({ "at": rfc3339(change.at), "by": change.by, "let_in": change.let_in, "what": change.what }),
+    );
     Ok(Json(json!({ "total": changes.len(), "matching": wanted.len(), "changes": shown.collect::<Vec<_>>() })))
 }
 
@@ -255,7 +258,7 @@ pub(super) async fn clear_key(
     let object = body.object()?;
     let (who, key) = who(&object)?;
     let class = &who.class;
-    let by = caller.signing(object.text("name", 100)?);
+    let by = object.text("name", 100)?.unwrap_or(&caller.name);
     let note = object.text("note", 1000)?.unwrap_or_default();
     let forgotten = console.subject.forget(&who).await;
     let how = match forgotten {
@@ -266,7 +269,7 @@ pub(super) async fn clear_key(
         Ok(rules) => format!("with {rules} rules"),
         Err(_) => "at this gate, not on Redis".to_owned(),
     };
-    console.watch.note_change(&by, &format!("cleared {class} {key:?} {how}: {note}"));
+    console.watch.note_change(by, &caller.let_in(), &format!("cleared {class} {key:?} {how}: {note}"));
     let rules = forgotten.map_err(|why| {
         let detail = format!("cleared at this gate, but Redis may still know it ({why}): try again");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
@@ -292,13 +295,13 @@ pub(super) async fn exempt_key(
     }
     let span = (for_ms > 0.0).then(|| Span::from_millis(for_ms as u64));
     console.subject.exempt(&who, span).map_err(Problem::bad)?;
-    let by = caller.signing(object.text("name", 100)?);
+    let by = object.text("name", 100)?.unwrap_or(&caller.name);
     let note = object.text("note", 1000)?.unwrap_or_default();
     let what = match span {
         Some(span) => format!("exempted {class} {key:?} for {} s: {note}", span.as_secs_ceil()),
         None => format!("ended the exemption of {class} {key:?}: {note}"),
     };
-    console.watch.note_change(&by, &what);
+    console.watch.note_change(by, &caller.let_in(), &what);
     let until = span.map(|span| rfc3339(console.watch.calendar().now() + span));
     Ok(Json(json!({ "class": class, "key": key, "until": until })))
 }

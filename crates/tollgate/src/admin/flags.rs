@@ -65,9 +65,8 @@ pub(super) async fn clear(
     body: Body,
 ) -> Result<Json, Problem> {
     let (said, object) = (asked(query)?, body.object()?);
-    let given = object.text("name", 100)?.map(str::to_owned).or(said.name);
-    let by = caller.signing(given.as_deref());
-    let name = given.unwrap_or(caller.name);
+    let let_in = caller.let_in();
+    let name = object.text("name", 100)?.map(str::to_owned).or(said.name).unwrap_or(caller.name);
     let note = object.text("note", 1000)?.map(str::to_owned).or(said.note).unwrap_or_default();
     if note.trim().is_empty() || note.chars().count() > 1000 || name.chars().count() > 100 {
         return Err(Problem::bad("say why in `note`: whoever looks at this account next wants to know"));
@@ -76,7 +75,7 @@ pub(super) async fn clear(
     let cleared = tokio::task::spawn_blocking(move || {
         let cleared = watch.clear(&flagged, &name, &note)?;
         if cleared.is_some() {
-            watch.note_change(&by, &format!("cleared the flag of {flagged:?}: {note}"));
+            watch.note_change(&name, &let_in, &format!("cleared the flag of {flagged:?}: {note}"));
         }
         Ok(cleared)
     });

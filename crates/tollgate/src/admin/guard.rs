@@ -43,13 +43,13 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Who does something, for the list of changes: the name that is given, or else their own, and in brackets how they were let in, which nobody can choose.
-    pub(super) fn signing(&self, given: Option<&str>) -> String {
+    /// How they were let in, for the list of changes: they may give any name with a change, but cannot choose this.
+    pub(super) fn let_in(&self) -> String {
         let role = self.role.as_str();
         match (self.login, &self.csrf) {
-            (true, _) => format!("{} (logged in as {}, {role})", given.unwrap_or(&self.name), self.name),
-            (false, None) => format!("{} (by the {role}'s token)", given.unwrap_or(&self.name)),
-            (false, Some(_)) => format!("{} (no token is asked for)", given.unwrap_or(&self.name)),
+            (true, _) => format!("logged in as {}, {role}", self.name),
+            (false, None) => format!("by the {role}'s token"),
+            (false, Some(_)) => "no token is asked for".to_owned(),
         }
     }
 }
@@ -304,19 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_signed_with_how_its_author_was_let_in() {
+    fn how_somebody_was_let_in_is_said_whatever_they_are_called() {
         let ann = |csrf: Option<&str>, login| {
             let (name, csrf) = ("ann".to_owned(), csrf.map(str::to_owned));
-            Caller { role: Role::Operator, name, csrf, login }
+            Caller { role: Role::Operator, name, csrf, login }.let_in()
         };
-        let session = ann(Some("word"), true);
-        assert_eq!(session.signing(None), "ann (logged in as ann, operator)");
-        assert_eq!(
-            session.signing(Some("bob (logged in as bob, operator)")),
-            "bob (logged in as bob, operator) (logged in as ann, operator)"
-        );
-        assert_eq!(ann(None, false).signing(Some("bob")), "bob (by the operator's token)");
-        assert_eq!(ann(Some("word"), false).signing(Some("bob")), "bob (no token is asked for)");
+        assert_eq!(ann(Some("word"), true), "logged in as ann, operator");
+        assert_eq!(ann(None, false), "by the operator's token");
+        assert_eq!(ann(Some("word"), false), "no token is asked for");
     }
 
     #[test]

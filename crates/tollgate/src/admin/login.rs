@@ -66,7 +66,8 @@ fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Response 
     let name: String = name.trim().chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
     let name = if name.is_empty() { role.as_str() } else { &*name };
     let word = console.guard.sessions.begin(role, name, console.watch.calendar().now());
-    console.watch.note_change(name, &format!("logged in as {} from {from}", role.as_str()));
+    let let_in = format!("by the {}'s token", role.as_str());
+    console.watch.note_change(name, &let_in, &format!("logged in as {} from {from}", role.as_str()));
     let mut response = Redirect::to("/").into_response();
     response.headers_mut().insert(header::SET_COOKIE, cookie_of(&word, 12 * 3600));
     response

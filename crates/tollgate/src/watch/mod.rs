@@ -296,13 +296,13 @@ impl Watch {
     }
 
     /// Writes down that somebody changed something. A change that is not on disk yet is still a change: it is written later.
-    pub(crate) fn note_change(&self, by: &str, what: &str) {
+    pub(crate) fn note_change(&self, by: &str, let_in: &str, what: &str) {
         let now = self.calendar.now();
-        let record = Record::Change { at: now, by: by.to_owned(), what: what.to_owned() };
+        let record = Record::Change { at: now, by: by.to_owned(), let_in: let_in.to_owned(), what: what.to_owned() };
         let mut kept = self.kept();
         kept.behind |= self.keep(&mut kept, std::slice::from_ref(&record)).is_err();
         kept.state.replay(record, now);
-        tracing::info!(by, what, "changed by an operator");
+        tracing::info!(by, let_in, what, "changed by an operator");
     }
 
     /// Who was refused, the most refused first.

@@ -24,7 +24,7 @@ pub(super) enum Record {
     /// So much had been counted.
     Count { tallied: Tallied, name: Vec<u8>, at: Moment, count: u64 },
     /// Somebody changed something.
-    Change { at: Moment, by: String, what: String },
+    Change { at: Moment, by: String, let_in: String, what: String },
     /// A flag was set and cleared at another gate: what was counted here before that does not count any more.
     Heard { account: String, at: Moment, count: u64, cleared_at: Moment, by: String, note: String },
     /// Something is to be announced to others.
@@ -118,8 +118,8 @@ impl Record {
                 let tallied = u8::from(*tallied == Tallied::Accounts);
                 out.kind(6).kind(tallied).bytes(name).moment(*at).long(*count);
             }
-            Self::Change { at, by, what } => {
-                out.kind(7).moment(*at).text(by).text(what);
+            Self::Change { at, by, let_in, what } => {
+                out.kind(11).moment(*at).text(by).text(let_in).text(what);
             }
             Self::Heard { account, at, count, cleared_at, by, note } => {
                 out.kind(8).text(account).moment(*at).long(*count).moment(*cleared_at).text(by).text(note);
@@ -163,7 +163,13 @@ impl Record {
                 at: content.moment()?,
                 count: content.long()?,
             },
-            7 => Self::Change { at: content.moment()?, by: content.text()?, what: content.text()? },
+            // As it was written before it was known how somebody was let in.
+            7 => Self::Change {
+                at: content.moment()?,
+                by: content.text()?,
+                let_in: String::new(),
+                what: content.text()?,
+            },
             8 => Self::Heard {
                 account: content.text()?,
                 at: content.moment()?,
@@ -174,6 +180,12 @@ impl Record {
             },
             9 => Self::Announce { number: content.long()?, body: content.text()? },
             10 => Self::Announced { number: content.long()? },
+            11 => Self::Change {
+                at: content.moment()?,
+                by: content.text()?,
+                let_in: content.text()?,
+                what: content.text()?,
+            },
             _ => return None,
         };
         content.0.is_empty().then_some(record)
@@ -324,8 +336,19 @@ mod tests {
             ),
             (any::<u64>(), text).prop_map(|(number, body)| Record::Announce { number, body }),
             any::<u64>().prop_map(|number| Record::Announced { number }),
-            (at, text, text).prop_map(|(at, by, what)| Record::Change { at, by, what }),
+            (at, text, text, text).prop_map(|(at, by, let_in, what)| Record::Change { at, by, let_in, what }),
         ]
+    }
+
+    #[test]
+    fn a_change_of_an_earlier_version_is_read() {
+        let mut bytes = Vec::new();
+        write_record(&mut bytes, |out| {
+            out.kind(7).moment(Moment::from_millis(5)).text("ann").text("tried it");
+        });
+        let (by, let_in, what) = ("ann".to_owned(), String::new(), "tried it".to_owned());
+        let change = Record::Change { at: Moment::from_millis(5), by, let_in, what };
+        assert_eq!(Record::read(&bytes).unwrap(), (change, bytes.len()));
     }
 
     proptest! {

@@ -42,8 +42,10 @@ pub(crate) struct Cleared {
 pub(crate) struct Change {
     /// When.
     pub(crate) at: Moment,
-    /// Who.
+    /// Who, as they say.
     pub(crate) by: String,
+    /// How they were let in, which they do not choose; empty where that was not written down.
+    pub(crate) let_in: String,
     /// What.
     pub(crate) what: String,
 }
@@ -141,8 +143,8 @@ impl State {
             Record::Count { tallied, name, at, count } => {
                 self.core.remember(Remembered { tallied, name: &name, at: at.min(now), count });
             }
-            Record::Change { at, by, what } => {
-                self.changes.push_front(Change { at, by, what });
+            Record::Change { at, by, let_in, what } => {
+                self.changes.push_front(Change { at, by, let_in, what });
                 self.changes.truncate(CHANGES_MAX);
             }
             Record::Announce { number, body } => {
@@ -194,8 +196,8 @@ impl State {
         for id in &self.reports.in_order {
             Record::Reported { id: id.to_string() }.write(out);
         }
-        for Change { at, by, what } in self.changes.iter().rev().cloned() {
-            Record::Change { at, by, what }.write(out);
+        for Change { at, by, let_in, what } in self.changes.iter().rev().cloned() {
+            Record::Change { at, by, let_in, what }.write(out);
         }
         for (number, body) in self.announcements.iter().cloned() {
             Record::Announce { number, body }.write(out);

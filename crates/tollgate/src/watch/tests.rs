@@ -41,7 +41,7 @@ fn everything_that_was_acknowledged_is_there_after_a_restart() {
     first.report("r2", &refused("u2", 5000)).unwrap();
     first.report("r3", &refused("u3", 5000)).unwrap();
     first.clear("u3", "ann", "a test").unwrap().unwrap();
-    first.note_change("ann", "tried it");
+    first.note_change("ann", "by a token", "tried it");
     let (flags, episodes) = (first.flags(true), first.episodes());
     drop(first);
     for _ in 0..2 {

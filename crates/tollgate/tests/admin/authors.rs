@@ -64,8 +64,12 @@ fn the_list_of_changes_has_who_was_logged_in_and_whose_name_was_given() {
         json!({ "class": "ip/32", "key": "203.0.113.7/32", "for_ms": 1000, "name": "carol", "note": "and this" });
     assert_eq!(by_token(&gate, OPERATOR, "POST", "/api/v1/key/exempt", &exempt).status, 200);
     let audit = |query: &str| by_token(&gate, OPERATOR, "GET", &format!("/api/v1/audit?{query}"), &json!({})).json();
-    let by: Vec<_> = audit("")["changes"].as_array().unwrap().iter().map(|one| one["by"].clone()).collect();
-    assert_eq!(by, ["carol (by the operator's token)", "bob (logged in as ann, operator)", "ann"]);
+    let who = |one: &Value| format!("{}: {}", one["by"].as_str().unwrap(), one["let_in"].as_str().unwrap());
+    let who: Vec<_> = audit("")["changes"].as_array().unwrap().iter().map(who).collect();
+    assert_eq!(
+        who,
+        ["carol: by the operator's token", "bob: logged in as ann, operator", "ann: by the operator's token"]
+    );
     let found = audit("search=BOB&top=1");
     assert_eq!((&found["total"], &found["matching"]), (&json!(3), &json!(1)));
     assert!(found["changes"][0]["what"].as_str().unwrap().contains("it was me"));
