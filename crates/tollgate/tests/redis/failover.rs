@@ -98,5 +98,11 @@ fn fault_41_a_replica_takes_over_a_part_of_a_cluster() {
     });
     report.assert_nobody_noticed();
     assert!(fallbacks(&gate, "down") + fallbacks(&gate, "late") > 0);
+    // Who asks a node that has not heard of it yet is sent to the one that is gone.
+    let heir = cluster.nodes[replica - 1].command(&["CLUSTER", "MYID"]);
+    let is_heir = |line: &str| line.starts_with(&heir) && line.contains("master") && line.contains("0-5460");
+    agreed("all nodes know the new master", || {
+        cluster.nodes.iter().all(|node| node.command(&["CLUSTER", "NODES"]).lines().any(is_heir))
+    });
     assert_eq!(admitted(&patient_gate(&backend, &cluster.url()), &key), 0);
 }
