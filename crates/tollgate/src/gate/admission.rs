@@ -164,8 +164,7 @@ impl Admission {
     /// `log`.
     pub(crate) async fn admit(self: &Arc<Self>, request: &RequestView<'_>, log: &EngagementLog) -> Admitted {
         let now = self.clock.now();
-        let route = self.route_hasher.key(request);
-        let (ticket, waiting) = match self.ask_rules(request, route, now, log).await {
+        let (ticket, waiting) = match self.ask_rules(request, now, log).await {
             Ok(asked) => asked,
             Err(refusal) => return Admitted::Refused(refusal),
         };
@@ -231,13 +230,15 @@ impl Admission {
     async fn ask_rules(
         self: &Arc<Self>,
         request: &RequestView<'_>,
-        route: RouteKey,
         now: Moment,
         log: &EngagementLog,
     ) -> Result<(Ticket, Option<Held<'_>>), Refusal> {
         let rules = self.rules.load();
         let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
-        let (toll, band) = (self.expected(&rules, route), self.load.band());
+        // Whom rules refuse without a price needs none: a refusal is to be cheap.
+        let route = rules.has_budget().then(|| self.route_hasher.key(request));
+        let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(self.queue.expected(route)));
+        let band = self.load.band();
         if rules.know(request) {
             let decided = rules.decide(request, toll, band, now);
             return self.act(&rules, request, route, decided, now, log);
@@ -248,17 +249,12 @@ impl Admission {
         self.act(&rules, request, route, decided, self.clock.now(), log)
     }
 
-    /// What the request is expected to cost.
-    fn expected(&self, rules: &Rules, route: RouteKey) -> Toll {
-        if rules.has_budget() { Toll::of_cpu(self.queue.expected(route)) } else { Toll::ONE }
-    }
-
     /// Does what the rules say. A request that is to be held gets a place to wait in, or is refused if there is none.
     fn act(
         self: &Arc<Self>,
         rules: &Arc<Rules>,
         request: &RequestView<'_>,
-        route: RouteKey,
+        route: Option<RouteKey>,
         (mut decision, mut charge): (Decision, Charge),
         now: Moment,
         log: &EngagementLog,
@@ -285,7 +281,7 @@ impl Admission {
             decision,
             charge: Some(charge),
             generation: rules.generation(),
-            route,
+            route: route.unwrap_or_else(|| self.route_hasher.key(request)),
             sending: None,
             place: None,
             started: None,

@@ -7,8 +7,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 
+use foldhash::quality::RandomState;
 use tollgate_core::band::Band;
 use tollgate_core::time::{Moment, Span};
 
