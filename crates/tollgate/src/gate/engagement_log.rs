@@ -2,18 +2,21 @@
 //!
 //! The first engagement of a rule with a key is written at once. Those that follow within the interval are counted, and written as one
 //! line when it is over, with the last band and the worst figures of the interval. Counting allocates nothing. How many keys are counted by
-//! name, and how many lines are written at once, is bounded; what is beyond that is still counted, and told in one line without a name.
+//! name, and how many lines are written at once, is bounded; what is beyond that is still counted, and told in one line without a name. Every refusal is also left for the watch.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use tollgate_core::band::Band;
 use tollgate_core::time::{Moment, Span};
 
 use super::engagement::{Act, Engagement};
+use super::sight::SEES;
+use crate::watch::Feed;
 
 /// How long engagements are collected.
 const INTERVAL: Span = Span::from_secs(30);
@@ -23,8 +26,8 @@ const KEYS_MAX: usize = 512;
 const AT_ONCE_MAX: usize = 64;
 
 /// The engagements of one worker: each writes its own lines, so that nobody waits for a lock to refuse somebody.
-#[derive(Default)]
 pub(crate) struct EngagementLog {
+    feed: Arc<Feed>,
     collected: RefCell<Collected>,
 }
 
@@ -62,8 +65,16 @@ struct Who {
 }
 
 impl EngagementLog {
+    /// A log whose refusals are left in `feed` for the watch.
+    pub(crate) fn new(feed: Arc<Feed>) -> Self {
+        Self { feed, collected: RefCell::default() }
+    }
+
     /// Tells of an engagement: now, or with those like it.
     pub(crate) fn tell(&self, engagement: &Engagement<'_>, now: Moment) {
+        if SEES && engagement.act == Act::Refuse {
+            self.feed.refused(engagement.class, engagement.key.as_bytes());
+        }
         let lines = self.collected.borrow_mut().tell(engagement, now);
         lines.iter().for_each(Line::write);
     }

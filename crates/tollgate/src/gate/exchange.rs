@@ -103,7 +103,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     }
     let after = match admitted {
         Admitted::Refused(refusal) => {
-            sight.refused(&view, &refusal, since);
+            sight.refused(&view, since);
             visit.worker.tally.refused();
             trace::refused(&mut told, &refusal);
             let spread = spread_of(client, visit.worker.timers.now_ms());

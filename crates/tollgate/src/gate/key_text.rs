@@ -37,3 +37,30 @@ impl KeySink for KeyText {
         self.part_ended = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::class::Class;
+    use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Name};
+    use tollgate_wire::http1::RequestHead;
+
+    use super::super::identify::RequestView;
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_a_person_reads_as_far_as_it_is_kept() {
+        let mut head = RequestHead::default();
+        let long = "k".repeat(400);
+        head.parse(format!("POST /a/7 HTTP/1.1\r\nHost: site\r\nX-Key: {long}\r\nX-Id: \u{e9}\r\n\r\n").as_bytes())
+            .unwrap();
+        for client in ["203.0.113.7", "2001:db8::1"] {
+            let view = RequestView { client: client.parse().unwrap(), head: &head, is_flagged: false };
+            for class in ["ip/32", "ip/24", "header:x-key", "header:x-id", "method+path", "ip/16+header:x-key+host"] {
+                let class = Class::parse(class).unwrap();
+                let (mut name, mut text) = (Name::EMPTY, KeyText::default());
+                assert!(class.write_key(&view, &mut name) && class.write_key(&view, &mut text));
+                assert_eq!(name.as_bytes(), &text.as_bytes()[..text.as_bytes().len().min(NAME_BYTES_MAX)], "{class}");
+            }
+        }
+    }
+}

@@ -4,7 +4,6 @@
 //! [`exchange`] identifies the client ([`identify`]), asks ([`admission`]), forwards ([`forward`], [`backend`]) and carries
 //! the bodies ([`body`]). Each [`worker`] is a thread with everything it needs of its own.
 
-mod account_name;
 mod admission;
 mod backend;
 mod body;

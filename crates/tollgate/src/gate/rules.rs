@@ -7,16 +7,15 @@ use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Reason, Verdict};
 use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
-use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::{Limiter, NoLimiter, Plan};
+use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::standing;
 use tollgate_wire::rate_limit_headers::Standing;
 
-use super::account_name::AccountName;
 use super::elsewhere::{Charge, Elsewhere};
 use crate::settings::{Domain, Hold};
 use crate::watch::Flagged;
@@ -180,7 +179,7 @@ impl Rules {
     #[inline]
     pub(crate) fn is_flagged(&self, request: &impl Request, flagged: &Flagged) -> bool {
         let Some(account) = self.account.as_ref().filter(|_| !flagged.is_empty()) else { return false };
-        let mut name = AccountName::default();
+        let mut name = Name::EMPTY;
         account.write_key(request, &mut name) && flagged.contains(name.as_bytes())
     }
 
@@ -204,11 +203,6 @@ impl Rules {
     /// The rule that decided.
     pub(crate) fn face(&self, decision: &Decision) -> Option<&Face> {
         self.faces.get(decision.rule?)
-    }
-
-    /// The rule that decided, and as it is seen from outside.
-    pub(crate) fn both(&self, decision: &Decision) -> Option<(&Rule, &Face)> {
-        Some((self.limiter.rule(decision.rule?)?, self.face(decision)?))
     }
 
     /// Writes the header fields that tell the client where it stands, if it is to be told.

@@ -5,20 +5,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate_core::class::KeySink;
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 
-use super::account_name::AccountName;
 use super::histogram::Histogram;
 use super::identify::RequestView;
-use super::refusal::Refusal;
 use super::spenders::{Spender, Spenders};
 use crate::watch::Feed;
 
 /// Whether callers are seen. They are not in a gate that is built to be compared with (`bench/watch`).
-const SEES: bool = !cfg!(feature = "blind");
+pub(super) const SEES: bool = !cfg!(feature = "blind");
 
 /// What all workers leave for others to see.
 pub(crate) struct Sight {
@@ -68,25 +65,11 @@ impl Sight {
         &self.feed
     }
 
-    /// A request was refused: by a rule, or because its client had too much waiting.
-    pub(crate) fn refused(&self, request: &RequestView<'_>, refusal: &Refusal, now: Moment) {
-        if !SEES {
-            return;
+    /// A request was refused. By whom, the watch hears from the log of engagements.
+    pub(crate) fn refused(&self, request: &RequestView<'_>, now: Moment) {
+        if SEES {
+            self.spenders.refused(request.client, || agent_of(request), now);
         }
-        self.spenders.refused(request.client, || agent_of(request), now);
-        let mut key = AccountName::default();
-        let by = refusal.by.as_ref().and_then(|(rules, decision)| rules.both(decision));
-        let class = match by {
-            Some((rule, face)) => {
-                rule.class.write_key(request, &mut key);
-                &face.class
-            }
-            None => {
-                key.network(Spenders::address(request.client));
-                "ip/32"
-            }
-        };
-        self.feed.refused(class, key.as_bytes());
     }
 
     /// A request that came at `since` may go to the backend.

@@ -92,7 +92,7 @@ impl Worker {
             pool: Pool::default(),
             h2_connections: h2::Connections::default(),
             tally: shared.tallies[index].clone(),
-            engagements: EngagementLog::default(),
+            engagements: EngagementLog::new(shared.sight.feed().clone()),
             settings: RefCell::new(Rc::new(Settings::clone(&settings))),
             settings_seen: RefCell::new(settings),
             scratches: RefCell::default(),
