@@ -148,12 +148,14 @@ fn serve(
         let mut hang_up = signal(SignalKind::hangup())?;
         let mut operators = None;
         if let Some(started) = running.operators {
+            // First: two that are told to use one address would fight for one journal, and the second has nothing to write there.
+            let admin = admin::bind(started.listen()).await?;
             let mut registry = Registry::default();
             figures.register(&mut registry);
             let watch = started.watch(Arc::default(), Arc::default(), Clock::start())?;
             let config = config_of(running.config.as_deref());
             let console = started.console(registry, Arc::new(MasterSubject(figures.clone())), watch, config)?;
-            tokio::spawn(admin::serve(admin::bind(started.listen()).await?, console.clone()));
+            tokio::spawn(admin::serve(admin, console.clone()));
             operators = Some((started, console));
         }
         systemd::ready();
