@@ -276,7 +276,10 @@ fn fault_46_a_broken_backend_costs_its_clients_nothing() {
 /// Clients that are all told the same moment come back as a crowd, to a backend that has just come up.
 #[test]
 fn who_is_told_that_no_backend_is_up_comes_back_at_another_moment_than_others() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Its port is taken, so nobody else can have it meanwhile, but nobody listens there.
+    let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    taken.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = taken.local_addr().unwrap().as_socket().unwrap();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
     let told: std::collections::BTreeSet<(u16, String)> = (1..60)
         .map(|last| {

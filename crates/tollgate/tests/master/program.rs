@@ -29,8 +29,10 @@ impl Master {
 
     /// With these lines in `[master]`, these rules, and the books on disk.
     pub(crate) fn start_with_link(name: &str, link: &str, rules: &str) -> Self {
-        let directory =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("master-{name}-{}", std::process::id()));
+        // Tests of one process may give theirs the same name.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("master-{name}-{process}-{number}"));
         std::fs::create_dir_all(&directory).unwrap();
         let [accounting, control, admin] = free_addresses();
         let settings = format!(
@@ -128,6 +130,7 @@ fn launch(directory: &std::path::Path) -> Child {
         .env_remove("NOTIFY_SOCKET")
         // What it keeps by default is its own.
         .env("XDG_STATE_HOME", directory)
+        .env_remove("STATE_DIRECTORY")
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
