@@ -52,6 +52,8 @@ impl Master {
             .arg("master")
             .arg("--config")
             .arg(&self.file)
+            .env("XDG_STATE_HOME", self.file.with_extension("state"))
+            .env_remove("STATE_DIRECTORY")
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}: build tollgate first", program.display()));

@@ -39,6 +39,8 @@ impl Gate {
         let mut child = Command::new(binary)
             .args(["gate", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"])
             .arg(&file)
+            .env("XDG_STATE_HOME", folder.path())
+            .env_remove("STATE_DIRECTORY")
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| io::Error::other(format!("{}: {error}: build it first", binary.display())))?;

@@ -54,6 +54,21 @@ fn every_path_that_the_architecture_names_exists() {
     assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:?}");
 }
 
+/// By default a gate and a master keep what they know in the home of whoever starts them.
+#[test]
+fn no_test_leaves_anything_in_the_home_of_whoever_runs_it() {
+    let starts =
+        |text: &str| [r#""gate""#, r#""master""#, r#""run""#, " gate --"].iter().any(|role| text.contains(role));
+    let ours = concat!("CARGO_BIN_EXE", "_tollgate");
+    let launchers: Vec<_> =
+        files(&[".rs"]).into_iter().filter(|(_, text)| text.contains(ours) && starts(text)).collect();
+    assert!(launchers.len() > 8, "{}", launchers.len());
+    for (path, text) in launchers {
+        let elsewhere = text.contains(r#".env("XDG_STATE_HOME""#) && text.contains(r#".env_remove("STATE_DIRECTORY")"#);
+        assert!(elsewhere || text.contains("Gate::spawn("), "{path} starts one that may keep something at home");
+    }
+}
+
 #[test]
 fn every_link_between_pages_leads_somewhere() {
     for (page, text) in files(&[".md"]) {

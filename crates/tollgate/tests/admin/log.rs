@@ -17,6 +17,7 @@ fn no_name_drives_the_terminal_on_which_a_gate_runs() {
     std::fs::write(&file, format!("[gate]\nworkers = 1\nbackend = \"http://{}\"\n{rule}", backend())).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["gate", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]).arg(&file);
+    command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
     let terminal = Terminal::start(&mut command, 200, 50);
     // Whole lines only, each of which is looked at: none may do more than colours.
     let lines = || {

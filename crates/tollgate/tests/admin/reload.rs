@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::program::free_addresses;
 use crate::support::{Gate, PATIENCE, ask, eventually};
 
 /// Another configuration in the place of what comes after the gate's own lines.
@@ -178,8 +179,7 @@ fn a_reload_begins_and_ends_sending_figures_to_graphite() {
 fn a_master_tells_its_operators_of_reloads() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.toml");
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (accounting, control, admin, other) = (free(), free(), free(), free());
+    let [accounting, control, admin, other] = free_addresses();
     let write = |accounting: std::net::SocketAddr, rest: &str| {
         let text = format!("[master]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\n{rest}");
         std::fs::write(&file, text).unwrap();
@@ -187,6 +187,8 @@ fn a_master_tells_its_operators_of_reloads() {
     write(accounting, "");
     let mut master = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["master", "--config", &file.display().to_string(), "--admin", &admin.to_string()])
+        .env("XDG_STATE_HOME", folder.path())
+        .env_remove("STATE_DIRECTORY")
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();

@@ -13,6 +13,7 @@ fn run(config: &str) -> (tempfile::TempDir, Command) {
     std::fs::write(&file, config).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("run").arg("--config").arg(&file).stderr(Stdio::piped());
+    command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
     (folder, command)
 }
 

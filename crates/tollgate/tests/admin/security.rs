@@ -181,6 +181,7 @@ fn beyond_loopback_a_token_is_needed_to_start() {
         let mut command = Command::new("timeout");
         command.args(["120", env!("CARGO_BIN_EXE_tollgate"), "gate", "--backend", "http://127.0.0.1:1"]);
         command.args(["--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0", "--config"]).arg(&file);
+        command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
         command.output().unwrap()
     };
     for config in ["[gate]\n", "[admin]\nlisten = \"0.0.0.0:8889\"\n"] {
@@ -298,11 +299,15 @@ fn operators_connect_on_loopback_unless_told_otherwise() {
     let gate = ["gate", "--backend", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"];
     for arguments in [&gate[..], &["master", "--config", &file]] {
         let mut command = Command::new("timeout");
-        let output = command.args(["60", env!("CARGO_BIN_EXE_tollgate")]).args(arguments).output().unwrap();
+        command.args(["60", env!("CARGO_BIN_EXE_tollgate")]).args(arguments);
+        command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
+        let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("cannot listen for operators on 127.0.0.1:8889"), "{said}");
     }
+    // Whoever cannot be spoken to has begun to keep nothing.
+    assert!(!folder.path().join("tollgate").exists());
 }
 
 #[test]

@@ -161,6 +161,8 @@ impl Gate {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).arg("gate").arg("--config").arg(&file);
         command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        // What it keeps by default is its own.
+        command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let (stderr, written) = (child.stderr.take().unwrap(), log.clone());

@@ -186,6 +186,7 @@ impl Ground {
             .env_remove("NOTIFY_SOCKET")
             // What it keeps by default is its own: all of them have the same port.
             .env("XDG_STATE_HOME", file.with_extension("state"))
+            .env_remove("STATE_DIRECTORY")
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

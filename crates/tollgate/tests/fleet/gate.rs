@@ -43,6 +43,7 @@ impl Gate {
             .env_remove("NOTIFY_SOCKET")
             // What it keeps by default is its own.
             .env("XDG_STATE_HOME", file.with_extension("state"))
+            .env_remove("STATE_DIRECTORY")
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

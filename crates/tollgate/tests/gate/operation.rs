@@ -273,8 +273,11 @@ fn reloaded_timeouts_are_those_of_the_next_request() {
 
 #[test]
 fn wrong_arguments_are_told_with_exit_code_2_and_a_taken_address_with_1() {
+    let folder = tempfile::tempdir().unwrap();
     let tollgate = |arguments: &[&str]| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments).output().unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(arguments).env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
+        let output = command.output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     assert_eq!(tollgate(&["gate"]).0, Some(2));

@@ -79,8 +79,10 @@ fn beyond_loopback_a_master_does_not_start_without_authentication() {
     ] {
         let settings = format!("[master]\ncontrol = \"0.0.0.0:10005\"\n{settings}");
         std::fs::write(&file, settings).unwrap();
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("master").arg("--config").arg(&file).output().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("master").arg("--config").arg(&file);
+        command.env("XDG_STATE_HOME", file.with_extension("state")).env_remove("STATE_DIRECTORY");
+        let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains(said), "{stderr}");

@@ -40,6 +40,8 @@ impl Gate {
 
     /// A gate by a command of one's own.
     pub(crate) fn spawn(mut command: Command, folder: tempfile::TempDir) -> Self {
+        // What it keeps by default is its own.
+        command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let stderr = child.stderr.take().unwrap();
