@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::{Path, State};
+use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Number, Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Console;
 use super::api::{Asked, Json, Narrow, TOP_MAX, asked};
@@ -16,6 +18,30 @@ use super::body::{Body, REPORT_BYTES_MAX};
 use super::guard::Caller;
 use super::problem::Problem;
 use crate::watch::{Entry, Flag, NotKept, rfc3339};
+
+/// How many reports are read at once. Each may take a hundred megabytes while it is taken apart.
+const REPORTS_AT_ONCE_MAX: usize = 4;
+/// How long a report waits for its turn. While it does, nothing of it is read but what the system has taken in already.
+const TURN_MAX: Duration = Duration::from_secs(10);
+
+/// The turns of reports. Whoever may send any may send many, and a gate must not run out of memory by that.
+pub(super) struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(REPORTS_AT_ONCE_MAX)))
+    }
+}
+
+impl Turns {
+    /// A turn, or a refusal if there is none for so long.
+    async fn wait(&self, at_most: Duration) -> Result<OwnedSemaphorePermit, Problem> {
+        match tokio::time::timeout(at_most, self.0.clone().acquire_owned()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            _ => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many reports at once: send it again later")),
+        }
+    }
+}
 
 /// The id of a report is at most this long.
 const ID_BYTES_MAX: usize = 128;
@@ -104,16 +130,17 @@ struct Reported<'a> {
 }
 
 /// `POST /api/v1/rejections`
-pub(super) async fn rejections(
-    State(console): State<Arc<Console>>,
-    body: Body<REPORT_BYTES_MAX>,
-) -> Result<Response, Problem> {
+pub(super) async fn rejections(State(console): State<Arc<Console>>, request: Request) -> Result<Response, Problem> {
+    let turn = console.turns.wait(TURN_MAX).await?;
+    let body = Body::<REPORT_BYTES_MAX>::from_request(request, &()).await?;
     let watch = console.watch.clone();
     // A report can be large, and a disk slow: others need not wait for it.
     let taken = tokio::task::spawn_blocking(move || {
         let (id, entries) = read(&body.0)?;
         let reported = watch.report(&id, &entries).map_err(|error| not_kept(&error))?;
         let count = entries.len();
+        drop(entries);
+        drop((body, turn));
         Ok((id, count, reported))
     });
     let Ok(taken) = taken.await else {
@@ -146,6 +173,20 @@ fn not_kept(NotKept(error): &NotKept) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn whoever_finds_no_turn_is_refused_and_one_that_is_given_back_is_another_s() {
+        let turns = Turns::default();
+        let mut taken = Vec::new();
+        for _ in 0..REPORTS_AT_ONCE_MAX {
+            taken.push(turns.wait(TURN_MAX).await.unwrap());
+        }
+        let refused = turns.wait(Duration::from_millis(1)).await.unwrap_err().into_response();
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(refused.headers().contains_key("retry-after"));
+        taken.pop();
+        assert!(turns.wait(TURN_MAX).await.is_ok());
+    }
 
     #[test]
     fn a_report_is_read_and_nonsense_is_none() {

@@ -40,6 +40,7 @@ pub(crate) use subject::{Question, Soon, Subject, Totals, Who};
 pub(crate) use tokens::{Role, Tokens};
 
 use events::Events;
+use flags::Turns;
 use history::History;
 
 use crate::watch::Watch;
@@ -57,6 +58,7 @@ pub(crate) struct Console {
     events: Events,
     history: Mutex<History>,
     config: Mutex<Config>,
+    turns: Turns,
     started: Moment,
 }
 
@@ -71,7 +73,8 @@ impl Console {
     ) -> Arc<Self> {
         let started = watch.calendar().now();
         let (events, history, config) = (Events::default(), Mutex::default(), Mutex::new(config));
-        Arc::new(Self { registry, subject, watch, guard, events, history, config, started })
+        let turns = Turns::default();
+        Arc::new(Self { registry, subject, watch, guard, events, history, config, turns, started })
     }
 
     /// Settings were read again: with what outcome, and what of them waits for a new start?

@@ -1,10 +1,13 @@
 //! Reports of refusals become episodes and flags, through the door that any gateway can use.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Gate, ask, eventually};
+use crate::support::{Gate, PATIENCE, ask, eventually};
 
 fn report(gate: &Gate, id: &str, entries: &[(&str, &str, i64)]) -> u16 {
     let entries: Vec<_> = entries
@@ -44,6 +47,35 @@ fn the_threshold_is_inclusive_and_a_report_counts_once() {
     let episodes = gate.json("/api/v1/episodes");
     assert_eq!(episodes["total"], 2);
     assert!(gate.get("/metrics").body.contains("tollgate_watch_flags 1"));
+}
+
+/// A report of 16 MiB takes many times as much while it is taken apart: 256 of them would be the end of a gate.
+#[test]
+fn few_reports_are_read_at_once_and_others_wait_for_their_turn() {
+    let gate = Gate::start("");
+    let body = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1 }] }).to_string();
+    // Whoever asks to be told is told that its body is read as soon as it is.
+    let begin = || {
+        let mut stream = TcpStream::connect(gate.admin).unwrap();
+        let length = body.len();
+        write!(stream, "POST /api/v1/rejections HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n").unwrap();
+        stream
+    };
+    let status = |stream: &mut TcpStream, patience: Duration| {
+        stream.set_read_timeout(Some(patience)).unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).ok().map(|()| String::from_utf8_lossy(&head[9..]).into_owned())
+    };
+    let mut read: Vec<_> = (0..4).map(|_| begin()).collect();
+    for stream in &mut read {
+        assert_eq!(status(stream, PATIENCE).as_deref(), Some("100"));
+    }
+    let mut fifth = begin();
+    assert_eq!(status(&mut fifth, Duration::from_millis(300)), None);
+    read[0].write_all(body.as_bytes()).unwrap();
+    let told = status(&mut fifth, PATIENCE).unwrap();
+    // Whoever has waited for too long is told to come back.
+    assert!(told == "100" || told == "503", "{told}");
 }
 
 #[test]
