@@ -2,11 +2,15 @@
 //!
 //! The status is written once a second, and only if somebody looks. Who reads slowly gets the latest and misses some: nothing waits for
 //! a reader and nothing is kept for one.
+//!
+//! A reader is let in once and stays for hours. So it is looked at every event whether they would still be let in: a token that was taken away by a reload, and a session that is
+//! over, take the stream with them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -15,6 +19,7 @@ use futures_util::stream;
 use tokio::sync::{Semaphore, watch};
 
 use super::Console;
+use super::guard::Admission;
 use super::problem::Problem;
 
 /// How many may look at once.
@@ -45,15 +50,18 @@ impl Events {
 }
 
 /// A stream of events.
-pub(super) async fn events(State(console): State<Arc<Console>>) -> Response {
+pub(super) async fn events(
+    State(console): State<Arc<Console>>,
+    Extension(admission): Extension<Admission>,
+) -> Response {
     let Ok(place) = console.events.places.clone().try_acquire_owned() else {
         return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many are looking").into_response();
     };
     let latest = console.events.latest.subscribe();
     // The first is told at once, so that a page need not wait.
     let first = super::api::status_text(&console);
-    let state = (Some(first), latest, place);
-    let events = stream::unfold(state, |(first, mut latest, place)| async move {
+    let state = (Some(first), latest, place, console);
+    let events = stream::unfold((state, admission), |((first, mut latest, place, console), admission)| async move {
         let text = match first {
             Some(first) => first.into(),
             None => {
@@ -61,8 +69,11 @@ pub(super) async fn events(State(console): State<Arc<Console>>) -> Response {
                 latest.borrow_and_update().clone()
             }
         };
+        if !console.guard.still_admits(&admission, console.watch.calendar().now()) {
+            return None;
+        }
         let event: Result<Event, Infallible> = Ok(Event::default().event("status").data(&*text));
-        Some((event, (None, latest, place)))
+        Some((event, ((None, latest, place, console), admission)))
     });
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(10));
     let no_buffer = [(HeaderName::from_static("x-accel-buffering"), "no")];

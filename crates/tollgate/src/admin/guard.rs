@@ -8,12 +8,15 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
+
+use tollgate_core::time::Moment;
 
 use super::Console;
 use super::problem::Problem;
@@ -54,6 +57,15 @@ impl Caller {
     }
 }
 
+/// What somebody was let in by: what is sent to them for hours is sent for as long as it lets them in.
+#[derive(Clone, Debug)]
+pub(super) struct Admission {
+    /// How often other tokens had been asked for than before.
+    renewals: u64,
+    /// The word of their session.
+    session: Option<String>,
+}
+
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
@@ -64,6 +76,8 @@ pub(crate) struct Guard {
     hosts: ArcSwap<Vec<String>>,
     pub(super) sessions: Sessions,
     attempts: Attempts,
+    /// How often other tokens were asked for than before.
+    renewals: AtomicU64,
     /// What our page shows where nobody logs in.
     open_csrf: String,
 }
@@ -73,7 +87,7 @@ impl Guard {
     pub(crate) fn new(tokens: Tokens, hosts: Vec<String>) -> Self {
         let (sessions, attempts, open_csrf) = (Sessions::default(), Attempts::default(), random_word());
         let (tokens, hosts) = (ArcSwap::from_pointee(tokens), ArcSwap::from_pointee(hosts));
-        Self { tokens, hosts, sessions, attempts, open_csrf }
+        Self { tokens, hosts, sessions, attempts, renewals: AtomicU64::new(0), open_csrf }
     }
 
     /// The tokens in these files, if they are others than are asked for now.
@@ -90,7 +104,20 @@ impl Guard {
         if let Some(tokens) = tokens {
             self.tokens.store(Arc::new(tokens));
             self.sessions.end_all();
+            self.renewals.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// What somebody who asks this is let in by, if they are. To be asked before it is looked whether they are.
+    fn admission(&self, request: &Request) -> Admission {
+        let session = if bearer(request.headers()).is_none() { cookie(request.headers()) } else { None };
+        Admission { renewals: self.renewals.load(Ordering::Acquire), session: session.map(str::to_owned) }
+    }
+
+    /// Whether somebody who was let in by this would be let in now.
+    pub(super) fn still_admits(&self, by: &Admission, now: Moment) -> bool {
+        let lasts = |word: &String| !self.tokens.load().are_asked_for() || self.sessions.find(word, now).is_some();
+        by.renewals == self.renewals.load(Ordering::Acquire) && by.session.as_ref().is_none_or(lasts)
     }
 
     /// Whether a name, as it is in `Host`, is one of ours. An address is always: nobody can point it elsewhere.
@@ -217,8 +244,10 @@ impl Guard {
 /// Lets in who may come in, and says to browsers what pages may do.
 pub(super) async fn guard(State(console): State<Arc<Console>>, mut request: Request, next: Next) -> Response {
     let is_page = request.uri().path() == "/" && request.method() == Method::GET;
+    let admission = console.guard.admission(&request);
     let mut response = match console.guard.admit(&request, &console) {
         Ok(caller) => {
+            request.extensions_mut().insert(admission);
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
             }

@@ -1,6 +1,6 @@
 //! What a reload brings to operators, and what it says that it does not.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
@@ -75,7 +75,7 @@ fn a_reload_changes_where_flags_are_announced() {
             assert_ne!(read, 0, "{text}");
             text += std::str::from_utf8(&bytes[..read]).unwrap();
         }
-        std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
         serde_json::from_str::<Value>(text.split_once("\r\n\r\n").unwrap().1).unwrap()["account"].clone()
     };
     let gate = Gate::start("");
@@ -113,10 +113,45 @@ fn a_reload_changes_tokens_and_who_has_shown_the_old_one_has_to_show_another() {
     assert_eq!((status(&first), status(&second), status(&[("Cookie", &cookie)])), (200, 401, 200));
     assert_eq!(hang_up(&gate, &first)["ok"], true);
     assert_eq!(status(&[("Cookie", &cookie)]), 200, "the same token is no news");
+    // Whoever looks on has shown the old one, too.
+    let look = |header: &str| {
+        let mut stream = TcpStream::connect(gate.admin).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n").unwrap();
+        let mut seen = String::new();
+        let mut bytes = [0; 4096];
+        while !seen.contains("event: status") {
+            let read = stream.read(&mut bytes).unwrap();
+            assert_ne!(read, 0, "{seen}");
+            seen += &String::from_utf8_lossy(&bytes[..read]);
+        }
+        stream
+    };
+    let mut looking =
+        [format!("Authorization: {}", bearers[0]), format!("Cookie: {cookie}")].map(|header| look(&header));
+    let last = b"0\r\n\r\n";
+    let mut end_of = |stream: &mut TcpStream| {
+        let (mut seen, mut bytes) = (Vec::new(), [0; 4096]);
+        eventually("the stream ends", || {
+            let read = stream.read(&mut bytes).unwrap();
+            seen.extend_from_slice(&bytes[..read]);
+            read == 0 || seen.ends_with(last)
+        });
+    };
     write(tokens[1]);
     assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
     eventually("the new token is asked for", || status(&second) == 200);
     assert_eq!((status(&first), status(&[("Cookie", &cookie)])), (401, 401));
+    looking.iter_mut().for_each(&mut end_of);
+    // A session that is over takes its stream with it.
+    let form = format!("token={}&name=ann", tokens[1]);
+    let login = ask(gate.admin, "POST", "/login", &[("Content-Type", "application/x-www-form-urlencoded")], &form);
+    let cookie = login.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let mut looking = look(&format!("Cookie: {cookie}"));
+    let csrf = ask(gate.admin, "GET", "/api/v1/session", &[("Cookie", &cookie)], "").json()["csrf"].clone();
+    let logout = [("Cookie", &*cookie), ("X-Tollgate-Csrf", csrf.as_str().unwrap())];
+    assert!(ask(gate.admin, "POST", "/logout", &logout, "").status < 400);
+    end_of(&mut looking);
 }
 
 #[test]
