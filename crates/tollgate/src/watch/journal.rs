@@ -28,7 +28,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a directory, and calls `each` with every record in it.
+    /// Opens the journal of a directory, and calls `each` with every record in it. Where it fails, `each` was not called: who tries again would count everything again.
     pub(super) fn open(directory: &Path, mut each: impl FnMut(Record)) -> io::Result<Self> {
         // Names of accounts may be secrets, such as keys of an API: they are nobody else's on this machine.
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -43,10 +43,7 @@ impl Journal {
         let good = match bytes.strip_prefix(MARK) {
             Some(mut rest) => loop {
                 match Record::read(rest) {
-                    Ok((record, length)) => {
-                        each(record);
-                        rest = &rest[length..];
-                    }
+                    Ok((_, length)) => rest = &rest[length..],
                     // Somebody was killed while writing it, and had promised nothing yet.
                     Err(Broken::Short) => break bytes.len() - rest.len(),
                     Err(Broken::Damaged) => {
@@ -64,6 +61,12 @@ impl Journal {
         journal.cut(good as u64)?;
         if good == 0 {
             journal.append(MARK)?;
+        }
+        // Read twice, and not kept in between: a journal can be as large as all of the memory that is left.
+        let mut rest = bytes.get(MARK.len()..good).unwrap_or_default();
+        while let Ok((record, length)) = Record::read(rest) {
+            each(record);
+            rest = &rest[length..];
         }
         Ok(journal)
     }
@@ -233,6 +236,26 @@ mod tests {
         assert_eq!(fs::read(folder.path().join("watch.damaged")).unwrap(), damaged);
         fs::write(&path, b"something else").unwrap();
         assert_eq!(open(folder.path()).1, []);
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_used_is_not_read_either() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch.journal");
+        open(folder.path()).0.append(&bytes(&["a", "b"])).unwrap();
+        let mut damaged = fs::read(&path).unwrap();
+        *damaged.last_mut().unwrap() ^= 1;
+        fs::write(&path, &damaged).unwrap();
+        // What is in the way keeps the copy from being made.
+        let aside = folder.path().join("watch.damaged");
+        fs::create_dir(&aside).unwrap();
+        for _ in 0..2 {
+            let mut records = 0;
+            assert!(Journal::open(folder.path(), |_| records += 1).is_err());
+            assert_eq!(records, 0);
+        }
+        fs::remove_dir(&aside).unwrap();
+        assert_eq!(open(folder.path()).1, [record("a")]);
     }
 
     #[test]
