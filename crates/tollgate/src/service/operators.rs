@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::SharedFlags;
 
-use super::state_home::state_home;
+use super::state_home::{state_home, would_be_ours};
 use crate::admin::{Config, Console, Guard, Role, Subject, Tokens};
 use crate::settings::{self, FlagState, Settings, Webhook};
 use crate::watch::{Calendar, Feed, Flagged, Home, Watch, WatchMetrics, WebhookSettings, announce_all, share};
@@ -59,7 +59,8 @@ impl Operators {
             self.redis.as_ref().map(|redis| Ok::<_, io::Error>((redis.address()?, &redis.prefix))).transpose()?;
         let home = match self.watch.state_dir.clone() {
             Some(directory) => Home::Directory(directory),
-            None => state_home(self.listen, |name| std::env::var_os(name)).map_or(Home::Memory, Home::IfPossible),
+            None => state_home(self.listen, |name| std::env::var_os(name), would_be_ours)
+                .map_or(Home::Memory, Home::IfPossible),
         };
         let mut watch = Watch::new(settings, home, feed, Calendar::new(clock)).marking(flagged);
         watch.announce_to(webhook);

@@ -5,9 +5,11 @@
 //! trusted: from then on only a whole new one can take its place.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::record::{Broken, Record};
 
@@ -33,12 +35,13 @@ impl Journal {
         // Names of accounts may be secrets, such as keys of an API: they are nobody else's on this machine.
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let path = directory.join("watch.journal");
-        let file = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&path)?;
+        let mut file = ours().create(true).append(true).read(true).open(&path)?;
         lock(&file)?;
-        let bytes = match file.metadata()?.len() {
-            length if length > BYTES_MAX => Vec::new(),
-            _ => fs::read(&path)?,
-        };
+        keep_private(&file)?;
+        let mut bytes = Vec::new();
+        if file.metadata()?.len() <= BYTES_MAX {
+            file.read_to_end(&mut bytes)?;
+        }
         let mut journal = Self { path, file: Some(file), bytes: 0, bytes_anew: 0 };
         let good = match bytes.strip_prefix(MARK) {
             Some(mut rest) => loop {
@@ -119,8 +122,9 @@ impl Journal {
     }
 
     fn write_anew(&mut self, new: &Path, records: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(new)?;
+        let mut file = ours().create(true).truncate(true).write(true).open(new)?;
         lock(&file)?;
+        keep_private(&file)?;
         file.write_all(MARK)?;
         file.write_all(records)?;
         file.sync_all()?;
@@ -140,7 +144,11 @@ impl Journal {
     /// Keeps a copy of what cannot be read, for somebody to look at.
     fn put_aside(&self) -> io::Result<()> {
         let aside = self.path.with_extension("damaged");
-        fs::copy(&self.path, &aside)?;
+        match fs::remove_file(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        io::copy(&mut ours().read(true).open(&self.path)?, &mut ours().create_new(true).write(true).open(&aside)?)?;
         tracing::warn!(file = %aside.display(), "the journal of the watch is damaged: a copy was put aside, what could be read counts");
         Ok(())
     }
@@ -156,6 +164,23 @@ impl Journal {
         self.bytes = bytes;
         Ok(())
     }
+}
+
+/// How files are opened here: for nobody else to read, and not where a link leads. Whoever may write in the directory could otherwise choose a file for us to spoil.
+fn ours() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    options
+}
+
+/// A file that was there before may have been made by somebody who let others read it.
+fn keep_private(file: &File) -> io::Result<()> {
+    let mut permissions = file.metadata()?.permissions();
+    if permissions.mode() & 0o077 != 0 {
+        permissions.set_mode(0o600);
+        file.set_permissions(permissions)?;
+    }
+    Ok(())
 }
 
 /// Two processes that write one journal would lose what both have promised.
@@ -283,6 +308,43 @@ mod tests {
         assert_eq!(modes(), [0o700, 0o600]);
         journal.replace(&bytes(&["a"])).unwrap();
         assert_eq!(modes(), [0o700, 0o600]);
+    }
+
+    #[test]
+    fn a_journal_that_others_could_read_is_ours_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, aside] = ["watch.journal", "watch.damaged"].map(|name| folder.path().join(name));
+        for path in [&path, &aside] {
+            fs::write(path, b"something else").unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        drop(open(folder.path()));
+        for path in [&path, &aside] {
+            assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let precious = folder.path().join("precious");
+        fs::write(&precious, b"of somebody else").unwrap();
+        let link = |name: &str| {
+            let directory = folder.path().join(name);
+            fs::create_dir(&directory).unwrap();
+            std::os::unix::fs::symlink(&precious, directory.join(name)).unwrap();
+            directory
+        };
+        assert!(Journal::open(&link("watch.journal"), |_| {}).is_err());
+        let (mut journal, _) = open(&link("watch.new"));
+        assert!(journal.replace(&bytes(&["a"])).is_err());
+        // One that is in the way goes, not what it leads to.
+        journal.replace(&bytes(&["a"])).unwrap();
+        let directory = link("watch.damaged");
+        fs::write(directory.join("watch.journal"), b"damaged").unwrap();
+        drop(open(&directory));
+        assert_eq!(fs::read(directory.join("watch.damaged")).unwrap(), b"damaged");
+        assert_eq!(fs::read(&precious).unwrap(), b"of somebody else");
     }
 
     #[test]

@@ -44,6 +44,10 @@ use journal::Journal;
 use record::Record;
 use state::{Cleared, State};
 
+/// What the log says where the directory that is used by default cannot be.
+pub(crate) const IN_MEMORY_ALONE: &str =
+    "flags are in memory alone, and gone with this process: name a directory as `state_dir` in [watch]";
+
 /// The watch. One for all of a process.
 pub(crate) struct Watch {
     calendar: Calendar,
@@ -154,7 +158,7 @@ impl Watch {
                     tracing::error!(%directory, %error, "flags cannot be kept: reports are refused until they can");
                 }
                 Err(error) => {
-                    tracing::warn!(%directory, %error, "flags are in memory alone, and gone with this process: name a directory as `state_dir` in [watch]");
+                    tracing::warn!(%directory, %error, "{IN_MEMORY_ALONE}");
                     state_dir = None;
                 }
             }
