@@ -201,13 +201,18 @@ impl Visit<'_> {
         loop {
             let place = match self.worker.shared.backends.load().choose(avoid) {
                 Ok(place) => place,
-                Err(AllDown(wait)) => return self.no_backend(wait, body, reply).await,
+                Err(AllDown(wait)) => {
+                    // Before the answer: the client may take its time with what is left of its body.
+                    ticket.done(Outcome::Failed);
+                    return self.no_backend(wait, body, reply).await;
+                }
             };
             let leg = match or_departure(self.leg(&place, wanted), body).await {
                 Ok(Ok(leg)) => leg,
                 Ok(Err(error)) if connect::is_shortage(&error) => {
                     // Ours, not the backend's: somebody idle has to go.
                     self.worker.timers.close_idle(listener::MAKE_ROOM);
+                    ticket.done(Outcome::Failed);
                     return self.fault(503, "the gate has no room for another connection", Some(1), body, reply).await;
                 }
                 Ok(Err(error)) => {
@@ -219,6 +224,7 @@ impl Visit<'_> {
                         continue;
                     }
                     let status = if error.kind() == io::ErrorKind::TimedOut { 504 } else { 502 };
+                    ticket.done(Outcome::Failed);
                     return self.fault(status, "the backend cannot be reached", Some(1), body, reply).await;
                 }
                 Err(_) => return self.left(),

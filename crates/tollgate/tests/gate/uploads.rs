@@ -89,6 +89,25 @@ fn fault_12_a_small_body_that_does_not_come_is_nothing_that_the_backend_hears_of
     assert_eq!(backend.requests().last().unwrap().body, b"!");
 }
 
+/// The gate answers itself, and then reads what is left of the body. That is between it and the client, and nothing at the backend.
+#[test]
+fn who_is_told_that_there_is_no_backend_keeps_no_place_while_it_sends() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let rule = "[[rule]]\nname = 'at once'\nclass = 'ip/32'\nin_flight = 1\n";
+    let gate = gate(format!("http://{closed}"), rule);
+    let told: Vec<_> = (0..10)
+        .map(|number| {
+            let mut stream = connect_from(WITHHOLDING.into(), gate.address);
+            stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n").unwrap();
+            let response = read_response(&mut BufReader::new(stream.try_clone().unwrap())).unwrap();
+            assert!(matches!(response.status, 502 | 503), "{number}: {response:?}");
+            stream
+        })
+        .collect();
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
+    drop(told);
+}
+
 /// Stops somebody when it is dropped, also by a test that fails.
 struct Stops<'a>(&'a AtomicBool);
 
