@@ -67,7 +67,7 @@ pub(crate) struct Place {
     stretch: Stretch,
     /// Where it has signed, if this stretch began in calm.
     signature: Option<Signature>,
-    /// What it has been charged while it ran in stretches that began in calm.
+    /// What it has been charged while it ran in stretches that began in calm, until it is written down with that.
     charged: Span,
     /// What earlier stretches of work have cost.
     toll: Span,
@@ -228,7 +228,9 @@ impl Place {
             Some(slot) => busy.resume(slot, self.route),
             None => {
                 let client = self.queue.client(self.address);
-                self.slot = Some(busy.start(client, self.route, Pass::default()).0);
+                // What it has been charged since it began in calm is not charged again in the end.
+                let pass = Pass { reserved: std::mem::take(&mut self.charged), ..Pass::default() };
+                self.slot = Some(busy.start(client, self.route, pass).0);
             }
         }
         drop(busy);

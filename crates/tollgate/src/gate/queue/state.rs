@@ -36,7 +36,7 @@ pub(super) struct State {
     /// Those at work that did not begin in calm.
     at_work: Vec<Option<Working>>,
     at_work_free: Vec<usize>,
-    /// How many requests at the backend are from clients ahead of their share.
+    /// How many requests at the backend, and not waiting for their client, are from clients ahead of their share.
     ahead: u32,
     charged_at: Moment,
     /// What is at work that began in calm, when the calm ended, how much had been at work over time until
@@ -283,6 +283,7 @@ impl<'a> Busy<'a> {
         let state = &mut *self.state;
         let working = state.at_work.get_mut(slot)?.as_mut()?;
         let stay = state.clock.end(working.reading.take()?, self.now);
+        state.ahead -= u32::from(working.pass.ahead);
         state.calm.remove_cost(working.expected);
         Some(stay)
     }
@@ -307,6 +308,7 @@ impl<'a> Busy<'a> {
         let Some(working) = state.at_work.get_mut(slot).and_then(Option::as_mut) else { return };
         if working.reading.is_none() {
             working.reading = Some(state.clock.start(state.routes.load(route), self.now));
+            state.ahead += u32::from(working.pass.ahead);
             state.calm.add_cost(working.expected);
         }
     }
@@ -319,7 +321,6 @@ impl<'a> Busy<'a> {
             return Pass::default();
         };
         state.at_work_free.push(slot);
-        state.ahead -= u32::from(pass.ahead);
         state.queue.settle(client, pass, toll);
         pass
     }

@@ -162,22 +162,56 @@ fn a_request_is_charged_while_it_runs() {
     assert_eq!(waits_after_ten_seconds(Queue::tick), Waits::Ahead, "in debt before the first request is done");
 }
 
-/// Four tenths of a second of CPU time are within what an address may be ahead by; twice that is not.
 #[test]
 fn what_was_charged_while_it_ran_is_not_charged_again() {
+    nothing_is_charged_twice(|_| {});
+}
+
+/// It is written down when it goes on, and knows what it has paid before.
+#[test]
+fn what_was_charged_before_the_backend_waited_for_the_client_is_not_charged_again() {
+    nothing_is_charged_twice(|place| {
+        place.starve();
+        place.feed();
+    });
+}
+
+/// Four tenths of a second of CPU time are within what an address may be ahead by; twice that is not.
+fn nothing_is_charged_twice(before_it_ends: impl Fn(&mut Place)) {
     let (queue, hand) = queue("in_flight = 2\n");
-    let (_other, place) = (enter(&queue, 9, PAGE), enter(&queue, 1, PAGE));
+    let (_other, mut place) = (enter(&queue, 9, PAGE), enter(&queue, 1, PAGE));
     assert!(!queue.calm.is_busy());
     let _waits = queue.busy().arrive(queue.client(address(8)), PAGE);
     for _ in 0..8 {
         hand.advance(Span::from_millis(100));
         queue.tick();
     }
+    before_it_ends(&mut place);
     // Whoever waited takes its place, so its client is the only one to wait when it asks again.
     assert_eq!(place.leave(None, Outcome::Answered).as_millis_ceil(), 400);
     let again = queue.busy().arrive(queue.client(address(1)), PAGE);
     assert!(matches!(again, Ok(Entry::Waits(..))));
     assert_eq!((queue.figures().waiting, queue.busy().queue.waits()), (1, Waits::Behind));
+}
+
+/// Those who are ahead get a place at last when none of them has one. Who keeps the backend waiting has none.
+#[test]
+fn who_is_ahead_and_keeps_the_backend_waiting_keeps_no_others_who_are_ahead_from_their_place() {
+    let (queue, _hand) = queue("");
+    let mut busy = queue.busy();
+    let pass = tollgate_core::fairness::Pass { ahead: true, ..Default::default() };
+    let state::Grant(slot) = busy.start(queue.client(address(1)), PAGE, pass);
+    assert_eq!(busy.places().ahead, 1);
+    for _ in 0..2 {
+        assert!(busy.pause(slot).is_some() && busy.pause(slot).is_none());
+        assert_eq!(busy.places().ahead, 0);
+        busy.resume(slot, PAGE);
+        busy.resume(slot, PAGE);
+        assert_eq!(busy.places().ahead, 1);
+    }
+    busy.pause(slot);
+    assert!(busy.settle(slot, Span::ZERO).ahead);
+    assert_eq!(busy.places().ahead, 0);
 }
 
 /// Four cores are what the gate was told; the times are those of one. There is always room, so nobody ever takes the lock in earnest, which would
