@@ -185,7 +185,7 @@ impl Admission {
         if !whole {
             // In a box, so that requests without large bodies do not carry the room for it.
             let begun = Box::pin(self.begin_upload(client, log)).await;
-            ticket.sending = Some(Sending { _upload: begun.map_err(queue_refusal)?, starved: false, in_a_row: 0 });
+            ticket.sending = Some(Sending { upload: Some(begun.map_err(queue_refusal)?), starved: false, in_a_row: 0 });
         }
         ticket.place = Some(self.enter_queue(client, ticket.route, log).await.map_err(queue_refusal)?);
         Ok(())
@@ -197,7 +197,7 @@ impl Admission {
         let begun = self.uploads.begin(client, at_once, hold).await;
         if let Err(Refused { retry_after: backoff, own }) = begun {
             let (reason, allowed) = match own {
-                true => ("own-uploads", Uploads::per_address_max(at_once)),
+                true => ("own-uploads", self.uploads.per_address_max()),
                 false => ("uploads", Uploads::total_max(at_once)),
             };
             let done = QueueAct { act: Act::Refuse, reason, observed: allowed, allowed, backoff };
@@ -337,7 +337,8 @@ fn queue_refusal(refused: Refused) -> Refusal {
 
 /// How the rest of a request comes.
 struct Sending {
-    _upload: Upload,
+    /// Until the backend answers.
+    upload: Option<Upload>,
     /// Whether it is waited for, so that the place is for others.
     starved: bool,
     /// What has come since without another wait.
@@ -436,7 +437,23 @@ impl Ticket {
         }
     }
 
-    /// No more of the request will come.
+    /// The backend begins its final answer. If the request is not whole, it evidently did not wait for the rest: it is at work until it has
+    /// answered, and what it did while the rest was waited for was work, too, unless it says that the client did wrong: that takes none.
+    ///
+    /// In a conversation (`talks`) both sides go on. It is at work while its client sends, as before, but is no upload any more.
+    pub(crate) fn answers(&mut self, status: u16, talks: bool) {
+        let (Some(sending), Some(place)) = (&mut self.sending, &mut self.place) else { return };
+        sending.upload = None;
+        if talks {
+            return;
+        }
+        if !(400..500).contains(&status) {
+            place.worked_unfed();
+        }
+        self.sent();
+    }
+
+    /// No more of the request will come, or matters.
     pub(crate) fn sent(&mut self) {
         if let (Some(_), Some(place)) = (self.sending.take(), &mut self.place) {
             place.feed();

@@ -165,6 +165,7 @@ pub(crate) async fn converse(
             return Err(Trouble::Backend(Broken::Malformed("an upgrade that nobody asked for")));
         }
         strip_nominated(&mut response.fields);
+        shared.borrow_mut().answers(response.status, is_talk(response));
         shared.borrow_mut().reported(report::take(&mut response.fields, &settings.toll));
         shared.borrow().tell(&mut response.fields);
         let keep = topic.keep && uploaded.get() && !worker.is_draining();
@@ -211,6 +212,12 @@ pub(crate) async fn converse(
 fn is_endless(response: &ResponseHead) -> bool {
     let media = response.fields.find(b"content-type").unwrap_or_default();
     media.get(..17).is_some_and(|name| name.eq_ignore_ascii_case(b"text/event-stream"))
+}
+
+/// Whether the answer may be one half of a conversation, in which the client goes on sending.
+fn is_talk(response: &ResponseHead) -> bool {
+    let media = response.fields.find(b"content-type").unwrap_or_default();
+    media.get(..16).is_some_and(|name| name.eq_ignore_ascii_case(b"application/grpc"))
 }
 
 /// Hears how the rest of a request comes.

@@ -3,9 +3,14 @@
 //! A small body is read before its request asks for a place at the backend. A large one cannot be, so its request is at the backend
 //! while its client sends, and a client may send slowly, or stop. If such a request kept its place, a handful of them would keep everybody
 //! else waiting; so its place is for others while it waits for its client. But a backend may be at work all the same, on what it has of
-//! the request, and that work would be in nobody's count. So there are only so many uploads at once, of one address and in all. One more
-//! of an address waits until one of its own has been sent.
+//! the request, and that work would be in nobody's count. So there are only so many uploads at once.
+//!
+//! A bound for each address that does not change is too narrow for an office while there is room, and lets sixteen addresses shut out everybody
+//! else. So an address may have a part of what is free at the moment: the fewer are left, the fewer it gets, and many addresses are needed to
+//! take the last. A network and a block of networks, as the fair queue knows them, have a part of all. One more of an address that has
+//! some waits until one of its own has been sent.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +19,17 @@ use tokio::sync::oneshot;
 use tollgate_core::network::Network;
 use tollgate_core::time::Span;
 
-use super::queue::Refused;
+use super::queue::{LEVELS, Refused};
 use crate::settings::Hold;
 
-/// Uploads of one address: at least so many, and otherwise half of what may be at the backend at once.
-const PER_ADDRESS: u64 = 32;
 /// Uploads in all: at least so many, and otherwise what may be at the backend at once.
 const TOTAL: u64 = 512;
+/// An address has one in so many of what is free.
+const PER_ADDRESS: u64 = 4;
+/// An address has so many, if there are any.
+const FEW: u64 = 4;
+/// A network and a block have one in so many of all.
+const PER_NETWORK: [u64; 2] = [4, 2];
 /// When to try again if there are too many in all.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
@@ -32,9 +41,13 @@ pub(crate) struct Uploads {
 
 #[derive(Debug, Default)]
 struct State {
+    /// How many there may be, as of the last that came.
+    total_max: u64,
     total: u64,
     /// An entry for each address that has any.
     by_address: HashMap<IpAddr, Line>,
+    /// The same for networks and for blocks.
+    by_network: [HashMap<IpAddr, u64>; 2],
 }
 
 #[derive(Debug, Default)]
@@ -43,73 +56,91 @@ struct Line {
     waiting: VecDeque<oneshot::Sender<()>>,
 }
 
+/// Whose an upload is: an address, its network and its block.
+#[derive(Clone, Copy, Debug)]
+struct Whose {
+    address: IpAddr,
+    networks: [IpAddr; 2],
+}
+
+impl Whose {
+    fn new(client: IpAddr) -> Self {
+        let [address, network, block] =
+            LEVELS.map(|(v4, v6)| Network::of(client, if client.is_ipv4() { v4 } else { v6 }).address());
+        Self { address, networks: [network, block] }
+    }
+}
+
 /// Leave for one upload, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Upload {
     uploads: Arc<Uploads>,
-    address: IpAddr,
+    whose: Whose,
 }
 
 impl Uploads {
     /// Leave for an upload of `client`, now or when one of its own has ended, where `at_once` requests may be at the backend at once.
     pub(crate) async fn begin(self: &Arc<Self>, client: IpAddr, at_once: u64, hold: Hold) -> Result<Upload, Refused> {
-        let address = Network::of(client, if client.is_ipv4() { 32 } else { 64 }).address();
-        let mut waiting = match self.enter(address, at_once, hold)? {
-            None => return Ok(Upload { uploads: self.clone(), address }),
-            Some(woken) => Waiting { uploads: self, address, woken },
+        let whose = Whose::new(client);
+        let mut waiting = match self.enter(whose, at_once, hold)? {
+            None => return Ok(Upload { uploads: self.clone(), whose }),
+            Some(woken) => Waiting { uploads: self, whose, woken },
         };
         match tokio::time::timeout(hold.max.into(), &mut waiting.woken).await {
-            Ok(Ok(())) => Ok(Upload { uploads: self.clone(), address }),
+            Ok(Ok(())) => Ok(Upload { uploads: self.clone(), whose }),
             // Leave that came in the same instant is passed on by the guard.
             _ => Err(Refused { retry_after: hold.max, own: true }),
         }
     }
 
-    /// How many uploads there may be of one address, where `at_once` requests may be at the backend at once.
-    pub(crate) fn per_address_max(at_once: u64) -> u64 {
-        PER_ADDRESS.max(at_once / 2)
+    /// How many uploads an address may have now.
+    pub(crate) fn per_address_max(&self) -> u64 {
+        self.state().per_address_max()
     }
 
-    /// The same of all together.
+    /// How many there may be in all, where `at_once` requests may be at the backend at once.
     pub(crate) fn total_max(at_once: u64) -> u64 {
         TOTAL.max(at_once)
     }
 
     /// Counts an upload, or lets it wait.
-    fn enter(&self, address: IpAddr, at_once: u64, hold: Hold) -> Result<Option<oneshot::Receiver<()>>, Refused> {
+    fn enter(&self, whose: Whose, at_once: u64, hold: Hold) -> Result<Option<oneshot::Receiver<()>>, Refused> {
         let mut state = self.state();
-        if state.total >= Self::total_max(at_once) {
+        state.total_max = Self::total_max(at_once);
+        if state.total >= state.total_max {
             return Err(Refused { retry_after: RETRY_AFTER, own: false });
         }
-        let line = state.by_address.entry(address).or_default();
-        if line.under_way < Self::per_address_max(at_once) {
-            line.under_way += 1;
-            state.total += 1;
+        if state.has_room(whose) {
+            state.count(whose);
             return Ok(None);
         }
+        let full = Refused { retry_after: hold.max, own: true };
+        // Nobody would wake one of an address that has none under way.
+        let line = state.by_address.get_mut(&whose.address).ok_or(full)?;
         line.waiting.retain(|waiting| !waiting.is_closed());
         if line.waiting.len() >= hold.per_key as usize {
-            return Err(Refused { retry_after: hold.max, own: true });
+            return Err(full);
         }
         let (wake, woken) = oneshot::channel();
         line.waiting.push_back(wake);
         Ok(Some(woken))
     }
 
-    /// An upload has ended. The next of the same address has its leave.
-    fn leave(&self, address: IpAddr) {
+    /// An upload has ended. The next of the same address have their leave, if there may be so many by now.
+    fn leave(&self, whose: Whose) {
         let mut state = self.state();
-        let Some(line) = state.by_address.get_mut(&address) else { return };
-        while let Some(next) = line.waiting.pop_front() {
+        state.discount(whose);
+        // One that waits is not left without another that would wake it.
+        while state.under_way(whose) == 0 || state.has_room(whose) {
+            let Some(line) = state.by_address.get_mut(&whose.address) else { return };
+            let Some(next) = line.waiting.pop_front() else { break };
             if next.send(()).is_ok() {
-                return;
+                state.count(whose);
             }
         }
-        line.under_way -= 1;
-        if line.under_way == 0 {
-            state.by_address.remove(&address);
+        if state.under_way(whose) == 0 {
+            state.by_address.remove(&whose.address);
         }
-        state.total -= 1;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -117,16 +148,60 @@ impl Uploads {
     }
 }
 
+impl State {
+    fn per_address_max(&self) -> u64 {
+        FEW.max(self.total_max.saturating_sub(self.total) / PER_ADDRESS)
+    }
+
+    fn under_way(&self, whose: Whose) -> u64 {
+        self.by_address.get(&whose.address).map_or(0, |line| line.under_way)
+    }
+
+    fn has_room(&self, whose: Whose) -> bool {
+        let has_room = |level: usize| {
+            let under_way = self.by_network[level].get(&whose.networks[level]).copied().unwrap_or(0);
+            under_way < self.total_max / PER_NETWORK[level]
+        };
+        self.total < self.total_max
+            && self.under_way(whose) < self.per_address_max()
+            && (0..PER_NETWORK.len()).all(has_room)
+    }
+
+    fn count(&mut self, whose: Whose) {
+        self.total += 1;
+        self.by_address.entry(whose.address).or_default().under_way += 1;
+        for (counts, network) in self.by_network.iter_mut().zip(whose.networks) {
+            *counts.entry(network).or_default() += 1;
+        }
+    }
+
+    /// The entry of the address stays: perhaps somebody waits there.
+    fn discount(&mut self, whose: Whose) {
+        self.total -= 1;
+        if let Some(line) = self.by_address.get_mut(&whose.address) {
+            line.under_way -= 1;
+        }
+        for (counts, network) in self.by_network.iter_mut().zip(whose.networks) {
+            if let Entry::Occupied(mut count) = counts.entry(network) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
+        }
+    }
+}
+
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.uploads.leave(self.address);
+        self.uploads.leave(self.whose);
     }
 }
 
 /// An upload that waits for its leave.
 struct Waiting<'a> {
     uploads: &'a Uploads,
-    address: IpAddr,
+    whose: Whose,
     woken: oneshot::Receiver<()>,
 }
 
@@ -135,7 +210,7 @@ impl Drop for Waiting<'_> {
         self.woken.close();
         if self.woken.try_recv().is_ok() {
             // It came for somebody who has gone.
-            self.uploads.leave(self.address);
+            self.uploads.leave(self.whose);
         }
     }
 }
@@ -147,20 +222,28 @@ mod tests {
 
     const HOLD: Hold = Hold { max: Span::from_secs(60), per_key: 2, total: 8 };
 
-    fn address(last: u8) -> IpAddr {
-        [192, 0, 2, last].into()
+    /// An address in a block of its own.
+    fn address(block: u8) -> IpAddr {
+        [192, block, 2, 1].into()
     }
 
-    fn begin(uploads: &Arc<Uploads>, last: u8, at_once: u64) -> Poll<Result<Upload, Refused>> {
-        let begun = std::pin::pin!(uploads.begin(address(last), at_once, HOLD));
+    fn begin(uploads: &Arc<Uploads>, client: IpAddr, at_once: u64) -> Poll<Result<Upload, Refused>> {
+        let begun = std::pin::pin!(uploads.begin(client, at_once, HOLD));
         begun.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn leave(uploads: &Arc<Uploads>, last: u8, at_once: u64) -> Upload {
-        match begin(uploads, last, at_once) {
-            Poll::Ready(Ok(upload)) => upload,
-            other => panic!("{other:?}"),
-        }
+    /// As many uploads as an address gets.
+    fn all(uploads: &Arc<Uploads>, client: IpAddr, at_once: u64) -> Vec<Upload> {
+        let more = || match begin(uploads, client, at_once) {
+            Poll::Ready(Ok(upload)) => Some(upload),
+            Poll::Ready(Err(_)) | Poll::Pending => None,
+        };
+        std::iter::from_fn(more).collect()
+    }
+
+    fn is_empty(uploads: &Uploads) -> bool {
+        let state = uploads.state();
+        state.total == 0 && state.by_address.is_empty() && state.by_network.iter().all(HashMap::is_empty)
     }
 
     fn run<T>(future: impl Future<Output = T>) -> T {
@@ -171,16 +254,18 @@ mod tests {
     fn one_more_of_an_address_waits_for_its_own_and_others_do_not() {
         run(async {
             let uploads = Arc::new(Uploads::default());
-            let mut own: Vec<_> = (0..PER_ADDRESS).map(|_| leave(&uploads, 1, 4)).collect();
+            let mut own = all(&uploads, address(1), 4);
+            assert_eq!(own.len(), 102, "a quarter of what is left of 512");
             let mut next = Box::pin(uploads.begin(address(1), 4, HOLD));
             assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-            let other = leave(&uploads, 2, 4);
+            let other = all(&uploads, address(2), 4);
+            assert!(other.len() >= 80);
             drop(other);
             assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             own.pop();
             own.push(next.await.unwrap());
             drop(own);
-            assert!(uploads.state().by_address.is_empty() && uploads.state().total == 0);
+            assert!(is_empty(&uploads));
         });
     }
 
@@ -188,39 +273,84 @@ mod tests {
     fn who_stops_waiting_holds_nobody_up_and_no_more_wait_than_may() {
         run(async {
             let uploads = Arc::new(Uploads::default());
-            let own: Vec<_> = (0..PER_ADDRESS).map(|_| leave(&uploads, 1, 4)).collect();
+            let own = all(&uploads, address(1), 4);
             let mut waits: Vec<_> = (0..2).map(|_| Box::pin(uploads.begin(address(1), 4, HOLD))).collect();
             let mut cx = Context::from_waker(Waker::noop());
             assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut cx).is_pending()));
-            assert!(matches!(begin(&uploads, 1, 4), Poll::Ready(Err(Refused { own: true, .. }))));
+            assert!(matches!(begin(&uploads, address(1), 4), Poll::Ready(Err(Refused { own: true, .. }))));
             drop(waits.remove(0));
-            assert!(begin(&uploads, 1, 4).is_pending(), "there is room to wait again");
+            assert!(begin(&uploads, address(1), 4).is_pending(), "there is room to wait again");
             // One ends, and the one whose turn it is has gone without looking.
             drop(own);
             drop(waits);
-            assert!(uploads.state().by_address.is_empty() && uploads.state().total == 0);
+            assert!(is_empty(&uploads));
         });
     }
 
-    /// As many uploads as an address gets.
-    fn all(uploads: &Arc<Uploads>, last: u8, at_once: u64) -> Vec<Upload> {
-        let more = || match begin(uploads, last, at_once) {
-            Poll::Ready(Ok(upload)) => Some(upload),
-            Poll::Ready(Err(_)) | Poll::Pending => None,
-        };
-        std::iter::from_fn(more).collect()
+    #[test]
+    fn a_few_addresses_do_not_shut_out_everybody_else() {
+        run(async {
+            let uploads = Arc::new(Uploads::default());
+            let greedy: Vec<_> = (1..17).map(|block| all(&uploads, address(block), 4)).collect();
+            assert!(all(&uploads, address(99), 4).len() >= FEW as usize);
+            drop(greedy);
+            assert!(is_empty(&uploads));
+        });
     }
 
     #[test]
-    fn a_backend_with_room_for_more_has_room_for_more_uploads() {
+    fn a_network_has_a_quarter_and_a_block_half_of_all_however_many_addresses_they_have() {
+        run(async {
+            for at_once in [4, 2000] {
+                let uploads = Arc::new(Uploads::default());
+                let total = Uploads::total_max(at_once) as usize;
+                let take = |network: u8| -> Vec<Upload> {
+                    (0..=255).flat_map(|last| all(&uploads, [10, 9, network, last].into(), at_once)).collect()
+                };
+                let taken = [1, 2, 3].map(take);
+                assert_eq!(taken.each_ref().map(Vec::len), [total / 4, total / 4, 0]);
+                let refused = begin(&uploads, [10, 9, 4, 4].into(), at_once);
+                assert!(matches!(refused, Poll::Ready(Err(Refused { own: true, .. }))));
+                let of_v6 = all(&uploads, "2001:db8::1".parse().unwrap(), at_once);
+                assert!(of_v6.len() >= total / 16);
+                let again = begin(&uploads, "2001:db8::2".parse().unwrap(), at_once);
+                assert!(again.is_pending(), "of the same network, which is one client");
+                drop((taken, of_v6));
+                assert!(is_empty(&uploads));
+            }
+        });
+    }
+
+    /// Who has more than others get by now passes on no more than that, and does not leave behind who waits.
+    #[test]
+    fn who_has_many_gets_fewer_when_others_come_and_nobody_waits_for_ever() {
         run(async {
             let uploads = Arc::new(Uploads::default());
-            assert_eq!(all(&uploads, 1, 4).len(), 32);
-            let many = [1, 2].map(|last| all(&uploads, last, 1000));
-            assert_eq!(many.each_ref().map(Vec::len), [500, 500]);
-            assert!(matches!(begin(&uploads, 9, 1000), Poll::Ready(Err(Refused { own: false, .. }))));
-            drop(many);
-            assert!(uploads.state().by_address.is_empty() && uploads.state().total == 0);
+            let mut own = all(&uploads, address(1), 4);
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut waits: Vec<_> = (0..2).map(|_| Box::pin(uploads.begin(address(1), 4, HOLD))).collect();
+            assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut cx).is_pending()));
+            let others: Vec<_> = (2..9).map(|block| all(&uploads, address(block), 4)).collect();
+            own.pop();
+            assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut cx).is_pending()), "it has its part");
+            drop(own);
+            for wait in waits {
+                drop(wait.await.unwrap());
+            }
+            drop(others);
+            assert!(is_empty(&uploads));
+        });
+    }
+
+    #[test]
+    fn no_more_are_under_way_than_may_be() {
+        run(async {
+            let uploads = Arc::new(Uploads::default());
+            let taken: Vec<_> = (0..=255).map(|block| all(&uploads, address(block), 4)).collect();
+            assert_eq!(taken.iter().map(Vec::len).sum::<usize>(), 512);
+            assert!(matches!(begin(&uploads, [10; 4].into(), 4), Poll::Ready(Err(Refused { own: false, .. }))));
+            drop(taken);
+            assert!(is_empty(&uploads));
         });
     }
 }

@@ -178,14 +178,15 @@ fn fault_12_bodies_that_do_not_come_over_http_2_keep_nobody_else_waiting() {
 #[test]
 fn one_address_has_only_so_many_uploads_and_the_next_waits_for_one_of_its_own() {
     let backend = Backend::saying("ok");
-    let gate = gate(backend.url(), "hold = { max = \"20s\" }\n");
+    let gate = gate(backend.url(), "hold = { max = \"20s\", per_key = 200, total = 400 }\n");
     let begin = || {
         let mut stream = connect_from(WITHHOLDING.into(), gate.address);
         stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();
         stream
     };
-    let mut uploads: Vec<TcpStream> = (0..32).map(|_| begin()).collect();
-    eventually("all are at the backend", || backend.connections() == 32);
+    // A quarter of what is left of 512.
+    let mut uploads: Vec<TcpStream> = (0..102).map(|_| begin()).collect();
+    eventually("all are at the backend", || backend.connections() == 102);
     let mut waits = begin();
     waits.write_all(&[b'x'; 100_000]).unwrap();
     let stream = connect_from(WITHHOLDING.into(), gate.address);
@@ -304,6 +305,23 @@ fn a_talk_in_both_directions_goes_on_before_its_request_is_whole() {
             heard.push(byte[0]);
         }
     }
+}
+
+/// Few backends look at the body of a GET. Who announces one and does not send it does not get for the price of a usual request what takes long.
+#[test]
+fn who_withholds_a_body_that_nobody_needs_pays_for_the_work() {
+    let backend = Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        if read_head(&mut reader).is_some() {
+            std::thread::sleep(Duration::from_millis(400));
+            let _ = respond(&mut stream, "found");
+        }
+    });
+    let gate = gate(backend.url(), "");
+    let mut stream = gate.connect();
+    stream.write_all(b"GET /search?q=dear HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n").unwrap();
+    assert_eq!(read_response(&mut BufReader::new(&stream)).unwrap().body, b"found");
+    eventually("it is charged", || charged_ms(&gate) >= 300.0);
 }
 
 /// A backend that begins to work as soon as it has a head, works until it is told to stop, and then reads on.

@@ -44,7 +44,7 @@ pub(super) const AT_ONCE_MAX: u32 = 4096;
 /// How often what the backend really uses is looked at.
 const LOOK_EVERY: Span = Span::from_millis(50);
 /// Prefixes of an address, its network and its block, in IPv4 and in IPv6.
-const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
+pub(super) const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
 
 /// The queue of all workers.
 pub(crate) struct Queue {

@@ -78,6 +78,8 @@ pub(crate) struct Place {
     /// Since when the client keeps the backend waiting for the rest of the request, if it does, and for how long it has before.
     starved_since: Option<Moment>,
     starved: Span,
+    /// Whether it was at work all the same, so that how much that took is not known well.
+    worked_unfed: bool,
     /// The last stretch of work, which tells how the backend copes, if it is known how much was there with it.
     stay: Option<Stay>,
 }
@@ -110,6 +112,7 @@ impl Place {
             stalled: false,
             starved_since: None,
             starved: Span::ZERO,
+            worked_unfed: false,
             stay: None,
         }
     }
@@ -130,6 +133,7 @@ impl Place {
             stalled: false,
             starved_since: None,
             starved: Span::ZERO,
+            worked_unfed: false,
             stay: None,
         }
     }
@@ -163,6 +167,17 @@ impl Place {
         self.starved = self.starved();
         self.starved_since = None;
         self.begin_stretch();
+    }
+
+    /// The backend did not wait for the rest of the request, as it turns out: what it did since is paid like any work.
+    pub(crate) fn worked_unfed(&mut self) {
+        let starved = self.starved();
+        if starved > Span::ZERO {
+            self.toll = self.toll + starved;
+            self.starved = Span::ZERO;
+            self.starved_since = self.starved_since.map(|_| self.queue.clock.now());
+            self.worked_unfed = true;
+        }
     }
 
     /// For how long the client has kept the backend waiting for the rest of the request.
@@ -263,7 +278,7 @@ impl Place {
 
     fn settle(&mut self, toll: Span, outcome: Outcome) {
         // Of one that waited for its client it is not known what it took.
-        let teaches = outcome.teaches() && self.starved() == Span::ZERO;
+        let teaches = outcome.teaches() && self.starved() == Span::ZERO && !self.worked_unfed;
         let (queue, route) = (&self.queue, self.route);
         let (stay, worked) = (self.stay.take(), std::mem::take(&mut self.worked));
         if !worked && self.slot.is_none() {

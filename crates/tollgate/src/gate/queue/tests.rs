@@ -399,6 +399,26 @@ fn who_withholds_the_rest_of_a_request_pays_what_requests_like_it_cost_and_no_mo
     }
 }
 
+/// An answer to a request that is not whole tells that the backend did not wait for the rest.
+#[test]
+fn who_withholds_the_rest_of_a_request_pays_for_work_that_did_not_need_it() {
+    for busy in [false, true] {
+        let (queue, hand, expected) = experienced();
+        let other = busy.then(|| enter(&queue, 2, ARCHIVE));
+        let there = queue.at_backend();
+        let mut place = enter(&queue, 1, PAGE);
+        place.starve();
+        hand.advance(Span::from_secs(7));
+        place.worked_unfed();
+        assert_eq!(queue.at_backend(), there);
+        place.feed();
+        assert_eq!(queue.at_backend(), there + 1, "it is at work");
+        assert_eq!(place.leave(None, Outcome::Answered), Span::from_secs(7));
+        drop(other);
+        assert_eq!(queue.expected(PAGE), expected, "and nobody learns from it");
+    }
+}
+
 #[test]
 fn what_cannot_be_heard_costs_what_requests_like_it_do() {
     let (queue, hand, expected) = experienced();
