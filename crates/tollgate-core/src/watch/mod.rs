@@ -21,8 +21,10 @@ use tally::Tally;
 
 /// Episodes are shown for at least this long after their last refusal.
 const RETENTION_MIN: Span = Span::from_secs(3600);
-/// Classes and keys longer than this are not names that anybody could read; they are ignored and counted.
-const NAME_BYTES_MAX: usize = 255;
+/// Classes longer than this are not names that anybody could read; they are ignored and counted.
+const CLASS_BYTES_MAX: usize = 255;
+/// The same for keys. A byte that is no text takes four where it is written out, and all of 255 may be such.
+const KEY_BYTES_MAX: usize = 4 * 255;
 
 /// When to flag, and how much to remember.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,8 +182,8 @@ impl<S: BuildHasher + Clone> Watch<S> {
     /// Takes a report entry. Returns the flag when this sets one.
     pub fn record(&mut self, refusals: Refusals<'_>, now: Moment) -> Option<Flag> {
         let Refusals { class, key, count } = refusals;
-        let nameable = |name: &[u8]| (1..=NAME_BYTES_MAX).contains(&name.len());
-        if count == 0 || !nameable(class.as_bytes()) || !nameable(key) {
+        let nameable = (1..=CLASS_BYTES_MAX).contains(&class.len()) && (1..=KEY_BYTES_MAX).contains(&key.len());
+        if count == 0 || !nameable {
             self.ignored = self.ignored.saturating_add(1);
             return None;
         }
@@ -456,14 +458,22 @@ mod tests {
     #[test]
     fn nonsense_is_ignored_and_counted() {
         let mut watch = watch();
-        let long = "k".repeat(NAME_BYTES_MAX + 1);
-        for refusals in
-            [refused("", "k", 1), refused("user", "", 1), refused("user", "k", 0), refused("user", &long, 1)]
-        {
+        let (long, class) = ("k".repeat(KEY_BYTES_MAX + 1), "c".repeat(CLASS_BYTES_MAX + 1));
+        for refusals in [
+            refused("", "k", 1),
+            refused("user", "", 1),
+            refused("user", "k", 0),
+            refused("user", &long, 1),
+            refused(&class, "k", 1),
+        ] {
             assert_eq!(watch.record(refusals, minute(1)), None);
         }
-        assert_eq!(watch.omissions().ignored, 4);
+        assert_eq!(watch.omissions().ignored, 5);
         assert_eq!(watch.episodes(minute(1)), []);
+        let longest = (&class[1..], &long[1..]);
+        assert_eq!(watch.record(refused(longest.0, longest.1, 1), minute(1)), None);
+        let shown = watch.episodes(minute(1)).remove(0);
+        assert_eq!((&*shown.class, &*shown.key), (longest.0, longest.1.as_bytes()));
         assert!(watch.record(refused("user", "k", u64::MAX), minute(1)).is_some());
         assert_eq!(watch.record(refused("user", "k", u64::MAX), minute(2)), None);
     }

@@ -15,7 +15,7 @@ use super::body::Body;
 use super::guard::Caller;
 use super::problem::Problem;
 use super::subject::{Question, Who};
-use crate::watch::{name_of, rfc3339};
+use crate::watch::{canonical, name_of, rfc3339};
 
 /// Lists are at most this long.
 pub(super) const TOP_MAX: usize = 1000;
@@ -228,6 +228,7 @@ pub(super) struct WhichKey {
 /// `GET /api/v1/key`
 pub(super) async fn key(State(console): State<Arc<Console>>, query: Asked<WhichKey>) -> Result<Json, Problem> {
     let WhichKey { class, key } = asked(query)?;
+    let key = canonical(key.into());
     let who = Who::new(&class, &key);
     let class = &who.class;
     let episodes = console.watch.episodes();
@@ -269,7 +270,7 @@ pub(super) async fn clear_key(
         Ok(rules) => format!("with {rules} rules"),
         Err(_) => "at this gate, not on Redis".to_owned(),
     };
-    console.watch.note_change(by, &caller.let_in(), &format!("cleared {class} {key:?} {how}: {note}"));
+    console.watch.note_change(by, &caller.let_in(), &format!("cleared {class} \"{key}\" {how}: {note}"));
     let rules = forgotten.map_err(|why| {
         let detail = format!("cleared at this gate, but Redis may still know it ({why}): try again");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
@@ -298,8 +299,8 @@ pub(super) async fn exempt_key(
     let by = object.text("name", 100)?.unwrap_or(&caller.name);
     let note = object.text("note", 1000)?.unwrap_or_default();
     let what = match span {
-        Some(span) => format!("exempted {class} {key:?} for {} s: {note}", span.as_secs_ceil()),
-        None => format!("ended the exemption of {class} {key:?}: {note}"),
+        Some(span) => format!("exempted {class} \"{key}\" for {} s: {note}", span.as_secs_ceil()),
+        None => format!("ended the exemption of {class} \"{key}\": {note}"),
     };
     console.watch.note_change(by, &caller.let_in(), &what);
     let until = span.map(|span| rfc3339(console.watch.calendar().now() + span));

@@ -17,7 +17,7 @@ use super::api::{Asked, Json, Narrow, TOP_MAX, asked};
 use super::body::{Body, REPORT_BYTES_MAX};
 use super::guard::Caller;
 use super::problem::Problem;
-use crate::watch::{Entry, Flag, NotKept, rfc3339};
+use crate::watch::{Entry, Flag, NAME_BYTES_MAX, NotKept, canonical, name_of, rfc3339};
 
 /// How many reports are read at once. Each may take a hundred megabytes while it is taken apart.
 const REPORTS_AT_ONCE_MAX: usize = 4;
@@ -91,6 +91,7 @@ pub(super) async fn clear(
     body: Body,
 ) -> Result<Json, Problem> {
     let (said, object) = (asked(query)?, body.object()?);
+    let account = canonical(account.into()).into_owned();
     let let_in = caller.let_in();
     let name = object.text("name", 100)?.map(str::to_owned).or(said.name).unwrap_or(caller.name);
     let note = object.text("note", 1000)?.map(str::to_owned).or(said.note).unwrap_or_default();
@@ -101,7 +102,7 @@ pub(super) async fn clear(
     let cleared = tokio::task::spawn_blocking(move || {
         let cleared = watch.clear(&flagged, &name, &note)?;
         if cleared.is_some() {
-            watch.note_change(&name, &let_in, &format!("cleared the flag of {flagged:?}: {note}"));
+            watch.note_change(&name, &let_in, &format!("cleared the flag of \"{flagged}\": {note}"));
         }
         Ok(cleared)
     });
@@ -160,9 +161,10 @@ fn read(body: &[u8]) -> Result<(String, Vec<Entry<'_>>), Problem> {
     Ok((id, entries.into_iter().map(entry).collect()))
 }
 
-/// What is not positive is ignored and counted, as are names that nobody could read.
+/// What is not positive is ignored and counted, as are names that are too long: requests have theirs cut, so nobody would ever be found by one.
 fn entry(Reported { class, key, rejected }: Reported<'_>) -> Entry<'_> {
-    Entry { class, key, count: rejected.as_u64().unwrap_or(0) }
+    let fits = name_of(&key).len() <= NAME_BYTES_MAX;
+    Entry { class, key: canonical(key), count: rejected.as_u64().filter(|_| fits).unwrap_or(0) }
 }
 
 fn not_kept(NotKept(error): &NotKept) -> Problem {
@@ -197,6 +199,15 @@ mod tests {
         .unwrap();
         assert_eq!(id, "r1");
         assert_eq!(entries.iter().map(|entry| entry.count).collect::<Vec<_>>(), [12, 0, 0]);
+        // However a name is written, and unless it is longer than any that requests have.
+        let names = [(r"caf\xE9", r"caf\xe9", 1), (r"\x61", "a", 1)]
+            .map(|(key, name, count)| (key.to_owned(), name.to_owned(), count));
+        let long = [(255, 1), (256, 0)].map(|(bytes, count)| (r"\xff".repeat(bytes), r"\xff".repeat(bytes), count));
+        for (key, name, count) in names.into_iter().chain(long) {
+            let text = json!({ "id": "r", "entries": [{ "class": "user", "key": key, "rejected": 1 }] }).to_string();
+            let entries = read(text.as_bytes()).unwrap().1;
+            assert_eq!((&*entries[0].key, entries[0].count), (&*name, count));
+        }
         for text in ["", "[]", "{}", r#"{"id": "", "entries": []}"#, r#"{"id": 1, "entries": []}"#, r#"{"id": "r"}"#] {
             assert!(read(text.as_bytes()).is_err(), "{text}");
         }

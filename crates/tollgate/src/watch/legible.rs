@@ -48,6 +48,11 @@ pub(crate) fn name_of(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(name)
 }
 
+/// A text as [`legible`] writes the name that it stands for: others may write `\xE9` where we write `\xe9`, or write out what need not be.
+pub(crate) fn canonical(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.contains("\\x") { Cow::Owned(legible(&name_of(&text)).into_owned()) } else { text }
+}
+
 /// The byte that is written as `\xNN` at this place.
 fn escaped_at(text: &[u8], at: usize) -> Option<u8> {
     let [b'\\', b'x', high, low] = text.get(at..at + 4)? else { return None };
@@ -80,6 +85,13 @@ mod tests {
             let text = legible(&name).into_owned();
             let back = name_of(&text).into_owned();
             prop_assert_eq!(back, name);
+            prop_assert_eq!(canonical(Cow::Borrowed(&text)), text.as_str());
+        }
+
+        #[test]
+        fn however_a_name_is_written_it_is_one(name in names()) {
+            let out: String = name.iter().map(|byte| format!("\\x{byte:02X}")).collect();
+            prop_assert_eq!(canonical(Cow::Owned(out)), legible(&name));
         }
     }
 

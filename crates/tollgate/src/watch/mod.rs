@@ -33,7 +33,7 @@ use tollgate_core::watch::{Episode, Omissions};
 pub(crate) use calendar::{Calendar, rfc3339};
 pub(crate) use feed::Feed;
 pub(crate) use flagged::Flagged;
-pub(crate) use legible::{legible, name_of};
+pub(crate) use legible::{canonical, legible, name_of};
 pub(crate) use metrics::WatchMetrics;
 pub(crate) use record::Entry;
 pub(crate) use sharing::share;
