@@ -11,8 +11,8 @@ use super::tokens::{Role, random_word};
 
 /// How many can be logged in at once. One more ends the session that was not used for longest.
 const SESSIONS_MAX: usize = 64;
-/// A session that is not used for so long is over.
-const IDLE_MAX: Span = Span::from_secs(12 * 3600);
+/// A session is over so long after its login, however much it is used: a page that is left open keeps asking.
+const LIFE: Span = Span::from_secs(12 * 3600);
 /// So many wrong tokens within [`WINDOW`], and none is looked at until it is over.
 const FAILURES_MAX: u32 = 10;
 const WINDOW: Span = Span::from_secs(60);
@@ -28,6 +28,7 @@ pub(super) struct Session {
     pub(super) name: String,
     /// What their page shows with every change, so that no other page can make one.
     pub(super) csrf: String,
+    begun_at: Moment,
     used_at: Moment,
 }
 
@@ -39,7 +40,7 @@ impl Sessions {
     /// Begins a session, and returns the word for the cookie.
     pub(super) fn begin(&self, role: Role, name: &str, now: Moment) -> String {
         let mut sessions = self.lock();
-        sessions.retain(|_, session| now.since(session.used_at) < IDLE_MAX);
+        sessions.retain(|_, session| now.since(session.begun_at) < LIFE);
         while sessions.len() >= SESSIONS_MAX {
             let Some(oldest) = sessions.iter().min_by_key(|(_, session)| session.used_at).map(|(word, _)| word.clone())
             else {
@@ -48,7 +49,7 @@ impl Sessions {
             sessions.remove(&oldest);
         }
         let word = random_word();
-        let session = Session { role, name: name.to_owned(), csrf: random_word(), used_at: now };
+        let session = Session { role, name: name.to_owned(), csrf: random_word(), begun_at: now, used_at: now };
         sessions.insert(word.clone(), session);
         word
     }
@@ -57,7 +58,7 @@ impl Sessions {
     pub(super) fn find(&self, word: &str, now: Moment) -> Option<Session> {
         let mut sessions = self.lock();
         let session = sessions.get_mut(word)?;
-        if now.since(session.used_at) >= IDLE_MAX {
+        if now.since(session.begun_at) >= LIFE {
             sessions.remove(word);
             return None;
         }
@@ -121,12 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_session_lasts_as_long_as_it_is_used() {
+    fn a_session_ends_twelve_hours_after_its_login_however_much_it_is_used() {
         let sessions = Sessions::default();
         let word = sessions.begin(Role::Viewer, "ann", second(0));
-        assert_eq!(sessions.find(&word, second(43_000)).unwrap().name, "ann");
-        assert!(sessions.find(&word, second(86_000)).is_some());
-        assert!(sessions.find(&word, second(86_000 + 43_200)).is_none());
+        for hour in 0..12 {
+            assert_eq!(sessions.find(&word, second(hour * 3600)).unwrap().name, "ann");
+        }
+        assert!(sessions.find(&word, second(43_199)).is_some());
+        assert!(sessions.find(&word, second(43_200)).is_none());
         assert!(sessions.find("", second(0)).is_none());
         let word = sessions.begin(Role::Viewer, "ann", second(0));
         sessions.end(&word);
