@@ -57,9 +57,9 @@ impl Caps {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Whether a newcomer needs somebody else to go.
-    pub(crate) fn is_full(&self) -> bool {
-        self.total() >= self.total_max()
+    /// How many have to go, so that there are no more than there may be.
+    pub(crate) fn excess(&self) -> usize {
+        self.total().saturating_sub(self.total_max())
     }
 
     /// Counts a connection in the total.
@@ -152,9 +152,10 @@ mod tests {
     #[test]
     fn the_total_is_bounded() {
         let caps = Caps::new(2);
-        assert!(caps.enter().is_ok() && !caps.is_full() && caps.enter().is_ok());
-        assert!(caps.is_full());
+        assert!(caps.enter().is_ok() && caps.enter().is_ok());
+        assert_eq!(caps.excess(), 0);
         assert!((0..RESERVE).all(|_| caps.enter().is_ok()), "while room is made");
+        assert_eq!(caps.excess(), RESERVE);
         assert_eq!(caps.enter(), Err(NoRoom::InTotal));
         caps.leave();
         assert!(caps.enter().is_ok());

@@ -94,11 +94,14 @@ fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
         return worker.tally.turned_away();
     };
     let caps = &worker.shared.caps;
-    // Who has never asked for anything goes first, and then who has been idle the longest.
-    if caps.is_full() {
-        worker.timers.close_idle(MAKE_ROOM);
+    let entered = caps.enter();
+    // Who has never asked for anything goes first, and then who has been idle the longest. As many as are too many, and those who are
+    // about to go count for that: a burst of newcomers does not cost everybody else's connections.
+    let excess = caps.excess();
+    if excess > 0 {
+        worker.timers.close_idle(excess.saturating_sub(worker.timers.closing()).min(MAKE_ROOM));
     }
-    if caps.enter().is_err() {
+    if entered.is_err() {
         worker.tally.turned_away();
         return;
     }

@@ -123,12 +123,22 @@ impl Timers {
         }
         idle.len()
     }
+
+    /// How many idle connections are about to close.
+    pub(crate) fn closing(&self) -> usize {
+        self.slots.borrow().cells.iter().flatten().filter(|cell| cell.is_closing()).count()
+    }
 }
 
 impl TimerCell {
     /// Whether it was opened a while ago and nothing came of it. Who has just come is not: it may be about to ask.
     fn is_shy(&self, now_ms: u64) -> bool {
         !self.has_asked.get() && now_ms.saturating_sub(self.idle_since_ms.get()) >= SHY_MS
+    }
+
+    /// Whether it was chosen to be closed while idle, and is still.
+    fn is_closing(&self) -> bool {
+        self.closing.get() && self.idle_since_ms.get() != NEVER
     }
 
     fn wake(&self) {
@@ -176,7 +186,7 @@ impl Timer {
 
     /// Whether the connection was chosen to be closed while idle.
     pub(crate) fn is_closing(&self) -> bool {
-        self.cell.closing.get() && self.cell.idle_since_ms.get() != NEVER
+        self.cell.is_closing()
     }
 
     /// The clock this timer runs on.
@@ -238,9 +248,10 @@ mod tests {
             .collect();
         assert_eq!(timers.close_idle(2), 2);
         let closing: Vec<bool> = timers_by_age.iter().map(Timer::is_closing).collect();
-        assert_eq!(closing, [true, false, true, false, false]);
+        assert_eq!((timers.closing(), closing), (2, vec![true, false, true, false, false]));
         timers_by_age[0].set_idle(false);
         assert!(!timers_by_age[0].is_closing(), "a request that came in time is served");
+        assert_eq!(timers.closing(), 1);
     }
 
     #[test]
