@@ -31,7 +31,7 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch::{Episode, Omissions};
 
 pub(crate) use calendar::{Calendar, rfc3339};
-pub(crate) use feed::Feed;
+pub(crate) use feed::{Feed, NAME_BYTES_MAX};
 pub(crate) use flagged::Flagged;
 pub(crate) use legible::{canonical, legible, name_of};
 pub(crate) use metrics::WatchMetrics;
