@@ -24,11 +24,13 @@ use crate::settings::Gate as Settings;
 pub(crate) const GATHERED_MAX: usize = 16 * 1024;
 /// A client that sends nothing for so long keeps the backend waiting. Between two packets of one that sends, less passes.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
+/// A body that does not say how long it is is waited for no longer than this, however it comes.
+pub(crate) const UNSURE_MAX: Duration = Duration::from_millis(50);
 
 /// What a client sends after the head.
 pub(crate) trait ClientBody: Source {
     /// Reads all of the body ahead, if it is no longer than [`GATHERED_MAX`]. If it does not say how long it is, it is given up when nothing
-    /// comes for [`PAUSE_MAX`]: perhaps the client waits for the answer before it goes on. Says whether all of it is here.
+    /// comes for [`PAUSE_MAX`], and after [`UNSURE_MAX`]: perhaps the client waits for the answer before it goes on. Says whether all of it is here.
     async fn gather(&mut self, length: Length) -> Result<bool, Broken>;
 
     /// Resolves when the client goes. What it sends meanwhile is kept.

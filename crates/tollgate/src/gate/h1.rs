@@ -8,7 +8,7 @@ use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
 
 use super::body::{Broken, Rest, Sink};
 use super::buffer::{Buffer, LARGE};
-use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply};
+use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::forward;
 use super::h1_body::{BodyReader, BodyWriter, Pace};
@@ -214,7 +214,7 @@ impl Sink for H1Reply<'_> {
 
 impl ClientBody for BodyReader<'_> {
     async fn gather(&mut self, _length: Length) -> Result<bool, Broken> {
-        BodyReader::gather(self, GATHERED_MAX, PAUSE_MAX).await
+        BodyReader::gather(self, GATHERED_MAX, PAUSE_MAX, UNSURE_MAX).await
     }
 
     async fn departure(&mut self) -> Broken {

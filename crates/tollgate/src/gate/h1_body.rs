@@ -72,12 +72,20 @@ impl<'a> BodyReader<'a> {
     /// Reads the whole body ahead, without using it up, if it is no longer than `bytes_max`. Says whether all of it is here.
     ///
     /// A body that says how long it is is waited for as long as any. Of one that does not, it cannot be told whether its client waits for a
-    /// part of the answer before it goes on, so it is waited for only as long as no pause is longer than `pause_max`.
-    pub(crate) async fn gather(&mut self, bytes_max: usize, pause_max: Duration) -> Result<bool, Broken> {
+    /// part of the answer before it goes on, so it is waited for only as long as no pause is longer than `pause_max`, and not longer than `unsure_max`.
+    pub(crate) async fn gather(
+        &mut self,
+        bytes_max: usize,
+        pause_max: Duration,
+        unsure_max: Duration,
+    ) -> Result<bool, Broken> {
         self.give_back();
         let whole = match self.length {
             Length::Fixed(left) => left <= bytes_max as u64 && self.gather_fixed(left).await?,
-            Length::Chunked => self.gather_chunks(bytes_max, pause_max).await?,
+            Length::Chunked => {
+                let gathered = tokio::time::timeout(unsure_max, self.gather_chunks(bytes_max, pause_max)).await;
+                gathered.unwrap_or(Ok(false))?
+            }
             Length::Empty | Length::UntilClose => self.ended,
         };
         self.socket.timer.clear(Way::In);

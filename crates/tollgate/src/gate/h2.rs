@@ -18,7 +18,7 @@ use tollgate_wire::http1::{Fields, Length, ResponseHead};
 
 use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
-use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply};
+use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1::linger;
 use super::h1_body::Pace;
@@ -255,12 +255,19 @@ impl Source for StreamBody<'_> {
 
 impl ClientBody for StreamBody<'_> {
     async fn gather(&mut self, length: Length) -> Result<bool, Broken> {
-        let pause_max = match length {
-            Length::Fixed(length) if length > GATHERED_MAX as u64 => return Ok(false),
-            Length::Fixed(_) => None,
-            _ => Some(PAUSE_MAX),
-        };
-        self.reader.gather(self.timer, GATHERED_MAX, pause_max).await
+        if let Length::Fixed(length) = length {
+            self.reader.expect(length);
+        }
+        match length {
+            Length::Fixed(length) if length > GATHERED_MAX as u64 => Ok(false),
+            Length::Fixed(_) => self.reader.gather(self.timer, GATHERED_MAX, None).await,
+            _ => {
+                let gathered = self.reader.gather(self.timer, GATHERED_MAX, Some(PAUSE_MAX));
+                let gathered = tokio::time::timeout(UNSURE_MAX, gathered).await;
+                self.timer.clear(Way::In);
+                gathered.unwrap_or(Ok(false))
+            }
+        }
     }
 
     async fn departure(&mut self) -> Broken {

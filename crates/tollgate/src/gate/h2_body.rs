@@ -9,6 +9,7 @@ use h2::{RecvStream, SendStream};
 use tollgate_wire::http1::Fields;
 
 use super::body::{Broken, Piece, Rest};
+use super::conversation::PAUSE_MAX;
 use super::h1_body::Pace;
 use super::h2_head;
 use super::timer::{Timer, Way};
@@ -33,6 +34,8 @@ pub(crate) struct StreamReader {
     pace: Pace,
     waited_ms: u64,
     received: u64,
+    /// How long the body is, if that is known.
+    length: Option<u64>,
 }
 
 impl StreamReader {
@@ -48,7 +51,13 @@ impl StreamReader {
             pace,
             waited_ms: 0,
             received: 0,
+            length: None,
         }
+    }
+
+    /// The body is so long: when that has come it has ended, even if its peer does not say so.
+    pub(crate) fn expect(&mut self, length: u64) {
+        self.length = Some(length);
     }
 
     /// Takes what comes on the stream for something that is no body, until it is released.
@@ -122,7 +131,20 @@ impl StreamReader {
         while !self.ended {
             let began_ms = timer.now_ms();
             timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
-            let data = poll_fn(|cx| timed(timer, Way::In, cx, |cx| self.stream.poll_data(cx))).await?;
+            let complete = self.length.is_some_and(|length| self.received >= length);
+            let data = poll_fn(|cx| timed(timer, Way::In, cx, |cx| self.stream.poll_data(cx)));
+            let data = if complete {
+                // Trailers may follow, but not much later.
+                match tokio::time::timeout(PAUSE_MAX, data).await {
+                    Ok(data) => data?,
+                    Err(_) => {
+                        self.ended = true;
+                        break;
+                    }
+                }
+            } else {
+                data.await?
+            };
             self.waited_ms += timer.now_ms() - began_ms;
             match data {
                 Some(data) => {

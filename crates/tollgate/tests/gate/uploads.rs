@@ -280,6 +280,24 @@ fn a_slow_upload_over_http_2_arrives_whole() {
     assert_eq!((&last.body[..], last.trailers.trim()), (&b"hello"[..], "x-sum: 9"));
 }
 
+/// What says how long it is is whole when that has come, whether or not the end of the stream has been said.
+#[test]
+fn a_body_over_http_2_that_is_as_long_as_it_says_has_ended() {
+    let backend = Backend::saying("ok");
+    let gate = gate(backend.url(), "");
+    let address = gate.address;
+    run_local(async move {
+        for length in [5, 50_000] {
+            let head = request("POST", "/").header("content-length", length).body(()).unwrap();
+            let mut sender = connect(address).await.ready().await.unwrap();
+            let (response, mut stream) = sender.send_request(head, false).unwrap();
+            stream.send_data(Bytes::from(vec![b'x'; length]), false).unwrap();
+            assert_eq!(read_answer(response.await.unwrap()).await.unwrap().body, b"ok");
+        }
+    });
+    assert_eq!(backend.requests().iter().map(|request| request.body.len()).collect::<Vec<_>>(), [5, 50_000]);
+}
+
 /// Who waits for a part of the answer before it goes on is not waited for.
 #[test]
 fn a_talk_in_both_directions_goes_on_before_its_request_is_whole() {
