@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::backend::{read_head, read_request, respond};
 use crate::support::client::{connect_from, is_closed};
-use crate::support::{Backend, Gate, eventually, read_response, roundtrip};
+use crate::support::{Backend, Gate, closed, eventually, read_response, roundtrip};
 
 #[test]
 fn fault_11_answers_that_cannot_be_trusted_are_502_and_their_connection_is_not_used_again() {
@@ -276,10 +276,7 @@ fn fault_46_a_broken_backend_costs_its_clients_nothing() {
 /// Clients that are all told the same moment come back as a crowd, to a backend that has just come up.
 #[test]
 fn who_is_told_that_no_backend_is_up_comes_back_at_another_moment_than_others() {
-    // Its port is taken, so nobody else can have it meanwhile, but nobody listens there.
-    let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    taken.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    let address = taken.local_addr().unwrap().as_socket().unwrap();
+    let (_taken, address) = closed();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
     let told: std::collections::BTreeSet<(u16, String)> = (1..60)
         .map(|last| {
@@ -351,7 +348,7 @@ fn requests_go_to_the_backend_that_has_the_fewest() {
 
 #[test]
 fn a_backend_that_cannot_be_reached_costs_no_request_while_another_can() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_taken, closed) = closed();
     let alive = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(100));
         respond(stream, "alive")

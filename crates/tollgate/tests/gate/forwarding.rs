@@ -42,7 +42,7 @@ fn fields_for_one_hop_stay_on_it_and_the_others_go_through() {
 #[test]
 fn fault_6_the_body_of_a_request_that_is_not_forwarded_is_never_read_as_a_request() {
     // Nobody listens on this backend's port.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_taken, closed) = crate::support::closed();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{closed}\"\n"));
     let hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
     // Small enough to be read: the connection is kept, and what follows the body is the next request.
@@ -233,7 +233,7 @@ fn fault_9_who_waits_for_100_continue_gets_it_from_the_backend_or_a_final_answer
     let response = read_any_response(&mut reader, false).unwrap();
     assert_eq!((response.status, response.field("connection")), (413, Some("close")), "no 100 before a final answer");
     // Nobody to forward it to: our own answer comes without a 100 as well.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_taken, closed) = crate::support::closed();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{closed}\"\n"));
     let mut stream = gate.connect();
     stream.write_all(request("/").as_bytes()).unwrap();

@@ -14,6 +14,14 @@ use std::time::Duration;
 /// Longer than anything that works takes, on a machine that is busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A port where nobody listens, nor can anybody while this is kept: one that is given back may be somebody else's a moment later.
+pub(crate) fn closed() -> (socket2::Socket, std::net::SocketAddr) {
+    let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    taken.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = taken.local_addr().unwrap().as_socket().unwrap();
+    (taken, address)
+}
+
 /// Waits until something is so.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = std::time::Instant::now();
