@@ -2,13 +2,15 @@
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::support::backend::respond;
 use crate::support::client::{connect_from, is_closed};
-use crate::support::{Backend, Gate, eventually, read_response};
+use crate::support::{Backend, Gate, PATIENCE, eventually, read_response};
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -78,8 +80,14 @@ fn as_many_connections_as_there_may_be_are_kept_and_the_longest_idle_make_way() 
 
 #[test]
 fn fault_15_a_shortage_of_descriptors_is_not_blamed_on_the_backend() {
-    let backend = Backend::answering(|_, stream| {
-        std::thread::sleep(Duration::from_millis(300));
+    // It answers nobody before somebody was told that there are no descriptors.
+    let told = Arc::new(AtomicBool::new(false));
+    let may_answer = told.clone();
+    let backend = Backend::answering(move |_, stream| {
+        let began = Instant::now();
+        while !may_answer.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         respond(stream, "ok")
     });
     let folder = tempfile::tempdir().unwrap();
@@ -102,6 +110,14 @@ fn fault_15_a_shortage_of_descriptors_is_not_blamed_on_the_backend() {
             stream
         })
         .collect();
+    eventually("somebody is told", || {
+        crowd.iter().any(|stream| {
+            stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+            stream.peek(&mut [0]).is_ok_and(|read| read > 0)
+        })
+    });
+    told.store(true, Ordering::Relaxed);
+    crowd.iter().for_each(|stream| stream.set_read_timeout(Some(PATIENCE)).unwrap());
     let statuses: Vec<u16> = crowd
         .iter()
         .filter_map(|stream| read_response(&mut BufReader::new(stream)).map(|response| response.status))
