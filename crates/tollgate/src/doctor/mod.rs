@@ -1,6 +1,6 @@
 //! `tollgate doctor`: who spends the backend's time, on a terminal.
 //!
-//! The table is Tempomat's, with more columns; live, it is a view that is drawn anew every second. What is drawn is made of values alone
+//! The table is Tempomat's, with more columns; live, it is a view that is drawn anew twice a second. What is drawn is made of values alone
 //! ([`view`]); only [`terminal`] touches the terminal.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
 
@@ -27,7 +27,7 @@ use terminal::Terminal;
 use view::{Asked, View};
 
 /// How often the view is brought up to date.
-const REFRESH: Duration = Duration::from_secs(1);
+const REFRESH: Duration = Duration::from_millis(500);
 
 /// The arguments of `tollgate doctor`.
 #[derive(Debug, clap::Args)]
