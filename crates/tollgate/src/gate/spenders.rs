@@ -1,7 +1,7 @@
 //! Who spends the backend's time, by address, network, block and user agent: the figures for people and for the doctor.
 //!
 //! The fair queue knows what everybody spends, but not who they are: it keeps hashes, and forgets who is idle. A request leaves its cost here
-//! when it ends, in a book of the worker that carried it, which is emptied once a second into a ledger of rates. Networks and blocks are added up then,
+//! when it ends, in a book of the worker that carried it, which is emptied once a second, and when somebody looks, into a ledger of rates. Networks and blocks are added up then,
 //! from the addresses. Everything is bounded; the ledger keeps who spends most. What was spent is exact; refusals, which cost nothing, are
 //! counted by samples while a worker refuses thousands a second.
 
@@ -28,6 +28,9 @@ const BOOK_NAMES_MAX: usize = 16_384;
 const LEDGER_MAX: usize = 10_000;
 /// User agents are cut after so many bytes: one more than are shown, so that it can be seen which were.
 const AGENT_BYTES_MAX: usize = NAME_BYTES_MAX + 1;
+
+/// What is shown is no older than this.
+const FRESH: Span = Span::from_millis(250);
 
 /// The classes that are told apart, with their prefixes in IPv4 and IPv6.
 const NETWORKS: [(&str, u8, u8); 3] = [("ip/32", 32, 64), ("ip/24", 24, 56), ("ip/16", 16, 48)];
@@ -83,6 +86,8 @@ struct Ledger {
     agents: HashMap<u64, (Box<[u8]>, Rates), RandomState>,
     /// An empty book, with the memory of one that was full.
     spare: Book,
+    /// When books were emptied last.
+    entered: Moment,
 }
 
 /// One caller, as it is shown.
@@ -174,7 +179,11 @@ impl Spenders {
 
     /// Writes what was spent into the ledger. To be called once a second.
     pub(crate) fn tick(&self, now: Moment) {
-        let mut ledger = self.ledger();
+        self.enter(&mut self.ledger(), now);
+    }
+
+    fn enter(&self, ledger: &mut Ledger, now: Moment) {
+        ledger.entered = now;
         for mut book in self.books.all() {
             std::mem::swap(&mut *book, &mut ledger.spare);
             // From here on the worker has an empty book and does not wait.
@@ -184,9 +193,13 @@ impl Spenders {
         ledger.prune(now);
     }
 
-    /// Those of a class who spend most. None when there is no such class.
+    /// Those of a class who spend most. None when there is no such class. Who looks in a storm wants to see who came with it, so what is
+    /// in the books is not left there for up to a second.
     pub(crate) fn top(&self, class: &str, most: usize, now: Moment) -> Option<Vec<Shown>> {
-        let ledger = self.ledger();
+        let mut ledger = self.ledger();
+        if now.since(ledger.entered) >= FRESH {
+            self.enter(&mut ledger, now);
+        }
         if class == USER_AGENT {
             return Some(top(ledger.agents.values().map(|(name, rates)| (name, rates)), most, now, |name| {
                 name.to_vec()
@@ -225,7 +238,7 @@ impl Book {
 impl Ledger {
     /// Takes over what is in the spare book.
     fn enter(&mut self, now: Moment) {
-        let Self { networks, agents, spare } = self;
+        let Self { networks, agents, spare, .. } = self;
         for (_, Address { network: address, spent }) in spare.addresses.drain() {
             for (place, networks) in networks.iter_mut().enumerate() {
                 networks.entry(network(address.address(), place)).or_default().add(spent, now);
@@ -329,6 +342,15 @@ mod tests {
         assert!((crawler.wait_secs() - 0.02).abs() < 0.001);
         assert_eq!((crawler.requests, crawler.held), (40, 40));
         assert!(spenders.top("cookie:sid", 10, second(20)).is_none());
+    }
+
+    #[test]
+    fn who_looks_sees_what_was_spent_a_moment_ago() {
+        let spenders = Spenders::new();
+        spenders.tick(second(1));
+        serve(&spenders, "203.0.113.7", "crawler", 400);
+        let shown = |ms| spenders.top("ip/32", 10, Moment::from_millis(ms)).unwrap().len();
+        assert_eq!((shown(1200), shown(1250)), (0, 1));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::backend::{read_head, respond};
 use crate::support::client::{all_responses, is_closed, read_any_response, read_response_to};
-use crate::support::{Backend, Gate, read_response, roundtrip};
+use crate::support::{Backend, Gate, Response, read_response, roundtrip};
 
-fn send(gate: &Gate, request: &str) -> crate::support::Response {
+fn send(gate: &Gate, request: &str) -> Response {
     roundtrip(gate.connect(), request.as_bytes())
 }
 
@@ -39,29 +39,41 @@ fn fields_for_one_hop_stay_on_it_and_the_others_go_through() {
     }
 }
 
+/// What looks like a request, and is the body of one.
+const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// The statuses of the answers to a request with that body, small enough to be read, and to the one that follows on the connection, which is kept.
+fn statuses_around_hidden(gate: &Gate) -> Vec<u16> {
+    let mut stream = gate.connect();
+    let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{HIDDEN}", HIDDEN.len());
+    stream
+        .write_all(format!("{request}GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    all_responses(stream).iter().map(|response| response.status).collect()
+}
+
+/// The answer to a request with that body after more than is read, or after a body of unknown length: it is the only one, and ends the connection.
+fn answers_before_hidden(gate: &Gate) -> Vec<Response> {
+    let lengths = [format!("Content-Length: {}", 1 << 20), "Transfer-Encoding: chunked".to_owned()];
+    lengths
+        .map(|length| {
+            let mut stream = gate.connect();
+            let _ = stream.write_all(format!("POST / HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n{HIDDEN}").as_bytes());
+            let [answer] = <[_; 1]>::try_from(all_responses(stream)).unwrap_or_else(|all| panic!("{length}: {all:?}"));
+            assert_eq!(answer.field("connection"), Some("close"));
+            answer
+        })
+        .into()
+}
+
 #[test]
 fn fault_6_the_body_of_a_request_that_is_not_forwarded_is_never_read_as_a_request() {
     // Nobody listens on this backend's port.
     let (_taken, closed) = crate::support::closed();
     let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{closed}\"\n"));
-    let hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
-    // Small enough to be read: the connection is kept, and what follows the body is the next request.
-    let mut stream = gate.connect();
-    let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{hidden}", hidden.len());
-    stream
-        .write_all(format!("{request}GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
-        .unwrap();
-    let statuses: Vec<u16> = all_responses(stream).iter().map(|response| response.status).collect();
+    let statuses = statuses_around_hidden(&gate);
     assert!(statuses.len() == 2 && statuses.iter().all(|status| matches!(status, 502 | 503)), "{statuses:?}");
-    // Too large, or of unknown length: the connection is closed.
-    for length in [format!("Content-Length: {}", 1 << 20), "Transfer-Encoding: chunked".to_owned()] {
-        let mut stream = gate.connect();
-        let request = format!("POST / HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n");
-        let _ = stream.write_all(format!("{request}{hidden}").as_bytes());
-        let responses = all_responses(stream);
-        assert_eq!(responses.len(), 1, "{length}: {responses:?}");
-        assert_eq!(responses[0].field("connection"), Some("close"));
-    }
+    answers_before_hidden(&gate);
 }
 
 const ONE_POST: &str = "[[rule]]\nname = 'one'\nwhen = { method = 'POST' }\nclass = 'ip/32'\nbucket = { size = 1, drip = 1, every = '1h' }\n";
@@ -77,21 +89,8 @@ fn used_up(backend: &Backend) -> Gate {
 fn fault_6_the_body_of_a_request_that_a_rule_refuses_is_never_read_as_a_request() {
     let backend = Backend::saying("ok");
     let gate = used_up(&backend);
-    let hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
-    let mut stream = gate.connect();
-    let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{hidden}", hidden.len());
-    stream
-        .write_all(format!("{request}GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
-        .unwrap();
-    let statuses: Vec<u16> = all_responses(stream).iter().map(|response| response.status).collect();
-    assert_eq!(statuses, [429, 200]);
-    for length in [format!("Content-Length: {}", 1 << 20), "Transfer-Encoding: chunked".to_owned()] {
-        let mut stream = gate.connect();
-        let _ = stream.write_all(format!("POST / HTTP/1.1\r\nHost: a\r\n{length}\r\n\r\n{hidden}").as_bytes());
-        let responses = all_responses(stream);
-        assert_eq!(responses.len(), 1, "{length}: {responses:?}");
-        assert_eq!((responses[0].status, responses[0].field("connection")), (429, Some("close")));
-    }
+    assert_eq!(statuses_around_hidden(&gate), [429, 200]);
+    assert!(answers_before_hidden(&gate).iter().all(|answer| answer.status == 429));
     let seen: Vec<_> = backend.requests().iter().map(|request| request.path().to_owned()).collect();
     assert_eq!(seen, ["/", "/last"]);
 }
