@@ -12,10 +12,13 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const GATES: usize = 2;
 /// Attackers may have ten a second and ten at once. The innocent may have one at once, so that whatever a gate believes beyond the truth
@@ -72,7 +75,8 @@ struct Quality {
     loss_percent: u32,
 }
 
-/// Namespaces, links and files that are gone when the test is.
+/// Namespaces, links and files that are gone when the test is. The test itself is in one of them, so that neither another run beside it nor
+/// what a run that was killed left behind has its addresses.
 struct Ground {
     name: String,
     home: PathBuf,
@@ -87,9 +91,14 @@ impl Ground {
         let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("netem-{}", std::process::id()));
         std::fs::create_dir_all(&home).map_err(|error| error.to_string())?;
         let mut ground = Self { name, home, relay: None };
-        ground.run(&format!("ip netns add {}m", ground.name))?;
+        let (here, master) = (format!("{}h", ground.name), format!("{}m", ground.name));
+        ground.run(&format!("ip netns add {here}"))?;
+        let space = std::fs::File::open(format!("/run/netns/{here}")).map_err(|error| error.to_string())?;
+        move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|error| format!("setns: {error}"))?;
+        ground.run(&format!("ip netns add {master}"))?;
         for gate in 0..GATES {
-            let (net, master) = (format!("{}g{gate}", ground.name), format!("{}m", ground.name));
+            let net = format!("{}g{gate}", ground.name);
             ground.run(&format!("ip netns add {net}"))?;
             // From here to the gate: clean.
             ground.must(&format!("ip link add {net}h type veth peer name near netns {net}"));
@@ -101,7 +110,7 @@ impl Ground {
             // From the gate to the master: bad.
             ground.must(&format!("ip -n {net} link add far type veth peer name far{gate} netns {master}"));
         }
-        ground.must(&format!("ip -n {}m link set lo up", ground.name));
+        ground.must(&format!("ip -n {master} link set lo up"));
         match ground.shape(BAD, "add") {
             Ok(()) => eprintln!("packets are delayed and lost by the kernel's netem"),
             Err(why) => {
@@ -111,7 +120,7 @@ impl Ground {
             }
         }
         for gate in 0..GATES {
-            let (net, master) = (format!("{}g{gate}", ground.name), format!("{}m", ground.name));
+            let net = format!("{}g{gate}", ground.name);
             ground.must(&format!("ip -n {net} addr add 10.234.{gate}.2/30 dev far"));
             ground.must(&format!("ip -n {master} addr add 10.234.{gate}.1/30 dev far{gate}"));
             ground.must(&format!("ip -n {net} link set far up"));
@@ -209,7 +218,9 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        let spaces = (0..GATES).map(|gate| format!("{}g{gate}", self.name)).chain([format!("{}m", self.name)]);
+        let spaces = (0..GATES)
+            .map(|gate| format!("{}g{gate}", self.name))
+            .chain(["m", "h"].map(|place| format!("{}{place}", self.name)));
         for space in spaces {
             let _ = self.run(&format!("ip netns del {space}"));
         }

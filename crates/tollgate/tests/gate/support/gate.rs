@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
 use super::{Backend, PATIENCE, Response, eventually, roundtrip};
 
 /// A running gate. Ends with the test.
@@ -93,6 +95,15 @@ impl Gate {
     pub(crate) fn admin(&self, path: &str) -> Response {
         let stream = TcpStream::connect(self.admin).unwrap();
         roundtrip(stream, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())
+    }
+
+    /// Leaves it this many file descriptors beyond those that it has open.
+    pub(crate) fn leave_descriptors(&self, spare: u64) {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let numbers = open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<u64>().unwrap());
+        let bound = numbers.max().unwrap() + 1 + spare;
+        let limit = Rlimit { current: Some(bound), maximum: Some(bound) };
+        prlimit(Some(Pid::from_child(&self.child)), Resource::Nofile, limit).unwrap();
     }
 
     /// The value of a metric.
