@@ -70,6 +70,16 @@ impl Load {
         Self(self.full())
     }
 
+    /// This and that.
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// This without that; never less than nothing.
+    pub const fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// What so many cores can carry.
     pub const fn of_cores(cores: Cores) -> Self {
         Self(cores.0 as u64 * REQUEST / 1000)
@@ -84,6 +94,13 @@ pub struct Reading {
     nanos: u64,
     load_nanos: u64,
     full_nanos: u64,
+}
+
+impl Reading {
+    /// What the request claims of the backend.
+    pub const fn load(&self) -> Load {
+        self.load
+    }
 }
 
 /// A request's stay at the backend.

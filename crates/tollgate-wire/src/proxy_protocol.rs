@@ -18,11 +18,22 @@ pub enum Opening {
     Header {
         /// How many bytes it has; what the client sent begins after them.
         length: usize,
-        /// Who connected to the proxy; none when the proxy speaks for itself, as in a health check.
-        source: Option<SocketAddr>,
+        /// Who connected to the proxy.
+        source: Source,
     },
     /// The beginning of a header.
     More,
+}
+
+/// Who a connection is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A client at this address.
+    Client(SocketAddr),
+    /// A client whose address the proxy does not say. It is not the proxy, and what it says is not the proxy's word.
+    Unknown,
+    /// Whoever connected to us: a proxy that speaks for itself, as in a health check.
+    Direct,
 }
 
 /// The bytes are no header.
@@ -48,9 +59,10 @@ fn parse_v1(bytes: &[u8]) -> Result<Opening, NoHeader> {
     let line = core::str::from_utf8(line).map_err(|_| NoHeader)?;
     let mut words = line.split(' ').skip(1);
     let source = match words.next() {
-        Some("UNKNOWN") => None,
-        Some("TCP4") => Some(v1_source::<Ipv4Addr>(words)?),
-        Some("TCP6") => Some(v1_source::<Ipv6Addr>(words)?),
+        // Version 1 has no word for a health check: that comes with the proxy's own address.
+        Some("UNKNOWN") => Source::Unknown,
+        Some("TCP4") => Source::Client(v1_source::<Ipv4Addr>(words)?),
+        Some("TCP6") => Source::Client(v1_source::<Ipv6Addr>(words)?),
         _ => return Err(NoHeader),
     };
     Ok(Opening::Header { length: newline + 1, source })
@@ -87,19 +99,20 @@ fn parse_v2(bytes: &[u8]) -> Result<Opening, NoHeader> {
     let Some(body) = bytes.get(16..16 + after) else { return Ok(Opening::More) };
     let source = match (command & 0xf, family >> 4) {
         // The proxy itself: a health check.
-        (0, _) => None,
+        (0, _) => Source::Direct,
         (1, 1) => {
             let addresses = body.first_chunk::<12>().ok_or(NoHeader)?;
             let [a, b, c, d, _, _, _, _, high, low, ..] = *addresses;
-            Some(SocketAddr::new(Ipv4Addr::new(a, b, c, d).into(), u16::from_be_bytes([high, low])))
+            Source::Client(SocketAddr::new(Ipv4Addr::new(a, b, c, d).into(), u16::from_be_bytes([high, low])))
         }
         (1, 2) => {
             let addresses = body.first_chunk::<36>().ok_or(NoHeader)?;
             let source = addresses.first_chunk::<16>().ok_or(NoHeader)?;
-            Some(SocketAddr::new(Ipv6Addr::from(*source).into(), u16::from_be_bytes([addresses[32], addresses[33]])))
+            let port = u16::from_be_bytes([addresses[32], addresses[33]]);
+            Source::Client(SocketAddr::new(Ipv6Addr::from(*source).into(), port))
         }
         // Unspecified, or a local socket: a real client, but one without an address.
-        (1, 0 | 3) => None,
+        (1, 0 | 3) => Source::Unknown,
         _ => return Err(NoHeader),
     };
     Ok(Opening::Header { length: 16 + after, source })
@@ -111,16 +124,20 @@ mod tests {
 
     use super::*;
 
-    fn source(bytes: &[u8]) -> Result<Option<String>, NoHeader> {
+    fn source(bytes: &[u8]) -> Result<Source, NoHeader> {
         for cut in 0..bytes.len() {
             if let Ok(Opening::Header { length, .. }) = parse(&bytes[..cut]) {
                 assert!(length <= cut);
             }
         }
         match parse(bytes)? {
-            Opening::Header { source, .. } => Ok(source.map(|source| source.to_string())),
+            Opening::Header { source, .. } => Ok(source),
             Opening::More => panic!("not whole: {bytes:?}"),
         }
+    }
+
+    fn client(address: &str) -> Result<Source, NoHeader> {
+        Ok(Source::Client(address.parse().unwrap()))
     }
 
     fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
@@ -133,27 +150,28 @@ mod tests {
 
     #[test]
     fn version_1_is_read() {
-        assert_eq!(source(b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 443\r\nGET /"), Ok(Some("192.0.2.1:56324".into())));
-        assert_eq!(source(b"PROXY TCP6 2001:db8::1 ::1 1 2\r\n"), Ok(Some("[2001:db8::1]:1".into())));
-        assert_eq!(source(b"PROXY UNKNOWN\r\n"), Ok(None));
-        assert_eq!(source(b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n"), Ok(None));
+        assert_eq!(source(b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 443\r\nGET /"), client("192.0.2.1:56324"));
+        assert_eq!(source(b"PROXY TCP6 2001:db8::1 ::1 1 2\r\n"), client("[2001:db8::1]:1"));
+        assert_eq!(source(b"PROXY UNKNOWN\r\n"), Ok(Source::Unknown));
+        assert_eq!(source(b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n"), Ok(Source::Unknown));
     }
 
     #[test]
     fn version_2_is_read() {
         let v4 = [192, 0, 2, 1, 10, 0, 0, 1, 0xdc, 0x04, 1, 187];
-        assert_eq!(source(&v2(0x21, 0x11, &v4)), Ok(Some("192.0.2.1:56324".into())));
+        assert_eq!(source(&v2(0x21, 0x11, &v4)), client("192.0.2.1:56324"));
         let mut with_extension = v4.to_vec();
         with_extension.extend([4, 0, 1, 0]);
-        assert_eq!(source(&v2(0x21, 0x11, &with_extension)), Ok(Some("192.0.2.1:56324".into())));
+        assert_eq!(source(&v2(0x21, 0x11, &with_extension)), client("192.0.2.1:56324"));
         let mut v6 = vec![0x20, 1, 0xd, 0xb8];
         v6.extend([0; 11]);
         v6.push(1);
         v6.extend([0; 16]);
         v6.extend([0, 80, 0, 81]);
-        assert_eq!(source(&v2(0x21, 0x21, &v6)), Ok(Some("[2001:db8::1]:80".into())));
-        assert_eq!(source(&v2(0x20, 0, &[])), Ok(None), "a health check");
-        assert_eq!(source(&v2(0x21, 0x31, &[0; 216])), Ok(None), "a local socket");
+        assert_eq!(source(&v2(0x21, 0x21, &v6)), client("[2001:db8::1]:80"));
+        assert_eq!(source(&v2(0x20, 0, &[])), Ok(Source::Direct), "a health check");
+        assert_eq!(source(&v2(0x21, 0, &[])), Ok(Source::Unknown), "unspecified");
+        assert_eq!(source(&v2(0x21, 0x31, &[0; 216])), Ok(Source::Unknown), "a local socket");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Verdict};
@@ -29,6 +30,7 @@ use super::elsewhere::{Charge, Elsewhere, Ways};
 use super::engagement::{Act, Engagement, QueueAct};
 use super::engagement_log::EngagementLog;
 use super::exemptions::Exemptions;
+use super::flow::Flow;
 use super::holds::{Held, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
@@ -42,9 +44,6 @@ use super::sight::Account;
 use super::uploads::{Upload, Uploads};
 use crate::settings::{Domain, Gate as Settings};
 use crate::watch::Flagged;
-
-/// An upload that has been waited for gets its place back when so many bytes have come without another wait.
-const FLOWS_AFTER: usize = 64 * 1024;
 
 /// Decides about requests. One for all workers.
 pub(crate) struct Admission {
@@ -185,7 +184,7 @@ impl Admission {
         if !whole {
             // In a box, so that requests without large bodies do not carry the room for it.
             let begun = Box::pin(self.begin_upload(client, log)).await;
-            ticket.sending = Some(Sending { upload: Some(begun.map_err(queue_refusal)?), starved: false, in_a_row: 0 });
+            ticket.sending = Some(Sending { upload: Some(begun.map_err(queue_refusal)?), flow: Flow::new() });
         }
         ticket.place = Some(self.enter_queue(client, ticket.route, log).await.map_err(queue_refusal)?);
         Ok(())
@@ -340,9 +339,7 @@ struct Sending {
     /// Until the backend answers.
     upload: Option<Upload>,
     /// Whether it is waited for, so that the place is for others.
-    starved: bool,
-    /// What has come since without another wait.
-    in_a_row: usize,
+    flow: Flow,
 }
 
 /// Leave to use the backend once. Dropped before [`Ticket::started`], it costs nothing.
@@ -411,29 +408,33 @@ impl Ticket {
         }
     }
 
-    /// Whether the request is on its way to the backend and not all of it has come.
-    pub(crate) fn is_sending(&self) -> bool {
-        self.sending.is_some()
+    /// How long the rest of the request may be waited for, if not all of it has come.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.sending.as_ref().map(|sending| sending.flow.patience())
+    }
+
+    /// More of it has come, after so long.
+    pub(crate) fn waited(&mut self, wait: Duration) {
+        if let Some(sending) = &mut self.sending {
+            sending.flow.waited(wait);
+        }
     }
 
     /// The rest of the request does not come for the time being.
     pub(crate) fn starved(&mut self) {
-        if let (Some(sending), Some(place)) = (&mut self.sending, &mut self.place) {
-            (sending.starved, sending.in_a_row) = (true, 0);
+        if let (Some(sending), Some(place)) = (&mut self.sending, &mut self.place)
+            && sending.flow.starve()
+        {
             place.starve();
         }
     }
 
-    /// So many bytes of it have come. A few do not make it work at the backend: who sends one now and then would take a place with each.
+    /// So many bytes of it have come.
     pub(crate) fn fed(&mut self, bytes: usize) {
         if let (Some(sending), Some(place)) = (&mut self.sending, &mut self.place)
-            && sending.starved
+            && sending.flow.feed(bytes)
         {
-            sending.in_a_row += bytes;
-            if sending.in_a_row >= FLOWS_AFTER {
-                sending.starved = false;
-                place.feed();
-            }
+            place.feed();
         }
     }
 

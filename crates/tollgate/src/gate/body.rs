@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_wire::http1::Fields;
 
@@ -79,6 +79,8 @@ pub(crate) trait Meter {
     fn patience(&self) -> Option<Duration> {
         None
     }
+    /// The source has kept the sink waiting for so long, and less than that.
+    fn waited(&mut self, _wait: Duration) {}
     /// The source has kept the sink waiting for that long, and still does.
     fn starved(&mut self) {}
     /// The source has given so many bytes.
@@ -111,8 +113,12 @@ pub(crate) async fn pump(
             Poll::Pending => {
                 sink.flush().await.map_err(PumpBroke::Sink)?;
                 if let Some(patience) = meter.patience() {
+                    let began = Instant::now();
                     match tokio::time::timeout(patience, next.as_mut()).await {
-                        Ok(piece) => piece,
+                        Ok(piece) => {
+                            meter.waited(began.elapsed());
+                            piece
+                        }
                         Err(_) => {
                             meter.starved();
                             next.await

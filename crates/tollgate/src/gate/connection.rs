@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tollgate_core::network::unmapped;
-use tollgate_wire::proxy_protocol::{self, Opening};
+use tollgate_wire::proxy_protocol::{self, Opening, Source};
 
 use super::buffer::Buffer;
 use super::caps::{Counted, NoRoom};
@@ -31,17 +31,17 @@ pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, mut counted: C
     }
     let timer = worker.timers.timer();
     let tls = worker.shared.server_tls.load_full();
-    let (stream, client) = if settings.proxy_protocol || tls.is_some() {
+    let (stream, source) = if settings.proxy_protocol || tls.is_some() {
         let opened = open(stream, address, tls, &settings);
         match in_time(opened, &timer, settings.timeouts.head).await {
             Ok(opened) => opened,
             Err(_) => return worker.tally.unopened(),
         }
     } else {
-        (Stream::Plain(stream), address.ip())
+        (Stream::Plain(stream), Source::Direct)
     };
     let secure = matches!(stream, Stream::ServerTls(_));
-    let peer = Peer::new(client, secure, &settings);
+    let (client, peer) = identify(source, address.ip(), secure, &settings);
     if client != address.ip() {
         let Ok(behind) = count(client, &worker, &settings) else {
             return worker.tally.turned_away();
@@ -56,6 +56,15 @@ pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, mut counted: C
         h1::serve(socket, buffer, &peer, &worker).await;
     }
     drop(counted);
+}
+
+/// Who is at the other end, if this one is at the other end of TCP: its address, and what it is to us.
+fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) -> (IpAddr, Peer) {
+    match source {
+        Source::Client(client) => (client.ip(), Peer::new(client.ip(), secure, settings)),
+        Source::Unknown => (address, Peer::unknown_behind(address, secure)),
+        Source::Direct => (address, Peer::new(address, secure, settings)),
+    }
 }
 
 /// Counts a connection for who is at its other end. A trusted proxy has as many as it needs.
@@ -81,31 +90,31 @@ async fn in_time<T>(opened: impl Future<Output = io::Result<T>>, timer: &Timer, 
     outcome
 }
 
-/// Reads what comes before HTTP. Gives the stream and the address of who is at its other end.
+/// Reads what comes before HTTP. Gives the stream and who is said to be at its other end.
 async fn open(
     mut stream: TcpStream,
     address: SocketAddr,
     tls: Option<Arc<rustls::ServerConfig>>,
     settings: &Settings,
-) -> io::Result<(Stream, IpAddr)> {
-    let mut client = address.ip();
+) -> io::Result<(Stream, Source)> {
+    let mut source = Source::Direct;
     if settings.proxy_protocol {
-        if !trusts(settings, client) {
+        if !trusts(settings, address.ip()) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        client = read_proxy_header(&mut stream).await?.unwrap_or(client);
+        source = read_proxy_header(&mut stream).await?;
     }
     match tls {
-        None => Ok((Stream::Plain(stream), client)),
+        None => Ok((Stream::Plain(stream), source)),
         Some(config) => {
             let acceptor = tokio_rustls::TlsAcceptor::from(config);
-            Ok((Stream::ServerTls(Box::new(acceptor.accept(stream).await?)), client))
+            Ok((Stream::ServerTls(Box::new(acceptor.accept(stream).await?)), source))
         }
     }
 }
 
 /// Reads the PROXY header and not a byte more: what follows may be TLS.
-async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Option<IpAddr>> {
+async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
     use tokio::io::AsyncReadExt;
     let mut bytes = vec![0; 16 + 4096];
     let mut seen = 0;
@@ -114,7 +123,7 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Option<IpAddr>>
         match proxy_protocol::parse(&bytes[..peeked]) {
             Ok(Opening::Header { length, source }) => {
                 stream.read_exact(&mut bytes[..length]).await?;
-                return Ok(source.map(|source| source.ip()));
+                return Ok(source);
             }
             Ok(Opening::More) if peeked > seen => seen = peeked,
             Ok(Opening::More) => {

@@ -14,6 +14,7 @@ use tollgate_wire::http1::hop_by_hop::strip_nominated;
 use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
 
 use super::admission::{Outcome, Ticket};
+use super::backend::Backend;
 use super::body::{Broken, Meter, Piece, PumpBroke, Sink, Source, pump};
 use super::report;
 use super::timer::{Timer, Way};
@@ -71,6 +72,7 @@ pub(crate) trait Answer: Source {
 pub(crate) struct Topic<'a> {
     pub(crate) worker: &'a Worker,
     pub(crate) settings: &'a Settings,
+    pub(crate) backend: &'a Backend,
     pub(crate) request: &'a RequestHead,
     /// The deadlines of the backend's side.
     pub(crate) timer: &'a Timer,
@@ -132,7 +134,7 @@ pub(crate) async fn converse(
     response: &mut ResponseHead,
     ticket: &mut Ticket,
 ) -> Ended {
-    let Topic { worker, settings, request, timer, .. } = topic;
+    let Topic { worker, settings, backend, request, timer, .. } = topic;
     let wants_upgrade = request.upgrade().is_some();
     let uploaded = Cell::new(false);
     let answered = Cell::new(false);
@@ -158,6 +160,7 @@ pub(crate) async fn converse(
     let download = async {
         loop {
             answer.head(response).await.map_err(Trouble::Backend)?;
+            strip_nominated(&mut response.fields);
             if !response.is_interim() {
                 break;
             }
@@ -166,7 +169,8 @@ pub(crate) async fn converse(
         if response.status == 101 && !wants_upgrade {
             return Err(Trouble::Backend(Broken::Malformed("an upgrade that nobody asked for")));
         }
-        strip_nominated(&mut response.fields);
+        // Now, and not when all of it has been read: that may take hours, or be up to the client.
+        backend.succeeded();
         shared.borrow_mut().answers(response.status, is_talk(response));
         shared.borrow_mut().reported(report::take(&mut response.fields, &settings.toll));
         shared.borrow().tell(&mut response.fields);
@@ -194,10 +198,10 @@ pub(crate) async fn converse(
             ticket.sent();
             ticket.flowing();
             let outcome = if complete {
-                hear_out(answer, response, settings).await
+                hear_out(answer, response, ticket, settings).await
             } else if sink.break_off().await {
                 // It has been told that the request never becomes whole. What it does about that is heard.
-                hear_out(answer, response, settings).await;
+                hear_out(answer, response, ticket, settings).await;
                 Outcome::CutShort
             } else {
                 Outcome::Unheard
@@ -227,7 +231,11 @@ struct Uploading<'a, 'b>(&'a RefCell<&'b mut Ticket>);
 
 impl Meter for Uploading<'_, '_> {
     fn patience(&self) -> Option<Duration> {
-        self.0.borrow().is_sending().then_some(PAUSE_MAX)
+        self.0.borrow().patience()
+    }
+
+    fn waited(&mut self, wait: Duration) {
+        self.0.borrow_mut().waited(wait);
     }
 
     fn starved(&mut self) {
@@ -268,10 +276,18 @@ impl Meter for Downloading<'_, '_> {
 ///
 /// Cutting the connection at once would not stop the backend's work, only hide when it ends. An answer that goes on and on is cut:
 /// who writes it notices.
-async fn hear_out(answer: &mut impl Answer, response: &mut ResponseHead, settings: &Settings) -> Outcome {
+async fn hear_out(
+    answer: &mut impl Answer,
+    response: &mut ResponseHead,
+    ticket: &mut Ticket,
+    settings: &Settings,
+) -> Outcome {
     let heard = async {
-        while !answer.has_head() {
-            answer.head(response).await?;
+        if !answer.has_head() {
+            while !answer.has_head() {
+                answer.head(response).await?;
+            }
+            ticket.reported(report::take(&mut response.fields, &settings.toll));
         }
         let mut left = settings.bounds.unheard_bytes_max;
         loop {

@@ -230,7 +230,7 @@ impl Visit<'_> {
                 Err(_) => return self.left(),
             };
             ticket.started();
-            let was_used = leg.was_used();
+            let (was_used, backend) = (leg.was_used(), place.backend.id);
             match self.converse(leg, place, &mut ticket, body, reply).await {
                 Conversation::Over(after) => return after,
                 Conversation::Unsent if unsent < UNSENT_MAX => {
@@ -238,6 +238,9 @@ impl Visit<'_> {
                     self.worker.tally.retried();
                     unsent += 1;
                     wanted = Wanted::New;
+                    if !was_used {
+                        avoid = Some(backend);
+                    }
                 }
                 Conversation::Unsent => {
                     self.worker.tally.backend_failed();
@@ -320,7 +323,7 @@ impl Visit<'_> {
     ) -> Conversation {
         match leg {
             Leg::H1(connection) => self.converse_h1(connection, place, ticket, body, reply).await,
-            Leg::H2 { connection, .. } => self.converse_h2(&connection, &place, ticket, body, reply).await,
+            Leg::H2 { connection, used } => self.converse_h2(&connection, used, &place, ticket, body, reply).await,
         }
     }
 
@@ -340,7 +343,7 @@ impl Visit<'_> {
         out.clear();
         forward::write_request(out, request, peer, &place.backend.authority, value);
         let mut sink = BodyWriter::new(socket, out, request.length, timeouts.backend_idle);
-        let topic = Topic { worker, settings, request, timer: &socket.timer, keep: *keep };
+        let topic = Topic { worker, settings, backend: &place.backend, request, timer: &socket.timer, keep: *keep };
         let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
         place.backend.judge(&ended, connection.used);
         let reusable = ended.is_complete() && answer.leaves_connection_reusable();
@@ -357,6 +360,7 @@ impl Visit<'_> {
     async fn converse_h2(
         &mut self,
         connection: &h2::Connection,
+        used: bool,
         place: &Place,
         ticket: &mut Ticket,
         body: &mut impl ClientBody,
@@ -367,6 +371,7 @@ impl Visit<'_> {
         let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
         let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
             let broken = Broken::Malformed("the request cannot be said in HTTP/2");
+            ticket.done(Outcome::CutShort);
             return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, reply).await;
         };
         if request.expects_continue() {
@@ -374,6 +379,7 @@ impl Visit<'_> {
             response.clear();
             response.status = 100;
             if let Err(broken) = reply.interim(response).await {
+                ticket.done(Outcome::CutShort);
                 return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, reply).await;
             }
         }
@@ -381,7 +387,7 @@ impl Visit<'_> {
         let ended = match opened {
             Ok((mut answer, mut sink)) => {
                 let timer = answer.timer();
-                let topic = Topic { worker, settings, request, timer: &timer, keep: *keep };
+                let topic = Topic { worker, settings, backend, request, timer: &timer, keep: *keep };
                 let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
                 if !ended.is_complete() {
                     sink.break_off().await;
@@ -390,6 +396,7 @@ impl Visit<'_> {
             }
             Err(Broken::Gone) => {
                 connection.retire();
+                backend.judge(&Ended::BackendBroke { broken: Broken::Gone, begun: false, answered: false }, used);
                 return Conversation::Unsent;
             }
             Err(broken) => Ended::BackendBroke { broken, begun: false, answered: false },
@@ -399,7 +406,7 @@ impl Visit<'_> {
             connection.retire();
         }
         // A stream that is reset says something about the request, not about the backend's health: it is there to reset it.
-        backend.judge(&ended, true);
+        backend.judge(&ended, used || !connection.has_ended());
         self.settle(ended, reply).await
     }
 

@@ -16,12 +16,23 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// The names with a dash in them of what says who the client is.
+const PROVENANCE: [&[u8]; 4] = [b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"];
+
+/// Whether a backend that reads `_` as `-`, as CGI and its like do, takes this name for one that says who the client is.
+fn is_taken_for_provenance(name: &[u8]) -> bool {
+    let dashed = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
+    PROVENANCE.iter().any(|known| known.len() == name.len() && name.iter().map(dashed).eq(known.iter().copied()))
+}
+
 /// Whether a request's field goes to the backend as it came.
 ///
-/// What says who the client is goes only if a trusted proxy said it; ours is added to it afterwards.
+/// What says who the client is goes only if a trusted proxy said it; ours is added to it afterwards. Misspelt it never goes: that
+/// would be a client's, which a proxy in between has let through.
 pub(crate) fn is_forwarded(field: &Field<'_>, peer: &Peer) -> bool {
     match field.name {
-        Name::Other | Name::Accept | Name::Cookie | Name::Expect => true,
+        Name::Other => !is_taken_for_provenance(field.name_bytes),
+        Name::Accept | Name::Cookie | Name::Expect => true,
         Name::XForwardedFor | Name::Forwarded => false,
         Name::XForwardedHost | Name::XForwardedProto | Name::XRealIp => peer.trusted,
         name => !is_hop_by_hop(name),
@@ -198,6 +209,19 @@ mod tests {
         assert!(text.contains("x-forwarded-for: 1.2.3.4, 5.6.7.8, 10.0.0.1\r\n"), "{text}");
         assert_eq!(text.matches("x-forwarded-proto").count(), 1);
         assert!(text.contains("x-forwarded-proto: https\r\n"));
+    }
+
+    #[test]
+    fn names_that_some_backends_read_as_ours_are_dropped_whoever_says_them() {
+        for peer in ["192.0.2.1", "10.0.0.1"] {
+            let text = forwarded(
+                peer,
+                "X_Forwarded_For: 6.6.6.6\r\nx-forwarded_host: 6.6.6.6\r\nX_Forwarded-Proto: 6.6.6.6\r\nX_REAL_IP: 6.6.6.6\r\nX_Real_Id: 7\r\nX_Client: 8\r\n",
+            );
+            assert!(!text.contains("6.6.6.6"), "{text}");
+            assert!(text.contains("x_real_id: 7\r\nx_client: 8\r\n"), "{text}");
+            assert!(text.contains("x-forwarded-host: site\r\n"), "{text}");
+        }
     }
 
     #[test]

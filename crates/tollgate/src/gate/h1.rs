@@ -119,15 +119,14 @@ async fn serve_one(
 ) -> After {
     let Scratch { request, response, request_decoder, response_decoder, client_out, backend_out, value } = scratch;
     worker.tally.request();
-    let pace =
-        Pace { idle_max: settings.timeouts.body_idle, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
+    let pace = |idle_max| Pace { idle_max, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
     client_out.clear();
     let keep = request.keeps_alive();
-    let mut body = BodyReader::new(socket, buffer, request_decoder, request.length, pace);
+    let mut body = BodyReader::new(socket, buffer, request_decoder, request.length, pace(settings.timeouts.body_idle));
     let mut reply = H1Reply {
         version: request.version,
         closes: false,
-        body: BodyWriter::new(socket, client_out, Length::Empty, settings.timeouts.write),
+        body: BodyWriter::paced(socket, client_out, Length::Empty, pace(settings.timeouts.write)),
     };
     let visit =
         Visit { worker, settings, peer, request, response, decoder: response_decoder, out: backend_out, value, keep };

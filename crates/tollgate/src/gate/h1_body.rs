@@ -18,21 +18,52 @@ const KEEP_MAX: usize = 16 * 1024;
 
 const MALFORMED_CHUNKS: Broken = Broken::Malformed("the chunks of the body are malformed");
 
-/// How slowly a peer may send.
+/// How slowly a peer may send, or take what it is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// The longest silence.
     pub(crate) idle_max: Duration,
-    /// The least it must send on average, after a first `idle_max`.
+    /// The least it must send or take on average, after a first `idle_max`.
     pub(crate) bytes_per_sec_min: Option<u64>,
 }
 
 impl Pace {
     /// How long to wait for the next bytes, after having waited this long in all for this many.
-    pub(crate) fn next(&self, waited_ms: u64, received: u64) -> Duration {
-        let Some(rate) = self.bytes_per_sec_min else { return self.idle_max };
-        let earned = Duration::from_millis(received.saturating_mul(1000) / rate.max(1));
-        self.idle_max.min((self.idle_max + earned).saturating_sub(Duration::from_millis(waited_ms)))
+    pub(crate) fn next(&self, waited_ms: u64, moved: u64) -> Duration {
+        match self.bytes_per_sec_min {
+            Some(rate) if waited_ms > 0 => {
+                let earned = Duration::from_millis(moved.saturating_mul(1000) / rate.max(1));
+                self.idle_max.min((self.idle_max + earned).saturating_sub(Duration::from_millis(waited_ms)))
+            }
+            // Whoever has kept nobody waiting is not reckoned with.
+            _ => self.idle_max,
+        }
+    }
+}
+
+/// How a peer has taken what it was sent so far.
+#[derive(Debug)]
+pub(crate) struct Taking {
+    pace: Pace,
+    /// Time spent waiting for the peer; when it waits for us is not its fault.
+    waited_ms: u64,
+    taken: u64,
+}
+
+impl Taking {
+    pub(crate) fn new(pace: Pace) -> Self {
+        Self { pace, waited_ms: 0, taken: 0 }
+    }
+
+    /// How long the peer may take to accept the next bytes.
+    pub(crate) fn patience(&self) -> Duration {
+        self.pace.next(self.waited_ms, self.taken)
+    }
+
+    /// The peer has accepted so many bytes, after having been waited for this long.
+    pub(crate) fn took(&mut self, bytes: usize, waited_ms: u64) {
+        self.taken += bytes as u64;
+        self.waited_ms += waited_ms;
     }
 }
 
@@ -246,13 +277,18 @@ pub(crate) struct BodyWriter<'a> {
     socket: &'a Socket,
     out: &'a mut Vec<u8>,
     length: Length,
-    patience: Duration,
+    taking: Taking,
 }
 
 impl<'a> BodyWriter<'a> {
     /// `patience` is how long the peer may take to accept the next bytes.
     pub(crate) fn new(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, patience: Duration) -> Self {
-        Self { socket, out, length, patience }
+        Self::paced(socket, out, length, Pace { idle_max: patience, bytes_per_sec_min: None })
+    }
+
+    /// `pace` is how slowly the peer may take the body.
+    pub(crate) fn paced(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, pace: Pace) -> Self {
+        Self { socket, out, length, taking: Taking::new(pace) }
     }
 
     /// What is waiting to be sent; heads are written here.
@@ -268,7 +304,7 @@ impl<'a> BodyWriter<'a> {
     /// Says that no more of this body comes, although it has not ended. Whether the other side may still be heard.
     pub(crate) async fn break_off(&mut self) -> bool {
         self.out.clear();
-        self.socket.timer.set(Way::Out, self.patience);
+        self.socket.timer.set(Way::Out, self.taking.patience());
         let told = self.socket.shutdown().await;
         self.socket.timer.clear(Way::Out);
         told.is_ok()
@@ -277,9 +313,9 @@ impl<'a> BodyWriter<'a> {
     async fn write(&mut self, data: &[u8], after: &[u8]) -> Result<(), Broken> {
         let mut parts = [IoSlice::new(self.out), IoSlice::new(data), IoSlice::new(after)];
         let written = match (data.is_empty(), after.is_empty()) {
-            (true, _) => self.socket.write_all(&mut parts[..1], self.patience).await,
-            (false, true) => self.socket.write_all(&mut parts[..2], self.patience).await,
-            (false, false) => self.socket.write_all(&mut parts, self.patience).await,
+            (true, _) => self.socket.write_paced(&mut parts[..1], &mut self.taking).await,
+            (false, true) => self.socket.write_paced(&mut parts[..2], &mut self.taking).await,
+            (false, false) => self.socket.write_paced(&mut parts, &mut self.taking).await,
         };
         self.out.clear();
         Ok(written?)
@@ -316,5 +352,30 @@ impl Sink for BodyWriter<'_> {
             chunked::write_end(self.out, trailers);
         }
         self.flush().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_too_little_is_waited_for_less_and_less_and_who_is_never_waited_for_is_not_concerned() {
+        let idle_max = Duration::from_secs(30);
+        let pace = Pace { idle_max, bytes_per_sec_min: Some(100) };
+        let mut taking = Taking::new(pace);
+        taking.took(1, 0);
+        assert_eq!(taking.patience(), idle_max);
+        // A byte whenever the patience is about to end.
+        taking.took(1, 29_000);
+        assert_eq!(taking.patience(), Duration::from_millis(1_020));
+        taking.took(1, 29_000);
+        assert_eq!(taking.patience(), Duration::ZERO);
+        // What it takes is to its credit, but no silence is longer for it.
+        taking.took(10_000, 0);
+        assert_eq!(taking.patience(), idle_max);
+        let mut unhurried = Taking::new(Pace { bytes_per_sec_min: None, ..pace });
+        unhurried.took(1, 1_000_000);
+        assert_eq!(unhurried.patience(), idle_max);
     }
 }

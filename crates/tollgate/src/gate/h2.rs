@@ -21,7 +21,7 @@ use super::buffer::Buffer;
 use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1::linger;
-use super::h1_body::Pace;
+use super::h1_body::{Pace, Taking};
 use super::h2_body::{self, StreamReader};
 use super::h2_connect;
 use super::h2_head;
@@ -170,18 +170,19 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, s
     let Scratch { request: head, response, response_decoder, backend_out, value, .. } = &mut *scratch;
     let read = h2_head::read_request(&request, head, settings.bounds.fields_max);
     let websocket = h2_connect::asks_for_websocket(&request);
+    let paced = |idle_max| Pace { idle_max, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
     let pace = if websocket {
         Pace { idle_max: settings.timeouts.upgraded_idle, bytes_per_sec_min: None }
     } else {
-        Pace { idle_max: settings.timeouts.body_idle, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) }
+        paced(settings.timeouts.body_idle)
     };
     let line = RefCell::new(Line::Responding(respond));
     let mut body = StreamBody { reader: StreamReader::new(request.into_body(), pace), line: &line, timer: &timer };
     if websocket {
         body.reader.hold_back();
     }
-    let patience = settings.timeouts.write;
-    let mut reply = StreamReply { line: &line, websocket, ended: false, timer: &timer, patience };
+    let taking = Taking::new(paced(settings.timeouts.write));
+    let mut reply = StreamReply { line: &line, websocket, ended: false, timer: &timer, taking };
     let after = match read {
         Ok(()) => {
             let visit = Visit {
@@ -293,14 +294,14 @@ struct StreamReply<'a> {
     /// Whether there is no end to be sent any more: it went out with the head, or is still to come through a tunnel.
     ended: bool,
     timer: &'a Timer,
-    patience: Duration,
+    taking: Taking,
 }
 
 impl StreamReply<'_> {
     /// What follows goes through a tunnel.
     fn open(&mut self, patience: Duration) {
         self.ended = false;
-        self.patience = patience;
+        self.taking = Taking::new(Pace { idle_max: patience, bytes_per_sec_min: None });
     }
 }
 
@@ -330,12 +331,14 @@ impl Sink for StreamReply<'_> {
     async fn send(&mut self, data: &[u8], _rest: Rest) -> Result<(), Broken> {
         let mut left = data;
         while !left.is_empty() {
-            self.timer.set(Way::Out, self.patience);
+            let (began_ms, length) = (self.timer.now_ms(), left.len());
+            self.timer.set(Way::Out, self.taking.patience());
             let mut some = |cx: &mut Context<'_>| match &mut *self.line.borrow_mut() {
                 Line::Sending(stream) => h2_body::poll_send(stream, &mut left, cx),
                 Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
             };
             poll_fn(|cx| h2_body::timed(self.timer, Way::Out, cx, &mut some)).await??;
+            self.taking.took(length - left.len(), self.timer.now_ms() - began_ms);
         }
         self.timer.clear(Way::Out);
         Ok(())

@@ -34,6 +34,11 @@ pub(crate) fn read_request(
     if head.target.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
         return Err(Fault::Malformed("the request target has white space or controls in it"));
     }
+    // Backends differ in what they make of any other, and rules could not tell what will be served.
+    let is_target = head.target.first() == Some(&b'/') || (head.target == b"*" && head.method == b"OPTIONS");
+    if !is_target {
+        return Err(Fault::Malformed("the request target is not a path"));
+    }
     read_authority(request.uri(), request.headers(), head)?;
     let content_length = read_fields(request.headers(), head);
     head.length = match (request.body().is_end_stream(), content_length) {

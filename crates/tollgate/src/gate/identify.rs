@@ -26,6 +26,13 @@ impl Peer {
         Self { address, text: address.to_string(), trusted: trusts(settings, address), secure }
     }
 
+    /// A client behind the proxy at this address, which does not say who it is. For lack of a better one it has the proxy's address, but
+    /// not its word: what it says about itself is a stranger's.
+    pub(crate) fn unknown_behind(proxy: IpAddr, secure: bool) -> Self {
+        let address = unmapped(proxy);
+        Self { address, text: address.to_string(), trusted: false, secure }
+    }
+
     /// The client that this request is from.
     pub(crate) fn client(&self, head: &RequestHead, settings: &Settings) -> IpAddr {
         if !self.trusted {
@@ -103,9 +110,14 @@ mod tests {
         head
     }
 
-    fn client(peer: &str, fields: &str) -> String {
+    fn trusting() -> Settings {
         let mut settings = Settings::default();
         settings.trusted_proxies.push(Network::parse("10.0.0.0/8").unwrap());
+        settings
+    }
+
+    fn client(peer: &str, fields: &str) -> String {
+        let settings = trusting();
         let peer = Peer::new(peer.parse().unwrap(), false, &settings);
         peer.client(&head(&format!("Host: a\r\n{fields}")), &settings).to_string()
     }
@@ -117,6 +129,13 @@ mod tests {
         assert_eq!(client("::ffff:10.0.0.1", "X-Forwarded-For: 1.2.3.4\r\n"), "1.2.3.4");
         assert_eq!(client("10.0.0.1", "Forwarded: for=1.2.3.4\r\n"), "1.2.3.4");
         assert_eq!(client("10.0.0.1", ""), "10.0.0.1");
+    }
+
+    #[test]
+    fn a_client_that_a_proxy_does_not_name_is_not_believed() {
+        let peer = Peer::unknown_behind("::ffff:10.0.0.1".parse().unwrap(), false);
+        let head = head("Host: a\r\nX-Forwarded-For: 1.2.3.4\r\n");
+        assert_eq!((peer.client(&head, &trusting()).to_string().as_str(), &*peer.text), ("10.0.0.1", "10.0.0.1"));
     }
 
     #[test]

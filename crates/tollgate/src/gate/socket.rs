@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
+use super::h1_body::{Pace, Taking};
 use super::timer::{Timer, Way};
 
 /// What the bytes travel on.
@@ -91,18 +92,28 @@ impl Socket {
 
     /// Writes all of the parts, in order. The peer may take as long as `patience` to accept some of it, each time.
     pub(crate) async fn write_all(&self, parts: &mut [IoSlice<'_>], patience: Duration) -> io::Result<()> {
+        let mut taking = Taking::new(Pace { idle_max: patience, bytes_per_sec_min: None });
+        self.write_paced(parts, &mut taking).await
+    }
+
+    /// Writes all of the parts, in order, as long as the peer keeps to its pace.
+    pub(crate) async fn write_paced(&self, parts: &mut [IoSlice<'_>], taking: &mut Taking) -> io::Result<()> {
         let mut left = parts;
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
-            self.timer.set(Way::Out, patience);
+            let began_ms = self.timer.now_ms();
+            self.timer.set(Way::Out, taking.patience());
             let written = std::future::poll_fn(|cx| self.poll_write(cx, left)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
+            taking.took(written, self.timer.now_ms() - began_ms);
             IoSlice::advance_slices(&mut left, written);
         }
-        self.timer.set(Way::Out, patience);
+        let began_ms = self.timer.now_ms();
+        self.timer.set(Way::Out, taking.patience());
         self.flush().await?;
+        taking.took(0, self.timer.now_ms() - began_ms);
         self.timer.clear(Way::Out);
         Ok(())
     }

@@ -28,6 +28,8 @@ pub(crate) struct Timers {
     began: Instant,
     now_ms: Cell<u64>,
     slots: RefCell<Slots>,
+    /// How many cells are closing. Kept, because every connection asks for it that is accepted while there is no room.
+    closing: Cell<usize>,
 }
 
 #[derive(Default)]
@@ -55,7 +57,7 @@ pub(crate) struct Timer {
 
 impl Timers {
     pub(crate) fn new() -> Rc<Self> {
-        Rc::new(Self { began: Instant::now(), now_ms: Cell::new(0), slots: RefCell::default() })
+        Rc::new(Self { began: Instant::now(), now_ms: Cell::new(0), slots: RefCell::default(), closing: Cell::new(0) })
     }
 
     /// Milliseconds since the worker began, as of the last sweep.
@@ -105,6 +107,9 @@ impl Timers {
     /// Closes up to `count` idle connections: first those that took their time and never asked for anything, then those idle the
     /// longest. Says how many there were.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
+        if count == 0 {
+            return 0;
+        }
         let slots = self.slots.borrow();
         let mut idle: Vec<&Rc<TimerCell>> = slots
             .cells
@@ -121,12 +126,13 @@ impl Timers {
             cell.closing.set(true);
             cell.wake();
         }
+        self.closing.set(self.closing.get() + idle.len());
         idle.len()
     }
 
     /// How many idle connections are about to close.
     pub(crate) fn closing(&self) -> usize {
-        self.slots.borrow().cells.iter().flatten().filter(|cell| cell.is_closing()).count()
+        self.closing.get()
     }
 }
 
@@ -176,7 +182,11 @@ impl Timer {
 
     /// Says whether the connection is waiting for a client that owes nothing, and may be closed to make room.
     pub(crate) fn set_idle(&self, idle: bool) {
+        let was_closing = self.cell.is_closing();
         self.cell.idle_since_ms.set(if idle { self.timers.now_ms() } else { NEVER });
+        // Who was chosen and asked in time is none of them until it is idle again.
+        let others = self.timers.closing.get() - usize::from(was_closing);
+        self.timers.closing.set(others + usize::from(self.cell.is_closing()));
     }
 
     /// There is a request on the connection.
@@ -197,6 +207,8 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
+        // Whatever it was, it is no more.
+        self.set_idle(false);
         let mut slots = self.timers.slots.borrow_mut();
         slots.cells[self.index] = None;
         slots.free.push(self.index);
@@ -252,6 +264,31 @@ mod tests {
         timers_by_age[0].set_idle(false);
         assert!(!timers_by_age[0].is_closing(), "a request that came in time is served");
         assert_eq!(timers.closing(), 1);
+    }
+
+    #[test]
+    fn the_number_that_is_closing_is_that_of_those_that_are() {
+        let timers = Timers::new();
+        let mut all: Vec<Timer> = (0..4).map(|_| timers.timer()).collect();
+        let set_all = |all: &[Timer], idle: bool| all.iter().for_each(|timer| timer.set_idle(idle));
+        set_all(&all, true);
+        assert_eq!((timers.close_idle(0), timers.closing()), (0, 0));
+        assert_eq!((timers.close_idle(3), timers.closing()), (3, 3));
+        set_all(&all, true);
+        assert_eq!(timers.closing(), 3, "it was idle before");
+        set_all(&all, false);
+        set_all(&all, false);
+        assert_eq!(timers.closing(), 0, "all asked in time");
+        set_all(&all, true);
+        assert_eq!(timers.closing(), 3, "idle again");
+        assert_eq!((timers.close_idle(usize::MAX), timers.closing()), (1, 4), "nobody is chosen twice");
+        all[0].set_idle(false);
+        while let Some(gone) = all.pop() {
+            drop(gone);
+            assert_eq!(timers.closing(), all.iter().filter(|timer| timer.is_closing()).count());
+        }
+        let _newcomer = timers.timer();
+        assert_eq!(timers.closing(), 0, "nothing is left behind");
     }
 
     #[test]

@@ -27,8 +27,16 @@ pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 pub(crate) struct Certificates {
     files: Vec<CertificateFiles>,
     keys: ArcSwap<Vec<Arc<CertifiedKey>>>,
-    /// What the files looked like when they were last read, right or wrong.
-    seen: Mutex<Vec<Stamp>>,
+    seen: Mutex<Seen>,
+}
+
+/// What is known of the files.
+#[derive(Debug)]
+struct Seen {
+    /// What they looked like when those in force were read.
+    stamps: Vec<Stamp>,
+    /// Why they could not be read since, as it was told.
+    fault: Option<String>,
 }
 
 /// What tells one version of a file from another.
@@ -37,23 +45,37 @@ type Stamp = Option<(SystemTime, u64)>;
 impl Certificates {
     /// Reads the files.
     pub(crate) fn load(files: &[CertificateFiles]) -> io::Result<Arc<Self>> {
-        let seen = Mutex::new(stamps(files));
+        let seen = Mutex::new(Seen { stamps: stamps(files), fault: None });
         let keys = ArcSwap::from_pointee(read_all(files)?);
         Ok(Arc::new(Self { files: files.to_vec(), keys, seen }))
     }
 
-    /// Reads the files again if they have changed. Says whether there are new certificates.
+    /// Reads the files again if they are not those in force. Says whether there are new certificates.
+    ///
+    /// What cannot be read is tried again each time: what was wrong may not show in the files. It is an error only when it is another
+    /// one than the last time, so that nobody is told the same over and over.
     pub(crate) fn refresh(&self) -> io::Result<bool> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = stamps(&self.files);
-        {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if *seen == now {
-                return Ok(false);
-            }
-            *seen = now;
+        if seen.stamps == now {
+            seen.fault = None;
+            return Ok(false);
         }
-        self.keys.store(Arc::new(read_all(&self.files)?));
-        Ok(true)
+        match read_all(&self.files) {
+            Ok(keys) => {
+                self.keys.store(Arc::new(keys));
+                *seen = Seen { stamps: now, fault: None };
+                Ok(true)
+            }
+            Err(error) => {
+                let fault = Some(error.to_string());
+                if seen.fault == fault {
+                    return Ok(false);
+                }
+                seen.fault = fault;
+                Err(error)
+            }
+        }
     }
 
     /// How TLS is spoken to clients.
@@ -106,4 +128,42 @@ fn read(files: &CertificateFiles) -> io::Result<Arc<CertifiedKey>> {
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, &error))?;
     let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| wrong(&files.key, &error))?;
     Ok(Arc::new(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_tried_again_though_its_files_look_the_same_and_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = CertificateFiles { chain: folder.path().join("site.pem"), key: folder.path().join("site.key") };
+        let certificate = || rcgen::generate_simple_self_signed(vec!["site".to_owned()]).unwrap();
+        let (old, new) = (certificate(), certificate());
+        fs::write(&files.chain, old.cert.pem()).unwrap();
+        fs::write(&files.key, old.signing_key.serialize_pem()).unwrap();
+        let certificates = Certificates::load(std::slice::from_ref(&files)).unwrap();
+        assert!(!certificates.refresh().unwrap(), "nothing has changed");
+        // Nonsense that looks like what comes after it: as long, and of the same time.
+        let changed_at = SystemTime::UNIX_EPOCH;
+        let write_chain = |bytes: &[u8]| {
+            fs::write(&files.chain, bytes).unwrap();
+            fs::File::options().write(true).open(&files.chain).unwrap().set_modified(changed_at).unwrap();
+        };
+        fs::write(&files.key, new.signing_key.serialize_pem()).unwrap();
+        write_chain(&vec![b'x'; new.cert.pem().len()]);
+        let looks = stamps(std::slice::from_ref(&files));
+        assert!(certificates.refresh().is_err());
+        assert!(!certificates.refresh().unwrap(), "told once");
+        fs::remove_file(&files.chain).unwrap();
+        assert!(certificates.refresh().is_err());
+        assert!(!certificates.refresh().unwrap(), "another fault is told, and once");
+        write_chain(&vec![b'x'; new.cert.pem().len()]);
+        assert!(certificates.refresh().is_err());
+        write_chain(new.cert.pem().as_bytes());
+        assert_eq!(stamps(std::slice::from_ref(&files)), looks);
+        assert!(certificates.refresh().unwrap(), "tried again");
+        assert_eq!(certificates.keys.load()[0].cert.first(), Some(new.cert.der()));
+        assert!(!certificates.refresh().unwrap());
+    }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Bounds {
     pub(crate) line_bytes_max: usize,
     /// The largest head in bytes.
     pub(crate) head_bytes_max: usize,
-    /// The slowest a request's body may come on average, in bytes per second.
+    /// The slowest that a client may send a request's body, and take an answer, on average, in bytes per second.
     pub(crate) body_bytes_per_sec_min: u64,
     /// The most header fields.
     pub(crate) fields_max: usize,
@@ -39,7 +39,7 @@ table! {
         request_line: Size = "\"8KiB\"",
         /// The largest head of a request, from 1KiB to 64KiB. A larger one is answered 431.
         head: Size = "\"32KiB\"",
-        /// The slowest that a request's body may come on average, per second.
+        /// The slowest that a client may send a request's body, and take an answer, on average, per second. Only waits for the client count.
         body_per_second: Size = "\"256B\"",
         /// The most header fields of a request. More are answered 431.
         fields: NonZeroU32 = "100",

@@ -12,7 +12,7 @@ use super::value::Name;
 /// A protected thing with its own rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Domain {
-    /// What gates, doors and masters call it.
+    /// What masters and `tollgate replay --domain` call it.
     pub(crate) name: String,
     /// Its rules, in the order of the file. A legacy limit may have become two rules of the same name.
     pub(crate) rules: Vec<RuleSettings>,
@@ -24,9 +24,9 @@ pub(crate) struct Domain {
 pub(crate) const DEFAULT_DOMAIN: &str = "default";
 
 table! {
-    /// A protected thing with its own rules, for gatekeepers and callers that name it.
+    /// A protected thing with its own rules, for masters and `tollgate replay --domain`. A gate decides by the domain `default` alone.
     struct DomainTable {
-        /// What gates, doors and masters call it. No other domain has it.
+        /// What masters and `tollgate replay --domain` call it. No other domain has it.
         name: Name = required,
         /// The rules of this domain. Written `[[domain.rule]]`, once for each.
         rule: Rules,

@@ -94,7 +94,7 @@ table! {
         master: MasterTable,
         /// The masters that this gate reports to.
         link: LinkTable,
-        /// Ways in for programs that are not behind this gate.
+        /// Reserved for ways in for programs that are not behind this gate; nothing is served yet.
         doors: DoorsTable,
         /// The address for operators.
         admin: AdminTable,

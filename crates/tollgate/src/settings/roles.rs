@@ -205,7 +205,8 @@ table! {
 }
 
 table! {
-    /// Ways in for programs that are not behind this gate. One that is not named is closed.
+    /// Reserved for ways in for programs that are not behind this gate. No door is served yet: the addresses are checked, and nothing
+    /// listens on them.
     struct DoorsTable {
         /// Checks over HTTP, and forward-auth for nginx, Traefik and Caddy.
         http: Address,

@@ -94,8 +94,8 @@ table! {
         hold: Span,
         /// `enforce` holds and refuses, `observe` decides and counts but lets pass.
         mode: Mode = "\"enforce\"",
-        /// Where the state of the keys lives: `local` is this gate's memory, `redis` is exact across gates, `master` is local with a master that tells all gates
-        /// whom to delay.
+        /// Where the state of the keys lives: `local` is this gate's memory, `redis` is exact across gates, `master`, for `rate` and `budget` only, is
+        /// local with a master that tells all gates whom to delay.
         state: State = "\"local\"",
         /// With `state = "master"`, the domain that masters keep this rule's books under. Without it, the domain's name and the rule's with a slash
         /// between, as in `default/login`. For an original Smockron master, the name of its domain, such as `default`.
@@ -107,8 +107,8 @@ table! {
         /// With `state = "redis"`, the part of a bucket, rate or window that a gate takes ahead of need, at most 1, to decide from memory. A caller may get
         /// more than the limit by what is leased to it, at most this part per gate. Without it every request asks Redis.
         lease: Millionths,
-        /// Memory for the state of this rule's keys: 16 bytes a key for most limits, more with `window` and `escalation`. Without it, an
-        /// equal part of `gate.memory`.
+        /// Memory for the state of this rule's keys: 27 to 30 bytes a key, more with `window` and `escalation`. Without it, an equal part of
+        /// `gate.memory`.
         memory: Size,
     }
 }

@@ -273,6 +273,70 @@ fn fault_46_a_broken_backend_costs_its_clients_nothing() {
     assert_eq!(statuses, [200, 200, 429], "all three of the bucket were still there");
 }
 
+/// A page that always breaks off in the middle is one page.
+#[test]
+fn answers_that_break_off_do_not_make_a_backend_down() {
+    let begun = AtomicUsize::new(0);
+    let backend = Backend::connecting(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(request) = read_request(&mut reader) {
+            if request.path() == "/breaks" {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
+                // All of five have begun before the first breaks off.
+                let last = begun.fetch_add(1, Ordering::Relaxed) / 5 * 5 + 5;
+                eventually("five have begun", || begun.load(Ordering::Relaxed) >= last);
+                return;
+            }
+            respond(&mut stream, "ok").unwrap();
+        }
+    });
+    let gate = Gate::with(&backend, "in_flight = 10");
+    for _ in 0..3 {
+        let streams: Vec<_> = (0..5).map(|_| gate.connect()).collect();
+        for mut stream in &streams {
+            stream.write_all(b"GET /breaks HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        }
+        assert!(streams.iter().all(|stream| read_response(&mut BufReader::new(stream)).is_none()));
+        assert_eq!(gate.get("/").status, 200);
+    }
+    assert!(gate.log().iter().all(|line| !line.contains("backend is down")));
+}
+
+#[test]
+fn a_backend_that_answers_is_up_before_its_answer_has_been_read() {
+    let is_up = Arc::new(AtomicBool::new(false));
+    let answers = is_up.clone();
+    let backend = Backend::connecting(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(request) = read_request(&mut reader) {
+            if !answers.load(Ordering::Relaxed) {
+                return;
+            }
+            if request.path() == "/events" {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n").unwrap();
+                // Until the client leaves.
+                let _ = reader.read(&mut [0]);
+                return;
+            }
+            respond(&mut stream, "ok").unwrap();
+        }
+    });
+    let mut gate = Gate::before(&backend);
+    (0..3).for_each(|_| assert_eq!(gate.get("/").status, 502));
+    gate.logged("backend is down");
+    is_up.store(true, Ordering::Relaxed);
+    // Whoever is let through to see does not end.
+    let mut events = gate.connect();
+    eventually("the stream has begun", || {
+        events = gate.connect();
+        events.write_all(b"GET /events HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut line = [0; 12];
+        events.read_exact(&mut line).is_ok() && line.ends_with(b"200")
+    });
+    assert_eq!(gate.get("/").status, 200);
+    drop(events);
+}
+
 /// Clients that are all told the same moment come back as a crowd, to a backend that has just come up.
 #[test]
 fn who_is_told_that_no_backend_is_up_comes_back_at_another_moment_than_others() {

@@ -196,6 +196,26 @@ fn requests_that_http_2_can_say_and_a_gate_does_not_forward_are_refused() {
 }
 
 #[test]
+fn a_path_that_is_none_over_http_1_is_none_over_http_2() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, H2C);
+    let star = || http::Uri::builder().scheme("http").authority("site").path_and_query("*").build().unwrap();
+    run(async {
+        let mut sender = connect(gate.address).await;
+        for (builder, status) in [
+            (request("GET", "?id=1"), 400),
+            (http::Request::builder().uri(star()), 400),
+            (http::Request::builder().method("OPTIONS").uri(star()), 200),
+        ] {
+            let answer = send(&mut sender, builder.body(()).unwrap(), b"").await.unwrap();
+            assert_eq!(answer.head.status.as_u16(), status);
+        }
+    });
+    let lines: Vec<_> = backend.requests().iter().map(|request| request.line.clone()).collect();
+    assert_eq!(lines, ["OPTIONS * HTTP/1.1"]);
+}
+
+#[test]
 fn many_requests_at_once_share_a_connection() {
     let backend = Backend::answering(|request, stream| {
         std::thread::sleep(Duration::from_millis(50));

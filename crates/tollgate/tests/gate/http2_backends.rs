@@ -88,8 +88,38 @@ fn a_request_is_sent_a_second_time_at_most_once_and_only_if_that_does_no_harm() 
         })
         .await;
         assert_eq!(resets.get(), 3, "a request that may not be repeated is not");
-        beside(move || assert_eq!(gate.get("/").status, 200, "a backend that resets a stream is there")).await;
+        beside(move || {
+            (0..4).for_each(|_| assert_eq!(gate.get("/reset").status, 502));
+            assert_eq!(gate.get("/").status, 200, "a backend that resets a stream is there");
+        })
+        .await;
     });
+}
+
+/// Whether it hangs up at once or when it has heard the request.
+#[test]
+fn a_backend_that_ends_every_new_connection_is_down() {
+    for says_hello in [false, true] {
+        run_local(async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let backend = listener.local_addr().unwrap();
+            tokio::task::spawn_local(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    if says_hello && let Ok(mut connection) = h2::server::handshake(stream).await {
+                        let _ = connection.accept().await;
+                    }
+                }
+            });
+            let mut gate = gate(backend, "");
+            beside(move || {
+                let statuses: Vec<u16> = (0..4).map(|_| gate.get("/").status).collect();
+                assert!(statuses[0] == 502 && statuses[3] == 503, "{statuses:?}");
+                gate.logged("backend is down");
+                assert_eq!(gate.metric("tollgate_backend_up"), 0);
+            })
+            .await;
+        });
+    }
 }
 
 /// A backend that is about to be replaced says so, and finishes what it has. Nobody notices: neither who is being served nor who comes next.
@@ -148,6 +178,57 @@ fn a_backend_that_says_goodbye_gets_its_next_requests_on_another_connection() {
         finish.notify_one();
         let answer = lasting.await.unwrap().unwrap();
         assert_eq!((answer.head.status.as_u16(), &answer.body[..]), (200, &b"whole"[..]));
+    });
+}
+
+/// All of them are on one connection to the backend, which has a window for them all.
+#[test]
+fn clients_that_do_not_read_hold_up_nobody_else() {
+    run_local(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let backend = listener.local_addr().unwrap();
+        tokio::task::spawn_local(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::task::spawn_local(async move {
+                    let mut connection = h2::server::handshake(stream).await.unwrap();
+                    while let Some(Ok((request, mut respond))) = connection.accept().await {
+                        let length = if request.uri().path() == "/large" { 1 << 20 } else { 100 };
+                        let mut stream = respond.send_response(Response::new(()), false).unwrap();
+                        stream.send_data(Bytes::from(vec![b'x'; length]), true).unwrap();
+                    }
+                });
+            }
+        });
+        let gate = Rc::new(gate(backend, "h2c = true\nin_flight = 100"));
+        let mut large = Vec::new();
+        for _ in 0..40 {
+            // Of each connection no more than a window is read.
+            let mut ready = connect(gate.address).await.ready().await.unwrap();
+            let (response, _) = ready.send_request(request("GET", "/large").body(()).unwrap(), true).unwrap();
+            let answer = response.await.unwrap();
+            assert_eq!(answer.status().as_u16(), 200);
+            large.push((ready, answer));
+        }
+        let mut other = connect(gate.address).await;
+        for _ in 0..10 {
+            let answer = send(&mut other, request("GET", "/").body(()).unwrap(), b"").await.unwrap();
+            assert_eq!((answer.head.status.as_u16(), answer.body.len()), (200, 100));
+        }
+        drop(large);
+    });
+}
+
+#[test]
+fn what_http_2_cannot_say_is_refused() {
+    run_local(async {
+        let (backend, ..) = moody().await;
+        let gate = gate(backend, "");
+        beside(move || {
+            let unsayable = b"GET / HTTP/1.1\r\nHost: a%b\r\nConnection: close\r\n\r\n";
+            assert_eq!(roundtrip(gate.connect(), unsayable).status, 400);
+            assert_eq!(gate.get("/").status, 200);
+        })
+        .await;
     });
 }
 

@@ -15,13 +15,16 @@ fn told(gate: &Gate, backend: &Backend, fields: &str, name: &str) -> Option<Stri
 fn fault_19_what_an_untrusted_client_says_about_itself_is_not_passed_on() {
     let backend = Backend::saying("ok");
     let gate = Gate::before(&backend);
-    let fields = "X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Real-IP: 1.2.3.4\r\n";
+    let fields = "X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Real-IP: 1.2.3.4\r\nX_Forwarded_For: 1.2.3.4\r\nX_Real_IP: 1.2.3.4\r\n";
     for (name, value) in [
         ("x-forwarded-for", Some("127.0.0.1")),
         ("forwarded", Some("for=127.0.0.1;host=a;proto=http")),
         ("x-forwarded-proto", Some("http")),
         ("x-forwarded-host", Some("a")),
         ("x-real-ip", None),
+        // Some backends read these as those above.
+        ("x_forwarded_for", None),
+        ("x_real_ip", None),
     ] {
         assert_eq!(told(&gate, &backend, fields, name).as_deref(), value, "{name}");
     }
@@ -124,6 +127,24 @@ fn the_proxy_protocol_says_who_the_client_is() {
     stream.write_all(request).unwrap();
     assert_eq!(read_response(&mut BufReader::new(stream)).unwrap().status, 200);
     assert_eq!(backend.requests().pop().unwrap().field("x-forwarded-for"), Some("192.0.2.9"));
+}
+
+#[test]
+fn a_client_whose_address_the_proxy_does_not_say_is_not_believed_and_the_proxy_itself_is() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "proxy_protocol = true\ntrusted_proxies = \"127.0.0.1\"");
+    let v2 = |command: u8, family: u8| [&b"\r\n\r\n\0\r\nQUIT\n"[..], &[command, family, 0, 0]].concat();
+    for (header, told) in [
+        (b"PROXY UNKNOWN\r\n".to_vec(), "127.0.0.1"),
+        (v2(0x21, 0x00), "127.0.0.1"),
+        (v2(0x21, 0x31), "127.0.0.1"),
+        (v2(0x20, 0x00), "1.2.3.4, 127.0.0.1"),
+    ] {
+        let request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\nConnection: close\r\n\r\n";
+        assert_eq!(roundtrip(gate.connect(), &[&header[..], request].concat()).status, 200);
+        let request = backend.requests().pop().unwrap();
+        assert_eq!(request.field("x-forwarded-for"), Some(told), "{}", header.escape_ascii());
+    }
 }
 
 #[test]

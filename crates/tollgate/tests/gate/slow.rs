@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use crate::support::backend::respond;
 use crate::support::client::{connect_from, is_closed, socket_from};
+use crate::support::http2::{request, run};
 use crate::support::{Backend, Gate, eventually, read_response};
 
 #[test]
@@ -104,6 +107,76 @@ fn who_reads_slowly_but_steadily_gets_everything() {
     }
     assert!(received > 300_000, "cut off after {received} bytes");
     assert!(started.elapsed() > Duration::from_secs(4), "too quick to show anything: {:?}", started.elapsed());
+}
+
+#[test]
+fn fault_12_who_reads_all_the_time_but_too_little_is_cut_off() {
+    let backend = Backend::answering(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n")?;
+        stream.write_all(&vec![b'x'; 3_000_000])
+    });
+    let gate = Gate::with(&backend, "timeouts = { write = \"3200ms\" }\nbounds = { body_per_second = \"1MiB\" }");
+    // As quick as who gets everything where it need not be quicker.
+    let mut stream = socket_from([127, 0, 0, 1].into(), gate.address, |socket| {
+        socket.set_tcp_mss(536)?;
+        socket.set_recv_buffer_size(2048)
+    });
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut received = stream.read(&mut [0; 256]).unwrap();
+    eventually("the connection is closed", || {
+        received += stream.read(&mut [0; 256]).unwrap_or(0);
+        gate.metric("tollgate_connections") == 0
+    });
+    assert!(received < 3_000_000);
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
+}
+
+/// Takes an answer over HTTP/2 through a window of so many bytes, which is opened again a moment after it was used. Gives the length.
+async fn take(gate: &Gate, window: u32) -> Result<usize, h2::Error> {
+    let stream = tokio::net::TcpStream::connect(gate.address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut builder = h2::client::Builder::new();
+    let (sender, connection) = builder.initial_window_size(window).handshake::<_, Bytes>(stream).await?;
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    let mut ready = sender.ready().await?;
+    let (response, _stream) = ready.send_request(request("GET", "/").body(()).unwrap(), true)?;
+    let mut body = response.await?.into_body();
+    let mut received = 0;
+    while let Some(data) = body.data().await {
+        let length = data?.len();
+        received += length;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        // What has been reset meanwhile takes nothing back: the next data says so.
+        let _ = body.flow_control().release_capacity(length);
+    }
+    Ok(received)
+}
+
+#[test]
+fn fault_12_a_window_that_opens_a_byte_at_a_time_does_not_hold_a_backend_for_ever() {
+    let backend = Backend::answering(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")?;
+        stream.write_all(&vec![b'x'; 300_000])
+    });
+    let lines = "h2c = true\ntimeouts = { write = \"2s\" }\nbounds = { body_per_second = \"1KiB\" }";
+    let gate = Gate::with(&backend, lines);
+    let started = Instant::now();
+    run(async {
+        let steadily = async {
+            let received = take(&gate, 2048).await;
+            (received, started.elapsed())
+        };
+        let (trickle, (steady, lasted)) = tokio::join!(take(&gate, 1), steadily);
+        let broken = trickle.unwrap_err();
+        assert!(broken.is_reset(), "{broken:?}");
+        // It was waited for longer than anybody is who takes too little.
+        assert_eq!(steady.unwrap(), 300_000);
+        assert!(lasted > Duration::from_millis(2500), "too quick to show anything: {lasted:?}");
+    });
+    eventually("nothing is left", || gate.metric("tollgate_backend_in_flight") == 0);
+    assert_eq!(gate.metric("tollgate_requests_at_backend"), 0);
 }
 
 #[test]

@@ -129,6 +129,18 @@ fn what_a_backend_says_stays_for_the_client_where_that_is_wanted() {
 }
 
 #[test]
+fn who_leaves_before_the_answer_pays_what_the_backend_says() {
+    let backend = saying_what_the_path_says();
+    let gate = gate(&backend, "");
+    let mut stream = gate.connect();
+    stream.write_all(b"GET /3 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    eventually("the request is at the backend", || backend.requests().len() == 1);
+    drop(stream);
+    eventually("the backend is done", || gate.metric("tollgate_requests_left_total") == 1);
+    assert!((charged_ms(&gate) - 3.0).abs() < 0.1, "{} ms", charged_ms(&gate));
+}
+
+#[test]
 fn fault_46_a_backend_that_is_slow_for_everybody_makes_nobody_guilty() {
     let backend = Backend::answering(|_, stream| {
         std::thread::sleep(Duration::from_millis(600));

@@ -25,7 +25,10 @@ use crate::gate::socket::Socket;
 use crate::gate::timer::{Timer, Way};
 
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// Requests on one connection, whatever the backend would take.
+const STREAMS_MAX: u32 = 100;
+/// So much that streams whose clients do not read use up their own windows and nobody else's.
+const CONNECTION_WINDOW: u32 = STREAMS_MAX * STREAM_WINDOW;
 /// What is held for one stream on its way out.
 const SEND_BUFFER: usize = 64 * 1024;
 
@@ -63,6 +66,11 @@ impl Connection {
         self.ended.set(true);
     }
 
+    /// Whether it takes no more requests.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
     /// Whether the backend has said that it takes no more requests on it. Those that are there are finished.
     fn is_leaving(&mut self) -> bool {
         matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
@@ -70,7 +78,8 @@ impl Connection {
 
     /// Whether it can take another request at once.
     fn has_room(&self) -> bool {
-        !self.ended.get() && (self.under_way.get() as usize) < self.sender.current_max_send_streams()
+        let under_way = self.under_way.get();
+        !self.has_ended() && under_way < STREAMS_MAX && (under_way as usize) < self.sender.current_max_send_streams()
     }
 }
 
@@ -85,7 +94,7 @@ impl Connections {
     pub(crate) fn pick(&self, backend: u64) -> Option<Connection> {
         let mut by_backend = self.by_backend.borrow_mut();
         let connections = by_backend.get_mut(&backend)?;
-        connections.retain_mut(|connection| !connection.ended.get() && !connection.is_leaving());
+        connections.retain_mut(|connection| !connection.has_ended() && !connection.is_leaving());
         let with_room = connections.iter().filter(|connection| connection.has_room());
         with_room.min_by_key(|connection| connection.under_way.get()).cloned()
     }
@@ -102,7 +111,7 @@ impl Connections {
         self.by_backend.borrow_mut().retain(|backend, connections| {
             connections.retain(|connection| {
                 let waits = connection.under_way.get() == 0 && connection.used_ms.get() < oldest_ms;
-                !waits && !connection.ended.get()
+                !waits && !connection.has_ended()
             });
             is_backend(*backend)
         });

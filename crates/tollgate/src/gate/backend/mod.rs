@@ -173,6 +173,8 @@ impl Backend {
             Ended::Answered { .. } | Ended::Upgraded | Ended::ClientBroke { complete: true, .. } => self.succeeded(),
             Ended::ClientBroke { .. } => {}
             Ended::BackendBroke { broken: Broken::Gone, begun: false, .. } if was_used => {}
+            // What breaks in the middle is one answer: the backend is there, and so may the page be that always breaks.
+            Ended::BackendBroke { answered: true, .. } => {}
             Ended::BackendBroke { broken, .. } => self.failed(broken.as_str()),
         }
     }

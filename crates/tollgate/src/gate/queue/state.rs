@@ -33,13 +33,14 @@ pub(super) struct State {
     routes: Routes,
     /// Those who wait, by the slot of their ticket.
     waiting: Vec<Option<Waiter>>,
-    /// Those at work that did not begin in calm.
+    /// Those at work that did not begin in calm, and what they claim together.
     at_work: Vec<Option<Working>>,
     at_work_free: Vec<usize>,
+    noticed: Load,
     /// How many requests at the backend, and not waiting for their client, are from clients ahead of their share.
     ahead: u32,
     charged_at: Moment,
-    /// What is at work that began in calm, when the calm ended, how much had been at work over time until
+    /// What is at work that began in calm and is not written down, when the calm ended, how much had been at work over time until
     /// then, and what one of those that began in calm has cost at least since.
     unnoticed: Load,
     calm_until: Until,
@@ -95,6 +96,7 @@ impl State {
             waiting: Vec::new(),
             at_work: Vec::new(),
             at_work_free: Vec::new(),
+            noticed: Load::ZERO,
             ahead: 0,
             charged_at: now,
             unnoticed: Load::ZERO,
@@ -126,6 +128,12 @@ impl State {
     /// What is at the backend, when it is busy.
     pub(super) fn in_service(&self) -> Load {
         self.clock.in_service()
+    }
+
+    /// What is at work that began in calm.
+    #[cfg(test)]
+    pub(super) const fn unnoticed(&self) -> Load {
+        self.unnoticed
     }
 
     pub(super) fn places(&self) -> Places {
@@ -165,6 +173,13 @@ impl State {
         }
     }
 
+    /// One of those that are written down begins to work, or works on.
+    fn begin(&mut self, route: RouteKey, now: Moment) -> Reading {
+        let load = self.routes.load(route);
+        self.noticed = self.noticed.plus(load);
+        self.clock.start(load, now)
+    }
+
     fn refuse(&mut self, turned: Turned, own: bool) -> Refused {
         self.figures.turned_away += 1;
         Refused { retry_after: turned.retry_after, own }
@@ -200,7 +215,7 @@ impl<'a> Busy<'a> {
     pub(super) fn new(mut state: MutexGuard<'a, State>, now: Moment) -> Self {
         if let Some(until) = state.calm.suspend(now) {
             state.clock.resume(until.shows, until.load, until.computing, now);
-            (state.unnoticed, state.calm_until) = (until.load, until);
+            (state.unnoticed, state.calm_until) = (until.load.minus(state.noticed), until);
             state.busy_from = state.clock.load_times();
         }
         let cores = state.concurrency.cores();
@@ -268,7 +283,7 @@ impl<'a> Busy<'a> {
         state.ahead += u32::from(pass.ahead);
         let expected = state.routes.reserve(route);
         state.calm.add_cost(expected);
-        let reading = Some(state.clock.start(state.routes.load(route), self.now));
+        let reading = Some(state.begin(route, self.now));
         let working = Some(Working { client, pass, expected, reading });
         let slot = state.at_work_free.pop().unwrap_or(state.at_work.len());
         match state.at_work.get_mut(slot) {
@@ -282,7 +297,9 @@ impl<'a> Busy<'a> {
     pub(super) fn pause(&mut self, slot: usize) -> Option<Stay> {
         let state = &mut *self.state;
         let working = state.at_work.get_mut(slot)?.as_mut()?;
-        let stay = state.clock.end(working.reading.take()?, self.now);
+        let reading = working.reading.take()?;
+        let stay = state.clock.end(reading, self.now);
+        state.noticed = state.noticed.minus(reading.load());
         state.ahead -= u32::from(working.pass.ahead);
         state.calm.remove_cost(working.expected);
         Some(stay)
@@ -295,7 +312,7 @@ impl<'a> Busy<'a> {
         let (load, full) = state.clock.load_times();
         let since = (load.wrapping_sub(state.busy_from.0), full.wrapping_sub(state.busy_from.1));
         state.calm.remove_cost(expected);
-        state.unnoticed = Load::from_256ths(state.unnoticed.as_256ths().saturating_sub(began.load.as_256ths()));
+        state.unnoticed = state.unnoticed.minus(began.load);
         if state.unnoticed == Load::ZERO {
             state.set_unnoticed_cost(None);
         }
@@ -305,9 +322,10 @@ impl<'a> Busy<'a> {
     /// The backend works on.
     pub(super) fn resume(&mut self, slot: usize, route: RouteKey) {
         let state = &mut *self.state;
-        let Some(working) = state.at_work.get_mut(slot).and_then(Option::as_mut) else { return };
-        if working.reading.is_none() {
-            working.reading = Some(state.clock.start(state.routes.load(route), self.now));
+        let Some(Some(Working { reading: None, .. })) = state.at_work.get(slot) else { return };
+        let reading = state.begin(route, self.now);
+        if let Some(Some(working)) = state.at_work.get_mut(slot) {
+            working.reading = Some(reading);
             state.ahead += u32::from(working.pass.ahead);
             state.calm.add_cost(working.expected);
         }

@@ -93,6 +93,23 @@ fn a_second_on_one_core_ends_the_calm_and_the_last_begins_it() {
     assert_eq!(queue.figures().toll_ns, 40_000_000, "all that one core did in 40 ms");
 }
 
+/// Otherwise, once it has gone, nobody would seem to be at work for as long as it is busy, and at ever greater cost.
+#[test]
+fn one_that_is_written_down_when_a_calm_ends_did_not_begin_in_it() {
+    let settings = crate::settings::Settings::parse("test.toml", "[gate]\ncores = 2\n").unwrap();
+    let (clock, hand) = Clock::by_hand();
+    let queue = Queue::new(&settings.gate.unwrap(), clock);
+    let in_calm = (enter(&queue, 1, PAGE), enter(&queue, 2, PAGE));
+    let written_down = enter(&queue, 3, PAGE);
+    hand.advance(Span::from_millis(20));
+    assert!(queue.calm.is_busy());
+    drop(in_calm);
+    assert!(!queue.calm.is_busy());
+    assert_eq!((queue.at_backend(), queue.busy().unnoticed()), (1, Load::ZERO));
+    drop(written_down);
+    assert_eq!(queue.at_backend(), 0);
+}
+
 /// One that was alone at its beginning and at its end, and not in between, would be taken for one that took long alone.
 #[test]
 fn how_much_was_there_is_known_or_not_learned_from() {
