@@ -65,11 +65,33 @@ impl Poster {
         stream.write_all(request.as_bytes()).await?;
         stream.write_all(body).await?;
         stream.flush().await?;
-        // To the end, so that the other side is not cut off; how it ends does not matter.
-        let mut answer = Vec::new();
-        let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await;
-        status(&answer).ok_or_else(|| read.err().unwrap_or_else(|| io::Error::other("the answer is not HTTP")))
+        // No further than its head, which says it all: not everybody ends the connection after an answer.
+        let (mut stream, mut answer) = (stream.take(ANSWER_BYTES_MAX), Vec::<u8>::with_capacity(1024));
+        let failed = loop {
+            match stream.read_buf(&mut answer).await {
+                Ok(0) => break None,
+                Ok(_) if head_end(after_interim(&answer)).is_some() => break None,
+                Ok(_) => {}
+                Err(error) => break Some(error),
+            }
+        };
+        status(after_interim(&answer))
+            .filter(|status| *status >= 200)
+            .ok_or_else(|| failed.unwrap_or_else(|| io::Error::other("the answer is not HTTP")))
     }
+}
+
+/// What comes after the heads that say only that there is more to come (1xx).
+fn after_interim(mut answer: &[u8]) -> &[u8] {
+    while let (Some(100..=199), Some(end)) = (status(answer), head_end(answer)) {
+        answer = &answer[end..];
+    }
+    answer
+}
+
+/// Where the head of an answer ends, if all of it is there.
+fn head_end(answer: &[u8]) -> Option<usize> {
+    answer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
 /// The status that an answer begins with.
@@ -105,6 +127,28 @@ mod tests {
         assert_eq!(status(b"HTTP/1.0 503"), Some(503));
         for odd in [&b""[..], b"HTTP/1.1", b"HTTP/1.1 2", b"HTTP/2 200", b"SSH-2.0-x", b"HTTP/1.1 ab\xff"] {
             assert_eq!(status(odd), None);
+        }
+    }
+
+    /// What comes of posting to somebody who answers with this, and then ends the connection or does nothing at all.
+    async fn answered(answer: &[u8], ends: bool) -> io::Result<u16> {
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        theirs.write_all(answer).await?;
+        if ends {
+            theirs.shutdown().await?;
+        }
+        let poster = Poster::new(false, "h:80", "/")?;
+        poster.talk(ours, &[], b"{}").await
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_known_once_its_head_is_there() {
+        assert_eq!(answered(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", false).await.unwrap(), 200);
+        let interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 500 No\r\n\r\nno";
+        assert_eq!(answered(interim, false).await.unwrap(), 500);
+        assert_eq!(answered(b"HTTP/1.1 204 No Content\r\n", true).await.unwrap(), 204);
+        for none in [&b"HTTP/1.1 100 Continue\r\n\r\n"[..], b"HTTP/1.1 100 Continue", b"SSH-2.0-x\r\n\r\n", b""] {
+            assert!(answered(none, true).await.is_err());
         }
     }
 

@@ -15,7 +15,7 @@ use super::body::Body;
 use super::guard::Caller;
 use super::problem::Problem;
 use super::subject::{Question, Who};
-use crate::watch::{canonical, name_of, rfc3339};
+use crate::watch::{Watch, canonical, name_of, rfc3339};
 
 /// Lists are at most this long.
 pub(super) const TOP_MAX: usize = 1000;
@@ -150,7 +150,7 @@ pub(super) async fn buckets(State(console): State<Arc<Console>>, query: Asked<Na
 /// `GET /api/v1/episodes`
 pub(super) async fn episodes(State(console): State<Arc<Console>>, query: Asked<Narrow>) -> Result<Json, Problem> {
     let narrow = asked(query)?;
-    let mut episodes = console.watch.episodes();
+    let mut episodes = console.ask(Watch::episodes).await?;
     let total = episodes.len();
     episodes.sort_by(|a, b| b.last.cmp(&a.last).then_with(|| b.count.cmp(&a.count)));
     let shown = episodes.iter().filter_map(|episode| {
@@ -169,7 +169,7 @@ pub(super) async fn episodes(State(console): State<Arc<Console>>, query: Asked<N
 /// `GET /api/v1/audit`
 pub(super) async fn audit(State(console): State<Arc<Console>>, query: Asked<Narrow>) -> Result<Json, Problem> {
     let narrow = asked(query)?;
-    let changes = console.watch.changes();
+    let changes = console.ask(Watch::changes).await?;
     let wanted: Vec<_> =
         changes.iter().filter(|change| narrow.matches(&[&change.by, &change.let_in, &change.what])).collect();
     let shown = wanted.iter().take(narrow.top());
@@ -231,11 +231,11 @@ pub(super) async fn key(State(console): State<Arc<Console>>, query: Asked<WhichK
     let key = canonical(key.into());
     let who = Who::new(&class, &key);
     let class = &who.class;
-    let episodes = console.watch.episodes();
+    let known = |watch: &Watch| (watch.episodes(), watch.flags(true), watch.account_class());
+    let (episodes, flags, account_class) = console.ask(known).await?;
     let episode = episodes.iter().find(|episode| *episode.class == **class && *episode.key == *key.as_bytes());
-    let flags = console.watch.flags(true);
     // Another class may have a key of the same name, which is no account.
-    let is_account = *class == console.watch.account_class();
+    let is_account = *class == account_class;
     let of_account = flags.iter().filter(|flag| is_account && flag.account == key);
     let flags: Vec<_> = of_account.take(20).map(super::flags::shown).collect();
     let mut detail = json!({
@@ -261,6 +261,7 @@ pub(super) async fn clear_key(
     let class = &who.class;
     let by = object.text("name", 100)?.unwrap_or(&caller.name);
     let note = object.text("note", 1000)?.unwrap_or_default();
+    let place = console.place().await?;
     let forgotten = console.subject.forget(&who).await;
     let how = match forgotten {
         Ok(0) => {
@@ -270,7 +271,9 @@ pub(super) async fn clear_key(
         Ok(rules) => format!("with {rules} rules"),
         Err(_) => "at this gate, not on Redis".to_owned(),
     };
-    console.watch.note_change(by, &caller.let_in(), &format!("cleared {class} \"{key}\" {how}: {note}"));
+    let (by, let_in) = (by.to_owned(), caller.let_in());
+    let what = format!("cleared {class} \"{key}\" {how}: {note}");
+    place.ask(move |watch| watch.note_change(&by, &let_in, &what)).await?;
     let rules = forgotten.map_err(|why| {
         let detail = format!("cleared at this gate, but Redis may still know it ({why}): try again");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
@@ -295,15 +298,17 @@ pub(super) async fn exempt_key(
         return Err(Problem::bad("an exemption lasts a day at most; for longer, write `unless` into the rule"));
     }
     let span = (for_ms > 0.0).then(|| Span::from_millis(for_ms as u64));
-    console.subject.exempt(&who, span).map_err(Problem::bad)?;
     let by = object.text("name", 100)?.unwrap_or(&caller.name);
     let note = object.text("note", 1000)?.unwrap_or_default();
+    let place = console.place().await?;
+    console.subject.exempt(&who, span).map_err(Problem::bad)?;
+    let until = span.map(|span| rfc3339(console.watch.calendar().now() + span));
     let what = match span {
         Some(span) => format!("exempted {class} \"{key}\" for {} s: {note}", span.as_secs_ceil()),
         None => format!("ended the exemption of {class} \"{key}\": {note}"),
     };
-    console.watch.note_change(by, &caller.let_in(), &what);
-    let until = span.map(|span| rfc3339(console.watch.calendar().now() + span));
+    let (by, let_in) = (by.to_owned(), caller.let_in());
+    place.ask(move |watch| watch.note_change(&by, &let_in, &what)).await?;
     Ok(Json(json!({ "class": class, "key": key, "until": until })))
 }
 

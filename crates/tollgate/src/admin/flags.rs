@@ -49,7 +49,8 @@ const ID_BYTES_MAX: usize = 128;
 /// `GET /api/v1/flags`
 pub(super) async fn flags(State(console): State<Arc<Console>>, query: Asked<Narrow>) -> Result<Json, Problem> {
     let narrow = asked(query)?;
-    let flags = console.watch.flags(narrow.wants_history());
+    let history = narrow.wants_history();
+    let (flags, account_class) = console.ask(move |watch| (watch.flags(history), watch.account_class())).await?;
     let wanted = |flag: &&Flag| {
         let note = flag.cleared.as_ref().map_or("", |cleared| &cleared.note);
         narrow.matches(&[&flag.account, note])
@@ -57,7 +58,6 @@ pub(super) async fn flags(State(console): State<Arc<Console>>, query: Asked<Narr
     let most = if narrow.has_top() { narrow.top() } else { TOP_MAX };
     let wanted: Vec<_> = flags.iter().filter(wanted).collect();
     let shown: Vec<_> = wanted.iter().take(most).map(|flag| shown(flag)).collect();
-    let account_class = console.watch.account_class();
     let (total, matching) = (flags.len(), wanted.len());
     Ok(Json(json!({ "account_class": account_class, "total": total, "matching": matching, "flags": shown })))
 }
@@ -98,19 +98,17 @@ pub(super) async fn clear(
     if note.trim().is_empty() || note.chars().count() > 1000 || name.chars().count() > 100 {
         return Err(Problem::bad("say why in `note`: whoever looks at this account next wants to know"));
     }
-    let (watch, flagged) = (console.watch.clone(), account.clone());
-    let cleared = tokio::task::spawn_blocking(move || {
-        let cleared = watch.clear(&flagged, &name, &note)?;
+    let cleared = console.ask(move |watch| {
+        let cleared = watch.clear(&account, &name, &note)?;
         if cleared.is_some() {
-            watch.note_change(&name, &let_in, &format!("cleared the flag of \"{flagged}\": {note}"));
+            watch.note_change(&name, &let_in, &format!("cleared the flag of \"{account}\": {note}"));
         }
-        Ok(cleared)
+        Ok::<_, NotKept>(cleared)
     });
-    match cleared.await {
-        Ok(Ok(Some(flag))) => Ok(Json(shown(&flag))),
-        Ok(Ok(None)) => Err(Problem::absent("that account is not flagged")),
-        Ok(Err(error)) => Err(not_kept(&error)),
-        Err(_) => Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the flag could not be cleared")),
+    match cleared.await? {
+        Ok(Some(flag)) => Ok(Json(shown(&flag))),
+        Ok(None) => Err(Problem::absent("that account is not flagged")),
+        Err(error) => Err(not_kept(&error)),
     }
 }
 
@@ -134,20 +132,16 @@ struct Reported<'a> {
 pub(super) async fn rejections(State(console): State<Arc<Console>>, request: Request) -> Result<Response, Problem> {
     let turn = console.turns.wait(TURN_MAX).await?;
     let body = Body::<REPORT_BYTES_MAX>::from_request(request, &()).await?;
-    let watch = console.watch.clone();
-    // A report can be large, and a disk slow: others need not wait for it.
-    let taken = tokio::task::spawn_blocking(move || {
+    // A report can be large, so it is taken apart there too: others need not wait for it.
+    let taken = console.ask(move |watch| {
         let (id, entries) = read(&body.0)?;
         let reported = watch.report(&id, &entries).map_err(|error| not_kept(&error))?;
         let count = entries.len();
         drop(entries);
         drop((body, turn));
-        Ok((id, count, reported))
+        Ok::<_, Problem>((id, count, reported))
     });
-    let Ok(taken) = taken.await else {
-        return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the report could not be read"));
-    };
-    let (id, count, reported) = taken?;
+    let (id, count, reported) = taken.await??;
     let answer = json!({ "id": id, "entries": count, "repeated": reported.repeated, "flagged": reported.flagged });
     Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
 }

@@ -13,6 +13,7 @@ use super::body::Body;
 use super::guard::{COOKIE, Peer, cookie};
 use super::page;
 use super::tokens::Role;
+use crate::watch::LOGGED_IN;
 
 /// Where the page says what went wrong.
 const MESSAGE: &str = "<!-- message -->";
@@ -40,7 +41,7 @@ pub(super) async fn login(State(console): State<Arc<Console>>, peer: Option<Exte
     let from = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.0.ip());
     match console.guard.role_of(form.token.trim(), from, &console) {
         Ok(Role::Reporter) => refuse(StatusCode::FORBIDDEN, "That token is for programs that report refusals."),
-        Ok(role) => welcome(&console, role, &form.name, from),
+        Ok(role) => welcome(&console, role, &form.name, from).await,
         Err(problem) => {
             let status = problem.into_response().status();
             let message = match status {
@@ -62,12 +63,17 @@ pub(super) async fn logout(State(console): State<Arc<Console>>, headers: HeaderM
     response
 }
 
-fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Response {
-    let name: String = name.trim().chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
-    let name = if name.is_empty() { role.as_str() } else { &*name };
-    let word = console.guard.sessions.begin(role, name, console.watch.calendar().now());
-    let let_in = format!("by the {}'s token", role.as_str());
-    console.watch.note_change(name, &let_in, &format!("logged in as {} from {from}", role.as_str()));
+async fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Response {
+    let mut name: String = name.trim().chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
+    if name.is_empty() {
+        role.as_str().clone_into(&mut name);
+    }
+    let (by, let_in) = (name.clone(), format!("by the {}'s token", role.as_str()));
+    let what = format!("{LOGGED_IN} {} from {from}", role.as_str());
+    if let Err(problem) = console.ask(move |watch| watch.note_change(&by, &let_in, &what)).await {
+        return problem.into_response();
+    }
+    let word = console.guard.sessions.begin(role, &name, console.watch.calendar().now());
     let mut response = Redirect::to("/").into_response();
     response.headers_mut().insert(header::SET_COOKIE, cookie_of(&word, 12 * 3600));
     response

@@ -4,6 +4,7 @@
 //! reaches it passes the [`guard`] first.
 
 mod api;
+mod asking;
 mod body;
 mod config;
 mod events;
@@ -39,6 +40,7 @@ pub(crate) use guard::Guard;
 pub(crate) use subject::{Question, Soon, Subject, Totals, Who};
 pub(crate) use tokens::{Role, Tokens};
 
+use asking::Places;
 use events::Events;
 use flags::Turns;
 use history::History;
@@ -59,6 +61,7 @@ pub(crate) struct Console {
     history: Mutex<History>,
     config: Mutex<Config>,
     turns: Turns,
+    places: Places,
     started: Moment,
 }
 
@@ -73,8 +76,8 @@ impl Console {
     ) -> Arc<Self> {
         let started = watch.calendar().now();
         let (events, history, config) = (Events::default(), Mutex::default(), Mutex::new(config));
-        let turns = Turns::default();
-        Arc::new(Self { registry, subject, watch, guard, events, history, config, turns, started })
+        let (turns, places) = (Turns::default(), Places::default());
+        Arc::new(Self { registry, subject, watch, guard, events, history, config, turns, places, started })
     }
 
     /// Settings were read again: with what outcome, and what of them waits for a new start?
@@ -117,10 +120,9 @@ impl Console {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at everything. To be called once a second, where waiting for a disk hurts nobody.
+    /// Looks at everything but the watch. To be called once a second, where taking a while hurts nobody.
     fn tick(&self) {
         self.subject.tick();
-        self.watch.tick();
         if let Some(totals) = self.subject.totals() {
             let now = self.watch.calendar().now();
             self.history().take(totals, now);
@@ -142,17 +144,19 @@ pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves operators until the process ends.
 pub(crate) async fn serve(listener: TcpListener, console: Arc<Console>) {
-    tokio::spawn(tick(console.clone()));
+    // The watch may wait for a disk: what is shown of everything else goes on.
+    tokio::spawn(every_second(console.clone(), |console| console.watch.tick()));
+    tokio::spawn(every_second(console.clone(), Console::tick));
     server::serve(listener, router(console)).await;
 }
 
-async fn tick(console: Arc<Console>) {
+async fn every_second(console: Arc<Console>, act: fn(&Console)) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         seconds.tick().await;
         let console = console.clone();
-        let _ = tokio::task::spawn_blocking(move || console.tick()).await;
+        let _ = tokio::task::spawn_blocking(move || act(&console)).await;
     }
 }
 

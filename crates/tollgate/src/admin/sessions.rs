@@ -9,7 +9,8 @@ use tollgate_core::time::{Moment, Span};
 
 use super::tokens::{Role, random_word};
 
-/// How many can be logged in at once. One more ends the session that was not used for longest.
+/// How many of a role can be logged in at once. One more ends the session of that role that was not used for longest: who may only look
+/// ends no operator's session.
 const SESSIONS_MAX: usize = 64;
 /// A session is over so long after its login, however much it is used: a page that is left open keeps asking.
 const LIFE: Span = Span::from_secs(12 * 3600);
@@ -41,12 +42,12 @@ impl Sessions {
     pub(super) fn begin(&self, role: Role, name: &str, now: Moment) -> String {
         let mut sessions = self.lock();
         sessions.retain(|_, session| now.since(session.begun_at) < LIFE);
-        while sessions.len() >= SESSIONS_MAX {
-            let Some(oldest) = sessions.iter().min_by_key(|(_, session)| session.used_at).map(|(word, _)| word.clone())
-            else {
-                break;
-            };
-            sessions.remove(&oldest);
+        let alike = sessions.iter().filter(|(_, session)| session.role == role);
+        let alike: Vec<_> = alike.map(|(word, session)| (session.used_at, word.clone())).collect();
+        if alike.len() >= SESSIONS_MAX
+            && let Some((_, oldest)) = alike.iter().min()
+        {
+            sessions.remove(oldest);
         }
         let word = random_word();
         let session = Session { role, name: name.to_owned(), csrf: random_word(), begun_at: now, used_at: now };
@@ -143,6 +144,12 @@ mod tests {
             (0..SESSIONS_MAX as u64 + 1).map(|at| sessions.begin(Role::Operator, "x", second(at))).collect();
         assert!(sessions.find(&words[0], second(100)).is_none());
         assert!(words[1..].iter().all(|word| sessions.find(word, second(100)).is_some()));
+        // However many only look, operators stay.
+        for at in 0..1000 {
+            sessions.begin(Role::Viewer, "x", second(100 + at));
+        }
+        assert!(words[1..].iter().all(|word| sessions.find(word, second(1100)).is_some()));
+        assert_eq!(sessions.lock().len(), 2 * SESSIONS_MAX);
     }
 
     #[test]

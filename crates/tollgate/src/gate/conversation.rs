@@ -198,10 +198,10 @@ pub(crate) async fn converse(
             ticket.sent();
             ticket.flowing();
             let outcome = if complete {
-                hear_out(answer, response, ticket, settings).await
+                hear_out(topic, answer, response, ticket).await
             } else if sink.break_off().await {
                 // It has been told that the request never becomes whole. What it does about that is heard.
-                hear_out(answer, response, ticket, settings).await;
+                hear_out(topic, answer, response, ticket).await;
                 Outcome::CutShort
             } else {
                 Outcome::Unheard
@@ -277,16 +277,18 @@ impl Meter for Downloading<'_, '_> {
 /// Cutting the connection at once would not stop the backend's work, only hide when it ends. An answer that goes on and on is cut:
 /// who writes it notices.
 async fn hear_out(
+    topic: &Topic<'_>,
     answer: &mut impl Answer,
     response: &mut ResponseHead,
     ticket: &mut Ticket,
-    settings: &Settings,
 ) -> Outcome {
+    let settings = topic.settings;
     let heard = async {
         if !answer.has_head() {
             while !answer.has_head() {
                 answer.head(response).await?;
             }
+            topic.backend.succeeded();
             ticket.reported(report::take(&mut response.fields, &settings.toll));
         }
         let mut left = settings.bounds.unheard_bytes_max;

@@ -230,7 +230,7 @@ impl Visit<'_> {
                 Err(_) => return self.left(),
             };
             ticket.started();
-            let (was_used, backend) = (leg.was_used(), place.backend.id);
+            let was_used = leg.was_used();
             match self.converse(leg, place, &mut ticket, body, reply).await {
                 Conversation::Over(after) => return after,
                 Conversation::Unsent if unsent < UNSENT_MAX => {
@@ -238,9 +238,6 @@ impl Visit<'_> {
                     self.worker.tally.retried();
                     unsent += 1;
                     wanted = Wanted::New;
-                    if !was_used {
-                        avoid = Some(backend);
-                    }
                 }
                 Conversation::Unsent => {
                     self.worker.tally.backend_failed();
@@ -396,7 +393,6 @@ impl Visit<'_> {
             }
             Err(Broken::Gone) => {
                 connection.retire();
-                backend.judge(&Ended::BackendBroke { broken: Broken::Gone, begun: false, answered: false }, used);
                 return Conversation::Unsent;
             }
             Err(broken) => Ended::BackendBroke { broken, begun: false, answered: false },

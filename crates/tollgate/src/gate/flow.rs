@@ -2,15 +2,17 @@
 //!
 //! An upload's place at the backend is for others while its client keeps the backend waiting (see [`super::uploads`]). A pause alone does not
 //! tell: who sends a byte every few milliseconds never makes one, and would keep its place for as long as it likes. So it is told by what
-//! comes for the waiting: an upload flows if each [`BYTES`] of it are here before they have been waited for longer than [`PAUSE_MAX`], all waits
-//! together. The backend's own waits are no waits for the client.
+//! comes for the waiting: an upload keeps its place if each [`KEEPS`] of it are here before they have been waited for longer than
+//! [`PAUSE_MAX`], all waits together, and has it again when [`REGAINS`] are. The backend's own waits are no waits for the client.
 
 use std::time::Duration;
 
 use super::conversation::PAUSE_MAX;
 
-/// How much has to come.
-const BYTES: usize = 64 * 1024;
+/// So much has to come: 13 Mbit/s.
+const KEEPS: usize = 8 * 1024;
+/// The same where it was waited for in vain. More, so that who sends in bursts does not take a place with each.
+const REGAINS: usize = 64 * 1024;
 
 /// How the rest of one request comes.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ impl Flow {
     /// So many bytes have come. Says whether it flows again.
     pub(crate) fn feed(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;
-        if self.bytes < BYTES {
+        if self.bytes < if self.starved { REGAINS } else { KEEPS } {
             return false;
         }
         let was_starved = self.starved;
@@ -95,10 +97,10 @@ mod tests {
         let mut flow = Flow::new();
         assert!(flow.starve());
         assert!(!flow.starve(), "it did already");
-        assert!(!flow.feed(BYTES - 1));
+        assert!(!flow.feed(REGAINS - 1));
         assert!(!flow.starve(), "all of that has to come again");
-        assert!(!flow.feed(BYTES - 1));
+        assert!(!flow.feed(REGAINS - 1));
         assert!(flow.feed(1));
-        assert!(!flow.feed(BYTES), "it does already");
+        assert!(!flow.feed(REGAINS), "it does already");
     }
 }

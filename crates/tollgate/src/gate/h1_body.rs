@@ -61,8 +61,8 @@ impl Taking {
     }
 
     /// The peer has accepted so many bytes, after having been waited for this long.
-    pub(crate) fn took(&mut self, bytes: usize, waited_ms: u64) {
-        self.taken += bytes as u64;
+    pub(crate) fn took(&mut self, bytes: u64, waited_ms: u64) {
+        self.taken += bytes;
         self.waited_ms += waited_ms;
     }
 }

@@ -53,6 +53,8 @@ struct Session {
     under_way: Cell<u32>,
     /// Streams that were reset, less those that finished.
     resets: Cell<u32>,
+    /// How much the client has taken of answers, on all streams.
+    taken: Cell<u64>,
 }
 
 /// How far a client is that was asked to go.
@@ -84,7 +86,7 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, worker
     let Ok(mut connection) = handshake.await else { return };
     socket.timer.set_idle(false);
     socket.timer.clear(Way::In);
-    let session = Rc::new(Session { peer, worker, under_way: Cell::new(0), resets: Cell::new(0) });
+    let session = Rc::new(Session { peer, worker, under_way: Cell::new(0), resets: Cell::new(0), taken: Cell::new(0) });
     let ended = serve_streams(&mut connection, &socket, &session).await;
     drop(connection);
     if ended.is_err() {
@@ -182,7 +184,7 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, s
         body.reader.hold_back();
     }
     let taking = Taking::new(paced(settings.timeouts.write));
-    let mut reply = StreamReply { line: &line, websocket, ended: false, timer: &timer, taking };
+    let mut reply = StreamReply { line: &line, websocket, ended: false, timer: &timer, taking, session };
     let after = match read {
         Ok(()) => {
             let visit = Visit {
@@ -295,6 +297,7 @@ struct StreamReply<'a> {
     ended: bool,
     timer: &'a Timer,
     taking: Taking,
+    session: &'a Session,
 }
 
 impl StreamReply<'_> {
@@ -331,14 +334,16 @@ impl Sink for StreamReply<'_> {
     async fn send(&mut self, data: &[u8], _rest: Rest) -> Result<(), Broken> {
         let mut left = data;
         while !left.is_empty() {
-            let (began_ms, length) = (self.timer.now_ms(), left.len());
+            let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
             self.timer.set(Way::Out, self.taking.patience());
             let mut some = |cx: &mut Context<'_>| match &mut *self.line.borrow_mut() {
                 Line::Sending(stream) => h2_body::poll_send(stream, &mut left, cx),
                 Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
             };
             poll_fn(|cx| h2_body::timed(self.timer, Way::Out, cx, &mut some)).await??;
-            self.taking.took(length - left.len(), self.timer.now_ms() - began_ms);
+            self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
+            // A client with a slow line may have taken what came before on other streams: that is to the credit of this one as well.
+            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
         }
         self.timer.clear(Way::Out);
         Ok(())

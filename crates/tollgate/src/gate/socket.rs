@@ -107,7 +107,7 @@ impl Socket {
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            taking.took(written, self.timer.now_ms() - began_ms);
+            taking.took(written as u64, self.timer.now_ms() - began_ms);
             IoSlice::advance_slices(&mut left, written);
         }
         let began_ms = self.timer.now_ms();

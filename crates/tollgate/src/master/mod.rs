@@ -60,11 +60,12 @@ pub(crate) struct Settings {
 /// How often the books are written to their file: what a crash loses is what gates tell again anyway.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Serves gates until `stop` resolves. Belongs on a thread of its own, inside a [`tokio::task::LocalSet`].
+/// Serves gates until `stop` resolves, and calls `ready` when they can come. Belongs on a thread of its own, inside a [`tokio::task::LocalSet`].
 pub(crate) async fn run(
     settings: Settings,
     figures: Figures,
     reloads: impl AsyncFnMut() -> Vec<Domain>,
+    ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let accounting = bind(settings.accounting).await?;
@@ -82,6 +83,7 @@ pub(crate) async fn run(
         on_redis.restore_soon(&books).await;
     }
     tracing::info!(accounting = %accounting.local_addr()?, control = %control.local_addr()?, "the master is ready");
+    ready();
     let save = async {
         loop {
             tokio::time::sleep(SAVE_EVERY).await;

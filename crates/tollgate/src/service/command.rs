@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::gate_subject::GateSubject;
 use super::master::{Books, Keeping, MasterOptions};
-use super::operators::{Operators, config_of};
+use super::operators::{Operators, config_of, console_of};
 use super::reload::{Household, Plan, Sender};
 use super::{keys, log, systemd};
 use crate::admin;
@@ -143,6 +143,8 @@ fn serve_requests(
 ) -> io::Result<()> {
     let operators = plan.operators;
     let admin = runtime.block_on(admin::bind(operators.listen()))?;
+    // All that can fail comes before the gate takes a request, which would be cut off.
+    let guard = operators.guard()?;
     let (telemetry, tracer) = plan.telemetry.as_ref().map(Telemetry::open).transpose()?.unzip();
     let mut gate = Running::new(plan.orders, systemd::handed_over()?, tracer.flatten())?;
     // Before the first request: a rule may ask whether its account is flagged.
@@ -163,7 +165,7 @@ fn serve_requests(
     let graphite = Sender::default();
     registry.register_collector(graphite.metrics());
     let subject = Arc::new(GateSubject::new(gate.clone(), watch.calendar().clone()));
-    let console = operators.console(registry, subject, watch.clone(), config_of(options.config.as_deref()))?;
+    let console = console_of(registry, subject, watch.clone(), guard, config_of(options.config.as_deref()));
     runtime.spawn(admin::serve(admin, console.clone()));
     if let Some(telemetry) = telemetry {
         let shown = console.clone();

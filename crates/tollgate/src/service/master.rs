@@ -22,7 +22,7 @@ use tollgate_gatekeeper::shared::Shelf;
 use tollgate_wire::zmtp::Identity;
 
 use super::master_subject::MasterSubject;
-use super::operators::{Operators, config_of};
+use super::operators::{Operators, config_of, console_of};
 use super::{keys, log, reload, systemd};
 use crate::admin::{self, Console};
 use crate::cli::WRONG;
@@ -77,7 +77,7 @@ impl Books {
         let plan_anew = move || Self::plan(&anew).map(|books| books.plan);
         let keep = move || {
             let stopped = async { drop(stopped.await) };
-            if let Err(error) = serve(plan_anew, self.plan, self.figures, stopped) {
+            if let Err(error) = serve(plan_anew, self.plan, self.figures, stopped, false) {
                 tracing::error!(%error, "the master failed");
                 std::process::exit(1);
             }
@@ -124,7 +124,7 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
         }
     };
     log::start();
-    match serve(|| plan(options), planned, master::Figures::default(), pending()) {
+    match serve(|| plan(options), planned, master::Figures::default(), pending(), true) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the master failed");
@@ -133,13 +133,20 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
     }
 }
 
-/// Serves until the process is told to stop, or `stopped` is over.
+/// Serves until the process is told to stop, or `stopped` is over. The service manager hears of it from a master that is alone; beside
+/// another role, that one speaks for both.
 fn serve(
     plan_anew: impl Fn() -> Result<Plan, String>,
     running: Plan,
     figures: master::Figures,
     stopped: impl Future<Output = ()>,
+    is_alone: bool,
 ) -> io::Result<()> {
+    let tell = |state: fn()| {
+        if is_alone {
+            state();
+        }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let fixed = Fixed::of(&running);
@@ -150,26 +157,27 @@ fn serve(
         if let Some(started) = running.operators {
             // First: two that are told to use one address would fight for one journal, and the second has nothing to write there.
             let admin = admin::bind(started.listen()).await?;
+            let guard = started.guard()?;
             let mut registry = Registry::default();
             figures.register(&mut registry);
             let watch = started.watch(Arc::default(), Arc::default(), Clock::start())?;
             let config = config_of(running.config.as_deref());
-            let console = started.console(registry, Arc::new(MasterSubject(figures.clone())), watch, config)?;
+            let subject = Arc::new(MasterSubject(figures.clone()));
+            let console = console_of(registry, subject, watch, guard, config);
             tokio::spawn(admin::serve(admin, console.clone()));
             operators = Some((started, console));
         }
-        systemd::ready();
         let stop = async {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 () = stopped => {}
             }
-            systemd::stopping();
+            tell(systemd::stopping);
         };
         let reloads = async || loop {
             hang_up.recv().await;
-            systemd::reloading();
+            tell(systemd::reloading);
             let planned = plan_anew().and_then(|plan| Renewed::read(plan, &fixed, operators.as_mut()));
             let (domains, outcome) = match planned {
                 Ok(Renewed { domains, waiting }) => (Some(domains), Ok(waiting)),
@@ -179,12 +187,12 @@ fn serve(
             if let Some((_, console)) = &operators {
                 console.reloaded(told);
             }
-            systemd::ready();
+            tell(systemd::ready);
             if let Some(domains) = domains {
                 break domains;
             }
         };
-        master::run(running.master, figures, reloads, stop).await
+        master::run(running.master, figures, reloads, || tell(systemd::ready), stop).await
     })
 }
 

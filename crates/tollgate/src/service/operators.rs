@@ -75,17 +75,9 @@ impl Operators {
         Ok(watch)
     }
 
-    /// Everything, ready to be served.
-    pub(super) fn console(
-        &self,
-        mut registry: Registry,
-        subject: Arc<dyn Subject>,
-        watch: Arc<Watch>,
-        config: Config,
-    ) -> io::Result<Arc<Console>> {
-        let guard = Guard::new(Tokens::load(self.token_files())?, self.hosts());
-        registry.register_collector(Box::new(WatchMetrics(watch.clone())));
-        Ok(Console::new(registry, subject, watch, guard, config))
+    /// Who is let in. Reads the token files.
+    pub(super) fn guard(&self) -> io::Result<Guard> {
+        Ok(Guard::new(Tokens::load(self.token_files())?, self.hosts()))
     }
 
     /// Reads what a reload to `new` would bring. Nothing has changed yet.
@@ -156,6 +148,18 @@ fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
         return Err(wrong("is empty".to_owned()));
     }
     Ok(WebhookSettings { tls, authority, path, secret })
+}
+
+/// Everything, ready to be served.
+pub(super) fn console_of(
+    mut registry: Registry,
+    subject: Arc<dyn Subject>,
+    watch: Arc<Watch>,
+    guard: Guard,
+    config: Config,
+) -> Arc<Console> {
+    registry.register_collector(Box::new(WatchMetrics(watch.clone())));
+    Console::new(registry, subject, watch, guard, config)
 }
 
 /// A file as operators see it.

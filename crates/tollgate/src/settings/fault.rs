@@ -10,6 +10,8 @@ use std::ops::Range;
 const SHOWN_MAX: usize = 100;
 /// How many characters of a line are shown.
 const SNIPPET_MAX: usize = 100;
+/// What is shown instead of a secret.
+const MASK: &str = "***";
 
 /// One thing that is wrong, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,14 +175,28 @@ impl<'text> Lines<'text> {
         let start = self.starts[line];
         let before = self.text[start..at].chars().count();
         let whole = self.text[start..].lines().next().unwrap_or_default();
-        let length = self.text[at..end.max(at)].lines().next().unwrap_or_default().chars().count();
-        Fault { line: line + 1, column: before + 1, message: raw.message, snippet: Snippet::of(whole, before, length) }
+        let length = self.text[at..end.max(at)].lines().next().unwrap_or_default().len();
+        let snippet = Snippet::of(whole, &(at - start..at - start + length));
+        Fault { line: line + 1, column: before + 1, message: raw.message, snippet }
     }
 }
 
 impl Snippet {
-    /// The line, or the part of a long one that the fault is in, fit for a terminal.
-    fn of(line: &str, before: usize, length: usize) -> Option<Self> {
+    /// The line, or the part of a long one that the fault at these bytes is in, fit for a terminal and for those who are to know no passwords.
+    fn of(line: &str, place: &Range<usize>) -> Option<Self> {
+        let secrets = secrets(line);
+        let around = |at: usize| secrets.iter().find(|secret| secret.start < at && at < secret.end);
+        // How many characters are shown before a byte that is in no secret.
+        let shown_before = |at: usize| {
+            let hidden = secrets.iter().filter(|secret| secret.end <= at);
+            let length = |secret: &Range<usize>| line[secret.clone()].chars().count();
+            hidden.fold(line[..at].chars().count(), |count, secret| count + MASK.len() - length(secret))
+        };
+        let start = around(place.start).map_or(place.start, |secret| secret.start).min(line.len());
+        let end = around(place.end).map_or(place.end, |secret| secret.end).clamp(start, line.len());
+        let before = shown_before(start);
+        let length = shown_before(end) - before;
+        let line = without(line, &secrets);
         let skipped = if before < SNIPPET_MAX * 3 / 4 { 0 } else { before - SNIPPET_MAX / 2 };
         let part: String =
             line.chars().skip(skipped).take(SNIPPET_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -194,9 +210,51 @@ impl Snippet {
     }
 }
 
-/// A piece of the file inside a message: in backticks, short, and without what would disturb a terminal.
+/// Where passwords are in a text: between the `://` of a URL and the last `@` of the same value.
+fn secrets(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(at) = text[from..].find("://") {
+        let (scheme, start) = (&text[..from + at], from + at + 3);
+        let rest = &text[start..];
+        let in_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+        // A value ends with the quote that it began with; without one, only the line ends it for certain.
+        let length = match scheme.trim_end_matches(in_scheme).chars().next_back() {
+            Some(quote @ ('"' | '\'')) => {
+                rest.match_indices(quote).map(|(at, _)| at).find(|&at| !rest[..at].ends_with('\\'))
+            }
+            _ => None,
+        };
+        let end = start + length.unwrap_or(rest.len());
+        if let Some(length) = text[start..end].rfind('@').filter(|&length| length > 0) {
+            found.push(start..start + length);
+        }
+        from = end;
+    }
+    found
+}
+
+fn without(text: &str, secrets: &[Range<usize>]) -> String {
+    let mut left = String::with_capacity(text.len());
+    let mut from = 0;
+    for secret in secrets {
+        left.push_str(&text[from..secret.start]);
+        left.push_str(MASK);
+        from = secret.end;
+    }
+    left.push_str(&text[from..]);
+    left
+}
+
+/// A piece of the file without the passwords of the URLs in it.
+pub(super) fn masked(text: &str) -> String {
+    without(text, &secrets(text))
+}
+
+/// A piece of the file inside a message: in backticks, short, and without passwords or what would disturb a terminal.
 pub(super) fn shown(text: &str) -> String {
     const LONGEST: usize = 60;
+    let text = masked(text);
     let mut shown: String = text
         .chars()
         .take(LONGEST)

@@ -5,6 +5,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::FileTable;
+use super::fault::masked;
 use super::schema::prose;
 use super::shape::{Presence, Shape, TableShape};
 
@@ -58,13 +59,19 @@ fn shown(shape: &TableShape, table: &DeTable<'_>, place: &str, text: &str) -> Va
     json!({ "table": place, "caption": prose(shape.doc), "keys": keys })
 }
 
-/// A value as it is written in the file, but for passwords.
+/// A value as it is written in the file, but for passwords, and for the path of a webhook: who knows that may post there.
 fn verbatim(key: &str, value: &Spanned<DeValue<'_>>, text: &str) -> String {
-    let written = text.get(value.span()).unwrap_or_default();
-    let Some((before, after)) = written.split_once("://").filter(|_| key == "url") else { return written.to_owned() };
-    match after.rsplit_once('@') {
-        Some((_, host)) => format!("{before}://***@{host}"),
-        None => written.to_owned(),
+    match value.get_ref() {
+        DeValue::String(url) if key == "webhook" => format!("\"{}\"", without_path(url)),
+        _ => masked(text.get(value.span()).unwrap_or_default()),
+    }
+}
+
+fn without_path(url: &str) -> String {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    match url[host..].find('/').map(|at| url.split_at(host + at + 1)) {
+        Some((before, path)) if !path.is_empty() => format!("{before}***"),
+        _ => url.to_owned(),
     }
 }
 
@@ -91,5 +98,20 @@ mod tests {
         assert!(key(0, "listen")["caption"].as_str().unwrap().len() > 10);
         assert_eq!(key(2, "url")["value"], "'redis://***@db:6379'");
         assert!(!tables.to_string().contains("secret"));
+    }
+
+    #[test]
+    fn a_webhook_is_shown_without_its_path() {
+        for (written, shown) in [
+            ("'https://hooks.example/secret/x?y=secret'", "\"https://hooks.example/***\""),
+            ("\"http://hooks.example:81\\u002fsecret\"", "\"http://hooks.example:81/***\""),
+            ("'https://hooks.example/'", "\"https://hooks.example/\""),
+            ("'https://hooks.example'", "\"https://hooks.example\""),
+        ] {
+            let tables = in_force(&format!("[watch]\nwebhook = {written}\nwebhook_secret_file = '/a/file'\n"));
+            let keys = tables[0]["keys"].as_array().unwrap();
+            let value = |name: &str| keys.iter().find(|key| key["key"] == name).unwrap()["value"].clone();
+            assert_eq!((value("webhook"), value("webhook_secret_file")), (json!(shown), json!("'/a/file'")));
+        }
     }
 }

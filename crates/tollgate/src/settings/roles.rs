@@ -19,7 +19,7 @@ use super::link::Key;
 use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::{Placed, Value, table};
-use super::value::{Address, Choice, Name, OneOrMany, read_text};
+use super::value::{Address, Choice, Name, OneOrMany, read_text, split_port};
 
 /// The bookkeeper off the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -283,12 +283,9 @@ impl Value for WebUrl {
             };
             let (host, path) = rest.find('/').map_or((rest, "/"), |slash| rest.split_at(slash));
             let odd = |text: &str| text.contains(|c: char| c.is_whitespace() || c.is_control() || !c.is_ascii());
-            if host.is_empty() || host.contains('@') || odd(host) || odd(path) {
-                return Err(wrong());
-            }
-            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-            let port = if tls { 443 } else { 80 };
-            let authority = if has_port { host.to_owned() } else { format!("{host}:{port}") };
+            let (_, port) = split_port(host).filter(|_| !odd(path)).ok_or_else(wrong)?;
+            let usual = if tls { 443 } else { 80 };
+            let authority = if port.is_some() { host.to_owned() } else { format!("{host}:{usual}") };
             Ok(Self { tls, authority, path: path.to_owned() })
         })
     }
@@ -355,8 +352,9 @@ impl MasterTable {
             let message = "`books` needs a `[redis]` table: write `url = \"redis://127.0.0.1:6379\"` there";
             faults.missing(&books.span, message);
         }
-        for address in [&self.accounting, &self.control] {
-            if !address.value.0.ip().is_loopback() && !self.written.has("key_file") {
+        let beyond = [&self.accounting, &self.control].map(|address| !address.value.0.ip().is_loopback());
+        for (address, is_beyond) in [&self.accounting, &self.control].into_iter().zip(beyond) {
+            if is_beyond && !self.written.has("key_file") {
                 let message = "a master beyond loopback needs keys, or anyone could delay anyone: make them with `tollgate keys master.key`, and write `key_file` and the `gates` that it knows, or listen on 127.0.0.1";
                 faults.missing(&address.span, message);
             }
@@ -365,6 +363,12 @@ impl MasterTable {
         if let Some(key_file) = self.key_file.as_ref().filter(|_| gates.is_empty() && !self.written.has("gates")) {
             let message = "a master with keys lets in the gates that it knows: write their public keys as `gates`";
             faults.missing(&key_file.span, message);
+        }
+        // Who was told above that keys are needed need not hear it again.
+        let keyless = beyond == [false; 2] && !self.written.has("key_file");
+        if let Some(gates) = self.gates.as_ref().filter(|_| keyless) {
+            let message = "`gates` needs `key_file`: without it, every gate gets in; make one with `tollgate keys master.key`, or leave `gates` out";
+            faults.missing(&gates.span, message);
         }
         Master {
             accounting: self.accounting.value.0,
@@ -428,6 +432,10 @@ impl WatchTable {
                 "`webhook` needs `webhook_secret_file`: who gets announcements must know where they are from",
             );
         }
+        if let (Some(secret_file), false) = (&self.webhook_secret_file, self.written.has("webhook")) {
+            let message = "`webhook_secret_file` needs `webhook`: write where flags are announced, such as `webhook = \"https://hooks.example/flags\"`, or leave it out";
+            faults.missing(&secret_file.span, message);
+        }
         // Rules write their classes so, and only what is written alike is the same.
         let account = self.account();
         let secret_file = self.webhook_secret_file.map(|path| path.value);
@@ -461,6 +469,14 @@ impl Redis {
 
 impl MetricsTable {
     pub(super) fn meaning(self, faults: &mut Collector) -> Option<Graphite> {
+        let others = [("graphite_prefix", &self.graphite_prefix.span), ("graphite_every", &self.graphite_every.span)];
+        let alone = others.into_iter().find(|(key, _)| self.written.has(key) && !self.written.has("graphite"));
+        if let Some((key, span)) = alone {
+            let message = format!(
+                "`{key}` needs `graphite`: write where figures are sent, such as `graphite = \"localhost:2003\"`, or leave it out"
+            );
+            faults.missing(span, message);
+        }
         let every = nonzero(&self.graphite_every, faults)?;
         let address = self.graphite?.value.0;
         Some(Graphite { address, prefix: self.graphite_prefix.value.0, every })

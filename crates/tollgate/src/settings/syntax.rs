@@ -13,6 +13,8 @@ pub(super) fn report(error: &Error, text: &str, faults: &mut Collector) {
         "duplicate key" => faults.fault(&span, "duplicate key: it is in this table already, leave one of the two out"),
         message if message.starts_with("string values must be quoted") => match text.get(span.clone()) {
             None | Some("") => faults.syntax(span, "a value is missing: write one after the `=`"),
+            // Where such a word ends is a guess, and there may be a password in it.
+            Some(word) if word.contains("://") => faults.syntax(span, "a URL is text: write it in quotes"),
             Some(word) => faults.syntax(span, format!("{} is no value: text is written in quotes", shown(word))),
         },
         message if message.contains("recurs") => {

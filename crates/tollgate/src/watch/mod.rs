@@ -11,6 +11,7 @@
 mod calendar;
 mod feed;
 mod flagged;
+mod held;
 mod journal;
 mod legible;
 mod metrics;
@@ -23,9 +24,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch::{Episode, Omissions};
@@ -33,13 +34,16 @@ use tollgate_core::watch::{Episode, Omissions};
 pub(crate) use calendar::{Calendar, rfc3339};
 pub(crate) use feed::{Feed, NAME_BYTES_MAX};
 pub(crate) use flagged::Flagged;
+#[cfg(test)]
+pub(crate) use held::Hanging;
 pub(crate) use legible::{canonical, legible, name_of};
 pub(crate) use metrics::WatchMetrics;
 pub(crate) use record::Entry;
 pub(crate) use sharing::share;
-pub(crate) use state::{Change, Flag};
+pub(crate) use state::{Change, Flag, LOGGED_IN};
 pub(crate) use webhook::{WebhookSettings, announce_all};
 
+use held::Flagging;
 use journal::Journal;
 use record::Record;
 use state::{Cleared, State};
@@ -52,7 +56,12 @@ pub(crate) const IN_MEMORY_ALONE: &str =
 pub(crate) struct Watch {
     calendar: Calendar,
     feed: Arc<Feed>,
+    /// Whoever has this may be waiting for a disk: see [`held`].
     state: Mutex<Kept>,
+    /// How things stood when somebody was last done with it.
+    standing: ArcSwap<Standing>,
+    /// What a reload has brought, until somebody takes it over.
+    flagging: ArcSwapOption<Flagging>,
     state_dir: Option<PathBuf>,
     counts: Counts,
     flagged: Arc<Flagged>,
@@ -102,7 +111,7 @@ pub(crate) struct Counts {
 }
 
 /// How things stand.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
     /// Accounts that are flagged now.
     pub(crate) flags: usize,
@@ -166,6 +175,8 @@ impl Watch {
         Self {
             calendar,
             feed,
+            standing: ArcSwap::from_pointee(kept.standing(state_dir.is_some())),
+            flagging: ArcSwapOption::empty(),
             state: Mutex::new(kept),
             state_dir,
             counts: Counts::default(),
@@ -189,12 +200,10 @@ impl Watch {
         self.to_announce.notify_one();
     }
 
-    /// Takes over when to flag whom. Flags stay.
+    /// Takes over when to flag whom, before anything else is counted. Flags stay. This waits for nothing.
     pub(crate) fn set_flagging(&self, threshold: u64, window: Span, account_class: &str) {
-        let mut kept = self.kept();
-        // What was counted of other accounts is not to come back from disk.
-        kept.behind |= self.state_dir.is_some() && kept.state.account_class() != account_class;
-        kept.state.set_flagging(threshold, window, account_class);
+        let account_class = account_class.into();
+        self.flagging.store(Some(Arc::new(Flagging { threshold, window, account_class })));
     }
 
     /// Shares flags with other gates from now on, if somebody calls [`share`].
@@ -330,19 +339,9 @@ impl Watch {
         self.kept().state.changes().cloned().collect()
     }
 
-    /// How things stand.
+    /// How things stand. This waits for nothing.
     pub(crate) fn standing(&self) -> Standing {
-        let kept = self.kept();
-        Standing {
-            flags: kept.state.flagged(),
-            omissions: kept.state.omissions(),
-            feed_dropped: self.feed.dropped(),
-            journal_bytes: kept.journal.as_ref().map(Journal::bytes),
-            is_kept: self.state_dir.is_none()
-                || (!kept.behind && kept.journal.as_ref().is_some_and(|journal| !journal.is_broken())),
-            announcements_waiting: kept.state.announcements().len(),
-            flags_owed: kept.owed.len(),
-        }
+        Standing { feed_dropped: self.feed.dropped(), ..**self.standing.load() }
     }
 
     /// Puts records on disk, if there is one.
@@ -436,9 +435,21 @@ impl Watch {
     fn count(&self, counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
+}
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Kept {
+    /// How things stand here, which is all but what gates could not leave.
+    fn standing(&self, is_to_survive: bool) -> Standing {
+        let is_whole = !self.behind && self.journal.as_ref().is_some_and(|journal| !journal.is_broken());
+        Standing {
+            flags: self.state.flagged(),
+            omissions: self.state.omissions(),
+            feed_dropped: 0,
+            journal_bytes: self.journal.as_ref().map(Journal::bytes),
+            is_kept: !is_to_survive || is_whole,
+            announcements_waiting: self.state.announcements().len(),
+            flags_owed: self.owed.len(),
+        }
     }
 }
 

@@ -251,21 +251,22 @@ impl Sharing {
         while self.hear().await? {}
         if let Some(seen) = self.seen.take() {
             self.compared_at = now;
-            self.watch.owe_all_but(&seen);
+            self.watch.aside(move |watch| watch.owe_all_but(&seen)).await;
         }
         let Some(offset) = self.offset else { return Ok(()) };
         loop {
-            let owed = self.watch.owed(TOLD_AT_ONCE);
-            for flag in &owed {
-                match self.flags.tell(&offset.flag_there(flag)).await? {
+            let owed = self.watch.aside(|watch| watch.owed(TOLD_AT_ONCE)).await.unwrap_or_default();
+            let is_last = owed.len() < TOLD_AT_ONCE;
+            for flag in owed {
+                match self.flags.tell(&offset.flag_there(&flag)).await? {
                     Telling::Taken => self.watch.count(&self.watch.counts.flags_told),
                     Telling::Full => tracing::warn!(account = flag.account, "Redis has no room for this flag"),
                     // Somebody else was there before, and has been or will be heard.
                     Telling::IsSet | Telling::IsCleared => {}
                 }
-                self.watch.told(flag);
+                self.watch.aside(move |watch| watch.told(&flag)).await;
             }
-            if owed.len() < TOLD_AT_ONCE {
+            if is_last {
                 return Ok(());
             }
         }
@@ -286,9 +287,7 @@ impl Sharing {
         }
         let flags: Vec<_> = changes.flags.into_iter().map(|flag| offset.flag_here(flag)).collect();
         if !flags.is_empty() {
-            let watch = self.watch.clone();
-            // A disk may take its time. Who panics there has said so.
-            let _ = tokio::task::spawn_blocking(move || watch.hear(flags)).await;
+            self.watch.aside(move |watch| watch.hear(flags)).await;
         }
         self.since = changes.since;
         Ok(changes.more)

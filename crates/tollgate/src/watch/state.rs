@@ -15,6 +15,10 @@ const PAST_MAX: usize = 10_000;
 const REPORTS_MAX: usize = 16_384;
 /// How many changes are kept.
 const CHANGES_MAX: usize = 1000;
+/// How many of them are logins with the same token: who may only look, and gives any name, cannot push out what operators did.
+const LOGINS_MAX: usize = 100;
+/// What is noted of a login begins so, and nothing else does.
+pub(crate) const LOGGED_IN: &str = "logged in as";
 
 /// The mark on an account, now or in the past.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,6 +148,9 @@ impl State {
                 self.core.remember(Remembered { tallied, name: &name, at: at.min(now), count });
             }
             Record::Change { at, by, let_in, what } => {
+                if what.starts_with(LOGGED_IN) {
+                    self.make_room_for_login(&let_in);
+                }
                 self.changes.push_front(Change { at, by, let_in, what });
                 self.changes.truncate(CHANGES_MAX);
             }
@@ -152,6 +159,15 @@ impl State {
                 self.announcements.push_back((number, body));
             }
             Record::Announced { number } => self.announcements.retain(|(waiting, _)| *waiting != number),
+        }
+    }
+
+    /// Forgets the oldest login of those who were let in so, if there are as many as are kept.
+    fn make_room_for_login(&mut self, let_in: &str) {
+        let logins = self.changes.iter().enumerate();
+        let mut logins = logins.filter(|(_, one)| one.let_in == let_in && one.what.starts_with(LOGGED_IN));
+        if let Some(oldest) = logins.nth(LOGINS_MAX - 1).map(|(index, _)| index) {
+            self.changes.remove(oldest);
         }
     }
 

@@ -59,6 +59,24 @@ fn everything_that_was_acknowledged_is_there_after_a_restart() {
     assert_eq!(third.report("r6", &refused("u3", 1)).unwrap().flagged, ["u3"]);
 }
 
+#[test]
+fn logins_do_not_push_out_what_operators_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = watch(Some(folder.path()));
+    first.note_change("ann", "by the operator's token", &format!("{LOGGED_IN} operator"));
+    first.note_change("ann", "by the operator's token", "cleared it");
+    for number in 0..250 {
+        first.note_change(&format!("x{number}"), "by the viewer's token", &format!("{LOGGED_IN} viewer"));
+    }
+    first.note_change("ann", "by the operator's token", "cleared it again");
+    let changes = first.changes();
+    assert_eq!((changes.len(), &*changes[0].what, &*changes[101].what), (103, "cleared it again", "cleared it"));
+    // The latest logins are those that are kept.
+    assert_eq!((&*changes[1].by, &*changes[100].by, &*changes[102].by), ("x249", "x150", "ann"));
+    drop(first);
+    assert_eq!(watch(Some(folder.path())).0.changes(), changes);
+}
+
 /// A gate's refusals are counted up to four seconds later. Those of before a clearing are not to bring the flag back.
 #[test]
 fn a_cleared_flag_does_not_return_for_what_the_gate_refused_before() {

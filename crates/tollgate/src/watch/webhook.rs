@@ -85,11 +85,9 @@ fn body(number: u64, flag: &Flag) -> String {
 /// Sends what is to be announced, until the process ends. While nobody wants to be told, what waits goes on waiting.
 pub(crate) async fn announce_all(watch: Arc<Watch>) {
     loop {
-        while let Some((number, body)) = watch.next_announcement() {
+        while let Some((number, body)) = watch.aside(Watch::next_announcement).await.flatten() {
             let Some(taken) = send(&watch, &body).await else { break };
-            let watch = watch.clone();
-            // A disk may take its time.
-            let _ = tokio::task::spawn_blocking(move || watch.announced(number, taken)).await;
+            watch.aside(move |watch| watch.announced(number, taken)).await;
         }
         watch.to_announce.notified().await;
     }
@@ -101,6 +99,9 @@ async fn send(watch: &Watch, body: &str) -> Option<bool> {
     for tried in 1..=TRIES {
         let settings = watch.webhook.load_full()?;
         let Err(error) = post(&settings, body).await else { return Some(true) };
+        if tried == 1 {
+            tracing::warn!(to = settings.authority, %error, "an announcement of a flag was not taken; it is tried again for an hour");
+        }
         if tried == TRIES {
             tracing::warn!(to = settings.authority, %error, "an announcement of a flag was given up");
             break;

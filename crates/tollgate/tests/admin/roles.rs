@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{ask, backend};
+use crate::support::{PATIENCE, ask, backend};
 
 fn run(config: &str) -> (tempfile::TempDir, Command) {
     let folder = tempfile::tempdir().unwrap();
@@ -34,6 +34,32 @@ fn a_gate_and_a_master_run_in_one_process() {
     let metrics = ask(admin, "GET", "/metrics", &[], "").body;
     assert!(metrics.contains("tollgate_master_subscribers") && metrics.contains("tollgate_band"), "{metrics}");
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_master_says_that_it_is_ready_when_gates_can_connect_and_not_before() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let [fails, works] = [taken.local_addr().unwrap().to_string(), "127.0.0.1:0".to_owned()].map(|control| {
+        let (folder, mut command) = run(&format!("[master]\naccounting = \"127.0.0.1:0\"\ncontrol = \"{control}\"\n"));
+        let path = folder.path().join("notify");
+        let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        command.env("NOTIFY_SOCKET", &path);
+        (folder, command, manager)
+    });
+    let (_folder, mut command, manager) = fails;
+    assert_eq!(command.output().unwrap().status.code(), Some(1));
+    manager.set_nonblocking(true).unwrap();
+    assert!(manager.recv(&mut [0; 64]).is_err(), "it was ready for nobody");
+    let (_folder, mut command, manager) = works;
+    let mut child = command.spawn().unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    for expect in ["READY=1", "STOPPING=1"] {
+        let mut bytes = [0; 64];
+        let length = manager.recv(&mut bytes).unwrap_or_else(|error| panic!("{expect} is never said: {error}"));
+        assert_eq!(String::from_utf8_lossy(&bytes[..length]).trim_end(), expect);
+        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    }
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 

@@ -191,7 +191,10 @@ fn beyond_loopback_a_token_is_needed_to_start() {
     }
     let absent = start("[admin]\ntoken_file = \"FOLDER/absent\"\n");
     assert_eq!(absent.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&absent.stderr).contains("absent"));
+    let said = String::from_utf8_lossy(&absent.stderr);
+    assert!(said.contains("absent"), "{said}");
+    // No client has been let in only to be cut off.
+    assert!(!said.contains("\"listening\""), "{said}");
 }
 
 /// Names as clients choose them: what is markup, what drives a terminal, what looks like another line of a log.

@@ -46,6 +46,7 @@ fn a_flag_is_announced_signed_and_tried_again() {
     let report = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }] });
     assert_eq!(gate.post("/api/v1/rejections", &report).status, 202);
     take(&listener, "500 Not now");
+    gate.logged("an announcement of a flag was not taken");
     let (head, body) = take(&listener, "204 No Content");
     assert!(head.starts_with("POST /flags?x=1 HTTP/1.1\r\n"), "{head}");
     assert!(is_signed(&head, &body), "{head}");
@@ -55,6 +56,27 @@ fn a_flag_is_announced_signed_and_tried_again() {
     assert_eq!(ask(gate.admin, "DELETE", "/api/v1/flags/u1", &[], &note).status, 200);
     let said: Value = serde_json::from_str(&take(&listener, "200 OK").1).unwrap();
     assert_eq!((&said["event"], &said["note"]), (&json!("flag-cleared"), &json!("fine")));
+}
+
+/// Who has answered has taken it, also if the connection stays open after that.
+#[test]
+fn an_announcement_is_taken_once_it_is_answered() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("secret"), "a secret of both\n").unwrap();
+    let config = format!(
+        "[watch]\nwebhook = \"http://{}/\"\nwebhook_secret_file = \"FOLDER/secret\"\n",
+        listener.local_addr().unwrap()
+    );
+    let gate = Gate::start_in(folder, &config);
+    let report = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }] });
+    assert_eq!(gate.post("/api/v1/rejections", &report).status, 202);
+    let (mut stream, _) = listener.accept().unwrap();
+    assert_eq!(waiting(&gate), "1");
+    stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+    eventually("it is written down that it was taken", || waiting(&gate) == "0");
+    assert!(!gate.log().iter().any(|line| line.contains("was not taken")), "{:#?}", gate.log());
+    drop(stream);
 }
 
 fn waiting(gate: &Gate) -> String {

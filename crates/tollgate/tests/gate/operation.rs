@@ -76,6 +76,43 @@ fn a_service_manager_is_told_of_the_start_of_reloads_and_of_the_stop() {
     assert_eq!(gate.wait(), Some(0));
 }
 
+/// What a service manager hears of two roles in one process: each state once, from the one that clients meet.
+#[test]
+fn a_gate_speaks_to_the_service_manager_for_the_master_beside_it() {
+    let backend = Backend::saying("ok");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    let any = "\"127.0.0.1:0\"";
+    let gate = format!("[gate]\nworkers = 1\nlisten = {any}\nbackend = \"{}\"\n", backend.url());
+    let master = format!("[master]\naccounting = {any}\ncontrol = {any}\n[admin]\nlisten = {any}\n");
+    std::fs::write(&file, format!("{gate}{master}")).unwrap();
+    let path = folder.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    // That it is alive it says all the time.
+    let hear = || loop {
+        let mut bytes = [0; 4096];
+        let length = manager.recv(&mut bytes).ok()?;
+        let said = String::from_utf8_lossy(&bytes[..length]).lines().next().unwrap_or_default().to_owned();
+        if said != "WATCHDOG=1" {
+            return Some(said);
+        }
+    };
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("run").arg("--config").arg(&file).env("NOTIFY_SOCKET", &path).env_remove("WATCHDOG_USEC");
+    let mut gate = Gate::spawn(command, folder);
+    assert_eq!(hear().as_deref(), Some("READY=1"));
+    assert_eq!(gate.get("/").status, 200, "ready is ready");
+    gate.logged("the master is ready");
+    gate.signal("HUP");
+    assert_eq!([hear().as_deref(), hear().as_deref()], [Some("RELOADING=1"), Some("READY=1")]);
+    gate.signal("TERM");
+    assert_eq!(hear().as_deref(), Some("STOPPING=1"));
+    assert_eq!(gate.wait(), Some(0));
+    manager.set_nonblocking(true).unwrap();
+    assert_eq!(hear(), None, "somebody else has spoken too");
+}
+
 #[test]
 fn fault_45_a_gate_that_is_told_to_stop_under_load_fails_no_request_that_it_has_taken() {
     let backend = Backend::answering(|_, stream| {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::backend::respond;
 use crate::support::client::connect_from;
-use crate::support::{Backend, Gate, eventually, read_response};
+use crate::support::{Backend, Gate, PATIENCE, eventually, read_response};
 
 fn gate(backend: &Backend, rest: &str) -> Gate {
     Gate::start(&format!("[gate]\nworkers = 1\ncores = 1\nbackend = \"{}\"\n{rest}", backend.url()))
@@ -130,12 +130,23 @@ fn what_a_backend_says_stays_for_the_client_where_that_is_wanted() {
 
 #[test]
 fn who_leaves_before_the_answer_pays_what_the_backend_says() {
-    let backend = saying_what_the_path_says();
+    let has_left = Arc::new(AtomicBool::new(false));
+    let may_answer = has_left.clone();
+    let backend = Backend::answering(move |_, stream| {
+        let began = Instant::now();
+        while !may_answer.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer-Timing: cpu;dur=3\r\n\r\nok")
+    });
     let gate = gate(&backend, "");
     let mut stream = gate.connect();
-    stream.write_all(b"GET /3 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     eventually("the request is at the backend", || backend.requests().len() == 1);
     drop(stream);
+    // The gate has time to see that, and the backend works for longer than what it will say that it took.
+    std::thread::sleep(Duration::from_millis(300));
+    has_left.store(true, Ordering::Relaxed);
     eventually("the backend is done", || gate.metric("tollgate_requests_left_total") == 1);
     assert!((charged_ms(&gate) - 3.0).abs() < 0.1, "{} ms", charged_ms(&gate));
 }

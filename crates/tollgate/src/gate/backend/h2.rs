@@ -24,7 +24,8 @@ use crate::gate::h2_io::H2Io;
 use crate::gate::socket::Socket;
 use crate::gate::timer::{Timer, Way};
 
-const STREAM_WINDOW: u32 = 256 * 1024;
+/// What is kept of an answer whose client does not read.
+const STREAM_WINDOW: u32 = 64 * 1024;
 /// Requests on one connection, whatever the backend would take.
 const STREAMS_MAX: u32 = 100;
 /// So much that streams whose clients do not read use up their own windows and nobody else's.
@@ -38,6 +39,7 @@ pub(crate) struct Connection {
     sender: SendRequest<Bytes>,
     under_way: Rc<Cell<u32>>,
     ended: Rc<Cell<bool>>,
+    retired: Rc<Cell<bool>>,
     used_ms: Rc<Cell<u64>>,
 }
 
@@ -58,17 +60,23 @@ impl Connection {
             let _ = connection.await;
             marked.set(true);
         });
-        Ok(Self { sender, under_way: Rc::default(), ended, used_ms: Rc::new(Cell::new(u64::MAX)) })
+        let used_ms = Rc::new(Cell::new(u64::MAX));
+        Ok(Self { sender, under_way: Rc::default(), ended, retired: Rc::default(), used_ms })
     }
 
     /// Gives it no more requests. It ends with those it has.
     pub(crate) fn retire(&self) {
-        self.ended.set(true);
+        self.retired.set(true);
     }
 
-    /// Whether it takes no more requests.
+    /// Whether the other side, or the way there, has ended it.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.get()
+    }
+
+    /// Whether it is to be given no more requests.
+    fn is_over(&self) -> bool {
+        self.ended.get() || self.retired.get()
     }
 
     /// Whether the backend has said that it takes no more requests on it. Those that are there are finished.
@@ -79,7 +87,7 @@ impl Connection {
     /// Whether it can take another request at once.
     fn has_room(&self) -> bool {
         let under_way = self.under_way.get();
-        !self.has_ended() && under_way < STREAMS_MAX && (under_way as usize) < self.sender.current_max_send_streams()
+        !self.is_over() && under_way < STREAMS_MAX && (under_way as usize) < self.sender.current_max_send_streams()
     }
 }
 
@@ -94,7 +102,7 @@ impl Connections {
     pub(crate) fn pick(&self, backend: u64) -> Option<Connection> {
         let mut by_backend = self.by_backend.borrow_mut();
         let connections = by_backend.get_mut(&backend)?;
-        connections.retain_mut(|connection| !connection.has_ended() && !connection.is_leaving());
+        connections.retain_mut(|connection| !connection.is_over() && !connection.is_leaving());
         let with_room = connections.iter().filter(|connection| connection.has_room());
         with_room.min_by_key(|connection| connection.under_way.get()).cloned()
     }
@@ -111,7 +119,7 @@ impl Connections {
         self.by_backend.borrow_mut().retain(|backend, connections| {
             connections.retain(|connection| {
                 let waits = connection.under_way.get() == 0 && connection.used_ms.get() < oldest_ms;
-                !waits && !connection.has_ended()
+                !waits && !connection.is_over()
             });
             is_backend(*backend)
         });

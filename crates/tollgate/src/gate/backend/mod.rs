@@ -166,12 +166,11 @@ impl Backend {
         }
     }
 
-    /// Takes note of how a request went. `was_used`: on a connection that the backend may close at any time, which is no sign of ill
-    /// health.
+    /// Takes note of how a request went; that the backend has answered was noted when it began to. `was_used`: on a connection that the
+    /// backend may close at any time, which is no sign of ill health.
     pub(crate) fn judge(&self, ended: &Ended, was_used: bool) {
         match ended {
-            Ended::Answered { .. } | Ended::Upgraded | Ended::ClientBroke { complete: true, .. } => self.succeeded(),
-            Ended::ClientBroke { .. } => {}
+            Ended::Answered { .. } | Ended::Upgraded | Ended::ClientBroke { .. } => {}
             Ended::BackendBroke { broken: Broken::Gone, begun: false, .. } if was_used => {}
             // What breaks in the middle is one answer: the backend is there, and so may the page be that always breaks.
             Ended::BackendBroke { answered: true, .. } => {}

@@ -173,6 +173,15 @@ fn what_roles_need() {
     check("[master]\naccounting = \"0.0.0.0:9\"", &[("2:14", "`tollgate keys master.key`")]);
     check("[master]\nkey_file = \"k\"", &[("2:12", "write their public keys as `gates`")]);
     check("[master]\nkey_file = \"k\"\ngates = [\"short\"]", &[("3:10", "a key is forty characters")]);
+    let key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+    check(&format!("[master]\ngates = [\"{key}\"]"), &[("2:9", "`gates` needs `key_file`")]);
+    let open = format!("[master]\ncontrol = \"0.0.0.0:9\"\ngates = [\"{key}\"]");
+    check(&open, &[("2:11", "`tollgate keys master.key`")]);
+    check("[watch]\nwebhook_secret_file = \"/s\"", &[("2:23", "write where flags are announced")]);
+    check("[watch]\nwebhook = \"https://h/\"", &[("2:11", "needs `webhook_secret_file`")]);
+    check("[metrics]\ngraphite_prefix = \"p\"", &[("2:19", "`graphite_prefix` needs `graphite`")]);
+    check("[metrics]\ngraphite_every = \"1s\"", &[("2:18", "`graphite = \"localhost:2003\"`")]);
+    check("[metrics]\ngraphite_prefix = \"p\"\ngraphite_every = \"1s\"", &[("2:19", "needs `graphite`")]);
     check("[redis]\ndeadline = \"1ms\"", &[("1:1", "missing key `url`")]);
     check("[redis]\nurl = \"redis://h\"\ndeadline = \"0s\"", &[("3:12", "must not be 0")]);
     check("[redis]\nurl = \"redis+clustr://h\"", &[("2:7", "did you mean `redis+cluster`?")]);
@@ -261,6 +270,61 @@ fn a_fault_is_shown_with_its_line() {
         faults,
         "t.toml:2:3: unknown key `lisen`, did you mean `listen`?\n  2 |   lisen = \"x\"\n    |   ^^^^^\n"
     );
+}
+
+#[test]
+fn a_fault_is_shown_without_the_passwords_of_its_line() {
+    let check = |text: &str, column: usize, line: &str, carets: &str| {
+        let shown = Settings::parse("t.toml", &format!("[redis]\n{text}\n")).unwrap_err().to_string();
+        assert!(shown.starts_with(&format!("t.toml:2:{column}: ")), "{shown}");
+        assert!(shown.ends_with(&format!("\n  2 | {line}\n    | {carets}\n")), "{shown}");
+        assert!(!shown.contains("hidden"), "{shown}");
+    };
+    // The fault is the value, or stands before or after it.
+    check("url = 'htp://u:hidden@h'", 7, "url = 'htp://***@h'", "      ^^^^^^^^^^^^^");
+    check("url = \"htp://hidden \\\" é'@hidden@h\"", 7, "url = \"htp://***@h\"", "      ^^^^^^^^^^^^^");
+    check("urll = 'redis://u:hidden@h'", 1, "urll = 'redis://***@h'", "^^^^");
+    let both = "{ url = 'redis://u:hidden@h', x = 'http://h', y = 1 }";
+    let shown = Settings::parse("t.toml", &format!("redis = {both}\n")).unwrap_err().to_string();
+    assert!(!shown.contains("hidden"), "{shown}");
+    let line = "  1 | redis = { url = 'redis://***@h', x = 'http://h', y = 1 }\n";
+    assert!(shown.contains(&format!("{line}    | {}^\n", " ".repeat(33))), "{shown}");
+    assert!(shown.contains(&format!("{line}    | {}^\n", " ".repeat(49))), "{shown}");
+    // What is no TOML has passwords as well, and so have values that a message repeats.
+    for torn in ["url = redis://u:hidden@h", "url = 'redis://u:hidden@h", "url = redis://hidden.hidden hidden@h # x"] {
+        let shown = Settings::parse("t.toml", &format!("[redis]\n{torn}\n")).unwrap_err().to_string();
+        assert!(!shown.contains("hidden"), "{shown}");
+    }
+    let shown = Settings::parse("t.toml", "[watch]\nwebhook = 'https://u:hidden@h/x'\n").unwrap_err().to_string();
+    assert!(shown.contains("found `https://***@h/x`") && !shown.contains("hidden"), "{shown}");
+    let shown = Settings::parse("t.toml", "[gate]\nbackend = 'http://@h'\n").unwrap_err().to_string();
+    assert!(shown.contains("| backend = 'http://@h'\n"), "{shown}");
+}
+
+#[test]
+fn addresses_to_post_to_that_nobody_can_have() {
+    for url in [
+        "https://h:99999/x",
+        "https://h:0/x",
+        "https://h:/x",
+        "http://h?x=1",
+        "http://h#x",
+        "http://::1/x",
+        "http://[::1/x",
+        "http://[h]/x",
+        "http:///x",
+        "http://u@h/x",
+        "http://h/ x",
+    ] {
+        check(&format!("[telemetry]\notlp = '{url}'\n"), &[("2:8", "expected a URL")]);
+        check(&format!("[watch]\nwebhook_secret_file = '/s'\nwebhook = '{url}'\n"), &[("3:11", "expected a URL")]);
+    }
+    for (url, authority) in
+        [("http://h", "h:80"), ("https://h/x?y", "h:443"), ("http://[::1]/", "[::1]:80"), ("http://[::1]:9", "[::1]:9")]
+    {
+        let settings = read(&format!("[telemetry]\notlp = '{url}'\n"));
+        assert_eq!(settings.telemetry.unwrap().authority, authority);
+    }
 }
 
 #[test]

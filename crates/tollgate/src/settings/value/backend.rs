@@ -71,7 +71,7 @@ impl BackendUrl {
 }
 
 /// Splits `host:port`, `[v6]:port` or a host alone.
-fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
+pub(in crate::settings) fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']')?;

@@ -12,6 +12,7 @@ pub(super) mod size;
 mod word;
 
 pub(super) use address::Address;
+pub(super) use backend::split_port;
 pub(crate) use backend::{BackendUrl, Protocol};
 pub(super) use number::{Millionths, Thousandths};
 pub(super) use rate::PerTime;
