@@ -13,6 +13,8 @@ use tokio_rustls::TlsConnector;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How much of an answer is read.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
+/// How long the rest of an answer is heard.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Where to send, and how.
 #[derive(Clone)]
@@ -65,7 +67,7 @@ impl Poster {
         stream.write_all(request.as_bytes()).await?;
         stream.write_all(body).await?;
         stream.flush().await?;
-        // No further than its head, which says it all: not everybody ends the connection after an answer.
+        // Its head says it all, and not everybody ends the connection after an answer.
         let (mut stream, mut answer) = (stream.take(ANSWER_BYTES_MAX), Vec::<u8>::with_capacity(1024));
         let failed = loop {
             match stream.read_buf(&mut answer).await {
@@ -75,6 +77,8 @@ impl Poster {
                 Err(error) => break Some(error),
             }
         };
+        // Who is still at it is not interrupted at once.
+        let _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut stream, &mut tokio::io::sink())).await;
         status(after_interim(&answer))
             .filter(|status| *status >= 200)
             .ok_or_else(|| failed.unwrap_or_else(|| io::Error::other("the answer is not HTTP")))

@@ -4,6 +4,7 @@
 //! done aside. While a disk hangs, those who ask hold threads, also when they have left: so there are not many at once, and others wait here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -14,6 +15,8 @@ use crate::watch::Watch;
 
 /// How many ask at once.
 const ASKING_MAX: usize = 32;
+/// How long anybody waits: who waited for ever would keep a connection for as long, of which there are not many either.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The places of those who ask.
 pub(super) struct Places(Arc<Semaphore>);
@@ -33,7 +36,7 @@ pub(super) struct Place {
 impl Console {
     /// A place. Who changes something that is to be written down gets one before: then it is written down also if they leave meanwhile.
     pub(super) async fn place(&self) -> Result<Place, Problem> {
-        let permit = self.places.0.clone().acquire_owned().await.map_err(|_| failed())?;
+        let permit = in_time(self.places.0.clone().acquire_owned()).await?.map_err(|_| failed())?;
         Ok(Place { watch: self.watch.clone(), permit })
     }
 
@@ -58,8 +61,13 @@ impl Place {
             drop(permit);
             answer
         });
-        asked.await.ok_or_else(failed)
+        in_time(asked).await?.ok_or_else(failed)
     }
+}
+
+async fn in_time<T>(wait: impl Future<Output = T>) -> Result<T, Problem> {
+    let late = |_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the disk that flags are kept on does not answer");
+    tokio::time::timeout(WAIT_MAX, wait).await.map_err(late)
 }
 
 fn failed() -> Problem {
@@ -68,7 +76,7 @@ fn failed() -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use axum::body::{Body, to_bytes};
     use axum::http::Request;

@@ -210,28 +210,38 @@ impl Snippet {
     }
 }
 
-/// Where passwords are in a text: between the `://` of a URL and the last `@` of the same value.
+/// Where secrets are in a text: between the `://` of a URL and the last `@` of the same value, and in the path of a webhook.
 fn secrets(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut from = 0;
     while let Some(at) = text[from..].find("://") {
-        let (scheme, start) = (&text[..from + at], from + at + 3);
-        let rest = &text[start..];
+        let start = from + at + 3;
         let in_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
-        // A value ends with the quote that it began with; without one, only the line ends it for certain.
-        let length = match scheme.trim_end_matches(in_scheme).chars().next_back() {
-            Some(quote @ ('"' | '\'')) => {
-                rest.match_indices(quote).map(|(at, _)| at).find(|&at| !rest[..at].ends_with('\\'))
-            }
-            _ => None,
-        };
-        let end = start + length.unwrap_or(rest.len());
-        if let Some(length) = text[start..end].rfind('@').filter(|&length| length > 0) {
+        let before = text[..from + at].trim_end_matches(in_scheme);
+        let end = start + value_length(before, &text[start..]);
+        let key = before.trim_end_matches(['"', '\'']).trim_end().strip_suffix('=').map(str::trim_end);
+        let path = text[start..end].find('/').filter(|_| key.is_some_and(|key| key.ends_with("webhook")));
+        let authority_end = path.map_or(end, |path| start + path);
+        if let Some(length) = text[start..authority_end].rfind('@').filter(|&length| length > 0) {
             found.push(start..start + length);
+        }
+        if authority_end + 1 < end {
+            found.push(authority_end + 1..end);
         }
         from = end;
     }
     found
+}
+
+/// How long a value is after its `://`. It ends with the quote that it began with, if nothing follows that could be more of it: who has a quote in a
+/// password has a fault to be shown. Without such an end, only the line ends it for certain.
+fn value_length(before: &str, rest: &str) -> usize {
+    let Some(quote @ ('"' | '\'')) = before.chars().next_back() else { return rest.len() };
+    let is_end = |at: usize| {
+        let after = rest[at..].trim_start_matches(quote).trim_start_matches([' ', '\t']);
+        !rest[..at].ends_with('\\') && (after.is_empty() || after.starts_with([',', ']', '}', '\r', '\n']))
+    };
+    rest.match_indices(quote).map(|(at, _)| at).find(|&at| is_end(at)).unwrap_or(rest.len())
 }
 
 fn without(text: &str, secrets: &[Range<usize>]) -> String {

@@ -5,11 +5,15 @@
 //! brings is left for whoever is next, and everything else is done aside, on a thread that may wait.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tollgate_core::time::Span;
 
 use super::{Kept, Watch};
+
+/// A disk that takes longer than this hangs.
+pub(super) const HANGS_AFTER: Span = Span::from_secs(10);
 
 /// What is known, in the hand of one. How things stand is published when they are done.
 pub(super) struct Held<'a> {
@@ -63,6 +67,7 @@ impl DerefMut for Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
+        self.watch.done_at.store(self.watch.calendar.now().as_nanos(), Ordering::Relaxed);
         let standing = self.kept.standing(self.watch.state_dir.is_some());
         if **self.watch.standing.load() != standing {
             self.watch.standing.store(Arc::new(standing));
@@ -114,7 +119,8 @@ mod tests {
     #[test]
     fn how_things_stand_is_said_and_a_reload_goes_on_while_somebody_waits_for_a_disk() {
         let folder = tempfile::tempdir().unwrap();
-        let (home, calendar) = (Home::Directory(folder.path().to_path_buf()), Calendar::new(Clock::by_hand().0));
+        let (clock, hand) = Clock::by_hand();
+        let (home, calendar) = (Home::Directory(folder.path().to_path_buf()), Calendar::new(clock));
         let watch = Arc::new(Watch::new(Settings::default(), home, Arc::default(), calendar));
         assert!(watch.standing().flags == 0 && watch.standing().is_kept);
         watch.report("r1", &[Entry { class: "user".into(), key: "u1".into(), count: 1000 }]).unwrap();
@@ -131,6 +137,8 @@ mod tests {
         encode(&mut text, &registry).unwrap();
         assert!(text.contains("tollgate_watch_flags 1\n"), "{text}");
         watch.set_flagging(1000, Span::from_secs(600), "header:x-key");
+        hand.advance(HANGS_AFTER + Span::from_millis(1));
+        assert!(!watch.standing().is_kept, "nothing has been written for long");
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 
         hanging.end();

@@ -58,8 +58,9 @@ pub(crate) struct Watch {
     feed: Arc<Feed>,
     /// Whoever has this may be waiting for a disk: see [`held`].
     state: Mutex<Kept>,
-    /// How things stood when somebody was last done with it.
+    /// How things stood when somebody was last done with it, and when that was.
     standing: ArcSwap<Standing>,
+    done_at: AtomicU64,
     /// What a reload has brought, until somebody takes it over.
     flagging: ArcSwapOption<Flagging>,
     state_dir: Option<PathBuf>,
@@ -173,6 +174,7 @@ impl Watch {
             }
         }
         Self {
+            done_at: AtomicU64::new(calendar.now().as_nanos()),
             calendar,
             feed,
             standing: ArcSwap::from_pointee(kept.standing(state_dir.is_some())),
@@ -341,7 +343,11 @@ impl Watch {
 
     /// How things stand. This waits for nothing.
     pub(crate) fn standing(&self) -> Standing {
-        Standing { feed_dropped: self.feed.dropped(), ..**self.standing.load() }
+        let standing = **self.standing.load();
+        let done_at = Moment::from_nanos(self.done_at.load(Ordering::Relaxed));
+        // Somebody is done every second, unless they wait for a disk.
+        let hangs = self.state_dir.is_some() && self.calendar.now().since(done_at) > held::HANGS_AFTER;
+        Standing { feed_dropped: self.feed.dropped(), is_kept: standing.is_kept && !hangs, ..standing }
     }
 
     /// Puts records on disk, if there is one.

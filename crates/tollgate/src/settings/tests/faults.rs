@@ -291,12 +291,20 @@ fn a_fault_is_shown_without_the_passwords_of_its_line() {
     assert!(shown.contains(&format!("{line}    | {}^\n", " ".repeat(33))), "{shown}");
     assert!(shown.contains(&format!("{line}    | {}^\n", " ".repeat(49))), "{shown}");
     // What is no TOML has passwords as well, and so have values that a message repeats.
-    for torn in ["url = redis://u:hidden@h", "url = 'redis://u:hidden@h", "url = redis://hidden.hidden hidden@h # x"] {
+    for torn in [
+        "url = redis://u:hidden@h",
+        "url = 'redis://u:hidden@h",
+        "url = redis://hidden.hidden hidden@h # x",
+        "url = 'redis://u:x'hidden@h'",
+        "url = \"redis://u:\"hidden@h\" # x",
+    ] {
         let shown = Settings::parse("t.toml", &format!("[redis]\n{torn}\n")).unwrap_err().to_string();
         assert!(!shown.contains("hidden"), "{shown}");
     }
     let shown = Settings::parse("t.toml", "[watch]\nwebhook = 'https://u:hidden@h/x'\n").unwrap_err().to_string();
     assert!(shown.contains("found `https://***@h/x`") && !shown.contains("hidden"), "{shown}");
+    let shown = Settings::parse("t.toml", "[watch]\nwebhook = 'https://h/hidden'\n").unwrap_err().to_string();
+    assert!(shown.contains("| webhook = 'https://h/***'\n") && !shown.contains("hidden"), "{shown}");
     let shown = Settings::parse("t.toml", "[gate]\nbackend = 'http://@h'\n").unwrap_err().to_string();
     assert!(shown.contains("| backend = 'http://@h'\n"), "{shown}");
 }
