@@ -116,47 +116,6 @@ pub struct Stay {
     pub computing: Load,
 }
 
-/// How fast the clock runs while so much is at work on so many cores, and how it is kept without a [`VirtualClock`]: by one number, from
-/// which the time is told, and that is changed when the load does ([`Pace::changes`]). There is nothing to hand out and nothing to carry,
-/// so threads can keep it together with the load in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// The speed as a fraction.
-    parts: u64,
-    of: u64,
-}
-
-impl Pace {
-    /// Each of those at work has a core, or its part of the cores.
-    pub const fn of(load: Load, cores: Cores) -> Self {
-        let (wanted, there) = (load.0.saturating_mul(1000), (cores.0 as u64) * REQUEST);
-        if wanted <= there { Self { parts: 1, of: 1 } } else { Self { parts: there, of: wanted } }
-    }
-
-    /// What the clock shows that was set with `base`.
-    pub const fn shows(self, base: u64, now: Moment) -> u64 {
-        base.wrapping_add(self.told(now))
-    }
-
-    /// What to set a clock with so that it shows `shows` now.
-    pub const fn base(self, shows: u64, now: Moment) -> u64 {
-        shows.wrapping_sub(self.told(now))
-    }
-
-    /// From now on the clock runs at another pace.
-    pub const fn changes(self, base: u64, to: Self, now: Moment) -> u64 {
-        to.base(self.shows(base, now), now)
-    }
-
-    const fn told(self, now: Moment) -> u64 {
-        if self.parts == self.of {
-            return now.as_nanos();
-        }
-        // A fraction below one of 64 bits.
-        (now.as_nanos() as u128 * self.parts as u128 / self.of as u128) as u64
-    }
-}
-
 /// The share of the cores within reach that requests use, when they use all of it.
 const USED_FULLY: u32 = 1024;
 
@@ -179,6 +138,8 @@ pub struct VirtualClock {
     carry: i128,
     /// How much of what is within reach requests really use, as last measured, in parts of [`USED_FULLY`].
     used: u32,
+    /// All work since the beginning, in [`PARTS`].
+    work: u128,
     /// Since the last measurement: what was handed out, in [`PARTS`], and what full use would have been.
     handed_out: i128,
     within_reach: i128,
@@ -197,6 +158,7 @@ impl VirtualClock {
             full_nanos: 0,
             carry: 0,
             used: USED_FULLY,
+            work: 0,
             handed_out: 0,
             within_reach: 0,
         }
@@ -247,42 +209,10 @@ impl VirtualClock {
         Stay { toll, wall, crowd, computing }
     }
 
-    /// What a request that computes has taken since the beginning, when it is `now`.
-    pub fn read(&mut self, now: Moment) -> u64 {
+    /// Busy core time since the beginning, in nanoseconds, up to `now`; wraps.
+    pub fn work_nanos(&mut self, now: Moment) -> u64 {
         self.advance(now);
-        self.nanos
-    }
-
-    /// The load at work, and the part of it that computes.
-    pub const fn loads(&self) -> (Load, Load) {
-        (self.in_service, self.computing)
-    }
-
-    /// The load at work, and the part of it that computes, over time: nanoseconds times 256ths of a request, since whenever. Only differences mean something.
-    pub const fn load_times(&self) -> (u64, u64) {
-        (self.load_nanos, self.full_nanos)
-    }
-
-    /// Nobody has asked this clock for a while: a [`Pace`] was kept elsewhere, and shows `shows` now. `in_service` is at work, of which
-    /// `computing` computes. How much it was in between is taken to be the mean of before and after.
-    pub fn resume(&mut self, shows: u64, in_service: Load, computing: Load, now: Moment) {
-        let elapsed = now.since(self.at).as_nanos();
-        let mean = |before: Load, after: Load| u64::midpoint(before.0, after.0);
-        self.at = self.at.max(now);
-        self.nanos = self.nanos.max(shows);
-        self.load_nanos = self.load_nanos.wrapping_add(elapsed.wrapping_mul(mean(self.in_service, in_service)));
-        self.full_nanos = self.full_nanos.wrapping_add(elapsed.wrapping_mul(mean(self.computing, computing)));
-        (self.in_service, self.computing) = (in_service, computing);
-    }
-
-    /// The backend is done with a request of this load that began, unnoticed, when the clock stood at `since`. What it has cost.
-    pub fn end_unnoticed(&mut self, load: Load, since: u64, now: Moment) -> Span {
-        self.advance(now);
-        let taken = u128::from(self.nanos.saturating_sub(since)) * u128::from(load.0);
-        self.carry += (taken % u128::from(REQUEST)) as i128 * PARTS;
-        self.in_service.0 = self.in_service.0.saturating_sub(load.0);
-        self.computing.0 = self.computing.0.saturating_sub(load.full());
-        Span::from_nanos(u64::try_from(taken / u128::from(REQUEST)).unwrap_or(u64::MAX))
+        (self.work / (PARTS as u128 * u128::from(REQUEST))) as u64
     }
 
     /// The backend has used `cpu` since the last call. Call it every few tens of milliseconds, or not at all.
@@ -325,6 +255,7 @@ impl VirtualClock {
         self.within_reach = self.within_reach.saturating_add(within_reach);
         self.handed_out = self.handed_out.saturating_add(work);
         self.carry = self.carry.saturating_add(work);
+        self.work = self.work.wrapping_add(work.unsigned_abs());
 
         let parts_per_nano = i128::from(self.in_service.0) * PARTS;
         if self.carry >= parts_per_nano {
@@ -428,32 +359,6 @@ mod tests {
             prop_assert_eq!(charged + clock.carry, due);
         }
 
-        /// The clock in one number and the clock that hands out work show the same, but for a nanosecond each time that the load changes.
-        #[test]
-        fn a_pace_that_is_kept_elsewhere_shows_what_the_clock_does(
-            cores in (1u32..5000).prop_map(Cores::from_milli),
-            events in prop::collection::vec((0u64..3_000_000_000, event()), 1..100),
-        ) {
-            let (mut clock, mut now, mut at_work) = (VirtualClock::new(cores), Moment::from_millis(5), Vec::new());
-            let first = clock.start(Load::ONE, now);
-            let mut base = Pace::of(Load::ONE, cores).base(0, now);
-            for (changes, (elapsed, event)) in (1..).zip(&events) {
-                now = now + Span::from_nanos(*elapsed);
-                let before = Pace::of(clock.in_service(), cores);
-                match event {
-                    Event::Start(load) => at_work.push(clock.start(*load, now)),
-                    Event::End(index) if !at_work.is_empty() => {
-                        clock.end(at_work.swap_remove(index.index(at_work.len())), now);
-                    }
-                    _ => {}
-                }
-                base = before.changes(base, Pace::of(clock.in_service(), cores), now);
-                let (kept, exact) = (Pace::of(clock.in_service(), cores).shows(base, now), clock.so_far(first, now));
-                // What a request could not be charged in fractions of a nanosecond, the clock hands out to the others.
-                prop_assert!(kept.abs_diff(exact.as_nanos()) <= 2 * changes, "{kept} is not {exact:?}");
-            }
-        }
-
         #[test]
         fn time_that_goes_backwards_or_stops_changes_nothing(
             events in prop::collection::vec((0u64..1_000_000, any::<bool>()), 1..100),
@@ -523,26 +428,6 @@ mod tests {
         let mut clock = VirtualClock::new(Cores::from_milli(500));
         let start = clock.start(Load::ONE, Moment::ZERO);
         assert_eq!(clock.end(start, Moment::from_millis(300)).toll, Span::from_millis(150));
-    }
-
-    /// A clock that is kept elsewhere for a while.
-    #[test]
-    fn a_clock_that_nobody_asked_for_a_while_charges_the_same() {
-        let mut asked = VirtualClock::new(Cores::whole(2));
-        let early = asked.start(Load::ONE, Moment::from_millis(10));
-        let late = asked.start(Load::ONE, Moment::from_millis(20));
-        let third = asked.start(Load::ONE, Moment::from_millis(40));
-        let mut unasked = VirtualClock::new(Cores::whole(2));
-        let (since_early, since_late) = (unasked.read(Moment::from_millis(10)), 10_000_000);
-        let shows = Pace::of(Load::of(2), Cores::whole(2))
-            .shows(unasked.nanos.wrapping_sub(10_000_000), Moment::from_millis(40));
-        unasked.resume(shows, Load::of(2), Load::of(2), Moment::from_millis(40));
-        let unasked_third = unasked.start(Load::ONE, Moment::from_millis(40));
-        let end = Moment::from_millis(70);
-        assert_eq!(unasked.end_unnoticed(Load::ONE, since_early, end), asked.end(early, end).toll);
-        assert_eq!(unasked.end_unnoticed(Load::ONE, since_late, end), asked.end(late, end).toll);
-        assert_eq!(unasked.end(unasked_third, end), asked.end(third, end));
-        assert_eq!((unasked.loads(), unasked.carry), (asked.loads(), asked.carry));
     }
 
     #[test]

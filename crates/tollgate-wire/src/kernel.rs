@@ -21,6 +21,23 @@ pub fn pressure_milli(text: &[u8]) -> Option<u32> {
     u32::try_from(hundredths.min(10_000) / 10).ok()
 }
 
+/// The CPU time that all cores of the machine have spent busy, in clock ticks, from the first line of `/proc/stat`: all but idle and iowait.
+pub fn busy_ticks(text: &[u8]) -> Option<u64> {
+    let line = text.split(|&byte| byte == b'\n').next()?.strip_prefix(b"cpu ")?;
+    let fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    // user nice system idle iowait irq softirq steal; guest time is part of user time.
+    let mut busy = Some(0u64);
+    let mut count = 0;
+    for (index, field) in fields.take(8).enumerate() {
+        let ticks = number(field)?;
+        count += 1;
+        if index != 3 && index != 4 {
+            busy = busy.and_then(|busy| busy.checked_add(ticks));
+        }
+    }
+    busy.filter(|_| count >= 5)
+}
+
 fn number(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.len() <= 19 && text.iter().all(u8::is_ascii_digit);
     is_number.then(|| text.iter().fold(0, |number: u64, digit| number * 10 + u64::from(digit - b'0')))
@@ -39,6 +56,17 @@ mod tests {
             [&b""[..], b"usage_usec", b"usage_usec \n", b"usage_usec -5\n", b"usage_usec 99999999999999999999\n"]
         {
             assert_eq!(cpu_usage(text), None, "{:?}", String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn busy_is_all_but_idle_and_iowait() {
+        let text = b"cpu  100 20 30 4000 500 6 7 8 9 10\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(busy_ticks(text), Some(100 + 20 + 30 + 6 + 7 + 8));
+        for text in
+            [&b""[..], b"cpu0 1 2 3 4 5", b"cpu  1 2 3", b"cpu  a b c d e f g h", b"cpu  99999999999999999999 1 1 1 1"]
+        {
+            assert_eq!(busy_ticks(text), None, "{:?}", String::from_utf8_lossy(text));
         }
     }
 

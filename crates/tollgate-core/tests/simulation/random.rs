@@ -28,4 +28,14 @@ impl Random {
     pub(crate) fn gap_ns(&mut self, per_second: f64) -> u64 {
         (-(1.0 - self.unit()).ln() / per_second * 1e9) as u64
     }
+
+    /// From the standard normal distribution.
+    pub(crate) fn normal(&mut self) -> f64 {
+        (-2.0 * (1.0 - self.unit()).ln()).sqrt() * (2.0 * std::f64::consts::PI * self.unit()).cos()
+    }
+
+    /// Between two positive numbers, each octave as likely as the next.
+    pub(crate) fn log_uniform(&mut self, from: f64, to: f64) -> f64 {
+        (from.ln() + self.unit() * (to.ln() - from.ln())).exp()
+    }
 }

@@ -117,6 +117,11 @@ impl Fields {
         self.slots.len()
     }
 
+    /// How many bytes the names and values have together.
+    pub fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()

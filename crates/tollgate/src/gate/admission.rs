@@ -8,17 +8,14 @@
 //! until the backend has finished: a client that reads or sends slowly holds nothing, and one that leaves does not
 //! get away without paying, because its answer is read to the end all the same.
 
-use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Verdict};
-use tollgate_core::prediction::RouteKey;
+use tollgate_core::queue::{Reason, RouteKey};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
@@ -36,7 +33,7 @@ use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::load::Load;
 pub(crate) use super::queue::Outcome;
-use super::queue::{Place, Queue, Refused};
+use super::queue::{Entering, Permit, Queue, Refused};
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
@@ -58,6 +55,18 @@ pub(crate) struct Admission {
     reports_ignored: AtomicU64,
     exemptions: Exemptions,
     flagged: Arc<Flagged>,
+}
+
+/// A request that asks for a permit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) client: IpAddr,
+    /// Its connection, or another user behind the same address.
+    pub(crate) tenant: u64,
+    /// Whether all of its body is here.
+    pub(crate) is_whole: bool,
+    /// Memory that it holds while it waits.
+    pub(crate) bytes: u32,
 }
 
 /// What is said to a request.
@@ -173,28 +182,22 @@ impl Admission {
         Admitted::Ticket(ticket)
     }
 
-    /// Waits for a place at the backend, for a request of which all is here or not. What that does to the request is told to `log`.
-    pub(crate) async fn take_turn(
-        &self,
-        ticket: &mut Ticket,
-        client: IpAddr,
-        whole: bool,
-        log: &EngagementLog,
-    ) -> Result<(), Refusal> {
-        if !whole {
+    /// Waits for a permit, and logs what the queue does to the request.
+    pub(crate) async fn take_turn(&self, ticket: &mut Ticket, turn: Turn, log: &EngagementLog) -> Result<(), Refusal> {
+        if !turn.is_whole {
             // In a box, so that requests without large bodies do not carry the room for it.
-            let begun = Box::pin(self.begin_upload(client, log)).await;
+            let begun = Box::pin(self.begin_upload(turn.client, log)).await;
             ticket.sending = Some(Sending { upload: Some(begun.map_err(queue_refusal)?), flow: Flow::new() });
         }
-        ticket.place = Some(self.enter_queue(client, ticket.route, log).await.map_err(queue_refusal)?);
+        ticket.permit = Some(self.enter_queue(turn, ticket.route, log).await.map_err(queue_refusal)?);
         Ok(())
     }
 
     /// Waits until there are not too many uploads.
     async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
-        let (hold, at_once) = (self.rules.load().hold(), self.queue.figures().at_once);
+        let (hold, at_once) = (self.rules.load().hold(), self.queue.status().in_flight_max);
         let begun = self.uploads.begin(client, at_once, hold).await;
-        if let Err(Refused { retry_after: backoff, own }) = begun {
+        if let Err(Refused { retry_after: backoff, own, .. }) = begun {
             let (reason, allowed) = match own {
                 true => ("own-uploads", self.uploads.per_address_max()),
                 false => ("uploads", Uploads::total_max(at_once)),
@@ -205,21 +208,28 @@ impl Admission {
         begun
     }
 
-    /// Goes through the fair queue.
-    async fn enter_queue(&self, client: IpAddr, route: RouteKey, log: &EngagementLog) -> Result<Place, Refused> {
+    async fn enter_queue(&self, turn: Turn, route: RouteKey, log: &EngagementLog) -> Result<Permit, Refused> {
         let hold = self.rules.load().hold();
-        let mut entering = pin!(self.queue.enter(client, route, hold.max));
-        let (entered, full) = match poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx))).await {
-            Poll::Ready(entered) => (entered, "queue-full"),
-            Poll::Pending => {
-                let _told = HeldByQueue { admission: self, client, log, since: self.clock.now() };
-                (entering.await, "turn-too-far")
-            }
+        let Turn { client, tenant, bytes, .. } = turn;
+        let entering = Entering { address: client, tenant, route, bytes };
+        let (mut held, since) = (None, self.clock.now());
+        let hold_max = hold.max;
+        let entered = {
+            let entering = self.queue.enter(entering, hold_max, |standing| {
+                held = Some(HeldByQueue { admission: self, client, log, since, position: standing.position });
+            });
+            entering.await
         };
-        if let Err(Refused { retry_after: backoff, own }) = entered {
-            let (reason, allowed) = if own { ("own-queue-full", hold.per_key) } else { (full, hold.total) };
-            let observed = if own { u64::from(allowed) } else { self.queue.figures().waiting };
-            let done = QueueAct { act: Act::Refuse, reason, observed, allowed: allowed.into(), backoff };
+        if let Err(Refused { retry_after: backoff, by_queue: Some((reason, standing)), .. }) = entered {
+            // It was refused, not held.
+            if let Some(held) = held.take() {
+                std::mem::forget(held);
+            }
+            let (reason, observed, allowed) = match reason {
+                Reason::WaitTooLong => ("wait-too-long", standing.wait.as_millis_ceil(), hold_max.as_millis_ceil()),
+                Reason::Full => ("queue-full", self.queue.status().waiting, hold.total.into()),
+            };
+            let done = QueueAct { act: Act::Refuse, reason, observed, allowed, backoff };
             log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
         }
         entered
@@ -282,7 +292,7 @@ impl Admission {
             generation: rules.generation(),
             route: route.unwrap_or_else(|| self.route_hasher.key(request)),
             sending: None,
-            place: None,
+            permit: None,
             started: None,
             cpu: None,
             account: None,
@@ -299,20 +309,21 @@ impl Admission {
     }
 }
 
-/// A request that waits in the queue; told when the wait is over, in whatever way.
+/// A request that waits in the queue. Dropped, it logs how long it waited.
 struct HeldByQueue<'a> {
     admission: &'a Admission,
     client: IpAddr,
     log: &'a EngagementLog,
     since: Moment,
+    position: u32,
 }
 
 impl Drop for HeldByQueue<'_> {
     fn drop(&mut self) {
-        let Self { admission, client, log, since } = self;
-        let (now, figures) = (admission.clock.now(), admission.queue.figures());
+        let Self { admission, client, log, since, position } = self;
+        let (now, allowed) = (admission.clock.now(), admission.queue.status().in_flight_max);
         let (act, reason, backoff) = (Act::Hold, "backend-busy", now.since(*since));
-        let done = QueueAct { act, reason, observed: figures.waiting, allowed: figures.at_once, backoff };
+        let done = QueueAct { act, reason, observed: u64::from(*position), allowed, backoff };
         log.tell(&Engagement::by_queue(*client, admission.load.band(), done), now);
     }
 }
@@ -352,7 +363,7 @@ pub(crate) struct Ticket {
     route: RouteKey,
     /// How the rest of the request comes, if not all of it was here before.
     sending: Option<Sending>,
-    place: Option<Place>,
+    permit: Option<Permit>,
     started: Option<Moment>,
     cpu: Option<Span>,
     account: Option<Account>,
@@ -396,15 +407,15 @@ impl Ticket {
 
     /// The client reads too slowly for the backend to go on: nobody pays for that.
     pub(crate) fn stalled(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.pause();
+        if let Some(permit) = &mut self.permit {
+            permit.pause();
         }
     }
 
     /// It reads on, or there is nobody any more whom the backend would have to wait for.
     pub(crate) fn flowing(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.resume();
+        if let Some(permit) = &mut self.permit {
+            permit.resume();
         }
     }
 
@@ -422,19 +433,19 @@ impl Ticket {
 
     /// The rest of the request does not come for the time being.
     pub(crate) fn starved(&mut self) {
-        if let (Some(sending), Some(place)) = (&mut self.sending, &mut self.place)
+        if let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit)
             && sending.flow.starve()
         {
-            place.starve();
+            permit.starve();
         }
     }
 
     /// So many bytes of it have come.
     pub(crate) fn fed(&mut self, bytes: usize) {
-        if let (Some(sending), Some(place)) = (&mut self.sending, &mut self.place)
+        if let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit)
             && sending.flow.feed(bytes)
         {
-            place.feed();
+            permit.feed();
         }
     }
 
@@ -443,21 +454,21 @@ impl Ticket {
     ///
     /// In a conversation (`talks`) both sides go on. It is at work while its client sends, as before, but is no upload any more.
     pub(crate) fn answers(&mut self, status: u16, talks: bool) {
-        let (Some(sending), Some(place)) = (&mut self.sending, &mut self.place) else { return };
+        let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit) else { return };
         sending.upload = None;
         if talks {
             return;
         }
         if !(400..500).contains(&status) {
-            place.worked_unfed();
+            permit.worked_unfed();
         }
         self.sent();
     }
 
     /// No more of the request will come, or matters.
     pub(crate) fn sent(&mut self) {
-        if let (Some(_), Some(place)) = (self.sending.take(), &mut self.place) {
-            place.feed();
+        if let (Some(_), Some(permit)) = (self.sending.take(), &mut self.permit) {
+            permit.feed();
         }
     }
 
@@ -466,7 +477,7 @@ impl Ticket {
         self.sending = None;
         // Nobody pays for a backend that was not reached.
         let cpu = if self.started.is_some() { self.cpu } else { Some(Span::ZERO) };
-        let toll = self.place.take().map_or(Span::ZERO, |place| place.leave(cpu, outcome));
+        let toll = self.permit.take().map_or(Span::ZERO, |permit| permit.leave(cpu, outcome));
         if let Some(account) = self.account.take() {
             account.settle(toll);
         }

@@ -12,7 +12,7 @@ use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
 use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
 
-use super::admission::{Admitted, Outcome, Ticket};
+use super::admission::{Admitted, Outcome, Ticket, Turn};
 use super::backend::h1::{self, H1Answer};
 use super::backend::pool::Wanted;
 use super::backend::{AllDown, Place, connect, h2};
@@ -94,7 +94,13 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
             // The client took this long, not the gate.
             since = since + sight.clock().now().since(began);
         }
-        let turn = admission.take_turn(ticket, client, whole, &visit.worker.engagements);
+        let turn = Turn {
+            client,
+            tenant: visit.peer.tenant(&view, client),
+            is_whole: whole,
+            bytes: waiting_bytes(view.head, whole),
+        };
+        let turn = admission.take_turn(ticket, turn, &visit.worker.engagements);
         match or_departure(turn, body).await {
             Ok(Ok(())) => {}
             Ok(Err(refusal)) => admitted = Admitted::Refused(refusal),
@@ -118,6 +124,16 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     };
     trace::over(told, visit.response);
     after
+}
+
+/// Memory that a request holds while it waits: its task and buffers, its head, and its body if that is here.
+fn waiting_bytes(head: &RequestHead, is_whole: bool) -> u32 {
+    const TASK_BYTES: u64 = 4096;
+    let body = match head.length {
+        Length::Fixed(bytes) if is_whole => bytes,
+        _ => 0,
+    };
+    u32::try_from(TASK_BYTES + head.fields.bytes() as u64 + body).unwrap_or(u32::MAX)
 }
 
 /// Reads a small body before its request asks for a place at the backend, so that who withholds it keeps nobody waiting. Says whether all of it

@@ -11,6 +11,8 @@ use tollgate_core::time::Span;
 
 use crate::settings::Hold;
 
+/// A key may have a quarter of the free room, and at least this many requests.
+const PER_KEY_MIN: u32 = 2;
 /// Requests of different keys seldom wait for each other to be counted.
 const SHARDS: usize = 16;
 
@@ -45,10 +47,12 @@ impl Holds {
         }
         let more = |held: u32| (held < hold.total).then_some(held + 1);
         self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let free = hold.total - self.total().min(hold.total);
+        let per_key_max = PER_KEY_MIN.max(free / 4);
         let key = self.hasher.hash_one((rule, key));
         let mut keys = self.shard(key);
         let held = keys.entry(key).or_insert(0);
-        if *held >= hold.per_key {
+        if *held >= per_key_max {
             drop(keys);
             self.total.fetch_sub(1, Ordering::Relaxed);
             return None;
@@ -80,7 +84,7 @@ impl Drop for Held<'_> {
 mod tests {
     use super::*;
 
-    const HOLD: Hold = Hold { max: Span::from_secs(10), per_key: 2, total: 5 };
+    const HOLD: Hold = Hold { max: Span::from_secs(10), total: 5, memory: 0 };
 
     fn take<'a>(holds: &'a Holds, key: &[u8]) -> Option<Held<'a>> {
         holds.take(0, key, HOLD, Span::from_secs(1))

@@ -1,6 +1,7 @@
 //! Who is asking? The peer's address, unless the peer is a trusted proxy that says who is behind it.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::settings::Gate as Settings;
 use tollgate_core::network::unmapped;
@@ -18,19 +19,41 @@ pub(crate) struct Peer {
     pub(crate) trusted: bool,
     /// Whether it speaks TLS to us.
     pub(crate) secure: bool,
+    /// A number that no other connection has.
+    pub(crate) connection: u64,
+}
+
+fn next_connection() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Peer {
+    /// One user behind an address: the connection, or for requests that a proxy forwards, the user agent.
+    pub(crate) fn tenant(&self, request: &RequestView<'_>, client: IpAddr) -> u64 {
+        if client == self.address {
+            return self.connection;
+        }
+        let agent = request.head.fields.find(b"user-agent").unwrap_or_default();
+        agent.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
+    }
+
     pub(crate) fn new(address: IpAddr, secure: bool, settings: &Settings) -> Self {
         let address = unmapped(address);
-        Self { address, text: address.to_string(), trusted: trusts(settings, address), secure }
+        Self {
+            address,
+            text: address.to_string(),
+            trusted: trusts(settings, address),
+            secure,
+            connection: next_connection(),
+        }
     }
 
     /// A client behind the proxy at this address, which does not say who it is. For lack of a better one it has the proxy's address, but
     /// not its word: what it says about itself is a stranger's.
     pub(crate) fn unknown_behind(proxy: IpAddr, secure: bool) -> Self {
         let address = unmapped(proxy);
-        Self { address, text: address.to_string(), trusted: false, secure }
+        Self { address, text: address.to_string(), trusted: false, secure, connection: next_connection() }
     }
 
     /// The client that this request is from.

@@ -42,7 +42,7 @@ impl Collector for GateMetrics {
             &mut encoder,
             "tollgate_requests_at_backend",
             "Requests at work at the backends",
-            self.0.admission.queue().at_backend(),
+            self.0.admission.queue().status().in_flight,
         )?;
         let held = u64::from(self.0.admission.held());
         gauge(&mut encoder, "tollgate_requests_held", "Requests held until their moment", held)?;
@@ -94,15 +94,15 @@ impl GateMetrics {
 
     fn encode_queue(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let admission = &self.0.admission;
-        let (queue, load) = (admission.queue().figures(), admission.load());
+        let (queue, load) = (admission.queue().status(), admission.load());
         gauge(encoder, "tollgate_requests_waiting", "Requests that wait for their turn", queue.waiting)?;
-        gauge(encoder, "tollgate_in_flight_max", "How many requests may be at the backends", queue.at_once)?;
+        gauge(encoder, "tollgate_in_flight_max", "How many requests may be at the backends", queue.in_flight_max)?;
         let help = "How loaded the backends are: 0 normal, 1 elevated, 2 critical";
         gauge(encoder, "tollgate_band", help, load.band() as u64)?;
         let help = "The waiting time that the band was decided on, in milliseconds";
         gauge(encoder, "tollgate_band_sustained_ms", help, load.sustained().as_millis_ceil())?;
         counter(encoder, "tollgate_requests_waited", "Requests that have waited for their turn", queue.waited)?;
-        counter(encoder, "tollgate_queue_turned_away", "Requests refused because too many waited", queue.turned_away)?;
+        counter(encoder, "tollgate_queue_turned_away", "Requests refused because too many waited", queue.refused)?;
         let help = "Statements of backends about the cost of a request that were nonsense or impossible";
         counter(encoder, "tollgate_toll_reports_ignored", help, admission.reports_ignored())?;
         let tolls = ConstCounter::new(queue.toll_ns as f64 / 1e9);

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use tollgate_core::prediction::RouteKey;
+use tollgate_core::queue::RouteKey;
 use tollgate_core::request::Request;
 use tollgate_core::route::write_route;
 

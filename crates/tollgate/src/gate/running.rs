@@ -17,7 +17,7 @@ use super::caps::Caps;
 use super::elsewhere::Ways;
 use super::listener;
 use super::masters::Masters;
-use super::queue::AT_ONCE_MAX;
+use super::queue::IN_FLIGHT_MAX;
 use super::redis::Link;
 use super::reloads::Reloads;
 use super::sight::Sight;
@@ -263,7 +263,7 @@ fn connections_max(settings: &Settings) -> usize {
 fn connections_possible(files: usize, settings: &Settings) -> usize {
     let idle =
         settings.bounds.backend_idle_max.saturating_mul(settings.workers).saturating_mul(settings.backends.len());
-    let backends = idle.saturating_add(AT_ONCE_MAX as usize);
+    let backends = idle.saturating_add(IN_FLIGHT_MAX as usize);
     let files = files.saturating_sub(DESCRIPTORS_RESERVED);
     files.saturating_sub(backends).max(files / 2).max(16)
 }

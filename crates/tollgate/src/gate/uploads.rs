@@ -30,6 +30,8 @@ const PER_ADDRESS: u64 = 4;
 const FEW: u64 = 4;
 /// A network and a block have one in so many of all.
 const PER_NETWORK: [u64; 2] = [4, 2];
+/// An address has at most this many uploads waiting for its own.
+const WAITING_PER_ADDRESS_MAX: usize = 16;
 /// When to try again if there are too many in all.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
@@ -89,7 +91,7 @@ impl Uploads {
         match tokio::time::timeout(hold.max.into(), &mut waiting.woken).await {
             Ok(Ok(())) => Ok(Upload { uploads: self.clone(), whose }),
             // Leave that came in the same instant is passed on by the guard.
-            _ => Err(Refused { retry_after: hold.max, own: true }),
+            _ => Err(Refused { retry_after: hold.max, own: true, by_queue: None }),
         }
     }
 
@@ -108,17 +110,17 @@ impl Uploads {
         let mut state = self.state();
         state.total_max = Self::total_max(at_once);
         if state.total >= state.total_max {
-            return Err(Refused { retry_after: RETRY_AFTER, own: false });
+            return Err(Refused { retry_after: RETRY_AFTER, own: false, by_queue: None });
         }
         if state.has_room(whose) {
             state.count(whose);
             return Ok(None);
         }
-        let full = Refused { retry_after: hold.max, own: true };
+        let full = Refused { retry_after: hold.max, own: true, by_queue: None };
         // Nobody would wake one of an address that has none under way.
         let line = state.by_address.get_mut(&whose.address).ok_or(full)?;
         line.waiting.retain(|waiting| !waiting.is_closed());
-        if line.waiting.len() >= hold.per_key as usize {
+        if line.waiting.len() >= WAITING_PER_ADDRESS_MAX {
             return Err(full);
         }
         let (wake, woken) = oneshot::channel();
@@ -220,7 +222,7 @@ mod tests {
     use super::*;
     use std::task::{Context, Poll, Waker};
 
-    const HOLD: Hold = Hold { max: Span::from_secs(60), per_key: 2, total: 8 };
+    const HOLD: Hold = Hold { max: Span::from_secs(60), total: 8, memory: 0 };
 
     /// An address in a block of its own.
     fn address(block: u8) -> IpAddr {
@@ -274,7 +276,8 @@ mod tests {
         run(async {
             let uploads = Arc::new(Uploads::default());
             let own = all(&uploads, address(1), 4);
-            let mut waits: Vec<_> = (0..2).map(|_| Box::pin(uploads.begin(address(1), 4, HOLD))).collect();
+            let waiting = 0..WAITING_PER_ADDRESS_MAX;
+            let mut waits: Vec<_> = waiting.map(|_| Box::pin(uploads.begin(address(1), 4, HOLD))).collect();
             let mut cx = Context::from_waker(Waker::noop());
             assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut cx).is_pending()));
             assert!(matches!(begin(&uploads, address(1), 4), Poll::Ready(Err(Refused { own: true, .. }))));
@@ -328,7 +331,8 @@ mod tests {
             let uploads = Arc::new(Uploads::default());
             let mut own = all(&uploads, address(1), 4);
             let mut cx = Context::from_waker(Waker::noop());
-            let mut waits: Vec<_> = (0..2).map(|_| Box::pin(uploads.begin(address(1), 4, HOLD))).collect();
+            let waiting = 0..WAITING_PER_ADDRESS_MAX;
+            let mut waits: Vec<_> = waiting.map(|_| Box::pin(uploads.begin(address(1), 4, HOLD))).collect();
             assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut cx).is_pending()));
             let others: Vec<_> = (2..9).map(|block| all(&uploads, address(block), 4)).collect();
             own.pop();

@@ -91,7 +91,7 @@ impl Running {
             let place = Tally::NAMES.iter().position(|(known, _)| *known == name).expect("the name is one of them");
             shared.tallies.iter().map(|tally| tally.read(place)).sum::<u64>()
         };
-        let (queue, settings) = (admission.queue().figures(), shared.settings.load());
+        let (queue, settings) = (admission.queue().status(), shared.settings.load());
         let held_by_rules: u64 = admission.rules().faces().iter().map(|face| face.tally.read(0)).sum();
         Figures {
             requests: total("requests"),
@@ -99,8 +99,8 @@ impl Running {
             held: held_by_rules + queue.waited,
             holding: u64::from(admission.held()),
             waiting: queue.waiting,
-            in_flight: admission.queue().at_backend(),
-            in_flight_max: queue.at_once,
+            in_flight: admission.queue().status().in_flight,
+            in_flight_max: queue.in_flight_max,
             connections: shared.caps.total() as u64,
             toll_seconds: queue.toll_ns as f64 / 1e9,
             cores: f64::from(settings.cores.as_milli()) / 1000.0,

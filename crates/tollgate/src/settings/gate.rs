@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use tollgate_core::band::Edges;
-use tollgate_core::fairness::Shares;
 use tollgate_core::network::Network;
+use tollgate_core::queue::Shares;
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
@@ -67,15 +67,15 @@ pub(crate) struct CertificateFiles {
     pub(crate) key: PathBuf,
 }
 
-/// What is held at the gate.
+/// Bounds on the requests that wait at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
-    /// The longest that any request is held.
+    /// The longest estimated wait.
     pub(crate) max: Span,
-    /// How many requests of one client are held.
-    pub(crate) per_key: u32,
-    /// How many requests are held.
+    /// How many requests may wait.
     pub(crate) total: u32,
+    /// How many bytes they may hold.
+    pub(crate) memory: u64,
 }
 
 /// How the price of a request is learned.
@@ -151,7 +151,7 @@ table! {
         cores: Thousandths,
         /// How many requests may be at the backend at once; the others wait at the gate, where the order can be chosen. `"auto"` finds the number.
         in_flight: Concurrency = "\"auto\"",
-        /// What waits at the gate, and how long.
+        /// Bounds on the requests that wait at the gate.
         hold: HoldTable = "{}",
         /// How the backend's time is shared while it is scarce: the part of it that an address (`ip/32`), its network (`ip/24`) and its
         /// block (`ip/16`) are due, each at most 1. What nobody else wants, anybody gets. One that is left out has its default.
@@ -181,14 +181,14 @@ table! {
 }
 
 table! {
-    /// What waits at the gate, and how long.
+    /// Bounds on the requests that wait at the gate.
     struct HoldTable {
-        /// The longest that any request is held.
+        /// A request is refused if its wait is estimated to be longer than this.
         max: Span = "\"10s\"",
-        /// How many requests of one client are held; more are refused. Of requests that are light beside the others, four times as many.
-        per_key: NonZeroU32 = "16",
-        /// How many requests are held; more are refused.
-        total: NonZeroU32 = "1024",
+        /// How many requests may wait. If the room is full, the newest request of the client furthest ahead of its share is refused.
+        total: NonZeroU32 = "16384",
+        /// How much memory waiting requests may hold, heads and small bodies included.
+        memory: Size = "\"64MiB\"",
     }
 }
 
@@ -314,7 +314,7 @@ impl BandsTable {
 
 impl HoldTable {
     fn meaning(self) -> Hold {
-        Hold { max: self.max.value, per_key: self.per_key.value.get(), total: self.total.value.get() }
+        Hold { max: self.max.value, total: self.total.value.get(), memory: self.memory.value.0 }
     }
 }
 

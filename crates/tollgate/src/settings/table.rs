@@ -135,6 +135,10 @@ impl<'read> Entries<'read> {
                 self.written.0.push(known.key);
                 continue;
             }
+            if let Some((_, instead)) = REMOVED.iter().find(|(removed, _)| *removed == name) {
+                self.faults.fault(&key.span(), format!("{} was removed: {instead}", shown(name)));
+                continue;
+            }
             let homes: Vec<_> = shape.homes_of(name).iter().map(|home| format!("`{home}`")).collect();
             let meant = nearest(name, shape.fields.iter().map(|field| field.key)).filter(|_| homes.is_empty());
             let hint = match meant {
@@ -169,6 +173,12 @@ impl<'read> Entries<'read> {
         })
     }
 }
+
+/// Keys of earlier versions, and what to write instead.
+const REMOVED: [(&str, &str); 1] = [(
+    "per_key",
+    "requests are refused by estimated wait (`max`) instead of by count; `total` and `memory` bound the room for all",
+)];
 
 fn keys(fields: &[FieldShape]) -> String {
     fields.iter().map(|field| format!("`{}`", field.key)).collect::<Vec<_>>().join(", ")

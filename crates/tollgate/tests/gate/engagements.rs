@@ -86,7 +86,7 @@ fn what_the_queue_holds_and_refuses_is_told() {
         std::thread::sleep(Duration::from_millis(400));
         respond(stream, "ok")
     });
-    let gate = gate(&backend, "in_flight = 1\nhold = { max = \"10s\", per_key = 2, total = 2 }\n");
+    let gate = gate(&backend, "in_flight = 1\nhold = { max = \"10s\", total = 2 }\n");
     let mut streams: Vec<_> = (0..4).map(|_| gate.connect()).collect();
     for (number, stream) in streams.iter_mut().enumerate() {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();

@@ -178,7 +178,7 @@ fn fault_12_bodies_that_do_not_come_over_http_2_keep_nobody_else_waiting() {
 #[test]
 fn one_address_has_only_so_many_uploads_and_the_next_waits_for_one_of_its_own() {
     let backend = Backend::saying("ok");
-    let gate = gate(backend.url(), "hold = { max = \"20s\", per_key = 200, total = 400 }\n");
+    let gate = gate(backend.url(), "hold = { max = \"20s\", total = 400 }\n");
     let begin = || {
         let mut stream = connect_from(WITHHOLDING.into(), gate.address);
         stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();

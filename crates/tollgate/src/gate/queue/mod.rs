@@ -1,233 +1,359 @@
 //! The fair queue in front of the backend, for all workers.
 //!
-//! The queue is at the gate, not in the backend: only here can the order be chosen. At most as many requests as keep the backend busy are
-//! at it at once; the rest wait, and the one whose client has had least of its share goes next. The order, the prices and the number
-//! at once are the core's ([`FairQueue`](tollgate_core::fairness::FairQueue), [`VirtualClock`](tollgate_core::virtual_clock::VirtualClock),
-//! [`Concurrency`](tollgate_core::concurrency::Concurrency)); this is the part that waits and wakes.
+//! The queue is at the gate, not in the backend: only here can the order be chosen. What to do is decided by the core
+//! ([`tollgate_core::queue`]); this module waits and wakes. One mutex guards the state. It is held for the arithmetic of one event, about a
+//! microsecond, and never while anybody waits.
 //!
-//! While nobody waits and there is room for all who come nobody takes a lock ([`calm`]). Otherwise there is one ([`state`]), held for the arithmetic of one
-//! event and never while anybody waits.
+//! A thread of its own ([`pulse`]) does what is due with time while requests wait.
 
-mod calm;
-mod counts;
-mod glance;
-mod place;
-mod roll;
-mod state;
+mod permit;
+mod pulse;
 #[cfg(test)]
 mod tests;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tollgate_core::fairness::Client;
+use tokio::sync::oneshot;
 use tollgate_core::network::Network;
-use tollgate_core::prediction::RouteKey;
+use tollgate_core::queue::{
+    self as core, Arrival, Client, Event, Reason, Refusal, Request, RouteKey, Standing, Ticket,
+};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::Load;
 use tollgate_gatekeeper::clock::Clock;
 
 use super::kernel::{Usage, Used};
 use crate::settings::Gate as Settings;
-use calm::Calm;
-use counts::Counts;
-use glance::Glance;
-use place::Waiting;
-pub(crate) use place::{Outcome, Place};
-use roll::Roll;
-use state::{Busy, Entry, State};
+use permit::Waiting;
+pub(crate) use permit::{Outcome, Permit};
+use pulse::Pulse;
 
-/// Never more requests at the backend than this, whatever is measured.
-pub(super) const AT_ONCE_MAX: u32 = 4096;
-/// How often what the backend really uses is looked at.
-const LOOK_EVERY: Span = Span::from_millis(50);
-/// Prefixes of an address, its network and its block, in IPv4 and in IPv6.
+pub(super) use core::IN_FLIGHT_MAX;
+
+/// How often the CPU time that the backend uses is measured, where it can be.
+const MEASURE_EVERY: Span = Span::from_millis(50);
+/// Prefix lengths of an address, its network and its block, in IPv4 and in IPv6.
 pub(super) const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
 
 /// The queue of all workers.
 pub(crate) struct Queue {
     clock: Clock,
     hasher: RandomState,
-    calm: Arc<Calm>,
-    glance: Glance,
-    counts: Counts,
-    roll: Roll,
-    /// What tells how much CPU time the backend uses, if anything does.
-    usage: Mutex<Option<Metered>>,
     state: Mutex<State>,
+    /// The backend's control group, if its CPU time is measured.
+    metered: Mutex<Option<Metered>>,
+    pulse: Pulse,
+    has_waiting: AtomicBool,
+}
+
+struct State {
+    core: core::Queue,
+    /// Waiting requests, by the slot of their ticket.
+    waiters: Vec<Option<Waiter>>,
+    counts: Counts,
+}
+
+struct Waiter {
+    wake: oneshot::Sender<Result<Ticket, Refusal>>,
+    since: Moment,
 }
 
 struct Metered {
     group: PathBuf,
     usage: Usage,
-    looked_at: Moment,
+    measured_at: Moment,
 }
 
 impl Metered {
     fn new(group: &Path) -> Self {
-        Self { group: group.to_owned(), usage: Usage::of_group(group), looked_at: Moment::ZERO }
+        Self { group: group.to_owned(), usage: Usage::of_group(group), measured_at: Moment::ZERO }
     }
 }
 
-/// What a queue shows of itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    toll_ns: u64,
+    waited: u64,
+    refused: u64,
+    /// Waiting times of requests dispatched since [`Queue::take_wait`], and how many those were.
+    wait_ns: u64,
+    wait_max: Span,
+    dispatched: u64,
+}
+
+/// What metrics and the console show of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Figures {
+pub(crate) struct QueueStatus {
     /// CPU time charged, in nanoseconds.
     pub(crate) toll_ns: u64,
     /// Requests that have waited.
     pub(crate) waited: u64,
-    /// Requests turned away because too many waited.
-    pub(crate) turned_away: u64,
+    /// Requests that the queue has refused.
+    pub(crate) refused: u64,
     /// Requests that wait now.
     pub(crate) waiting: u64,
-    /// How many requests may be at the backend.
-    pub(crate) at_once: u64,
-    /// Waiting time of the requests that went since [`Queue::take_wait`], and how many those were that did not pass in calm.
-    wait_ns: u64,
-    went: u64,
+    /// The in-flight limit, in whole requests.
+    pub(crate) in_flight_max: u64,
+    /// The load in flight, in whole requests.
+    pub(crate) in_flight: u64,
 }
 
-/// Why a request does not get a place.
+/// Why a request does not get a permit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused {
-    /// When its turn would come.
+    /// When to try again.
     pub(crate) retry_after: Span,
-    /// Whether that is because of what its own client has waiting, rather than of everybody's.
+    /// Whether the client's own requests are the reason, rather than everybody's.
     pub(crate) own: bool,
+    /// Which bound refused it, and where it stood; none for an upload.
+    pub(crate) by_queue: Option<(Reason, Standing)>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { reason, standing, retry_after } = refusal;
+        Self { retry_after, own: standing.is_ahead, by_queue: Some((reason, standing)) }
+    }
+}
+
+/// A request that asks for a permit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entering {
+    pub(crate) address: IpAddr,
+    /// One user behind the address: a connection.
+    pub(crate) tenant: u64,
+    pub(crate) route: RouteKey,
+    /// Memory that the request holds while it waits.
+    pub(crate) bytes: u32,
 }
 
 impl Queue {
     pub(crate) fn new(settings: &Settings, clock: Clock) -> Arc<Self> {
-        let calm = Arc::new(Calm::new(settings.cores));
-        let state = State::new(settings, fairness(settings), calm.clone(), clock.now());
-        Arc::new(Self {
+        let core = core::Queue::new(queue_settings(settings), clock.now());
+        let queue = Arc::new(Self {
             clock,
             hasher: RandomState::new(),
-            calm,
-            glance: Glance::new(),
-            counts: Counts::new(),
-            roll: Roll::new(),
-            usage: Mutex::new(settings.toll.cgroup.as_deref().map(Metered::new)),
-            state: Mutex::new(state),
-        })
+            state: Mutex::new(State { core, waiters: Vec::new(), counts: Counts::default() }),
+            metered: Mutex::new(settings.toll.cgroup.as_deref().map(Metered::new)),
+            pulse: Pulse::new(settings),
+            has_waiting: AtomicBool::new(false),
+        });
+        queue.pulse.start(&queue);
+        queue
     }
 
-    /// What a request of this route is expected to cost.
+    /// The mean cost of requests of this route.
     pub(crate) fn expected(&self, route: RouteKey) -> Span {
-        self.glance.at(route).1
+        self.state().core.price(route).mean
     }
 
-    /// A place at the backend, now or when it is this request's turn, but no later than after `wait_max`. Whoever stops waiting leaves.
+    /// A permit for the backend, now or when it is this request's turn. `held` is called if the request has to wait.
     pub(crate) async fn enter(
         self: &Arc<Self>,
-        address: IpAddr,
-        route: RouteKey,
-        wait_max: Span,
-    ) -> Result<Place, Refused> {
-        let (load, expected) = self.glance.at(route);
-        if let Some(began) = self.calm.enter(load, self.clock.now()) {
-            self.calm.add_cost(expected);
-            self.counts.went();
-            return Ok(Place::calm(self, address, route, began, expected));
-        }
-        let client = self.client(address);
-        let entry = self.busy().arrive(client, route)?;
-        let (ticket, woken) = match entry {
-            Entry::Goes(grant) => return Ok(Place::noticed(self, address, route, &grant)),
-            Entry::Waits(ticket, woken) => (ticket, woken),
+        entering: Entering,
+        hold_max: Span,
+        held: impl FnOnce(Standing),
+    ) -> Result<Permit, Refused> {
+        let Entering { route, bytes, .. } = entering;
+        let request = Request { client: self.client(entering), route, weight_milli: 1000, bytes };
+        let (ticket, woken) = {
+            let mut state = self.state();
+            let now = self.clock.now();
+            let arrival = state.core.arrive(request, now);
+            let entered = state.arrived(arrival, now);
+            state.dispatch(now);
+            self.note_waiting(&state);
+            match entered {
+                Entered::Go(ticket) => return Ok(Permit::new(self, ticket, route)),
+                Entered::Refuse(refusal) => return Err(refusal.into()),
+                Entered::Wait(ticket, standing, woken) => {
+                    drop(state);
+                    held(standing);
+                    (ticket, woken)
+                }
+            }
         };
         let mut waiting = Waiting { queue: self, ticket, woken };
-        let turned = match tokio::time::timeout(wait_max.into(), &mut waiting.woken).await {
-            Ok(Ok(Ok(grant))) => return Ok(Place::noticed(self, address, route, &grant)),
-            Ok(Ok(Err(turned))) => Some(turned),
+        // An estimate may be wrong: a request that was accepted may wait half as long again.
+        let patience = Span::from_nanos(hold_max.as_nanos().saturating_mul(3) / 2);
+        let refusal = match tokio::time::timeout(patience.into(), &mut waiting.woken).await {
+            Ok(Ok(Ok(ticket))) => return Ok(Permit::new(self, ticket, route)),
+            Ok(Ok(Err(refusal))) => Some(refusal),
             Ok(Err(_)) => None,
-            Err(_) => self.busy().give_up(ticket),
+            Err(_) => self.give_up(ticket),
         };
-        // A grant that came in the same instant is given back by the guard.
-        Err(Refused { retry_after: turned.map_or(Span::from_secs(1), |turned| turned.retry_after), own: false })
+        // A permit that came in the same instant is given back by the guard.
+        Err(refusal.map_or(Refused { retry_after: Span::from_secs(1), own: false, by_queue: None }, Refused::from))
     }
 
-    /// Does what is due without anybody coming or going. Any worker may call this at any time.
+    fn give_up(&self, ticket: Ticket) -> Option<Refusal> {
+        let mut state = self.state();
+        let refusal = state.core.give_up(ticket, self.clock.now())?;
+        state.waiters[ticket.slot()] = None;
+        state.counts.refused += 1;
+        Some(refusal)
+    }
+
+    /// Measures the backend's CPU time, if it is time to. Any worker may call this at any time.
     pub(crate) fn tick(&self) {
-        // Whoever comes second has nothing to do.
-        if let Ok(mut usage) = self.usage.try_lock()
-            && let Some(metered) = usage.as_mut()
-            && self.clock.now().since(metered.looked_at) >= LOOK_EVERY
-        {
-            metered.looked_at = self.clock.now();
-            let used = metered.usage.look();
-            self.busy().measure(used);
-        }
-        if self.calm.is_busy() {
-            let mut busy = self.busy();
-            busy.charge_overruns(&self.roll, |address| self.client(address));
+        // The second worker has nothing to do.
+        let Ok(mut metered) = self.metered.try_lock() else { return };
+        let Some(metered) = metered.as_mut() else { return };
+        let now = self.clock.now();
+        if now.since(metered.measured_at) >= MEASURE_EVERY {
+            metered.measured_at = now;
+            let cpu = match metered.usage.look() {
+                Used::Since(cpu) => Some(cpu),
+                Used::Begins | Used::Unknown => None,
+            };
+            self.state().core.measure(cpu, now);
         }
     }
 
-    /// Takes over other settings. Who waits goes on waiting.
+    /// Does what is due with time while requests wait. Returns whether any do.
+    fn beat(&self, is_idle: bool) -> bool {
+        let mut state = self.state();
+        let now = self.clock.now();
+        state.core.tick(is_idle, now);
+        state.dispatch(now);
+        self.note_waiting(&state);
+        state.core.waiting() > 0
+    }
+
+    /// Takes over other settings. Waiting requests go on waiting, and what was learned stays.
     pub(crate) fn reload(&self, settings: &Settings) {
         let group = settings.toll.cgroup.as_deref();
-        let mut usage = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
-        if usage.as_ref().map(|metered| metered.group.as_path()) != group {
-            *usage = group.map(Metered::new);
-            self.busy().measure(Used::Unknown);
+        let mut metered = self.metered.lock().unwrap_or_else(PoisonError::into_inner);
+        if metered.as_ref().map(|metered| metered.group.as_path()) != group {
+            *metered = group.map(Metered::new);
+            self.state().core.measure(None, self.clock.now());
         }
-        drop(usage);
-        self.busy().reload(settings, fairness(settings));
+        drop(metered);
+        self.pulse.reload(settings);
+        let mut state = self.state();
+        let now = self.clock.now();
+        state.core.set_settings(queue_settings(settings), now);
+        state.dispatch(now);
     }
 
-    /// What is shown.
-    pub(crate) fn figures(&self) -> Figures {
+    pub(crate) fn status(&self) -> QueueStatus {
         let state = self.state();
-        let at_once = state.places().open.as_256ths() / Load::ONE.as_256ths();
-        let (waiting, toll_ns) = (state.queue.waiting() as u64, self.counts.toll_ns());
-        Figures { toll_ns, waiting, at_once, ..state.figures }
+        let whole = |load: Load| load.as_256ths() / Load::ONE.as_256ths();
+        QueueStatus {
+            toll_ns: state.counts.toll_ns,
+            waited: state.counts.waited,
+            refused: state.counts.refused,
+            waiting: state.core.waiting() as u64,
+            in_flight_max: whole(state.core.limit()).max(1),
+            in_flight: whole(state.core.in_flight()),
+        }
     }
 
-    /// How much is at the backend, in whole requests.
-    pub(crate) fn at_backend(&self) -> u64 {
-        let load = self.calm.load().unwrap_or_else(|| self.state().in_service());
-        load.as_256ths() / Load::ONE.as_256ths()
-    }
-
-    /// How long requests have waited on average since the last call.
+    /// How long requests have waited since the last call: the mean of all that were dispatched, or a quarter of the longest wait, so that a
+    /// few clients that wait for seconds are not lost among many that do not wait.
     pub(crate) fn take_wait(&self) -> Span {
         let mut state = self.state();
-        let went = state.figures.went.saturating_add(self.counts.take_went());
-        let wait = state.figures.wait_ns.checked_div(went).unwrap_or(0);
-        (state.figures.wait_ns, state.figures.went) = (0, 0);
-        Span::from_nanos(wait)
+        let mean = state.counts.wait_ns.checked_div(state.counts.dispatched).unwrap_or(0);
+        let longest = state.counts.wait_max.as_nanos() / 4;
+        (state.counts.wait_ns, state.counts.wait_max, state.counts.dispatched) = (0, Span::ZERO, 0);
+        Span::from_nanos(mean.max(longest))
     }
 
-    fn client(&self, address: IpAddr) -> Client {
-        let hash = |(v4, v6): (u8, u8)| {
-            let network = Network::of(address, if address.is_ipv4() { v4 } else { v6 });
-            self.hasher.hash_one(network)
-        };
+    fn client(&self, entering: Entering) -> Client {
+        let address = entering.address;
+        let hash =
+            |(v4, v6): (u8, u8)| self.hasher.hash_one(Network::of(address, if address.is_ipv4() { v4 } else { v6 }));
         let [address, network, block] = LEVELS.map(hash);
-        Client { address, network, block }
+        Client { block, network, address, tenant: entering.tenant }
+    }
+
+    fn note_waiting(&self, state: &State) {
+        let has_waiting = state.core.waiting() > 0;
+        if has_waiting != self.has_waiting.load(Ordering::Relaxed) {
+            self.has_waiting.store(has_waiting, Ordering::Relaxed);
+            if has_waiting {
+                self.pulse.wake();
+            }
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in there can be half done: a panic leaves at worst a request uncounted.
+        // Nothing in it can be half done: a panic leaves at worst a request uncounted.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn busy(&self) -> Busy<'_> {
-        let state = self.state();
-        let now = self.clock.now();
-        Busy::new(state, now)
     }
 }
 
-fn fairness(settings: &Settings) -> tollgate_core::fairness::Settings {
-    tollgate_core::fairness::Settings {
+/// What became of an arriving request.
+enum Entered {
+    Go(Ticket),
+    Wait(Ticket, Standing, oneshot::Receiver<Result<Ticket, Refusal>>),
+    Refuse(Refusal),
+}
+
+impl State {
+    fn arrived(&mut self, arrival: Arrival, now: Moment) -> Entered {
+        match arrival {
+            Arrival::Go(ticket) => {
+                self.counts.dispatched += 1;
+                Entered::Go(ticket)
+            }
+            Arrival::Wait(ticket, standing) => {
+                let (wake, woken) = oneshot::channel();
+                if self.waiters.len() <= ticket.slot() {
+                    self.waiters.resize_with(ticket.slot() + 1, || None);
+                }
+                self.waiters[ticket.slot()] = Some(Waiter { wake, since: now });
+                self.counts.waited += 1;
+                Entered::Wait(ticket, standing, woken)
+            }
+            Arrival::Refuse(refusal) => {
+                self.counts.refused += 1;
+                Entered::Refuse(refusal)
+            }
+        }
+    }
+
+    /// Wakes the requests whose wait is over.
+    fn dispatch(&mut self, now: Moment) {
+        while let Some(event) = self.core.poll(now) {
+            match event {
+                Event::Go(ticket) => self.wake(ticket, now),
+                Event::Refuse(ticket, refusal) => {
+                    self.counts.refused += 1;
+                    if let Some(waiter) = self.waiters[ticket.slot()].take() {
+                        let _ = waiter.wake.send(Err(refusal));
+                    }
+                }
+            }
+        }
+    }
+
+    fn wake(&mut self, ticket: Ticket, now: Moment) {
+        let waiter = self.waiters.get_mut(ticket.slot()).and_then(Option::take);
+        let taken = waiter.is_some_and(|waiter| {
+            let wait = now.since(waiter.since);
+            self.counts.wait_ns = self.counts.wait_ns.saturating_add(wait.as_nanos());
+            self.counts.wait_max = self.counts.wait_max.max(wait);
+            self.counts.dispatched += 1;
+            waiter.wake.send(Ok(ticket)).is_ok()
+        });
+        if !taken {
+            self.core.done(ticket, Span::ZERO, false, now);
+        }
+    }
+}
+
+fn queue_settings(settings: &Settings) -> core::Settings {
+    core::Settings {
         shares: settings.fairness,
         cores: settings.cores,
-        per_key: settings.hold.per_key as usize,
+        in_flight: settings.in_flight,
+        hold_max: settings.hold.max,
         total: settings.hold.total as usize,
-        ..tollgate_core::fairness::Settings::default()
+        memory: settings.hold.memory,
     }
 }

@@ -18,6 +18,14 @@ fn check_rule(line: &str, column: usize, words: &str) {
 }
 
 #[test]
+fn a_removed_key_names_its_replacement() {
+    check(
+        "[gate]\nhold = { per_key = 16 }\n",
+        &[("2:10", "`per_key` was removed: requests are refused by estimated wait (`max`)")],
+    );
+}
+
+#[test]
 fn figures_that_make_no_limit() {
     for (rate, words) in [
         ("\"0/s\"", "above 0"),

@@ -1,20 +1,33 @@
-//! Whether a route's times follow the crowd.
+//! Whether times follow the number in flight.
 //!
-//! A request that computes takes twice as long when twice as many compute. One that waits for a database does not care. Which of the two a
-//! route's requests are shows in the slope of one logarithm over the other: about one, or about nothing. It is decided only when the
-//! crowd has varied enough for the slope to be certainly on one side of a half.
+//! A request that computes takes twice as long when twice as many compute. One that waits for a database does not. The slope of the
+//! logarithm of the time over the logarithm of the number in flight tells which: about one, or about zero. The answer is given only when
+//! the number has varied enough for the slope to be certainly on one side of a threshold.
 
-use super::{OCTAVE, SURPRISE_MAX};
+use super::log2::{OCTAVE, SURPRISE_MAX};
 
-/// How many requests of a route are remembered, and how many are needed for an answer.
+/// How many requests are remembered.
 const MEMORY: i64 = 256;
-const SAMPLES_MIN: i64 = 64;
-/// Times differ by at least this much whatever the crowd, and the crowd must have varied by this much: an eighth of an octave, squared.
+/// Times differ by at least this much whatever the number, and the number must have varied by this much: an eighth of an octave, squared.
 const VARIANCE_MIN: i128 = (OCTAVE as i128 / 8).pow(2);
-/// So many standard errors are certain.
-const CERTAIN: i128 = 3;
 
-/// A regression in which the old fades.
+/// What a slope is compared with, and how certain the answer has to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Test {
+    /// The threshold, in twentieths.
+    pub(super) twentieths: i128,
+    /// Standard errors between the slope and the threshold.
+    pub(super) certain: i128,
+    /// Requests that it takes for an answer.
+    pub(super) samples_min: i64,
+}
+
+/// Whether requests of a route compute or sleep.
+pub(super) const COMPUTES: Test = Test { twentieths: 10, certain: 3, samples_min: 64 };
+/// Whether a smaller number in flight loses little throughput: a tenth for every halving at most.
+pub(super) const ONLY_SHARE: Test = Test { twentieths: 17, certain: 2, samples_min: 12 };
+
+/// A linear regression in which old samples fade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Response {
     samples: i64,
@@ -47,16 +60,16 @@ impl Response {
         self.product += crowd * took - self.product / MEMORY;
     }
 
-    pub(super) fn follows(&self) -> Follows {
+    pub(super) fn follows(&self, test: Test) -> Follows {
         let samples = i128::from(self.samples);
-        let crowd = i128::from(self.crowd_squared);
-        let took = i128::from(self.took_squared).max(samples * VARIANCE_MIN);
-        // Twice the slope, less one, times the crowd's variance; its standard error is 2 * sqrt(took * crowd / samples).
-        let off = 2 * i128::from(self.product) - crowd;
-        if self.samples < SAMPLES_MIN
-            || crowd < samples * VARIANCE_MIN
-            || off * off * samples < 4 * CERTAIN * CERTAIN * took * crowd
-        {
+        let (crowd, product) = (i128::from(self.crowd_squared), i128::from(self.product));
+        if self.samples < test.samples_min || crowd < samples * VARIANCE_MIN {
+            return Follows::Unclear;
+        }
+        let left = (i128::from(self.took_squared) - product * product / crowd).max(samples * VARIANCE_MIN / 4);
+        // The slope less the threshold, times the number's variance; its standard error is sqrt(left * crowd / samples).
+        let off = 20 * product - test.twentieths * crowd;
+        if off * off * samples < (20 * test.certain).pow(2) * left * crowd {
             Follows::Unclear
         } else if off > 0 {
             Follows::Yes
@@ -89,20 +102,20 @@ mod tests {
     proptest! {
         #[test]
         fn what_computes_follows_and_what_sleeps_does_not(seed in any::<u64>()) {
-            prop_assert_eq!(response(100, 3, 1, 400, seed).follows(), Follows::Yes);
-            prop_assert_eq!(response(0, 3, 1, 400, seed).follows(), Follows::No);
+            prop_assert_eq!(response(100, 3, 1, 400, seed).follows(COMPUTES), Follows::Yes);
+            prop_assert_eq!(response(0, 3, 1, 400, seed).follows(COMPUTES), Follows::No);
         }
 
         #[test]
         fn an_answer_is_never_the_wrong_one(seed in any::<u64>(), octaves in 0i32..4, noise in 0i32..5, samples in 1u32..500) {
-            prop_assert_ne!(response(100, octaves, noise, samples, seed).follows(), Follows::No);
-            prop_assert_ne!(response(0, octaves, noise, samples, seed).follows(), Follows::Yes);
+            prop_assert_ne!(response(100, octaves, noise, samples, seed).follows(COMPUTES), Follows::No);
+            prop_assert_ne!(response(0, octaves, noise, samples, seed).follows(COMPUTES), Follows::Yes);
         }
     }
 
     #[test]
     fn noise_is_not_taken_for_an_answer() {
-        let answers = |slope| (0..300).map(move |seed| response(slope, 1, 4, 80, seed).follows());
+        let answers = |slope| (0..300).map(move |seed| response(slope, 1, 4, 80, seed).follows(COMPUTES));
         let wrong = answers(100).filter(|answer| *answer == Follows::No).count()
             + answers(0).filter(|answer| *answer == Follows::Yes).count();
         assert_eq!(wrong, 0);
@@ -110,6 +123,6 @@ mod tests {
 
     #[test]
     fn a_crowd_that_never_changes_tells_nothing() {
-        assert_eq!(response(100, 0, 1, 10_000, 1).follows(), Follows::Unclear);
+        assert_eq!(response(100, 0, 1, 10_000, 1).follows(COMPUTES), Follows::Unclear);
     }
 }

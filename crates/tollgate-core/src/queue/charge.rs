@@ -1,0 +1,86 @@
+//! What clients have had of the backend, in virtual time.
+
+use super::client::{Client, TAGS};
+use super::{Queue, SURPRISE, State, octave};
+use crate::time::{Moment, Span};
+
+/// How far back in virtual time a key can be, and so how much credit it can save up.
+pub(super) const CREDIT: Span = Span::from_secs(10);
+/// A client this far back is behind its share. The rest of the credit is a burst: half a core-second for an address with a tenth of a core.
+const BEHIND: Span = Span::from_secs(5);
+/// How often requests in flight are compared with their prices.
+const OVERRUNS_EVERY: Span = Span::from_millis(5);
+
+impl Queue {
+    /// Charges a request's client up or down to `cost`.
+    pub(super) fn charge(&mut self, at: u32, cost: Span) {
+        let slot = &mut self.slots[at as usize];
+        let (client, weight, charged) = (slot.request.client, slot.request.weight_milli, slot.charged);
+        slot.charged = cost;
+        let by: fn(u64, u64) -> u64 = if cost >= charged { u64::saturating_add } else { u64::saturating_sub };
+        let cpu = cost.as_nanos().abs_diff(charged.as_nanos());
+        let (least, mut tags) = (self.least(), self.tags(&client));
+        let shares = self.settings.shares.by_level();
+        for ((tag, share), key) in tags.iter_mut().zip(shares).zip(client.keys()) {
+            *tag = by(*tag, self.advance_of(cpu, share, weight)).max(least);
+            self.ledger.set(key, *tag, least);
+        }
+        if self.waiting > 0 {
+            self.lanes.iter_mut().filter(|lane| !lane.is_empty()).for_each(|lane| lane.retag(&client, tags));
+        }
+    }
+
+    /// Raises the estimate of every request in flight that has cost half more than its price, and with it the price of its route.
+    pub(super) fn check_overruns(&mut self, now: Moment) {
+        if now.since(self.overruns_at) < OVERRUNS_EVERY {
+            return;
+        }
+        self.overruns_at = now;
+        for index in 0..self.in_flight.count() {
+            let at = self.in_flight.get(index);
+            let slot = self.slots[at as usize];
+            let State::InFlight(_, reading) = slot.state else { continue };
+            let so_far = slot.toll + self.clock.so_far(reading, now);
+            if so_far.as_nanos() <= slot.cost.as_nanos().saturating_add(slot.cost.as_nanos() / 2) {
+                continue;
+            }
+            let cost = so_far.times(2);
+            let is_settled = slot.is_settled && cost < slot.mean.times(SURPRISE);
+            self.in_flight.change(slot.is_ahead, slot.load, (slot.octave, slot.is_settled), (octave(cost), is_settled));
+            let slot = &mut self.slots[at as usize];
+            (slot.cost, slot.octave, slot.is_settled) = (cost, octave(cost), is_settled);
+            self.prices.raise(slot.request.route, cost, now);
+            self.charge(at, cost);
+        }
+    }
+
+    /// Virtual time passes at least as fast as real time: an address that takes less than its share is never ahead.
+    pub(super) fn advance(&mut self, now: Moment) {
+        self.time = self.time.saturating_add(now.since(self.at).as_nanos());
+        self.at = self.at.max(now);
+        let work = self.clock.work_nanos(now);
+        self.rate.observe(work, self.waiting > 0, now);
+    }
+
+    /// Virtual time that `cpu` nanoseconds take of a key with this share.
+    pub(super) fn advance_of(&self, cpu: u64, share_milli: u32, weight_milli: u32) -> u64 {
+        let due =
+            u128::from(share_milli.max(1)) * u128::from(self.cores().as_milli()) * u128::from(weight_milli.max(1));
+        u64::try_from(u128::from(cpu) * 1_000_000_000 / due).unwrap_or(u64::MAX)
+    }
+
+    /// Up to here a key is behind its share.
+    pub(super) const fn front(&self) -> u64 {
+        self.time.saturating_sub(BEHIND.as_nanos())
+    }
+
+    /// The smallest tag that a key can have.
+    pub(super) const fn least(&self) -> u64 {
+        self.time.saturating_sub(CREDIT.as_nanos())
+    }
+
+    pub(super) fn tags(&self, client: &Client) -> [u64; TAGS] {
+        let [block, network, address, _] = client.keys();
+        [block, network, address].map(|key| self.ledger.tag(key, self.least()))
+    }
+}

@@ -1,0 +1,53 @@
+//! Who sent a request, as the queue sees it.
+
+/// Levels that are charged: block, network, address.
+pub(super) const TAGS: usize = 3;
+/// Levels that are ordered: those, and the tenant.
+pub(super) const KEYS: usize = TAGS + 1;
+
+/// The keys of a request's client, as keyed hashes, all different.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Of the block (IPv4 /16, IPv6 /48).
+    pub block: u64,
+    /// Of the network (/24, /56).
+    pub network: u64,
+    /// Of the address (/32, /64).
+    pub address: u64,
+    /// Of one user behind the address, such as a connection. Tenants of an address take turns.
+    pub tenant: u64,
+}
+
+impl Client {
+    pub(super) const fn keys(&self) -> [u64; KEYS] {
+        [self.block, self.network, self.address, self.tenant_key()]
+    }
+
+    /// Different from the key of the same tenant behind another address.
+    pub(super) const fn tenant_key(&self) -> u64 {
+        self.tenant ^ self.address.rotate_left(32)
+    }
+}
+
+/// The share of the backend that each level is due, in thousandths of its cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// One address.
+    pub address_milli: u32,
+    /// Its network.
+    pub network_milli: u32,
+    /// Its block.
+    pub block_milli: u32,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self { address_milli: 100, network_milli: 250, block_milli: 500 }
+    }
+}
+
+impl Shares {
+    pub(super) const fn by_level(&self) -> [u32; TAGS] {
+        [self.block_milli, self.network_milli, self.address_milli]
+    }
+}

@@ -1,0 +1,83 @@
+//! How long a request will wait until it starts.
+
+use super::{OCTAVES, Queue, Reason, Refusal, Slot, Standing};
+use crate::time::{Moment, Span};
+use crate::virtual_clock::Cores;
+
+/// The service rate is measured over the last 2 to 4 s in which requests waited.
+const WINDOW_NS: u64 = 2_000_000_000;
+/// The cores count for this much of such time before anything is measured.
+const PRIOR_NS: u64 = 500_000_000;
+/// Bounds of `Retry-After`.
+const RETRY_MIN_MS: u64 = 1_000;
+const RETRY_MAX_MS: u64 = 60_000;
+
+/// Busy core time per second while requests wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServiceRate {
+    prior: Cores,
+    at: Moment,
+    /// The clock's work at `at`, in nanoseconds.
+    work_at: u64,
+    /// Time in which requests waited, the work done in it.
+    elapsed: u64,
+    work: u64,
+    is_waiting: bool,
+}
+
+impl ServiceRate {
+    pub(super) const fn new(prior: Cores) -> Self {
+        Self { prior, at: Moment::ZERO, work_at: 0, elapsed: 0, work: 0, is_waiting: false }
+    }
+
+    pub(super) fn observe(&mut self, work: u64, is_waiting: bool, now: Moment) {
+        if self.is_waiting {
+            self.elapsed += now.since(self.at).as_nanos();
+            self.work += work.wrapping_sub(self.work_at);
+            if self.elapsed > 2 * WINDOW_NS {
+                (self.elapsed, self.work) = (self.elapsed / 2, self.work / 2);
+            }
+        }
+        (self.at, self.work_at, self.is_waiting) = (now, work, is_waiting);
+    }
+
+    /// Time to serve `cost` nanoseconds of CPU time.
+    pub(super) fn time_for(&self, cost: u64) -> Span {
+        let prior = u128::from(PRIOR_NS) * u128::from(self.prior.as_milli()) / 1000;
+        let (elapsed, work) = (u128::from(self.elapsed) + u128::from(PRIOR_NS), u128::from(self.work) + prior);
+        let nanos = u128::from(cost) * elapsed / work.max(1);
+        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+impl Queue {
+    /// Where a request stands, whether it waits already or is about to.
+    ///
+    /// The wait ends when everything that goes before it has been served: no more than all that competes with it, and no more than its own
+    /// client's requests and as much of each other client's.
+    pub(super) fn standing(&self, slot: &Slot) -> Standing {
+        let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
+        let lanes = &self.lanes[..=heaviest];
+        let standings = &self.waiting_costs[..=usize::from(slot.is_ahead)];
+        let total: u64 = standings.iter().flat_map(|octaves| &octaves[..=heaviest]).sum();
+        let addresses: usize = lanes.iter().map(|lane| lane.addresses()).sum();
+        let own = self.owns.get(&slot.request.client.address).copied().unwrap_or_default();
+        let before = total.min(own.cost.saturating_mul(addresses.max(1) as u64));
+        let position = u32::try_from(self.waiting).unwrap_or(u32::MAX).min(own.count.saturating_mul(addresses as u32));
+        Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before) }
+    }
+
+    /// Time until everything that waits has been served.
+    pub(super) fn drain(&self) -> Span {
+        self.rate.time_for(self.waiting_costs.iter().flatten().sum())
+    }
+
+    /// `Retry-After` is the estimated drain time, spread by a tenth so that clients do not come back all at once.
+    pub(super) fn refusal(&mut self, reason: Reason, standing: Standing) -> Refusal {
+        self.jitter = self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let spread = 950 + (self.jitter >> 33) % 200;
+        let wait = if reason == Reason::Full { standing.wait.max(self.drain()) } else { standing.wait };
+        let millis = (wait.as_nanos() / 1_000_000).saturating_mul(spread) / 1000;
+        Refusal { reason, standing, retry_after: Span::from_millis(millis.clamp(RETRY_MIN_MS, RETRY_MAX_MS)) }
+    }
+}

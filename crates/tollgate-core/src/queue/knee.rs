@@ -1,0 +1,162 @@
+//! How many requests at once a backend serves before more of them only share it.
+//!
+//! The obvious way compares the time that requests take now with the shortest ever seen. But requests differ by route more than by load,
+//! and the shortest ever seen is a cache hit. This regression asks instead which number explains the times best. If the backend serves
+//! `k` at once, a request among `n` takes as long as alone up to `k`, and `n/k` times as long beyond. With the true `k` taken out of the
+//! measured times, the times of one route hardly differ. For each of a handful of candidates the regression keeps the variance that the
+//! candidate leaves unexplained. Only differences within a route count, so the mix of routes does not matter.
+
+use super::log2::{OCTAVE, log2};
+use crate::virtual_clock::Load;
+
+/// The candidates, in 256ths of a request that computes. The last one stands for "all at once, however many".
+const STEPS: [u64; COUNT] = [
+    4,
+    8,
+    16,
+    32,
+    64,
+    128,
+    ONE,
+    2 * ONE,
+    3 * ONE,
+    4 * ONE,
+    6 * ONE,
+    8 * ONE,
+    12 * ONE,
+    16 * ONE,
+    24 * ONE,
+    32 * ONE,
+    48 * ONE,
+    64 * ONE,
+    96 * ONE,
+    128 * ONE,
+    192 * ONE,
+    256 * ONE,
+    384 * ONE,
+    512 * ONE,
+    1024 * ONE,
+];
+const ONE: u64 = Load::ONE.as_256ths();
+const COUNT: usize = 25;
+const FLAT: usize = COUNT - 1;
+/// How many requests the regression remembers.
+const MEMORY: u64 = 256;
+/// How many requests of a route it remembers.
+const ROUTE_MEMORY: i32 = 64;
+/// Fewer requests than this show nothing.
+const SAMPLES_MIN: u64 = 12;
+/// A candidate is clearly better if it explains this many times what one request usually leaves unexplained.
+const CLEARLY: u64 = 30;
+/// One request leaves at least this much unexplained, however regular the backend: a sixteenth of an octave, squared.
+const NOISE_MIN: u64 = (OCTAVE as u64 / 16).pow(2);
+
+/// The time that a route's requests take alone, by each candidate, as logarithms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usual {
+    alone: [i32; COUNT],
+    /// The mean number in flight, as a logarithm.
+    crowd: i32,
+    samples: i32,
+}
+
+/// The squared deviation of one request from its route's usual time, by each candidate.
+pub(super) type Surprises = [u64; COUNT];
+
+impl Usual {
+    /// How far a request is from its route's mean number in flight, and from its mean time.
+    pub(super) const fn deviation(&self, took: i32, crowd: i32) -> (i32, i32) {
+        (crowd - self.crowd, took - self.alone[FLAT])
+    }
+
+    /// Removes each candidate's slowdown from the measured time, and compares the rest with the route's usual time.
+    pub(super) fn compare(&mut self, took: i32, crowd: i32) -> Surprises {
+        let first = self.samples == 0;
+        self.samples = (self.samples + 1).min(ROUTE_MEMORY);
+        let mut surprises = [0; COUNT];
+        self.crowd += (crowd - self.crowd) / self.samples;
+        for (index, step) in STEPS.iter().enumerate() {
+            let slowdown = (crowd - log2(*step)).max(0);
+            let surprise = took - slowdown - self.alone[index];
+            self.alone[index] += surprise / self.samples;
+            if !first {
+                surprises[index] = weigh(surprise.unsigned_abs().into());
+            }
+        }
+        surprises
+    }
+}
+
+/// Squares a small deviation. A large one, which every route has now and then, counts linearly.
+fn weigh(surprise: u64) -> u64 {
+    let large = u64::from(OCTAVE.unsigned_abs());
+    if surprise <= large { surprise * surprise } else { large * (2 * surprise - large) }
+}
+
+/// The result of the regression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// More than this number at once only share the backend. It is the nearest to the number in force that no other explains clearly better.
+    Full(Load),
+    /// As many as there were at once were served at once.
+    Roomy,
+    /// The number at once has not varied enough to tell.
+    Unclear,
+}
+
+/// The regression over all requests.
+#[derive(Clone, Debug)]
+pub(super) struct Knee {
+    /// Variance left unexplained by each candidate, with old samples fading.
+    unexplained: Surprises,
+    samples: u64,
+}
+
+impl Knee {
+    pub(super) const fn new() -> Self {
+        Self { unexplained: [0; COUNT], samples: 0 }
+    }
+
+    pub(super) fn record(&mut self, surprises: &Surprises) {
+        for (sum, surprise) in self.unexplained.iter_mut().zip(surprises) {
+            *sum = *sum - *sum / MEMORY + surprise;
+        }
+        self.samples = (self.samples + 1).min(MEMORY);
+    }
+
+    pub(super) fn finding(&self, in_force: Load) -> Finding {
+        let least = self.unexplained.iter().copied().min().unwrap_or(0);
+        let (follows, flat) = (self.unexplained[0], self.unexplained[FLAT]);
+        let clear = self.noise() * CLEARLY;
+        if self.samples < SAMPLES_MIN {
+            return Finding::Unclear;
+        }
+        if flat - least > clear {
+            let current = step_of(in_force);
+            let is_good = |index: &usize| self.unexplained[*index] - least <= clear;
+            let nearest = (0..COUNT).filter(is_good).min_by_key(|index| index.abs_diff(current)).unwrap_or(current);
+            Finding::Full(if nearest == current { in_force } else { Load::from_256ths(STEPS[nearest]) })
+        } else if follows.saturating_sub(flat) > clear {
+            Finding::Roomy
+        } else {
+            Finding::Unclear
+        }
+    }
+
+    /// The variance of one request's time around its route's usual time.
+    fn noise(&self) -> u64 {
+        let least = self.unexplained.iter().copied().min().unwrap_or(0);
+        (least / self.samples.max(1)).max(NOISE_MIN)
+    }
+
+    /// How many requests it takes to tell a number from its half: more where times vary.
+    pub(super) fn samples_needed(&self) -> u32 {
+        let octave = (OCTAVE as u64).pow(2);
+        4 + (32 * self.noise() / octave).min(60) as u32
+    }
+}
+
+/// The largest step that is not above `load`.
+fn step_of(load: Load) -> usize {
+    STEPS.iter().rposition(|&step| step <= load.as_256ths()).unwrap_or(0)
+}

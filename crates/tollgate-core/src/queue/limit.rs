@@ -1,0 +1,388 @@
+//! How many requests may be in flight at once, found by observing the backend.
+//!
+//! Fewer leave it idle. More do not make it faster: they share it, so each takes longer, and the order that the queue chose is lost. A backend
+//! that computes serves as many as it has cores, one that waits for a database serves hundreds, one with sixteen workers serves sixteen.
+//!
+//! The limit starts at 8 and changes in waves. A wave ends when three quarters of the requests that were in flight at its start have left:
+//! only then do the measured times belong to the limit in force. At its end:
+//!
+//! | the regression ([`Knee`]) finds | requests waited | the limit |
+//! |---|---|---|
+//! | a number | | becomes that number; if smaller ones explain the times equally well, half of it is tried |
+//! | room | yes | grows, by up to 8 times |
+//! | nothing clear | yes | grows if that exposes less than 0.4 s of each core, otherwise half of it is tried for a wave |
+//! | room, nothing clear | no | stays |
+//!
+//! Requests are weighed, not counted ([`Times::load`]): in a backend where some requests compute and others sleep, a hundred sleepers do not
+//! compete with one that computes.
+
+use super::knee::{Finding, Knee, Usual};
+use super::log2::log2;
+use super::response::{COMPUTES, Follows, ONLY_SHARE, Response};
+use crate::time::{Moment, Span};
+use crate::virtual_clock::{Cores, Load, Stay};
+
+/// The limit before anything is known. A backend of up to 8 cores is busy with it, and 8 expensive requests slow others by 8 times at most.
+const START: Load = Load::of(8);
+/// A wave in which so few leave ends after this time: 25 s polls would make it last 25 s.
+const WAVE_MAX: Span = Span::from_secs(2);
+/// Without a single completion the limit grows after this time: a new backend may be one of long polls.
+const SILENCE_MAX: Span = Span::from_secs(4);
+/// CPU time of unknown requests that a growing limit may expose, per core.
+const EXPOSED: Span = Span::from_millis(400);
+/// The limit grows by at most this factor per wave.
+const GROWTH_MAX: u64 = 8;
+/// A number that was found is tried again in both directions after this time, at first and at most.
+const TRIAL_AFTER_MIN: Span = Span::from_secs(10);
+const TRIAL_AFTER_MAX: Span = Span::from_secs(30);
+/// How often half of a new number is tried at once.
+const HALVES: u8 = 6;
+/// The load of a request that sleeps.
+const SLEEPER: Load = Load::from_256ths(4);
+
+/// How long a route's requests take, and whether they compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    usual: Usual,
+    response: Response,
+    is_sleeper: bool,
+}
+
+impl Times {
+    /// The load that a request of this route puts on the backend.
+    pub(super) const fn load(&self) -> Load {
+        if self.is_sleeper { SLEEPER } else { Load::ONE }
+    }
+}
+
+/// The requests that were in flight when the limit last changed, and what has happened since.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wave {
+    number: u32,
+    since: Moment,
+    /// Requests in flight from earlier waves: at the start, and now.
+    older_at_start: u32,
+    older: u32,
+    /// Requests in flight that started in this wave.
+    own: u32,
+    ends: u32,
+    /// The longest time that a request took in this wave, and in the one before: expensive requests have to leave too.
+    longest: Span,
+    least: Span,
+    /// Whether a request had to wait for the limit.
+    is_pressed: bool,
+}
+
+/// Whether the number in force is another than the one found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Trial {
+    #[default]
+    None,
+    Half,
+    Twice,
+}
+
+/// The in-flight limit of one backend.
+#[derive(Clone, Debug)]
+pub(super) struct Limit {
+    knee: Knee,
+    /// How times follow the number in flight near the number in force, over all routes.
+    near: Response,
+    /// The cores that the settings name.
+    said: Cores,
+    max: Load,
+    /// The limit without trials.
+    found: Load,
+    in_force: Load,
+    is_clear: bool,
+    /// Whether the last wave found room: the backend does not compute with all its cores.
+    is_roomy: bool,
+    /// Whether the backend's machine was last seen to have CPU time to spare.
+    is_idle: bool,
+    wave: Wave,
+    /// The smallest number in flight of late: the regression cannot tell candidates below it apart.
+    crowd_min: u64,
+    trial_at: Option<Moment>,
+    trial_after: Span,
+    /// Whether the last trial was of a larger number.
+    tries_more: bool,
+    trial: Trial,
+    /// How many more waves try half of the number, in turns with the number itself.
+    halves: u8,
+}
+
+impl Limit {
+    pub(super) fn new(said: Cores, max: u32, now: Moment) -> Self {
+        let max = Load::of(max);
+        let start = START.max(Load::of_cores(said)).min(max);
+        Self {
+            knee: Knee::new(),
+            near: Response::default(),
+            said,
+            max,
+            found: start,
+            in_force: start,
+            is_clear: false,
+            is_roomy: false,
+            is_idle: false,
+            wave: Wave { since: now, ..Wave::default() },
+            crowd_min: start.as_256ths(),
+            trial_at: None,
+            trial_after: TRIAL_AFTER_MIN,
+            tries_more: true,
+            trial: Trial::None,
+            halves: 0,
+        }
+    }
+
+    /// The limit in force.
+    pub(super) const fn in_force(&self) -> Load {
+        self.in_force
+    }
+
+    /// Whether the limit follows from what was measured.
+    pub(super) const fn is_proven(&self) -> bool {
+        self.is_clear || self.is_roomy || self.is_idle
+    }
+
+    /// CPU time that requests in flight may take while the limit is not proven.
+    pub(super) fn exposed_cpu(&self) -> Span {
+        Span::from_nanos(EXPOSED.times(self.said.as_milli().into()).as_nanos() / 1000)
+    }
+
+    /// How much of unsettled price may be in flight.
+    pub(super) fn exposure(&self, least: Load) -> Load {
+        if self.is_roomy || self.is_idle { self.in_force.max(least) } else { least }
+    }
+
+    /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate takes its own machine's
+    /// cores for the backend's, and prices are too high by as much as that is wrong.
+    pub(super) fn cores(&self) -> Cores {
+        if !self.is_clear {
+            return self.said;
+        }
+        let found = self.found.max(Load::ONE).as_256ths() * 1000 / Load::ONE.as_256ths();
+        self.said.min(Cores::from_milli(u32::try_from(found).unwrap_or(u32::MAX)))
+    }
+
+    /// A request goes to the backend. Returns the number of its wave.
+    pub(super) const fn start(&mut self) -> u32 {
+        self.wave.own += 1;
+        self.wave.number
+    }
+
+    /// A request that started in `wave` is not in flight any more.
+    pub(super) const fn end(&mut self, wave: u32) {
+        if wave == self.wave.number {
+            self.wave.own = self.wave.own.saturating_sub(1);
+        } else {
+            self.wave.older = self.wave.older.saturating_sub(1);
+        }
+    }
+
+    /// A request has to wait for the limit.
+    pub(super) const fn press(&mut self) {
+        self.wave.is_pressed = true;
+    }
+
+    /// Learns from a request that the backend has finished. `heaviest` is the estimated cost of the most expensive request that waits.
+    /// Returns the route's load if that has changed.
+    pub(super) fn record(
+        &mut self,
+        route: &mut Times,
+        stay: Stay,
+        heaviest: Option<Span>,
+        now: Moment,
+    ) -> Option<Load> {
+        let (took, crowd) = (log2(stay.wall.as_nanos()), log2(stay.crowd.as_256ths()));
+        let is_new = route.usual == Usual::default();
+        let surprises = route.usual.compare(took, crowd);
+        let (x, y) = route.usual.deviation(took, crowd);
+        // A sleeper that others did not slow down says nothing about how many of those may compute.
+        if !route.is_sleeper || stay.computing == Load::ZERO {
+            self.knee.record(&surprises);
+            if !is_new {
+                self.near.add(x, y);
+            }
+            let crowd = stay.crowd.as_256ths();
+            self.crowd_min =
+                if crowd < self.crowd_min { crowd } else { self.crowd_min + (crowd - self.crowd_min) / 64 };
+        }
+        self.wave.ends += 1;
+        self.wave.longest = self.wave.longest.max(stay.wall);
+        if self.wave.ends >= self.knee.samples_needed()
+            && self.wave.older <= self.wave.older_at_start / 4
+            && now.since(self.wave.since) >= self.wave.least
+        {
+            self.end_wave(heaviest, now);
+        }
+        self.classify(route, stay, took)
+    }
+
+    /// The requests in flight have another load, and so has every number that was found.
+    pub(super) fn rescale(&mut self, from: Load, to: Load, now: Moment) {
+        let (from, to) = (u128::from(from.as_256ths().max(1)), u128::from(to.as_256ths().max(1)));
+        let number = u128::from(self.found.as_256ths()) * to / from;
+        self.knee = Knee::new();
+        self.set(u64::try_from(number).unwrap_or(u64::MAX), now);
+    }
+
+    /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to spare.
+    pub(super) fn tick(&mut self, is_idle: bool, heaviest: Option<Span>, now: Moment) {
+        self.is_idle = is_idle;
+        if !self.wave.is_pressed {
+            return;
+        }
+        let lasts = now.since(self.wave.since);
+        if is_idle && !self.is_clear {
+            self.set(self.in_force.as_256ths() * GROWTH_MAX, now);
+        } else if self.wave.ends == 0 && lasts > SILENCE_MAX {
+            self.set(self.in_force.as_256ths() * GROWTH_MAX / 2, now);
+        } else if self.wave.ends > 0 && lasts > WAVE_MAX {
+            self.end_wave(heaviest, now);
+        }
+    }
+
+    fn end_wave(&mut self, heaviest: Option<Span>, now: Moment) {
+        let finding = self.knee.finding(self.found);
+        let (trial, tried) = (core::mem::take(&mut self.trial), self.in_force);
+        self.in_force = if self.is_clear { self.filled() } else { self.found };
+        self.is_roomy = finding == Finding::Roomy;
+        let price = heaviest.filter(|_| self.wave.is_pressed);
+        match (finding, price) {
+            (Finding::Full(number), _) if number != self.found || !self.is_clear => self.take_over(number, now),
+            (Finding::Roomy, Some(_)) => {
+                self.is_clear = false;
+                self.set(self.found.as_256ths() * GROWTH_MAX, now);
+            }
+            (_, Some(_)) if self.is_clear => self.steer(trial, tried, now),
+            (Finding::Unclear, Some(price)) if self.exposes_little(price) => self.grow(price, now),
+            (Finding::Unclear, Some(price)) if trial == Trial::None => {
+                self.attempt(Trial::Half, self.unproven(price).as_256ths() / 2, now);
+            }
+            _ => self.next_wave(now),
+        }
+    }
+
+    /// Takes over a number that the regression found. Half of it is tried next.
+    fn take_over(&mut self, number: Load, now: Moment) {
+        let most = self.found.as_256ths().saturating_mul(GROWTH_MAX);
+        self.is_clear = true;
+        self.halves = HALVES;
+        self.set(number.as_256ths().min(most).max(self.least()), now);
+    }
+
+    /// Compares the number with half of it or twice as much, in turns, until it is certain which is better: the smaller if the times follow
+    /// the number in flight, so that more only share the backend, the larger if not.
+    fn steer(&mut self, trial: Trial, tried: Load, now: Moment) {
+        let half = (self.found.as_256ths() / 2).max(self.least());
+        match (trial, self.near.follows(ONLY_SHARE)) {
+            (Trial::Half, Follows::Yes) | (Trial::Twice, Follows::No) => {
+                self.halves = if trial == Trial::Half { HALVES } else { 0 };
+                self.set(tried.as_256ths(), now);
+                if trial == Trial::Twice {
+                    self.attempt(Trial::Twice, self.in_force.as_256ths() * 2, now);
+                }
+            }
+            (Trial::Half, Follows::No) => {
+                self.halves = 0;
+                self.next_wave(now);
+            }
+            (Trial::None, _) if self.halves > 0 && half < self.found.as_256ths() => {
+                self.halves -= 1;
+                self.attempt(Trial::Half, half, now);
+            }
+            (Trial::None, _) if self.is_trial_due(now) => {
+                self.tries_more = !self.tries_more;
+                self.halves = if self.tries_more { 0 } else { HALVES };
+                let twice = self.in_force.as_256ths() * 2;
+                let (trial, number) = if self.tries_more { (Trial::Twice, twice) } else { (Trial::Half, half) };
+                self.attempt(trial, number, now);
+            }
+            _ => self.next_wave(now),
+        }
+    }
+
+    /// The regression cannot tell numbers below the smallest in flight of late apart.
+    fn least(&self) -> u64 {
+        self.crowd_min.min(Load::ONE.as_256ths())
+    }
+
+    fn is_trial_due(&mut self, now: Moment) -> bool {
+        let is_due = self.trial_at.is_none_or(|at| now.since(at) >= self.trial_after);
+        if is_due {
+            self.trial_after =
+                if self.trial_at.is_some() { self.trial_after.times(2).min(TRIAL_AFTER_MAX) } else { TRIAL_AFTER_MIN };
+            self.trial_at = Some(now);
+        }
+        is_due
+    }
+
+    /// The limit for requests of this price while nothing is proven: they expose no more than [`EXPOSED`], or keep the cores busy.
+    pub(super) fn unproven(&self, price: Span) -> Load {
+        let busy = Load::of(4).max(Load::of_cores(self.said));
+        let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);
+        Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(busy).min(self.in_force)
+    }
+
+    fn exposes_little(&self, price: Span) -> bool {
+        let cpu = u128::from(price.as_nanos()) * u128::from(self.found.as_256ths()) / u128::from(Load::ONE.as_256ths());
+        cpu <= u128::from(self.exposed_cpu().as_nanos())
+    }
+
+    fn grow(&mut self, price: Span, now: Moment) {
+        let limit = self.found.as_256ths();
+        let by = self.exposed_cpu().times(Load::ONE.as_256ths()).as_nanos() / price.as_nanos().max(1);
+        self.set(limit + by.clamp(limit / 2, limit * (GROWTH_MAX - 1)), now);
+    }
+
+    /// Puts a number in force for good.
+    fn set(&mut self, number: u64, now: Moment) {
+        self.attempt(Trial::None, number, now);
+        self.near = Response::default();
+        self.found = self.in_force;
+        if self.is_clear {
+            self.in_force = self.filled();
+        }
+    }
+
+    /// The number that keeps the backend busy. Where requests compute all the time it is the number found. Where they sleep in between, some
+    /// of that number sleep at any moment, and others have to fill in.
+    fn filled(&self) -> Load {
+        if self.halves > 0 {
+            return self.found;
+        }
+        let beyond_cores = self.found.minus(Load::of_cores(self.said));
+        self.found.plus(beyond_cores).min(self.max)
+    }
+
+    /// Puts a number in force for one wave.
+    fn attempt(&mut self, trial: Trial, number: u64, now: Moment) {
+        self.trial = trial;
+        self.in_force = Load::from_256ths(number.max(SLEEPER.as_256ths())).min(self.max);
+        self.next_wave(now);
+    }
+
+    fn next_wave(&mut self, now: Moment) {
+        let older = self.wave.older + self.wave.own;
+        let number = self.wave.number.wrapping_add(1);
+        let least = self.wave.longest.min(WAVE_MAX);
+        self.wave = Wave { number, since: now, older_at_start: older, older, least, ..Wave::default() };
+    }
+
+    /// Finds out whether the route's requests compute or sleep, and returns its load if that has changed.
+    fn classify(&self, route: &mut Times, stay: Stay, took: i32) -> Option<Load> {
+        let room = log2(Load::of_cores(self.said).as_256ths());
+        route.response.add((log2(stay.computing.as_256ths()) - room).max(0), took);
+        let is_sleeper = match route.response.follows(COMPUTES) {
+            Follows::Yes => false,
+            Follows::No => true,
+            Follows::Unclear => return None,
+        };
+        if is_sleeper == route.is_sleeper {
+            return None;
+        }
+        *route = Times { is_sleeper, ..Times::default() };
+        Some(route.load())
+    }
+}

@@ -1,0 +1,572 @@
+//! The fair queue in front of one backend.
+//!
+//! First come, first served gives the backend to the client that asks most. A limit on requests or connections cannot tell a crawler from an
+//! office behind one address. Fair queuing can: every client has a tag in virtual time that advances by the cost of its requests divided by
+//! its share, and the request with the smallest tag goes next. A request answers for its address, its network and its block: its tag is the
+//! largest of the three, so a crawler gains little from many addresses.
+//!
+//! Order alone is not enough. The backend shares its cores among all requests in flight, so ten requests of a crawler make a page ten times
+//! slower, however soon it was dispatched. Therefore a request waits for its betters and equals, and for nothing else. Requests in flight are
+//! counted by standing (whether the client was behind or ahead of its share) and by octave of the price, so a client that is behind is not
+//! counted against one that is ahead, and a light request is not counted against a heavy one ([`Queue::may_go`]).
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | new | may go, and no better request that may go waits | in flight |
+//! | new | the wait is estimated above `hold_max`, or the room is full and its client is furthest ahead | refused |
+//! | new | otherwise | waiting |
+//! | waiting | first in order that may go | in flight |
+//! | waiting | the client disconnects | gone |
+//! | waiting | the wait is estimated far above `hold_max` and it is the newest; displaced; waited too long | refused |
+//! | in flight | its cost exceeds its price | in flight, higher octave |
+//! | in flight | its client stalls the upload | paused |
+//! | paused | the upload flows again | in flight |
+//! | in flight, paused | the backend has finished | settled |
+//!
+//! Virtual time:
+//!
+//! ```text
+//!      CREDIT before        BEHIND before              now
+//!   ---------+--------------------+---------------------+----------------> tags
+//!            |<-- behind the share ------>|  ahead of the share
+//!    no tag is further back, so nobody can save up more
+//! ```
+
+mod admit;
+mod charge;
+mod client;
+mod estimate;
+mod in_flight;
+mod knee;
+mod ledger;
+mod limit;
+mod log2;
+mod price;
+mod response;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod waiting;
+
+pub use client::{Client, Shares};
+pub use price::{Price, RouteKey};
+
+use crate::time::{Moment, Span};
+use crate::virtual_clock::{Cores, Load, Reading, Stay, VirtualClock};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use client::TAGS;
+use estimate::ServiceRate;
+use in_flight::InFlight;
+use ledger::Ledger;
+use limit::Limit;
+use price::Prices;
+use tree::Tree;
+
+/// Prices are told apart by factors of two, from half a millisecond up.
+const OCTAVES: usize = 16;
+const OCTAVE_BASE_NS: u64 = 500_000;
+/// A request that costs this many times its price shows that the price is not settled.
+pub(super) const SURPRISE: u64 = 4;
+/// How often waiting requests are compared with the estimated wait.
+const TRIM_EVERY: Span = Span::from_millis(100);
+/// Keys whose tags are remembered, and routes whose prices are.
+const KEYS_MAX: usize = 32_768;
+const ROUTES_MAX: usize = 4096;
+
+/// How a queue behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What each client is due.
+    pub shares: Shares,
+    /// The backend's cores, as far as the operator knows.
+    pub cores: Cores,
+    /// A fixed in-flight limit instead of one that is found.
+    pub in_flight: Option<u32>,
+    /// Requests that would wait longer are refused.
+    pub hold_max: Span,
+    /// How many requests may wait.
+    pub total: usize,
+    /// How many bytes waiting requests may hold.
+    pub memory: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            shares: Shares::default(),
+            cores: Cores::whole(1),
+            in_flight: None,
+            hold_max: Span::from_secs(10),
+            total: 16_384,
+            memory: 64 << 20,
+        }
+    }
+}
+
+/// Never more requests in flight than this, whatever is found.
+pub const IN_FLIGHT_MAX: u32 = 4096;
+
+/// A request that arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Who sent it.
+    pub client: Client,
+    /// What it is for.
+    pub route: RouteKey,
+    /// Its priority in thousandths: with 4000 its client pays a quarter of the cost.
+    pub weight_milli: u32,
+    /// Memory that it holds while it waits.
+    pub bytes: u32,
+}
+
+/// Identifies a request in the queue until it is settled, refused or gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket {
+    slot: u32,
+    generation: u32,
+}
+
+impl Ticket {
+    /// A small number that no other request in the queue has.
+    pub const fn slot(self) -> usize {
+        self.slot as usize
+    }
+}
+
+/// The answer to an arriving request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Goes to the backend at once.
+    Go(Ticket),
+    /// Waits; [`Queue::poll`] returns its event.
+    Wait(Ticket, Standing),
+    /// Is refused.
+    Refuse(Refusal),
+}
+
+/// What happened to a waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Goes to the backend.
+    Go(Ticket),
+    /// Is refused.
+    Refuse(Ticket, Refusal),
+}
+
+/// Where a request stands in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether its client is ahead of its share.
+    pub is_ahead: bool,
+    /// How many waiting requests compete with it, itself included.
+    pub position: u32,
+    /// The estimated time until it starts.
+    pub wait: Span,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It would have to wait longer than [`Settings::hold_max`].
+    WaitTooLong,
+    /// There is no room for another waiting request, and its client is furthest ahead of its share.
+    Full,
+}
+
+/// A request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which bound refused it.
+    pub reason: Reason,
+    /// Where it stood.
+    pub standing: Standing,
+    /// When the queue will have drained, 1 s to 60 s.
+    pub retry_after: Span,
+}
+
+/// Where one request is. See the table at the top of the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The slot is free.
+    Gone,
+    /// In the tree of its octave.
+    Waiting,
+    /// At the backend. Its index among the requests in flight, and where its stretch of work began.
+    InFlight(u32, Reading),
+    /// At the backend, which waits for the rest of the request.
+    Paused,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    generation: u32,
+    state: State,
+    request: Request,
+    arrived: Moment,
+    /// Its place in the order of arrival.
+    turn: u64,
+    /// The octave in whose lane it waits.
+    lane: u8,
+    /// The mean cost of requests like it on arrival, its own estimated cost, and the octave of that.
+    mean: Span,
+    cost: Span,
+    octave: u8,
+    load: Load,
+    is_ahead: bool,
+    is_settled: bool,
+    /// Whether nothing is known about its route.
+    is_unseen: bool,
+    /// What its client has been charged so far.
+    charged: Span,
+    /// The cost of earlier stretches of work.
+    toll: Span,
+    /// Its wave of the in-flight limit.
+    wave: u32,
+    /// The last stretch of work.
+    stay: Option<Stay>,
+}
+
+/// What a client has waiting.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    cost: u64,
+    count: u32,
+}
+
+/// Requests that wait for one backend or are in flight at it, and what was learned about it.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    settings: Settings,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    lanes: [Tree; OCTAVES],
+    waiting: usize,
+    waiting_bytes: u64,
+    /// The price of what waits, in nanoseconds, by standing on arrival and octave.
+    waiting_costs: [[u64; OCTAVES]; 2],
+    owns: BTreeMap<u64, Own>,
+    in_flight: InFlight,
+    ledger: Ledger,
+    /// Virtual time, and when it was last advanced.
+    time: u64,
+    at: Moment,
+    /// When a request of a client that was ahead last went.
+    ahead_at: Moment,
+    /// The request in flight that goes first on an unseen route.
+    probe: Option<u32>,
+    clock: VirtualClock,
+    prices: Prices,
+    limit: Limit,
+    rate: ServiceRate,
+    overruns_at: Moment,
+    trimmed_at: Moment,
+    refused: Vec<(Ticket, Refusal)>,
+    /// Counts arrivals and dispatches.
+    turns: u64,
+    jitter: u64,
+}
+
+impl Queue {
+    /// An empty queue in front of a backend of which nothing is known.
+    pub fn new(settings: Settings, now: Moment) -> Self {
+        Self {
+            settings,
+            slots: Vec::new(),
+            free: Vec::new(),
+            lanes: core::array::from_fn(|_| Tree::new()),
+            waiting: 0,
+            waiting_bytes: 0,
+            waiting_costs: [[0; OCTAVES]; 2],
+            owns: BTreeMap::new(),
+            in_flight: InFlight::default(),
+            ledger: Ledger::new(KEYS_MAX),
+            time: 2 * charge::CREDIT.as_nanos(),
+            at: now,
+            ahead_at: now,
+            probe: None,
+            clock: VirtualClock::new(settings.cores),
+            prices: Prices::new(ROUTES_MAX),
+            limit: Limit::new(settings.cores, IN_FLIGHT_MAX, now),
+            rate: ServiceRate::new(settings.cores),
+            overruns_at: now,
+            trimmed_at: now,
+            refused: Vec::new(),
+            turns: 0,
+            jitter: 0,
+        }
+    }
+
+    /// How many requests wait.
+    pub const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// The load in flight.
+    pub const fn in_flight(&self) -> Load {
+        self.clock.in_service()
+    }
+
+    /// The in-flight limit.
+    pub fn limit(&self) -> Load {
+        self.settings.in_flight.map_or(self.limit.in_force(), Load::of)
+    }
+
+    /// The backend's cores, as far as is known.
+    pub fn cores(&self) -> Cores {
+        self.limit.cores()
+    }
+
+    /// The price of a request of this route.
+    pub fn price(&self, route: RouteKey) -> Price {
+        self.prices.price(route, self.at)
+    }
+
+    /// A request arrives.
+    pub fn arrive(&mut self, request: Request, now: Moment) -> Arrival {
+        self.advance(now);
+        self.check_overruns(now);
+        let price = self.prices.price(request.route, now);
+        let tags = self.tags(&request.client);
+        let slot = Slot {
+            generation: 0,
+            state: State::Gone,
+            request,
+            arrived: now,
+            turn: 0,
+            lane: 0,
+            mean: price.mean,
+            cost: price.estimate,
+            octave: octave(price.estimate),
+            load: price.load,
+            is_ahead: largest(tags) > self.front(),
+            is_settled: price.is_settled,
+            is_unseen: price.is_unseen,
+            charged: Span::ZERO,
+            toll: Span::ZERO,
+            wave: 0,
+            stay: None,
+        };
+        if (self.is_probe(&slot) || !self.has_better(&slot)) && self.may_go(&slot, now) {
+            let ticket = self.insert(slot);
+            self.start(ticket.slot, largest(tags), now);
+            return Arrival::Go(ticket);
+        }
+        self.limit.press();
+        let standing = self.standing(&slot);
+        if standing.wait > self.settings.hold_max && self.limit.is_proven() {
+            return Arrival::Refuse(self.refusal(Reason::WaitTooLong, standing));
+        }
+        if !self.make_room(request.bytes, largest(tags)) {
+            return Arrival::Refuse(self.refusal(Reason::Full, standing));
+        }
+        self.turns += 1;
+        let ticket = self.insert(Slot { turn: self.turns, ..slot });
+        self.wait(ticket.slot, usize::from(slot.octave), tags);
+        Arrival::Wait(ticket, standing)
+    }
+
+    /// The next event of a waiting request. Call it after every other call until it returns `None`.
+    pub fn poll(&mut self, now: Moment) -> Option<Event> {
+        if let Some((ticket, refusal)) = self.refused.pop() {
+            return Some(Event::Refuse(ticket, refusal));
+        }
+        let end = self.first_that_may_go(now)?;
+        self.reprice(end.request, now);
+        self.unwait(end.request);
+        let client = self.slots[end.request as usize].request.client;
+        self.slots[end.request as usize].is_ahead = end.tag > self.front();
+        self.turns += 1;
+        let turn = self.turns;
+        self.lanes.iter_mut().filter(|lane| !lane.is_empty()).for_each(|lane| lane.served(&client, turn));
+        self.start(end.request, end.tag, now);
+        Some(Event::Go(self.ticket(end.request)))
+    }
+
+    /// The client of a waiting request has disconnected. False if the request does not wait any more.
+    pub fn leave(&mut self, ticket: Ticket, now: Moment) -> bool {
+        self.advance(now);
+        let Some(State::Waiting) = self.slot(ticket).map(|slot| slot.state) else { return false };
+        self.unwait(ticket.slot);
+        self.remove(ticket.slot);
+        true
+    }
+
+    /// A request has waited too long. `None` if it does not wait any more.
+    pub fn give_up(&mut self, ticket: Ticket, now: Moment) -> Option<Refusal> {
+        let standing = self.standing_of(ticket)?;
+        self.leave(ticket, now).then(|| self.refusal(Reason::WaitTooLong, standing))
+    }
+
+    /// Where a waiting request stands now.
+    pub fn standing_of(&self, ticket: Ticket) -> Option<Standing> {
+        self.slot(ticket).filter(|slot| slot.state == State::Waiting).map(|slot| self.standing(slot))
+    }
+
+    /// The backend waits for the rest of a request: its permit is for others.
+    pub fn pause(&mut self, ticket: Ticket, now: Moment) {
+        self.advance(now);
+        if self.slot(ticket).is_some() {
+            self.stop(ticket.slot, now);
+        }
+    }
+
+    /// The rest of the request comes.
+    pub fn resume(&mut self, ticket: Ticket, now: Moment) {
+        self.advance(now);
+        if self.slot(ticket).is_some_and(|slot| slot.state == State::Paused) {
+            self.run(ticket.slot, now);
+        }
+    }
+
+    /// The cost of a request in flight so far.
+    pub fn so_far(&mut self, ticket: Ticket, now: Moment) -> Span {
+        match self.slot(ticket) {
+            Some(Slot { state: State::InFlight(_, reading), toll, .. }) => {
+                let (reading, toll) = (*reading, *toll);
+                toll + self.clock.so_far(reading, now)
+            }
+            Some(Slot { toll, .. }) => *toll,
+            None => Span::ZERO,
+        }
+    }
+
+    /// The backend has finished a request that has cost `toll`. The queue learns from it if it `teaches` something about its route.
+    pub fn done(&mut self, ticket: Ticket, toll: Span, teaches: bool, now: Moment) {
+        self.advance(now);
+        if self.slot(ticket).is_none_or(|slot| slot.state == State::Waiting) {
+            return;
+        }
+        self.stop(ticket.slot, now);
+        let slot = self.slots[ticket.slot()];
+        self.charge(ticket.slot, toll);
+        self.remove(ticket.slot);
+        let heaviest = self.heaviest();
+        if let (true, Some(stay)) = (teaches, slot.stay)
+            && let Some(times) = self.prices.record(slot.request.route, toll)
+        {
+            if let Some(load) = self.limit.record(times, stay, heaviest, now) {
+                self.rescale(&slot, load, now);
+            }
+            self.clock.set_cores(self.limit.cores(), now);
+        }
+    }
+
+    /// The route of `done` puts another load on the backend than was thought.
+    fn rescale(&mut self, done: &Slot, load: Load, now: Moment) {
+        let (mut from, mut to) = (done.load, load);
+        for index in 0..self.in_flight.count() {
+            let slot = &self.slots[self.in_flight.get(index) as usize];
+            from = from.plus(slot.load);
+            to = to.plus(if slot.request.route == done.request.route { load } else { slot.load });
+        }
+        self.limit.rescale(from, to, now);
+    }
+
+    /// Does what is due with time. Call it every few milliseconds while requests wait. `is_idle` says that the backend's machine is known to
+    /// have CPU time to spare.
+    pub fn tick(&mut self, is_idle: bool, now: Moment) {
+        self.advance(now);
+        if self.waiting == 0 {
+            return;
+        }
+        self.check_overruns(now);
+        self.limit.tick(is_idle, self.heaviest(), now);
+        if now.since(self.trimmed_at) >= TRIM_EVERY {
+            self.trimmed_at = now;
+            self.trim();
+        }
+    }
+
+    /// The backend has used `cpu` since the last call; `None` if that is not measured.
+    pub fn measure(&mut self, cpu: Option<Span>, now: Moment) {
+        match cpu {
+            Some(cpu) => self.clock.measure(cpu, now),
+            None => self.clock.unmeasured(now),
+        }
+    }
+
+    /// Takes over other settings. Waiting requests go on waiting and tags stay where they are.
+    pub fn set_settings(&mut self, settings: Settings, now: Moment) {
+        if settings.cores != self.settings.cores {
+            self.limit = Limit::new(settings.cores, IN_FLIGHT_MAX, now);
+            self.clock.set_cores(settings.cores, now);
+        }
+        self.settings = settings;
+    }
+
+    /// Adds a request that goes to the backend, charges its client, and moves virtual time on.
+    fn start(&mut self, at: u32, tag: u64, now: Moment) {
+        if self.slots[at as usize].is_ahead {
+            self.ahead_at = now;
+        }
+        // A request that goes before its turn, because it is light, does not make the turn later for others.
+        let turn = self.lanes.iter().filter_map(Tree::first).map(|first| first.tag).fold(tag, u64::min);
+        self.time = self.time.max(turn);
+        self.run(at, now);
+        self.charge(at, self.slots[at as usize].cost);
+    }
+
+    fn run(&mut self, at: u32, now: Moment) {
+        let reading = self.clock.start(self.slots[at as usize].load, now);
+        let (wave, is_probe) = (self.limit.start(), self.is_probe(&self.slots[at as usize]));
+        let slot = &mut self.slots[at as usize];
+        slot.wave = wave;
+        if is_probe {
+            self.probe = Some(at);
+        }
+        let index = self.in_flight.add(at, slot.is_ahead, slot.octave, slot.load, slot.is_settled);
+        slot.state = State::InFlight(index, reading);
+    }
+
+    fn stop(&mut self, at: u32, now: Moment) {
+        let slot = &mut self.slots[at as usize];
+        let State::InFlight(index, reading) = slot.state else { return };
+        let stay = self.clock.end(reading, now);
+        slot.toll = slot.toll + stay.toll;
+        slot.stay = Some(stay);
+        slot.state = State::Paused;
+        self.probe = self.probe.filter(|probe| *probe != at);
+        self.limit.end(slot.wave);
+        let (is_ahead, octave, load, is_settled) = (slot.is_ahead, slot.octave, slot.load, slot.is_settled);
+        if let Some(moved) = self.in_flight.remove(index, is_ahead, octave, load, is_settled)
+            && let State::InFlight(index_of_moved, _) = &mut self.slots[moved as usize].state
+        {
+            *index_of_moved = index;
+        }
+    }
+
+    fn slot(&self, ticket: Ticket) -> Option<&Slot> {
+        let slot = self.slots.get(ticket.slot())?;
+        (slot.generation == ticket.generation && slot.state != State::Gone).then_some(slot)
+    }
+
+    fn ticket(&self, at: u32) -> Ticket {
+        Ticket { slot: at, generation: self.slots[at as usize].generation }
+    }
+
+    fn insert(&mut self, slot: Slot) -> Ticket {
+        let at = self.free.pop().unwrap_or(self.slots.len() as u32);
+        match self.slots.get_mut(at as usize) {
+            Some(place) => *place = Slot { generation: place.generation, state: State::Paused, ..slot },
+            None => self.slots.push(Slot { state: State::Paused, ..slot }),
+        }
+        self.ticket(at)
+    }
+
+    fn remove(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        slot.state = State::Gone;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(at);
+    }
+}
+
+fn octave(cost: Span) -> u8 {
+    let octaves = (cost.as_nanos() / OCTAVE_BASE_NS).max(1).ilog2();
+    octaves.min(OCTAVES as u32 - 1) as u8
+}
+
+fn largest(tags: [u64; TAGS]) -> u64 {
+    tags.into_iter().fold(0, u64::max)
+}

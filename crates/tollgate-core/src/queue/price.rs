@@ -1,0 +1,280 @@
+//! The price of a request: its expected cost in CPU time, predicted from its route.
+//!
+//! The cost is known when the backend has finished, but a hundred requests can be sent before that. So the queue charges the price when
+//! it dispatches a request, and corrects it afterwards. An unseen route is priced like the expensive requests of its parent path, or of all
+//! routes: a client that invents paths finds none that is free.
+//!
+//! Clients invent paths faster than they visit them, so the table is bounded. A newcomer to a full line wears down the routes in it and takes
+//! over a slot that is worn out. Routes in constant use stay, and a thousand paths requested once do not evict them.
+
+use super::SURPRISE;
+use super::limit::Times;
+use crate::time::{Moment, Span};
+use crate::virtual_clock::Load;
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// Routes in a line.
+const LINE: usize = 8;
+/// Newcomers that it takes to evict a route in constant use.
+const WORTH_MAX: u8 = 64;
+/// Requests of a route that its mean remembers.
+const MEMORY: u64 = 8;
+/// A price is settled after this many requests.
+const SETTLED: u64 = 4;
+/// The price before anything is known. Low, so that the first burst of a new gate is not taken for a crawler's.
+const UNKNOWN: Span = Span::from_millis(5);
+/// An overrun raises the price of its route for this long, if nothing of the route ends earlier.
+const RAISED_FOR: Span = Span::from_secs(1);
+
+/// Identifies a request's route: keyed hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteKey {
+    /// Of method and route.
+    pub route: u64,
+    /// Of method and parent path.
+    pub parent: u64,
+}
+
+/// The expected cost of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price {
+    /// The mean cost of requests like it.
+    pub mean: Span,
+    /// The mean, or more while a request of its route in flight exceeds it.
+    pub estimate: Span,
+    /// The load that it puts on the backend.
+    pub load: Load,
+    /// Whether enough requests of its route have ended, and none in flight exceeds the price.
+    pub is_settled: bool,
+    /// Whether no request of its route has ended.
+    pub is_unseen: bool,
+}
+
+/// The mean of some costs and their mean deviation from it, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    mean: u64,
+    deviation: u64,
+    seen: u64,
+}
+
+impl Cost {
+    fn record(&mut self, toll: Span) {
+        let toll = toll.as_nanos();
+        self.seen = (self.seen + 1).min(MEMORY);
+        if self.seen > 1 {
+            self.deviation = toward(self.deviation, self.mean.abs_diff(toll), self.seen);
+        }
+        self.mean = toward(self.mean, toll, self.seen);
+    }
+
+    /// Mean plus deviation.
+    const fn high(&self) -> Span {
+        Span::from_nanos(self.mean.saturating_add(self.deviation))
+    }
+}
+
+const fn toward(from: u64, to: u64, parts: u64) -> u64 {
+    if to >= from { from + (to - from) / parts } else { from - (from - to) / parts }
+}
+
+/// One route.
+#[derive(Clone, Copy, Debug, Default)]
+struct Route {
+    key: u64,
+    /// Newcomers that it takes until this slot is free; free at zero.
+    worth: u8,
+    cost: Cost,
+    /// The estimate of a request in flight that exceeds the price, and until when it counts.
+    raised: Span,
+    raised_until: Moment,
+    times: Times,
+}
+
+/// Prices of all routes.
+#[derive(Clone, Debug)]
+pub(super) struct Prices {
+    lines: Box<[[Route; LINE]]>,
+    all: Cost,
+}
+
+impl Prices {
+    /// A table with slots for at least this many routes.
+    pub(super) fn new(routes: usize) -> Self {
+        let lines = routes.div_ceil(LINE).max(1);
+        Self { lines: vec![[Route::default(); LINE]; lines].into_boxed_slice(), all: Cost::default() }
+    }
+
+    /// The price of a request.
+    pub(super) fn price(&self, key: RouteKey, now: Moment) -> Price {
+        let route = self.find(key.route);
+        let seen = route.filter(|route| route.cost.seen > 0);
+        let mean = seen.map_or_else(|| self.unseen(key), |route| Span::from_nanos(route.cost.mean));
+        let raised = route.filter(|route| now < route.raised_until).map(|route| route.raised);
+        Price {
+            mean,
+            estimate: raised.map_or(mean, |raised| raised.max(mean)),
+            load: route.map_or(Load::ONE, |route| route.times.load()),
+            is_unseen: seen.is_none(),
+            is_settled: raised.is_none_or(|raised| raised < mean.times(SURPRISE))
+                && route.is_some_and(|route| route.cost.seen >= SETTLED),
+        }
+    }
+
+    fn unseen(&self, key: RouteKey) -> Span {
+        let alike =
+            self.find(key.parent).filter(|parent| parent.cost.seen > 0).map_or(&self.all, |parent| &parent.cost);
+        if alike.seen == 0 { UNKNOWN } else { alike.high() }
+    }
+
+    /// A request in flight exceeds the price, and will cost `estimate` or more.
+    pub(super) fn raise(&mut self, key: RouteKey, estimate: Span, now: Moment) {
+        if let Some(route) = self.slot(key.route) {
+            let before = if now < route.raised_until { route.raised } else { Span::ZERO };
+            (route.raised, route.raised_until) = (before.max(estimate), now + RAISED_FOR);
+        }
+    }
+
+    /// A request has cost `toll`. Returns the times of its route, if it has a slot.
+    pub(super) fn record(&mut self, key: RouteKey, toll: Span) -> Option<&mut Times> {
+        self.all.record(toll);
+        if let Some(parent) = self.slot(key.parent) {
+            parent.cost.record(toll);
+        }
+        let route = self.slot(key.route)?;
+        route.raised_until = Moment::ZERO;
+        route.cost.record(toll);
+        Some(&mut route.times)
+    }
+
+    fn find(&self, key: u64) -> Option<&Route> {
+        self.lines[self.index(key)].iter().find(|route| route.worth > 0 && route.key == key)
+    }
+
+    /// The slot of a route, found or taken over.
+    fn slot(&mut self, key: u64) -> Option<&mut Route> {
+        let index = self.index(key);
+        let line = &mut self.lines[index];
+        let at = line.iter().position(|route| route.worth > 0 && route.key == key);
+        match at.or_else(|| line.iter().position(|route| route.worth == 0)) {
+            Some(at) => {
+                let route = &mut line[at];
+                if route.worth == 0 {
+                    *route = Route { key, ..Route::default() };
+                }
+                route.worth = (route.worth + 1).min(WORTH_MAX);
+                Some(route)
+            }
+            None => {
+                line.iter_mut().for_each(|route| route.worth -= 1);
+                None
+            }
+        }
+    }
+
+    fn index(&self, key: u64) -> usize {
+        let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((u128::from(mixed) * self.lines.len() as u128) >> 64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: Moment = Moment::from_millis(5000);
+
+    fn key(route: u64) -> RouteKey {
+        RouteKey { route, parent: 1_000_000 }
+    }
+
+    fn ms(millis: u64) -> Span {
+        Span::from_millis(millis)
+    }
+
+    fn record(prices: &mut Prices, key: RouteKey, millis: u64, times: usize) {
+        (0..times).for_each(|_| _ = prices.record(key, ms(millis)));
+    }
+
+    #[test]
+    fn a_steady_route_has_the_price_that_it_costs_and_is_settled_after_four() {
+        let mut prices = Prices::new(64);
+        record(&mut prices, key(1), 20, 3);
+        assert!(!prices.price(key(1), NOW).is_settled);
+        record(&mut prices, key(1), 20, 1);
+        let price = prices.price(key(1), NOW);
+        assert_eq!((price.mean, price.estimate, price.is_settled, price.is_unseen), (ms(20), ms(20), true, false));
+    }
+
+    #[test]
+    fn a_deployment_that_changes_the_cost_is_noticed_within_a_few_requests() {
+        let mut prices = Prices::new(64);
+        record(&mut prices, key(1), 20, 500);
+        record(&mut prices, key(1), 200, 16);
+        assert!(prices.price(key(1), NOW).mean > ms(150));
+    }
+
+    #[test]
+    fn an_unseen_route_is_priced_like_its_parent_or_like_all() {
+        let mut prices = Prices::new(64);
+        assert_eq!(prices.price(key(1), NOW).mean, UNKNOWN);
+        record(&mut prices, RouteKey { route: 1, parent: 500 }, 80, 50);
+        for parent in [500, 700] {
+            let price = prices.price(RouteKey { route: 3, parent }, NOW);
+            assert_eq!((price.mean, price.is_unseen, price.is_settled), (ms(80), true, false));
+        }
+        record(&mut prices, RouteKey { route: 2, parent: 600 }, 1, 50);
+        assert_eq!(prices.price(RouteKey { route: 4, parent: 600 }, NOW).mean, ms(1));
+    }
+
+    #[test]
+    fn an_overrun_raises_the_estimate_until_a_request_of_the_route_ends_or_a_second_has_passed() {
+        let mut prices = Prices::new(64);
+        record(&mut prices, key(1), 20, 8);
+        prices.raise(key(1), ms(60), NOW);
+        let price = prices.price(key(1), NOW);
+        assert_eq!((price.mean, price.estimate, price.is_settled), (ms(20), ms(60), true));
+        prices.raise(key(1), ms(200), NOW);
+        assert!(!prices.price(key(1), NOW).is_settled, "ten times the price");
+        assert_eq!(prices.price(key(1), NOW + RAISED_FOR).estimate, ms(20));
+        record(&mut prices, key(1), 20, 1);
+        assert_eq!(prices.price(key(1), NOW).estimate, ms(20));
+    }
+
+    #[test]
+    fn made_up_paths_do_not_evict_routes_in_constant_use() {
+        let mut prices = Prices::new(64);
+        for path in 0..100_000u64 {
+            record(&mut prices, key(2_000_000 + path), 1, 1);
+            // Eighty made-up paths are ten for each line.
+            if path % 80 == 0 {
+                (0..160).for_each(|ask| record(&mut prices, key(ask % 8), 100, 1));
+            }
+        }
+        for hot in 0..8 {
+            assert_eq!(prices.price(key(hot), NOW).mean, ms(100), "{hot}");
+        }
+    }
+
+    #[test]
+    fn a_route_that_is_not_used_any_more_makes_room() {
+        let mut prices = Prices::new(LINE);
+        (0..100).for_each(|_| (0..8).for_each(|old| record(&mut prices, RouteKey { route: old, parent: old }, 5, 1)));
+        let new = RouteKey { route: 77, parent: 77 };
+        record(&mut prices, new, 50, 100);
+        assert_eq!(prices.price(new, NOW).mean, ms(50));
+    }
+
+    proptest! {
+        #[test]
+        fn work_that_costs_something_has_a_price(tolls in prop::collection::vec(1u64..u64::MAX, 1..100)) {
+            let mut prices = Prices::new(8);
+            for toll in &tolls {
+                prices.record(key(1), Span::from_nanos(*toll));
+            }
+            prop_assert!(!prices.price(key(1), NOW).mean.is_zero());
+        }
+    }
+}

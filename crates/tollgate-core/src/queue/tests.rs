@@ -1,0 +1,299 @@
+use super::*;
+use proptest::prelude::*;
+
+const PAGE: RouteKey = RouteKey { route: 1, parent: 100 };
+const REPORT: RouteKey = RouteKey { route: 2, parent: 100 };
+const SEARCH: RouteKey = RouteKey { route: 3, parent: 100 };
+
+fn at(millis: u64) -> Moment {
+    Moment::from_millis(millis)
+}
+
+fn client(address: u64, tenant: u64) -> Client {
+    Client {
+        block: 3_000_000 + address / 65_536,
+        network: 2_000_000 + address / 256,
+        address: 1_000_000 + address,
+        tenant,
+    }
+}
+
+fn request(address: u64, route: RouteKey) -> Request {
+    Request { client: client(address, 0), route, weight_milli: 1000, bytes: 1000 }
+}
+
+/// A queue that has served enough of all routes to know that a page and a search cost 20 ms and a report 300 ms.
+fn learned(settings: Settings) -> (Queue, Moment) {
+    let mut queue = Queue::new(settings, at(0));
+    let mut now = at(1000);
+    for round in 0..80u64 {
+        // One, two and three at once, so that the number in flight varies.
+        let count = 1 + round % 3;
+        for (route, millis) in [(PAGE, 20), (REPORT, 300), (SEARCH, 20)] {
+            let go = |queue: &mut Queue, now| match queue.arrive(request(900 + round % 50, route), now) {
+                Arrival::Go(ticket) => Some(ticket),
+                Arrival::Wait(ticket, _) => {
+                    queue.leave(ticket, now);
+                    None
+                }
+                Arrival::Refuse(refusal) => panic!("{refusal:?}"),
+            };
+            let tickets: Vec<_> = (0..count).filter_map(|_| go(&mut queue, now)).collect();
+            now = now + Span::from_millis(millis * tickets.len() as u64);
+            tickets.into_iter().for_each(|ticket| finish(&mut queue, ticket, now));
+            now = now + Span::from_millis(200);
+        }
+    }
+    (queue, now)
+}
+
+fn finish(queue: &mut Queue, ticket: Ticket, now: Moment) {
+    let toll = queue.so_far(ticket, now);
+    queue.done(ticket, toll, true, now);
+}
+
+fn go(queue: &mut Queue, request: Request, now: Moment) -> Ticket {
+    match queue.arrive(request, now) {
+        Arrival::Go(ticket) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn wait(queue: &mut Queue, request: Request, now: Moment) -> Ticket {
+    match queue.arrive(request, now) {
+        Arrival::Wait(ticket, _) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn events(queue: &mut Queue, now: Moment) -> Vec<Event> {
+    core::iter::from_fn(|| queue.poll(now)).collect()
+}
+
+#[test]
+fn a_backend_of_one_core_is_found_out() {
+    for said in [1, 2, 4] {
+        let (queue, _) = learned(Settings { cores: Cores::whole(said), ..Settings::default() });
+        assert_eq!(queue.cores(), Cores::whole(1), "said to have {said}");
+        assert!(queue.limit() < Load::of(3), "{:?}", queue.limit());
+    }
+}
+
+#[test]
+fn a_light_request_does_not_wait_for_a_heavy_one() {
+    let (mut queue, now) = learned(Settings::default());
+    while let Arrival::Go(_) = queue.arrive(request(1, REPORT), now) {}
+    assert!(queue.waiting() > 0);
+    go(&mut queue, request(2, PAGE), now);
+}
+
+#[test]
+fn a_client_behind_its_share_goes_before_one_that_is_ahead() {
+    let (mut queue, mut now) = learned(Settings::default());
+    let mut in_flight = go(&mut queue, request(1, REPORT), now);
+    for _ in 0..20 {
+        wait(&mut queue, request(1, REPORT), now);
+    }
+    // The crawler has used its credit.
+    for _ in 0..5 {
+        now = now + Span::from_millis(300);
+        finish(&mut queue, in_flight, now);
+        let [Event::Go(ticket)] = events(&mut queue, now)[..] else { panic!("one at a time") };
+        in_flight = ticket;
+    }
+    let behind = match queue.arrive(request(70_000, REPORT), now) {
+        Arrival::Go(_) => return,
+        Arrival::Wait(ticket, standing) => {
+            assert!(!standing.is_ahead);
+            ticket
+        }
+        Arrival::Refuse(refusal) => panic!("{refusal:?}"),
+    };
+    finish(&mut queue, in_flight, now + Span::from_millis(300));
+    assert_eq!(events(&mut queue, now + Span::from_millis(300))[..], [Event::Go(behind)]);
+}
+
+#[test]
+fn a_request_is_refused_if_it_would_wait_longer_than_allowed_and_told_when_the_queue_has_drained() {
+    let (mut queue, now) = learned(Settings::default());
+    let (mut waiting, mut refused) = (0, Vec::new());
+    for _ in 0..100 {
+        match queue.arrive(request(1, REPORT), now) {
+            Arrival::Go(_) => {}
+            Arrival::Wait(..) => waiting += 1,
+            Arrival::Refuse(refusal) => refused.push(refusal),
+        }
+    }
+    // 10 s of one core are 33 reports.
+    assert!((30..=38).contains(&waiting), "{waiting}");
+    for refusal in refused {
+        assert_eq!(refusal.reason, Reason::WaitTooLong);
+        assert!((9_000..=13_000).contains(&refusal.retry_after.as_millis_ceil()), "{refusal:?}");
+    }
+}
+
+#[test]
+fn when_the_room_is_full_the_newest_request_of_the_client_furthest_ahead_is_displaced() {
+    let (mut queue, mut now) = learned(Settings { total: 8, hold_max: Span::from_secs(1000), ..Settings::default() });
+    for _ in 0..4 {
+        let ticket = go(&mut queue, request(1, REPORT), now);
+        now = now + Span::from_millis(300);
+        finish(&mut queue, ticket, now);
+    }
+    let mut newest = None;
+    while queue.waiting() < 8 {
+        if let Arrival::Wait(ticket, _) = queue.arrive(request(1, REPORT), now) {
+            newest = Some(ticket);
+        }
+    }
+    let mut refused = 0;
+    loop {
+        match queue.arrive(request(300_000, REPORT), now) {
+            Arrival::Go(_) => continue,
+            Arrival::Wait(..) => {}
+            Arrival::Refuse(_) => break,
+        }
+        let all = events(&mut queue, now);
+        let [Event::Refuse(ticket, Refusal { reason: Reason::Full, .. })] = all[..] else { panic!("{all:?}") };
+        if refused == 0 {
+            assert_eq!(Some(ticket), newest);
+        }
+        refused += 1;
+    }
+    assert!(refused > 0);
+    assert_eq!(queue.waiting(), 8);
+}
+
+#[test]
+fn memory_bounds_waiting_requests_too() {
+    let (mut queue, now) = learned(Settings { memory: 10_000, hold_max: Span::from_secs(1000), ..Settings::default() });
+    let refused = (0..50).filter(|_| matches!(queue.arrive(request(1, REPORT), now), Arrival::Refuse(_))).count();
+    assert_eq!(queue.waiting(), 10);
+    assert!(refused > 30);
+}
+
+#[test]
+fn a_request_that_costs_more_than_its_price_moves_to_a_higher_octave() {
+    let (mut queue, now) = learned(Settings::default());
+    while let Arrival::Go(_) = queue.arrive(request(1, PAGE), now) {}
+    let search = wait(&mut queue, request(400_000, SEARCH), now);
+    let soon = now + Span::from_millis(25);
+    queue.tick(false, soon);
+    assert_eq!(events(&mut queue, soon), [], "it may end any moment");
+    let later = now + Span::from_millis(200);
+    queue.tick(false, later);
+    assert!(events(&mut queue, later).contains(&Event::Go(search)), "the pages in flight are not its peers any more");
+}
+
+#[test]
+fn a_client_that_is_ahead_is_served_at_least_once_a_second() {
+    let (mut queue, mut now) = learned(Settings::default());
+    let crawl = |queue: &mut Queue, now| match queue.arrive(request(1, REPORT), now) {
+        Arrival::Go(_) => 1,
+        _ => 0,
+    };
+    (0..30).for_each(|_| _ = crawl(&mut queue, now));
+    let mut gone = 0;
+    // People keep the backend busy.
+    for step in 0..600u64 {
+        now = now + Span::from_millis(20);
+        if let Arrival::Go(ticket) = queue.arrive(request(1000 + step * 70_000, PAGE), now) {
+            finish(&mut queue, ticket, now + Span::from_millis(10));
+        }
+        gone += events(&mut queue, now).len();
+    }
+    assert!(gone >= 1);
+}
+
+#[test]
+fn a_fixed_limit_is_never_exceeded() {
+    let mut queue = Queue::new(Settings { in_flight: Some(3), ..Settings::default() }, at(0));
+    let tickets: Vec<_> = (0..3).map(|address| go(&mut queue, request(address, PAGE), at(1))).collect();
+    let waiting = wait(&mut queue, request(9, PAGE), at(1));
+    assert_eq!(events(&mut queue, at(1)), []);
+    finish(&mut queue, tickets[0], at(20));
+    assert_eq!(events(&mut queue, at(20)), [Event::Go(waiting)]);
+}
+
+#[test]
+fn a_paused_request_leaves_its_permit_to_others_and_is_not_charged() {
+    let mut queue = Queue::new(Settings { in_flight: Some(1), ..Settings::default() }, at(0));
+    let first = go(&mut queue, request(1, PAGE), at(0));
+    let second = wait(&mut queue, request(2, PAGE), at(0));
+    queue.pause(first, at(10));
+    assert_eq!(events(&mut queue, at(10)), [Event::Go(second)]);
+    finish(&mut queue, second, at(50));
+    queue.resume(first, at(50));
+    assert_eq!(queue.so_far(first, at(60)), Span::from_millis(20));
+}
+
+#[test]
+fn a_ticket_of_a_request_that_is_gone_does_nothing() {
+    let mut queue = Queue::new(Settings::default(), at(0));
+    let ticket = go(&mut queue, request(1, PAGE), at(0));
+    finish(&mut queue, ticket, at(5));
+    let other = go(&mut queue, request(2, PAGE), at(5));
+    assert_eq!(ticket.slot(), other.slot());
+    queue.done(ticket, Span::from_secs(9), true, at(6));
+    queue.pause(ticket, at(6));
+    assert!(!queue.leave(ticket, at(6)) && queue.give_up(ticket, at(6)).is_none());
+    assert_eq!(queue.in_flight(), Load::ONE);
+}
+
+proptest! {
+    /// Requests of one tenant in one octave leave in order of arrival, whatever others do, and every request ends exactly once.
+    #[test]
+    fn requests_of_one_tenant_leave_in_order(
+        steps in prop::collection::vec((0u8..4, 0u64..6, 0u64..400, 1u64..200), 1..300),
+        limit in 1u32..6,
+    ) {
+        let mut queue = Queue::new(Settings { in_flight: Some(limit), total: 40, ..Settings::default() }, at(0));
+        let mut now = at(0);
+        // Expensive, so that no request exceeds its price during the test.
+        let toll = Span::from_secs(1000);
+        for _ in 0..4 {
+            let ticket = go(&mut queue, request(99, PAGE), now);
+            queue.done(ticket, toll, true, now);
+        }
+        let (mut waiting, mut flying): (Vec<(Ticket, u64, u64)>, Vec<Ticket>) = (Vec::new(), Vec::new());
+        let mut arrivals = 0;
+        for (what, address, passed, cost) in steps {
+            now = now + Span::from_millis(passed);
+            match what {
+                0 | 1 => {
+                    arrivals += 1;
+                    match queue.arrive(request(address, PAGE), now) {
+                        Arrival::Go(ticket) => {
+                            let own = waiting.iter().filter(|(_, other, _)| *other == address).count();
+                            prop_assert_eq!(own, 0, "passed its own");
+                            flying.push(ticket);
+                        }
+                        Arrival::Wait(ticket, _) => waiting.push((ticket, address, arrivals)),
+                        Arrival::Refuse(_) => {}
+                    }
+                }
+                2 if !flying.is_empty() => {
+                    let ticket = flying.swap_remove(cost as usize % flying.len());
+                    queue.done(ticket, toll, true, now);
+                }
+                3 if !waiting.is_empty() => {
+                    let (ticket, ..) = waiting.remove(cost as usize % waiting.len());
+                    prop_assert!(queue.leave(ticket, now));
+                }
+                _ => queue.tick(false, now),
+            }
+            while let Some(event) = queue.poll(now) {
+                let (Event::Go(ticket) | Event::Refuse(ticket, _)) = event;
+                let index = waiting.iter().position(|(other, ..)| *other == ticket).expect("it waited");
+                let (_, address, order) = waiting.remove(index);
+                if let Event::Go(ticket) = event {
+                    prop_assert!(waiting.iter().all(|(_, other, later)| *other != address || *later > order));
+                    flying.push(ticket);
+                }
+            }
+            prop_assert_eq!(queue.waiting(), waiting.len());
+            prop_assert!(flying.len() <= limit as usize);
+            prop_assert!(waiting.is_empty() || flying.len() == limit as usize, "idle while somebody waits");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Waiting requests of one cost octave in fair order.
+//!
+//! A request's rank is the largest tag over its address, network and block. A network's tag changes with every request of every address in
+//! it, so a plain heap of requests would have to be rebuilt each time. The smallest of the largest can be found level by level instead: a node
+//! ranks no earlier than its own tag, and no earlier than its first child. Each node keeps an ordered set of its children, and a change
+//! travels four steps up: tenant, address, network, block.
+//!
+//! Below an address, tenants (connections of one NAT, for example) take turns. Within a tenant, requests leave in order of arrival.
+
+use super::client::{Client, KEYS, TAGS};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+/// Tags are compared in steps of 2^31 ns (2.1 s of virtual time). A finer order would make equal clients wait for each other's last
+/// millisecond, and their slowest requests 1.6 times as slow.
+const QUANTUM_BITS: u32 = 31;
+
+/// The node that all blocks hang from.
+const ROOT: u32 = 0;
+
+/// Position among siblings: the quantised tag, then the turn.
+pub(super) type Rank = (u64, u64);
+
+/// The children of a node, in order.
+type Children = BTreeSet<(Rank, u32)>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    /// The node of each key that has requests waiting.
+    index: BTreeMap<u64, u32>,
+    addresses: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    key: u64,
+    parent: u32,
+    /// How many nodes lie between this one and the root: 3 for an address, 4 for a tenant.
+    depth: u8,
+    /// Start tag of the key's next request; 0 for a tenant.
+    tag: u64,
+    /// The rank under which the parent's set holds this node.
+    placed: Option<Rank>,
+    children: Children,
+    /// Of a tenant: its requests with their turns, in order of arrival, and its own last turn.
+    requests: VecDeque<(u64, u32)>,
+    turn: u64,
+}
+
+struct Tenant {
+    at: u32,
+    rank: Rank,
+    /// The largest tag of its client's keys.
+    tag: u64,
+}
+
+/// A waiting request at one end of the order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    /// The position of its quantised tag, then its tenant's turn.
+    pub(super) rank: Rank,
+    /// The largest tag of its client's keys.
+    pub(super) tag: u64,
+    pub(super) request: u32,
+}
+
+impl Tree {
+    pub(super) fn new() -> Self {
+        let nodes = alloc::vec![Node::default()];
+        Self { nodes, free: Vec::new(), index: BTreeMap::new(), addresses: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// How many addresses have requests waiting.
+    pub(super) fn addresses(&self) -> usize {
+        self.addresses
+    }
+
+    /// The request to dispatch first.
+    pub(super) fn first(&self) -> Option<End> {
+        let tenant = self.tenant(|children| children.first().copied())?;
+        let &(_, request) = self.node(tenant.at).requests.front()?;
+        Some(End { rank: tenant.rank, tag: tenant.tag, request })
+    }
+
+    /// The request to dispatch last: the newest of the client furthest ahead.
+    pub(super) fn last(&self) -> Option<End> {
+        let tenant = self.tenant(|children| children.last().copied())?;
+        let &(_, request) = self.node(tenant.at).requests.back()?;
+        Some(End { rank: tenant.rank, tag: tenant.tag, request })
+    }
+
+    /// The tenant at one end of the order.
+    fn tenant(&self, choose: fn(&Children) -> Option<(Rank, u32)>) -> Option<Tenant> {
+        let (rank, _) = choose(&self.node(ROOT).children)?;
+        let mut tenant = Tenant { at: ROOT, rank, tag: 0 };
+        while let Some((_, below)) = choose(&self.node(tenant.at).children) {
+            tenant = Tenant { at: below, tag: tenant.tag.max(self.node(below).tag), ..tenant };
+        }
+        Some(tenant)
+    }
+
+    /// Adds a request of a client whose keys are at `tags`. `turn` is the number of requests that came before it.
+    pub(super) fn push(&mut self, client: &Client, tags: [u64; TAGS], request: u32, turn: u64) {
+        let mut at = ROOT;
+        for (depth, key) in client.keys().into_iter().enumerate() {
+            at = self.child(at, depth as u8 + 1, key, tags.get(depth).copied().unwrap_or(0));
+        }
+        if self.node(at).requests.is_empty() {
+            self.nodes[at as usize].turn = turn;
+        }
+        // A request that comes from another lane goes before those that arrived after it.
+        let requests = &mut self.nodes[at as usize].requests;
+        let position = requests.partition_point(|(other, _)| *other < turn);
+        requests.insert(position, (turn, request));
+        self.place(at);
+    }
+
+    /// The newest request of the tenant of an address that was served last.
+    pub(super) fn newest_of(&self, address: u64) -> Option<u32> {
+        let &(_, tenant) = self.node(*self.index.get(&address)?).children.last()?;
+        self.node(tenant).requests.back().map(|(_, request)| *request)
+    }
+
+    /// Removes a request that waits here.
+    pub(super) fn remove(&mut self, client: &Client, request: u32) {
+        let Some(&at) = self.index.get(&client.tenant_key()) else { return };
+        let requests = &mut self.nodes[at as usize].requests;
+        if let Some(position) = requests.iter().position(|(_, other)| *other == request) {
+            requests.remove(position);
+            self.place(at);
+        }
+    }
+
+    /// A request of the client was dispatched: its tenant goes to the end of the round.
+    pub(super) fn served(&mut self, client: &Client, turn: u64) {
+        if let Some(&at) = self.index.get(&client.tenant_key()) {
+            self.nodes[at as usize].turn = turn;
+            self.place(at);
+        }
+    }
+
+    /// The client's keys have new tags.
+    pub(super) fn retag(&mut self, client: &Client, tags: [u64; TAGS]) {
+        for (key, tag) in client.keys().into_iter().zip(tags).rev() {
+            if let Some(&at) = self.index.get(&key) {
+                self.nodes[at as usize].tag = tag;
+                self.place(at);
+            }
+        }
+    }
+
+    fn node(&self, at: u32) -> &Node {
+        &self.nodes[at as usize]
+    }
+
+    /// The node of `key` under `parent`, created if there is none.
+    fn child(&mut self, parent: u32, depth: u8, key: u64, tag: u64) -> u32 {
+        if let Some(&at) = self.index.get(&key) {
+            return at;
+        }
+        let fresh = Node { key, parent, depth, tag, ..Node::default() };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.nodes[at as usize] = fresh;
+                at
+            }
+            None => {
+                self.nodes.push(fresh);
+                self.nodes.len() as u32 - 1
+            }
+        };
+        self.index.insert(key, at);
+        self.addresses += usize::from(usize::from(depth) == TAGS);
+        at
+    }
+
+    /// Moves a node and its ancestors to where they belong, and removes those that have nothing waiting.
+    fn place(&mut self, mut at: u32) {
+        while at != ROOT {
+            let rank = self.rank(at);
+            let Node { key, parent, placed, depth, .. } = *self.node(at);
+            if rank != placed {
+                let siblings = &mut self.nodes[parent as usize].children;
+                if let Some(placed) = placed {
+                    siblings.remove(&(placed, at));
+                }
+                if let Some(rank) = rank {
+                    siblings.insert((rank, at));
+                }
+                self.nodes[at as usize].placed = rank;
+            }
+            if rank.is_none() {
+                self.index.remove(&key);
+                self.free.push(at);
+                self.addresses -= usize::from(usize::from(depth) == TAGS);
+            }
+            at = parent;
+        }
+    }
+
+    fn rank(&self, at: u32) -> Option<Rank> {
+        let node = self.node(at);
+        if usize::from(node.depth) == KEYS {
+            return (!node.requests.is_empty()).then_some((0, node.turn));
+        }
+        let &((tag, turn), _) = node.children.first()?;
+        Some((tag.max(node.tag >> QUANTUM_BITS), turn))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn client(address: u64, tenant: u64) -> Client {
+        Client {
+            block: 3000 + address / 6,
+            network: 2000 + address / 3,
+            address: 1000 + address,
+            tenant: 5000 + address * 10 + tenant,
+        }
+    }
+
+    proptest! {
+        /// The tree against a list that is searched from end to end.
+        #[test]
+        fn the_first_has_the_smallest_of_the_largest_tags(
+            steps in prop::collection::vec((0u8..4, 0u64..12, 0u64..3, 0u64..50, 0u64..50, 0u64..50), 1..300),
+        ) {
+            let quantum = 1 << QUANTUM_BITS;
+            let mut tree = Tree::new();
+            let mut tags: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut waiting: Vec<(Client, u32)> = Vec::new();
+            for (id, (what, address, tenant, a, b, c)) in steps.into_iter().enumerate() {
+                let client = client(address, tenant);
+                let known = |client: &Client| {
+                    let [block, network, address, _] = client.keys();
+                    [block, network, address].map(|key| tags.get(&key).copied().unwrap_or(0))
+                };
+                match what {
+                    0 | 1 => {
+                        tree.push(&client, known(&client), id as u32, id as u64);
+                        waiting.push((client, id as u32));
+                    }
+                    2 => {
+                        let new = [a * quantum, b * quantum, c * quantum];
+                        for (key, tag) in client.keys().into_iter().zip(new) {
+                            tags.insert(key, tag);
+                        }
+                        tree.retag(&client, new);
+                    }
+                    _ if !waiting.is_empty() => {
+                        let (client, request) = waiting.remove(a as usize % waiting.len());
+                        tree.remove(&client, request);
+                    }
+                    _ => {}
+                }
+                let known = |client: &Client| {
+                    let [block, network, address, _] = client.keys();
+                    [block, network, address].map(|key| tags.get(&key).copied().unwrap_or(0)).into_iter().max().unwrap()
+                };
+                let least = waiting.iter().map(|(client, _)| known(client)).min();
+                let most = waiting.iter().map(|(client, _)| known(client)).max();
+                prop_assert_eq!(tree.first().map(|end| end.tag), least);
+                prop_assert!(tree.last().map(|end| end.tag) <= most);
+                prop_assert_eq!(tree.is_empty(), waiting.is_empty());
+                let mut addresses: Vec<_> = waiting.iter().map(|(client, _)| client.address).collect();
+                addresses.sort_unstable();
+                addresses.dedup();
+                prop_assert_eq!(tree.addresses(), addresses.len());
+            }
+        }
+    }
+
+    #[test]
+    fn tenants_of_an_address_take_turns_and_each_is_in_order() {
+        let mut tree = Tree::new();
+        for (request, tenant) in [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)] {
+            tree.push(&client(1, tenant), [0; TAGS], request, u64::from(request));
+        }
+        let mut order = Vec::new();
+        let mut turn = 10;
+        while let Some(End { request, .. }) = tree.first() {
+            let tenant = client(1, if request < 3 { 1 } else { 2 });
+            tree.remove(&tenant, request);
+            turn += 1;
+            tree.served(&tenant, turn);
+            order.push(request);
+        }
+        assert_eq!(order, [0, 3, 1, 4, 2]);
+    }
+}

@@ -1,0 +1,136 @@
+//! Requests that wait: their order, and the room for them.
+
+use super::client::TAGS;
+use super::tree::{End, Rank, Tree};
+use super::{OCTAVES, Queue, Reason, Request, Slot, State, octave};
+use crate::time::{Moment, Span};
+use alloc::vec::Vec;
+
+impl Queue {
+    /// The first request in order that may go. Prices change while requests wait: one that has become heavier moves to its
+    /// lane, so that it does not block lighter ones.
+    pub(super) fn first_that_may_go(&mut self, now: Moment) -> Option<End> {
+        let mut best: Option<((bool, Rank, u64), End)> = None;
+        for lane in 0..OCTAVES {
+            let end = loop {
+                let Some(end) = self.lanes[lane].first() else { break None };
+                let heavier = self.reprice(end.request, now);
+                if heavier <= lane {
+                    break Some(end);
+                }
+                self.change_lane(end.request, heavier);
+            };
+            let Some(end) = end else { continue };
+            let slot = self.slots[end.request as usize];
+            let is_ahead = end.tag > self.front();
+            let order = (is_ahead, end.rank, slot.turn);
+            if best.is_none_or(|(other, _)| order < other) && self.may_go(&Slot { is_ahead, ..slot }, now) {
+                best = Some((order, end));
+            }
+        }
+        best.map(|(_, end)| end)
+    }
+
+    pub(super) fn change_lane(&mut self, at: u32, lane: usize) {
+        self.unwait(at);
+        let client = self.slots[at as usize].request.client;
+        self.wait(at, lane, self.tags(&client));
+    }
+
+    /// Gives a waiting request the price of now, and returns its octave.
+    pub(super) fn reprice(&mut self, at: u32, now: Moment) -> usize {
+        let slot = &mut self.slots[at as usize];
+        let price = self.prices.price(slot.request.route, now);
+        (slot.cost, slot.octave) = (price.estimate, octave(price.estimate));
+        (slot.load, slot.is_settled, slot.is_unseen) = (price.load, price.is_settled, price.is_unseen);
+        usize::from(slot.octave)
+    }
+
+    pub(super) fn wait(&mut self, at: u32, lane: usize, tags: [u64; TAGS]) {
+        let slot = &mut self.slots[at as usize];
+        (slot.state, slot.lane) = (State::Waiting, lane as u8);
+        let (client, cost) = (slot.request.client, slot.mean.as_nanos());
+        self.waiting += 1;
+        self.waiting_bytes += u64::from(slot.request.bytes);
+        self.waiting_costs[usize::from(slot.is_ahead)][lane] += cost;
+        let own = self.owns.entry(client.address).or_default();
+        (own.cost, own.count) = (own.cost + cost, own.count + 1);
+        self.lanes[lane].push(&client, tags, at, slot.turn);
+    }
+
+    pub(super) fn unwait(&mut self, at: u32) {
+        let slot = &self.slots[at as usize];
+        let (client, cost, lane) = (slot.request.client, slot.mean.as_nanos(), usize::from(slot.lane));
+        self.waiting -= 1;
+        self.waiting_bytes -= u64::from(slot.request.bytes);
+        self.waiting_costs[usize::from(slot.is_ahead)][lane] -= cost;
+        if let Some(own) = self.owns.get_mut(&client.address) {
+            (own.cost, own.count) = (own.cost - cost, own.count - 1);
+            if own.count == 0 {
+                self.owns.remove(&client.address);
+            }
+        }
+        self.lanes[lane].remove(&client, at);
+    }
+
+    /// Whether there is room for one more waiting request, if need be after displacing the newest of the client furthest ahead.
+    pub(super) fn make_room(&mut self, bytes: u32, tag: u64) -> bool {
+        while self.waiting >= self.settings.total || self.waiting_bytes + u64::from(bytes) > self.settings.memory {
+            let last = self.lanes.iter().filter_map(Tree::last).max_by_key(|end| end.tag);
+            match last.filter(|last| last.tag > tag.max(self.front())) {
+                Some(last) => self.refuse(last.request, Reason::Full),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Refuses the newest requests of clients whose wait is estimated above a quarter more than `hold_max`.
+    pub(super) fn trim(&mut self) {
+        self.update_prices();
+        let allowed = Span::from_nanos(self.settings.hold_max.as_nanos() / 4 * 5);
+        if self.drain() <= allowed || !self.limit.is_proven() {
+            return;
+        }
+        let addresses: Vec<u64> = self.owns.keys().copied().collect();
+        for address in addresses {
+            while let Some(newest) = self.newest_of(address)
+                && self.standing(&self.slots[newest as usize]).wait > allowed
+            {
+                self.refuse(newest, Reason::WaitTooLong);
+            }
+        }
+    }
+
+    /// Prices of routes have changed since their requests arrived.
+    pub(super) fn update_prices(&mut self) {
+        let mut changed: Vec<(u64, u32)> = Vec::new();
+        for (at, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.state == State::Waiting) {
+            let price = self.prices.price(slot.request.route, self.at);
+            if slot.mean != price.mean || slot.lane != octave(price.estimate) {
+                changed.push((slot.turn, at as u32));
+            }
+        }
+        changed.sort_unstable();
+        for (_, at) in changed {
+            self.unwait(at);
+            let Request { client, route, .. } = self.slots[at as usize].request;
+            self.slots[at as usize].mean = self.prices.price(route, self.at).mean;
+            let lane = self.reprice(at, self.at);
+            self.wait(at, lane, self.tags(&client));
+        }
+    }
+
+    pub(super) fn newest_of(&self, address: u64) -> Option<u32> {
+        let newest = self.lanes.iter().filter_map(|lane| lane.newest_of(address));
+        newest.max_by_key(|at| self.slots[*at as usize].arrived)
+    }
+
+    pub(super) fn refuse(&mut self, at: u32, reason: Reason) {
+        let standing = self.standing(&self.slots[at as usize]);
+        let refusal = self.refusal(reason, standing);
+        self.unwait(at);
+        self.refused.push((self.ticket(at), refusal));
+        self.remove(at);
+    }
+}

@@ -1,0 +1,175 @@
+//! A permit: one request in flight at the backend, and the wait for it.
+//!
+//! A permit runs while the backend works on the request. It does not run while the backend waits for the client:
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | running | the client does not read ([`Permit::pause`]) | stalled |
+//! | running | the upload stalls ([`Permit::starve`]) | starved |
+//! | stalled | the client reads on ([`Permit::resume`]) | running |
+//! | starved | the upload flows again ([`Permit::feed`]) | running |
+//! | any | the backend has finished ([`Permit::leave`]), or the permit is dropped | settled |
+//!
+//! A permit can be stalled and starved at once, and runs again when it is neither.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tollgate_core::queue::{Refusal, RouteKey, Ticket};
+use tollgate_core::time::{Moment, Span};
+
+use super::Queue;
+
+/// A request that waits; dropped, it leaves the queue.
+pub(super) struct Waiting<'a> {
+    pub(super) queue: &'a Queue,
+    pub(super) ticket: Ticket,
+    pub(super) woken: oneshot::Receiver<Result<Ticket, Refusal>>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        let now = self.queue.clock.now();
+        if state.core.leave(self.ticket, now) {
+            state.waiters[self.ticket.slot()] = None;
+        } else if let Ok(Ok(ticket)) = self.woken.try_recv() {
+            state.core.done(ticket, Span::ZERO, false, now);
+        }
+        state.dispatch(now);
+        self.queue.note_waiting(&state);
+    }
+}
+
+/// How the backend's part of a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The backend sent its whole response.
+    Answered,
+    /// The backend could not be reached, timed out, or broke off.
+    Failed,
+    /// The gate stopped reading, because nobody reads the response any more.
+    Abandoned,
+    /// The client broke off its request, and the backend finished what it had of it.
+    CutShort,
+    /// The client broke off its request, and the gate cannot tell when the backend finishes.
+    Unheard,
+}
+
+impl Outcome {
+    /// Whether the time it took says something about requests of its route.
+    fn teaches(self) -> bool {
+        matches!(self, Self::Answered | Self::Abandoned)
+    }
+}
+
+/// A request in flight. Dropped, it is settled.
+pub(crate) struct Permit {
+    queue: Arc<Queue>,
+    /// None once it is settled.
+    ticket: Option<Ticket>,
+    route: RouteKey,
+    /// Whether the client reads too slowly for the backend to go on.
+    is_stalled: bool,
+    /// Since when the upload stalls, if it does, and for how long it has before.
+    starved_since: Option<Moment>,
+    starved: Span,
+    /// Time in which the backend worked although the upload stalled: charged like any work, but not measured well.
+    unmeasured: Span,
+}
+
+impl Permit {
+    pub(super) fn new(queue: &Arc<Queue>, ticket: Ticket, route: RouteKey) -> Self {
+        Self {
+            queue: queue.clone(),
+            ticket: Some(ticket),
+            route,
+            is_stalled: false,
+            starved_since: None,
+            starved: Span::ZERO,
+            unmeasured: Span::ZERO,
+        }
+    }
+
+    /// The backend waits for the client to read.
+    pub(crate) fn pause(&mut self) {
+        self.is_stalled = true;
+        self.stop();
+    }
+
+    /// The client reads on.
+    pub(crate) fn resume(&mut self) {
+        self.is_stalled = false;
+        self.run();
+    }
+
+    /// The backend waits for the rest of the request.
+    pub(crate) fn starve(&mut self) {
+        self.starved_since.get_or_insert_with(|| self.queue.clock.now());
+        self.stop();
+    }
+
+    /// The rest of the request comes.
+    pub(crate) fn feed(&mut self) {
+        self.starved = self.starved();
+        self.starved_since = None;
+        self.run();
+    }
+
+    /// The backend did not wait for the rest of the request after all.
+    pub(crate) fn worked_unfed(&mut self) {
+        self.unmeasured = self.unmeasured + self.starved();
+        self.starved = Span::ZERO;
+        self.starved_since = self.starved_since.map(|_| self.queue.clock.now());
+    }
+
+    /// How long the upload has stalled.
+    fn starved(&self) -> Span {
+        self.starved_since.map_or(self.starved, |since| self.starved + self.queue.clock.now().since(since))
+    }
+
+    fn stop(&self) {
+        let Some(ticket) = self.ticket else { return };
+        let mut state = self.queue.state();
+        let now = self.queue.clock.now();
+        state.core.pause(ticket, now);
+        state.dispatch(now);
+    }
+
+    fn run(&self) {
+        let Some(ticket) = self.ticket else { return };
+        if !self.is_stalled && self.starved_since.is_none() {
+            self.queue.state().core.resume(ticket, self.queue.clock.now());
+        }
+    }
+
+    /// The backend has finished. Returns what the request cost: what the backend reports, otherwise what was measured.
+    pub(crate) fn leave(mut self, reported: Option<Span>, outcome: Outcome) -> Span {
+        self.settle(reported, outcome)
+    }
+
+    fn settle(&mut self, reported: Option<Span>, outcome: Outcome) -> Span {
+        let Some(ticket) = self.ticket.take() else { return Span::ZERO };
+        let starved = self.starved();
+        let teaches = outcome.teaches() && starved.is_zero() && self.unmeasured.is_zero();
+        let mut state = self.queue.state();
+        let now = self.queue.clock.now();
+        let measured = state.core.so_far(ticket, now) + self.unmeasured;
+        // Work that was not seen costs no more than requests of this route usually do: a client that withholds the end of its request does
+        // not get it free, and one on a slow line pays no more than others.
+        let unseen = if outcome == Outcome::Unheard { Span::MAX } else { starved };
+        let usual = state.core.price(self.route).mean.as_nanos().saturating_sub(measured.as_nanos());
+        let toll = reported.unwrap_or(measured + unseen.min(Span::from_nanos(usual)));
+        state.counts.toll_ns = state.counts.toll_ns.wrapping_add(toll.as_nanos());
+        state.core.done(ticket, toll, teaches, now);
+        state.dispatch(now);
+        self.queue.note_waiting(&state);
+        toll
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.settle(None, Outcome::Abandoned);
+    }
+}
