@@ -13,7 +13,7 @@ mod report;
 use backend::Backend;
 use bench_storm::{
     machine::{ScratchDir, find_tollgate},
-    peers::{NGINX, NGINX_HTTP2, NONE, Peer, TOLLGATE},
+    peers::{NGINX, NGINX_HTTP2, NONE, Peer, TOLLGATE, TOLLGATE_HTTP2},
     site_process::{self, SiteArguments},
 };
 use clap::{Args, Parser, Subcommand};
@@ -44,7 +44,7 @@ const QUICK: [(&str, AtOnce); 7] = [
     ("20ms-cpu", AtOnce::Connections(8)),
     ("20ms-cpu", AtOnce::Connections(32)),
     ("2ms-cpu", AtOnce::Connections(32)),
-    ("2ms-cpu", AtOnce::Page),
+    ("20ms-cpu", AtOnce::Page),
     ("50ms-sleep", AtOnce::Connections(16)),
     ("50ms-sleep", AtOnce::Connections(100)),
     ("250ms-sleep", AtOnce::Connections(64)),
@@ -116,7 +116,7 @@ struct Target {
 }
 
 const DIRECT: Target = Target { name: "direct", peer: NONE, page_peer: NONE };
-const GATE: Target = Target { name: "gate", peer: TOLLGATE, page_peer: TOLLGATE };
+const GATE: Target = Target { name: "gate", peer: TOLLGATE, page_peer: TOLLGATE_HTTP2 };
 const PROXY: Target = Target { name: "nginx", peer: NGINX, page_peer: NGINX_HTTP2 };
 
 /// Settings of all runs.

@@ -25,7 +25,7 @@ enum Kind {
     Nginx { zones: &'static str, limits: &'static str, listen_options: &'static str },
     HaProxy { tables: &'static str, limits: &'static str, server: &'static str },
     Envoy { filters: &'static str },
-    Tollgate { server_timing: bool, rules: &'static str },
+    Tollgate { server_timing: bool, config: &'static str },
 }
 
 const fn nginx(name: &'static str, zones: &'static str, limits: &'static str) -> Peer {
@@ -44,7 +44,10 @@ pub const NGINX: Peer = nginx("nginx", "", "");
 pub const NGINX_HTTP2: Peer =
     Peer { name: "nginx", kind: Kind::Nginx { zones: "", limits: "", listen_options: "http2" } };
 /// Tollgate with nothing configured but its backend.
-pub const TOLLGATE: Peer = Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, rules: "" } };
+pub const TOLLGATE: Peer = Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, config: "" } };
+/// The same for clients that speak HTTP/2 without TLS.
+pub const TOLLGATE_HTTP2: Peer =
+    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, config: "[gate]\nh2c = true\n" } };
 
 /// Every peer, in the order of the table.
 pub const ALL: &[Peer] = &[
@@ -87,7 +90,7 @@ pub const ALL: &[Peer] = &[
     Peer { name: "envoy-adaptive", kind: Kind::Envoy { filters: include_str!("../peers/envoy-adaptive.yaml") } },
     Peer { name: "envoy-tuned", kind: Kind::Envoy { filters: include_str!("../peers/envoy-tuned.yaml") } },
     TOLLGATE,
-    Peer { name: "tollgate-timing", kind: Kind::Tollgate { server_timing: true, rules: "" } },
+    Peer { name: "tollgate-timing", kind: Kind::Tollgate { server_timing: true, config: "" } },
 ];
 
 /// Those that forward everything: what a gate costs when there is no storm.
@@ -97,7 +100,7 @@ pub const FORWARDING: [&str; 3] = ["nginx", "haproxy", "tollgate"];
 pub const REFUSING: [Peer; 3] = [
     nginx("nginx", "limit_req_zone $binary_remote_addr zone=reqs:10m rate=1r/m;", "limit_req zone=reqs;"),
     haproxy("haproxy", ADDRESS_TABLE, "http-request deny deny_status 429 if { sc0_http_req_rate gt 1 }", ""),
-    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, rules: REFUSE_ALL } },
+    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, config: REFUSE_ALL } },
 ];
 
 const REFUSE_ALL: &str = r#"[[rule]]
@@ -218,23 +221,23 @@ impl Launch {
             }
             Kind::HaProxy { tables, limits, server } => start_haproxy(site, listen, dir, [tables, limits, server]),
             Kind::Envoy { filters } => start_envoy(site, listen, dir, filters),
-            Kind::Tollgate { rules, .. } => self.start_tollgate(listen, admin, rules),
+            Kind::Tollgate { config, .. } => self.start_tollgate(listen, admin, config),
         }?;
         Ok(Some(child))
     }
 
-    /// Starts Tollgate with the backend and nothing else configured, unless there are `rules`. Its state survives a restart.
-    fn start_tollgate(&self, listen: SocketAddr, admin: Option<SocketAddr>, rules: &str) -> io::Result<Child> {
+    /// Starts Tollgate with the backend and nothing else configured, unless there is a `config`. Its state survives a restart.
+    fn start_tollgate(&self, listen: SocketAddr, admin: Option<SocketAddr>, config: &str) -> io::Result<Child> {
         let mut args: Vec<OsString> = ["gate", "--backend"].map(Into::into).to_vec();
         args.push(format!("http://{}", self.site).into());
         args.extend(["--listen".into(), listen.to_string().into()]);
         if let Some(admin) = admin {
             args.extend(["--admin".into(), admin.to_string().into()]);
         }
-        if !rules.is_empty() {
-            let config = self.dir.join("tollgate.toml");
-            fs::write(&config, rules)?;
-            args.extend(["--config".into(), config.into()]);
+        if !config.is_empty() {
+            let path = self.dir.join("tollgate.toml");
+            fs::write(&path, config)?;
+            args.extend(["--config".into(), path.into()]);
         }
         Child::start_with_state(&self.tollgate, args, listen, Some(&self.dir.join("state")))
     }

@@ -71,8 +71,9 @@ pub(crate) fn run(bench: &Bench, title: &Title) -> io::Result<Outcome> {
     let site_address = free_address()?;
     let (plan, course) = (title.plan(), title.course);
     let _site = site_process::start(site_address, bench.site_core, title.site_settings())?;
-    let gate = Arc::new(Mutex::new(title.peer.start(site_address, dir.path(), &bench.tollgate)?));
-    let (listen, admin) = (lock(&gate).listen, lock(&gate).admin);
+    let gate = title.peer.start(site_address, dir.path(), &bench.tollgate)?;
+    let (listen, admin) = (gate.listen, gate.admin);
+    let gate = Arc::new(Mutex::new(gate));
     let (phases, start) = (plan.phases, Instant::now() + title.idle());
     let watch = thread::spawn({
         let gate = Arc::clone(&gate);
