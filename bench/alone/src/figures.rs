@@ -46,7 +46,7 @@ impl Stage {
     }
 }
 
-/// What clients saw in one stage of one run.
+/// Figures of one target in one stage of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Figures {
     /// Responses with status 200 per second.
@@ -60,8 +60,8 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Of a closed loop. Throughput counts the responses in `window`; the rest counts the requests that started in it, also those
-    /// that ended after it. So a request that waits long is neither lost nor counted twice.
+    /// Of a closed loop. Throughput counts the responses in `window`; the rest counts the requests that started in
+    /// it, also those that ended after it. So a request that waits long is neither lost nor counted twice.
     pub(crate) fn of_window(samples: &[Sample], window: &Range<Duration>) -> Self {
         let ended = samples.iter().filter(|sample| sample.outcome.is_ok() && window.contains(&sample.end)).count();
         let started: Vec<&Sample> = samples.iter().filter(|sample| window.contains(&sample.start)).collect();

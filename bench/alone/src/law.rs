@@ -40,11 +40,11 @@ pub(crate) fn judge(comparison: &Comparison, direct_p99_ms: f64, sleeps: bool, s
     if lost > 0 {
         broken.push(format!("{lost} lost"));
     }
-    // Not a number, where nothing was served, is beyond every bound.
-    if !(throughput >= throughput_min) {
+    // Where nothing was served, the ratios are not numbers, which is beyond every bound.
+    if throughput.is_nan() || throughput < throughput_min {
         broken.push(format!("throughput {throughput:.2} < {throughput_min}"));
     }
-    if !(p99 <= p99_max) {
+    if p99.is_nan() || p99 > p99_max {
         broken.push(format!("p99 {p99:.2}x > {p99_max}x"));
     }
     if broken.is_empty() { Verdict::Holds } else { Verdict::Broken(broken) }

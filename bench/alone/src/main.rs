@@ -105,7 +105,7 @@ enum Role {
     Site(SiteArguments),
 }
 
-/// What a client connects to.
+/// A server that the client connects to.
 #[derive(Clone, Copy)]
 struct Target {
     name: &'static str,

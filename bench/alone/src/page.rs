@@ -15,10 +15,10 @@ use tollgate_storm::{client::Client, crowd::Crowd, tally::Failure};
 /// Where to load from, and the connections that a browser keeps between two pages.
 pub(crate) struct Page {
     target: SocketAddr,
-    connections: Connections,
+    transport: Transport,
 }
 
-enum Connections {
+enum Transport {
     Http2(Option<SendRequest<Bytes>>),
     Http1(Vec<Client>),
 }
@@ -26,17 +26,17 @@ enum Connections {
 impl Page {
     pub(crate) fn new(target: SocketAddr, over_http2: bool, assets: usize) -> Self {
         let client = |_| Client::new(Crowd::Human, SOURCE, target);
-        let connections =
-            if over_http2 { Connections::Http2(None) } else { Connections::Http1((0..assets).map(client).collect()) };
-        Self { target, connections }
+        let transport =
+            if over_http2 { Transport::Http2(None) } else { Transport::Http1((0..assets).map(client).collect()) };
+        Self { target, transport }
     }
 
     /// Requests all paths at once. A response that takes longer than `max` is a failure.
     pub(crate) async fn load(&mut self, paths: Vec<String>, max: Duration) -> io::Result<Vec<Sample>> {
         let start = Instant::now();
         let mut assets = JoinSet::new();
-        match &mut self.connections {
-            Connections::Http2(sender) => {
+        match &mut self.transport {
+            Transport::Http2(sender) => {
                 let open = match sender.take() {
                     Some(open) => open,
                     None => connect(self.target).await?,
@@ -47,7 +47,7 @@ impl Page {
                 }
                 *sender = Some(open);
             }
-            Connections::Http1(clients) => {
+            Transport::Http1(clients) => {
                 for (path, mut client) in paths.into_iter().zip(clients.drain(..)) {
                     assets.spawn(async move {
                         let outcome = timeout_at(start + max, client.ask(&path)).await;
@@ -60,7 +60,7 @@ impl Page {
         for (outcome, end, client) in assets.join_all().await {
             let outcome = outcome.unwrap_or(Err(Failure::Late));
             samples.push(Sample { start: Duration::ZERO, end, outcome });
-            if let (Connections::Http1(clients), Some(client)) = (&mut self.connections, client) {
+            if let (Transport::Http1(clients), Some(client)) = (&mut self.transport, client) {
                 clients.push(client);
             }
         }

@@ -16,8 +16,8 @@ pub(crate) struct Rounds {
     pub(crate) rounds: Vec<Figures>,
 }
 
-/// One row: a backend, a load and a stage, with the rounds of each target. The first target is the backend alone, the second the
-/// gate under test.
+/// One row: a backend, a load and a stage, with the rounds of each target. The first target is the backend alone, the
+/// second the gate under test.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     backend: &'static str,

@@ -1,5 +1,5 @@
-//! The storms that were played, one per line of a file. A storm in the journal is not played again, so that a measurement of
-//! hours can be played in parts, and an interruption loses one storm.
+//! The storms that were played, one per line of a file. A storm in the journal is not played again, so that a
+//! measurement of hours can be played in parts, and an interruption loses one storm.
 
 use crate::{course::Course, run::Outcome, scenario::Scenario, variation::Variation};
 use bench_storm::peers::Peer;

@@ -1,7 +1,7 @@
 //! The law for storms, and how far a run is from it.
 //!
-//! A page is compared with calm pages of its own kind: an archive page costs many times an article, and a window of a few
-//! seconds has one archive page or none. The slowdown of a page is its time over the calm p99 of its kind.
+//! A page is compared with calm pages of its own kind: an archive page costs many times an article, and a window of a
+//! few seconds has one archive page or none. The slowdown of a page is its time over the calm p99 of its kind.
 
 use crate::{course::Course, run::Outcome, scenario::Scenario, verdict::share_ok};
 use std::{ops::Range, time::Duration};
@@ -16,7 +16,8 @@ use tollgate_storm::{
 /// The first window after the crawler's first request, which has bounds of its own.
 pub(crate) const FIRST: Duration = Duration::from_secs(5);
 
-/// The crawler's share of the core that people leave to it. People take 24 % in the fixed scenarios, so this is 60 % of the core there.
+/// The crawler's share of the core that people leave to it. People take 24 % in the fixed scenarios, so this is 60 %
+/// of the core there.
 const CRAWLER_SHARE_MIN: f64 = 0.79;
 const CORE_USED_MIN: f64 = 0.95;
 
@@ -28,8 +29,8 @@ pub(crate) struct CalmPages {
 }
 
 impl CalmPages {
-    /// Of the views of people that no crawler disturbed. Where no archive page was seen, an archive page is expected to take its
-    /// own cost beside the p99 of an article.
+    /// Of the views of people that no crawler disturbed. Where no archive page was seen, an archive page is expected
+    /// to take its own cost beside the p99 of an article.
     pub(crate) fn of<'a>(views: impl Iterator<Item = &'a View> + Clone, costs: &Costs) -> Option<Self> {
         let p99 = |kind| {
             let views = views.clone().filter(|view| view.kind == kind);

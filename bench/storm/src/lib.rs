@@ -1,5 +1,5 @@
-//! The parts of the storm benchmark that other benchmarks share: a site in a process of its own, and what can stand in front
-//! of it.
+//! The parts of the storm benchmark that other benchmarks share: a site in a process of its own, and what can stand
+//! in front of it.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 

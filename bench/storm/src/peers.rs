@@ -226,7 +226,8 @@ impl Launch {
         Ok(Some(child))
     }
 
-    /// Starts Tollgate with the backend and nothing else configured, unless there is a `config`. Its state survives a restart.
+    /// Starts Tollgate with the backend and nothing else configured, unless there is a `config`. Its state survives a
+    /// restart.
     fn start_tollgate(&self, listen: SocketAddr, admin: Option<SocketAddr>, config: &str) -> io::Result<Child> {
         let mut args: Vec<OsString> = ["gate", "--backend"].map(Into::into).to_vec();
         args.push(format!("http://{}", self.site).into());
@@ -327,18 +328,21 @@ mod tests {
     }
 
     #[test]
-    fn every_peer_on_this_machine_takes_its_configuration_and_forwards_a_page() {
+    fn every_peer_on_this_machine_forwards_a_page_also_after_a_crash() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let site = listener.local_addr().unwrap();
         thread::spawn(move || tollgate_storm::site::serve(&listener, Settings::default()));
         for peer in ALL.iter().filter(|peer| !peer.is_tollgate() && peer.missing().is_none()) {
             let dir = ScratchDir::new().unwrap();
-            let gate = peer.start(site, dir.path(), Path::new("")).unwrap();
-            let mut stream = TcpStream::connect(gate.listen).unwrap();
-            write!(stream, "GET /assets/1.css HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            assert!(answer.starts_with("HTTP/1.1 200 "), "{peer}: {answer}");
+            let mut gate = peer.start(site, dir.path(), Path::new("")).unwrap();
+            for _ in 0..2 {
+                let mut stream = TcpStream::connect(gate.listen).unwrap();
+                write!(stream, "GET /assets/1.css HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                assert!(answer.starts_with("HTTP/1.1 200 "), "{peer}: {answer}");
+                gate.restart().unwrap();
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Tables: for each crawler and each gate, medians over the runs; and the law for storms, with the worst run beside the median.
+//! Tables: for each crawler and each gate, medians over the runs; and the law for storms, with the worst run beside
+//! the median.
 
 use crate::{
     course::Course,
@@ -48,8 +49,8 @@ fn rows(played: &[&Played]) -> Vec<Row> {
     rows
 }
 
-/// The pages of this gate without a crawler: the same page views as in the storms, if they were also played without a crawler,
-/// otherwise the calm before the storms. All runs count together, since one run has few.
+/// The pages of this gate without a crawler: the same page views as in the storms, if they were also played without a
+/// crawler, otherwise the calm before the storms. All runs count together, since one run has few.
 fn calm_of(peer: Peer, played: &[&Played]) -> PageTimes {
     let of_peer = || played.iter().filter(move |other| other.title.peer == peer && other.title.course == Course::Storm);
     let without = || of_peer().filter(|other| other.title.scenario == Scenario::S0);
@@ -133,6 +134,23 @@ pub(crate) fn law(played: &[&Played]) -> String {
     for row in &rows {
         writeln!(text, "{}", law_row(row)).expect("writing to a string cannot fail");
     }
+    let unjudged = played.iter().filter(|one| one.title.scenario.origin().is_some()).count() - judged.len();
+    if unjudged > 0 {
+        writeln!(text, "\n{unjudged} storms have no calm pages to compare with: play s0 too.")
+            .expect("writing to a string cannot fail");
+    }
+    text.push('\n');
+    let mut peers: Vec<Peer> = judged.iter().map(|one| one.title.peer).collect();
+    peers.sort_by_key(|peer| peer.place());
+    peers.dedup();
+    for peer in peers {
+        let runs: Vec<&Judged<'_>> = judged.iter().filter(|one| one.title.peer == peer).collect();
+        let holds = runs.iter().filter(|one| one.distance.times <= 1.0).count();
+        let beyond = runs.iter().filter(|one| one.distance.times > 2.0).count();
+        let count = runs.len();
+        writeln!(text, "{peer}: the law holds in {holds} of {count} storms, {beyond} are beyond twice a bound.  ")
+            .expect("writing to a string cannot fail");
+    }
     text.push_str("\nThe run furthest from the law, of each row:\n");
     for row in &rows {
         writeln!(text, "- {}", worst_run(row)).expect("writing to a string cannot fail");
@@ -148,7 +166,8 @@ fn judge<'a>(Played { title, outcome }: &'a Played, played: &[&Played]) -> Optio
     Some(Judged { title, windows, distance: law::worst(&windows, title.scenario, title.course) })
 }
 
-/// Pages without a crawler: those of the storm's own calm run, or those of the calm before the crawler in all runs of this gate.
+/// Pages without a crawler: those of the storm's own calm run, or those of the calm before the crawler in all runs of
+/// this gate.
 fn calm_pages(title: &Title, played: &[&Played]) -> Option<CalmPages> {
     let costs = title.variation.map_or(Costs::default(), |variation| variation.costs);
     let calm_runs = || played.iter().filter(|other| other.title.is_calm_of(title));
@@ -227,7 +246,7 @@ mod tests {
         let page = Ok(Duration::from_millis(page_ms));
         let view = |number: u32| View {
             at: second + Duration::from_millis(100) * number,
-            crowd: if number % 2 == 0 { Crowd::Human } else { Crowd::Office },
+            crowd: if number.is_multiple_of(2) { Crowd::Human } else { Crowd::Office },
             kind: Kind::Article,
             page,
             whole: page,
@@ -249,6 +268,13 @@ mod tests {
         let text = law(&runs.iter().collect::<Vec<_>>());
         assert!(text.contains("| S1 | tollgate | 2 | 1.5x (5.0x) | 1.5x (5.0x) |"), "{text}");
         assert!(text.contains("| 1 of 2 |"), "{text}");
+        assert!(text.contains("tollgate: the law holds in 1 of 2 storms, 1 are beyond twice a bound."), "{text}");
         assert!(text.contains("seed 6: broken, office later 5.0x, at most 2.0x (2.50 of the bound)"), "{text}");
+    }
+
+    #[test]
+    fn a_storm_without_calm_pages_is_not_judged_and_that_is_reported() {
+        let runs = [played(Scenario::S1, 3, 30)];
+        assert!(law(&[&runs[0]]).contains("1 storms have no calm pages to compare with"));
     }
 }

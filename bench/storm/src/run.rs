@@ -1,4 +1,5 @@
-//! One storm against one gate: starts site and gate, plays the plan, and reads the counters at the edges of the windows.
+//! One storm against one gate: starts site and gate, plays the plan, and reads the counters at the edges of the
+//! windows.
 
 use crate::{course::Course, journal::Title, law, scrape};
 use bench_storm::{machine::ScratchDir, peers::Gate, site_process};
@@ -112,8 +113,8 @@ fn lock(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
     gate.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the counters at the edges of the windows, and restarts the gate if that is the course. A thread of its own does it: a
-/// busy site responds late, and the load must not wait for it.
+/// Reads the counters at the edges of the windows, and restarts the gate if that is the course. A thread of its own
+/// does it: a busy site responds late, and the load must not wait for it.
 fn watch_the_storm(
     site: SocketAddr,
     gate: &Mutex<Gate>,

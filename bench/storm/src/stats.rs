@@ -1,7 +1,7 @@
 //! Statistics over runs.
 
-/// The middle value. Of an even number of values it is the lower of the two in the middle, so that it is always a measured one.
-/// Missing values (NaN) sort last.
+/// The middle value. Of an even number of values it is the lower of the two in the middle, so that it is always a
+/// measured one. Missing values (NaN) sort last.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)

@@ -24,8 +24,8 @@ pub(crate) struct Variation {
     pub(crate) idle: Duration,
     /// Connections of the crawler: 16 to 128.
     pub(crate) crawler_connections: u8,
-    /// Cost of an archive page, which the crawler requests (50 ms to 1 s), of an article (5 to 50 ms), and of an asset. A share
-    /// of each is sleep: 0 to 80 %.
+    /// Cost of an archive page, which the crawler requests (50 ms to 1 s), of an article (5 to 50 ms), and of an
+    /// asset. A share of each is sleep: 0 to 80 %.
     pub(crate) costs: Costs,
     /// Requests that the site serves at once.
     pub(crate) workers: usize,

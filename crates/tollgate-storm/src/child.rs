@@ -102,10 +102,15 @@ impl Child {
         let family = self.family();
         let _ = self.process.kill();
         // The children are ended after their parent, because nginx replaces a worker that ends.
-        for pid in family.into_iter().skip(1).filter_map(|pid| Pid::from_raw(pid.try_into().ok()?)) {
+        for pid in family.iter().skip(1).filter_map(|&pid| Pid::from_raw(pid.try_into().ok()?)) {
             let _ = kill_process(pid, Signal::KILL);
         }
         let _ = self.process.wait();
+        // A child holds the listening socket until it has ended, and would accept a connection that it then resets.
+        let begin = Instant::now();
+        while family.iter().any(|&pid| is_running(pid)) && begin.elapsed() < STOP_MAX {
+            sleep(Duration::from_millis(1));
+        }
     }
 
     /// CPU time used so far, by all threads of the process and its children.
@@ -150,6 +155,12 @@ fn die_with_parent(command: &mut Command) {
     let ask = || set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from);
     // SAFETY: the closure makes one system call and touches no memory of the parent, so it may run after a fork.
     unsafe { command.pre_exec(ask) };
+}
+
+/// Whether a process has not ended yet. A process that has ended but was not waited for holds no sockets.
+fn is_running(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|text| !text.lines().any(|line| line.starts_with("State:\tZ")))
 }
 
 /// The scheduler's own sum for every thread, in nanoseconds; `stat` counts only in ticks of 10 ms.
@@ -206,13 +217,7 @@ mod tests {
         }
         let family = child.family();
         child.crash();
-        let runs =
-            |pid: &u32| fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| !text.contains("zombie"));
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while family.iter().any(runs) {
-            assert!(Instant::now() < deadline, "a child still runs");
-            sleep(Duration::from_millis(1));
-        }
+        assert!(!family.into_iter().any(is_running));
     }
 
     #[test]

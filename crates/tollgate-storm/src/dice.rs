@@ -1,5 +1,5 @@
-//! Random numbers from a seed: SplitMix64, written out so that a seed means the same storm on every machine and with every
-//! version of a library.
+//! Random numbers from a seed: SplitMix64, written out so that a seed means the same storm on every machine and with
+//! every version of a library.
 
 use std::time::Duration;
 

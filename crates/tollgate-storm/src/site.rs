@@ -1,4 +1,5 @@
-//! The site: HTTP/1.1 on loopback, a few workers, first come first served. Every page burns exact CPU time, sleeps, or both.
+//! The site: HTTP/1.1 on loopback, a few workers, first come first served. Every page burns exact CPU time, sleeps,
+//! or both.
 //!
 //! It is as plain as an overloaded site is: a request that has begun is finished although its client has left, because most
 //! servers notice too late. So a storm leaves work behind that nobody waits for, and a benchmark sees it.
