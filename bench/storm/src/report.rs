@@ -191,7 +191,10 @@ fn law_row(runs: &[Judged<'_>]) -> String {
     let percent = |of: &dyn Fn(&Window) -> f64| {
         let values: Vec<f64> = runs.iter().map(|run| of(&run.windows.whole) * 100.0).collect();
         let worst = values.iter().copied().fold(f64::NAN, f64::min);
-        format!("{:.1} % ({worst:.1} %)", median(values))
+        let part =
+            |window: fn(&Windows) -> &Window| median(runs.iter().map(|run| of(window(&run.windows)) * 100.0).collect());
+        let (first, later) = (part(|windows| &windows.first), part(|windows| &windows.later));
+        format!("{:.1} % ({worst:.1} %); {first:.1} %, {later:.1} %", median(values))
     };
     let holds = runs.iter().filter(|run| run.distance.times <= 1.0).count();
     let cells = [
@@ -254,7 +257,15 @@ mod tests {
         };
         let cpu = [1, 1, 8].map(Duration::from_secs);
         let storm = Reading { uptime: second * 10, process_cpu: second * 10, cpu, ..Reading::default() };
-        Played { title, outcome: Outcome { views: (0..100).map(view).collect(), storm, ..Outcome::default() } }
+        let part = |cpu_ms: u64, crawler_ms: u64| Reading {
+            uptime: second * 5,
+            process_cpu: Duration::from_millis(cpu_ms),
+            cpu: [0, 0, crawler_ms].map(Duration::from_millis),
+            ..Reading::default()
+        };
+        let (first, later) = (part(4950, 3000), part(5050, 5000));
+        let views = (0..100).map(view).collect();
+        Played { title, outcome: Outcome { views, storm, first, later, ..Outcome::default() } }
     }
 
     #[test]
@@ -268,6 +279,7 @@ mod tests {
         let text = law(&runs.iter().collect::<Vec<_>>());
         assert!(text.contains("| S1 | tollgate | 2 | 1.5x (5.0x) | 1.5x (5.0x) |"), "{text}");
         assert!(text.contains("| 1 of 2 |"), "{text}");
+        assert!(text.contains("| 100.0 % (100.0 %); 99.0 %, 101.0 % | 80.0 % (80.0 %); 60.0 %, 100.0 % |"), "{text}");
         assert!(text.contains("tollgate: the law holds in 1 of 2 storms, 1 are beyond twice a bound."), "{text}");
         assert!(text.contains("seed 6: broken, office later 5.0x, at most 2.0x (2.50 of the bound)"), "{text}");
     }
