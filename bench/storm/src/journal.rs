@@ -1,14 +1,19 @@
-//! The storms that were played, a line of a file for each. What stands in it is not played again: hours of storms can be played in parts,
-//! and a run that is broken off loses one storm.
+//! The storms that were played, one per line of a file. A storm in the journal is not played again, so that a
+//! measurement of hours can be played in parts, and an interruption loses one storm.
 
-use crate::{peers::Peer, run::Outcome, scenario::Scenario};
+use crate::{course::Course, run::Outcome, scenario::Scenario, variation::Variation};
+use bench_storm::peers::Peer;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
     io::{self, Write},
     path::Path,
+    time::Duration,
 };
-use tollgate_storm::plan::Phases;
+use tollgate_storm::{
+    plan::{Phases, Plan},
+    site,
+};
 
 /// One storm that was played.
 #[derive(Debug, Serialize, Deserialize)]
@@ -17,7 +22,7 @@ pub(crate) struct Played {
     pub(crate) outcome: Outcome,
 }
 
-/// All that makes one storm another than the next. Storms of the same title are the same, and need to be played once.
+/// Everything that tells one storm from another. Storms of the same title are equal and are played once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Title {
     pub(crate) scenario: Scenario,
@@ -26,8 +31,52 @@ pub(crate) struct Title {
     pub(crate) phases: Phases,
     pub(crate) alike: bool,
     pub(crate) crawler_round_trip_ms: u64,
-    /// Which Tollgate it was: none for its peers.
+    /// Fingerprint of the Tollgate binary; none for its peers.
     pub(crate) build: Option<u64>,
+    /// The order in which people and the crawler arrive.
+    #[serde(default)]
+    pub(crate) course: Course,
+    /// The parameters that the seed draws; none in the fixed scenarios.
+    #[serde(default)]
+    pub(crate) variation: Option<Variation>,
+}
+
+impl Title {
+    /// Everybody's requests.
+    pub(crate) fn plan(&self) -> Plan {
+        let mut plan = Plan::new(self.seed, self.phases, self.scenario.origin());
+        plan.alike = self.alike;
+        plan.crawler_round_trip = Duration::from_millis(self.crawler_round_trip_ms);
+        plan.visits.retain(|visit| visit.at >= self.course.people_at());
+        if let Some(variation) = self.variation {
+            plan.crawler_connections = variation.crawler_connections;
+        }
+        plan
+    }
+
+    /// The site of this storm.
+    pub(crate) fn site_settings(&self) -> site::Settings {
+        let server_timing = self.peer.wants_server_timing();
+        let settings = site::Settings { server_timing, ..site::Settings::default() };
+        match self.variation {
+            Some(Variation { costs, workers, .. }) => site::Settings { workers, costs, ..settings },
+            None => settings,
+        }
+    }
+
+    /// Time between the start of the gate and the start of the plan.
+    pub(crate) fn idle(&self) -> Duration {
+        self.variation.map_or(Duration::ZERO, |variation| variation.idle)
+    }
+
+    /// Whether this storm shows the pages of the other one without a crawler.
+    pub(crate) fn is_calm_of(&self, storm: &Self) -> bool {
+        self.scenario == Scenario::S0
+            && self.peer == storm.peer
+            && self.build == storm.build
+            && self.variation == storm.variation
+            && (self.variation.is_none() || self.seed == storm.seed)
+    }
 }
 
 /// The storms played so far, and where they are written down, if anywhere.
@@ -77,8 +126,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<Played>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::ScratchDir;
-    use std::time::Duration;
+    use bench_storm::machine::ScratchDir;
     use tollgate_storm::{
         crowd::Crowd,
         page::Kind,
@@ -89,7 +137,36 @@ mod tests {
         let peer = Peer::of_name("nginx-limit-conn-2").unwrap();
         let second = Duration::from_secs(1);
         let phases = Phases { calm: second, storm: second, recovery: second };
-        Title { scenario: Scenario::S3Block, peer, seed, phases, alike: false, crawler_round_trip_ms: 20, build: None }
+        Title {
+            scenario: Scenario::S3Block,
+            peer,
+            seed,
+            phases,
+            alike: false,
+            crawler_round_trip_ms: 20,
+            build: None,
+            course: Course::Storm,
+            variation: None,
+        }
+    }
+
+    #[test]
+    fn the_calm_of_a_varied_storm_has_the_same_seed_and_no_crawler() {
+        let storm = Title { variation: Some(Variation::of_seed(3)), ..title(3) };
+        let calm = Title { scenario: Scenario::S0, ..storm.clone() };
+        assert!(calm.is_calm_of(&storm) && !storm.is_calm_of(&storm));
+        assert!(!Title { scenario: Scenario::S0, ..title(3) }.is_calm_of(&storm));
+        assert_eq!(calm.plan().visits, storm.plan().visits);
+        assert!(calm.plan().origin.is_none());
+        assert!(Title { scenario: Scenario::S0, ..title(4) }.is_calm_of(&title(3)));
+    }
+
+    #[test]
+    fn people_stay_away_while_the_crawler_is_alone() {
+        let second = Duration::from_secs(1);
+        let phases = Phases { calm: Duration::ZERO, storm: second * 20, recovery: second };
+        let plan = Title { course: Course::Alone3s, phases, ..title(1) }.plan();
+        assert!(!plan.visits.is_empty() && plan.visits.iter().all(|visit| visit.at >= second * 3));
     }
 
     #[test]

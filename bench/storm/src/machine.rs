@@ -1,22 +1,25 @@
-//! What this machine has: programs, and room for files that are gone afterwards.
+//! Programs on this machine, and directories for one run.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// A directory for one run, removed with everything in it when the run is over.
-pub(crate) struct ScratchDir(PathBuf);
+pub struct ScratchDir(PathBuf);
 
 impl ScratchDir {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Creates it.
+    pub fn new() -> io::Result<Self> {
         let nanos = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let path = std::env::temp_dir().join(format!("bench-storm-{}-{nanos}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(Self(path))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Its path.
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -27,11 +30,26 @@ impl Drop for ScratchDir {
     }
 }
 
-/// Where a program is: on the path, or where distributions hide daemons.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+/// Finds a program on the path, or where distributions install daemons.
+pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
     dirs.map(|dir| dir.join(name)).find(|program| program.is_file())
+}
+
+/// Returns the Tollgate binary at `named`, or builds the release binary of this source.
+pub fn find_tollgate(named: Option<&Path>) -> io::Result<PathBuf> {
+    if let Some(path) = named {
+        return path.canonicalize();
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo).args(["build", "--release", "-q", "-p", "tollgate"]).status()?;
+    if !status.success() {
+        return Err(io::Error::other("tollgate does not build"));
+    }
+    // Beside this program's own profile, wherever the target directory is.
+    let built = std::env::current_exe()?.with_file_name("../release/tollgate");
+    built.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("no tollgate at {}", built.display())))
 }
 
 #[cfg(test)]

@@ -3,43 +3,50 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the person who started it")]
 
+mod course;
 mod journal;
-mod machine;
-mod peers;
+mod law;
 mod plot;
 mod report;
 mod run;
 mod scenario;
 mod scrape;
 mod tax;
+mod variation;
 mod verdict;
 mod wrk;
 
+use bench_storm::{
+    machine::find_tollgate,
+    peers::{self, Peer},
+    site_process::{self, SiteArguments},
+};
 use clap::{Args, Parser, Subcommand};
+use course::Course;
 use journal::{Journal, Played, Title};
-use peers::Peer;
 use run::Bench;
 use scenario::Scenario;
 use std::{
     hash::{DefaultHasher, Hasher},
     io,
-    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::ExitCode,
     time::Duration,
 };
-use tollgate_storm::{
-    cpu,
-    plan::{Phases, Plan},
-    site,
-};
+use tollgate_storm::{cpu, plan::Phases};
+use variation::Variation;
 
 const PHASES: Phases =
     Phases { calm: Duration::from_secs(20), storm: Duration::from_secs(60), recovery: Duration::from_secs(30) };
 const QUICK_PHASES: Phases =
     Phases { calm: Duration::from_secs(8), storm: Duration::from_secs(12), recovery: Duration::from_secs(6) };
+/// The calm of a random storm is drawn from its seed; these are its other phases.
+const RANDOM_PHASES: Phases =
+    Phases { calm: Duration::ZERO, storm: Duration::from_secs(30), recovery: Duration::from_secs(5) };
+/// The longest calm of a random storm with `--quick`.
+const QUICK_CALM_MAX: Duration = Duration::from_secs(4);
 
-/// Plays the crawler storm against every gate and prints one table.
+/// Plays crawler storms against gates and prints tables.
 #[derive(Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -51,37 +58,43 @@ struct Arguments {
 
 #[derive(Args)]
 struct StormArguments {
-    /// What to put in front of the site, by name.
+    /// Gates in front of the site, by name.
     #[arg(long, value_delimiter = ',', value_parser = Peer::of_name, default_values_t = peers::ALL.iter().copied())]
     gates: Vec<Peer>,
-    /// Where the crawler sits.
+    /// Networks of the crawler.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Scenario::S0, Scenario::S1, Scenario::S2, Scenario::S3])]
     scenarios: Vec<Scenario>,
-    /// How often each storm is played.
+    /// Order in which people and the crawler arrive.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Course::Storm])]
+    courses: Vec<Course>,
+    /// Runs of each storm.
     #[arg(long, default_value_t = 3)]
     runs: u64,
+    /// Plays this number of storms whose parameters are drawn from consecutive seeds, instead of the fixed scenarios.
+    #[arg(long, conflicts_with_all = ["scenarios", "runs"])]
+    random: Option<u64>,
     /// Short phases, to see that everything works.
     #[arg(long)]
     quick: bool,
-    /// Where chance begins.
+    /// The first seed.
     #[arg(long, default_value_t = 20_261_115)]
     seed: u64,
-    /// Gives dear pages the same kind of path as cheap ones, so that no cost can be learned from a path.
+    /// Gives expensive pages the same kind of path as cheap ones, so that no cost can be learned from a path.
     #[arg(long)]
     alike: bool,
     /// The round trip that the crawler waits before each try, in milliseconds.
     #[arg(long, default_value_t = 20)]
     crawler_round_trip_ms: u64,
-    /// The core of the site, which has it alone.
+    /// The core of the site. Nothing else runs on it.
     #[arg(long, default_value_t = 1)]
     site_core: usize,
-    /// The core of the gate and of everybody who knocks.
+    /// The core of the gate and of all clients.
     #[arg(long, default_value_t = 0)]
     load_core: usize,
     /// The Tollgate to test; built from this source if not given.
     #[arg(long)]
     tollgate: Option<PathBuf>,
-    /// Writes every storm to this file, and does not play again what is in it.
+    /// Appends every storm to this file, and does not play the storms that it has.
     #[arg(long)]
     journal: Option<PathBuf>,
 }
@@ -92,21 +105,14 @@ enum Role {
     Tax(tax::TaxArguments),
     /// Draws pictures of storms that were played.
     Plot(plot::PlotArguments),
-    /// Serves the site under attack (the benchmark starts it by itself).
-    Site {
-        #[arg(long)]
-        listen: SocketAddr,
-        #[arg(long)]
-        core: usize,
-        #[arg(long)]
-        server_timing: bool,
-    },
+    /// Serves the site (the benchmark starts this itself).
+    Site(SiteArguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match arguments.command {
-        Some(Role::Site { listen, core, server_timing }) => serve_site(listen, core, server_timing),
+        Some(Role::Site(arguments)) => site_process::serve(&arguments),
         Some(Role::Tax(arguments)) => tax::levy(&arguments),
         Some(Role::Plot(arguments)) => plot::draw(&arguments),
         None => play_storms(&arguments.storm),
@@ -118,11 +124,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn serve_site(listen: SocketAddr, core: usize, server_timing: bool) -> io::Result<()> {
-    cpu::pin(core)?;
-    site::serve(&TcpListener::bind(listen)?, site::Settings { server_timing, ..site::Settings::default() })
 }
 
 fn play_storms(arguments: &StormArguments) -> io::Result<()> {
@@ -137,80 +138,95 @@ fn play_storms(arguments: &StormArguments) -> io::Result<()> {
         }
         false => (PathBuf::new(), 0),
     };
-    // Before any thread or child is started: all of them inherit it, and the site then moves to its own.
+    // Threads and children inherit the core, so this precedes them. The site then moves to its own core.
     cpu::pin(arguments.load_core)?;
     let bench = Bench { site_core: arguments.site_core, tollgate };
     let titles = titles(arguments, build);
     let mut journal = Journal::open(arguments.journal.as_deref())?;
     let mut failures = 0;
     for (number, title) in titles.iter().enumerate() {
-        let what = format!("{} of {}: {} against {}", number + 1, titles.len(), title.scenario.name(), title.peer);
+        let (scenario, course) = (title.scenario.name(), title.course.name());
+        let what = format!("{} of {}: {scenario}{course} against {}", number + 1, titles.len(), title.peer);
+        let what =
+            title.variation.map_or(what.clone(), |variation| format!("{what}, seed {}: {variation}", title.seed));
         if journal.has(title) {
             eprintln!("{what}: in the journal");
             continue;
         }
         eprintln!("{what}");
-        let plan = Plan {
-            alike: title.alike,
-            crawler_round_trip: Duration::from_millis(title.crawler_round_trip_ms),
-            ..Plan::new(title.seed, title.phases, title.scenario.origin())
-        };
-        match run::run(&bench, title.peer, plan) {
+        match run::run(&bench, title) {
             Ok(outcome) => journal.add(Played { title: title.clone(), outcome })?,
-            // Hours of other gates' runs are not thrown away for one that did not start.
+            // One gate that does not start must not end a measurement of hours.
             Err(error) => {
                 eprintln!("  not played: {error}");
                 failures += 1;
             }
         }
     }
-    println!("{}", report::markdown(&journal.of_titles(&titles), phases(arguments)));
+    let played = journal.of_titles(&titles);
+    if arguments.random.is_none() {
+        println!("{}", report::markdown(&played));
+    }
+    println!("{}", report::law(&played));
     if failures > 0 { Err(io::Error::other(format!("{failures} storms were not played"))) } else { Ok(()) }
 }
 
-const fn phases(arguments: &StormArguments) -> Phases {
-    if arguments.quick { QUICK_PHASES } else { PHASES }
-}
-
-/// Every storm that was asked for, in the order in which they are played: gates take turns.
+/// All storms to play, in order. Gates take turns.
 fn titles(arguments: &StormArguments, build: u64) -> Vec<Title> {
     let mut titles = Vec::new();
-    for run in 0..arguments.runs {
-        for &scenario in &arguments.scenarios {
-            for &peer in &arguments.gates {
-                titles.push(Title {
-                    scenario,
-                    peer,
-                    seed: arguments.seed.wrapping_add(run),
-                    phases: phases(arguments),
-                    alike: arguments.alike,
-                    crawler_round_trip_ms: arguments.crawler_round_trip_ms,
-                    build: peer.is_tollgate().then_some(build),
-                });
+    let mut add = |seed: u64, scenario: Scenario, course: Course, phases: Phases, variation: Option<Variation>| {
+        for &peer in &arguments.gates {
+            titles.push(Title {
+                scenario,
+                peer,
+                seed,
+                phases: course.phases(phases),
+                alike: arguments.alike,
+                crawler_round_trip_ms: arguments.crawler_round_trip_ms,
+                build: peer.is_tollgate().then_some(build),
+                course,
+                variation,
+            });
+        }
+    };
+    if let Some(count) = arguments.random {
+        for seed in (0..count).map(|number| arguments.seed.wrapping_add(number)) {
+            let variation = Variation::of_seed(seed);
+            let phases = random_phases(&variation, arguments.quick);
+            // The calm of the same storm is the measure, however short the calm before the crawler is.
+            add(seed, Scenario::S0, Course::Storm, phases, Some(variation));
+            for &course in &arguments.courses {
+                add(seed, variation::scenario_of_seed(seed), course, phases, Some(variation));
+            }
+        }
+        return titles;
+    }
+    let phases = if arguments.quick { QUICK_PHASES } else { PHASES };
+    for seed in (0..arguments.runs).map(|run| arguments.seed.wrapping_add(run)) {
+        for &course in &arguments.courses {
+            for &scenario in &arguments.scenarios {
+                // Without a crawler, all courses are alike.
+                if scenario != Scenario::S0 {
+                    add(seed, scenario, course, phases, None);
+                } else if course == arguments.courses[0] {
+                    add(seed, scenario, Course::Storm, phases, None);
+                }
             }
         }
     }
     titles
 }
 
-/// What tells one build of a program from another.
+fn random_phases(variation: &Variation, is_quick: bool) -> Phases {
+    match is_quick {
+        false => Phases { calm: variation.calm, ..RANDOM_PHASES },
+        true => Phases { calm: variation.calm.min(QUICK_CALM_MAX), ..QUICK_PHASES },
+    }
+}
+
+/// Tells one build of a program from another.
 fn fingerprint(program: &Path) -> io::Result<u64> {
     let mut hasher = DefaultHasher::new();
     hasher.write(&std::fs::read(program)?);
     Ok(hasher.finish())
-}
-
-/// The Tollgate that was named, or else the one of this source, built as it is released.
-fn find_tollgate(named: Option<&Path>) -> io::Result<PathBuf> {
-    if let Some(path) = named {
-        return path.canonicalize();
-    }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo).args(["build", "--release", "-q", "-p", "tollgate"]).status()?;
-    if !status.success() {
-        return Err(io::Error::other("tollgate does not build"));
-    }
-    // Beside this program's own profile, wherever the target directory is.
-    let built = std::env::current_exe()?.with_file_name("../release/tollgate");
-    built.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("no tollgate at {}", built.display())))
 }

@@ -1,5 +1,5 @@
-//! What can stand in front of the site: nothing, Tollgate, and its peers in the settings that people use against crawlers,
-//! each with the best that its kind can do.
+//! Gates in front of the site: none, Tollgate, and its peers in the settings that operators use against crawlers, the
+//! strongest settings of each included.
 
 use crate::machine::find_program;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -13,33 +13,46 @@ use tollgate_storm::child::{Child, free_address};
 
 /// Something in front of the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Peer {
+pub struct Peer {
     /// The name on the command line and in the table.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Nothing,
-    Nginx { zones: &'static str, limits: &'static str },
+    Nginx { zones: &'static str, limits: &'static str, listen_options: &'static str },
     HaProxy { tables: &'static str, limits: &'static str, server: &'static str },
     Envoy { filters: &'static str },
-    Tollgate { server_timing: bool, rules: &'static str },
+    Tollgate { server_timing: bool, config: &'static str },
 }
 
 const fn nginx(name: &'static str, zones: &'static str, limits: &'static str) -> Peer {
-    Peer { name, kind: Kind::Nginx { zones, limits } }
+    Peer { name, kind: Kind::Nginx { zones, limits, listen_options: "" } }
 }
 
 const fn haproxy(name: &'static str, tables: &'static str, limits: &'static str, server: &'static str) -> Peer {
     Peer { name, kind: Kind::HaProxy { tables, limits, server } }
 }
 
+/// No gate: clients connect to the site.
+pub const NONE: Peer = Peer { name: "none", kind: Kind::Nothing };
+/// nginx as a plain reverse proxy.
+pub const NGINX: Peer = nginx("nginx", "", "");
+/// The same for clients that speak HTTP/2 without TLS, which this nginx then requires.
+pub const NGINX_HTTP2: Peer =
+    Peer { name: "nginx", kind: Kind::Nginx { zones: "", limits: "", listen_options: "http2" } };
+/// Tollgate with nothing configured but its backend.
+pub const TOLLGATE: Peer = Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, config: "" } };
+/// The same for clients that speak HTTP/2 without TLS.
+pub const TOLLGATE_HTTP2: Peer =
+    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, config: "[gate]\nh2c = true\n" } };
+
 /// Every peer, in the order of the table.
-pub(crate) const ALL: &[Peer] = &[
-    Peer { name: "none", kind: Kind::Nothing },
-    nginx("nginx", "", ""),
+pub const ALL: &[Peer] = &[
+    NONE,
+    NGINX,
     nginx(
         "nginx-limit-req-2",
         "limit_req_zone $binary_remote_addr zone=reqs:10m rate=2r/s;",
@@ -70,24 +83,24 @@ pub(crate) const ALL: &[Peer] = &[
     haproxy(
         "haproxy-priority",
         NETWORK_TABLE,
-        // Whoever has more connections from its /24 stands further back, as if it had come four seconds later for each.
+        // A request is queued as if it had arrived four seconds later for each open connection of its /24.
         "http-request set-priority-offset sc0_conn_cur,mul(4000)",
         "maxconn 2",
     ),
     Peer { name: "envoy-adaptive", kind: Kind::Envoy { filters: include_str!("../peers/envoy-adaptive.yaml") } },
     Peer { name: "envoy-tuned", kind: Kind::Envoy { filters: include_str!("../peers/envoy-tuned.yaml") } },
-    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, rules: "" } },
-    Peer { name: "tollgate-timing", kind: Kind::Tollgate { server_timing: true, rules: "" } },
+    TOLLGATE,
+    Peer { name: "tollgate-timing", kind: Kind::Tollgate { server_timing: true, config: "" } },
 ];
 
 /// Those that forward everything: what a gate costs when there is no storm.
-pub(crate) const FORWARDING: [&str; 3] = ["nginx", "haproxy", "tollgate"];
+pub const FORWARDING: [&str; 3] = ["nginx", "haproxy", "tollgate"];
 
 /// The same three, refusing all but the first request of an address: what a refusal costs.
-pub(crate) const REFUSING: [Peer; 3] = [
+pub const REFUSING: [Peer; 3] = [
     nginx("nginx", "limit_req_zone $binary_remote_addr zone=reqs:10m rate=1r/m;", "limit_req zone=reqs;"),
     haproxy("haproxy", ADDRESS_TABLE, "http-request deny deny_status 429 if { sc0_http_req_rate gt 1 }", ""),
-    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, rules: REFUSE_ALL } },
+    Peer { name: "tollgate", kind: Kind::Tollgate { server_timing: false, config: REFUSE_ALL } },
 ];
 
 const REFUSE_ALL: &str = r#"[[rule]]
@@ -106,13 +119,34 @@ const NETWORK_TABLE: &str = "stick-table type ip size 100k expire 60s store conn
     tcp-request connection track-sc0 src,ipmask(24)";
 
 /// A gate that is up, with what is needed to ask it questions.
-pub(crate) struct Gate {
-    /// Where clients knock.
-    pub(crate) listen: SocketAddr,
-    /// Its process; the site alone has none.
-    pub(crate) child: Option<Child>,
-    /// Where it tells how it is doing, if it is Tollgate.
-    pub(crate) admin: Option<SocketAddr>,
+pub struct Gate {
+    /// The address that clients connect to.
+    pub listen: SocketAddr,
+    /// Its process; there is none without a gate.
+    pub child: Option<Child>,
+    /// The admin address of Tollgate.
+    pub admin: Option<SocketAddr>,
+    launch: Launch,
+}
+
+/// All that is needed to start a gate, and to start it again.
+#[derive(Clone, Debug)]
+struct Launch {
+    peer: Peer,
+    site: SocketAddr,
+    dir: PathBuf,
+    tollgate: PathBuf,
+}
+
+impl Gate {
+    /// Ends the process as a crash does and starts it again at the same addresses and with the same directory.
+    pub fn restart(&mut self) -> io::Result<()> {
+        if let Some(child) = self.child.take() {
+            child.crash();
+            self.child = self.launch.start(self.listen, self.admin)?;
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for Peer {
@@ -135,7 +169,7 @@ impl<'de> Deserialize<'de> for Peer {
 
 impl Peer {
     /// The peer of that name.
-    pub(crate) fn of_name(name: &str) -> Result<Self, String> {
+    pub fn of_name(name: &str) -> Result<Self, String> {
         ALL.iter().find(|peer| peer.name == name).copied().ok_or_else(|| {
             let names: Vec<&str> = ALL.iter().map(|peer| peer.name).collect();
             format!("no such gate; there are {}", names.join(", "))
@@ -143,22 +177,22 @@ impl Peer {
     }
 
     /// Where it stands in [`ALL`].
-    pub(crate) fn place(self) -> Option<usize> {
+    pub fn place(self) -> Option<usize> {
         ALL.iter().position(|peer| *peer == self)
     }
 
     /// Whether the site tells this peer what its pages cost.
-    pub(crate) const fn wants_server_timing(self) -> bool {
+    pub const fn wants_server_timing(self) -> bool {
         matches!(self.kind, Kind::Tollgate { server_timing: true, .. })
     }
 
     /// Whether this is Tollgate, which has to be built first.
-    pub(crate) const fn is_tollgate(self) -> bool {
+    pub const fn is_tollgate(self) -> bool {
         matches!(self.kind, Kind::Tollgate { .. })
     }
 
     /// What is not on this machine but needed, as what to do about it.
-    pub(crate) fn missing(self) -> Option<String> {
+    pub fn missing(self) -> Option<String> {
         let (program, package) = match self.kind {
             Kind::Nothing | Kind::Tollgate { .. } => return None,
             Kind::Nginx { .. } => (find_program("nginx"), "the package nginx-light"),
@@ -169,24 +203,54 @@ impl Peer {
     }
 
     /// Starts it in front of `site`, with its files in `dir`.
-    pub(crate) fn start(self, site: SocketAddr, dir: &Path, tollgate: &Path) -> io::Result<Gate> {
-        let listen = free_address()?;
-        let child = match self.kind {
-            Kind::Nothing => return Ok(Gate { listen: site, child: None, admin: None }),
-            Kind::Nginx { zones, limits } => start_nginx(site, listen, dir, zones, limits),
-            Kind::HaProxy { tables, limits, server } => start_haproxy(site, listen, dir, [tables, limits, server]),
-            Kind::Envoy { filters } => start_envoy(site, listen, dir, filters),
-            Kind::Tollgate { rules, .. } => return start_tollgate(site, listen, dir, tollgate, rules),
-        }?;
-        Ok(Gate { listen, child: Some(child), admin: None })
+    pub fn start(self, site: SocketAddr, dir: &Path, tollgate: &Path) -> io::Result<Gate> {
+        let listen = if self.kind == Kind::Nothing { site } else { free_address()? };
+        let admin = if self.is_tollgate() { Some(free_address()?) } else { None };
+        let launch = Launch { peer: self, site, dir: dir.to_owned(), tollgate: tollgate.to_owned() };
+        Ok(Gate { listen, child: launch.start(listen, admin)?, admin, launch })
     }
 }
 
-fn start_nginx(site: SocketAddr, listen: SocketAddr, dir: &Path, zones: &str, limits: &str) -> io::Result<Child> {
+impl Launch {
+    fn start(&self, listen: SocketAddr, admin: Option<SocketAddr>) -> io::Result<Option<Child>> {
+        let (site, dir) = (self.site, &*self.dir);
+        let child = match self.peer.kind {
+            Kind::Nothing => return Ok(None),
+            Kind::Nginx { zones, limits, listen_options } => {
+                start_nginx(site, listen, dir, [zones, limits, listen_options])
+            }
+            Kind::HaProxy { tables, limits, server } => start_haproxy(site, listen, dir, [tables, limits, server]),
+            Kind::Envoy { filters } => start_envoy(site, listen, dir, filters),
+            Kind::Tollgate { config, .. } => self.start_tollgate(listen, admin, config),
+        }?;
+        Ok(Some(child))
+    }
+
+    /// Starts Tollgate with the backend and nothing else configured, unless there is a `config`. Its state survives a
+    /// restart.
+    fn start_tollgate(&self, listen: SocketAddr, admin: Option<SocketAddr>, config: &str) -> io::Result<Child> {
+        let mut args: Vec<OsString> = ["gate", "--backend"].map(Into::into).to_vec();
+        args.push(format!("http://{}", self.site).into());
+        args.extend(["--listen".into(), listen.to_string().into()]);
+        if let Some(admin) = admin {
+            args.extend(["--admin".into(), admin.to_string().into()]);
+        }
+        if !config.is_empty() {
+            let path = self.dir.join("tollgate.toml");
+            fs::write(&path, config)?;
+            args.extend(["--config".into(), path.into()]);
+        }
+        Child::start_with_state(&self.tollgate, args, listen, Some(&self.dir.join("state")))
+    }
+}
+
+fn start_nginx(site: SocketAddr, listen: SocketAddr, dir: &Path, variant: [&str; 3]) -> io::Result<Child> {
+    let [zones, limits, listen_options] = variant;
     let config = dir.join("nginx.conf");
     let text = include_str!("../peers/nginx.conf")
         .replace("{zones}", zones)
         .replace("{limits}", limits)
+        .replace("{listen_options}", listen_options)
         .replace("{dir}", &dir.to_string_lossy())
         .replace("{listen}", &listen.to_string())
         .replace("{site}", &site.to_string());
@@ -221,23 +285,8 @@ fn start_envoy(site: SocketAddr, listen: SocketAddr, dir: &Path, filters: &str) 
     Child::start(&envoy, args.iter().map(AsRef::as_ref).chain([config.as_os_str()]), listen)
 }
 
-/// Tollgate as anybody would first start it: a backend and nothing else said, unless there are `rules`.
-fn start_tollgate(site: SocketAddr, listen: SocketAddr, dir: &Path, tollgate: &Path, rules: &str) -> io::Result<Gate> {
-    let admin = free_address()?;
-    let mut args: Vec<OsString> = ["gate", "--backend"].map(Into::into).to_vec();
-    args.push(format!("http://{site}").into());
-    args.extend(["--listen".into(), listen.to_string().into(), "--admin".into(), admin.to_string().into()]);
-    if !rules.is_empty() {
-        let config = dir.join("tollgate.toml");
-        fs::write(&config, rules)?;
-        args.extend(["--config".into(), config.into()]);
-    }
-    let child = Child::start(tollgate, args, listen)?;
-    Ok(Gate { listen, child: Some(child), admin: Some(admin) })
-}
-
 /// Starts the backend of the tax: nginx with one small file.
-pub(crate) fn start_backend(dir: &Path) -> io::Result<(SocketAddr, Child)> {
+pub fn start_backend(dir: &Path) -> io::Result<(SocketAddr, Child)> {
     let listen = free_address()?;
     let config = dir.join("backend.conf");
     fs::create_dir(dir.join("www"))?;
@@ -279,18 +328,21 @@ mod tests {
     }
 
     #[test]
-    fn every_peer_on_this_machine_takes_its_configuration_and_forwards_a_page() {
+    fn every_peer_on_this_machine_forwards_a_page_also_after_a_crash() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let site = listener.local_addr().unwrap();
         thread::spawn(move || tollgate_storm::site::serve(&listener, Settings::default()));
         for peer in ALL.iter().filter(|peer| !peer.is_tollgate() && peer.missing().is_none()) {
             let dir = ScratchDir::new().unwrap();
-            let gate = peer.start(site, dir.path(), Path::new("")).unwrap();
-            let mut stream = TcpStream::connect(gate.listen).unwrap();
-            write!(stream, "GET /assets/1.css HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            assert!(answer.starts_with("HTTP/1.1 200 "), "{peer}: {answer}");
+            let mut gate = peer.start(site, dir.path(), Path::new("")).unwrap();
+            for _ in 0..2 {
+                let mut stream = TcpStream::connect(gate.listen).unwrap();
+                write!(stream, "GET /assets/1.css HTTP/1.1\r\nHost: site\r\nConnection: close\r\n\r\n").unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                assert!(answer.starts_with("HTTP/1.1 200 "), "{peer}: {answer}");
+                gate.restart().unwrap();
+            }
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::{
     journal::{self, Played},
-    peers::Peer,
     scenario::Scenario,
 };
+use bench_storm::peers::Peer;
 use clap::Args;
 use std::{fmt::Write, io, path::PathBuf, time::Duration};
 use tollgate_storm::{crowd::Crowd, plan::Phases};
@@ -164,7 +164,7 @@ fn cpu(runs: &[&Played]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{journal::Title, run::Outcome};
+    use crate::{course::Course, journal::Title, run::Outcome};
     use tollgate_storm::{
         counters::Reading,
         page::Kind,
@@ -183,6 +183,8 @@ mod tests {
             alike: false,
             crawler_round_trip_ms: 20,
             build: None,
+            course: Course::Storm,
+            variation: None,
         };
         let view = |at_ms, crowd, page: Result<Duration, Failure>| View {
             at: millis(at_ms),

@@ -1,69 +1,84 @@
-//! One storm against one gate: site and gate started afresh, the plan played, the books read at the edges of the phases.
+//! One storm against one gate: starts site and gate, plays the plan, and reads the counters at the edges of the
+//! windows.
 
-use crate::{
-    machine::ScratchDir,
-    peers::{Gate, Peer},
-    scrape,
-};
+use crate::{course::Course, journal::Title, law, scrape};
+use bench_storm::{machine::ScratchDir, peers::Gate, site_process};
 use serde::{Deserialize, Serialize};
 use std::{
     io,
     net::SocketAddr,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 use tollgate_storm::{
     child::{Child, free_address},
     counters::Reading,
-    plan::{Phases, Plan},
+    plan::Phases,
     site, storm,
     tally::{Crawled, Tally, View},
 };
 
-/// Where things run and what they are.
+/// Where things run, and the program under test.
 pub(crate) struct Bench {
-    /// The core that is the site's alone.
+    /// The core that only the site uses.
     pub(crate) site_core: usize,
     /// The Tollgate under test.
     pub(crate) tollgate: PathBuf,
 }
 
-/// What one storm showed.
+/// The result of one storm.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// Every visit of people.
+    /// Every page view of people.
     pub(crate) views: Vec<View>,
-    /// What the crawler got.
+    /// The crawler's responses.
     pub(crate) crawled: Crawled,
-    /// The site's books of the storm alone.
+    /// The site's counters while people and the crawler are there.
     pub(crate) storm: Reading,
+    /// The site's counters in the first 5 s of that time, or of the time after a restart of the gate.
+    #[serde(default)]
+    pub(crate) first: Reading,
+    /// The site's counters after those 5 s.
+    #[serde(default)]
+    pub(crate) later: Reading,
     /// CPU time of the gate in the storm.
     pub(crate) gate_cpu: Duration,
-    /// Tolls charged per CPU time truly burnt over the whole run, where the gate tells.
+    /// Tolls charged per CPU time burnt over the whole run, if the gate reports tolls.
     pub(crate) tolls: Option<f64>,
-    /// Tolls charged to each crowd in the storm alone, where the gate tells whom it charged.
+    /// Tolls charged to each crowd in the storm, if the gate reports them.
     pub(crate) crowd_tolls: Option<[Duration; 3]>,
 }
 
-/// The books at one moment: the site's, the gate's CPU time, and what the gate charged each crowd.
+/// The counters at one moment: those of the site, the gate's CPU time, and the tolls of each crowd.
 struct Books {
     site: Reading,
     gate_cpu: Duration,
     tolls: Option<[Duration; 3]>,
 }
 
-/// Plays `plan` against `peer`.
-pub(crate) fn run(bench: &Bench, peer: Peer, plan: Plan) -> io::Result<Outcome> {
+/// The counters at the edges of the windows.
+struct Edges {
+    meeting: Books,
+    first: Reading,
+    later: Reading,
+    end: Books,
+}
+
+/// Plays the storm of this title.
+pub(crate) fn run(bench: &Bench, title: &Title) -> io::Result<Outcome> {
     let dir = ScratchDir::new()?;
     let site_address = free_address()?;
-    let _site = start_site(bench.site_core, site_address, peer.wants_server_timing())?;
-    let gate = Arc::new(peer.start(site_address, dir.path(), &bench.tollgate)?);
-    let (listen, phases, start) = (gate.listen, plan.phases, Instant::now());
+    let (plan, course) = (title.plan(), title.course);
+    let _site = site_process::start(site_address, bench.site_core, title.site_settings())?;
+    let gate = title.peer.start(site_address, dir.path(), &bench.tollgate)?;
+    let (listen, admin) = (gate.listen, gate.admin);
+    let gate = Arc::new(Mutex::new(gate));
+    let (phases, start) = (plan.phases, Instant::now() + title.idle());
     let watch = thread::spawn({
         let gate = Arc::clone(&gate);
-        move || watch_the_storm(site_address, &gate, phases, start)
+        move || watch_the_storm(site_address, &gate, course, phases, start)
     });
     let tally = Arc::new(Tally::default());
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(storm::play(
@@ -72,40 +87,65 @@ pub(crate) fn run(bench: &Bench, peer: Peer, plan: Plan) -> io::Result<Outcome> 
         start,
         Arc::clone(&tally),
     ));
-    let (before, after) = watch.join().map_err(|_| io::Error::other("the watch on the storm broke"))??;
-    let tolls = match gate.admin {
-        Some(admin) => settle(site_address, admin)?,
-        None => None,
+    let Edges { meeting, first, later, end } =
+        watch.join().map_err(|_| io::Error::other("the thread that reads the counters failed"))??;
+    let tolls = match admin {
+        // A gate that was restarted has forgotten the tolls of its first life.
+        Some(admin) if course != Course::Restart => settle(site_address, admin)?,
+        _ => None,
     };
     let views = std::mem::take(&mut *tally.views());
     let crowd_tolls =
-        after.tolls.zip(before.tolls).map(|(after, before)| [0, 1, 2].map(|at| after[at].saturating_sub(before[at])));
-    let (storm, gate_cpu) = (after.site.since(&before.site), after.gate_cpu.saturating_sub(before.gate_cpu));
-    Ok(Outcome { views, crawled: tally.crawled(), storm, gate_cpu, tolls, crowd_tolls })
+        end.tolls.zip(meeting.tolls).map(|(end, meeting)| [0, 1, 2].map(|at| end[at].saturating_sub(meeting[at])));
+    Ok(Outcome {
+        views,
+        crawled: tally.crawled(),
+        storm: end.site.since(&meeting.site),
+        first: later.since(&first),
+        later: end.site.since(&later),
+        gate_cpu: end.gate_cpu.saturating_sub(meeting.gate_cpu),
+        tolls,
+        crowd_tolls: crowd_tolls.filter(|_| course != Course::Restart),
+    })
 }
 
-fn start_site(core: usize, listen: SocketAddr, server_timing: bool) -> io::Result<Child> {
-    let program = std::env::current_exe()?;
-    let (core, listen_at) = (core.to_string(), listen.to_string());
-    let mut args = vec!["site", "--core", &core, "--listen", &listen_at];
-    if server_timing {
-        args.push("--server-timing");
-    }
-    Child::start(&program, args, listen)
+fn lock(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
+    gate.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the books when the crawler comes and when it leaves. In a thread of its own: a site in a storm may take its time to
-/// answer, and the load must not wait for it.
-fn watch_the_storm(site: SocketAddr, gate: &Gate, phases: Phases, start: Instant) -> io::Result<(Books, Books)> {
-    let read = || {
+/// Reads the counters at the edges of the windows, and restarts the gate if that is the course. A thread of its own
+/// does it: a busy site responds late, and the load must not wait for it.
+fn watch_the_storm(
+    site: SocketAddr,
+    gate: &Mutex<Gate>,
+    course: Course,
+    phases: Phases,
+    start: Instant,
+) -> io::Result<Edges> {
+    let read = |crashed: Duration| {
+        let gate = lock(gate);
         let tolls = gate.admin.and_then(scrape::crowd_tolls);
-        let gate_cpu = gate.child.as_ref().map_or(Duration::ZERO, Child::cpu_time);
+        let gate_cpu = crashed + gate.child.as_ref().map_or(Duration::ZERO, Child::cpu_time);
         Ok::<Books, io::Error>(Books { site: site::read_counters(site)?, gate_cpu, tolls })
     };
-    thread::sleep((start + phases.storm_at()).saturating_duration_since(Instant::now()));
-    let before = read()?;
-    thread::sleep((start + phases.recovery_at()).saturating_duration_since(Instant::now()));
-    Ok((before, read()?))
+    let wait_until = |at: Duration| thread::sleep((start + at).saturating_duration_since(Instant::now()));
+    wait_until(course.meeting_at(phases));
+    let meeting = read(Duration::ZERO)?;
+    let mut first_at = course.meeting_at(phases);
+    let mut first = meeting.site;
+    let mut crashed = Duration::ZERO;
+    if let Some(restart_at) = course.restart_at(phases) {
+        wait_until(restart_at);
+        first_at = restart_at;
+        first = site::read_counters(site)?;
+        let mut gate = lock(gate);
+        crashed = gate.child.as_ref().map_or(Duration::ZERO, Child::cpu_time);
+        gate.restart()?;
+    }
+    wait_until((first_at + law::FIRST).min(phases.recovery_at()));
+    let later = site::read_counters(site)?;
+    wait_until(phases.recovery_at());
+    Ok(Edges { meeting, first, later, end: read(crashed)? })
 }
 
 /// Tolls per CPU time, once both are complete.

@@ -3,12 +3,11 @@
 //! The gate has a core to itself; a backend as cheap as can be and the load generator share the other. Absolute figures on a
 //! shared machine drift by tens of percent within minutes, so gates take turns and are compared within their round.
 
-use crate::{
-    find_tollgate,
-    machine::ScratchDir,
+use crate::wrk::{self, Round};
+use bench_storm::{
+    machine::{ScratchDir, find_tollgate},
     peers::{self, FORWARDING, Gate, Peer, REFUSING},
-    report::median,
-    wrk::{self, Round},
+    stats::median,
 };
 use std::{
     io,

@@ -103,7 +103,8 @@ impl Verdict {
     }
 }
 
-fn share_ok(views: &[View], crowd: Crowd, when: &Range<Duration>) -> f64 {
+/// The share of this crowd's page views in this window that were complete.
+pub(crate) fn share_ok(views: &[View], crowd: Crowd, when: &Range<Duration>) -> f64 {
     let seen: Vec<&View> = views.iter().filter(|view| view.crowd == crowd && when.contains(&view.at)).collect();
     seen.iter().filter(|view| view.whole.is_ok()).count() as f64 / seen.len() as f64
 }

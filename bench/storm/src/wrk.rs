@@ -1,6 +1,6 @@
 //! One round of `wrk`, the load generator, and what it reports.
 
-use crate::machine::find_program;
+use bench_storm::machine::find_program;
 use std::{io, net::SocketAddr, process::Command, time::Duration};
 
 /// What a round showed.

@@ -34,11 +34,28 @@ impl Child {
         I: IntoIterator<Item = S>,
         S: AsRef<OsStr>,
     {
+        Self::start_with_state(program, args, address, None)
+    }
+
+    /// As [`Child::start`], for a program that keeps its state below `state_home`; without one it keeps none.
+    pub fn start_with_state<I, S>(
+        program: &Path,
+        args: I,
+        address: SocketAddr,
+        state_home: Option<&Path>,
+    ) -> io::Result<Self>
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
         let log = nameless_file()?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);
-        // What is played leaves nothing behind in the home of whoever plays it.
+        // The child must neither read nor leave state in the home directory of the person who starts it.
         command.env_remove("HOME").env_remove("XDG_STATE_HOME").env_remove("STATE_DIRECTORY");
+        if let Some(state_home) = state_home {
+            command.env("XDG_STATE_HOME", state_home);
+        }
         die_with_parent(&mut command);
         let process = command
             .spawn()
@@ -78,6 +95,22 @@ impl Child {
         let pid = self.process.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         std::iter::once(pid).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok())).collect()
+    }
+
+    /// Ends the process and its children at once, without a chance to drain or to save state: a crash.
+    pub fn crash(mut self) {
+        let family = self.family();
+        let _ = self.process.kill();
+        // The children are ended after their parent, because nginx replaces a worker that ends.
+        for pid in family.iter().skip(1).filter_map(|&pid| Pid::from_raw(pid.try_into().ok()?)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        let _ = self.process.wait();
+        // A child holds the listening socket until it has ended, and would accept a connection that it then resets.
+        let begin = Instant::now();
+        while family.iter().any(|&pid| is_running(pid)) && begin.elapsed() < STOP_MAX {
+            sleep(Duration::from_millis(1));
+        }
     }
 
     /// CPU time used so far, by all threads of the process and its children.
@@ -124,6 +157,12 @@ fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(ask) };
 }
 
+/// Whether a process has not ended yet. A process that has ended but was not waited for holds no sockets.
+fn is_running(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|text| !text.lines().any(|line| line.starts_with("State:\tZ")))
+}
+
 /// The scheduler's own sum for every thread, in nanoseconds; `stat` counts only in ticks of 10 ms.
 fn cpu_time_of(pid: u32) -> Option<Duration> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -164,6 +203,21 @@ mod tests {
         assert!(Path::new(&process).exists());
         drop(child);
         assert!(!Path::new(&process).exists());
+    }
+
+    #[test]
+    fn a_crash_ends_the_children_of_a_process_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let child = Child::start(Path::new("/bin/sh"), ["-c", "sleep 60 & wait"], address).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while child.family().len() < 2 {
+            assert!(Instant::now() < deadline, "the shell starts no child");
+            sleep(Duration::from_millis(1));
+        }
+        let family = child.family();
+        child.crash();
+        assert!(!family.into_iter().any(is_running));
     }
 
     #[test]

@@ -13,8 +13,11 @@ pub const HEADER: &str = "x-crowd";
 /// How many people browse, each from a network of their own.
 pub const HUMANS: u8 = 40;
 
-/// How many connections the crawler keeps busy.
+/// Connections that the crawler keeps busy unless a plan sets another number.
 pub const CRAWLER_CONNECTIONS: u8 = 64;
+
+/// The number of /16s of a crawler that is [`Origin::Everywhere`].
+const NETWORKS: u8 = 64;
 
 /// A group of clients whose experience is reported together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -55,7 +58,7 @@ pub enum Origin {
     Network,
     /// Each from a /24 of its own, all in one /16: a hosting provider.
     Block,
-    /// Each from a /16 of its own: nothing in the addresses gives it away.
+    /// From 64 addresses in 64 /16s: no prefix covers the crawler.
     Everywhere,
 }
 
@@ -66,7 +69,7 @@ impl Origin {
             Self::Address => Ipv4Addr::new(127, 200, 1, 1),
             Self::Network => Ipv4Addr::new(127, 200, 1, 1 + index),
             Self::Block => Ipv4Addr::new(127, 200, 1 + index, 1),
-            Self::Everywhere => Ipv4Addr::new(127, 100 + index, 1, 1),
+            Self::Everywhere => Ipv4Addr::new(127, 100 + index % NETWORKS, 1, 1),
         }
     }
 }

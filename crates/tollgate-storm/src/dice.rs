@@ -1,15 +1,20 @@
-//! Chance from a seed: SplitMix64, written out so that a seed means the same storm on every machine and in every year.
+//! Random numbers from a seed: SplitMix64, written out so that a seed means the same storm on every machine and with
+//! every version of a library.
 
 use std::time::Duration;
 
-pub(crate) struct Dice(u64);
+/// A sequence of random numbers.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
 
 impl Dice {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// The sequence of `seed`.
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) const fn roll(&mut self) -> u64 {
+    /// The next 64 bits.
+    pub const fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,15 +23,24 @@ impl Dice {
     }
 
     /// A number below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.roll()) * u128::from(bound);
         u64::try_from(wide >> 64).expect("a 64-bit product's high half fits")
     }
 
     /// The pause before the next arrival of a Poisson stream of `per_second`.
-    pub(crate) fn pause(&mut self, per_second: f64) -> Duration {
-        let unit = (self.roll() >> 11) as f64 / (1u64 << 53) as f64;
-        Duration::from_secs_f64(-(1.0 - unit).ln() / per_second)
+    pub fn pause(&mut self, per_second: f64) -> Duration {
+        Duration::from_secs_f64(-(1.0 - self.unit()).ln() / per_second)
+    }
+
+    /// A number from 0 up to, but not including, 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.roll() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A duration between `low` and `high`, each octave as likely as the next.
+    pub fn log_uniform(&mut self, low: Duration, high: Duration) -> Duration {
+        low.mul_f64((high.as_secs_f64() / low.as_secs_f64()).powf(self.unit()))
     }
 }
 
@@ -46,6 +60,16 @@ mod tests {
         let total: Duration = (0..100_000).map(|_| dice.pause(5.0)).sum();
         let mean_ms = total.as_secs_f64() / 100_000.0 * 1e3;
         assert!((198.0..202.0).contains(&mean_ms), "{mean_ms}");
+    }
+
+    #[test]
+    fn a_log_uniform_duration_falls_into_both_halves_of_its_range_alike() {
+        let mut dice = Dice::new(5);
+        let (low, high) = (Duration::from_millis(10), Duration::from_secs(1));
+        let drawn: Vec<Duration> = (0..10_000).map(|_| dice.log_uniform(low, high)).collect();
+        assert!(drawn.iter().all(|time| (low..=high).contains(time)));
+        let below = drawn.iter().filter(|time| **time < Duration::from_millis(100)).count();
+        assert!((4_800..5_200).contains(&below), "{below}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub mod client;
 pub mod counters;
 pub mod cpu;
 pub mod crowd;
-mod dice;
+pub mod dice;
 pub mod page;
 pub mod plan;
 pub mod site;

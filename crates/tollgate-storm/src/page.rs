@@ -1,10 +1,10 @@
-//! What the site offers, and what each page costs it in CPU.
+//! Kinds of page and their cost.
 //!
-//! Everybody asks for the same kinds of page. The crawler differs by taking only the dear ones, as crawlers do that walk
-//! every diff and every archive page of a site.
+//! All clients request the same kinds of page. The crawler requests only expensive ones, as crawlers do that walk every
+//! diff and every archive page of a site.
 
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{fmt, str::FromStr, time::Duration};
 
 /// Ids from here on are archive pages even where the path calls them articles.
 const ARCHIVE_ID_MIN: u64 = 1_000_000;
@@ -12,24 +12,91 @@ const ARCHIVE_ID_MIN: u64 = 1_000_000;
 /// A kind of page, by what it costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
-    /// What people read: 20 ms.
+    /// The page that people read.
     Article,
-    /// What people open one time in fifty, and the crawler always: 300 ms.
+    /// The page that people open one time in fifty, and the crawler always.
     Archive,
-    /// What a page pulls in: half a millisecond.
+    /// A file that a page includes.
     Asset,
 }
 
-impl Kind {
-    /// The CPU time that one such page burns.
-    pub const fn cost(self) -> Duration {
-        match self {
-            Self::Article => Duration::from_millis(20),
-            Self::Archive => Duration::from_millis(300),
-            Self::Asset => Duration::from_micros(500),
-        }
+/// The cost of one request: CPU time, and time during which its worker sleeps as if it waited for a database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cost {
+    /// CPU time that the request burns.
+    pub cpu: Duration,
+    /// Time that the request sleeps before it burns CPU time. It holds its worker meanwhile.
+    pub sleep: Duration,
+}
+
+impl Cost {
+    /// A request that only burns CPU time.
+    pub const fn cpu(cpu: Duration) -> Self {
+        Self { cpu, sleep: Duration::ZERO }
     }
 
+    /// A request that only sleeps.
+    pub const fn sleep(sleep: Duration) -> Self {
+        Self { cpu: Duration::ZERO, sleep }
+    }
+
+    /// The response time of an idle site.
+    pub fn total(self) -> Duration {
+        self.cpu + self.sleep
+    }
+}
+
+/// As in `20000+0`: CPU time and sleep, in microseconds.
+impl fmt::Display for Cost {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}+{}", self.cpu.as_micros(), self.sleep.as_micros())
+    }
+}
+
+impl FromStr for Cost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let micros = |text: &str| text.parse().map(Duration::from_micros).ok();
+        let parts = text.split_once('+').and_then(|(cpu, sleep)| Some((micros(cpu)?, micros(sleep)?)));
+        let (cpu, sleep) = parts.ok_or("write CPU+SLEEP in microseconds, as in 20000+0")?;
+        Ok(Self { cpu, sleep })
+    }
+}
+
+/// The cost of each kind of page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Costs {
+    /// Cost of an article: 20 ms of CPU time by default.
+    pub article: Cost,
+    /// Cost of an archive page: 300 ms of CPU time by default.
+    pub archive: Cost,
+    /// Cost of an asset: half a millisecond of CPU time by default.
+    pub asset: Cost,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            article: Cost::cpu(Duration::from_millis(20)),
+            archive: Cost::cpu(Duration::from_millis(300)),
+            asset: Cost::cpu(Duration::from_micros(500)),
+        }
+    }
+}
+
+impl Costs {
+    /// The cost of one page of this kind.
+    pub const fn of(&self, kind: Kind) -> Cost {
+        match kind {
+            Kind::Article => self.article,
+            Kind::Archive => self.archive,
+            Kind::Asset => self.asset,
+        }
+    }
+}
+
+impl Kind {
     /// The path of page number `id`. With `alike`, archive pages look like articles, so that a cost learned per route cannot
     /// tell them apart.
     pub fn path(self, id: u64, alike: bool) -> String {
@@ -74,6 +141,16 @@ mod tests {
                     assert_eq!(Kind::of_path(&kind.path(id, alike)), Some(kind), "{kind:?} {id} {alike}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_cost_survives_the_command_line() {
+        let cost = Cost { cpu: Duration::from_micros(500), sleep: Duration::from_millis(250) };
+        assert_eq!(cost.to_string(), "500+250000");
+        assert_eq!(cost.to_string().parse(), Ok(cost));
+        for text in ["", "20", "20+", "20+x", "-1+0"] {
+            assert!(text.parse::<Cost>().is_err(), "{text:?}");
         }
     }
 

@@ -6,7 +6,7 @@
 //! soon as it has an answer.
 
 use crate::{
-    crowd::{self, Crowd, Origin},
+    crowd::{self, CRAWLER_CONNECTIONS, Crowd, Origin},
     dice::Dice,
     page::Kind,
 };
@@ -77,6 +77,8 @@ pub struct Plan {
     /// The network's round trip that the crawler waits before each try: loopback has none, and a crawler that is refused in
     /// no time would measure nothing but how fast this machine can refuse.
     pub crawler_round_trip: Duration,
+    /// Connections that the crawler keeps busy.
+    pub crawler_connections: u8,
 }
 
 impl Plan {
@@ -87,7 +89,14 @@ impl Plan {
         let mut visits = visits(&mut humans, HUMAN_VIEWS_PER_SECOND, phases.end_at(), Crowd::Human);
         visits.extend(self::visits(&mut office, OFFICE_VIEWS_PER_SECOND, phases.end_at(), Crowd::Office));
         visits.sort_by_key(|visit| visit.at);
-        Self { phases, visits, origin: origin.into(), alike: false, crawler_round_trip: Duration::from_millis(20) }
+        Self {
+            phases,
+            visits,
+            origin: origin.into(),
+            alike: false,
+            crawler_round_trip: Duration::from_millis(20),
+            crawler_connections: CRAWLER_CONNECTIONS,
+        }
     }
 }
 

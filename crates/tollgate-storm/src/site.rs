@@ -1,4 +1,5 @@
-//! The site: HTTP/1.1 on loopback, a few workers, first come first served, every page paid for in CPU time.
+//! The site: HTTP/1.1 on loopback, a few workers, first come first served. Every page burns exact CPU time, sleeps,
+//! or both.
 //!
 //! It is as plain as an overloaded site is: a request that has begun is finished although its client has left, because most
 //! servers notice too late. So a storm leaves work behind that nobody waits for, and a benchmark sees it.
@@ -10,7 +11,7 @@ use crate::{
     counters::{Counters, Reading},
     cpu,
     crowd::{self, Crowd},
-    page::Kind,
+    page::{Costs, Kind},
     turnstile::Turnstile,
 };
 use std::{
@@ -35,15 +36,17 @@ const COUNTERS_PATH: &str = "/-/counters";
 /// How the site is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Requests at work at once; the rest queue.
+    /// Requests served at once; the rest queue.
     pub workers: usize,
+    /// Cost of each kind of page.
+    pub costs: Costs,
     /// Whether answers tell their CPU time in `Server-Timing`.
     pub server_timing: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { workers: 16, server_timing: false }
+        Self { workers: 16, costs: Costs::default(), server_timing: false }
     }
 }
 
@@ -131,7 +134,11 @@ impl Site {
         let start = cpu::thread_time();
         let _pass = self.turnstile.enter();
         self.counters.begin(request.crowd);
-        self.burn(request.crowd, start + kind.cost());
+        let cost = self.settings.costs.of(kind);
+        if cost.sleep > Duration::ZERO {
+            thread::sleep(cost.sleep);
+        }
+        self.burn(request.crowd, start + cost.cpu);
         let cpu = self.settings.server_timing.then(|| cpu::thread_time() - start);
         answer(200, &"x".repeat(kind.body_bytes()), cpu)
     }
@@ -196,6 +203,8 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::Cost;
+    use std::time::Instant;
 
     fn open(settings: Settings) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -233,7 +242,7 @@ mod tests {
             let mut stream = TcpStream::connect(address).unwrap();
             ask(&mut stream, "/article/1", Crowd::Crawler);
         }
-        let cost = Kind::Article.cost() * 3;
+        let cost = Costs::default().article.cpu * 3;
         for _ in 0..2000 {
             if read_counters(address).unwrap().cpu_of(Crowd::Crawler) + Duration::from_millis(1) >= cost {
                 return;
@@ -241,6 +250,23 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
         }
         panic!("the site forgot the work of clients that left");
+    }
+
+    #[test]
+    fn a_page_that_sleeps_holds_its_worker_and_burns_nothing() {
+        let sleep = Duration::from_millis(40);
+        let costs = Costs { article: Cost::sleep(sleep), ..Costs::default() };
+        let address = open(Settings { workers: 1, costs, ..Settings::default() });
+        let start = Instant::now();
+        let mut streams = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+        for stream in &mut streams {
+            ask(stream, "/article/1", Crowd::Human);
+        }
+        for stream in &mut streams {
+            stream.read_to_string(&mut String::new()).unwrap();
+        }
+        assert!(start.elapsed() >= sleep * 2, "{:?}", start.elapsed());
+        assert!(read_counters(address).unwrap().cpu_of(Crowd::Human) < sleep / 4);
     }
 
     #[test]

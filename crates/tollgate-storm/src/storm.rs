@@ -5,7 +5,7 @@
 
 use crate::{
     client::Client,
-    crowd::{CRAWLER_CONNECTIONS, Crowd},
+    crowd::Crowd,
     page::Kind,
     plan::{Plan, Visit},
     tally::{Failure, PATIENCE, Tally, View},
@@ -25,7 +25,7 @@ pub async fn play(plan: Arc<Plan>, target: SocketAddr, start: std::time::Instant
     let start = Instant::from_std(start);
     let mut clients = JoinSet::new();
     if let Some(origin) = plan.origin {
-        for index in 0..CRAWLER_CONNECTIONS {
+        for index in 0..plan.crawler_connections {
             let client = Client::new(Crowd::Crawler, origin.address(index), target);
             clients.spawn(crawl(Arc::clone(&plan), index, client, start, Arc::clone(&tally)));
         }
@@ -94,6 +94,7 @@ mod tests {
     use super::*;
     use crate::{
         crowd::Origin,
+        page::Costs,
         plan::Phases,
         site::{self, Settings},
     };
@@ -119,6 +120,8 @@ mod tests {
         assert!(site::read_counters(address).unwrap().requests[Crowd::Crawler as usize] > 0);
         assert_eq!(tally.views().len(), plan.visits.len());
         let first = tally.views()[0];
-        assert!(first.whole.unwrap() > first.page.unwrap() && first.page.unwrap() >= first.kind.cost());
+        assert!(
+            first.whole.unwrap() > first.page.unwrap() && first.page.unwrap() >= Costs::default().of(first.kind).cpu
+        );
     }
 }
