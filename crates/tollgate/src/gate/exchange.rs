@@ -14,6 +14,7 @@ use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
 
 use super::admission::{Admitted, Outcome, Ticket};
 use super::backend::h1::{self, H1Answer};
+use super::backend::health::Asked;
 use super::backend::pool::Wanted;
 use super::backend::{AllDown, Place, connect, h2};
 use super::body::{Broken, Piece, Rest, Source};
@@ -216,7 +217,7 @@ impl Visit<'_> {
                     return self.fault(503, "the gate has no room for another connection", Some(1), body, reply).await;
                 }
                 Ok(Err(error)) => {
-                    place.backend.failed(&error.to_string());
+                    place.backend.connect_failed(&error.to_string());
                     failures += 1;
                     avoid = Some(place.backend.id);
                     // Nothing was sent, so any request may go elsewhere.
@@ -342,14 +343,14 @@ impl Visit<'_> {
         let mut sink = BodyWriter::new(socket, out, request.length, timeouts.backend_idle);
         let topic = Topic { worker, settings, backend: &place.backend, request, timer: &socket.timer, keep: *keep };
         let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
-        place.backend.judge(&ended, connection.used);
         let reusable = ended.is_complete() && answer.leaves_connection_reusable();
+        self.judge(&place, &ended, ticket, connection.used);
         if matches!(ended, Ended::Upgraded) {
             return Conversation::Over(After::Tunnel(Box::new(connection), place));
         }
         if reusable {
             connection.used = true;
-            worker.keep(place.backend.id, connection);
+            self.worker.keep(place.backend.id, connection);
         }
         self.settle(ended, reply).await
     }
@@ -402,8 +403,17 @@ impl Visit<'_> {
             connection.retire();
         }
         // A stream that is reset says something about the request, not about the backend's health: it is there to reset it.
-        backend.judge(&ended, used || !connection.has_ended());
+        self.judge(place, &ended, ticket, used || !connection.has_ended());
         self.settle(ended, reply).await
+    }
+
+    /// Updates the health of the backend. `was_used`: on a connection that the backend may close at any time.
+    fn judge(&self, place: &Place, ended: &Ended, ticket: &Ticket, was_used: bool) {
+        if matches!(ended, Ended::BackendBroke { .. }) {
+            let client = self.peer.client(self.request, self.settings);
+            let asked = Asked { route: ticket.route().route, client, on_new_connection: !was_used };
+            self.worker.shared.backends.load().judge(&place.backend, ended, asked);
+        }
     }
 
     /// What is left to do for the client.

@@ -207,8 +207,7 @@ impl Running {
 
     /// Whether requests are taken, and somebody can answer them.
     pub(crate) fn is_ready(&self) -> bool {
-        *self.phase.borrow() == Phase::Serving
-            && self.shared.backends.load().iter().any(|backend| backend.is_up().is_ok())
+        *self.phase.borrow() == Phase::Serving && self.shared.backends.load().can_serve()
     }
 
     /// How long requests may take to finish once the gate is told to stop.

@@ -15,7 +15,7 @@ use tollgate_core::time::{Moment, Span};
 use super::admission::Admission;
 use super::backend::h1::Connection;
 use super::backend::pool::Pool;
-use super::backend::{Backends, h2};
+use super::backend::{Backends, check, h2};
 use super::caps::Caps;
 use super::engagement_log::EngagementLog;
 use super::exchange::Scratch;
@@ -222,6 +222,9 @@ async fn serve(
     for listener in listeners {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         accepting.push(tokio::task::spawn_local(listener::accept(listener, worker.clone())));
+    }
+    if index == 0 {
+        accepting.push(tokio::task::spawn_local(check::run(worker.clone())));
     }
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -8,6 +8,7 @@ mod crowds;
 mod engagements;
 mod forwarding;
 mod framing;
+mod health;
 mod http2;
 mod http2_backends;
 mod identity;
