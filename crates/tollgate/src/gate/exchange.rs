@@ -20,6 +20,7 @@ use super::backend::{AllDown, Place, connect, h2};
 use super::body::{Broken, Piece, Rest, Source};
 use super::buffer::Buffer;
 use super::conversation::{ClientBody, Ended, Forward as _, Reply, Topic, converse};
+use super::failure_log::Failure;
 use super::h1_body::{BodyWriter, Pace};
 use super::identify::{Peer, RequestView};
 use super::refusal::{OwnAnswer, Refusal, jittered_secs, spread_of};
@@ -213,6 +214,7 @@ impl Visit<'_> {
                 Ok(Err(error)) if connect::is_shortage(&error) => {
                     // Ours, not the backend's: somebody idle has to go.
                     self.worker.timers.close_idle(listener::MAKE_ROOM);
+                    self.log_failure(Failure::made(503, "the gate has no room for another connection").of(&error));
                     ticket.done(Outcome::Failed);
                     return self.fault(503, "the gate has no room for another connection", Some(1), body, reply).await;
                 }
@@ -225,6 +227,8 @@ impl Visit<'_> {
                         continue;
                     }
                     let status = if error.kind() == io::ErrorKind::TimedOut { 504 } else { 502 };
+                    let failure = Failure::made(status, "the backend cannot be reached");
+                    self.log_failure(failure.of(&error).at(&place.backend.url));
                     ticket.done(Outcome::Failed);
                     return self.fault(status, "the backend cannot be reached", Some(1), body, reply).await;
                 }
@@ -234,18 +238,18 @@ impl Visit<'_> {
             let was_used = leg.was_used();
             match self.converse(leg, place, &mut ticket, body, reply).await {
                 Conversation::Over(after) => return after,
-                Conversation::Unsent if unsent < UNSENT_MAX => {
+                Conversation::Unsent(_) if unsent < UNSENT_MAX => {
                     // The backend does not have any of it, so whatever it is may be sent.
                     self.worker.tally.retried();
                     unsent += 1;
                     wanted = Wanted::New;
                 }
-                Conversation::Unsent => {
+                Conversation::Unsent(place) => {
                     self.worker.tally.backend_failed();
                     ticket.done(Outcome::Failed);
-                    return self.backend_broke(Broken::Gone, body, reply).await;
+                    return self.backend_broke(Broken::Gone, place, body, reply).await;
                 }
-                Conversation::BackendBroke { broken, begun, answered } => {
+                Conversation::BackendBroke { place, broken, begun, answered } => {
                     if broken == Broken::Gone && was_used && !begun && !retried && self.may_be_sent_twice() {
                         // The backend closed a connection that it had kept, at the moment we used it again.
                         self.worker.tally.retried();
@@ -256,9 +260,10 @@ impl Visit<'_> {
                     self.worker.tally.backend_failed();
                     ticket.done(Outcome::Failed);
                     if answered {
+                        self.log_failure(Failure::cut(broken).at(&place.backend.url));
                         return After::Cut;
                     }
-                    return self.backend_broke(broken, body, reply).await;
+                    return self.backend_broke(broken, place, body, reply).await;
                 }
             }
         }
@@ -277,16 +282,33 @@ impl Visit<'_> {
 
     async fn no_backend(&mut self, wait: Duration, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
         let secs = wait.as_secs() + 1;
+        self.log_failure(Failure::made(503, "no backend is up"));
         self.fault(503, "no backend is up", Some(secs), body, reply).await
     }
 
-    async fn backend_broke(&mut self, broken: Broken, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
-        let (status, detail) = match broken {
-            Broken::Gone => (502, "the backend closed the connection without an answer"),
-            Broken::Slow => (504, "the backend took too long"),
-            Broken::Malformed(_) => (502, "the backend's answer is not HTTP"),
+    async fn backend_broke(
+        &mut self,
+        broken: Broken,
+        place: Place,
+        body: &mut impl ClientBody,
+        reply: &mut impl Reply,
+    ) -> After {
+        let (status, detail, reason) = match broken {
+            Broken::Gone => (502, CLOSED_WITHOUT_ANSWER, CLOSED_WITHOUT_ANSWER),
+            Broken::Slow => (504, TOOK_TOO_LONG, TOOK_TOO_LONG),
+            // Clients are not shown the inside of the backend.
+            Broken::Malformed(what) => (502, "the backend's answer is not HTTP", what),
         };
+        self.log_failure(Failure::made(status, reason).at(&place.backend.url));
+        // The client may take its time to read, and is no request at the backend meanwhile.
+        drop(place);
         self.fault(status, detail, Some(1), body, reply).await
+    }
+
+    /// Logs a failure of this request, alone or together with others of its kind.
+    fn log_failure(&self, failure: Failure<'_>) {
+        let client = self.peer.client(self.request, self.settings);
+        self.worker.failures.record(&failure, self.request, client, self.worker.shared.admission.now());
     }
 
     /// A way to the backend: a connection that was kept, or a new one.
@@ -321,7 +343,7 @@ impl Visit<'_> {
     ) -> Conversation {
         match leg {
             Leg::H1(connection) => self.converse_h1(connection, place, ticket, body, reply).await,
-            Leg::H2 { connection, used } => self.converse_h2(&connection, used, &place, ticket, body, reply).await,
+            Leg::H2 { connection, used } => self.converse_h2(&connection, used, place, ticket, body, reply).await,
         }
     }
 
@@ -352,14 +374,14 @@ impl Visit<'_> {
             connection.used = true;
             self.worker.keep(place.backend.id, connection);
         }
-        self.settle(ended, reply).await
+        self.settle(ended, place, reply).await
     }
 
     async fn converse_h2(
         &mut self,
         connection: &h2::Connection,
         used: bool,
-        place: &Place,
+        place: Place,
         ticket: &mut Ticket,
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
@@ -370,7 +392,7 @@ impl Visit<'_> {
         let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
             let broken = Broken::Malformed("the request cannot be said in HTTP/2");
             ticket.done(Outcome::CutShort);
-            return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, reply).await;
+            return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, place, reply).await;
         };
         if request.expects_continue() {
             // Few backends say 100 over HTTP/2, where a body costs nothing to hold back. The request was let in, so we say it.
@@ -378,7 +400,9 @@ impl Visit<'_> {
             response.status = 100;
             if let Err(broken) = reply.interim(response).await {
                 ticket.done(Outcome::CutShort);
-                return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, reply).await;
+                return self
+                    .settle(Ended::ClientBroke { broken, answered: false, complete: false }, place, reply)
+                    .await;
             }
         }
         let opened = h2::open(connection, head, ends, request.is_head(), pace, worker.timers.timer()).await;
@@ -394,7 +418,7 @@ impl Visit<'_> {
             }
             Err(Broken::Gone) => {
                 connection.retire();
-                return Conversation::Unsent;
+                return Conversation::Unsent(place);
             }
             Err(broken) => Ended::BackendBroke { broken, begun: false, answered: false },
         };
@@ -403,8 +427,8 @@ impl Visit<'_> {
             connection.retire();
         }
         // A stream that is reset says something about the request, not about the backend's health: it is there to reset it.
-        self.judge(place, &ended, ticket, used || !connection.has_ended());
-        self.settle(ended, reply).await
+        self.judge(&place, &ended, ticket, used || !connection.has_ended());
+        self.settle(ended, place, reply).await
     }
 
     /// Updates the health of the backend. `was_used`: on a connection that the backend may close at any time.
@@ -417,7 +441,7 @@ impl Visit<'_> {
     }
 
     /// What is left to do for the client.
-    async fn settle(&mut self, ended: Ended, reply: &mut impl Reply) -> Conversation {
+    async fn settle(&mut self, ended: Ended, place: Place, reply: &mut impl Reply) -> Conversation {
         match ended {
             Ended::Answered { keep, .. } => Conversation::Over(if keep { After::Keep } else { After::Close }),
             Ended::ClientBroke { broken: Broken::Gone, .. } => {
@@ -428,7 +452,9 @@ impl Visit<'_> {
                 Conversation::Over(self.client_broke(broken, reply).await)
             }
             Ended::ClientBroke { .. } | Ended::Upgraded => Conversation::Over(After::Cut),
-            Ended::BackendBroke { broken, begun, answered } => Conversation::BackendBroke { broken, begun, answered },
+            Ended::BackendBroke { broken, begun, answered } => {
+                Conversation::BackendBroke { place, broken, begun, answered }
+            }
         }
     }
 
@@ -468,6 +494,9 @@ impl Leg {
     }
 }
 
+const CLOSED_WITHOUT_ANSWER: &str = "the backend closed the connection without an answer";
+const TOOK_TOO_LONG: &str = "the backend took too long";
+
 /// How often a request that no backend has seen is tried on another connection.
 const UNSENT_MAX: u32 = 2;
 
@@ -475,8 +504,9 @@ const UNSENT_MAX: u32 = 2;
 enum Conversation {
     Over(After),
     /// The connection took no more requests: nothing was sent.
-    Unsent,
+    Unsent(Place),
     BackendBroke {
+        place: Place,
         broken: Broken,
         /// Whether the backend had begun to answer.
         begun: bool,

@@ -16,6 +16,7 @@ mod engagement;
 mod engagement_log;
 mod exchange;
 mod exemptions;
+mod failure_log;
 mod flow;
 mod forward;
 mod h1;

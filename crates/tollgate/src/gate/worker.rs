@@ -19,6 +19,7 @@ use super::backend::{Backends, check, h2};
 use super::caps::Caps;
 use super::engagement_log::EngagementLog;
 use super::exchange::Scratch;
+use super::failure_log::FailureLog;
 use super::listener;
 use super::reloads::Reloads;
 use super::sight::Sight;
@@ -72,6 +73,8 @@ pub(crate) struct Worker {
     pub(crate) tally: Arc<Tally>,
     /// Who was held and refused, for the log.
     pub(crate) engagements: EngagementLog,
+    /// Responses of the gate that say that a backend failed, for the log.
+    pub(crate) failures: FailureLog,
     /// This worker's copy, so that each request can hold on to it without touching a count that all threads share.
     settings: RefCell<Rc<Settings>>,
     /// What it is a copy of.
@@ -93,6 +96,7 @@ impl Worker {
             h2_connections: h2::Connections::default(),
             tally: shared.tallies[index].clone(),
             engagements: EngagementLog::new(shared.sight.feed().clone()),
+            failures: FailureLog::default(),
             settings: RefCell::new(Rc::new(Settings::clone(&settings))),
             settings_seen: RefCell::new(settings),
             scratches: RefCell::default(),
@@ -168,6 +172,7 @@ impl Worker {
         self.timers.sweep();
         self.shared.admission.tick(self.late());
         self.engagements.flush(self.shared.admission.now());
+        self.failures.flush(self.shared.admission.now());
         let settings = self.shared.settings.load_full();
         let backends = self.shared.backends.load();
         self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));

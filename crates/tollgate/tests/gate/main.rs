@@ -15,6 +15,7 @@ mod identity;
 mod many;
 mod operation;
 mod recipes;
+mod responses;
 mod rules;
 mod silence;
 mod slow;
