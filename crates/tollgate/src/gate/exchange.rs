@@ -1,7 +1,9 @@
 //! One request on its way through: identify, ask, find a backend, talk to it ([`converse`]), and try another where that is safe.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -19,12 +21,14 @@ use super::backend::pool::Wanted;
 use super::backend::{AllDown, Place, connect, h2};
 use super::body::{Broken, Piece, Rest, Source};
 use super::buffer::Buffer;
-use super::conversation::{ClientBody, Ended, Forward as _, Reply, Topic, converse};
+use super::conversation::{ClientBody, ConversationState, Ended, Forward as _, Reply, Topic, converse};
+use super::download::finish;
 use super::failure_log::Failure;
 use super::h1_body::{BodyWriter, Pace};
 use super::identify::{Peer, RequestView};
 use super::refusal::{OwnAnswer, Refusal, jittered_secs, spread_of};
 use super::socket::Socket;
+use super::spool::Overflow;
 use super::worker::Worker;
 use super::{forward, h2_head, listener, trace};
 use crate::settings::{Gate as Settings, Protocol};
@@ -60,6 +64,8 @@ pub(crate) struct Visit<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) settings: &'a Settings,
     pub(crate) peer: &'a Peer,
+    /// The address of the client: the peer's own until the request has been read for what trusted proxies write.
+    pub(crate) client: IpAddr,
     pub(crate) request: &'a mut RequestHead,
     pub(crate) response: &'a mut ResponseHead,
     pub(crate) decoder: &'a mut Decoder,
@@ -72,6 +78,7 @@ pub(crate) struct Visit<'a> {
 /// Carries one request through.
 pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
     let client = visit.peer.client(visit.request, visit.settings);
+    visit.client = client;
     strip_nominated(&mut visit.request.fields);
     let view = RequestView { client, head: visit.request, is_flagged: false };
     let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
@@ -160,8 +167,7 @@ impl Visit<'_> {
         reply: &mut impl Reply,
     ) -> After {
         let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
-        let client = self.peer.client(self.request, self.settings);
-        let spread = spread_of(client, self.worker.timers.now_ms());
+        let spread = spread_of(self.client, self.worker.timers.now_ms());
         let retry = retry.map(|secs| jittered_secs(Span::from_secs(secs), spread));
         let answer = OwnAnswer::fault(status, detail, retry, self.request.is_head(), self.response);
         self.answer(&answer, keep, body, reply).await
@@ -307,8 +313,7 @@ impl Visit<'_> {
 
     /// Logs a failure of this request, alone or together with others of its kind.
     fn log_failure(&self, failure: Failure<'_>) {
-        let client = self.peer.client(self.request, self.settings);
-        self.worker.failures.record(&failure, self.request, client, self.worker.shared.admission.now());
+        self.worker.failures.record(&failure, self.request, self.client, self.worker.shared.admission.now());
     }
 
     /// A way to the backend: a connection that was kept, or a new one.
@@ -355,7 +360,9 @@ impl Visit<'_> {
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> Conversation {
-        let Visit { worker, settings, peer, request, response, decoder, out, value, keep } = self;
+        let waits_for_disk = Cell::new(false);
+        let mut overflow = self.overflow(&waits_for_disk);
+        let Visit { worker, settings, peer, request, response, decoder, out, value, keep, .. } = self;
         let timeouts = &settings.timeouts;
         let socket: &Socket = &connection.socket;
         let pace = Pace { idle_max: timeouts.backend_idle, bytes_per_sec_min: None };
@@ -364,17 +371,24 @@ impl Visit<'_> {
         forward::write_request(out, request, peer, &place.backend.authority, value);
         let mut sink = BodyWriter::new(socket, out, request.length, timeouts.backend_idle);
         let topic = Topic { worker, settings, backend: &place.backend, request, timer: &socket.timer, keep: *keep };
-        let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
+        let state = ConversationState { response, ticket, overflow: &mut overflow };
+        let ended = converse(&topic, body, reply, &mut answer, &mut sink, state).await;
         let reusable = ended.is_complete() && answer.leaves_connection_reusable();
         self.judge(&place, &ended, ticket, connection.used);
         if matches!(ended, Ended::Upgraded) {
+            // The head of the answer is sent before anything goes through the tunnel.
+            if finish(reply, &mut overflow).await.is_err() {
+                return Conversation::Over(After::Cut);
+            }
             return Conversation::Over(After::Tunnel(Box::new(connection), place));
         }
         if reusable {
             connection.used = true;
             self.worker.keep(place.backend.id, connection);
+        } else {
+            drop(connection);
         }
-        self.settle(ended, place, reply).await
+        self.settle(ended, place, &mut overflow, body, reply).await
     }
 
     async fn converse_h2(
@@ -386,13 +400,16 @@ impl Visit<'_> {
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> Conversation {
+        let waits_for_disk = Cell::new(false);
+        let mut overflow = self.overflow(&waits_for_disk);
         let Visit { worker, settings, peer, request, response, value, keep, .. } = self;
         let pace = Pace { idle_max: settings.timeouts.backend_idle, bytes_per_sec_min: None };
         let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
         let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
             let broken = Broken::Malformed("the request cannot be said in HTTP/2");
             ticket.done(Outcome::CutShort);
-            return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, place, reply).await;
+            let ended = Ended::ClientBroke { broken, answered: false, complete: false };
+            return self.settle(ended, place, &mut overflow, body, reply).await;
         };
         if request.expects_continue() {
             // Few backends say 100 over HTTP/2, where a body costs nothing to hold back. The request was let in, so we say it.
@@ -400,9 +417,8 @@ impl Visit<'_> {
             response.status = 100;
             if let Err(broken) = reply.interim(response).await {
                 ticket.done(Outcome::CutShort);
-                return self
-                    .settle(Ended::ClientBroke { broken, answered: false, complete: false }, place, reply)
-                    .await;
+                let ended = Ended::ClientBroke { broken, answered: false, complete: false };
+                return self.settle(ended, place, &mut overflow, body, reply).await;
             }
         }
         let opened = h2::open(connection, head, ends, request.is_head(), pace, worker.timers.timer()).await;
@@ -410,7 +426,8 @@ impl Visit<'_> {
             Ok((mut answer, mut sink)) => {
                 let timer = answer.timer();
                 let topic = Topic { worker, settings, backend, request, timer: &timer, keep: *keep };
-                let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
+                let state = ConversationState { response, ticket, overflow: &mut overflow };
+                let ended = converse(&topic, body, reply, &mut answer, &mut sink, state).await;
                 if !ended.is_complete() {
                     sink.break_off().await;
                 }
@@ -428,22 +445,45 @@ impl Visit<'_> {
         }
         // A stream that is reset says something about the request, not about the backend's health: it is there to reset it.
         self.judge(&place, &ended, ticket, used || !connection.has_ended());
-        self.settle(ended, place, reply).await
+        self.settle(ended, place, &mut overflow, body, reply).await
+    }
+
+    /// A buffer for the response, without memory as long as the client keeps up.
+    fn overflow<'b>(&self, waits_for_disk: &'b Cell<bool>) -> Overflow<'b>
+    where
+        Self: 'b,
+    {
+        Overflow::new(&self.worker.shared.buffers, self.client, waits_for_disk)
     }
 
     /// Updates the health of the backend. `was_used`: on a connection that the backend may close at any time.
     fn judge(&self, place: &Place, ended: &Ended, ticket: &Ticket, was_used: bool) {
         if matches!(ended, Ended::BackendBroke { .. }) {
-            let client = self.peer.client(self.request, self.settings);
-            let asked = Asked { route: ticket.route().route, client, on_new_connection: !was_used };
+            let asked = Asked { route: ticket.route().route, client: self.client, on_new_connection: !was_used };
             self.worker.shared.backends.load().judge(&place.backend, ended, asked);
         }
     }
 
     /// What is left to do for the client.
-    async fn settle(&mut self, ended: Ended, place: Place, reply: &mut impl Reply) -> Conversation {
+    async fn settle(
+        &mut self,
+        ended: Ended,
+        place: Place,
+        overflow: &mut Overflow<'_>,
+        body: &mut impl ClientBody,
+        reply: &mut impl Reply,
+    ) -> Conversation {
         match ended {
-            Ended::Answered { keep, .. } => Conversation::Over(if keep { After::Keep } else { After::Close }),
+            Ended::Answered { keep, .. } => {
+                // The backend is done with this request, however long the client takes.
+                drop(place);
+                Conversation::Over(match or_departure(finish(reply, overflow), body).await {
+                    Ok(Ok(())) if keep => After::Keep,
+                    Ok(Ok(())) => After::Close,
+                    Ok(Err(Broken::Gone)) | Err(_) => self.left(),
+                    Ok(Err(_)) => After::Cut,
+                })
+            }
             Ended::ClientBroke { broken: Broken::Gone, .. } => {
                 self.worker.tally.client_left();
                 Conversation::Over(After::Left)

@@ -23,6 +23,7 @@ use super::failure_log::FailureLog;
 use super::listener;
 use super::reloads::Reloads;
 use super::sight::Sight;
+use super::spool::Buffers;
 use super::tally::Tally;
 use super::timer::{TICK, Timers};
 use crate::settings::Gate as Settings;
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     pub(crate) backends: ArcSwap<Backends>,
     pub(crate) caps: Caps,
+    /// Responses that slow clients have not read yet.
+    pub(crate) buffers: Buffers,
     /// How reloads went.
     pub(crate) reloads: Reloads,
     pub(crate) tallies: Vec<Arc<Tally>>,

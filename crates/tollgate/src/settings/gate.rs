@@ -13,6 +13,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::bounds::{Bounds, BoundsTable};
+use super::buffer::{BufferTable, ResponseBuffer};
 use super::fault::{Collector, shown};
 use super::health::{HealthCheck, HealthTable};
 use super::shape::Shape;
@@ -55,6 +56,8 @@ pub(crate) struct Gate {
     pub(crate) pressure: Option<PathBuf>,
     /// Active health checks; none means that only the requests of clients show how a backend is.
     pub(crate) health: Option<HealthCheck>,
+    /// How much of responses is buffered for slow clients.
+    pub(crate) buffer: ResponseBuffer,
     /// How long each phase may take.
     pub(crate) timeouts: Timeouts,
     /// How much of everything there may be.
@@ -168,6 +171,8 @@ table! {
         bands: BandsTable = "{}",
         /// Active health checks of the backends.
         health: HealthTable = "{}",
+        /// Buffers for responses to slow clients.
+        buffer: BufferTable = "{}",
         /// How long each phase of a connection may take.
         timeouts: TimeoutsTable = "{}",
         /// How much of everything there may be.
@@ -261,6 +266,7 @@ impl GateTable {
             bands: self.bands.value.meaning(faults),
             pressure,
             health: self.health.value.meaning(faults),
+            buffer: self.buffer.value.meaning(),
             timeouts: self.timeouts.value.meaning(faults),
             bounds: self.bounds.value.meaning(faults),
         }

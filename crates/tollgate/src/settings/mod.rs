@@ -5,6 +5,7 @@
 //! manual: [`mod@schema`] and [`mod@reference`] are made from them.
 
 mod bounds;
+mod buffer;
 mod condition;
 mod domain;
 mod escalation;
@@ -33,6 +34,7 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
+pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use fault::Faults;
 pub(crate) use gate::{CertificateFiles, Gate, Hold, TollSource};

@@ -4,6 +4,7 @@
 mod support;
 
 mod backends;
+mod buffering;
 mod crowds;
 mod engagements;
 mod forwarding;

@@ -40,7 +40,7 @@ fn fault_11_answers_with_more_than_belongs_to_them_are_forwarded_without_it() {
         ("HEAD", format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n{EVIL}"), 200, ""),
         ("GET", format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n{EVIL}"), 200, ""),
         ("GET", format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok{EVIL}"), 200, "ok"),
-        ("GET", format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok\r\n"), 200, "ok"),
+        ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok\r\n".to_owned(), 200, "ok"),
         ("GET", format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n{EVIL}"), 200, "ok"),
     ] {
         let backend = sending(answer.clone());
