@@ -19,6 +19,9 @@ use super::timer::Timer;
 const STREAM_BYTES_PER_MS: u64 = 16;
 /// How long a backend may take before its body is judged by its rate. Pages are often computed for a while and then sent at once.
 const STREAM_WAIT_MS: u64 = 1000;
+/// How long a client may take no more before its response is buffered, rounded up to a tick of the timers. A client that keeps up is behind for microseconds at a
+/// time, and a copy for each of them would cost more than the wait.
+pub(crate) const GRACE: Duration = Duration::ZERO;
 /// How often a download without room looks whether others have given some back.
 const RETRY: Duration = Duration::from_millis(200);
 

@@ -1,15 +1,13 @@
 //! Responses over HTTP/1.1 to clients that may be slower than the backend. The buffer holds the bytes as they go over the wire, chunk sizes included.
 
 use std::future::poll_fn;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use tokio::task::coop::has_budget_remaining;
-use tokio::task::yield_now;
 use tollgate_wire::http1::{Fields, Length, chunked};
 
 use super::body::{Broken, Rest};
-use super::download::{Spill, make_room};
+use super::download::{GRACE, Spill, make_room};
 use super::h1_body::{BodyWriter, COPY_MAX, KEEP_MAX};
 use super::spool::Overflow;
 use super::timer::Way;
@@ -27,17 +25,29 @@ impl BodyWriter<'_> {
         let mut parts = [IoSlice::new(&out), IoSlice::new(data), IoSlice::new(after)];
         let mut left = &mut parts[..];
         IoSlice::advance_slices(&mut left, 0);
+        let has_grace = !is_last && !overflow.is_closed();
         while !left.is_empty() && overflow.is_empty() {
-            match poll_fn(|cx| Poll::Ready(self.socket.poll_write(cx, left))).await {
-                Poll::Ready(Ok(0)) => return Err(Broken::Gone),
-                Poll::Ready(Ok(written)) => {
+            let began_ms = self.socket.timer.now_ms();
+            self.socket.timer.set(Way::Out, GRACE);
+            let polled = poll_fn(|cx| match self.socket.poll_write(cx, left) {
+                // The backend is done with the last piece, and a stream is not buffered.
+                Poll::Pending if !has_grace => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                polled => polled,
+            });
+            match polled.await {
+                Ok(0) => return Err(Broken::Gone),
+                Ok(written) => {
+                    self.waits_since_ms.get_or_insert(began_ms);
                     self.end_wait(written);
                     IoSlice::advance_slices(&mut left, written);
                 }
-                Poll::Ready(Err(error)) => return Err(error.into()),
-                // The task has had its share of the thread. Its socket may well take more.
-                Poll::Pending if !has_budget_remaining() => yield_now().await,
-                Poll::Pending => break,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    self.waits_since_ms.get_or_insert(began_ms);
+                    // From here on the client has its usual deadline.
+                    self.end_wait(0);
+                    break;
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         while !left.is_empty() {

@@ -19,7 +19,7 @@ use tollgate_wire::http1::{Fields, Length, ResponseHead};
 use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
 use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
-use super::download::{Spill, make_room};
+use super::download::{GRACE, Spill, make_room};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1::linger;
 use super::h1_body::{Pace, Taking};
@@ -379,13 +379,22 @@ impl Reply for StreamReply<'_> {
 impl Spill for StreamReply<'_> {
     async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
         let mut left = data;
+        let has_grace = rest != Rest::End && !overflow.is_closed();
         while !left.is_empty() && overflow.is_empty() {
-            let before = left.len();
-            match poll_fn(|cx| Poll::Ready(self.poll_some(&mut left, cx))).await {
-                Poll::Ready(sent) => sent?,
-                Poll::Pending => break,
-            }
-            self.taking.took((before - left.len()) as u64, 0);
+            let (began_ms, taken, timer) = (self.timer.now_ms(), self.session.taken.get(), self.timer);
+            timer.set(Way::Out, GRACE);
+            let polled = poll_fn(|cx| match self.poll_some(&mut left, cx) {
+                Poll::Ready(sent) => Poll::Ready(Some(sent)),
+                // The backend is done with the last piece, and a stream is not buffered.
+                Poll::Pending if !has_grace || timer.is_over(Way::Out, cx) => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            });
+            let sent = polled.await;
+            // If it took nothing, it has its usual deadline from here on.
+            timer.clear(Way::Out);
+            self.taking.took(self.session.taken.get() - taken, timer.now_ms() - began_ms);
+            let Some(sent) = sent else { break };
+            sent?;
         }
         if rest == Rest::End {
             overflow.append_last(left);
