@@ -3,8 +3,12 @@
 use core::mem::MaybeUninit;
 
 use super::fields::{Fields, Name};
-use super::request::FIELDS_MAX;
 use super::{Length, Version, content_length};
+
+/// Fields that are parsed on the stack. More take an allocation.
+const FIELDS_USUAL: usize = 128;
+/// The most fields of a response. The size of the head is the bound that matters; this one keeps the allocation below 64 KiB.
+pub const FIELDS_MAX: usize = 2048;
 
 /// A backend's answer that a gate cannot pass on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +16,8 @@ pub struct Garbage(
     /// What is wrong with it.
     pub &'static str,
 );
+
+const TOO_MANY_FIELDS: Garbage = Garbage("the head has too many fields");
 
 /// A response's head. The memory is used again for the next response.
 #[derive(Clone, Debug, Default)]
@@ -33,13 +39,28 @@ pub struct ResponseHead {
 impl ResponseHead {
     /// Parses the bytes of one whole head. `to_head` says that the request was a HEAD.
     pub fn parse(&mut self, bytes: &[u8], to_head: bool) -> Result<(), Garbage> {
-        let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+        let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
+        match self.parse_in(bytes, to_head, &mut slots) {
+            Err(TOO_MANY_FIELDS) => self.parse_in(bytes, to_head, &mut vec![MaybeUninit::uninit(); FIELDS_MAX]),
+            parsed => parsed,
+        }
+    }
+
+    fn parse_in<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        to_head: bool,
+        slots: &mut [MaybeUninit<httparse::Header<'b>>],
+    ) -> Result<(), Garbage> {
+        let mut config = httparse::ParserConfig::default();
+        // RFC 9112, 5.1: a proxy removes the white space between a name and its colon from a response. The head is written afresh, so the
+        // client sees the same name that decided about the framing here.
+        config.allow_spaces_after_header_name_in_responses(true);
         let mut parsed = httparse::Response::new(&mut []);
-        let parsing =
-            httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, bytes, &mut slots);
-        match parsing {
+        match config.parse_response_with_uninit_headers(&mut parsed, bytes, slots) {
             Ok(httparse::Status::Complete(end)) if end == bytes.len() => {}
             Ok(_) => return Err(Garbage("the head is cut short")),
+            Err(httparse::Error::TooManyHeaders) => return Err(TOO_MANY_FIELDS),
             Err(_) => return Err(Garbage("the head is not HTTP/1.1")),
         }
         let (Some(status @ 100..), Some(minor)) = (parsed.code, parsed.version) else {
@@ -191,6 +212,30 @@ mod tests {
         for line in ["HTTP/1.1 99 x", "HTTP/1.1", "SSH-2.0-x", "HTTP/2 200 OK", "HTTP/1.1 2000 x"] {
             assert!(parse(&format!("{line}\r\n\r\n"), false).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn white_space_before_a_colon_is_removed_and_the_field_means_what_it_says() {
+        let head = parse("HTTP/1.1 200 OK\r\nX-A : b\r\nX-B\t :c\r\nContent-Length : 7\r\n\r\n", false).unwrap();
+        let fields: Vec<_> = head.fields.iter().map(|field| (field.name_bytes, field.value)).collect();
+        assert_eq!(fields, [(&b"x-a"[..], &b"b"[..]), (b"x-b", b"c")]);
+        assert_eq!(head.length, Length::Fixed(7));
+        let chunked = parse("HTTP/1.1 200 OK\r\nTransfer-Encoding : chunked\r\n\r\n", false).unwrap();
+        assert_eq!(chunked.length, Length::Chunked);
+        for line in ["X A: b", "X A : b", " : b", ": b", "X-A\u{b}: b", "X-A b", " X-A: b", "X-A: b\r\n folded"] {
+            assert!(parse(&format!("HTTP/1.1 200 OK\r\n{line}\r\n\r\n"), false).is_err(), "{line:?}");
+        }
+        let both = "HTTP/1.1 200 OK\r\nContent-Length : 7\r\nTransfer-Encoding\t: chunked\r\n\r\n";
+        assert!(parse(both, false).is_err());
+    }
+
+    #[test]
+    fn a_response_may_have_many_fields_but_not_any_number() {
+        let many = |count| format!("HTTP/1.1 200 OK\r\n{}\r\n", "Set-Cookie: a=b\r\n".repeat(count));
+        for count in [FIELDS_USUAL, FIELDS_USUAL + 1, FIELDS_MAX] {
+            assert_eq!(parse(&many(count), false).unwrap().fields.len(), count);
+        }
+        assert_eq!(parse(&many(FIELDS_MAX + 1), false).unwrap_err(), TOO_MANY_FIELDS);
     }
 
     #[test]

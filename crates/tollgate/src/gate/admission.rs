@@ -375,6 +375,11 @@ impl Ticket {
         self.account = Some(account);
     }
 
+    /// The route of the request.
+    pub(crate) fn route(&self) -> RouteKey {
+        self.route
+    }
+
     /// What was decided, and by which rule.
     pub(crate) fn decided(&self) -> (&Decision, Option<String>) {
         let name = self.rules().and_then(|rules| Some(rules.face(&self.decision)?.name.clone()));

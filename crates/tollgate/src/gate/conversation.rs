@@ -1,8 +1,8 @@
 //! A request at a backend, and its answer on the way back.
 //!
-//! Both directions are two futures of one task: what the client still sends goes to the backend while the answer comes back. A small
-//! body is here before its request goes to a backend ([`ClientBody::gather`]); beyond that there is no buffering of bodies, and no channel
-//! between tasks. The client's side and the backend's side are each HTTP/1.1 or HTTP/2, behind small traits.
+//! Both directions are two futures of one task: the rest of the request goes to the backend while the response comes back. A small
+//! request body is read before the request goes to a backend ([`ClientBody::gather`]). The response is buffered only while its client reads too slowly
+//! ([`super::download`]). The client's side and the backend's side are each HTTP/1.1 or HTTP/2, behind small traits.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,7 +16,9 @@ use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
 use super::admission::{Outcome, Ticket};
 use super::backend::Backend;
 use super::body::{Broken, Meter, Piece, PumpBroke, Sink, Source, pump};
+use super::download::{self, Spill, download};
 use super::report;
+use super::spool::Overflow;
 use super::timer::{Timer, Way};
 use super::worker::Worker;
 use crate::settings::Gate as Settings;
@@ -42,7 +44,7 @@ pub(crate) trait ClientBody: Source {
 }
 
 /// What a client is sent.
-pub(crate) trait Reply: Sink {
+pub(crate) trait Reply: Sink + Spill {
     /// Sends an interim answer (1xx).
     async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken>;
 
@@ -78,6 +80,14 @@ pub(crate) struct Topic<'a> {
     pub(crate) timer: &'a Timer,
     /// Whether the client's connection can be kept, as far as the request goes.
     pub(crate) keep: bool,
+}
+
+/// What a conversation changes besides its two sides.
+pub(crate) struct ConversationState<'a, 'b> {
+    pub(crate) response: &'a mut ResponseHead,
+    pub(crate) ticket: &'a mut Ticket,
+    /// The part of the response that the client has not taken.
+    pub(crate) overflow: &'a mut Overflow<'b>,
 }
 
 /// How a conversation ended.
@@ -131,9 +141,9 @@ pub(crate) async fn converse(
     reply: &mut impl Reply,
     answer: &mut impl Answer,
     sink: &mut impl Forward,
-    response: &mut ResponseHead,
-    ticket: &mut Ticket,
+    state: ConversationState<'_, '_>,
 ) -> Ended {
+    let ConversationState { response, ticket, overflow } = state;
     let Topic { worker, settings, backend, request, timer, .. } = topic;
     let wants_upgrade = request.upgrade().is_some();
     let uploaded = Cell::new(false);
@@ -157,7 +167,7 @@ pub(crate) async fn converse(
             }
         }
     };
-    let download = async {
+    let downloading = async {
         loop {
             answer.head(response).await.map_err(Trouble::Backend)?;
             strip_nominated(&mut response.fields);
@@ -181,19 +191,23 @@ pub(crate) async fn converse(
             endless.set(true);
             shared.borrow_mut().done(Outcome::Answered);
         }
-        let pumped = pump(answer, reply, &mut Downloading(&shared)).await;
+        if !download::is_bufferable(response) {
+            overflow.set_closed(true);
+        }
+        let pumped = download(answer, reply, &mut Downloading(&shared), overflow, response.length, timer).await;
         pumped.map(|()| keep).map_err(|broke| match broke {
             PumpBroke::Source(broken) => Trouble::Backend(broken),
             PumpBroke::Sink(broken) => Trouble::Client(broken),
         })
     };
-    let ended = race(download, upload).await;
+    let ended = race(downloading, upload).await;
     let (complete, answered) = (uploaded.get(), answered.get());
     match ended {
         Ok(_) if response.status == 101 => Ended::Upgraded,
         Ok(keep) => Ended::Answered { keep, complete },
         Err(Trouble::Client(broken)) if endless.get() => Ended::ClientBroke { broken, answered, complete: false },
         Err(Trouble::Client(broken)) => {
+            overflow.clear();
             // The backend works on for a client that has gone. The toll runs until it has finished.
             ticket.sent();
             ticket.flowing();

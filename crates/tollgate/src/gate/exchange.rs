@@ -1,7 +1,9 @@
 //! One request on its way through: identify, ask, find a backend, talk to it ([`converse`]), and try another where that is safe.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -14,15 +16,19 @@ use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
 
 use super::admission::{Admitted, Outcome, Ticket, Turn};
 use super::backend::h1::{self, H1Answer};
+use super::backend::health::Asked;
 use super::backend::pool::Wanted;
 use super::backend::{AllDown, Place, connect, h2};
 use super::body::{Broken, Piece, Rest, Source};
 use super::buffer::Buffer;
-use super::conversation::{ClientBody, Ended, Forward as _, Reply, Topic, converse};
+use super::conversation::{ClientBody, ConversationState, Ended, Forward as _, Reply, Topic, converse};
+use super::download::finish;
+use super::failure_log::Failure;
 use super::h1_body::{BodyWriter, Pace};
 use super::identify::{Peer, RequestView};
 use super::refusal::{OwnAnswer, Refusal, jittered_secs, spread_of};
 use super::socket::Socket;
+use super::spool::Overflow;
 use super::worker::Worker;
 use super::{forward, h2_head, listener, trace};
 use crate::settings::{Gate as Settings, Protocol};
@@ -58,6 +64,8 @@ pub(crate) struct Visit<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) settings: &'a Settings,
     pub(crate) peer: &'a Peer,
+    /// The address of the client: the peer's own until the request has been read for what trusted proxies write.
+    pub(crate) client: IpAddr,
     pub(crate) request: &'a mut RequestHead,
     pub(crate) response: &'a mut ResponseHead,
     pub(crate) decoder: &'a mut Decoder,
@@ -70,6 +78,7 @@ pub(crate) struct Visit<'a> {
 /// Carries one request through.
 pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
     let client = visit.peer.client(visit.request, visit.settings);
+    visit.client = client;
     strip_nominated(&mut visit.request.fields);
     let view = RequestView { client, head: visit.request, is_flagged: false };
     let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
@@ -174,8 +183,7 @@ impl Visit<'_> {
         reply: &mut impl Reply,
     ) -> After {
         let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
-        let client = self.peer.client(self.request, self.settings);
-        let spread = spread_of(client, self.worker.timers.now_ms());
+        let spread = spread_of(self.client, self.worker.timers.now_ms());
         let retry = retry.map(|secs| jittered_secs(Span::from_secs(secs), spread));
         let answer = OwnAnswer::fault(status, detail, retry, self.request.is_head(), self.response);
         self.answer(&answer, keep, body, reply).await
@@ -228,11 +236,12 @@ impl Visit<'_> {
                 Ok(Err(error)) if connect::is_shortage(&error) => {
                     // Ours, not the backend's: somebody idle has to go.
                     self.worker.timers.close_idle(listener::MAKE_ROOM);
+                    self.log_failure(Failure::made(503, "the gate has no room for another connection").of(&error));
                     ticket.done(Outcome::Failed);
                     return self.fault(503, "the gate has no room for another connection", Some(1), body, reply).await;
                 }
                 Ok(Err(error)) => {
-                    place.backend.failed(&error.to_string());
+                    place.backend.connect_failed(&error.to_string());
                     failures += 1;
                     avoid = Some(place.backend.id);
                     // Nothing was sent, so any request may go elsewhere.
@@ -240,6 +249,8 @@ impl Visit<'_> {
                         continue;
                     }
                     let status = if error.kind() == io::ErrorKind::TimedOut { 504 } else { 502 };
+                    let failure = Failure::made(status, "the backend cannot be reached");
+                    self.log_failure(failure.of(&error).at(&place.backend.url));
                     ticket.done(Outcome::Failed);
                     return self.fault(status, "the backend cannot be reached", Some(1), body, reply).await;
                 }
@@ -249,18 +260,18 @@ impl Visit<'_> {
             let was_used = leg.was_used();
             match self.converse(leg, place, &mut ticket, body, reply).await {
                 Conversation::Over(after) => return after,
-                Conversation::Unsent if unsent < UNSENT_MAX => {
+                Conversation::Unsent(_) if unsent < UNSENT_MAX => {
                     // The backend does not have any of it, so whatever it is may be sent.
                     self.worker.tally.retried();
                     unsent += 1;
                     wanted = Wanted::New;
                 }
-                Conversation::Unsent => {
+                Conversation::Unsent(place) => {
                     self.worker.tally.backend_failed();
                     ticket.done(Outcome::Failed);
-                    return self.backend_broke(Broken::Gone, body, reply).await;
+                    return self.backend_broke(Broken::Gone, place, body, reply).await;
                 }
-                Conversation::BackendBroke { broken, begun, answered } => {
+                Conversation::BackendBroke { place, broken, begun, answered } => {
                     if broken == Broken::Gone && was_used && !begun && !retried && self.may_be_sent_twice() {
                         // The backend closed a connection that it had kept, at the moment we used it again.
                         self.worker.tally.retried();
@@ -271,9 +282,10 @@ impl Visit<'_> {
                     self.worker.tally.backend_failed();
                     ticket.done(Outcome::Failed);
                     if answered {
+                        self.log_failure(Failure::cut(broken).at(&place.backend.url));
                         return After::Cut;
                     }
-                    return self.backend_broke(broken, body, reply).await;
+                    return self.backend_broke(broken, place, body, reply).await;
                 }
             }
         }
@@ -292,16 +304,32 @@ impl Visit<'_> {
 
     async fn no_backend(&mut self, wait: Duration, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
         let secs = wait.as_secs() + 1;
+        self.log_failure(Failure::made(503, "no backend is up"));
         self.fault(503, "no backend is up", Some(secs), body, reply).await
     }
 
-    async fn backend_broke(&mut self, broken: Broken, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
-        let (status, detail) = match broken {
-            Broken::Gone => (502, "the backend closed the connection without an answer"),
-            Broken::Slow => (504, "the backend took too long"),
-            Broken::Malformed(_) => (502, "the backend's answer is not HTTP"),
+    async fn backend_broke(
+        &mut self,
+        broken: Broken,
+        place: Place,
+        body: &mut impl ClientBody,
+        reply: &mut impl Reply,
+    ) -> After {
+        let (status, detail, reason) = match broken {
+            Broken::Gone => (502, CLOSED_WITHOUT_ANSWER, CLOSED_WITHOUT_ANSWER),
+            Broken::Slow => (504, TOOK_TOO_LONG, TOOK_TOO_LONG),
+            // Clients are not shown the inside of the backend.
+            Broken::Malformed(what) => (502, "the backend's answer is not HTTP", what),
         };
+        self.log_failure(Failure::made(status, reason).at(&place.backend.url));
+        // The client may take its time to read, and is no request at the backend meanwhile.
+        drop(place);
         self.fault(status, detail, Some(1), body, reply).await
+    }
+
+    /// Logs a failure of this request, alone or together with others of its kind.
+    fn log_failure(&self, failure: Failure<'_>) {
+        self.worker.failures.record(&failure, self.request, self.client, self.worker.shared.admission.now());
     }
 
     /// A way to the backend: a connection that was kept, or a new one.
@@ -336,7 +364,7 @@ impl Visit<'_> {
     ) -> Conversation {
         match leg {
             Leg::H1(connection) => self.converse_h1(connection, place, ticket, body, reply).await,
-            Leg::H2 { connection, used } => self.converse_h2(&connection, used, &place, ticket, body, reply).await,
+            Leg::H2 { connection, used } => self.converse_h2(&connection, used, place, ticket, body, reply).await,
         }
     }
 
@@ -348,7 +376,9 @@ impl Visit<'_> {
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> Conversation {
-        let Visit { worker, settings, peer, request, response, decoder, out, value, keep } = self;
+        let waits_for_disk = Cell::new(false);
+        let mut overflow = self.overflow(&waits_for_disk);
+        let Visit { worker, settings, peer, request, response, decoder, out, value, keep, .. } = self;
         let timeouts = &settings.timeouts;
         let socket: &Socket = &connection.socket;
         let pace = Pace { idle_max: timeouts.backend_idle, bytes_per_sec_min: None };
@@ -357,35 +387,45 @@ impl Visit<'_> {
         forward::write_request(out, request, peer, &place.backend.authority, value);
         let mut sink = BodyWriter::new(socket, out, request.length, timeouts.backend_idle);
         let topic = Topic { worker, settings, backend: &place.backend, request, timer: &socket.timer, keep: *keep };
-        let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
-        place.backend.judge(&ended, connection.used);
+        let state = ConversationState { response, ticket, overflow: &mut overflow };
+        let ended = converse(&topic, body, reply, &mut answer, &mut sink, state).await;
         let reusable = ended.is_complete() && answer.leaves_connection_reusable();
+        self.judge(&place, &ended, ticket, connection.used);
         if matches!(ended, Ended::Upgraded) {
+            // The head of the answer is sent before anything goes through the tunnel.
+            if finish(reply, &mut overflow).await.is_err() {
+                return Conversation::Over(After::Cut);
+            }
             return Conversation::Over(After::Tunnel(Box::new(connection), place));
         }
         if reusable {
             connection.used = true;
-            worker.keep(place.backend.id, connection);
+            self.worker.keep(place.backend.id, connection);
+        } else {
+            drop(connection);
         }
-        self.settle(ended, reply).await
+        self.settle(ended, place, &mut overflow, body, reply).await
     }
 
     async fn converse_h2(
         &mut self,
         connection: &h2::Connection,
         used: bool,
-        place: &Place,
+        place: Place,
         ticket: &mut Ticket,
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> Conversation {
+        let waits_for_disk = Cell::new(false);
+        let mut overflow = self.overflow(&waits_for_disk);
         let Visit { worker, settings, peer, request, response, value, keep, .. } = self;
         let pace = Pace { idle_max: settings.timeouts.backend_idle, bytes_per_sec_min: None };
         let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
         let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
             let broken = Broken::Malformed("the request cannot be said in HTTP/2");
             ticket.done(Outcome::CutShort);
-            return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, reply).await;
+            let ended = Ended::ClientBroke { broken, answered: false, complete: false };
+            return self.settle(ended, place, &mut overflow, body, reply).await;
         };
         if request.expects_continue() {
             // Few backends say 100 over HTTP/2, where a body costs nothing to hold back. The request was let in, so we say it.
@@ -393,7 +433,8 @@ impl Visit<'_> {
             response.status = 100;
             if let Err(broken) = reply.interim(response).await {
                 ticket.done(Outcome::CutShort);
-                return self.settle(Ended::ClientBroke { broken, answered: false, complete: false }, reply).await;
+                let ended = Ended::ClientBroke { broken, answered: false, complete: false };
+                return self.settle(ended, place, &mut overflow, body, reply).await;
             }
         }
         let opened = h2::open(connection, head, ends, request.is_head(), pace, worker.timers.timer()).await;
@@ -401,7 +442,8 @@ impl Visit<'_> {
             Ok((mut answer, mut sink)) => {
                 let timer = answer.timer();
                 let topic = Topic { worker, settings, backend, request, timer: &timer, keep: *keep };
-                let ended = converse(&topic, body, reply, &mut answer, &mut sink, response, ticket).await;
+                let state = ConversationState { response, ticket, overflow: &mut overflow };
+                let ended = converse(&topic, body, reply, &mut answer, &mut sink, state).await;
                 if !ended.is_complete() {
                     sink.break_off().await;
                 }
@@ -409,7 +451,7 @@ impl Visit<'_> {
             }
             Err(Broken::Gone) => {
                 connection.retire();
-                return Conversation::Unsent;
+                return Conversation::Unsent(place);
             }
             Err(broken) => Ended::BackendBroke { broken, begun: false, answered: false },
         };
@@ -418,14 +460,46 @@ impl Visit<'_> {
             connection.retire();
         }
         // A stream that is reset says something about the request, not about the backend's health: it is there to reset it.
-        backend.judge(&ended, used || !connection.has_ended());
-        self.settle(ended, reply).await
+        self.judge(&place, &ended, ticket, used || !connection.has_ended());
+        self.settle(ended, place, &mut overflow, body, reply).await
+    }
+
+    /// A buffer for the response, without memory as long as the client keeps up.
+    fn overflow<'b>(&self, waits_for_disk: &'b Cell<bool>) -> Overflow<'b>
+    where
+        Self: 'b,
+    {
+        Overflow::new(&self.worker.shared.buffers, self.client, waits_for_disk)
+    }
+
+    /// Updates the health of the backend. `was_used`: on a connection that the backend may close at any time.
+    fn judge(&self, place: &Place, ended: &Ended, ticket: &Ticket, was_used: bool) {
+        if matches!(ended, Ended::BackendBroke { .. }) {
+            let asked = Asked { route: ticket.route().route, client: self.client, on_new_connection: !was_used };
+            self.worker.shared.backends.load().judge(&place.backend, ended, asked);
+        }
     }
 
     /// What is left to do for the client.
-    async fn settle(&mut self, ended: Ended, reply: &mut impl Reply) -> Conversation {
+    async fn settle(
+        &mut self,
+        ended: Ended,
+        place: Place,
+        overflow: &mut Overflow<'_>,
+        body: &mut impl ClientBody,
+        reply: &mut impl Reply,
+    ) -> Conversation {
         match ended {
-            Ended::Answered { keep, .. } => Conversation::Over(if keep { After::Keep } else { After::Close }),
+            Ended::Answered { keep, .. } => {
+                // The backend is done with this request, however long the client takes.
+                drop(place);
+                Conversation::Over(match or_departure(finish(reply, overflow), body).await {
+                    Ok(Ok(())) if keep => After::Keep,
+                    Ok(Ok(())) => After::Close,
+                    Ok(Err(Broken::Gone)) | Err(_) => self.left(),
+                    Ok(Err(_)) => After::Cut,
+                })
+            }
             Ended::ClientBroke { broken: Broken::Gone, .. } => {
                 self.worker.tally.client_left();
                 Conversation::Over(After::Left)
@@ -434,7 +508,9 @@ impl Visit<'_> {
                 Conversation::Over(self.client_broke(broken, reply).await)
             }
             Ended::ClientBroke { .. } | Ended::Upgraded => Conversation::Over(After::Cut),
-            Ended::BackendBroke { broken, begun, answered } => Conversation::BackendBroke { broken, begun, answered },
+            Ended::BackendBroke { broken, begun, answered } => {
+                Conversation::BackendBroke { place, broken, begun, answered }
+            }
         }
     }
 
@@ -474,6 +550,9 @@ impl Leg {
     }
 }
 
+const CLOSED_WITHOUT_ANSWER: &str = "the backend closed the connection without an answer";
+const TOOK_TOO_LONG: &str = "the backend took too long";
+
 /// How often a request that no backend has seen is tried on another connection.
 const UNSENT_MAX: u32 = 2;
 
@@ -481,8 +560,9 @@ const UNSENT_MAX: u32 = 2;
 enum Conversation {
     Over(After),
     /// The connection took no more requests: nothing was sent.
-    Unsent,
+    Unsent(Place),
     BackendBroke {
+        place: Place,
         broken: Broken,
         /// Whether the backend had begun to answer.
         begun: bool,

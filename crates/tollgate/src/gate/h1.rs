@@ -1,6 +1,7 @@
 //! A client's connection over HTTP/1.1: one request after the other, each answered before the next is read.
 
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tollgate_wire::http1::scan::{Bounds, Found, Scan};
@@ -9,12 +10,14 @@ use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
 use super::body::{Broken, Rest, Sink};
 use super::buffer::{Buffer, LARGE};
 use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
+use super::download::Spill;
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::forward;
 use super::h1_body::{BodyReader, BodyWriter, Pace};
 use super::identify::Peer;
 use super::refusal::OwnAnswer;
 use super::socket::Socket;
+use super::spool::Overflow;
 use super::timer::Way;
 use super::tunnel;
 use super::worker::Worker;
@@ -128,8 +131,18 @@ async fn serve_one(
         closes: false,
         body: BodyWriter::paced(socket, client_out, Length::Empty, pace(settings.timeouts.write)),
     };
-    let visit =
-        Visit { worker, settings, peer, request, response, decoder: response_decoder, out: backend_out, value, keep };
+    let visit = Visit {
+        worker,
+        settings,
+        peer,
+        client: peer.address,
+        request,
+        response,
+        decoder: response_decoder,
+        out: backend_out,
+        value,
+        keep,
+    };
     let after = exchange(visit, &mut body, &mut reply).await;
     let closes = reply.closes;
     body.give_back();
@@ -194,6 +207,20 @@ impl Reply for H1Reply<'_> {
         self.body.set_length(length);
         forward::write_response(self.body.out(), head, length, self.version, !self.closes);
         Ok(())
+    }
+}
+
+impl Spill for H1Reply<'_> {
+    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+        self.body.spill(data, rest, overflow).await
+    }
+
+    fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+        self.body.spill_end(trailers, overflow)
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), Broken>> {
+        self.body.poll_drain(cx, overflow)
     }
 }
 

@@ -12,9 +12,9 @@ use super::socket::Socket;
 use super::timer::Way;
 
 /// Up to this many bytes are copied behind what is waiting to be sent, instead of being sent as a part of their own.
-const COPY_MAX: usize = 4 * 1024;
+pub(super) const COPY_MAX: usize = 4 * 1024;
 /// What may be kept back while more follows at once.
-const KEEP_MAX: usize = 16 * 1024;
+pub(super) const KEEP_MAX: usize = 16 * 1024;
 
 const MALFORMED_CHUNKS: Broken = Broken::Malformed("the chunks of the body are malformed");
 
@@ -274,10 +274,12 @@ impl Source for BodyReader<'_> {
 
 /// Writes one body to a connection, behind a head that may be waiting in `out`.
 pub(crate) struct BodyWriter<'a> {
-    socket: &'a Socket,
-    out: &'a mut Vec<u8>,
-    length: Length,
-    taking: Taking,
+    pub(super) socket: &'a Socket,
+    pub(super) out: &'a mut Vec<u8>,
+    pub(super) length: Length,
+    pub(super) taking: Taking,
+    /// Since when the peer has been waited for while buffered bytes are sent.
+    pub(super) waits_since_ms: Option<u64>,
 }
 
 impl<'a> BodyWriter<'a> {
@@ -288,7 +290,7 @@ impl<'a> BodyWriter<'a> {
 
     /// `pace` is how slowly the peer may take the body.
     pub(crate) fn paced(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, pace: Pace) -> Self {
-        Self { socket, out, length, taking: Taking::new(pace) }
+        Self { socket, out, length, taking: Taking::new(pace), waits_since_ms: None }
     }
 
     /// What is waiting to be sent; heads are written here.

@@ -7,18 +7,19 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
-use http::Request;
+use http::{HeaderMap, Request};
 use tollgate_wire::http1::{Fields, Length, ResponseHead};
 
 use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
 use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
+use super::download::{GRACE, Spill, make_room};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1::linger;
 use super::h1_body::{Pace, Taking};
@@ -29,6 +30,7 @@ use super::h2_io::H2Io;
 use super::identify::Peer;
 use super::refusal::OwnAnswer;
 use super::socket::Socket;
+use super::spool::Overflow;
 use super::timer::{Timer, Way};
 use super::tunnel;
 use super::worker::Worker;
@@ -184,13 +186,24 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, s
         body.reader.hold_back();
     }
     let taking = Taking::new(paced(settings.timeouts.write));
-    let mut reply = StreamReply { line: &line, websocket, ended: false, timer: &timer, taking, session };
+    let mut reply = StreamReply {
+        line: &line,
+        websocket,
+        ended: false,
+        timer: &timer,
+        taking,
+        session,
+        wait: None,
+        trailers: None,
+        ends_after_drain: false,
+    };
     let after = match read {
         Ok(()) => {
             let visit = Visit {
                 worker,
                 settings,
                 peer,
+                client: peer.address,
                 request: head,
                 response,
                 decoder: response_decoder,
@@ -298,9 +311,42 @@ struct StreamReply<'a> {
     timer: &'a Timer,
     taking: Taking,
     session: &'a Session,
+    /// Since when the client has been waited for while buffered bytes are sent, and what it had taken on all streams then.
+    wait: Option<(u64, u64)>,
+    /// The trailers to send behind buffered bytes.
+    trailers: Option<HeaderMap>,
+    /// Whether the end is to be sent behind buffered bytes.
+    ends_after_drain: bool,
 }
 
 impl StreamReply<'_> {
+    /// The client is waited for from now on, if it is not already.
+    fn begin_wait(&mut self) {
+        if self.wait.is_none() {
+            self.wait = Some((self.timer.now_ms(), self.session.taken.get()));
+            self.timer.set(Way::Out, self.taking.patience());
+        }
+    }
+
+    /// The client has taken some, or is no longer waited for.
+    fn end_wait(&mut self) {
+        if let Some((since_ms, taken)) = self.wait.take() {
+            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - since_ms);
+        }
+        self.timer.clear(Way::Out);
+    }
+
+    /// Sends as much as the client's window allows.
+    fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let length = left.len();
+        let polled = match &mut *self.line.borrow_mut() {
+            Line::Sending(stream) => h2_body::poll_send(stream, left, cx),
+            Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
+        };
+        self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
+        polled
+    }
+
     /// What follows goes through a tunnel.
     fn open(&mut self, patience: Duration) {
         self.ended = false;
@@ -327,6 +373,75 @@ impl Reply for StreamReply<'_> {
         let stream = respond.send_response(response, self.ended && !stands)?;
         *line = Line::Sending(stream);
         Ok(())
+    }
+}
+
+impl Spill for StreamReply<'_> {
+    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+        let mut left = data;
+        let has_grace = rest != Rest::End && !overflow.is_closed();
+        while !left.is_empty() && overflow.is_empty() {
+            let (began_ms, taken, timer) = (self.timer.now_ms(), self.session.taken.get(), self.timer);
+            timer.set(Way::Out, GRACE);
+            let polled = poll_fn(|cx| match self.poll_some(&mut left, cx) {
+                Poll::Ready(sent) => Poll::Ready(Some(sent)),
+                // The backend is done with the last piece, and a stream is not buffered.
+                Poll::Pending if !has_grace || timer.is_over(Way::Out, cx) => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            });
+            let sent = polled.await;
+            // If it took nothing, it has its usual deadline from here on.
+            timer.clear(Way::Out);
+            self.taking.took(self.session.taken.get() - taken, timer.now_ms() - began_ms);
+            let Some(sent) = sent else { break };
+            sent?;
+        }
+        if rest == Rest::End {
+            overflow.append_last(left);
+            return Ok(());
+        }
+        loop {
+            overflow.append(&mut left);
+            if left.is_empty() {
+                return Ok(());
+            }
+            if overflow.is_empty() {
+                return self.send(left, rest).await;
+            }
+            // In a box, so that streams which need no room do not carry it.
+            Box::pin(make_room(self, overflow)).await?;
+        }
+    }
+
+    fn spill_end(&mut self, trailers: Option<&Fields>, _overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+        self.trailers = trailers.map(h2_head::write_trailers);
+        self.ends_after_drain = true;
+        Ok(())
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), Broken>> {
+        while !overflow.is_empty() {
+            let Poll::Ready(first) = overflow.poll_first(cx)? else {
+                // The disk is waited for, not the client.
+                self.end_wait();
+                return Poll::Pending;
+            };
+            self.begin_wait();
+            let mut left = first.unwrap_or_default();
+            let length = left.len();
+            let timer = self.timer;
+            ready!(h2_body::timed(timer, Way::Out, cx, |cx| self.poll_some(&mut left, cx)))??;
+            let sent = length - left.len();
+            overflow.consume(sent);
+            self.end_wait();
+        }
+        if !std::mem::take(&mut self.ends_after_drain) || std::mem::replace(&mut self.ended, true) {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Ready(match &mut *self.line.borrow_mut() {
+            Line::Sending(stream) => h2_body::end_with(stream, self.trailers.take()),
+            Line::Responding(_) => Err(Broken::Gone),
+        })
     }
 }
 

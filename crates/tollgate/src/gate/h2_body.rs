@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
+use http::HeaderMap;
 use tollgate_wire::http1::Fields;
 
 use super::body::{Broken, Piece, Rest};
@@ -198,8 +199,13 @@ pub(crate) fn poll_send(
 
 /// Ends a body.
 pub(crate) fn end(stream: &mut SendStream<Bytes>, trailers: Option<&Fields>) -> Result<(), Broken> {
+    end_with(stream, trailers.map(h2_head::write_trailers))
+}
+
+/// Ends a body.
+pub(crate) fn end_with(stream: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -> Result<(), Broken> {
     match trailers {
-        Some(trailers) => stream.send_trailers(h2_head::write_trailers(trailers))?,
+        Some(trailers) => stream.send_trailers(trailers)?,
         None => stream.send_data(Bytes::new(), true)?,
     }
     Ok(())

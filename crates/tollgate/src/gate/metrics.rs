@@ -44,6 +44,11 @@ impl Collector for GateMetrics {
             "Requests at work at the backends",
             self.0.admission.queue().status().in_flight,
         )?;
+        let (memory, spool) = self.0.buffers.used();
+        let help = "Bytes of responses in memory that slow clients have not read yet";
+        gauge(&mut encoder, "tollgate_buffered_memory_bytes", help, memory)?;
+        let help = "Bytes of responses in the spool file that slow clients have not read yet";
+        gauge(&mut encoder, "tollgate_buffered_spool_bytes", help, spool)?;
         let held = u64::from(self.0.admission.held());
         gauge(&mut encoder, "tollgate_requests_held", "Requests held until their moment", held)?;
         let reloads = &self.0.reloads;

@@ -21,10 +21,11 @@ use super::queue::IN_FLIGHT_MAX;
 use super::redis::Link;
 use super::reloads::Reloads;
 use super::sight::Sight;
+use super::spool::Buffers;
 use super::tally::Tally;
 use super::tls::Certificates;
 use super::worker::{self, Phase, Shared};
-use crate::settings::{Domain, Gate as Settings, Redis, State};
+use crate::settings::{Domain, Gate as Settings, Redis, ResponseBuffer, State};
 use crate::telemetry::Tracer;
 
 /// File descriptors that are neither for clients nor for backends: listeners, logs, files.
@@ -95,6 +96,7 @@ impl Running {
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(Backends::new(&settings.backends, None)),
             caps: Caps::new(connections_max),
+            buffers: Buffers::new(&settings.buffer)?,
             admission,
             reloads: Reloads::default(),
             sight: Sight::new(clock),
@@ -134,6 +136,7 @@ impl Running {
         self.shared.backend_tls.store(backend_tls);
         self.shared.backends.store(Arc::new(backends));
         self.shared.caps.set_total_max(connections_max(&settings));
+        self.shared.buffers.reload(&settings.buffer);
         self.shared.settings.store(Arc::new(settings));
         match certificates {
             Some(certificates) => {
@@ -207,8 +210,7 @@ impl Running {
 
     /// Whether requests are taken, and somebody can answer them.
     pub(crate) fn is_ready(&self) -> bool {
-        *self.phase.borrow() == Phase::Serving
-            && self.shared.backends.load().iter().any(|backend| backend.is_up().is_ok())
+        *self.phase.borrow() == Phase::Serving && self.shared.backends.load().can_serve()
     }
 
     /// How long requests may take to finish once the gate is told to stop.
@@ -238,9 +240,14 @@ impl Running {
 
 /// The settings that are in force after a reload, and the keys of those that stay as they were because sockets and threads are there already.
 fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
-    let changed = [(old.listen != new.listen, "gate.listen"), (old.workers != new.workers, "gate.workers")];
+    let changed = [
+        (old.listen != new.listen, "gate.listen"),
+        (old.workers != new.workers, "gate.workers"),
+        (old.buffer.dir != new.buffer.dir, "gate.buffer.dir"),
+    ];
     let waiting = changed.into_iter().filter_map(|(has_changed, key)| has_changed.then_some(key)).collect();
-    (Settings { listen: old.listen.clone(), workers: old.workers, ..new }, waiting)
+    let buffer = ResponseBuffer { dir: old.buffer.dir.clone(), ..new.buffer };
+    (Settings { listen: old.listen.clone(), workers: old.workers, buffer, ..new }, waiting)
 }
 
 /// The certificates that clients are shown, if any are.

@@ -15,13 +15,15 @@ use tollgate_core::time::{Moment, Span};
 use super::admission::Admission;
 use super::backend::h1::Connection;
 use super::backend::pool::Pool;
-use super::backend::{Backends, h2};
+use super::backend::{Backends, check, h2};
 use super::caps::Caps;
 use super::engagement_log::EngagementLog;
 use super::exchange::Scratch;
+use super::failure_log::FailureLog;
 use super::listener;
 use super::reloads::Reloads;
 use super::sight::Sight;
+use super::spool::Buffers;
 use super::tally::Tally;
 use super::timer::{TICK, Timers};
 use crate::settings::Gate as Settings;
@@ -33,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     pub(crate) backends: ArcSwap<Backends>,
     pub(crate) caps: Caps,
+    /// Responses that slow clients have not read yet.
+    pub(crate) buffers: Buffers,
     /// How reloads went.
     pub(crate) reloads: Reloads,
     pub(crate) tallies: Vec<Arc<Tally>>,
@@ -72,6 +76,8 @@ pub(crate) struct Worker {
     pub(crate) tally: Arc<Tally>,
     /// Who was held and refused, for the log.
     pub(crate) engagements: EngagementLog,
+    /// Responses of the gate that say that a backend failed, for the log.
+    pub(crate) failures: FailureLog,
     /// This worker's copy, so that each request can hold on to it without touching a count that all threads share.
     settings: RefCell<Rc<Settings>>,
     /// What it is a copy of.
@@ -93,6 +99,7 @@ impl Worker {
             h2_connections: h2::Connections::default(),
             tally: shared.tallies[index].clone(),
             engagements: EngagementLog::new(shared.sight.feed().clone()),
+            failures: FailureLog::default(),
             settings: RefCell::new(Rc::new(Settings::clone(&settings))),
             settings_seen: RefCell::new(settings),
             scratches: RefCell::default(),
@@ -168,6 +175,7 @@ impl Worker {
         self.timers.sweep();
         self.shared.admission.tick(self.late());
         self.engagements.flush(self.shared.admission.now());
+        self.failures.flush(self.shared.admission.now());
         let settings = self.shared.settings.load_full();
         let backends = self.shared.backends.load();
         self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
@@ -222,6 +230,9 @@ async fn serve(
     for listener in listeners {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         accepting.push(tokio::task::spawn_local(listener::accept(listener, worker.clone())));
+    }
+    if index == 0 {
+        accepting.push(tokio::task::spawn_local(check::run(worker.clone())));
     }
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -13,7 +13,9 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::bounds::{Bounds, BoundsTable};
+use super::buffer::{BufferTable, ResponseBuffer};
 use super::fault::{Collector, shown};
+use super::health::{HealthCheck, HealthTable};
 use super::shape::Shape;
 use super::table::{Entries, Value, table};
 use super::timeouts::{Timeouts, TimeoutsTable};
@@ -52,6 +54,10 @@ pub(crate) struct Gate {
     pub(crate) bands: Edges,
     /// A file that tells how much the backend wants for CPU.
     pub(crate) pressure: Option<PathBuf>,
+    /// Active health checks; none means that only the requests of clients show how a backend is.
+    pub(crate) health: Option<HealthCheck>,
+    /// How much of responses is buffered for slow clients.
+    pub(crate) buffer: ResponseBuffer,
     /// How long each phase may take.
     pub(crate) timeouts: Timeouts,
     /// How much of everything there may be.
@@ -163,6 +169,10 @@ table! {
         toll: TollTable = "{}",
         /// Where the bands of load begin, by how long requests wait at the gate.
         bands: BandsTable = "{}",
+        /// Active health checks of the backends.
+        health: HealthTable = "{}",
+        /// Buffers for responses to slow clients.
+        buffer: BufferTable = "{}",
         /// How long each phase of a connection may take.
         timeouts: TimeoutsTable = "{}",
         /// How much of everything there may be.
@@ -255,6 +265,8 @@ impl GateTable {
             toll: self.toll.value.meaning(),
             bands: self.bands.value.meaning(faults),
             pressure,
+            health: self.health.value.meaning(faults),
+            buffer: self.buffer.value.meaning(),
             timeouts: self.timeouts.value.meaning(faults),
             bounds: self.bounds.value.meaning(faults),
         }

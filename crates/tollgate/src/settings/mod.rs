@@ -5,11 +5,13 @@
 //! manual: [`mod@schema`] and [`mod@reference`] are made from them.
 
 mod bounds;
+mod buffer;
 mod condition;
 mod domain;
 mod escalation;
 mod fault;
 mod gate;
+mod health;
 mod in_force;
 mod limit;
 mod link;
@@ -32,9 +34,11 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
+pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use fault::Faults;
 pub(crate) use gate::{CertificateFiles, Gate, Hold, TollSource};
+pub(crate) use health::HealthCheck;
 pub(crate) use in_force::in_force;
 pub(crate) use link::Link;
 pub(crate) use reference::reference;

@@ -4,16 +4,19 @@
 mod support;
 
 mod backends;
+mod buffering;
 mod crowds;
 mod engagements;
 mod forwarding;
 mod framing;
+mod health;
 mod http2;
 mod http2_backends;
 mod identity;
 mod many;
 mod operation;
 mod recipes;
+mod responses;
 mod rules;
 mod silence;
 mod slow;

@@ -396,7 +396,8 @@ fn who_reads_nothing_and_leaves_pays_until_the_backend_is_done() {
         }
         stream.write_all(b"x")
     });
-    let gate = gate(backend.url(), "bounds = { unheard = \"64MiB\" }\n");
+    let buffer = "buffer = { memory = \"1MiB\", spool = \"1MiB\" }\n";
+    let gate = gate(backend.url(), &format!("bounds = {{ unheard = \"64MiB\" }}\n{buffer}"));
     let mut stream = gate.connect();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     eventually("it is at the backend", || backend.count() == 1);

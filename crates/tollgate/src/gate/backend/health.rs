@@ -1,102 +1,236 @@
-//! How a backend is doing, judged by the requests it gets anyway.
+//! The health of one backend, judged by the requests that it serves and by active checks.
 //!
-//! A backend that fails several times in a row is down: requests go elsewhere, or are told so at once instead of piling up behind
-//! connects that time out. After a while one request is let through to see (half open); if it is answered the backend is up, if
-//! not it stays down for twice as long.
+//! Counting failed answers alone would let one client take a site down: a page that crashes its process fails every time it is requested,
+//! while the rest of the site works. So failures are told apart:
+//!
+//! - A failure to *connect* concerns every request. [`CONNECT_FAILURES_MAX`] in a row take the backend out.
+//! - A failure to *answer* concerns one route and one client until others fail as well. Failures without an answer in between, across
+//!   [`SPREAD_MIN`] routes and as many clients, take the backend out, but only while another backend can serve instead.
+//! - A failed *check* is the backend's own statement. [`CHECK_FAILURES_MAX`] in a row take it out until a check succeeds. The backend is still used if
+//!   there is no other.
+//!
+//! A backend that is out is probed by one request after a backoff. If the probe is answered the backend is up, if not the backoff doubles.
+//!
+//! Transitions of [`Outage`]:
+//!
+//! | from | event | to |
+//! |---|---|---|
+//! | none | enough connect failures | `Connect` |
+//! | none | enough failed answers, another backend is up | `Answers` |
+//! | `Connect` | the probe connects and is not answered | none, with that failure counted |
+//! | `Connect`, `Answers` | the probe fails in the same way | the same, with twice the backoff |
+//! | `Connect`, `Answers` | any answer, or a check that succeeds | none |
 
+use std::net::IpAddr;
 use std::time::Duration;
 
-/// How many failures in a row make a backend down.
-const FAILURES_MAX: u32 = 3;
-/// How long a backend is down the first time.
+/// Failures to connect, in a row, that take a backend out.
+const CONNECT_FAILURES_MAX: u32 = 3;
+/// Failed checks, in a row, that take a backend out.
+const CHECK_FAILURES_MAX: u32 = 2;
+/// The number of routes, and of clients, whose requests must fail before failed answers are the backend's fault.
+const SPREAD_MIN: usize = 3;
+/// How long a backend is out the first time.
 pub(crate) const BACKOFF_MIN: Duration = Duration::from_secs(1);
-/// How long it is down at most before it is tried again.
+/// The longest time between two probes.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
-/// A probe that has not come back after this long is given up, and another is let through.
+/// A probe without a result is given up after this time, and another request becomes the probe.
 const PROBE_MAX: Duration = Duration::from_secs(10);
+
+/// The route and the client of a request that failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The hash of the route.
+    pub(crate) route: u64,
+    /// The address of the client.
+    pub(crate) client: IpAddr,
+    /// Whether the connection was made for it, which shows that the backend accepts connections.
+    pub(crate) on_new_connection: bool,
+}
+
+impl Asked {
+    /// What counts as one client: an IPv4 address or an IPv6 /64, because a subscriber owns all addresses of it.
+    fn client_key(&self) -> u64 {
+        match self.client {
+            IpAddr::V4(v4) => u64::from(v4.to_bits()),
+            IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,
+        }
+    }
+}
 
 /// The state of one backend. Times are since any fixed moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Health {
-    failures: u32,
-    down: Option<Down>,
+    connect_failures: u32,
+    failed_routes: Distinct,
+    failed_clients: Distinct,
+    check_failures: u32,
+    outage: Option<Outage>,
+}
+
+/// Up to [`SPREAD_MIN`] different values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Distinct {
+    values: [u64; SPREAD_MIN],
+    count: usize,
+}
+
+impl Distinct {
+    fn add(&mut self, value: u64) {
+        if self.count < SPREAD_MIN && !self.values[..self.count].contains(&value) {
+            self.values[self.count] = value;
+            self.count += 1;
+        }
+    }
+
+    fn is_spread(&self) -> bool {
+        self.count >= SPREAD_MIN
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Down {
+struct Outage {
+    cause: OutageCause,
     backoff: Duration,
     /// When a probe may be let through.
     probe_at: Duration,
-    /// Whether one is under way.
-    probing: bool,
+    /// Whether a probe is in flight.
+    is_probing: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OutageCause {
+    Connect,
+    Answers,
 }
 
 impl Health {
-    /// Whether there is nothing to remember.
+    /// Whether the backend is up and no failure is counted.
     pub(crate) fn is_good(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether requests may go there, or else for how long not.
+    /// Whether requests may go to the backend, or else for how long not.
     pub(crate) fn is_up(&self, now: Duration) -> Result<(), Duration> {
-        match self.down {
-            Some(down) if now < down.probe_at => Err(down.probe_at - now),
+        match self.outage {
+            Some(outage) if now < outage.probe_at => Err(outage.probe_at - now),
+            _ if self.is_failing_checks() => Err(BACKOFF_MIN),
             _ => Ok(()),
         }
     }
 
-    /// Lets a request through if it is up; when it is half open, only one.
+    /// Whether the backend accepts connections as far as is known, so that it is better than no backend at all.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.outage.is_none_or(|outage| outage.cause != OutageCause::Connect)
+    }
+
+    fn is_failing_checks(&self) -> bool {
+        self.check_failures >= CHECK_FAILURES_MAX
+    }
+
+    /// Lets a request through if the backend is up; while a probe is due, only one.
     pub(crate) fn admit(&mut self, now: Duration) -> bool {
-        match &mut self.down {
-            Some(down) if now < down.probe_at => false,
-            Some(down) => {
-                *down = Down { probe_at: now + PROBE_MAX, probing: true, ..*down };
+        match &mut self.outage {
+            Some(outage) if now < outage.probe_at => false,
+            Some(outage) => {
+                *outage = Outage { probe_at: now + PROBE_MAX, is_probing: true, ..*outage };
                 true
             }
             None => true,
         }
     }
 
-    /// The same, when the time for a probe has come.
+    /// The same state at the time of the next probe.
     #[cfg(test)]
     pub(super) fn due(self, now: Duration) -> Self {
-        Self { down: self.down.map(|down| Down { probe_at: now, ..down }), ..self }
+        Self { outage: self.outage.map(|outage| Outage { probe_at: now, ..outage }), ..self }
     }
 
-    /// The probe that is under way, by when it is given up.
+    /// The probe that is in flight, identified by the time at which it is given up.
     pub(crate) fn probe(&self) -> Option<Duration> {
-        self.down.filter(|down| down.probing).map(|down| down.probe_at)
+        self.outage.filter(|outage| outage.is_probing).map(|outage| outage.probe_at)
     }
 
-    /// Nothing came of a probe, because its client has left: the next request is one.
+    /// The probe ended without a result, because its client has left: the next request is the probe.
     pub(crate) fn abandon(&mut self, probe: Duration, now: Duration) {
-        if let Some(down) = &mut self.down
-            && down.probing
-            && down.probe_at == probe
+        if let Some(outage) = &mut self.outage
+            && outage.is_probing
+            && outage.probe_at == probe
         {
-            *down = Down { probe_at: now, probing: false, ..*down };
+            *outage = Outage { probe_at: now, is_probing: false, ..*outage };
         }
     }
 
-    /// It answered. Says whether it was down until now.
+    /// The backend answered a request. Returns whether it was out until now.
     pub(crate) fn succeeded(&mut self) -> bool {
-        let was_down = self.down.is_some();
-        *self = Self::default();
-        was_down
+        let was_out = self.outage.is_some();
+        // An answer to a request does not overrule the backend's own check.
+        *self = Self { check_failures: self.check_failures, ..Self::default() };
+        was_out
     }
 
-    /// It failed. Says for how long it is down if that is news.
-    pub(crate) fn failed(&mut self, now: Duration) -> Option<Duration> {
-        self.failures = self.failures.saturating_add(1);
-        let backoff = match self.down {
-            Some(down) if down.probing => (down.backoff * 2).min(BACKOFF_MAX),
-            // One that was under way when the backend went down.
+    /// The backend could not be connected to. Returns the backoff if the backend is out from now on, or for longer.
+    pub(crate) fn connect_failed(&mut self, now: Duration) -> Option<Duration> {
+        self.connect_failures = self.connect_failures.saturating_add(1);
+        match self.outage {
+            None if self.connect_failures < CONNECT_FAILURES_MAX => None,
+            None => self.take_out(OutageCause::Connect, BACKOFF_MIN, now),
+            Some(outage) if outage.is_probing => self.take_out(OutageCause::Connect, outage.next_backoff(), now),
+            // As last resort a backend gets requests although it is out.
+            Some(Outage { cause: OutageCause::Answers, backoff, .. })
+                if self.connect_failures >= CONNECT_FAILURES_MAX =>
+            {
+                self.take_out(OutageCause::Connect, backoff, now)
+            }
+            // The request was in flight when the outage began.
+            Some(_) => None,
+        }
+    }
+
+    /// The backend was connected to and gave no answer. Returns the backoff if the backend is out from now on, or for longer.
+    pub(crate) fn answer_failed(&mut self, asked: Asked, has_other: bool, now: Duration) -> Option<Duration> {
+        if asked.on_new_connection {
+            self.connect_failures = 0;
+        }
+        self.failed_routes.add(asked.route);
+        self.failed_clients.add(asked.client_key());
+        let backoff = match self.outage {
+            Some(outage @ Outage { cause: OutageCause::Answers, .. }) if outage.is_probing => outage.next_backoff(),
+            Some(Outage { cause: OutageCause::Connect, is_probing, .. }) => {
+                // It can be connected to. A client that requests a broken page must not prolong the outage.
+                if is_probing && asked.on_new_connection {
+                    self.outage = None;
+                }
+                return None;
+            }
             Some(_) => return None,
-            None if self.failures < FAILURES_MAX => return None,
-            None => BACKOFF_MIN,
+            None if has_other && self.failed_routes.is_spread() && self.failed_clients.is_spread() => BACKOFF_MIN,
+            None => return None,
         };
-        self.down = Some(Down { backoff, probe_at: now + backoff, probing: false });
+        self.take_out(OutageCause::Answers, backoff, now)
+    }
+
+    /// A check had this result. Returns whether the backend is in or out of use by its checks from now on, if that has changed.
+    pub(crate) fn checked(&mut self, is_passed: bool) -> Option<bool> {
+        let was_failing = self.is_failing_checks();
+        if is_passed {
+            let was_out = self.outage.is_some();
+            *self = Self::default();
+            return (was_failing || was_out).then_some(true);
+        }
+        self.check_failures = self.check_failures.saturating_add(1);
+        (!was_failing && self.is_failing_checks()).then_some(false)
+    }
+
+    fn take_out(&mut self, cause: OutageCause, backoff: Duration, now: Duration) -> Option<Duration> {
+        self.outage = Some(Outage { cause, backoff, probe_at: now + backoff, is_probing: false });
         Some(backoff)
+    }
+}
+
+impl Outage {
+    fn next_backoff(&self) -> Duration {
+        (self.backoff * 2).min(BACKOFF_MAX)
     }
 }
 
@@ -108,20 +242,24 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    fn down() -> Health {
+    fn asked(route: u64, client: u8) -> Asked {
+        Asked { route, client: [192, 0, 2, client].into(), on_new_connection: true }
+    }
+
+    fn unreachable() -> Health {
         let mut health = Health::default();
-        assert_eq!(health.failed(at(0)), None);
-        assert_eq!(health.failed(at(0)), None);
-        assert_eq!(health.failed(at(0)), Some(BACKOFF_MIN));
+        assert_eq!(health.connect_failed(at(0)), None);
+        assert_eq!(health.connect_failed(at(0)), None);
+        assert_eq!(health.connect_failed(at(0)), Some(BACKOFF_MIN));
         health
     }
 
     #[test]
-    fn a_few_failures_in_a_row_are_needed() {
+    fn failures_to_connect_take_a_backend_out_only_in_a_row() {
         let mut health = Health::default();
         for _ in 0..10 {
-            health.failed(at(0));
-            health.failed(at(0));
+            health.connect_failed(at(0));
+            health.connect_failed(at(0));
             assert_eq!(health.is_up(at(0)), Ok(()));
             health.succeeded();
         }
@@ -129,8 +267,51 @@ mod tests {
     }
 
     #[test]
+    fn failed_answers_take_a_backend_out_only_across_routes_and_clients() {
+        let one_route = |number| asked(1, number);
+        let one_client = |number: u8| asked(number.into(), 1);
+        let both = |number: u8| asked(number.into(), number);
+        for (spread, has_other, is_out) in [
+            (&one_route as &dyn Fn(u8) -> Asked, true, false),
+            (&one_client, true, false),
+            (&both, false, false),
+            (&both, true, true),
+        ] {
+            let mut health = Health::default();
+            let outs: Vec<_> =
+                (0..100).filter_map(|number| health.answer_failed(spread(number), has_other, at(0))).collect();
+            assert_eq!((outs.len(), health.is_up(at(0)).is_err()), (usize::from(is_out), is_out));
+            assert!(health.is_reachable());
+        }
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_client() {
+        let mut health = Health::default();
+        for number in 0..100 {
+            let client = format!("2001:db8::{number:x}").parse().unwrap();
+            assert_eq!(
+                health.answer_failed(Asked { route: number, client, on_new_connection: true }, true, at(0)),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_forgets_the_failures_before_it() {
+        let mut health = Health::default();
+        for number in 0..100 {
+            health.answer_failed(asked(number.into(), number), true, at(0));
+            health.answer_failed(asked(200, 200), true, at(0));
+            health.succeeded();
+        }
+        assert!(health.is_good());
+    }
+
+    #[test]
     fn one_probe_is_let_through_when_the_backoff_is_over() {
-        let mut health = down();
+        let mut health = unreachable();
+        assert!(!health.is_reachable());
         assert_eq!(health.is_up(at(0)), Err(BACKOFF_MIN));
         assert!(!health.admit(at(0)));
         assert!(health.admit(at(1)));
@@ -141,19 +322,56 @@ mod tests {
 
     #[test]
     fn a_failed_probe_doubles_the_backoff_up_to_its_bound() {
-        let mut health = down();
+        let mut health = unreachable();
         let mut now = at(1);
         for backoff in [2, 4, 8, 15, 15] {
             assert!(health.admit(now));
-            assert_eq!(health.failed(now), Some(at(backoff)));
+            assert_eq!(health.connect_failed(now), Some(at(backoff)));
             assert!(!health.admit(now));
             now += at(backoff);
         }
     }
 
     #[test]
+    fn a_probe_of_a_broken_page_shows_that_the_backend_can_be_reached() {
+        let mut health = unreachable();
+        assert!(health.admit(at(1)));
+        assert_eq!(health.answer_failed(asked(1, 1), false, at(1)), None);
+        assert_eq!(health.is_up(at(1)), Ok(()));
+    }
+
+    #[test]
+    fn a_last_resort_that_cannot_be_connected_to_is_out_for_everybody() {
+        let mut health = Health::default();
+        for number in 0..3 {
+            health.answer_failed(asked(number.into(), number), true, at(0));
+        }
+        assert!(health.is_up(at(0)).is_err() && health.is_reachable());
+        for _ in 0..3 {
+            health.connect_failed(at(0));
+        }
+        assert!(!health.is_reachable());
+    }
+
+    #[test]
+    fn failed_checks_take_a_backend_out_until_one_passes_whatever_requests_get() {
+        let mut health = Health::default();
+        assert_eq!(health.checked(false), None);
+        assert_eq!(health.checked(false), Some(false));
+        assert_eq!(health.checked(false), None, "no news");
+        assert!(health.is_up(at(0)).is_err() && health.is_reachable());
+        assert!(!health.succeeded());
+        assert!(health.is_up(at(0)).is_err());
+        assert_eq!(health.checked(true), Some(true));
+        assert!(health.is_good());
+        let mut health = unreachable();
+        assert_eq!(health.checked(true), Some(true), "a check finds out earlier than a probe");
+        assert!(health.is_good());
+    }
+
+    #[test]
     fn a_probe_that_never_returns_is_replaced() {
-        let mut health = down();
+        let mut health = unreachable();
         assert!(health.admit(at(1)));
         assert!(!health.admit(at(10)));
         assert!(health.admit(at(11)));
@@ -161,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_probe_whose_client_leaves_makes_room_for_the_next() {
-        let mut health = down();
+        let mut health = unreachable();
         assert_eq!(health.probe(), None);
         assert!(health.admit(at(1)));
         let probe = health.probe().unwrap();
@@ -170,15 +388,15 @@ mod tests {
         assert!(health.admit(at(2)), "another is a probe at once");
         health.abandon(probe, at(3));
         assert!(!health.admit(at(3)), "one that is over is not given up twice");
-        assert_eq!(health.failed(at(3)), Some(at(2)), "and what it is told counts");
+        assert_eq!(health.connect_failed(at(3)), Some(at(2)), "and its result counts");
         health.abandon(probe, at(4));
         assert_eq!(health.is_up(at(4)), Err(at(1)));
     }
 
     #[test]
-    fn late_failures_of_requests_that_were_under_way_change_nothing() {
-        let mut health = down();
-        assert_eq!(health.failed(Duration::from_millis(500)), None);
+    fn late_failures_of_requests_that_were_in_flight_change_nothing() {
+        let mut health = unreachable();
+        assert_eq!(health.connect_failed(Duration::from_millis(500)), None);
         assert!(health.admit(at(1)));
     }
 }

@@ -1,5 +1,6 @@
-//! The backends: which one to ask, how it is doing, and the connections to it.
+//! The backends: which one gets the next request, its health, and the connections to it.
 
+pub(crate) mod check;
 pub(crate) mod connect;
 pub(crate) mod h1;
 pub(crate) mod h2;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::body::Broken;
 use super::conversation::Ended;
 use crate::settings::BackendUrl;
-use health::Health;
+use health::{Asked, Health};
 
 /// One backend, as all workers see it.
 #[derive(Debug)]
@@ -72,9 +73,15 @@ impl Backends {
         Self { all: urls.iter().map(backend).collect(), turn: AtomicUsize::new(0) }
     }
 
-    /// The backend that has the fewest requests in flight, of those that are up. Equals take turns.
+    /// The backend that has the fewest requests in flight, of those that are up. Equals take turns. If none is up, one that can be connected to
+    /// gets the request: it may fail, but without it the request fails for certain.
     pub(crate) fn choose(&self, avoid: Option<u64>) -> Result<Place, AllDown> {
-        self.choose_among(avoid, Backend::admit)
+        let last_resort = |down| {
+            let reachable = self.all.iter().filter(|backend| Some(backend.id) != avoid && backend.is_reachable());
+            let least = reachable.min_by_key(|backend| backend.in_flight()).ok_or(down)?;
+            Ok(Place::at(least, None))
+        };
+        self.choose_among(avoid, Backend::admit).or_else(last_resort)
     }
 
     /// The best of those that `admit` lets it have: another request may have been quicker to be the one that tries a backend.
@@ -114,6 +121,32 @@ impl Backends {
         }
         let wait = if wait == Duration::MAX { health::BACKOFF_MIN } else { wait };
         best.map(|(_, backend)| backend).ok_or(AllDown(wait))
+    }
+
+    /// Whether another backend than this one is up.
+    fn has_other(&self, id: u64) -> bool {
+        self.all.iter().any(|backend| backend.id != id && backend.is_up().is_ok())
+    }
+
+    /// Whether a request would be sent to any of them.
+    pub(crate) fn can_serve(&self) -> bool {
+        self.all.iter().any(|backend| backend.is_up().is_ok() || backend.is_reachable())
+    }
+
+    /// Updates the health of a backend after a request; an answer was recorded when it began. A backend may close a connection that was used before at
+    /// any time, so that is no failure.
+    pub(crate) fn judge(&self, backend: &Backend, ended: &Ended, asked: Asked) {
+        match ended {
+            Ended::Answered { .. } | Ended::Upgraded | Ended::ClientBroke { .. } => {}
+            Ended::BackendBroke { broken: Broken::Gone, begun: false, .. } if !asked.on_new_connection => {}
+            // The backend has answered: a page that breaks off in the middle is one page.
+            Ended::BackendBroke { answered: true, .. } => {}
+            Ended::BackendBroke { broken, .. } => {
+                let has_other = self.has_other(backend.id);
+                let out = backend.with_health(|health, now| health.answer_failed(asked, has_other, now));
+                backend.log_outage(out, broken.as_str());
+            }
+        }
     }
 
     /// How many backends there are.
@@ -159,22 +192,30 @@ impl Backend {
         }
     }
 
-    /// The backend did not answer: not reached, hung, or broke off before its answer.
-    pub(crate) fn failed(&self, why: &str) {
-        if let Some(backoff) = self.with_health(Health::failed) {
-            tracing::warn!(backend = %self.url, backoff_ms = backoff.as_millis() as u64, why, "backend is down");
+    /// The backend could not be connected to.
+    pub(crate) fn connect_failed(&self, why: &str) {
+        let out = self.with_health(Health::connect_failed);
+        self.log_outage(out, why);
+    }
+
+    /// An active check had this result; `why` is the reason if it failed.
+    pub(crate) fn checked(&self, result: Result<(), &str>) {
+        if result.is_ok() && !self.ailing.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.with_health(|health, _| health.checked(result.is_ok())) {
+            Some(true) => tracing::info!(backend = %self.url, "backend is up again"),
+            Some(false) => {
+                let why = result.err().unwrap_or_default();
+                tracing::warn!(backend = %self.url, why, "backend is down: its health check fails");
+            }
+            None => {}
         }
     }
 
-    /// Takes note of how a request went; that the backend has answered was noted when it began to. `was_used`: on a connection that the
-    /// backend may close at any time, which is no sign of ill health.
-    pub(crate) fn judge(&self, ended: &Ended, was_used: bool) {
-        match ended {
-            Ended::Answered { .. } | Ended::Upgraded | Ended::ClientBroke { .. } => {}
-            Ended::BackendBroke { broken: Broken::Gone, begun: false, .. } if was_used => {}
-            // What breaks in the middle is one answer: the backend is there, and so may the page be that always breaks.
-            Ended::BackendBroke { answered: true, .. } => {}
-            Ended::BackendBroke { broken, .. } => self.failed(broken.as_str()),
+    fn log_outage(&self, backoff: Option<Duration>, why: &str) {
+        if let Some(backoff) = backoff {
+            tracing::warn!(backend = %self.url, backoff_ms = backoff.as_millis() as u64, why, "backend is down");
         }
     }
 
@@ -189,6 +230,11 @@ impl Backend {
             return Ok(());
         }
         self.with_health(|health, now| health.is_up(now))
+    }
+
+    /// Whether it accepts connections, as far as is known.
+    fn is_reachable(&self) -> bool {
+        !self.ailing.load(Ordering::Relaxed) || self.with_health(|health, _| health.is_reachable())
     }
 
     /// Lets a request through, as a probe if it is one.
@@ -231,7 +277,7 @@ mod tests {
     fn the_next_request_is_a_probe_when_the_client_of_one_has_left() {
         let backends = backends(1);
         let backend = backends.all[0].clone();
-        (0..3).for_each(|_| backend.failed("test"));
+        (0..3).for_each(|_| backend.connect_failed("test"));
         assert!(backends.choose(None).is_err());
         // Time passes.
         backend.with_health(|health, now| *health = std::mem::take(health).due(now));
@@ -242,5 +288,44 @@ mod tests {
         backend.succeeded();
         drop(probe);
         assert!(backends.choose(None).is_ok() && !backend.ailing.load(Ordering::Relaxed));
+    }
+
+    fn fail_answers(backends: &Backends, backend: &Backend) {
+        for number in 0..10 {
+            let ended = Ended::BackendBroke { broken: Broken::Gone, begun: false, answered: false };
+            let client = [192, 0, 2, number].into();
+            backends.judge(backend, &ended, Asked { route: number.into(), client, on_new_connection: true });
+        }
+    }
+
+    #[test]
+    fn the_last_backend_is_taken_out_by_connection_failures_alone() {
+        let backends = backends(2);
+        for backend in backends.iter() {
+            fail_answers(&backends, backend);
+        }
+        let up: Vec<bool> = backends.iter().map(|backend| backend.is_up().is_ok()).collect();
+        assert_eq!(up, [false, true]);
+        let chosen = |backends: &Backends| backends.choose(None).map(|place| place.backend.id).ok();
+        assert_eq!(chosen(&backends), Some(backends.all[1].id));
+        (0..3).for_each(|_| backends.all[1].connect_failed("test"));
+        assert_eq!(chosen(&backends), Some(backends.all[0].id), "the only one that can be connected to");
+        assert!(backends.can_serve());
+        (0..3).for_each(|_| backends.all[0].connect_failed("test"));
+        assert_eq!(chosen(&backends), None);
+        assert!(!backends.can_serve());
+    }
+
+    #[test]
+    fn a_backend_whose_checks_fail_is_used_only_if_there_is_no_other() {
+        let backends = backends(2);
+        (0..2).for_each(|_| backends.all[0].checked(Err("status 500")));
+        for _ in 0..10 {
+            assert_eq!(backends.choose(None).unwrap().backend.id, backends.all[1].id);
+        }
+        (0..2).for_each(|_| backends.all[1].checked(Err("status 500")));
+        assert!(backends.choose(None).is_ok());
+        backends.all[0].checked(Ok(()));
+        assert_eq!(backends.choose(None).unwrap().backend.id, backends.all[0].id);
     }
 }

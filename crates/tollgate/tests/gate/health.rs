@@ -1,0 +1,141 @@
+//! Which failures take a backend out of use, and which do not.
+
+use std::io::{BufReader, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::backend::{read_request, respond};
+use crate::support::client::connect_from;
+use crate::support::{Backend, Gate, Response, eventually, roundtrip};
+
+/// Closes the connection without an answer to `/crash`, as a worker process that dies does.
+fn crashing() -> Backend {
+    Backend::connecting(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(request) = read_request(&mut reader) {
+            if request.path().starts_with("/crash") || respond(&mut stream, "ok").is_err() {
+                return;
+            }
+        }
+    })
+}
+
+fn get_from(gate: &Gate, client: u8, path: &str) -> Response {
+    let stream = connect_from([127, 3, 3, client].into(), gate.address);
+    roundtrip(stream, format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
+}
+
+#[test]
+fn a_client_that_requests_a_crashing_page_takes_the_site_from_nobody() {
+    let backend = crashing();
+    let gate = Gate::with(&backend, "in_flight = 100");
+    let (is_over, crashes) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let served = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(get_from(&gate, 1, "/crash").status, 502);
+                crashes.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        eventually("the page has crashed", || crashes.load(Ordering::Relaxed) >= 5);
+        let served = (0..100).filter(|_| get_from(&gate, 2, "/").status == 200).count();
+        is_over.store(true, Ordering::Relaxed);
+        served
+    });
+    assert_eq!(served, 100);
+    assert!(gate.log().iter().all(|line| !line.contains("backend is down")));
+}
+
+/// Even if nothing but crashing pages is requested, from anywhere: refusing everybody would be worse.
+#[test]
+fn the_only_backend_stays_in_use_as_long_as_it_can_be_connected_to() {
+    let backend = crashing();
+    let gate = Gate::before(&backend);
+    for client in 1..20 {
+        assert_eq!(get_from(&gate, client, &format!("/crash{}", char::from(b'a' + client))).status, 502);
+    }
+    assert_eq!(gate.admin("/readyz").status, 200);
+    assert_eq!(gate.get("/").status, 200);
+    assert!(gate.log().iter().all(|line| !line.contains("backend is down")));
+}
+
+#[test]
+fn a_backend_that_fails_many_clients_on_many_routes_is_left_for_another() {
+    let broken = Backend::connecting(|stream| {
+        read_request(&mut BufReader::new(stream));
+    });
+    let good = Backend::saying("ok");
+    let mut gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = [\"{}\", \"{}\"]\n", broken.url(), good.url()));
+    // One client on one route proves nothing, however often it fails.
+    let statuses: Vec<u16> = (0..20).map(|_| get_from(&gate, 1, "/one").status).collect();
+    assert!(statuses.iter().filter(|status| **status == 502).count() >= 5, "{statuses:?}");
+    for client in 2..20 {
+        get_from(&gate, client, &format!("/{}", char::from(b'a' + client)));
+    }
+    gate.logged("backend is down");
+    // Apart from one request that probes it, nobody notices.
+    let failed = (0..20).filter(|_| gate.get("/").status != 200).count();
+    assert!(failed <= 2, "{failed} of 20 failed");
+}
+
+/// A backend that answers `/healthz` with 200 or 500, and everything else with its name.
+fn checked(name: &'static str, is_healthy: Arc<AtomicBool>) -> Backend {
+    Backend::answering(move |request, stream| match request.path() {
+        "/healthz" if !is_healthy.load(Ordering::Relaxed) => {
+            stream.write_all(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        }
+        _ => respond(stream, name),
+    })
+}
+
+#[test]
+fn a_backend_whose_health_check_fails_gets_no_requests_until_it_succeeds() {
+    let is_healthy = Arc::new(AtomicBool::new(true));
+    let (first, second) = (checked("first", is_healthy.clone()), checked("second", Arc::new(true.into())));
+    let mut gate = Gate::start(&format!(
+        "[gate]\nworkers = 1\nbackend = [\"{}\", \"{}\"]\nhealth = {{ path = \"/healthz\", interval = \"50ms\" }}\n",
+        first.url(),
+        second.url()
+    ));
+    let names = |gate: &Gate| (0..10).map(|_| gate.get("/").text()).collect::<Vec<_>>();
+    assert!(names(&gate).contains(&"first".to_owned()));
+    is_healthy.store(false, Ordering::Relaxed);
+    assert!(gate.logged("its health check fails").contains("status 500"));
+    assert_eq!(names(&gate), ["second"; 10]);
+    is_healthy.store(true, Ordering::Relaxed);
+    gate.logged("backend is up again");
+    assert!(names(&gate).contains(&"first".to_owned()));
+}
+
+#[test]
+fn the_only_backend_is_used_even_if_its_health_check_fails() {
+    let backend = checked("only", Arc::new(false.into()));
+    let mut gate = Gate::with(&backend, "health = { path = \"/healthz\", interval = \"50ms\" }");
+    gate.logged("its health check fails");
+    assert_eq!(gate.get("/").text(), "only");
+    assert_eq!(gate.admin("/readyz").status, 200);
+}
+
+/// Without a check the next probe is up to fifteen seconds away.
+#[test]
+fn a_health_check_brings_a_backend_back_before_its_backoff_is_over() {
+    let (taken, address) = crate::support::closed();
+    let mut gate = Gate::start(&format!(
+        "[gate]\nworkers = 1\nbackend = \"http://{address}\"\nhealth = {{ path = \"/\", interval = \"100ms\" }}\n"
+    ));
+    (0..3).for_each(|_| assert_eq!(gate.get("/").status, 502));
+    gate.logged("backend is down");
+    taken.listen(16).unwrap();
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = taken.accept() {
+            let mut stream = std::net::TcpStream::from(stream);
+            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            if read_request(&mut BufReader::new(stream.try_clone().unwrap())).is_some() {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nback");
+            }
+        }
+    });
+    gate.logged("backend is up again");
+    assert_eq!(gate.get("/").text(), "back");
+}
