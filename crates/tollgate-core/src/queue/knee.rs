@@ -37,6 +37,15 @@ const STEPS: [u64; COUNT] = [
     512 * ONE,
     1024 * ONE,
 ];
+/// Their logarithms.
+const STEPS_LOG2: [i32; COUNT] = {
+    let (mut logs, mut index) = ([0; COUNT], 0);
+    while index < COUNT {
+        logs[index] = log2(STEPS[index]);
+        index += 1;
+    }
+    logs
+};
 const ONE: u64 = Load::ONE.as_256ths();
 const COUNT: usize = 25;
 const FLAT: usize = COUNT - 1;
@@ -75,8 +84,8 @@ impl Usual {
         self.samples = (self.samples + 1).min(ROUTE_MEMORY);
         let mut surprises = [0; COUNT];
         self.crowd += (crowd - self.crowd) / self.samples;
-        for (index, step) in STEPS.iter().enumerate() {
-            let slowdown = (crowd - log2(*step)).max(0);
+        for (index, step) in STEPS_LOG2.iter().enumerate() {
+            let slowdown = (crowd - step).max(0);
             let surprise = took - slowdown - self.alone[index];
             self.alone[index] += surprise / self.samples;
             if !first {

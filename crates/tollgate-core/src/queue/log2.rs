@@ -7,11 +7,25 @@ const OCTAVE_BITS: u32 = 12;
 pub(super) const SURPRISE_MAX: i32 = 3 * OCTAVE;
 
 /// The logarithm to the base 2, in parts of an [`OCTAVE`], within a hundredth of one.
-pub(super) fn log2(value: u64) -> i32 {
-    let value = value.max(1);
+pub(super) const fn log2(value: u64) -> i32 {
+    let value = if value == 0 { 1 } else { value };
     let whole = value.ilog2();
     // The next bits are the fraction, up to 0.086 below the true logarithm.
-    let bits = (u128::from(value) << OCTAVE_BITS >> whole) as i32 - OCTAVE;
-    let bulge = i64::from(bits) * i64::from(OCTAVE - bits) * 344 / 1000 / i64::from(OCTAVE);
+    let bits = ((value as u128) << OCTAVE_BITS >> whole) as i32 - OCTAVE;
+    let bulge = bits as i64 * (OCTAVE - bits) as i64 * 344 / 1000 / OCTAVE as i64;
     whole as i32 * OCTAVE + bits + bulge as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_logarithm_is_within_a_hundredth_of_an_octave() {
+        for value in (1..100_000).chain([u64::MAX, 1 << 40, (1 << 40) + (1 << 39)]) {
+            let exact = (value as f64).log2();
+            assert!((f64::from(log2(value)) / f64::from(OCTAVE) - exact).abs() < 0.01, "{value}");
+        }
+        assert_eq!(log2(0), 0);
+    }
 }
