@@ -196,7 +196,7 @@ impl Part {
             Self::Header(name) => request.header(name),
             Self::Cookie(name) => request.cookie(name),
             Self::Path => {
-                write_route(request.path(), |piece| sink.write(piece));
+                write_route(request.canonical_path(), |piece| sink.write(piece));
                 return true;
             }
             Self::Host => request.host(),

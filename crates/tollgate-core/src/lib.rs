@@ -22,6 +22,7 @@ pub mod escalation;
 pub mod fleet;
 pub mod limit;
 pub mod network;
+pub mod path;
 pub mod queue;
 pub mod record;
 pub mod request;

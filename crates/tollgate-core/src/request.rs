@@ -2,6 +2,8 @@
 
 use core::net::IpAddr;
 
+use crate::path::{NormalPath, canonical};
+
 /// A request as rules see it. Everything may be absent but what makes it a request, so that a door which knows only a caller's name can
 /// ask too.
 pub trait Request {
@@ -15,6 +17,8 @@ pub trait Request {
     fn host(&self) -> Option<&[u8]>;
     /// The first header of this name; names are given in lower case.
     fn header(&self, name: &str) -> Option<&[u8]>;
+    /// The other readings of [`path`](Self::path): [`NormalPath::differing`] of a [`NormalPath`] that has read it.
+    fn normal_path(&self) -> Option<&NormalPath>;
     /// What else a caller names: an identifier, an entry of a descriptor.
     fn attribute(&self, _name: &str) -> Option<&[u8]> {
         None
@@ -29,6 +33,11 @@ pub trait Request {
     fn path(&self) -> &[u8] {
         let target = self.target();
         target.iter().position(|&byte| byte == b'?').map_or(target, |end| &target[..end])
+    }
+
+    /// The path that names the route, the same for all spellings of a path.
+    fn canonical_path(&self) -> &[u8] {
+        canonical(self.path(), self.normal_path())
     }
 
     /// The cookie of this name.

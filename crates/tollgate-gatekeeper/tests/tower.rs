@@ -11,6 +11,7 @@ use std::time::Instant;
 use http::{Request, Response, StatusCode};
 use tollgate_core::class::Class;
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate};
+use tollgate_core::path::PathPattern;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::hash::Seed;
@@ -67,6 +68,23 @@ async fn who_is_over_the_limit_is_refused_and_told_when_to_come_back() {
     assert_eq!(refused.headers()["retry-after"], "30");
     assert_eq!(ask(&layer, from("203.0.113.8")).await.status(), StatusCode::OK);
     assert!(!ask(&layer.headers(false), from("203.0.113.9")).await.headers().contains_key("ratelimit"));
+}
+
+#[tokio::test]
+async fn a_spelling_of_a_path_does_not_bypass_its_rule() {
+    let mut login = rule("ip/32", bucket(1), Span::ZERO);
+    login.when.paths.push(PathPattern::new("/login"));
+    let layer = layer(login);
+    let at = |path: &str| {
+        let mut request = from("203.0.113.7");
+        *request.uri_mut() = path.parse().unwrap();
+        request
+    };
+    assert_eq!(ask(&layer, at("/login")).await.status(), StatusCode::OK);
+    for path in ["/%6cogin", "//login", "/x/../login", "/login;x", "/login/?y", "http://a//login"] {
+        assert_eq!(ask(&layer, at(path)).await.status(), StatusCode::TOO_MANY_REQUESTS, "{path}");
+    }
+    assert_eq!(ask(&layer, at("/logout")).await.status(), StatusCode::OK);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use core::net::IpAddr;
 use std::sync::Arc;
 
 use http::{Extensions, HeaderMap, Method, Uri};
+use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request as Asked;
 
 /// What of a request there is to tell callers apart by: all but its body.
@@ -41,6 +42,8 @@ impl Default for Extractors {
 pub(super) struct View<'a> {
     seen: Seen<'a>,
     client: Option<IpAddr>,
+    /// Takes memory only if the path is not in normal form.
+    normal_path: NormalPath,
     extractors: &'a Extractors,
 }
 
@@ -52,7 +55,8 @@ impl<'a> View<'a> {
             headers: request.headers(),
             extensions: request.extensions(),
         };
-        Self { seen, client: (extractors.client)(seen), extractors }
+        let normal_path = NormalPath::of(seen.uri.path().as_bytes());
+        Self { seen, client: (extractors.client)(seen), normal_path, extractors }
     }
 }
 
@@ -74,6 +78,10 @@ impl Asked for View<'_> {
         let port =
             host.iter().rposition(|&byte| byte == b':').filter(|&at| host[at + 1..].iter().all(u8::is_ascii_digit));
         Some(&host[..port.unwrap_or(host.len())])
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.normal_path.differing()
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

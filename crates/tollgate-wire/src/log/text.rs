@@ -2,6 +2,8 @@
 //!
 //! While a line is read its texts are positions, because the buffer may still move; once the line is whole they become slices.
 
+use tollgate_core::path::NormalPath;
+
 use super::{Expected, FIELDS_MAX, Fault};
 
 /// Where a text lies: in the line itself, or decoded in the scratch buffer. Two machine words with its fault are what a
@@ -20,6 +22,7 @@ pub(super) struct Scratch {
     bytes: Vec<u8>,
     headers: Vec<(Text, Text)>,
     attributes: Vec<(Text, Text)>,
+    normal_path: NormalPath,
 }
 
 /// Which list of fields.
@@ -62,6 +65,17 @@ impl Scratch {
     /// What was decoded so far.
     pub(super) fn decoded(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Reads the path of the line, given its target without an authority.
+    pub(super) fn read_path(&mut self, target: Text, line: &[u8], without_authority: impl Fn(&[u8]) -> &[u8]) {
+        let target = without_authority(target.bytes(line, &self.bytes));
+        self.normal_path.read(target.split(|&byte| byte == b'?').next().unwrap_or_default());
+    }
+
+    /// The readings of the path that was read last.
+    pub(super) fn normal_path(&self) -> Option<&NormalPath> {
+        self.normal_path.differing()
     }
 
     /// The headers of the line so far, as names and values.

@@ -14,7 +14,7 @@ use super::Console;
 use super::body::Body;
 use super::guard::Caller;
 use super::problem::Problem;
-use super::subject::{Question, Who};
+use super::subject::{AskedPath, Question, Who};
 use crate::watch::{Watch, canonical, name_of, rfc3339};
 
 /// Lists are at most this long.
@@ -208,7 +208,7 @@ pub(super) async fn explain(State(console): State<Arc<Console>>, body: Body) -> 
     let question = Question {
         client,
         method: bytes(object.text("method", 32)?.unwrap_or("GET")),
-        path: bytes(object.text("path", 8192)?.unwrap_or("/")),
+        path: AskedPath::new(bytes(object.text("path", 8192)?.unwrap_or("/"))),
         headers: headers.map(|(name, value)| (name.to_ascii_lowercase(), bytes(&value))).collect(),
         attributes: attributes.map(|(name, value)| (name, bytes(&value))).collect(),
         toll: object.number("cost_ms")?.map(|millis| Span::from_nanos((millis * 1e6) as u64)),

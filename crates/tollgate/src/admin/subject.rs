@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tollgate_core::class::Class;
 use tollgate_core::network::Network;
+use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::time::Span;
 
@@ -123,7 +124,7 @@ pub(crate) struct Sample {
 pub(crate) struct Question {
     pub(crate) client: Option<IpAddr>,
     pub(crate) method: Vec<u8>,
-    pub(crate) path: Vec<u8>,
+    pub(crate) path: AskedPath,
     /// Names are in lower case.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) attributes: Vec<(String, Vec<u8>)>,
@@ -133,11 +134,26 @@ pub(crate) struct Question {
     pub(crate) is_flagged: bool,
 }
 
+/// The path of a question, which may have a query, and its readings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AskedPath {
+    target: Vec<u8>,
+    normal: NormalPath,
+}
+
+impl AskedPath {
+    pub(crate) fn new(target: Vec<u8>) -> Self {
+        let normal = NormalPath::of(target.split(|byte| *byte == b'?').next().unwrap_or_default());
+        Self { target, normal }
+    }
+}
+
 impl Question {
     /// A request of the caller with this key, as far as the class tells callers apart. None when the key is none of that class, or when nobody
     /// can say where one part of it ends and the next begins.
     pub(crate) fn of_key(class: &str, key: &[u8]) -> Option<Self> {
-        let mut question = Self { method: b"GET".to_vec(), path: b"/".to_vec(), ..Self::default() };
+        let path = AskedPath::new(b"/".to_vec());
+        let mut question = Self { method: b"GET".to_vec(), path, ..Self::default() };
         let parts: Vec<&str> = class.split('+').map(str::trim).collect();
         let keys = split(&parts, key)?;
         parts.into_iter().zip(keys).try_for_each(|(part, key)| question.take(part, key))?;
@@ -152,7 +168,7 @@ impl Question {
         json!({
             "client": self.client,
             "method": legible(&self.method),
-            "path": legible(&self.path),
+            "path": legible(&self.path.target),
             "headers": texts(&self.headers),
             "attributes": texts(&self.attributes),
         })
@@ -165,7 +181,7 @@ impl Question {
             "user-agent" | "host" => self.headers.push(header(kind)),
             "header" => self.headers.push(header(name)),
             "cookie" => self.headers.push(("cookie".to_owned(), [name.as_bytes(), b"=", key].concat())),
-            "path" => key.clone_into(&mut self.path),
+            "path" => self.path = AskedPath::new(key.to_vec()),
             "method" => key.clone_into(&mut self.method),
             "identifier" => self.attributes.push(("identifier".to_owned(), key.to_vec())),
             "descriptor" => self.attributes.push((name.to_owned(), key.to_vec())),
@@ -205,12 +221,16 @@ impl Request for Question {
     }
 
     fn target(&self) -> &[u8] {
-        &self.path
+        &self.path.target
     }
 
     fn host(&self) -> Option<&[u8]> {
         let host = self.header("host")?;
         host.split(|byte| *byte == b':').next()
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.path.normal.differing()
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -70,7 +70,7 @@ pub(crate) fn provenance(head: &RequestHead, peer: &Peer, scratch: &mut Vec<u8>,
 pub(crate) fn write_request(out: &mut Vec<u8>, head: &RequestHead, peer: &Peer, backend: &str, scratch: &mut Vec<u8>) {
     out.extend_from_slice(&head.method);
     out.push(b' ');
-    out.extend_from_slice(&head.target);
+    out.extend_from_slice(head.target());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let authority = if head.authority.is_empty() { backend.as_bytes() } else { &head.authority };
     write_field(out, b"host", authority);

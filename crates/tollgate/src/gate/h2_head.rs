@@ -29,13 +29,13 @@ pub(crate) fn read_request(
     if request.headers().len() > fields_max {
         return Err(Fault::HeadTooLarge);
     }
-    head.target.extend_from_slice(request.uri().path_and_query().map_or("/", |target| target.as_str()).as_bytes());
+    head.set_target(request.uri().path_and_query().map_or("/", |target| target.as_str()).as_bytes());
     // A target with white space in it would be another request line in HTTP/1.1.
-    if head.target.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+    if head.target().iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
         return Err(Fault::Malformed("the request target has white space or controls in it"));
     }
     // Backends differ in what they make of any other, and rules could not tell what will be served.
-    let is_target = head.target.first() == Some(&b'/') || (head.target == b"*" && head.method == b"OPTIONS");
+    let is_target = head.target().first() == Some(&b'/') || (head.target() == b"*" && head.method == b"OPTIONS");
     if !is_target {
         return Err(Fault::Malformed("the request target is not a path"));
     }
@@ -109,7 +109,7 @@ pub(crate) fn write_request(
     let uri = Uri::builder()
         .scheme(if secure { "https" } else { "http" })
         .authority(authority)
-        .path_and_query(&head.target[..])
+        .path_and_query(head.target())
         .build()
         .ok()?;
     let mut request = Request::builder().method(&head.method[..]).uri(uri).body(()).ok()?;

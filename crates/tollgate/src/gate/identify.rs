@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::settings::Gate as Settings;
 use tollgate_core::network::unmapped;
+use tollgate_core::path::NormalPath;
 use tollgate_wire::forwarded;
 use tollgate_wire::http1::{Name, RequestHead};
 
@@ -96,7 +97,11 @@ impl tollgate_core::request::Request for RequestView<'_> {
     }
 
     fn target(&self) -> &[u8] {
-        &self.head.target
+        self.head.target()
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.head.normal_path()
     }
 
     fn host(&self) -> Option<&[u8]> {

@@ -270,6 +270,8 @@ fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
 mod tests {
     use std::net::IpAddr;
 
+    use tollgate_core::path::NormalPath;
+
     use super::*;
     use crate::settings::{Gate, Settings};
 
@@ -286,6 +288,9 @@ mod tests {
             b"/"
         }
         fn host(&self) -> Option<&[u8]> {
+            None
+        }
+        fn normal_path(&self) -> Option<&NormalPath> {
             None
         }
         fn header(&self, _: &str) -> Option<&[u8]> {

@@ -17,7 +17,7 @@ pub(super) fn begin(worker: &Worker, peer: &Peer, request: &RequestView<'_>) -> 
     let tracer = worker.shared.tracer.as_ref()?;
     let head = request.head;
     let parent = if peer.trusted { head.fields.find(TRACEPARENT) } else { None };
-    tracer.begin(parent, &head.method, &head.target, request.client)
+    tracer.begin(parent, &head.method, head.target(), request.client)
 }
 
 /// It was refused.

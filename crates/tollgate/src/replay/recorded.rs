@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
 use tollgate_core::network::Network;
+use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_wire::forwarded;
 use tollgate_wire::log::{self, Client};
@@ -88,6 +89,10 @@ impl Request for Recorded<'_> {
 
     fn host(&self) -> Option<&[u8]> {
         self.line.host()
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.line.normal_path
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -2,6 +2,7 @@
 
 use tollgate_core::condition::{Condition, Pattern};
 use tollgate_core::network::Network;
+use tollgate_core::path::PathPattern;
 
 use super::fault::Collector;
 use super::rule::Surroundings;
@@ -13,7 +14,8 @@ table! {
     struct ConditionTable {
         /// The method, such as `POST`.
         method: OneOrMany<Method>,
-        /// The path without its query. `*` stands for anything, so `/api/*` is everything below `/api/`.
+        /// The path without its query. `*` stands for anything, so `/api/*` is everything below `/api/`. The path is compared as it came and in its
+        /// normal form, without escapes, dots, parameters and doubled slashes: `when` holds if one of them matches, `unless` if both do.
         path: OneOrMany<Glob>,
         /// The host that was asked for, without its port. `*` stands for anything.
         host: OneOrMany<Glob>,
@@ -49,7 +51,7 @@ impl ConditionTable {
         let headers = self.header.map(|header| header.value.0).unwrap_or_default();
         Condition {
             methods: all(self.method, faults, |method| method.0),
-            paths: all(self.path, faults, |glob| Pattern::new(glob.0)),
+            paths: all(self.path, faults, |glob| PathPattern::new(glob.0)),
             hosts: all(self.host, faults, |glob| Pattern::ignoring_case(glob.0)),
             headers: headers.into_iter().map(|(name, glob)| (name.0, Pattern::new(glob.value.0))).collect(),
             upgrades: all(self.upgrade, faults, |glob| Pattern::ignoring_case(glob.0)),
