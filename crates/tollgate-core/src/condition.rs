@@ -16,7 +16,7 @@ pub struct Condition {
     pub paths: Vec<PathPattern>,
     /// Hosts, in lower case, without a port.
     pub hosts: Vec<Pattern>,
-    /// Headers and what they must be; the name is in lower case.
+    /// Headers and what they must be; the name is in lower case. A header that names the host is compared as `hosts` are.
     pub headers: Vec<(String, Pattern)>,
     /// The protocol that the client asks to change to.
     pub upgrades: Vec<Pattern>,
@@ -53,8 +53,8 @@ impl Condition {
         (self.methods.is_empty() || self.is_method::<MAY>(request.method()))
             && (self.paths.is_empty() || self.is_path::<MAY>(request))
             && (self.hosts.is_empty() || among(&self.hosts, request.host().unwrap_or_default()))
-            && (self.upgrades.is_empty() || among(&self.upgrades, request.header("upgrade").unwrap_or_default()))
-            && self.headers.iter().all(|(name, pattern)| request.header(name).is_some_and(|v| pattern.matches(v)))
+            && (self.upgrades.is_empty() || self.is_upgrade::<MAY>(request.header("upgrade").unwrap_or_default()))
+            && self.headers.iter().all(|(name, pattern)| header(request, name).is_some_and(|v| pattern.matches(v)))
             && (self.clients.is_empty()
                 || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))
             && self.flagged.is_none_or(|flagged| flagged == request.is_flagged())
@@ -66,6 +66,13 @@ impl Condition {
         self.methods.iter().any(|known| same(known.as_bytes()))
     }
 
+    /// `Upgrade` is a list, of which the backend chooses.
+    fn is_upgrade<const MAY: bool>(&self, list: &[u8]) -> bool {
+        let is_one = |protocol: &[u8]| self.upgrades.iter().any(|pattern| pattern.matches(protocol));
+        let mut protocols = list.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+        if MAY { protocols.any(is_one) } else { protocols.all(is_one) }
+    }
+
     fn is_path<const MAY: bool>(&self, request: &impl Request) -> bool {
         let (path, normal) = (request.path(), request.normal_path());
         let matches = |pattern: &PathPattern| {
@@ -73,6 +80,10 @@ impl Condition {
         };
         self.paths.iter().any(matches)
     }
+}
+
+fn header<'a>(request: &'a impl Request, name: &str) -> Option<&'a [u8]> {
+    if name == "host" { request.host() } else { request.header(name) }
 }
 
 /// A text in which `*` stands for anything.
@@ -88,7 +99,7 @@ impl Pattern {
         Self { text: text.into(), ignore_case: false }
     }
 
-    /// A pattern that does not, as hosts and protocols.
+    /// A pattern that does not, as hosts, protocols and headers.
     pub fn ignoring_case(text: impl Into<String>) -> Self {
         Self { text: text.into(), ignore_case: true }
     }

@@ -20,6 +20,7 @@ pub mod decide;
 pub mod decision;
 pub mod escalation;
 pub mod fleet;
+pub mod inputs;
 pub mod limit;
 pub mod network;
 pub mod path;

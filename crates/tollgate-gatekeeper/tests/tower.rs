@@ -88,6 +88,30 @@ async fn a_spelling_of_a_path_does_not_bypass_its_rule() {
 }
 
 #[tokio::test]
+async fn the_service_sees_the_one_value_by_which_a_rule_told_the_caller_apart() {
+    let layer = layer(rule("header:x-key+cookie:sid", bucket(1), Span::ZERO));
+    let request = |keys: [&str; 2], cookies: [&str; 2]| {
+        let mut request = Request::builder().header("x_key", "z");
+        for key in keys {
+            request = request.header("x-key", key);
+        }
+        for cookie in cookies {
+            request = request.header("cookie", cookie);
+        }
+        request.body(String::new()).unwrap()
+    };
+    let seen = layer.layer(service_fn(|request: Request<String>| async move {
+        let names = ["x-key", "cookie", "x_key"];
+        let values = names.map(|name| request.headers().get_all(name).iter().map(|v| v.to_str().unwrap()).collect());
+        Ok::<_, core::convert::Infallible>(Response::new(Vec::<String>::from(values).join("|")))
+    }));
+    let answer = seen.clone().oneshot(request(["a", "b"], ["q=1; sid=2", "sid=3"])).await.unwrap();
+    assert_eq!(answer.body(), "a, b|q=1; sid=2|");
+    let again = seen.oneshot(request(["a", "b"], ["sid=2", "sid=9"])).await.unwrap();
+    assert_eq!(again.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
 async fn a_refusal_of_grpc_is_grpcs() {
     let layer = layer(rule("ip/32", bucket(1), Span::ZERO));
     let grpc = || {

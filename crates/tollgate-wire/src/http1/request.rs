@@ -2,6 +2,7 @@
 
 use core::mem::MaybeUninit;
 
+use tollgate_core::inputs::separator;
 use tollgate_core::path::NormalPath;
 
 use super::fields::{Fields, Name, tokens};
@@ -63,6 +64,8 @@ impl RequestHead {
                 _ => self.fields.push(header.name.as_bytes(), header.value),
             }
         }
+        // Backends differ in what they make of several (RFC 9113, 8.2.3, says how to join them).
+        self.fields.join(b"cookie", separator(b"cookie"));
         self.length = framing.length(self.version)?;
         self.address(target.as_bytes(), host)?;
         let nominated = self.fields.all(Name::Connection).flat_map(tokens).count();

@@ -4,6 +4,7 @@ use core::net::IpAddr;
 
 use tollgate_core::band::Band;
 use tollgate_core::path::NormalPath;
+use tollgate_core::request::host_of;
 use tollgate_core::time::{Moment, Span};
 
 use super::client::Client;
@@ -74,13 +75,10 @@ impl tollgate_core::request::Request for Request<'_> {
     }
 
     fn host(&self) -> Option<&[u8]> {
-        let host = match self.target.map(split_authority) {
+        host_of(match self.target.map(split_authority) {
             Some((authority @ [_, ..], _)) => authority,
             _ => self.headers.first(b"host")?,
-        };
-        // A colon within brackets belongs to the address.
-        let end = host.iter().rposition(|byte| *byte == b':').filter(|colon| !host[*colon..].contains(&b']'));
-        Some(&host[..end.unwrap_or(host.len())])
+        })
     }
 
     fn normal_path(&self) -> Option<&NormalPath> {

@@ -2,6 +2,7 @@
 //!
 //! While a line is read its texts are positions, because the buffer may still move; once the line is whole they become slices.
 
+use tollgate_core::inputs::separator;
 use tollgate_core::path::NormalPath;
 
 use super::{Expected, FIELDS_MAX, Fault};
@@ -123,6 +124,26 @@ impl Scratch {
         }
         fields.push((name, value));
         Ok(())
+    }
+
+    /// Adds a value to that of the last field of a list.
+    pub(super) fn join_last(&mut self, list: List, value: Text, line: &[u8]) {
+        let fields = match list {
+            List::Headers => &self.headers,
+            List::Attributes => &self.attributes,
+        };
+        let Some(&(name, before)) = fields.last() else { return };
+        // Rare, so this may allocate.
+        let lower_case = self.bytes(name, line).to_ascii_lowercase();
+        let joined = [self.bytes(before, line), separator(&lower_case), self.bytes(value, line)].concat();
+        let joined = self.decode(|bytes| bytes.extend_from_slice(&joined));
+        let fields = match list {
+            List::Headers => &mut self.headers,
+            List::Attributes => &mut self.attributes,
+        };
+        if let Some(last) = fields.last_mut() {
+            last.1 = joined;
+        }
     }
 
     /// Adds a header whose name is known here.

@@ -7,9 +7,10 @@ use std::pin::Pin;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tollgate_core::class::Class;
+use tollgate_core::inputs::separator;
 use tollgate_core::network::Network;
 use tollgate_core::path::NormalPath;
-use tollgate_core::request::Request;
+use tollgate_core::request::{Request, host_of};
 use tollgate_core::time::Span;
 
 use crate::watch::{legible, name_of};
@@ -174,13 +175,21 @@ impl Question {
         })
     }
 
+    /// Adds a line of a header, as one value with those before.
+    pub(crate) fn add_header(&mut self, name: &str, value: Vec<u8>) {
+        let name = name.to_ascii_lowercase();
+        match self.headers.iter_mut().find(|(known, _)| *known == name) {
+            Some((name, joined)) => *joined = [joined, separator(name.as_bytes()), &value].concat(),
+            None => self.headers.push((name, value)),
+        }
+    }
+
     fn take(&mut self, part: &str, key: &[u8]) -> Option<()> {
         let (kind, name) = part.split_once(':').unwrap_or((part, ""));
-        let header = |name: &str| (name.to_ascii_lowercase(), key.to_vec());
         match kind {
-            "user-agent" | "host" => self.headers.push(header(kind)),
-            "header" => self.headers.push(header(name)),
-            "cookie" => self.headers.push(("cookie".to_owned(), [name.as_bytes(), b"=", key].concat())),
+            "user-agent" | "host" => self.add_header(kind, key.to_vec()),
+            "header" => self.add_header(name, key.to_vec()),
+            "cookie" => self.add_header("cookie", [name.as_bytes(), b"=", key].concat()),
             "path" => self.path = AskedPath::new(key.to_vec()),
             "method" => key.clone_into(&mut self.method),
             "identifier" => self.attributes.push(("identifier".to_owned(), key.to_vec())),
@@ -225,8 +234,7 @@ impl Request for Question {
     }
 
     fn host(&self) -> Option<&[u8]> {
-        let host = self.header("host")?;
-        host.split(|byte| *byte == b':').next()
+        host_of(self.header("host")?)
     }
 
     fn normal_path(&self) -> Option<&NormalPath> {
@@ -256,6 +264,8 @@ mod tests {
         assert_eq!(of("ip/24", "203.0.113.0/24").unwrap().client, Some("203.0.113.0".parse().unwrap()));
         assert_eq!(of("header:X-Key", "k").unwrap().header("x-key"), Some(&b"k"[..]));
         assert_eq!(of("cookie:sid", "k").unwrap().cookie("sid"), Some(&b"k"[..]));
+        let cookies = of("cookie:a+cookie:b", "1 2").unwrap();
+        assert_eq!((cookies.cookie("a"), cookies.cookie("b")), (Some(&b"1"[..]), Some(&b"2"[..])));
         assert_eq!(of("descriptor:user", "u1").unwrap().attribute("user"), Some(&b"u1"[..]));
         let both = of("method+path", "POST /login").unwrap();
         assert_eq!((both.method(), both.path()), (&b"POST"[..], &b"/login"[..]));

@@ -80,6 +80,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
     let client = visit.peer.client(visit.request, visit.settings);
     visit.client = client;
     strip_nominated(&mut visit.request.fields);
+    visit.worker.shared.admission.unify(&mut visit.request.fields);
     let view = RequestView { client, head: visit.request, is_flagged: false };
     let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
     let (mut since, mut told) = (sight.clock().now(), trace::begin(visit.worker, visit.peer, &view));

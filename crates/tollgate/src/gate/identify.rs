@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::settings::Gate as Settings;
 use tollgate_core::network::unmapped;
 use tollgate_core::path::NormalPath;
+use tollgate_core::request::host_of;
 use tollgate_wire::forwarded;
 use tollgate_wire::http1::{Name, RequestHead};
 
@@ -105,12 +106,7 @@ impl tollgate_core::request::Request for RequestView<'_> {
     }
 
     fn host(&self) -> Option<&[u8]> {
-        let authority = &self.head.authority[..];
-        let host = match authority {
-            [b'[', ..] => authority.split_inclusive(|byte| *byte == b']').next()?,
-            _ => authority.split(|byte| *byte == b':').next()?,
-        };
-        (!host.is_empty()).then_some(host)
+        host_of(&self.head.authority)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
@@ -168,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_host_is_seen_without_its_port() {
-        for (authority, host) in [("site:80", "site"), ("site", "site"), ("[::1]:80", "[::1]")] {
+        for (authority, host) in [("site:80", "site"), ("site", "site"), ("[::1]:80", "[::1]"), ("site.:80", "site")] {
             let head = head(&format!("Host: {authority}\r\n"));
             let view = RequestView { client: "192.0.2.1".parse().unwrap(), head: &head, is_flagged: false };
             assert_eq!(view.host(), Some(host.as_bytes()));

@@ -92,7 +92,7 @@ fn conditions_take_one_or_several_and_names_in_any_case() {
     let when = rule(body).rule.when;
     assert_eq!(when.methods, ["GET", "HEAD"]);
     assert_eq!(when.hosts, [Pattern::ignoring_case("*.Example")]);
-    assert_eq!(when.headers, [("x-kind".to_string(), Pattern::new("b*"))]);
+    assert_eq!(when.headers, [("x-kind".to_string(), Pattern::ignoring_case("b*"))]);
 }
 
 #[test]
