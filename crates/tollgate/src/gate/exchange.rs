@@ -77,6 +77,9 @@ pub(crate) struct Visit<'a> {
 
 /// Carries one request through.
 pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
+    if !visit.peer.judge(visit.settings) {
+        return After::Cut;
+    }
     let client = visit.peer.client(visit.request, visit.settings);
     visit.client = client;
     strip_nominated(&mut visit.request.fields);
