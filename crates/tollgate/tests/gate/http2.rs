@@ -170,6 +170,23 @@ fn an_http_2_backend_that_resets_or_leaves_is_a_502_and_then_used_again() {
 }
 
 #[test]
+fn a_request_over_http_2_with_two_lengths_is_refused() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, H2C);
+    run(async {
+        for lengths in [["5", "5"], ["5", "6"], ["6", "5"]] {
+            let mut sender = connect(gate.address).await;
+            let post = request("POST", "/").header("content-length", lengths[0]).header("content-length", lengths[1]);
+            match send(&mut sender, post.body(()).unwrap(), b"hello").await {
+                Ok(answer) => assert_eq!(answer.head.status, 400, "{lengths:?}"),
+                Err(error) => assert!(error.is_reset(), "{error}"),
+            }
+        }
+    });
+    assert_eq!(backend.count(), 0);
+}
+
+#[test]
 fn requests_that_http_2_can_say_and_a_gate_does_not_forward_are_refused() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, H2C);

@@ -219,7 +219,7 @@ fn fault_24_a_proxy_header_that_is_missing_or_from_a_stranger_ends_the_connectio
     let _ = stream.write_all(b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 80\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(is_closed(&stream));
     assert!(backend.requests().is_empty());
-    crate::support::eventually("it is counted", || gate.metric("tollgate_connections_unopened_total") == 1);
+    eventually("it is counted", || gate.metric("tollgate_connections_unopened_total") == 1);
     // Where it is not asked for, the header is not HTTP.
     let gate = Gate::before(&backend);
     let response = roundtrip(gate.connect(), b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 80\r\nHost: a\r\n\r\n");
