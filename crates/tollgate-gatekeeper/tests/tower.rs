@@ -123,8 +123,8 @@ async fn a_refusal_of_grpc_is_grpcs() {
     let refused = ask(&layer, grpc()).await;
     assert_eq!(refused.status(), StatusCode::OK);
     assert_eq!(
-        (&refused.headers()["grpc-status"], &refused.headers()["content-type"]),
-        (&"8".parse().unwrap(), &"application/grpc".parse().unwrap())
+        ["grpc-status", "content-type", "retry-after", "grpc-retry-pushback-ms"].map(|name| &refused.headers()[name]),
+        ["8", "application/grpc+proto", "30", "30000"]
     );
 }
 

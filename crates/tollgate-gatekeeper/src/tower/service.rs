@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::future::KeeperFuture;
 use super::keeper::Keeper;
-use super::refusal::{is_grpc, refusal};
+use super::refusal::{grpc_of, refusal};
 use super::view::{Extractors, Seen, View, unify};
 
 /// Puts a [`Keeper`] in front of services.
@@ -135,7 +135,7 @@ where
                 KeeperFuture::held(wait, ready, request, stay, told)
             }
             _ => {
-                let response = refusal(&self.keeper, &decision, self.keeper.now(), is_grpc(request.headers()));
+                let response = refusal(&self.keeper, &decision, self.keeper.now(), grpc_of(request.headers()));
                 KeeperFuture::refused(response)
             }
         }
