@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollgate_core::band::Band;
+use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::Moment;
@@ -41,6 +42,10 @@ impl Request for Caller {
     }
 
     fn host(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
         None
     }
 

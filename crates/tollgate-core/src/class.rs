@@ -106,6 +106,23 @@ impl Class {
         self.parts.iter().all(|part| other.parts.iter().any(|known| covers(part, known)))
     }
 
+    /// The headers that keys are made of, in lower case.
+    pub fn headers(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::UserAgent => Some("user-agent"),
+            Part::Header(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// The cookies that keys are made of.
+    pub fn cookies(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Cookie(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
     /// Whether keys have several parts.
     pub fn is_joined(&self) -> bool {
         self.parts.len() > 1
@@ -150,6 +167,8 @@ impl Part {
             name => Ok(name.to_string()),
         };
         match text.split_once(':') {
+            // A header that names the host is read as the class `host`, which ignores its case and port.
+            Some(("header", name)) if name.eq_ignore_ascii_case("host") => return Ok(Self::Host),
             Some(("header", name)) => return named(name).map(|name| Self::Header(name.to_ascii_lowercase())),
             Some(("cookie", name)) => return named(name).map(Self::Cookie),
             Some(("descriptor", name)) => return named(name).map(Self::Descriptor),
@@ -196,10 +215,14 @@ impl Part {
             Self::Header(name) => request.header(name),
             Self::Cookie(name) => request.cookie(name),
             Self::Path => {
-                write_route(request.path(), |piece| sink.write(piece));
+                write_route(request.canonical_path(), |piece| sink.write(piece));
                 return true;
             }
-            Self::Host => request.host(),
+            Self::Host => {
+                let Some(host) = request.host() else { return false };
+                write_lower_case(host, sink);
+                return true;
+            }
             Self::Method => Some(request.method()),
             Self::Identifier => request.attribute("identifier"),
             Self::Descriptor(name) => request.attribute(name),
@@ -233,6 +256,16 @@ impl Part {
         }
         sink.write(text.get(from..).unwrap_or_default());
         true
+    }
+}
+
+fn write_lower_case(text: &[u8], sink: &mut impl KeySink) {
+    let mut lower = [0; 64];
+    for piece in text.chunks(lower.len()) {
+        let lower = &mut lower[..piece.len()];
+        lower.copy_from_slice(piece);
+        lower.make_ascii_lowercase();
+        sink.write(lower);
     }
 }
 

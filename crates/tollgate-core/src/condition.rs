@@ -4,6 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::network::Network;
+use crate::path::PathPattern;
 use crate::request::Request;
 
 /// What a request must be like. Every field that says something must hold; of a field's alternatives one is enough.
@@ -12,10 +13,10 @@ pub struct Condition {
     /// Methods, in upper case.
     pub methods: Vec<String>,
     /// Paths, without the query.
-    pub paths: Vec<Pattern>,
+    pub paths: Vec<PathPattern>,
     /// Hosts, in lower case, without a port.
     pub hosts: Vec<Pattern>,
-    /// Headers and what they must be; the name is in lower case.
+    /// Headers and what they must be; the name is in lower case. A header that names the host is compared as `hosts` are.
     pub headers: Vec<(String, Pattern)>,
     /// The protocol that the client asks to change to.
     pub upgrades: Vec<Pattern>,
@@ -31,20 +32,58 @@ impl Condition {
         *self == Self::default()
     }
 
-    /// Whether `request` is like this.
+    /// Whether `request` is like this in at least one of its readings. This is the test of `when`: a spelling that the backend may read as
+    /// the path or method of the rule does not bypass the rule.
     #[inline]
-    pub fn holds(&self, request: &impl Request) -> bool {
+    pub fn may_hold(&self, request: &impl Request) -> bool {
+        self.holds::<true>(request)
+    }
+
+    /// Whether `request` is like this in all of its readings. This is the test of `unless`: a request is exempt only if the backend cannot
+    /// read it as anything else.
+    #[inline]
+    pub fn must_hold(&self, request: &impl Request) -> bool {
+        self.holds::<false>(request)
+    }
+
+    #[inline]
+    fn holds<const MAY: bool>(&self, request: &impl Request) -> bool {
         // What no pattern asks for is not looked up: to find a header, all of them have to be compared.
         let among = |patterns: &[Pattern], text: &[u8]| patterns.iter().any(|pattern| pattern.matches(text));
-        (self.methods.is_empty() || self.methods.iter().any(|method| method.as_bytes() == request.method()))
-            && (self.paths.is_empty() || among(&self.paths, request.path()))
+        (self.methods.is_empty() || self.is_method::<MAY>(request.method()))
+            && (self.paths.is_empty() || self.is_path::<MAY>(request))
             && (self.hosts.is_empty() || among(&self.hosts, request.host().unwrap_or_default()))
-            && (self.upgrades.is_empty() || among(&self.upgrades, request.header("upgrade").unwrap_or_default()))
-            && self.headers.iter().all(|(name, pattern)| request.header(name).is_some_and(|v| pattern.matches(v)))
+            && (self.upgrades.is_empty() || self.is_upgrade::<MAY>(request.header("upgrade").unwrap_or_default()))
+            && self.headers.iter().all(|(name, pattern)| header(request, name).is_some_and(|v| pattern.matches(v)))
             && (self.clients.is_empty()
                 || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))
             && self.flagged.is_none_or(|flagged| flagged == request.is_flagged())
     }
+
+    /// Methods are case-sensitive, but some servers read `post` as `POST`.
+    fn is_method<const MAY: bool>(&self, method: &[u8]) -> bool {
+        let same = |known: &[u8]| if MAY { known.eq_ignore_ascii_case(method) } else { known == method };
+        self.methods.iter().any(|known| same(known.as_bytes()))
+    }
+
+    /// `Upgrade` is a list, of which the backend chooses.
+    fn is_upgrade<const MAY: bool>(&self, list: &[u8]) -> bool {
+        let is_one = |protocol: &[u8]| self.upgrades.iter().any(|pattern| pattern.matches(protocol));
+        let mut protocols = list.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+        if MAY { protocols.any(is_one) } else { protocols.all(is_one) }
+    }
+
+    fn is_path<const MAY: bool>(&self, request: &impl Request) -> bool {
+        let (path, normal) = (request.path(), request.normal_path());
+        let matches = |pattern: &PathPattern| {
+            if MAY { pattern.may_match(path, normal) } else { pattern.must_match(path, normal) }
+        };
+        self.paths.iter().any(matches)
+    }
+}
+
+fn header<'a>(request: &'a impl Request, name: &str) -> Option<&'a [u8]> {
+    if name == "host" { request.host() } else { request.header(name) }
 }
 
 /// A text in which `*` stands for anything.
@@ -60,7 +99,7 @@ impl Pattern {
         Self { text: text.into(), ignore_case: false }
     }
 
-    /// A pattern that does not, as hosts and protocols.
+    /// A pattern that does not, as hosts, protocols and headers.
     pub fn ignoring_case(text: impl Into<String>) -> Self {
         Self { text: text.into(), ignore_case: true }
     }
@@ -92,6 +131,7 @@ impl Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::NormalPath;
     use core::net::IpAddr;
 
     /// A request of an account that is flagged or not.
@@ -113,6 +153,9 @@ mod tests {
         fn header(&self, _: &str) -> Option<&[u8]> {
             None
         }
+        fn normal_path(&self) -> Option<&NormalPath> {
+            None
+        }
         fn is_flagged(&self) -> bool {
             self.0
         }
@@ -120,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_condition_looks_at_a_flag_only_if_it_says_so() {
-        let holds = |flagged, is_flagged| Condition { flagged, ..Condition::default() }.holds(&Of(is_flagged));
+        let holds = |flagged, is_flagged| Condition { flagged, ..Condition::default() }.may_hold(&Of(is_flagged));
         assert!(holds(None, true) && holds(None, false));
         assert!(holds(Some(true), true) && !holds(Some(true), false));
         assert!(holds(Some(false), false) && !holds(Some(false), true));

@@ -88,7 +88,7 @@ impl Rule {
     /// Whether the rule applies to `request`, given that the request has a key of its class.
     #[inline]
     pub fn applies(&self, request: &impl Request) -> bool {
-        self.when.holds(request) && !self.unless.as_ref().is_some_and(|unless| unless.holds(request))
+        self.when.may_hold(request) && !self.unless.as_ref().is_some_and(|unless| unless.must_hold(request))
     }
 
     /// Whether the rule looks at the flag of an account.

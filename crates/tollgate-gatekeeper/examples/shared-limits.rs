@@ -22,6 +22,7 @@ use tollgate_core::class::Class;
 use tollgate_core::condition::Condition;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::{Bucket, Limit};
+use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
@@ -137,6 +138,11 @@ impl Request for Call<'_> {
 
     fn host(&self) -> Option<&[u8]> {
         self.header("host")
+    }
+
+    // This service has one path, and its rules look at none.
+    fn normal_path(&self) -> Option<&NormalPath> {
+        None
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

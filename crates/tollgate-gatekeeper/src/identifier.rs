@@ -161,11 +161,13 @@ mod tests {
     use crate::hash::{KeyHasher, Seed};
     use core::net::IpAddr;
     use proptest::prelude::*;
+    use tollgate_core::path::NormalPath;
 
     struct Asked<'a> {
         client: IpAddr,
         agent: &'a [u8],
         target: &'a [u8],
+        normal: NormalPath,
     }
 
     impl Request for Asked<'_> {
@@ -181,13 +183,16 @@ mod tests {
         fn host(&self) -> Option<&[u8]> {
             None
         }
+        fn normal_path(&self) -> Option<&NormalPath> {
+            self.normal.differing()
+        }
         fn header(&self, name: &str) -> Option<&[u8]> {
             (name == "user-agent").then_some(self.agent)
         }
     }
 
     fn name(class: &str, client: &str, agent: &[u8]) -> Option<Vec<u8>> {
-        let request = Asked { client: client.parse().unwrap(), agent, target: b"/" };
+        let request = Asked { client: client.parse().unwrap(), agent, target: b"/", normal: NormalPath::default() };
         Identifier::of(&Class::parse(class).unwrap(), &request, Box::default)
             .map(|name| name.write(&mut Name::new()).to_vec())
     }
@@ -208,7 +213,8 @@ mod tests {
             assert_eq!(name("user-agent", "::1", &agent).unwrap(), agent);
         }
         // Whoever had the place before is not part of it.
-        let request = Asked { client: [10, 0, 0, 1].into(), agent: &[b'y'; 30], target: b"/" };
+        let request =
+            Asked { client: [10, 0, 0, 1].into(), agent: &[b'y'; 30], target: b"/", normal: NormalPath::default() };
         let used = || Box::new(Name::from([b'x'; IDENTIFIER_BYTES_MAX]));
         let name = Identifier::of(&Class::parse("user-agent").unwrap(), &request, used).unwrap();
         assert_eq!(name.write(&mut Name::new()), [b'y'; 30]);
@@ -248,7 +254,8 @@ mod tests {
             ]),
         ) {
             let class = Class::parse(class).unwrap();
-            let request = Asked { client, agent: &agent, target: &target };
+            let normal = NormalPath::of(target.split(|byte| *byte == b'?').next().unwrap());
+            let request = Asked { client, agent: &agent, target: &target, normal };
             let hasher = KeyHasher::new(Seed::fixed(7));
             let mut direct = hasher.pieces();
             prop_assert!(class.write_key(&request, &mut direct));

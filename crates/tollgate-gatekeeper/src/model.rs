@@ -10,6 +10,7 @@ use tollgate_core::class::Class;
 use tollgate_core::condition::Condition;
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::{Bucket, InFlight, Limit};
+use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
@@ -38,6 +39,10 @@ impl Request for Anybody {
     }
 
     fn host(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
         None
     }
 

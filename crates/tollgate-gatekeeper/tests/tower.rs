@@ -11,6 +11,7 @@ use std::time::Instant;
 use http::{Request, Response, StatusCode};
 use tollgate_core::class::Class;
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate};
+use tollgate_core::path::PathPattern;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::hash::Seed;
@@ -70,6 +71,47 @@ async fn who_is_over_the_limit_is_refused_and_told_when_to_come_back() {
 }
 
 #[tokio::test]
+async fn a_spelling_of_a_path_does_not_bypass_its_rule() {
+    let mut login = rule("ip/32", bucket(1), Span::ZERO);
+    login.when.paths.push(PathPattern::new("/login"));
+    let layer = layer(login);
+    let at = |path: &str| {
+        let mut request = from("203.0.113.7");
+        *request.uri_mut() = path.parse().unwrap();
+        request
+    };
+    assert_eq!(ask(&layer, at("/login")).await.status(), StatusCode::OK);
+    for path in ["/%6cogin", "//login", "/x/../login", "/login;x", "/login/?y", "http://a//login"] {
+        assert_eq!(ask(&layer, at(path)).await.status(), StatusCode::TOO_MANY_REQUESTS, "{path}");
+    }
+    assert_eq!(ask(&layer, at("/logout")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_service_sees_the_one_value_by_which_a_rule_told_the_caller_apart() {
+    let layer = layer(rule("header:x-key+cookie:sid", bucket(1), Span::ZERO));
+    let request = |keys: [&str; 2], cookies: [&str; 2]| {
+        let mut request = Request::builder().header("x_key", "z");
+        for key in keys {
+            request = request.header("x-key", key);
+        }
+        for cookie in cookies {
+            request = request.header("cookie", cookie);
+        }
+        request.body(String::new()).unwrap()
+    };
+    let seen = layer.layer(service_fn(|request: Request<String>| async move {
+        let names = ["x-key", "cookie", "x_key"];
+        let values = names.map(|name| request.headers().get_all(name).iter().map(|v| v.to_str().unwrap()).collect());
+        Ok::<_, core::convert::Infallible>(Response::new(Vec::<String>::from(values).join("|")))
+    }));
+    let answer = seen.clone().oneshot(request(["a", "b"], ["q=1; sid=2", "sid=3"])).await.unwrap();
+    assert_eq!(answer.body(), "a, b|q=1; sid=2|");
+    let again = seen.oneshot(request(["a", "b"], ["sid=2", "sid=9"])).await.unwrap();
+    assert_eq!(again.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
 async fn a_refusal_of_grpc_is_grpcs() {
     let layer = layer(rule("ip/32", bucket(1), Span::ZERO));
     let grpc = || {
@@ -81,8 +123,8 @@ async fn a_refusal_of_grpc_is_grpcs() {
     let refused = ask(&layer, grpc()).await;
     assert_eq!(refused.status(), StatusCode::OK);
     assert_eq!(
-        (&refused.headers()["grpc-status"], &refused.headers()["content-type"]),
-        (&"8".parse().unwrap(), &"application/grpc".parse().unwrap())
+        ["grpc-status", "content-type", "retry-after", "grpc-retry-pushback-ms"].map(|name| &refused.headers()[name]),
+        ["8", "application/grpc+proto", "30", "30000"]
     );
 }
 

@@ -64,7 +64,8 @@ fn is_port(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
-/// The elements of a `Forwarded` list from the right; commas inside quotes do not divide.
+/// The elements of a `Forwarded` list from the right; commas inside quotes do not divide. From the right, because what a client wrote is on
+/// the left and may have quotes that do not end.
 struct ElementsFromRight<'a> {
     rest: Option<&'a [u8]>,
 }
@@ -77,7 +78,7 @@ impl<'a> Iterator for ElementsFromRight<'a> {
         let mut quoted = false;
         for (at, byte) in rest.iter().enumerate().rev() {
             match byte {
-                b'"' => quoted = !quoted,
+                b'"' if !is_quoted_pair(rest, at) => quoted = !quoted,
                 b',' if !quoted => {
                     self.rest = Some(&rest[..at]);
                     return Some(rest[at + 1..].trim_ascii());
@@ -90,14 +91,38 @@ impl<'a> Iterator for ElementsFromRight<'a> {
     }
 }
 
+/// Whether the byte at this place is escaped by a backslash before it.
+fn is_quoted_pair(text: &[u8], at: usize) -> bool {
+    text[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}
+
+/// The address that an element names with `for`. Nothing if it names none, or several, or if it is not well-formed.
 fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
-    element.split(|byte| *byte == b';').find_map(|pair| {
-        let pair = pair.trim_ascii();
-        let (name, value) = pair.split_at_checked(4)?;
-        let value = value.trim_ascii();
-        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-        name.eq_ignore_ascii_case(b"for=").then(|| address(value))?
-    })
+    let mut found = None;
+    let mut rest = element;
+    loop {
+        let equals = rest.iter().position(|byte| *byte == b'=')?;
+        let name = rest[..equals].trim_ascii();
+        let (value, after) = value(rest[equals + 1..].trim_ascii_start())?;
+        if name.eq_ignore_ascii_case(b"for") && found.replace(address(value)?).is_some() {
+            return None;
+        }
+        match after.trim_ascii_start() {
+            [] | [b';'] => return found,
+            [b';', next @ ..] => rest = next,
+            _ => return None,
+        }
+    }
+}
+
+/// The token or quoted string at the beginning of `text`, without its quotes, and what follows it.
+fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    if let [b'"', quoted @ ..] = text {
+        let end = (0..quoted.len()).find(|&at| quoted[at] == b'"' && !is_quoted_pair(quoted, at))?;
+        return Some((&quoted[..end], &quoted[end + 1..]));
+    }
+    let end = text.iter().position(|byte| matches!(byte, b';' | b'"')).unwrap_or(text.len());
+    (end > 0).then(|| (text[..end].trim_ascii_end(), &text[end..]))
 }
 
 /// Writes one element of `Forwarded`: `for=203.0.113.7;host="site:80";proto=https`.
@@ -196,6 +221,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_client_writes_inside_of_quotes_is_no_element_and_no_pair() {
+        for host in ["a;for=9.9.9.1;b", "a, for=9.9.9.1", r#"a\", for=9.9.9.1, b=\""#, r#"a\\;for=9.9.9.1"#, r#"\""#] {
+            assert_eq!(by_forwarded(&[&format!("host=\"{host}\";for=1.2.3.4")]), "1.2.3.4", "{host}");
+            assert_eq!(by_forwarded(&[&format!("for=1.2.3.4;host=\"{host}\"")]), "1.2.3.4", "{host}");
+        }
+        for garbage in
+            ["for=9.9.9.1;for=9.9.9.2", "for=9.9.9.1 x=y", "for=\"9.9.9.1\"x", "for", "for=", "host=a\"b;for=9.9.9.1"]
+        {
+            assert_eq!(by_forwarded(&[garbage]), "127.0.0.1", "{garbage}");
+        }
+        assert_eq!(by_forwarded(&["for = 1.2.3.4 ; proto = http;"]), "1.2.3.4");
+    }
+
+    #[test]
     fn our_element_is_quoted_where_it_must_be() {
         let written = |address: &str, host: &str, secure| {
             let mut out = Vec::new();
@@ -212,6 +251,14 @@ mod tests {
             let client = by_xff(&[&text]);
             prop_assert!(client == "127.0.0.1" || address(client.as_bytes()).is_some());
             by_forwarded(&[&text]);
+        }
+
+        #[test]
+        fn nothing_that_a_client_sends_changes_what_its_proxy_appends(text in "[ -~]{0,80}", host in "[ -~]{0,20}") {
+            let host = host.replace('\\', "\\\\").replace('"', "\\\"");
+            let appended = format!("host=\"{host}\";for=1.2.3.4");
+            prop_assert_eq!(by_forwarded(&[&format!("{text}, {appended}")]), "1.2.3.4");
+            prop_assert_eq!(by_forwarded(&[&text, &appended]), "1.2.3.4");
         }
     }
 }

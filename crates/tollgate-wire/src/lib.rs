@@ -4,6 +4,7 @@
 
 pub mod decimal;
 pub mod forwarded;
+pub mod grpc;
 pub mod http1;
 pub mod kernel;
 pub mod log;

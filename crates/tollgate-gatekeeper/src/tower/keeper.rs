@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use http::HeaderValue;
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::inputs::Inputs;
 use tollgate_core::limit::{Limit, LimitInfo};
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
@@ -27,6 +28,8 @@ struct Inner {
     limiter: Arc<Limiter>,
     clock: Clock,
     link: Option<Link>,
+    /// The headers and cookies that the rules use.
+    inputs: Inputs,
     has_budget: bool,
     /// Whether something is open when a request ends.
     settles: bool,
@@ -77,6 +80,7 @@ impl Keeper {
         let has = |is: fn(&Limit) -> bool| plan.rules.iter().any(|(rule, _)| is(&rule.limit));
         let has_budget = has(|limit| matches!(limit, Limit::Budget(_)));
         let settles = has_budget || has(|limit| matches!(limit, Limit::InFlight(_)));
+        let inputs = Inputs::of(plan.rules.iter().map(|(rule, _)| rule), None);
         let policies = plan.rules.iter().map(|(rule, _)| {
             let standing = standing::of(&rule.name, &rule.limit, LimitInfo::default());
             HeaderValue::from_maybe_shared(standing::policy(standing)).ok()
@@ -99,7 +103,7 @@ impl Keeper {
         slot.get_or_init(|| Arc::downgrade(&limiter));
         link.iter().for_each(Link::begin);
         let held = AtomicU32::new(0);
-        Ok(Self(Arc::new(Inner { limiter, clock, link, has_budget, settles, policies, held })))
+        Ok(Self(Arc::new(Inner { limiter, clock, link, inputs, has_budget, settles, policies, held })))
     }
 
     /// The rules with their state.
@@ -110,6 +114,10 @@ impl Keeper {
     /// The link to masters, if there is one.
     pub fn link(&self) -> Option<&Link> {
         self.0.link.as_ref()
+    }
+
+    pub(super) fn inputs(&self) -> &Inputs {
+        &self.0.inputs
     }
 
     pub(super) fn now(&self) -> Moment {

@@ -4,13 +4,10 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::time::Moment;
+use tollgate_wire::grpc;
 
 use super::keeper::Keeper;
 use crate::standing::{self, Field};
-
-const GRPC: &[u8] = b"application/grpc";
-/// gRPC's RESOURCE_EXHAUSTED.
-const RESOURCE_EXHAUSTED: &str = "8";
 
 // Made once: looking at a name anew for every answer costs more than the decision.
 static POLICY: HeaderName = HeaderName::from_static(Field::Policy.name());
@@ -21,28 +18,37 @@ static RESET: HeaderName = HeaderName::from_static(Field::Reset.name());
 /// How many of them one answer has at most.
 const FIELDS_MAX: usize = 5;
 
-/// Whether a request is gRPC, whose refusals have a status of their own.
-pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(GRPC))
+/// The content type of a gRPC call, whose refusals have a status of their own; none if the request is none.
+pub(super) fn grpc_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    headers.get(CONTENT_TYPE).filter(|kind| grpc::is_grpc(kind.as_bytes())).cloned()
 }
 
-/// The answer to a request that is refused.
-pub(super) fn refusal<B: Default>(keeper: &Keeper, decision: &Decision, now: Moment, is_grpc: bool) -> Response<B> {
+/// The answer to a request that is refused, of this content type if it is a gRPC call.
+pub(super) fn refusal<B: Default>(
+    keeper: &Keeper,
+    decision: &Decision,
+    now: Moment,
+    grpc: Option<HeaderValue>,
+) -> Response<B> {
     let mut response = Response::new(B::default());
-    let headers = response.headers_mut();
-    if is_grpc {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert("grpc-status", HeaderValue::from_static(RESOURCE_EXHAUSTED));
-        headers.insert("grpc-message", HeaderValue::from_static("too many requests"));
+    let waits = decision.verdict != Verdict::RefuseForGood;
+    let seconds = waits.then(|| decision.verdict.retry_after(now).as_millis_ceil().div_ceil(1000));
+    match grpc {
+        Some(content_type) => {
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, content_type);
+            headers.insert(grpc::STATUS, HeaderValue::from_static(grpc::RESOURCE_EXHAUSTED));
+            headers.insert(grpc::MESSAGE, HeaderValue::from_static("too many requests"));
+            let millis = seconds.map(|seconds| HeaderValue::from(seconds.saturating_mul(1000)));
+            headers.insert(grpc::PUSHBACK, millis.unwrap_or(HeaderValue::from_static(grpc::NO_RETRY)));
+        }
+        None => *response.status_mut() = StatusCode::TOO_MANY_REQUESTS,
     }
-    if decision.verdict != Verdict::RefuseForGood {
-        let seconds = decision.verdict.retry_after(now).as_millis_ceil().div_ceil(1000);
+    let headers = response.headers_mut();
+    if let Some(seconds) = seconds {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     tell(keeper, decision, headers);
-    if !is_grpc {
-        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-    }
     response
 }
 

@@ -12,8 +12,8 @@ use tower_service::Service;
 
 use super::future::KeeperFuture;
 use super::keeper::Keeper;
-use super::refusal::{is_grpc, refusal};
-use super::view::{Extractors, Seen, View};
+use super::refusal::{grpc_of, refusal};
+use super::view::{Extractors, Seen, View, unify};
 
 /// Puts a [`Keeper`] in front of services.
 #[derive(Clone)]
@@ -117,7 +117,8 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        unify(request.headers_mut(), self.keeper.inputs());
         let view = View::new(&request, &self.options.extractors);
         let (decision, mut stay) = self.keeper.decide(&view, self.options.held_max);
         let told = self.options.headers.then_some(decision);
@@ -134,7 +135,7 @@ where
                 KeeperFuture::held(wait, ready, request, stay, told)
             }
             _ => {
-                let response = refusal(&self.keeper, &decision, self.keeper.now(), is_grpc(request.headers()));
+                let response = refusal(&self.keeper, &decision, self.keeper.now(), grpc_of(request.headers()));
                 KeeperFuture::refused(response)
             }
         }

@@ -3,8 +3,11 @@
 use core::net::IpAddr;
 use std::sync::Arc;
 
-use http::{Extensions, HeaderMap, Method, Uri};
-use tollgate_core::request::Request as Asked;
+use http::header::COOKIE;
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use tollgate_core::inputs::{Inputs, separator, write_unrepeated_cookies};
+use tollgate_core::path::NormalPath;
+use tollgate_core::request::{Request as Asked, host_of};
 
 /// What of a request there is to tell callers apart by: all but its body.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +44,8 @@ impl Default for Extractors {
 pub(super) struct View<'a> {
     seen: Seen<'a>,
     client: Option<IpAddr>,
+    /// Takes memory only if the path is not in normal form.
+    normal_path: NormalPath,
     extractors: &'a Extractors,
 }
 
@@ -52,7 +57,8 @@ impl<'a> View<'a> {
             headers: request.headers(),
             extensions: request.extensions(),
         };
-        Self { seen, client: (extractors.client)(seen), extractors }
+        let normal_path = NormalPath::of(seen.uri.path().as_bytes());
+        Self { seen, client: (extractors.client)(seen), normal_path, extractors }
     }
 }
 
@@ -70,17 +76,52 @@ impl Asked for View<'_> {
     }
 
     fn host(&self) -> Option<&[u8]> {
-        let host = self.seen.uri.host().map(str::as_bytes).or_else(|| self.header("host"))?;
-        let port =
-            host.iter().rposition(|&byte| byte == b':').filter(|&at| host[at + 1..].iter().all(u8::is_ascii_digit));
-        Some(&host[..port.unwrap_or(host.len())])
+        host_of(self.seen.uri.host().map(str::as_bytes).or_else(|| self.header("host"))?)
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.normal_path.differing()
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.seen.headers.get(name).map(http::HeaderValue::as_bytes)
+        self.seen.headers.get(name).map(HeaderValue::as_bytes)
     }
 
     fn attribute(&self, name: &str) -> Option<&[u8]> {
         (self.extractors.attribute)(self.seen, name)
+    }
+}
+
+/// Makes one value of each header and cookie that rules use, so that the service sees the value that rules see: lines of one header are
+/// joined, cookies that repeat the name of another are dropped, and so are headers that only look like one of them.
+pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
+    for name in inputs.headers() {
+        join(headers, name);
+    }
+    if !inputs.cookies().is_empty() {
+        join(headers, COOKIE.as_str());
+        let mut unrepeated = Vec::new();
+        let cookies = headers.get(COOKIE).map(HeaderValue::as_bytes).unwrap_or_default();
+        if write_unrepeated_cookies(inputs, cookies, &mut unrepeated)
+            && let Ok(cookies) = HeaderValue::from_maybe_shared(unrepeated)
+        {
+            headers.insert(COOKIE, cookies);
+        }
+    }
+    while let Some(name) = headers.keys().find(|name| inputs.is_look_alike(name.as_str().as_bytes())).cloned() {
+        headers.remove(name);
+    }
+}
+
+fn join(headers: &mut HeaderMap, name: &str) {
+    let mut values = headers.get_all(name).iter();
+    let (Some(first), Some(second)) = (values.next(), values.next()) else { return };
+    let mut joined = first.as_bytes().to_vec();
+    for value in core::iter::once(second).chain(values) {
+        joined.extend_from_slice(separator(name.as_bytes()));
+        joined.extend_from_slice(value.as_bytes());
+    }
+    if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_maybe_shared(joined)) {
+        headers.insert(name, value);
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Reason};
 use tollgate_core::escalation::{Escalation, Multiplier};
+use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
@@ -35,6 +36,10 @@ impl Request for Caller {
     }
 
     fn host(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
         None
     }
 

@@ -3,6 +3,8 @@
 //! A map of owned strings allocates for every field of every request. A proxy reads a dozen fields and copies them on, so
 //! here they are slices of one text, in the order they came, with the few names that a gate must know about told apart once.
 
+use tollgate_core::inputs::{Inputs, separator, write_unrepeated_cookies};
+
 /// The field names that a gate acts on; every other one is [`Name::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
@@ -173,6 +175,60 @@ impl Fields {
         self.slots.retain(|slot| keep(field_in(text, slot)));
     }
 
+    /// Makes one field of all fields with this lower-case name, in the place of the first, with `separator` between their values.
+    pub fn join(&mut self, name: &[u8], separator: &[u8]) {
+        let has_name = |slot: &Slot| field_in(&self.text, slot).name_bytes == name;
+        let Some(first) = self.slots.iter().position(has_name) else { return };
+        if !self.slots[first + 1..].iter().any(has_name) {
+            return;
+        }
+        let start = self.text.len();
+        self.text.extend_from_slice(name);
+        let mut at = first;
+        while let Some(&slot) = self.slots.get(at) {
+            if field_in(&self.text, &slot).name_bytes != name {
+                at += 1;
+                continue;
+            }
+            if at > first {
+                self.text.extend_from_slice(separator);
+                self.slots.remove(at);
+            } else {
+                at += 1;
+            }
+            let value = slot.start as usize + slot.name_len as usize;
+            self.text.extend_from_within(value..value + slot.value_len as usize);
+        }
+        let slot = &mut self.slots[first];
+        slot.start = start as u32;
+        slot.value_len = (self.text.len() - start - name.len()) as u32;
+    }
+
+    /// Makes one value of each header and cookie that rules use, so that the backend sees the value that rules have seen: lines of one
+    /// header are joined, cookies that repeat the name of another are dropped, and so are headers that only look like one of them.
+    pub fn unify(&mut self, inputs: &Inputs) {
+        for name in inputs.headers() {
+            self.join(name.as_bytes(), separator(name.as_bytes()));
+        }
+        if !inputs.cookies().is_empty() {
+            self.join(b"cookie", separator(b"cookie"));
+            self.drop_repeated_cookies(inputs);
+        }
+        if !inputs.headers().is_empty() && self.iter().any(|field| inputs.is_look_alike(field.name_bytes)) {
+            self.retain(|field| !inputs.is_look_alike(field.name_bytes));
+        }
+    }
+
+    fn drop_repeated_cookies(&mut self, inputs: &Inputs) {
+        let Some(cookies) = self.first(Name::Cookie) else { return };
+        // Rare, so this may allocate.
+        let mut unrepeated = Vec::new();
+        if write_unrepeated_cookies(inputs, cookies, &mut unrepeated) {
+            self.retain(|field| field.name != Name::Cookie);
+            self.push(b"cookie", &unrepeated);
+        }
+    }
+
     fn field(&self, slot: &Slot) -> Field<'_> {
         field_in(&self.text, slot)
     }
@@ -213,6 +269,18 @@ mod tests {
         assert!(fields.has_token(Name::Connection, b"upgrade"));
         assert!(fields.has_token(Name::Connection, b"X-A"));
         assert!(!fields.has_token(Name::Connection, b"keep"));
+    }
+
+    #[test]
+    fn lines_of_one_name_are_joined_in_the_place_of_the_first() {
+        let mut fields = Fields::default();
+        for (name, value) in [("a", "1"), ("x", "2"), ("A", "3"), ("y", "4"), ("a", ""), ("z", "5")] {
+            fields.push(name.as_bytes(), value.as_bytes());
+        }
+        fields.join(b"a", b", ");
+        fields.join(b"x", b", ");
+        let left: Vec<_> = fields.iter().map(|field| (field.name_bytes, field.value)).collect();
+        assert_eq!(left, [(&b"a"[..], &b"1, 3, "[..]), (b"x", b"2"), (b"y", b"4"), (b"z", b"5")]);
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Fault {
 }
 
 /// A `Content-Length` that leaves no doubt: digits and nothing else, and small enough to count in.
-pub(crate) fn content_length(value: &[u8]) -> Option<u64> {
+pub fn content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || value.len() > 19 || !value.iter().all(u8::is_ascii_digit) {
         return None;
     }

@@ -2,6 +2,9 @@
 
 use core::mem::MaybeUninit;
 
+use tollgate_core::inputs::separator;
+use tollgate_core::path::NormalPath;
+
 use super::fields::{Fields, Name, tokens};
 use super::hop_by_hop::NOMINATED_MAX;
 use super::{Fault, Length, Version, content_length};
@@ -16,8 +19,10 @@ pub const FIELDS_MAX: usize = 128;
 pub struct RequestHead {
     /// The method, as it came: methods are case-sensitive.
     pub method: Vec<u8>,
-    /// Path and query, beginning with `/`; or `*`.
-    pub target: Vec<u8>,
+    /// Path and query, beginning with `/`; or `*`. Written by [`set_target`](Self::set_target) alone.
+    target: Vec<u8>,
+    /// The readings of the path.
+    normal_path: NormalPath,
     /// Host and optional port: the one canonical source for who is addressed. Empty only on HTTP/1.0.
     pub authority: Vec<u8>,
     /// The version the client speaks.
@@ -59,6 +64,8 @@ impl RequestHead {
                 _ => self.fields.push(header.name.as_bytes(), header.value),
             }
         }
+        // Backends differ in what they make of several (RFC 9113, 8.2.3, says how to join them).
+        self.fields.join(b"cookie", separator(b"cookie"));
         self.length = framing.length(self.version)?;
         self.address(target.as_bytes(), host)?;
         let nominated = self.fields.all(Name::Connection).flat_map(tokens).count();
@@ -71,11 +78,33 @@ impl RequestHead {
     /// Forgets the request and keeps the memory.
     pub fn clear(&mut self) {
         self.method.clear();
-        self.target.clear();
+        self.set_target(b"");
         self.authority.clear();
         self.fields.clear();
         self.version = Version::Http11;
         self.length = Length::Empty;
+    }
+
+    /// Path and query, beginning with `/`; or `*`.
+    pub fn target(&self) -> &[u8] {
+        &self.target
+    }
+
+    /// Replaces the target and reads its path.
+    pub fn set_target(&mut self, target: &[u8]) {
+        self.target.clear();
+        self.target.extend_from_slice(target);
+        self.read_path();
+    }
+
+    fn read_path(&mut self) {
+        let end = memchr::memchr(b'?', &self.target).unwrap_or(self.target.len());
+        self.normal_path.read(&self.target[..end]);
+    }
+
+    /// The readings of the path that differ from [`path`](Self::path).
+    pub fn normal_path(&self) -> Option<&NormalPath> {
+        self.normal_path.differing()
     }
 
     /// Path without the query.
@@ -140,7 +169,7 @@ impl RequestHead {
             None => return Err(Fault::Malformed("Host is missing")),
         }
         if target.first() == Some(&b'/') || (target == b"*" && self.method == b"OPTIONS") {
-            self.target.extend_from_slice(target);
+            self.set_target(target);
             return Ok(());
         }
         self.absolute(target, host.is_some())
@@ -164,6 +193,7 @@ impl RequestHead {
             self.target.push(b'/');
         }
         self.target.extend_from_slice(path);
+        self.read_path();
         Ok(())
     }
 }

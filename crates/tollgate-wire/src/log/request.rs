@@ -3,6 +3,8 @@
 use core::net::IpAddr;
 
 use tollgate_core::band::Band;
+use tollgate_core::path::NormalPath;
+use tollgate_core::request::host_of;
 use tollgate_core::time::{Moment, Span};
 
 use super::client::Client;
@@ -36,6 +38,8 @@ pub struct Request<'a> {
     pub method: Option<&'a [u8]>,
     /// What was asked for, query included; nothing if the line does not tell or the request was no HTTP.
     pub target: Option<&'a [u8]>,
+    /// The readings of the path that differ from it.
+    pub normal_path: Option<&'a NormalPath>,
     /// The headers that the line tells of.
     pub headers: Fields<'a>,
     /// What else a caller named, for descriptors.
@@ -71,13 +75,14 @@ impl tollgate_core::request::Request for Request<'_> {
     }
 
     fn host(&self) -> Option<&[u8]> {
-        let host = match self.target.map(split_authority) {
+        host_of(match self.target.map(split_authority) {
             Some((authority @ [_, ..], _)) => authority,
             _ => self.headers.first(b"host")?,
-        };
-        // A colon within brackets belongs to the address.
-        let end = host.iter().rposition(|byte| *byte == b':').filter(|colon| !host[*colon..].contains(&b']'));
-        Some(&host[..end.unwrap_or(host.len())])
+        })
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.normal_path
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
@@ -143,7 +148,16 @@ pub(super) struct Draft {
 impl Draft {
     /// The request, once the line was read; a fault if it lacks a time or a client. `time` says what kind of time was looked for.
     #[inline]
-    pub(super) fn finish<'a>(self, line: &'a [u8], scratch: &'a Scratch, time: Expected) -> Result<Request<'a>, Fault> {
+    pub(super) fn finish<'a>(
+        self,
+        line: &'a [u8],
+        scratch: &'a mut Scratch,
+        time: Expected,
+    ) -> Result<Request<'a>, Fault> {
+        if let Some(target) = self.target {
+            scratch.read_path(target, line, |target| split_authority(target).1);
+        }
+        let scratch = &*scratch;
         let decoded = scratch.decoded();
         let text = |text: Text| text.bytes(line, decoded);
         let at = self.at.ok_or(Fault::at(line.len(), time))?;
@@ -154,6 +168,7 @@ impl Draft {
             client_text: text(client),
             method: self.method.map(text),
             target: self.target.map(text),
+            normal_path: self.target.and_then(|_| scratch.normal_path()),
             headers: Fields { line, decoded, texts: scratch.headers() },
             attributes: Fields { line, decoded, texts: scratch.attributes() },
             cost: self.cost,

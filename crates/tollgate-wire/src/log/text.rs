@@ -2,6 +2,9 @@
 //!
 //! While a line is read its texts are positions, because the buffer may still move; once the line is whole they become slices.
 
+use tollgate_core::inputs::separator;
+use tollgate_core::path::NormalPath;
+
 use super::{Expected, FIELDS_MAX, Fault};
 
 /// Where a text lies: in the line itself, or decoded in the scratch buffer. Two machine words with its fault are what a
@@ -20,6 +23,7 @@ pub(super) struct Scratch {
     bytes: Vec<u8>,
     headers: Vec<(Text, Text)>,
     attributes: Vec<(Text, Text)>,
+    normal_path: NormalPath,
 }
 
 /// Which list of fields.
@@ -62,6 +66,17 @@ impl Scratch {
     /// What was decoded so far.
     pub(super) fn decoded(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Reads the path of the line, given its target without an authority.
+    pub(super) fn read_path(&mut self, target: Text, line: &[u8], without_authority: impl Fn(&[u8]) -> &[u8]) {
+        let target = without_authority(target.bytes(line, &self.bytes));
+        self.normal_path.read(target.split(|&byte| byte == b'?').next().unwrap_or_default());
+    }
+
+    /// The readings of the path that was read last.
+    pub(super) fn normal_path(&self) -> Option<&NormalPath> {
+        self.normal_path.differing()
     }
 
     /// The headers of the line so far, as names and values.
@@ -109,6 +124,26 @@ impl Scratch {
         }
         fields.push((name, value));
         Ok(())
+    }
+
+    /// Adds a value to that of the last field of a list.
+    pub(super) fn join_last(&mut self, list: List, value: Text, line: &[u8]) {
+        let fields = match list {
+            List::Headers => &self.headers,
+            List::Attributes => &self.attributes,
+        };
+        let Some(&(name, before)) = fields.last() else { return };
+        // Rare, so this may allocate.
+        let lower_case = self.bytes(name, line).to_ascii_lowercase();
+        let joined = [self.bytes(before, line), separator(&lower_case), self.bytes(value, line)].concat();
+        let joined = self.decode(|bytes| bytes.extend_from_slice(&joined));
+        let fields = match list {
+            List::Headers => &mut self.headers,
+            List::Attributes => &mut self.attributes,
+        };
+        if let Some(last) = fields.last_mut() {
+            last.1 = joined;
+        }
     }
 
     /// Adds a header whose name is known here.

@@ -14,7 +14,7 @@ use tollgate_core::time::{Moment, Span};
 use super::request::{Draft, Line};
 use super::scanner::Scanner;
 use super::text::{List, Scratch, Text};
-use super::{Expected, Fault};
+use super::{Expected, FIELDS_MAX, Fault};
 
 /// Powers of ten from milliseconds to nanoseconds.
 const MILLIS: i32 = 6;
@@ -83,7 +83,7 @@ fn named_band(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option
         .ok_or(fault)
 }
 
-/// Adds the fields of an object: values are strings, or arrays of them for headers that came several times.
+/// Adds the fields of an object: values are strings, or arrays of them for headers that came several times, which become one value.
 pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), Fault> {
     if scanner.null() {
         return Ok(());
@@ -93,14 +93,18 @@ pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratc
     while let Some(name) = scanner.next_field(first, scratch)? {
         first = false;
         if scanner.take(b'[') {
-            let mut first = true;
+            let mut values = 0;
             while !scanner.take(b']') {
-                if !first && !scanner.take(b',') {
+                if values > 0 && !scanner.take(b',') {
                     return Err(scanner.fault(Expected::CommaOrEnd));
                 }
-                first = false;
                 let value = scanner.string(scratch)?;
-                scratch.add(list, name, value, scanner.index())?;
+                match values {
+                    0 => scratch.add(list, name, value, scanner.index())?,
+                    1..FIELDS_MAX => scratch.join_last(list, value, scanner.line()),
+                    _ => return Err(scanner.fault(Expected::FewerFields)),
+                }
+                values += 1;
             }
         } else if let Some(value) = string(scanner, scratch)? {
             scratch.add(list, name, value, scanner.index())?;
@@ -172,7 +176,7 @@ mod tests {
                 assert_eq!(request.client, Client::Name(b"a\"b"));
                 assert_eq!(request.target, Some("/x😀".as_bytes()));
                 let headers: Vec<_> = request.headers.iter().collect();
-                assert_eq!(headers, [(&b"a-b"[..], &b"1"[..]), (b"a-b", b"2\n")]);
+                assert_eq!(headers, [(&b"a-b"[..], &b"1, 2\n"[..])]);
             },
         );
     }

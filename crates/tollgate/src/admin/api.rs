@@ -14,7 +14,7 @@ use super::Console;
 use super::body::Body;
 use super::guard::Caller;
 use super::problem::Problem;
-use super::subject::{Question, Who};
+use super::subject::{AskedPath, Question, Who};
 use crate::watch::{Watch, canonical, name_of, rfc3339};
 
 /// Lists are at most this long.
@@ -205,15 +205,16 @@ pub(super) async fn explain(State(console): State<Arc<Console>>, body: Body) -> 
     let bytes = |text: &str| name_of(text).into_owned();
     let headers = object.texts("headers")?.into_iter();
     let attributes = object.texts("attributes")?.into_iter();
-    let question = Question {
+    let mut question = Question {
         client,
         method: bytes(object.text("method", 32)?.unwrap_or("GET")),
-        path: bytes(object.text("path", 8192)?.unwrap_or("/")),
-        headers: headers.map(|(name, value)| (name.to_ascii_lowercase(), bytes(&value))).collect(),
+        path: AskedPath::new(bytes(object.text("path", 8192)?.unwrap_or("/"))),
+        headers: Vec::new(),
         attributes: attributes.map(|(name, value)| (name, bytes(&value))).collect(),
         toll: object.number("cost_ms")?.map(|millis| Span::from_nanos((millis * 1e6) as u64)),
         is_flagged: false,
     };
+    headers.for_each(|(name, value)| question.add_header(&name, bytes(&value)));
     let answer = console.subject.explain(&question).await;
     answer.map(Json).ok_or_else(|| Problem::absent("this process decides about no requests"))
 }

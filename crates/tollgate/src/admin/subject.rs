@@ -7,8 +7,10 @@ use std::pin::Pin;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tollgate_core::class::Class;
+use tollgate_core::inputs::separator;
 use tollgate_core::network::Network;
-use tollgate_core::request::Request;
+use tollgate_core::path::NormalPath;
+use tollgate_core::request::{Request, host_of};
 use tollgate_core::time::Span;
 
 use crate::watch::{legible, name_of};
@@ -123,7 +125,7 @@ pub(crate) struct Sample {
 pub(crate) struct Question {
     pub(crate) client: Option<IpAddr>,
     pub(crate) method: Vec<u8>,
-    pub(crate) path: Vec<u8>,
+    pub(crate) path: AskedPath,
     /// Names are in lower case.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) attributes: Vec<(String, Vec<u8>)>,
@@ -133,11 +135,26 @@ pub(crate) struct Question {
     pub(crate) is_flagged: bool,
 }
 
+/// The path of a question, which may have a query, and its readings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AskedPath {
+    target: Vec<u8>,
+    normal: NormalPath,
+}
+
+impl AskedPath {
+    pub(crate) fn new(target: Vec<u8>) -> Self {
+        let normal = NormalPath::of(target.split(|byte| *byte == b'?').next().unwrap_or_default());
+        Self { target, normal }
+    }
+}
+
 impl Question {
     /// A request of the caller with this key, as far as the class tells callers apart. None when the key is none of that class, or when nobody
     /// can say where one part of it ends and the next begins.
     pub(crate) fn of_key(class: &str, key: &[u8]) -> Option<Self> {
-        let mut question = Self { method: b"GET".to_vec(), path: b"/".to_vec(), ..Self::default() };
+        let path = AskedPath::new(b"/".to_vec());
+        let mut question = Self { method: b"GET".to_vec(), path, ..Self::default() };
         let parts: Vec<&str> = class.split('+').map(str::trim).collect();
         let keys = split(&parts, key)?;
         parts.into_iter().zip(keys).try_for_each(|(part, key)| question.take(part, key))?;
@@ -152,20 +169,28 @@ impl Question {
         json!({
             "client": self.client,
             "method": legible(&self.method),
-            "path": legible(&self.path),
+            "path": legible(&self.path.target),
             "headers": texts(&self.headers),
             "attributes": texts(&self.attributes),
         })
     }
 
+    /// Adds a line of a header, as one value with those before.
+    pub(crate) fn add_header(&mut self, name: &str, value: Vec<u8>) {
+        let name = name.to_ascii_lowercase();
+        match self.headers.iter_mut().find(|(known, _)| *known == name) {
+            Some((name, joined)) => *joined = [joined, separator(name.as_bytes()), &value].concat(),
+            None => self.headers.push((name, value)),
+        }
+    }
+
     fn take(&mut self, part: &str, key: &[u8]) -> Option<()> {
         let (kind, name) = part.split_once(':').unwrap_or((part, ""));
-        let header = |name: &str| (name.to_ascii_lowercase(), key.to_vec());
         match kind {
-            "user-agent" | "host" => self.headers.push(header(kind)),
-            "header" => self.headers.push(header(name)),
-            "cookie" => self.headers.push(("cookie".to_owned(), [name.as_bytes(), b"=", key].concat())),
-            "path" => key.clone_into(&mut self.path),
+            "user-agent" | "host" => self.add_header(kind, key.to_vec()),
+            "header" => self.add_header(name, key.to_vec()),
+            "cookie" => self.add_header("cookie", [name.as_bytes(), b"=", key].concat()),
+            "path" => self.path = AskedPath::new(key.to_vec()),
             "method" => key.clone_into(&mut self.method),
             "identifier" => self.attributes.push(("identifier".to_owned(), key.to_vec())),
             "descriptor" => self.attributes.push((name.to_owned(), key.to_vec())),
@@ -205,12 +230,15 @@ impl Request for Question {
     }
 
     fn target(&self) -> &[u8] {
-        &self.path
+        &self.path.target
     }
 
     fn host(&self) -> Option<&[u8]> {
-        let host = self.header("host")?;
-        host.split(|byte| *byte == b':').next()
+        host_of(self.header("host")?)
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.path.normal.differing()
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
@@ -236,6 +264,8 @@ mod tests {
         assert_eq!(of("ip/24", "203.0.113.0/24").unwrap().client, Some("203.0.113.0".parse().unwrap()));
         assert_eq!(of("header:X-Key", "k").unwrap().header("x-key"), Some(&b"k"[..]));
         assert_eq!(of("cookie:sid", "k").unwrap().cookie("sid"), Some(&b"k"[..]));
+        let cookies = of("cookie:a+cookie:b", "1 2").unwrap();
+        assert_eq!((cookies.cookie("a"), cookies.cookie("b")), (Some(&b"1"[..]), Some(&b"2"[..])));
         assert_eq!(of("descriptor:user", "u1").unwrap().attribute("user"), Some(&b"u1"[..]));
         let both = of("method+path", "POST /login").unwrap();
         assert_eq!((both.method(), both.path()), (&b"POST"[..], &b"/login"[..]));

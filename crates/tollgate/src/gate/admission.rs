@@ -138,6 +138,11 @@ impl Admission {
         self.rules.load_full()
     }
 
+    /// Makes one value of each header and cookie that rules use, so that the backend sees the value that rules see.
+    pub(crate) fn unify(&self, fields: &mut Fields) {
+        fields.unify(self.rules.load().inputs());
+    }
+
     /// Whom an operator lets pass.
     pub(crate) fn exemptions(&self) -> &Exemptions {
         &self.exemptions

@@ -61,7 +61,7 @@ pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, mut counted: C
 /// Who is at the other end, if this one is at the other end of TCP: its address, and what it is to us.
 fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) -> (IpAddr, Peer) {
     match source {
-        Source::Client(client) => (client.ip(), Peer::new(client.ip(), secure, settings)),
+        Source::Client(client) => (client.ip(), Peer::new(client.ip(), secure, settings).named_by(address)),
         Source::Unknown => (address, Peer::unknown_behind(address, secure)),
         Source::Direct => (address, Peer::new(address, secure, settings)),
     }

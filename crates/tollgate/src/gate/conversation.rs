@@ -152,7 +152,7 @@ pub(crate) async fn converse(
     let shared = RefCell::new(&mut *ticket);
     timer.clear(Way::In);
     let upload = async {
-        match pump(body, sink, &mut Uploading(&shared)).await {
+        match pump(body, sink, &mut Uploading(&shared), request.length).await {
             Ok(()) => {
                 timer.set(Way::In, settings.timeouts.response_head);
                 uploaded.set(true);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tollgate_wire::http1::{Fields, Length, ResponseHead};
 
-use super::body::{Broken, Meter, Piece, PumpBroke, Rest, Source};
+use super::body::{Announced, Broken, Meter, Piece, PumpBroke, Rest, Source};
 use super::spool::Overflow;
 use super::timer::Timer;
 
@@ -72,6 +72,7 @@ pub(crate) async fn download(
     let (is_of_unknown_length, is_bufferable) =
         (matches!(length, Length::Chunked | Length::UntilClose), !overflow.is_closed());
     let mut pace = SourcePace::default();
+    let mut announced = Announced::by(length);
     loop {
         let mut next = pin!(source.next());
         let mut waits_since_ms = None;
@@ -89,6 +90,7 @@ pub(crate) async fn download(
         pace.waited_ms += waits_since_ms.map_or(0, |since_ms| timer.now_ms() - since_ms);
         match piece {
             Piece::Data(data, rest) => {
+                announced.take(data.len()).map_err(PumpBroke::Source)?;
                 meter.fed(data.len());
                 pace.bytes += data.len() as u64;
                 if is_of_unknown_length && is_bufferable {
@@ -111,6 +113,7 @@ pub(crate) async fn download(
                 spilled.await.map_err(PumpBroke::Sink)?;
             }
             Piece::End(trailers) => {
+                announced.end().map_err(PumpBroke::Source)?;
                 meter.source_done();
                 client.spill_end(trailers, overflow).map_err(PumpBroke::Sink)?;
                 // Most clients take all of it at once.

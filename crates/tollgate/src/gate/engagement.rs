@@ -153,6 +153,7 @@ fn observed(limit: &Limit, standing: &Standing<'_>, act: Act) -> u64 {
 mod tests {
     use super::*;
     use crate::settings::{Gate, Settings};
+    use tollgate_core::path::NormalPath;
     use tollgate_core::toll::Toll;
 
     struct From(&'static str);
@@ -168,6 +169,9 @@ mod tests {
             b"/"
         }
         fn host(&self) -> Option<&[u8]> {
+            None
+        }
+        fn normal_path(&self) -> Option<&NormalPath> {
             None
         }
         fn header(&self, _: &str) -> Option<&[u8]> {

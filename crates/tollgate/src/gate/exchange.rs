@@ -77,9 +77,13 @@ pub(crate) struct Visit<'a> {
 
 /// Carries one request through.
 pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
+    if !visit.peer.judge(visit.settings) {
+        return After::Cut;
+    }
     let client = visit.peer.client(visit.request, visit.settings);
     visit.client = client;
     strip_nominated(&mut visit.request.fields);
+    visit.worker.shared.admission.unify(&mut visit.request.fields);
     let view = RequestView { client, head: visit.request, is_flagged: false };
     let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
     let (mut since, mut told) = (sight.clock().now(), trace::begin(visit.worker, visit.peer, &view));
@@ -185,7 +189,7 @@ impl Visit<'_> {
         let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
         let spread = spread_of(self.client, self.worker.timers.now_ms());
         let retry = retry.map(|secs| jittered_secs(Span::from_secs(secs), spread));
-        let answer = OwnAnswer::fault(status, detail, retry, self.request.is_head(), self.response);
+        let answer = OwnAnswer::fault_to(self.request, status, detail, retry, self.response);
         self.answer(&answer, keep, body, reply).await
     }
 
@@ -520,7 +524,7 @@ impl Visit<'_> {
             Broken::Malformed(detail) => (400, detail),
             _ => (408, "the request took too long to arrive"),
         };
-        let answer = OwnAnswer::fault(status, detail, None, self.request.is_head(), self.response);
+        let answer = OwnAnswer::fault_to(self.request, status, detail, None, self.response);
         let sent = async {
             reply.begin(self.response, false)?;
             reply.send(&answer.body, Rest::End).await?;

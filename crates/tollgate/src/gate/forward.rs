@@ -7,6 +7,7 @@ use tollgate_wire::http1::response::reason;
 use tollgate_wire::http1::{Length, Name, RequestHead, ResponseHead, Version};
 
 use super::identify::Peer;
+use crate::settings::ForwardedHeader;
 
 /// Writes `name: value` and the line end.
 pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
@@ -34,7 +35,9 @@ pub(crate) fn is_forwarded(field: &Field<'_>, peer: &Peer) -> bool {
         Name::Other => !is_taken_for_provenance(field.name_bytes),
         Name::Accept | Name::Cookie | Name::Expect => true,
         Name::XForwardedFor | Name::Forwarded => false,
-        Name::XForwardedHost | Name::XForwardedProto | Name::XRealIp => peer.trusted,
+        Name::XForwardedHost | Name::XForwardedProto | Name::XRealIp => {
+            peer.trust() == Some(ForwardedHeader::XForwardedFor)
+        }
         name => !is_hop_by_hop(name),
     }
 }
@@ -43,7 +46,8 @@ pub(crate) fn is_forwarded(field: &Field<'_>, peer: &Peer) -> bool {
 pub(crate) fn provenance(head: &RequestHead, peer: &Peer, scratch: &mut Vec<u8>, mut write: impl FnMut(&[u8], &[u8])) {
     let mut joined = |name: Name, ours: &dyn Fn(&mut Vec<u8>), write: &mut dyn FnMut(&[u8])| {
         scratch.clear();
-        if peer.trusted {
+        let header = if name == Name::Forwarded { ForwardedHeader::Forwarded } else { ForwardedHeader::XForwardedFor };
+        if peer.trust() == Some(header) {
             for value in head.fields.all(name) {
                 scratch.extend_from_slice(value);
                 scratch.extend_from_slice(b", ");
@@ -57,7 +61,8 @@ pub(crate) fn provenance(head: &RequestHead, peer: &Peer, scratch: &mut Vec<u8>,
     });
     let element = |out: &mut Vec<u8>| write_forwarded(out, peer.address, &peer.text, &head.authority, peer.secure);
     joined(Name::Forwarded, &element, &mut |value| write(b"forwarded", value));
-    let said_by_proxy = |name| peer.trusted && head.fields.first(name).is_some();
+    let writes_x_headers = peer.trust() == Some(ForwardedHeader::XForwardedFor);
+    let said_by_proxy = |name| writes_x_headers && head.fields.first(name).is_some();
     if !said_by_proxy(Name::XForwardedProto) {
         write(b"x-forwarded-proto", if peer.secure { b"https" } else { b"http" });
     }
@@ -70,7 +75,7 @@ pub(crate) fn provenance(head: &RequestHead, peer: &Peer, scratch: &mut Vec<u8>,
 pub(crate) fn write_request(out: &mut Vec<u8>, head: &RequestHead, peer: &Peer, backend: &str, scratch: &mut Vec<u8>) {
     out.extend_from_slice(&head.method);
     out.push(b' ');
-    out.extend_from_slice(&head.target);
+    out.extend_from_slice(head.target());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let authority = if head.authority.is_empty() { backend.as_bytes() } else { &head.authority };
     write_field(out, b"host", authority);

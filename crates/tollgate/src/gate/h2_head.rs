@@ -7,8 +7,9 @@ use tollgate_wire::http1::chunked::push_trailer;
 use tollgate_wire::http1::fields::Field;
 use tollgate_wire::http1::hop_by_hop::is_hop_by_hop;
 use tollgate_wire::http1::request::is_authority;
-use tollgate_wire::http1::{Fault, Fields, Length, Name, RequestHead, ResponseHead, Version};
+use tollgate_wire::http1::{Fault, Fields, Length, Name, RequestHead, ResponseHead, Version, content_length};
 
+use super::body::Broken;
 use super::forward;
 use super::h2_connect;
 use super::identify::Peer;
@@ -29,21 +30,22 @@ pub(crate) fn read_request(
     if request.headers().len() > fields_max {
         return Err(Fault::HeadTooLarge);
     }
-    head.target.extend_from_slice(request.uri().path_and_query().map_or("/", |target| target.as_str()).as_bytes());
+    head.set_target(request.uri().path_and_query().map_or("/", |target| target.as_str()).as_bytes());
     // A target with white space in it would be another request line in HTTP/1.1.
-    if head.target.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+    if head.target().iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
         return Err(Fault::Malformed("the request target has white space or controls in it"));
     }
     // Backends differ in what they make of any other, and rules could not tell what will be served.
-    let is_target = head.target.first() == Some(&b'/') || (head.target == b"*" && head.method == b"OPTIONS");
+    let is_target = head.target().first() == Some(&b'/') || (head.target() == b"*" && head.method == b"OPTIONS");
     if !is_target {
         return Err(Fault::Malformed("the request target is not a path"));
     }
     read_authority(request.uri(), request.headers(), head)?;
-    let content_length = read_fields(request.headers(), head);
+    let content_length = read_fields(request.headers(), head)?;
     head.length = match (request.body().is_end_stream(), content_length) {
         (true, None) => Length::Empty,
-        (true, Some(_)) => Length::Fixed(0),
+        (true, Some(0)) => Length::Fixed(0),
+        (true, Some(_)) => return Err(Fault::Malformed("the body is shorter than its Content-Length")),
         (false, Some(length)) => Length::Fixed(length),
         (false, None) => Length::Chunked,
     };
@@ -73,14 +75,22 @@ fn read_authority(uri: &Uri, headers: &HeaderMap, head: &mut RequestHead) -> Res
     Ok(())
 }
 
-/// Takes over the fields. Gives the content length, which the `h2` crate holds the body to.
-fn read_fields(headers: &HeaderMap, head: &mut RequestHead) -> Option<u64> {
-    let mut content_length = None;
+/// The content length of a message. The `h2` crate has looked at it, too, but whether a body ends where it says must not depend on that.
+fn content_length_of(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
+    let mut values = headers.get_all(http::header::CONTENT_LENGTH).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err("more than one Content-Length");
+    }
+    content_length(value.as_bytes()).map(Some).ok_or("Content-Length is not one plain number")
+}
+
+/// Takes over the fields. Gives the content length.
+fn read_fields(headers: &HeaderMap, head: &mut RequestHead) -> Result<Option<u64>, Fault> {
     let mut cookies = Vec::new();
     for (name, value) in headers {
         match Name::of(name.as_str().as_bytes()) {
-            Name::Host => {}
-            Name::ContentLength => content_length = value.to_str().ok().and_then(|text| text.parse().ok()),
+            Name::Host | Name::ContentLength => {}
             // HTTP/2 may split cookies for better compression; HTTP/1.1 may not (RFC 9113, 8.2.3).
             Name::Cookie => {
                 if !cookies.is_empty() {
@@ -94,7 +104,7 @@ fn read_fields(headers: &HeaderMap, head: &mut RequestHead) -> Option<u64> {
     if !cookies.is_empty() {
         head.fields.push(b"cookie", &cookies);
     }
-    content_length
+    content_length_of(headers).map_err(Fault::Malformed)
 }
 
 /// Writes a request for a backend that speaks HTTP/2. Nothing: it cannot be said in HTTP/2.
@@ -109,7 +119,7 @@ pub(crate) fn write_request(
     let uri = Uri::builder()
         .scheme(if secure { "https" } else { "http" })
         .authority(authority)
-        .path_and_query(&head.target[..])
+        .path_and_query(head.target())
         .build()
         .ok()?;
     let mut request = Request::builder().method(&head.method[..]).uri(uri).body(()).ok()?;
@@ -129,13 +139,18 @@ pub(crate) fn write_request(
 }
 
 /// Reads the head of a backend's answer that came over HTTP/2.
-pub(crate) fn read_response<B>(response: &Response<B>, head: &mut ResponseHead, to_head: bool, ends: bool) {
+pub(crate) fn read_response<B>(
+    response: &Response<B>,
+    head: &mut ResponseHead,
+    to_head: bool,
+    ends: bool,
+) -> Result<(), Broken> {
     head.clear();
     head.status = response.status().as_u16();
-    let mut content_length = None;
+    let content_length = content_length_of(response.headers()).map_err(Broken::Malformed)?;
     for (name, value) in response.headers() {
         match Name::of(name.as_str().as_bytes()) {
-            Name::ContentLength => content_length = value.to_str().ok().and_then(|text| text.parse().ok()),
+            Name::ContentLength => {}
             known if is_hop_by_hop(known) => {}
             _ => head.fields.push(name.as_str().as_bytes(), value.as_bytes()),
         }
@@ -150,6 +165,7 @@ pub(crate) fn read_response<B>(response: &Response<B>, head: &mut ResponseHead, 
         Some(length) => Length::Fixed(length),
         None => Length::Chunked,
     };
+    Ok(())
 }
 
 /// Writes the head of an answer for a client that speaks HTTP/2. Nothing: it cannot be said in HTTP/2.
@@ -194,4 +210,39 @@ fn append(headers: &mut HeaderMap, name: &[u8], value: &[u8]) {
         return;
     };
     headers.append(name, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lengths: &[&str]) -> Result<Option<u64>, Fault> {
+        let mut headers = HeaderMap::new();
+        for length in lengths {
+            append(&mut headers, b"content-length", length.as_bytes());
+        }
+        read_fields(&headers, &mut RequestHead::default())
+    }
+
+    #[test]
+    fn a_message_has_one_plain_content_length() {
+        assert_eq!(read(&[]).unwrap(), None);
+        assert_eq!(read(&["5"]).unwrap(), Some(5));
+        for lengths in [&["5", "5"][..], &["5", "6"], &["5, 5"], &["+5"], &["-1"], &[""], &["18446744073709551616"]] {
+            assert_eq!(read(lengths).unwrap_err().status(), 400, "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_has_one_plain_content_length() {
+        let answer = |lengths: &[&str]| {
+            let mut response = Response::new(());
+            for length in lengths {
+                append(response.headers_mut(), b"content-length", length.as_bytes());
+            }
+            read_response(&response, &mut ResponseHead::default(), false, false)
+        };
+        assert!(answer(&["5"]).is_ok() && answer(&[]).is_ok());
+        assert!(answer(&["5", "5"]).is_err() && answer(&["5x"]).is_err());
+    }
 }

@@ -1,10 +1,13 @@
 //! Who is asking? The peer's address, unless the peer is a trusted proxy that says who is behind it.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::settings::Gate as Settings;
+use crate::settings::{ForwardedHeader, Gate as Settings};
 use tollgate_core::network::unmapped;
+use tollgate_core::path::NormalPath;
+use tollgate_core::request::host_of;
 use tollgate_wire::forwarded;
 use tollgate_wire::http1::{Name, RequestHead};
 
@@ -15,8 +18,12 @@ pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     /// The address as text, written once per connection.
     pub(crate) text: String,
-    /// Whether it is a trusted proxy.
-    pub(crate) trusted: bool,
+    /// The proxy that named it in a PROXY header.
+    proxy: Option<IpAddr>,
+    /// Whether its address is its own, and not that of a proxy that did not name it.
+    is_known: bool,
+    /// The header in which it names clients, if it is a trusted proxy by the settings of the request at hand.
+    trust: Cell<Option<ForwardedHeader>>,
     /// Whether it speaks TLS to us.
     pub(crate) secure: bool,
     /// A number that no other connection has.
@@ -40,33 +47,65 @@ impl Peer {
 
     pub(crate) fn new(address: IpAddr, secure: bool, settings: &Settings) -> Self {
         let address = unmapped(address);
-        Self {
+        let peer = Self {
             address,
             text: address.to_string(),
-            trusted: trusts(settings, address),
+            proxy: None,
+            is_known: true,
+            trust: Cell::new(None),
             secure,
             connection: next_connection(),
-        }
+        };
+        peer.judge(settings);
+        peer
+    }
+
+    /// The same peer, named by the proxy at this address.
+    pub(crate) fn named_by(self, proxy: IpAddr) -> Self {
+        Self { proxy: Some(proxy), ..self }
+    }
+
+    /// Looks up, for each request, whether this is a trusted proxy: settings may have changed since it connected. Says whether it may still
+    /// send requests; it may not if a proxy that is no longer trusted named it.
+    pub(crate) fn judge(&self, settings: &Settings) -> bool {
+        let is_trusted = self.is_known && trusts(settings, self.address);
+        self.trust.set(is_trusted.then_some(settings.forwarded_header));
+        self.proxy.is_none_or(|proxy| trusts(settings, proxy))
+    }
+
+    /// The header in which it names clients, if it is a trusted proxy.
+    pub(crate) fn trust(&self) -> Option<ForwardedHeader> {
+        self.trust.get()
     }
 
     /// A client behind the proxy at this address, which does not say who it is. For lack of a better one it has the proxy's address, but
     /// not its word: what it says about itself is a stranger's.
     pub(crate) fn unknown_behind(proxy: IpAddr, secure: bool) -> Self {
         let address = unmapped(proxy);
-        Self { address, text: address.to_string(), trusted: false, secure, connection: next_connection() }
+        let text = address.to_string();
+        Self {
+            address,
+            text,
+            proxy: Some(proxy),
+            is_known: false,
+            trust: Cell::new(None),
+            secure,
+            connection: next_connection(),
+        }
     }
 
     /// The client that this request is from.
     pub(crate) fn client(&self, head: &RequestHead, settings: &Settings) -> IpAddr {
-        if !self.trusted {
-            return self.address;
+        let trusted = |address| trusts(settings, address);
+        match self.trust() {
+            None => self.address,
+            Some(ForwardedHeader::XForwardedFor) => {
+                forwarded::client_by_x_forwarded_for(self.address, head.fields.all(Name::XForwardedFor), trusted)
+            }
+            Some(ForwardedHeader::Forwarded) => {
+                forwarded::client_by_forwarded(self.address, head.fields.all(Name::Forwarded), trusted)
+            }
         }
-        let fields = &head.fields;
-        if fields.first(Name::XForwardedFor).is_some() {
-            let values = fields.all(Name::XForwardedFor);
-            return forwarded::client_by_x_forwarded_for(self.address, values, |address| trusts(settings, address));
-        }
-        forwarded::client_by_forwarded(self.address, fields.all(Name::Forwarded), |address| trusts(settings, address))
     }
 }
 
@@ -96,16 +135,15 @@ impl tollgate_core::request::Request for RequestView<'_> {
     }
 
     fn target(&self) -> &[u8] {
-        &self.head.target
+        self.head.target()
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.head.normal_path()
     }
 
     fn host(&self) -> Option<&[u8]> {
-        let authority = &self.head.authority[..];
-        let host = match authority {
-            [b'[', ..] => authority.split_inclusive(|byte| *byte == b']').next()?,
-            _ => authority.split(|byte| *byte == b':').next()?,
-        };
-        (!host.is_empty()).then_some(host)
+        host_of(&self.head.authority)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
@@ -150,7 +188,7 @@ mod tests {
         assert_eq!(client("192.0.2.1", "X-Forwarded-For: 1.2.3.4\r\n"), "192.0.2.1");
         assert_eq!(client("10.0.0.1", "X-Forwarded-For: 1.2.3.4\r\n"), "1.2.3.4");
         assert_eq!(client("::ffff:10.0.0.1", "X-Forwarded-For: 1.2.3.4\r\n"), "1.2.3.4");
-        assert_eq!(client("10.0.0.1", "Forwarded: for=1.2.3.4\r\n"), "1.2.3.4");
+        assert_eq!(client("10.0.0.1", "Forwarded: for=1.2.3.4\r\n"), "10.0.0.1");
         assert_eq!(client("10.0.0.1", ""), "10.0.0.1");
     }
 
@@ -163,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_host_is_seen_without_its_port() {
-        for (authority, host) in [("site:80", "site"), ("site", "site"), ("[::1]:80", "[::1]")] {
+        for (authority, host) in [("site:80", "site"), ("site", "site"), ("[::1]:80", "[::1]"), ("site.:80", "site")] {
             let head = head(&format!("Host: {authority}\r\n"));
             let view = RequestView { client: "192.0.2.1".parse().unwrap(), head: &head, is_flagged: false };
             assert_eq!(view.host(), Some(host.as_bytes()));

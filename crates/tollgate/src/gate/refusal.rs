@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tollgate_core::decision::Decision;
 use tollgate_core::time::Span;
+use tollgate_wire::grpc;
 use tollgate_wire::http1::fields::tokens;
 use tollgate_wire::http1::response::reason;
 use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
@@ -46,6 +47,13 @@ impl Cause {
             Self::QuotaExceeded => "Request cannot be satisfied as assigned quota has been exceeded",
             Self::ReducedCapacity => "Request cannot be satisfied due to temporary server capacity constraints",
             Self::AbnormalUsage => "Request not satisfied due to detection of abnormal request pattern",
+        }
+    }
+
+    fn grpc_status(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded | Self::AbnormalUsage => grpc::RESOURCE_EXHAUSTED,
+            Self::ReducedCapacity => grpc::UNAVAILABLE,
         }
     }
 
@@ -110,6 +118,10 @@ impl OwnAnswer {
             rules.tell(decision, |name, value| response.fields.push(name, value));
         }
         response.fields.push(b"cache-control", b"no-store");
+        if let Some(content_type) = grpc_of(request) {
+            let (status, message) = (refusal.cause.grpc_status(), refusal.cause.title());
+            return Self::trailers_only(content_type, status, message, retry_secs, response);
+        }
         let body = if wants_html(request) {
             response.fields.push(b"content-type", b"text/html; charset=utf-8");
             html(retry_secs)
@@ -121,7 +133,25 @@ impl OwnAnswer {
     }
 
     /// The answer to a request that is not forwarded because of itself or because of the backend.
-    pub(crate) fn fault(
+    pub(crate) fn fault_to(
+        request: &RequestHead,
+        status: u16,
+        detail: &str,
+        retry_after_secs: Option<u64>,
+        response: &mut ResponseHead,
+    ) -> Self {
+        let answer = Self::fault(status, detail, retry_after_secs, request.is_head(), response);
+        match grpc_of(request) {
+            Some(content_type) if matches!(status, 502..=504) => {
+                response.fields.retain(|field| field.name_bytes != b"content-type");
+                Self::trailers_only(content_type, grpc::UNAVAILABLE, detail, retry_after_secs, response)
+            }
+            _ => answer,
+        }
+    }
+
+    /// The same, in HTTP's own terms.
+    fn fault(
         status: u16,
         detail: &str,
         retry_after_secs: Option<u64>,
@@ -145,6 +175,24 @@ impl OwnAnswer {
         Self::fault(fault.status(), fault.detail(), None, false, response)
     }
 
+    /// The answer to a gRPC call, whose head has what trailers would have.
+    fn trailers_only(
+        content_type: &[u8],
+        status: &str,
+        message: &str,
+        retry_secs: Option<u64>,
+        response: &mut ResponseHead,
+    ) -> Self {
+        response.status = 200;
+        response.fields.push(b"content-type", content_type);
+        response.fields.push(grpc::STATUS.as_bytes(), status.as_bytes());
+        response.fields.push(grpc::MESSAGE.as_bytes(), message.as_bytes());
+        let millis = retry_secs.map(|secs| Decimal::of(secs.saturating_mul(1000)));
+        let pushback = millis.as_ref().map_or(grpc::NO_RETRY.as_bytes(), Decimal::as_bytes);
+        response.fields.push(grpc::PUSHBACK.as_bytes(), pushback);
+        Self::finish(response, Vec::new(), false)
+    }
+
     fn finish(response: &mut ResponseHead, body: Vec<u8>, to_head: bool) -> Self {
         if to_head {
             response.length = Length::Empty;
@@ -154,6 +202,11 @@ impl OwnAnswer {
         response.length = Length::Fixed(body.len() as u64);
         Self { body }
     }
+}
+
+/// The content type of a gRPC call; none if the request is none.
+fn grpc_of(request: &RequestHead) -> Option<&[u8]> {
+    request.fields.find(b"content-type").filter(|content_type| grpc::is_grpc(content_type))
 }
 
 /// A browser shows what it is sent, a program reads it.
@@ -250,6 +303,35 @@ mod tests {
         let answer = OwnAnswer::refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, 0);
         let text = String::from_utf8(answer.body).unwrap();
         assert!(text.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{text}");
+    }
+
+    #[test]
+    fn a_grpc_call_gets_a_grpc_status() {
+        let call = request("Content-Type: application/grpc+proto\r\n");
+        let mut response = ResponseHead::default();
+        let fields = |response: &ResponseHead| {
+            let field = |name: &str| {
+                response.fields.find(name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
+            };
+            ["grpc-status", "grpc-retry-pushback-ms", "retry-after", "content-type"].map(field)
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let answer = OwnAnswer::refuse(&refusal(), &call, &mut response, 0);
+        assert!(response.status == 200 && answer.body.is_empty() && response.length == Length::Fixed(0));
+        assert_eq!(fields(&response), [some("8"), some("3000"), some("3"), some("application/grpc+proto")]);
+        let busy = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
+        OwnAnswer::refuse(&busy, &call, &mut response, 0);
+        assert_eq!(fields(&response)[0], some("14"));
+        let never = Refusal { retry_after: None, ..refusal() };
+        OwnAnswer::refuse(&never, &call, &mut response, 0);
+        assert_eq!(fields(&response)[..3], [some("8"), some("-1"), None]);
+        OwnAnswer::fault_to(&call, 503, "no backend is up", Some(2), &mut response);
+        assert_eq!(
+            (response.status, fields(&response)[..3].to_vec()),
+            (200, vec![some("14"), some("2000"), some("2")])
+        );
+        OwnAnswer::fault_to(&call, 400, "no", None, &mut response);
+        assert_eq!((response.status, &fields(&response)[0]), (400, &None));
     }
 
     #[test]

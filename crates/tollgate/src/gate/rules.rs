@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::inputs::Inputs;
 use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
@@ -31,6 +32,8 @@ pub(crate) struct Rules {
     hold: Hold,
     has_budget: bool,
     account: Option<Class>,
+    /// The headers and cookies that the rules use.
+    inputs: Inputs,
     /// How many rules there were before these.
     generation: u64,
 }
@@ -93,6 +96,7 @@ impl Rules {
             hold,
             has_budget: has_budget(domain),
             account: domain.account.clone(),
+            inputs: inputs(domain),
             generation: 0,
         })
     }
@@ -102,7 +106,12 @@ impl Rules {
         let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &elsewhere);
         let faces = faces(domain, Some(&self.faces));
         let (has_budget, account, generation) = (has_budget(domain), domain.account.clone(), self.generation + 1);
-        Ok(Self { limiter, elsewhere, faces, hold, has_budget, account, generation })
+        Ok(Self { limiter, elsewhere, faces, hold, has_budget, account, inputs: inputs(domain), generation })
+    }
+
+    /// The headers and cookies that the rules use.
+    pub(crate) fn inputs(&self) -> &Inputs {
+        &self.inputs
     }
 
     /// Which of the rules that follow each other these are: what one of them has decided is no decision of another.
@@ -243,6 +252,10 @@ fn plan(domain: &Domain, started: Moment) -> Plan {
     }
 }
 
+fn inputs(domain: &Domain) -> Inputs {
+    Inputs::of(domain.rules.iter().map(|settings| &settings.rule), domain.account.as_ref())
+}
+
 fn has_budget(domain: &Domain) -> bool {
     domain.rules.iter().any(|settings| matches!(settings.rule.limit, Limit::Budget(_)))
 }
@@ -270,6 +283,8 @@ fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
 mod tests {
     use std::net::IpAddr;
 
+    use tollgate_core::path::NormalPath;
+
     use super::*;
     use crate::settings::{Gate, Settings};
 
@@ -286,6 +301,9 @@ mod tests {
             b"/"
         }
         fn host(&self) -> Option<&[u8]> {
+            None
+        }
+        fn normal_path(&self) -> Option<&NormalPath> {
             None
         }
         fn header(&self, _: &str) -> Option<&[u8]> {

@@ -16,8 +16,8 @@ const TRACEPARENT: &[u8] = b"traceparent";
 pub(super) fn begin(worker: &Worker, peer: &Peer, request: &RequestView<'_>) -> Option<Trace> {
     let tracer = worker.shared.tracer.as_ref()?;
     let head = request.head;
-    let parent = if peer.trusted { head.fields.find(TRACEPARENT) } else { None };
-    tracer.begin(parent, &head.method, &head.target, request.client)
+    let parent = if peer.trust().is_some() { head.fields.find(TRACEPARENT) } else { None };
+    tracer.begin(parent, &head.method, head.target(), request.client)
 }
 
 /// It was refused.

@@ -28,7 +28,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch;
 use tollgate_gatekeeper::hash::Seed;
@@ -43,7 +42,7 @@ use ink::Ink;
 use input::{Input, Piece};
 use player::{Accounts, Player};
 use progress::Progress;
-use recorded::Recorded;
+use recorded::{Recorded, Trusted};
 use summary::{Source, Summary, Unreadable};
 use tally::Tally;
 use watched::Watched;
@@ -137,7 +136,11 @@ fn replay(options: &Options) -> Result<(), Failure> {
         FormatOption::Json => Format::Json,
     };
     let progress = Progress::new(&input, !options.decisions);
-    let trusted = settings.gate.as_ref().map(|gate| gate.trusted_proxies.clone()).unwrap_or_default();
+    let trusted = settings
+        .gate
+        .as_ref()
+        .map(|gate| Trusted { proxies: gate.trusted_proxies.clone(), header: gate.forwarded_header });
+    let trusted = trusted.unwrap_or_default();
     let reading =
         Reading { options, trusted, input, format, player, progress, lines: 0, unreadable: Unreadable::default() };
     if options.decisions { reading.print_decisions() } else { reading.print_summary(&settings) }
@@ -174,7 +177,7 @@ fn complaint(file: &Path, error: &io::Error) -> String {
 struct Reading<'a> {
     options: &'a Options,
     /// Proxies whose word about the client is taken.
-    trusted: Vec<Network>,
+    trusted: Trusted,
     input: Input,
     format: Format,
     player: Player,

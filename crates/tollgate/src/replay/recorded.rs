@@ -4,9 +4,12 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
 use tollgate_core::network::Network;
+use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_wire::forwarded;
 use tollgate_wire::log::{self, Client};
+
+use crate::settings::ForwardedHeader;
 
 /// A recorded request as rules see it: every client has an address.
 ///
@@ -27,12 +30,12 @@ pub(super) struct Recorded<'a> {
 impl<'a> Recorded<'a> {
     /// A line, of which the word of `trusted` proxies about their clients is taken.
     #[inline]
-    pub(super) fn new(line: &'a log::Request<'a>, trusted: &[Network]) -> Self {
+    pub(super) fn new(line: &'a log::Request<'a>, trusted: &Trusted) -> Self {
         let (client, named) = match line.client {
             Client::Address(address) => (address, false),
             Client::Name(name) => (stand_in(name), true),
         };
-        if !named && trusted.iter().any(|network| network.contains(client)) {
+        if !named && trusted.contains(client) {
             return Self { line, client: behind(client, line, trusted), named, is_flagged: false };
         }
         Self { line, client, named, is_flagged: false }
@@ -56,12 +59,28 @@ impl<'a> Recorded<'a> {
 }
 
 /// The client behind a trusted proxy.
-fn behind(proxy: IpAddr, line: &log::Request<'_>, trusted: &[Network]) -> IpAddr {
-    let trusts = |address| trusted.iter().any(|network| network.contains(address));
-    if line.headers.first(b"x-forwarded-for").is_some() {
-        return forwarded::client_by_x_forwarded_for(proxy, line.headers.all(b"x-forwarded-for"), trusts);
+fn behind(proxy: IpAddr, line: &log::Request<'_>, trusted: &Trusted) -> IpAddr {
+    let trusts = |address| trusted.contains(address);
+    match trusted.header {
+        ForwardedHeader::XForwardedFor => {
+            forwarded::client_by_x_forwarded_for(proxy, line.headers.all(b"x-forwarded-for"), trusts)
+        }
+        ForwardedHeader::Forwarded => forwarded::client_by_forwarded(proxy, line.headers.all(b"forwarded"), trusts),
     }
-    forwarded::client_by_forwarded(proxy, line.headers.all(b"forwarded"), trusts)
+}
+
+/// The proxies whose word about their clients is taken.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trusted {
+    pub(super) proxies: Vec<Network>,
+    /// The header in which they name clients.
+    pub(super) header: ForwardedHeader,
+}
+
+impl Trusted {
+    fn contains(&self, address: IpAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(address))
+    }
 }
 
 /// An address in fd00::/8, of which the first 48 bits alone tell names apart: rules look at no less.
@@ -90,6 +109,10 @@ impl Request for Recorded<'_> {
         self.line.host()
     }
 
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.line.normal_path
+    }
+
     fn header(&self, name: &str) -> Option<&[u8]> {
         self.line.header(name)
     }
@@ -109,7 +132,8 @@ pub(super) fn with_recorded(line: &str, look: impl FnOnce(Recorded<'_>)) {
     let mut parser = log::Parser::new();
     match parser.parse(log::Format::Trace, line.as_bytes()) {
         Ok(log::Line::Request(request)) => {
-            look(Recorded::new(&request, &[Network::of(IpAddr::from([127, 0, 0, 0]), 8)]))
+            let proxies = vec![Network::of(IpAddr::from([127, 0, 0, 0]), 8)];
+            look(Recorded::new(&request, &Trusted { proxies, ..Trusted::default() }))
         }
         other => panic!("{line}: {other:?}"),
     }
@@ -124,7 +148,7 @@ mod tests {
         for (client, forwarded, expect) in [
             ("127.0.0.1", r#""x-forwarded-for": "198.51.100.3, 203.0.113.7""#, "203.0.113.7"),
             ("127.0.0.1", r#""X-Forwarded-For": ["198.51.100.3", "203.0.113.7, 127.0.0.2"]"#, "203.0.113.7"),
-            ("127.0.0.1", r#""forwarded": "for=203.0.113.7""#, "203.0.113.7"),
+            ("127.0.0.1", r#""forwarded": "for=203.0.113.7""#, "127.0.0.1"),
             ("127.0.0.1", r#""x": "y""#, "127.0.0.1"),
             ("192.0.2.1", r#""x-forwarded-for": "203.0.113.7""#, "192.0.2.1"),
         ] {

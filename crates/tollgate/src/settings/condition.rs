@@ -2,6 +2,7 @@
 
 use tollgate_core::condition::{Condition, Pattern};
 use tollgate_core::network::Network;
+use tollgate_core::path::PathPattern;
 
 use super::fault::Collector;
 use super::rule::Surroundings;
@@ -13,13 +14,15 @@ table! {
     struct ConditionTable {
         /// The method, such as `POST`.
         method: OneOrMany<Method>,
-        /// The path without its query. `*` stands for anything, so `/api/*` is everything below `/api/`.
+        /// The path without its query. `*` stands for anything, so `/api/*` is everything below `/api/`. The path is compared as it came and in its
+        /// normal form, without escapes, dots, parameters and doubled slashes: `when` holds if one of them matches, `unless` if both do.
         path: OneOrMany<Glob>,
-        /// The host that was asked for, without its port. `*` stands for anything.
+        /// The host that was asked for, in any case and without its port or a dot at the end. `*` stands for anything.
         host: OneOrMany<Glob>,
-        /// Headers that must be there, each with what it must be. `*` stands for anything.
+        /// Headers that must be there, each with what it must be, in any case: `"*bot*"` matches `Googlebot`. `*` stands for anything.
         header: Map<HeaderName, Glob>,
-        /// The protocol that the client asks to change to, such as `websocket`.
+        /// The protocol that the client asks to change to, such as `websocket`, in any case. If the client asks for several, one is enough for
+        /// `when`, and `unless` needs all.
         upgrade: OneOrMany<Glob>,
         /// Networks or addresses, one of which the client is in.
         client: OneOrMany<Network>,
@@ -49,9 +52,9 @@ impl ConditionTable {
         let headers = self.header.map(|header| header.value.0).unwrap_or_default();
         Condition {
             methods: all(self.method, faults, |method| method.0),
-            paths: all(self.path, faults, |glob| Pattern::new(glob.0)),
-            hosts: all(self.host, faults, |glob| Pattern::ignoring_case(glob.0)),
-            headers: headers.into_iter().map(|(name, glob)| (name.0, Pattern::new(glob.value.0))).collect(),
+            paths: all(self.path, faults, |glob| PathPattern::new(glob.0)),
+            hosts: all(self.host, faults, |glob| Pattern::ignoring_case(glob.0.trim_end_matches('.'))),
+            headers: headers.into_iter().map(|(name, glob)| (name.0, Pattern::ignoring_case(glob.value.0))).collect(),
             upgrades: all(self.upgrade, faults, |glob| Pattern::ignoring_case(glob.0)),
             clients: all(self.client, faults, |network| network),
             flagged: self.flagged.map(|flagged| flagged.value),

@@ -30,6 +30,8 @@ pub(crate) struct Gate {
     pub(crate) backends: Vec<BackendUrl>,
     /// Whose `X-Forwarded-For`, `Forwarded` and PROXY protocol headers are believed.
     pub(crate) trusted_proxies: Vec<Network>,
+    /// The header in which they name the client.
+    pub(crate) forwarded_header: ForwardedHeader,
     /// Whether every connection must begin with a PROXY protocol header, from a trusted proxy.
     pub(crate) proxy_protocol: bool,
     /// Certificates to speak TLS with; none: plain HTTP.
@@ -103,6 +105,21 @@ pub(super) enum Level {
     Block,
 }
 
+/// The header in which trusted proxies name the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ForwardedHeader {
+    /// `X-Forwarded-For`.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239).
+    Forwarded,
+}
+
+impl Choice for ForwardedHeader {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("x-forwarded-for", Self::XForwardedFor), ("forwarded", Self::Forwarded)];
+}
+
 impl Choice for Level {
     const WORDS: &'static [(&'static str, Self)] =
         &[("ip/32", Self::Address), ("ip/24", Self::Network), ("ip/16", Self::Block)];
@@ -140,9 +157,12 @@ table! {
         /// Where requests are forwarded to, one or several: `http://` and `https://` speak HTTP/1.1, `h2c://` and `h2://` HTTP/2 without and with TLS.
         /// Of several, the one with the fewest requests at work is next. `--backend` names them instead.
         backend: OneOrMany<BackendUrl>,
-        /// Proxies whose word about the client's address is taken: `X-Forwarded-For` and `Forwarded` are looked at only when they come from one of
-        /// these.
+        /// Proxies whose word about the client's address is taken: `forwarded_header` is looked at only when it comes from one of these. A proxy that a reload
+        /// removes is not trusted on its open connections either.
         trusted_proxies: OneOrMany<Network> = "[]",
+        /// The header in which `trusted_proxies` name the client: `x-forwarded-for` or `forwarded` (RFC 7239). The other one is ignored and not passed on, since a
+        /// proxy that does not maintain it passes on what the client wrote. With `forwarded`, so are `X-Forwarded-Host`, `X-Forwarded-Proto` and `X-Real-IP`.
+        forwarded_header: ForwardedHeader = "\"x-forwarded-for\"",
         /// Whether every connection begins with a PROXY protocol header, version 1 or 2. Needs `trusted_proxies`; connections of
         /// others are closed.
         proxy_protocol: bool = "false",
@@ -253,6 +273,7 @@ impl GateTable {
             listen: self.listen.value.values().map(|address| address.0).collect(),
             backends: self.backend.into_iter().flat_map(|backend| backend.value.values()).collect(),
             trusted_proxies: self.trusted_proxies.value.values().collect(),
+            forwarded_header: self.forwarded_header.value,
             proxy_protocol: self.proxy_protocol.value,
             tls: self.tls.into_iter().flat_map(|tls| tls.value.values()).filter_map(certificate).collect(),
             h2c: self.h2c.value,

@@ -37,7 +37,7 @@ use toml::de::DeTable;
 pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use fault::Faults;
-pub(crate) use gate::{CertificateFiles, Gate, Hold, TollSource};
+pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource};
 pub(crate) use health::HealthCheck;
 pub(crate) use in_force::in_force;
 pub(crate) use link::Link;

@@ -64,6 +64,17 @@ fn explain_says_what_every_rule_would_say_and_charges_nothing() {
 }
 
 #[test]
+fn explain_reads_a_path_as_the_gate_does() {
+    let rule =
+        "[[rule]]\nname = 'login'\nclass = 'ip/32'\nwhen = { path = '/login' }\nwindow = { max = 1, per = '1h' }\n";
+    let gate = Gate::start(rule);
+    for (path, expect) in [("/login", 1), ("//login/?x", 1), ("/%6cogin;x", 1), ("/x/..;/login", 1), ("/logout", 0)] {
+        let answer = gate.post("/api/v1/explain", &json!({ "client": "203.0.113.7", "path": path })).json();
+        assert_eq!(answer["rules"].as_array().unwrap().len(), expect, "{path}");
+    }
+}
+
+#[test]
 fn a_key_can_be_cleared_and_exempted_for_a_while() {
     let gate = Gate::start(RULES);
     let before: Vec<_> = (0..3).map(|_| from(&gate, "203.0.113.7")).collect();

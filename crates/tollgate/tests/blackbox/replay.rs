@@ -497,3 +497,31 @@ fn the_suggested_rule_can_be_pasted_and_holds_the_crawler_and_nobody_else() {
     assert!(had_ms <= suggestion["outliers"][0]["allowed"].as_u64().unwrap() + 10_000, "{had_ms}");
     assert_eq!(json["suggestion"], Value::Null);
 }
+
+#[test]
+fn a_path_is_matched_however_the_log_spells_it() {
+    let rules =
+        "[[rule]]\nname = 'login'\nwhen = { path = '/login' }\nclass = 'ip/32'\nwindow = { max = 1, per = '1h' }\n";
+    let paths =
+        ["/login", "/%6cogin", "//login", "/login/", "/login;x?y", "/x/../login", "http://a/./login", "/logout"];
+    let line = |path: &&str| format!("{{\"at_ms\": 1, \"client\": \"192.0.2.1\", \"path\": \"{path}\"}}\n");
+    let decisions = decisions("spellings", rules, &paths.iter().map(line).collect::<String>());
+    let (first, rest) = (["admit"], ["refuse"; 6]);
+    assert_eq!(words(&decisions), [&first[..], &rest, &first].concat());
+}
+
+#[test]
+fn lines_of_a_header_are_one_value_in_a_trace() {
+    let rules = "[[rule]]\nname = 'each'\nclass = 'cookie:sid'\nwindow = { max = 1, per = '1h' }\n\
+                 [[rule]]\nname = 'bots'\nclass = 'header:x-key'\nwindow = { max = 1, per = '1h' }\n";
+    let headers = [
+        r#""cookie": "sid=1""#,
+        r#""cookie": ["a=b", "sid=1"]"#,
+        r#""X-Key": ["a", "b"]"#,
+        r#""x-key": "a, b""#,
+        r#""x-key": "a""#,
+    ];
+    let line = |headers: &&str| format!("{{\"at_ms\": 1, \"client\": \"192.0.2.1\", \"headers\": {{{headers}}}}}\n");
+    let decisions = decisions("joined", rules, &headers.iter().map(line).collect::<String>());
+    assert_eq!(words(&decisions), ["admit", "refuse", "admit", "refuse", "admit"]);
+}

@@ -170,6 +170,49 @@ fn an_http_2_backend_that_resets_or_leaves_is_a_502_and_then_used_again() {
 }
 
 #[test]
+fn a_refused_grpc_call_gets_a_grpc_status_and_no_body() {
+    let backend = Backend::saying("ok");
+    let rule = "[[rule]]\nname = 'each'\nclass = 'ip/32'\nwindow = { max = 1, per = '1h' }\n";
+    let gate = Gate::with(&backend, &format!("{H2C}\n{rule}"));
+    let down = Gate::start("[gate]\nworkers = 1\nh2c = true\nbackend = 'http://127.0.0.1:1'\n");
+    run(async {
+        let call = || request("POST", "/a.B/C").header("content-type", "application/grpc").body(()).unwrap();
+        let mut sender = connect(gate.address).await;
+        assert_eq!(send(&mut sender, call(), b"hello").await.unwrap().head.status, 200);
+        let refused = send(&mut sender, call(), b"hello").await.unwrap();
+        assert_eq!((refused.head.status.as_u16(), refused.body.len()), (200, 0));
+        assert_eq!(
+            (refused.field("grpc-status"), refused.field("content-type")),
+            (Some("8"), Some("application/grpc"))
+        );
+        let retry_secs: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+        assert_eq!(refused.field("grpc-retry-pushback-ms"), Some(&*(retry_secs * 1000).to_string()));
+        assert!(refused.field("grpc-message").is_some() && refused.field("ratelimit").is_some());
+        let mut sender = connect(down.address).await;
+        let failed = send(&mut sender, call(), b"hello").await.unwrap();
+        assert_eq!((failed.head.status.as_u16(), failed.field("grpc-status")), (200, Some("14")));
+        assert!(failed.field("grpc-retry-pushback-ms").is_some());
+    });
+}
+
+#[test]
+fn a_request_over_http_2_with_two_lengths_is_refused() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, H2C);
+    run(async {
+        for lengths in [["5", "5"], ["5", "6"], ["6", "5"]] {
+            let mut sender = connect(gate.address).await;
+            let post = request("POST", "/").header("content-length", lengths[0]).header("content-length", lengths[1]);
+            match send(&mut sender, post.body(()).unwrap(), b"hello").await {
+                Ok(answer) => assert_eq!(answer.head.status, 400, "{lengths:?}"),
+                Err(error) => assert!(error.is_reset(), "{error}"),
+            }
+        }
+    });
+    assert_eq!(backend.count(), 0);
+}
+
+#[test]
 fn requests_that_http_2_can_say_and_a_gate_does_not_forward_are_refused() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, H2C);

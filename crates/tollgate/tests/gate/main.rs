@@ -20,6 +20,7 @@ mod responses;
 mod rules;
 mod silence;
 mod slow;
+mod spellings;
 mod streaming;
 mod tls;
 mod tolls;

@@ -217,12 +217,12 @@ impl Answer for Leg {
             Ok(response) => {
                 self.begun = true;
                 self.response = None;
-                h2_head::read_response(&response, head, to_head, response.body().is_end_stream());
+                h2_head::read_response(&response, head, to_head, response.body().is_end_stream())?;
                 self.body = Some(StreamReader::new(response.into_body(), self.pace));
             }
             Err(interim) => {
                 self.begun = true;
-                h2_head::read_response(&interim, head, to_head, false);
+                h2_head::read_response(&interim, head, to_head, false)?;
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ use tollgate_core::condition::{Condition, Pattern};
 use tollgate_core::escalation::{Escalation, Multiplier};
 use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
 use tollgate_core::network::Network;
+use tollgate_core::path::PathPattern;
 use tollgate_core::queue::Shares;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::Span;
@@ -64,7 +65,8 @@ fn everything_beside_the_limit_is_kept() {
     let settings = read(EVERYTHING);
     let rules = settings.rules("default").unwrap();
     let login = &rules[1];
-    let when = Condition { methods: vec!["POST".into()], paths: vec![Pattern::new("/login")], ..Condition::default() };
+    let when =
+        Condition { methods: vec!["POST".into()], paths: vec![PathPattern::new("/login")], ..Condition::default() };
     assert_eq!(login.rule.when, when);
     let unless = Condition { clients: vec![Network::parse("10.0.0.0/8").unwrap()], ..Condition::default() };
     assert_eq!(login.rule.unless, Some(unless));
@@ -90,7 +92,7 @@ fn conditions_take_one_or_several_and_names_in_any_case() {
     let when = rule(body).rule.when;
     assert_eq!(when.methods, ["GET", "HEAD"]);
     assert_eq!(when.hosts, [Pattern::ignoring_case("*.Example")]);
-    assert_eq!(when.headers, [("x-kind".to_string(), Pattern::new("b*"))]);
+    assert_eq!(when.headers, [("x-kind".to_string(), Pattern::ignoring_case("b*"))]);
 }
 
 #[test]

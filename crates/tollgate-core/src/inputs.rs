@@ -1,0 +1,161 @@
+//! The headers and cookies that rules use, as keys or as conditions.
+//!
+//! A header that comes twice, or a cookie that does, has two values: one server uses the first, another the last. A client could show the
+//! gate one value and the backend another. So whoever forwards a request makes one value of each input first, and both sides see it.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::class::Class;
+use crate::rule::Rule;
+
+/// The headers and cookies that some rules use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inputs {
+    headers: Vec<String>,
+    cookies: Vec<String>,
+}
+
+impl Inputs {
+    /// What these rules use, and the class of accounts if there is one.
+    pub fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>, account: Option<&Class>) -> Self {
+        let mut inputs = Self::default();
+        let classes = account.into_iter();
+        classes.for_each(|class| inputs.add_class(class));
+        for rule in rules {
+            inputs.add_class(&rule.class);
+            for condition in core::iter::once(&rule.when).chain(&rule.unless) {
+                condition.headers.iter().for_each(|(name, _)| add(&mut inputs.headers, name));
+                if !condition.upgrades.is_empty() {
+                    add(&mut inputs.headers, "upgrade");
+                }
+            }
+        }
+        inputs
+    }
+
+    fn add_class(&mut self, class: &Class) {
+        class.headers().for_each(|name| add(&mut self.headers, name));
+        class.cookies().for_each(|name| add(&mut self.cookies, name));
+    }
+
+    /// The headers, in lower case.
+    pub fn headers(&self) -> &[String] {
+        &self.headers
+    }
+
+    /// The cookies.
+    pub fn cookies(&self) -> &[String] {
+        &self.cookies
+    }
+
+    /// Whether some server reads a header of this name, in lower case, as one that rules use: CGI and its like read `_` as `-`.
+    pub fn is_look_alike(&self, name: &[u8]) -> bool {
+        let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
+        let same = |known: &[u8]| {
+            known.len() == name.len() && known.iter().zip(name).all(|(a, b)| dashed(*a) == dashed(*b)) && known != name
+        };
+        self.headers.iter().any(|known| same(known.as_bytes()))
+    }
+}
+
+fn add(names: &mut Vec<String>, name: &str) {
+    if !names.iter().any(|known| known == name) {
+        names.push(name.into());
+    }
+}
+
+/// What stands between the values of a header that came several times (RFC 9110, 5.3; RFC 9113, 8.2.3).
+pub fn separator(name: &[u8]) -> &'static [u8] {
+    if name == b"cookie" { b"; " } else { b", " }
+}
+
+/// The name and value of a cookie; none for what is no pair.
+pub(crate) fn cookie(pair: &[u8]) -> Option<(&[u8], &[u8])> {
+    let equals = pair.iter().position(|&byte| byte == b'=')?;
+    Some((pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii()))
+}
+
+/// Appends `cookies` to `out` without those that repeat the name of an earlier one, as far as rules use them. Says whether there are any;
+/// otherwise `out` stays as it is.
+pub fn write_unrepeated_cookies(inputs: &Inputs, cookies: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut seen = Seen::default();
+    if !pairs(cookies).any(|pair| seen.is_repeated(inputs, pair)) {
+        return false;
+    }
+    let start = out.len();
+    let mut seen = Seen::default();
+    for pair in pairs(cookies).filter(|pair| !seen.is_repeated(inputs, pair)) {
+        if out.len() > start {
+            out.extend_from_slice(b"; ");
+        }
+        out.extend_from_slice(pair);
+    }
+    true
+}
+
+fn pairs(cookies: &[u8]) -> impl Iterator<Item = &[u8]> {
+    cookies.split(|&byte| byte == b';').map(<[u8]>::trim_ascii)
+}
+
+/// The cookies that have come so far, one bit for each that rules use. Of more than 128, the others may repeat.
+#[derive(Default)]
+struct Seen(u128);
+
+impl Seen {
+    fn is_repeated(&mut self, inputs: &Inputs, pair: &[u8]) -> bool {
+        let Some((name, _)) = cookie(pair) else { return false };
+        let place = inputs.cookies.iter().take(128).position(|known| known.as_bytes() == name);
+        place.is_some_and(|place| {
+            let before = self.0;
+            self.0 |= 1 << place;
+            before == self.0
+        })
+    }
+}
+
+/// The first cookie of this name.
+pub(crate) fn find_cookie<'a>(cookies: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    pairs(cookies).filter_map(cookie).find(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs(headers: &[&str], cookies: &[&str]) -> Inputs {
+        let names = |names: &[&str]| names.iter().map(|name| String::from(*name)).collect();
+        Inputs { headers: names(headers), cookies: names(cookies) }
+    }
+
+    #[test]
+    fn only_the_first_cookie_of_a_name_that_rules_use_stays() {
+        let inputs = inputs(&[], &["sid", "user"]);
+        let check = |cookies: &str, expect: Option<&str>| {
+            let mut out = Vec::from(&b"x"[..]);
+            let changed = write_unrepeated_cookies(&inputs, cookies.as_bytes(), &mut out);
+            assert_eq!(changed.then_some(&out[1..]), expect.map(str::as_bytes), "{cookies}");
+        };
+        check("a=1; sid=2; a=3; user=4", None);
+        check("", None);
+        check("sid=1;a=2; sid=3;user=4", Some("sid=1; a=2; user=4"));
+        check("sid=1; sid =2; SID=3; sid", Some("sid=1; SID=3; sid"));
+    }
+
+    #[test]
+    fn a_cookie_is_found_with_white_space_around_its_name() {
+        assert_eq!(find_cookie(b"a=b;sid = x ; sid=y", "sid"), Some(&b"x"[..]));
+        assert_eq!(find_cookie(b"xsid=1; sid", "sid"), None);
+    }
+
+    #[test]
+    fn a_name_that_servers_read_alike_is_a_look_alike() {
+        let inputs = inputs(&["x-api-key", "user_id"], &[]);
+        for name in ["x_api_key", "x-api_key", "user-id"] {
+            assert!(inputs.is_look_alike(name.as_bytes()), "{name}");
+        }
+        for name in ["x-api-key", "user_id", "x-api-keys", "xapi-key"] {
+            assert!(!inputs.is_look_alike(name.as_bytes()), "{name}");
+        }
+    }
+}
