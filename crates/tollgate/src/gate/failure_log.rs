@@ -117,7 +117,7 @@ impl FailureLog {
         if self.0.borrow_mut().record(failure, now) == Recorded::Count {
             return;
         }
-        let path = &request.target[..request.target.len().min(PATH_BYTES_MAX)];
+        let path = &request.target()[..request.target().len().min(PATH_BYTES_MAX)];
         tracing::warn!(
             status = failure.status,
             reason = failure.reason,
