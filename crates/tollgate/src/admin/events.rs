@@ -16,24 +16,25 @@ use axum::http::{HeaderName, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::Console;
-use super::guard::Admission;
+use super::guard::{Admission, Peer};
 use super::problem::Problem;
+use super::quota::Quota;
 
-/// How many may look at once.
+/// Event streams at once; one network has at most half of them.
 const READERS_MAX: usize = 64;
 
 /// Where the latest is, for all readers.
 pub(super) struct Events {
     latest: watch::Sender<Arc<str>>,
-    places: Arc<Semaphore>,
+    readers: Arc<Quota>,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        Self { latest: watch::channel("".into()).0, places: Arc::new(Semaphore::new(READERS_MAX)) }
+        Self { latest: watch::channel("".into()).0, readers: Quota::new(READERS_MAX) }
     }
 }
 
@@ -53,9 +54,10 @@ impl Events {
 pub(super) async fn events(
     State(console): State<Arc<Console>>,
     Extension(admission): Extension<Admission>,
+    peer: Option<Extension<Peer>>,
 ) -> Response {
-    let Ok(place) = console.events.places.clone().try_acquire_owned() else {
-        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many are looking").into_response();
+    let Some(place) = console.events.readers.enter(Peer::address(peer)) else {
+        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many event streams are open").into_response();
     };
     let latest = console.events.latest.subscribe();
     // The first is told at once, so that a page need not wait.

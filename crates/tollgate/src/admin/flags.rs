@@ -10,38 +10,18 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Number, Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Console;
 use super::api::{Asked, Json, Narrow, TOP_MAX, asked};
 use super::body::{Body, REPORT_BYTES_MAX};
-use super::guard::Caller;
+use super::guard::{Caller, Peer};
 use super::problem::Problem;
 use crate::watch::{Entry, Flag, NAME_BYTES_MAX, NotKept, canonical, name_of, rfc3339};
 
-/// How many reports are read at once. Each may take a hundred megabytes while it is taken apart.
-const REPORTS_AT_ONCE_MAX: usize = 4;
-/// How long a report waits for its turn. While it does, nothing of it is read but what the system has taken in already.
+/// Reports that are read at once; one network has at most half of them. Each may take 100 MB while it is parsed.
+pub(super) const REPORTS_AT_ONCE_MAX: usize = 4;
+/// How long a report waits for its turn. Until then nothing of it is read but what the system has received already.
 const TURN_MAX: Duration = Duration::from_secs(10);
-
-/// The turns of reports. Whoever may send any may send many, and a gate must not run out of memory by that.
-pub(super) struct Turns(Arc<Semaphore>);
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(REPORTS_AT_ONCE_MAX)))
-    }
-}
-
-impl Turns {
-    /// A turn, or a refusal if there is none for so long.
-    async fn wait(&self, at_most: Duration) -> Result<OwnedSemaphorePermit, Problem> {
-        match tokio::time::timeout(at_most, self.0.clone().acquire_owned()).await {
-            Ok(Ok(turn)) => Ok(turn),
-            _ => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many reports at once: send it again later")),
-        }
-    }
-}
 
 /// The id of a report is at most this long.
 const ID_BYTES_MAX: usize = 128;
@@ -129,8 +109,14 @@ struct Reported<'a> {
 }
 
 /// `POST /api/v1/rejections`
-pub(super) async fn rejections(State(console): State<Arc<Console>>, request: Request) -> Result<Response, Problem> {
-    let turn = console.turns.wait(TURN_MAX).await?;
+pub(super) async fn rejections(
+    State(console): State<Arc<Console>>,
+    peer: Option<Extension<Peer>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let Some(turn) = console.reports.wait(Peer::address(peer), TURN_MAX).await else {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many reports at once: send it again later"));
+    };
     let body = Body::<REPORT_BYTES_MAX>::from_request(request, &()).await?;
     // A report can be large, so it is taken apart there too: others need not wait for it.
     let taken = console.ask(move |watch| {
@@ -169,20 +155,6 @@ fn not_kept(NotKept(error): &NotKept) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn whoever_finds_no_turn_is_refused_and_one_that_is_given_back_is_another_s() {
-        let turns = Turns::default();
-        let mut taken = Vec::new();
-        for _ in 0..REPORTS_AT_ONCE_MAX {
-            taken.push(turns.wait(TURN_MAX).await.unwrap());
-        }
-        let refused = turns.wait(Duration::from_millis(1)).await.unwrap_err().into_response();
-        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert!(refused.headers().contains_key("retry-after"));
-        taken.pop();
-        assert!(turns.wait(TURN_MAX).await.is_ok());
-    }
 
     #[test]
     fn a_report_is_read_and_nonsense_is_none() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -20,6 +20,7 @@ use tollgate_core::time::Moment;
 
 use super::Console;
 use super::problem::Problem;
+use super::server::is_health_check;
 use super::sessions::{Attempts, Sessions};
 use super::tokens::{Role, Tokens, random_word};
 
@@ -69,6 +70,13 @@ pub(super) struct Admission {
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
+
+impl Peer {
+    /// The address of the peer, as handlers get it; unspecified where a request did not come over a connection.
+    pub(super) fn address(peer: Option<Extension<Self>>) -> IpAddr {
+        peer.map_or(IpAddr::from([0, 0, 0, 0]), |Extension(peer)| peer.0.ip())
+    }
+}
 
 /// What is known of who may come in.
 pub(crate) struct Guard {
@@ -130,17 +138,17 @@ impl Guard {
         name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost") || self.hosts.load().iter().any(same)
     }
 
-    /// What somebody may do who shows this token, if they have not been wrong too often.
+    /// The role of a token. A valid token is always accepted. Only failures are throttled, so that wrong tokens lock
+    /// nobody out.
     pub(super) fn role_of(&self, shown: &str, from: IpAddr, console: &Console) -> Result<Role, Problem> {
-        let now = console.watch.calendar().now();
-        if !self.attempts.may_try(from, now) {
+        if let Some(role) = self.tokens.load().role_of(shown) {
+            return Ok(role);
+        }
+        if !self.attempts.failed(from, console.watch.calendar().now()) {
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens: wait a minute"));
         }
-        self.tokens.load().role_of(shown).ok_or_else(|| {
-            self.attempts.failed(from, now);
-            tracing::warn!(%from, "a wrong token was shown to the address for operators");
-            Problem::new(StatusCode::UNAUTHORIZED, "that token is not known")
-        })
+        tracing::warn!(%from, "a wrong token was shown to the address for operators");
+        Err(Problem::new(StatusCode::UNAUTHORIZED, "that token is not known"))
     }
 
     /// Who asks, by the token or the cookie that is shown.
@@ -202,7 +210,7 @@ impl Guard {
 
     fn admit(&self, request: &Request, console: &Console) -> Result<Option<Caller>, Problem> {
         let (path, headers) = (request.uri().path(), request.headers());
-        if matches!(path, "/healthz" | "/readyz") {
+        if is_health_check(request) {
             return Ok(None);
         }
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
@@ -219,7 +227,7 @@ impl Guard {
         if path == "/login" || path.starts_with("/console/") {
             return Ok(None);
         }
-        let from = request.extensions().get::<Peer>().map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
+        let from = Peer::address(request.extensions().get::<Peer>().copied().map(Extension));
         let Some(caller) = self.caller(headers, from, console)? else {
             return Err(Problem::new(StatusCode::UNAUTHORIZED, "a token is asked for"));
         };

@@ -38,7 +38,7 @@ pub(super) async fn login(State(console): State<Arc<Console>>, peer: Option<Exte
     let Ok(form) = serde_urlencoded::from_bytes::<Form>(&body.0) else {
         return refuse(StatusCode::BAD_REQUEST, "That form could not be read.");
     };
-    let from = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.0.ip());
+    let from = Peer::address(peer);
     match console.guard.role_of(form.token.trim(), from, &console) {
         Ok(Role::Reporter) => refuse(StatusCode::FORBIDDEN, "That token is for programs that report refusals."),
         Ok(role) => welcome(&console, role, &form.name, from).await,

@@ -7,13 +7,16 @@ mod api;
 mod asking;
 mod body;
 mod config;
+mod connections;
 mod events;
 mod flags;
 mod guard;
 mod history;
 mod login;
+mod paced;
 mod page;
 mod problem;
+mod quota;
 mod script;
 mod server;
 mod sessions;
@@ -42,8 +45,8 @@ pub(crate) use tokens::{Role, Tokens};
 
 use asking::Places;
 use events::Events;
-use flags::Turns;
 use history::History;
+use quota::Quota;
 
 use crate::watch::Watch;
 
@@ -60,7 +63,8 @@ pub(crate) struct Console {
     events: Events,
     history: Mutex<History>,
     config: Mutex<Config>,
-    turns: Turns,
+    /// Reports that are being read.
+    reports: Arc<Quota>,
     places: Places,
     started: Moment,
 }
@@ -76,8 +80,8 @@ impl Console {
     ) -> Arc<Self> {
         let started = watch.calendar().now();
         let (events, history, config) = (Events::default(), Mutex::default(), Mutex::new(config));
-        let (turns, places) = (Turns::default(), Places::default());
-        Arc::new(Self { registry, subject, watch, guard, events, history, config, turns, places, started })
+        let (reports, places) = (Quota::new(flags::REPORTS_AT_ONCE_MAX), Places::default());
+        Arc::new(Self { registry, subject, watch, guard, events, history, config, reports, places, started })
     }
 
     /// Settings were read again: with what outcome, and what of them waits for a new start?

@@ -1,37 +1,44 @@
-//! The server behind the address for operators: few connections, none for ever.
+//! The server behind the admin address: few connections, each of which ends or makes room for another.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use hyper::body::Incoming;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use tower_service::Service;
 
+use super::connections::{Activity, AdminConnection, AdminConnections, Scope};
 use super::guard::Peer;
+use super::paced::Paced;
+use super::problem::Problem;
 
-/// How many may be connected at once.
-const CONNECTIONS_MAX: usize = 256;
 /// How long a request's head may take to arrive, and a connection may be idle.
 const HEAD_MAX: Duration = Duration::from_secs(30);
+/// The same for a health check in the reserve: it connects to send its request.
+const HEALTH_HEAD_MAX: Duration = Duration::from_secs(5);
 /// How large a head may be.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
 /// Serves until the process ends.
 pub(super) async fn serve(listener: TcpListener, router: Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let connections = Arc::<AdminConnections>::default();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let _ = stream.set_nodelay(true);
-                tokio::spawn(converse(stream, Peer(peer), router.clone(), place));
+                let connection = connections.enter(peer.ip(), Instant::now());
+                tokio::spawn(converse(stream, Peer(peer), router.clone(), connection));
             }
             Err(error) => {
                 tracing::warn!(%error, "an operator cannot connect");
@@ -41,15 +48,85 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
     }
 }
 
-async fn converse(stream: TcpStream, peer: Peer, router: Router, _place: OwnedSemaphorePermit) {
+/// Serves one connection until it ends, or until another takes its place.
+async fn converse(stream: TcpStream, peer: Peer, router: Router, connection: AdminConnection) {
+    let (scope, activity) = (connection.scope, &connection.activity);
+    let io = TokioIo::new(Paced::new(stream, activity.clone()));
     let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
+        let guard = Serving::begin(activity.clone());
         request.extensions_mut().insert(peer);
         let mut router = router.clone();
-        async move { router.call(request.map(Body::new) as Request).await }
+        async move {
+            let response = match scope {
+                Scope::HealthChecks if !is_health_check(&request) => no_room(),
+                _ => router.call(request.map(Body::new) as Request).await?,
+            };
+            Ok::<_, std::convert::Infallible>(response.map(|body| Guarded { body, _guard: guard }))
+        }
     });
-    let mut connection = http1::Builder::new();
-    connection.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
-    if let Err(error) = connection.serve_connection(TokioIo::new(stream), answer).await {
-        tracing::debug!(%error, "an operator's connection ended");
+    let mut builder = http1::Builder::new();
+    let (head_max, keeps) = match scope {
+        Scope::Everything => (HEAD_MAX, true),
+        Scope::HealthChecks => (HEALTH_HEAD_MAX, false),
+    };
+    builder.timer(TokioTimer::new()).header_read_timeout(head_max).max_buf_size(HEAD_BYTES_MAX).keep_alive(keeps);
+    let served = pin!(builder.serve_connection(io, answer));
+    tokio::select! {
+        ended = served => if let Err(error) = ended {
+            tracing::debug!(%error, "an operator's connection ended");
+        },
+        () = activity.replaced() => tracing::debug!(from = %peer.0, "an operator's connection made room for another"),
+    }
+}
+
+/// Whether a request asks for the state of the process, which needs no token.
+pub(super) fn is_health_check<B>(request: &hyper::Request<B>) -> bool {
+    matches!(request.uri().path(), "/healthz" | "/readyz")
+}
+
+/// The answer to every other request while only the reserve has room.
+fn no_room() -> Response {
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "all connections of the admin address are in use");
+    let mut response = problem.into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// A request that is being served, until this is dropped.
+struct Serving(Arc<Activity>);
+
+impl Serving {
+    fn begin(activity: Arc<Activity>) -> Self {
+        activity.serves();
+        Self(activity)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.rests();
+    }
+}
+
+/// The body of a response; its request is being served until the body has been handed over.
+struct Guarded {
+    body: Body,
+    _guard: Serving,
+}
+
+impl hyper::body::Body for Guarded {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -1,4 +1,4 @@
-//! Who has logged in, and who has tried too often.
+//! Sessions of operators, and the throttle for wrong tokens.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 
+use super::connections::network_of;
 use super::tokens::{Role, random_word};
 
 /// How many of a role can be logged in at once. One more ends the session of that role that was not used for longest: who may only look
@@ -14,11 +15,11 @@ use super::tokens::{Role, random_word};
 const SESSIONS_MAX: usize = 64;
 /// A session is over so long after its login, however much it is used: a page that is left open keeps asking.
 const LIFE: Span = Span::from_secs(12 * 3600);
-/// So many wrong tokens within [`WINDOW`], and none is looked at until it is over.
+/// Wrong tokens from one network within [`WINDOW`] that are logged. Further ones are answered 429 and not logged.
 const FAILURES_MAX: u32 = 10;
 const WINDOW: Span = Span::from_secs(60);
-/// How many addresses are counted for. When there are more, all others are counted together.
-const ADDRESSES_MAX: usize = 1024;
+/// Networks with a count of their own. The failures of all further networks have one count together.
+const NETWORKS_MAX: usize = 1024;
 
 /// Somebody who has logged in.
 #[derive(Clone, Debug)]
@@ -82,36 +83,30 @@ impl Sessions {
     }
 }
 
-/// Wrong tokens, by where they came from.
+/// Wrong tokens by network. A valid token is never looked up here, so no number of wrong ones locks its owner out.
 #[derive(Default)]
 pub(super) struct Attempts(Mutex<HashMap<Option<Network>, (u32, Moment)>>);
 
 impl Attempts {
-    /// Whether a token from there is looked at.
-    pub(super) fn may_try(&self, from: IpAddr, now: Moment) -> bool {
-        let attempts = self.lock();
-        let of = |place: &Option<Network>| {
-            attempts.get(place).is_none_or(|(failures, since)| *failures < FAILURES_MAX || now.since(*since) >= WINDOW)
-        };
-        of(&Some(place(from))) && (attempts.len() < ADDRESSES_MAX || of(&None))
-    }
-
-    /// A token from there was wrong.
-    pub(super) fn failed(&self, from: IpAddr, now: Moment) {
+    /// Counts a wrong token from `from`. Returns whether the failure is within bounds; beyond them it is not logged.
+    pub(super) fn failed(&self, from: IpAddr, now: Moment) -> bool {
         let mut attempts = self.lock();
-        attempts.retain(|_, (_, since)| now.since(*since) < WINDOW);
-        let known = attempts.contains_key(&Some(place(from)));
-        let place = (known || attempts.len() < ADDRESSES_MAX).then(|| place(from));
-        attempts.entry(place).or_insert((0, now)).0 += 1;
+        let network = Some(network_of(from));
+        if !attempts.contains_key(&network) && attempts.len() >= NETWORKS_MAX {
+            attempts.retain(|_, (_, since)| now.since(*since) < WINDOW);
+        }
+        let is_counted = attempts.contains_key(&network) || attempts.len() < NETWORKS_MAX;
+        let (failures, since) = attempts.entry(if is_counted { network } else { None }).or_insert((0, now));
+        if now.since(*since) >= WINDOW {
+            (*failures, *since) = (0, now);
+        }
+        *failures = failures.saturating_add(1);
+        *failures <= FAILURES_MAX
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Option<Network>, (u32, Moment)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn place(from: IpAddr) -> Network {
-    Network::of(from, if from.is_ipv4() { 32 } else { 64 })
 }
 
 #[cfg(test)]
@@ -153,24 +148,21 @@ mod tests {
     }
 
     #[test]
-    fn who_is_wrong_too_often_is_not_listened_to_for_a_while() {
+    fn failures_beyond_the_bound_are_throttled_until_the_window_ends() {
         let (attempts, from) = (Attempts::default(), "203.0.113.7".parse().unwrap());
-        for _ in 0..FAILURES_MAX {
-            assert!(attempts.may_try(from, second(1)));
-            attempts.failed(from, second(1));
-        }
-        assert!(!attempts.may_try(from, second(60)));
-        assert!(attempts.may_try("198.51.100.1".parse().unwrap(), second(60)));
-        assert!(attempts.may_try(from, second(61)));
+        assert!((0..FAILURES_MAX).all(|_| attempts.failed(from, second(1))));
+        assert!(!attempts.failed(from, second(60)));
+        assert!(attempts.failed("198.51.100.1".parse().unwrap(), second(60)));
+        assert!(attempts.failed(from, second(61)));
     }
 
     #[test]
-    fn wrong_tokens_from_everywhere_are_bounded_too() {
+    fn failures_from_many_networks_take_bounded_memory_and_are_throttled_together() {
         let attempts = Attempts::default();
-        for number in 0..5000u32 {
-            attempts.failed(std::net::Ipv4Addr::from(number).into(), second(1));
-        }
-        assert!(attempts.lock().len() <= ADDRESSES_MAX + 1);
-        assert!(!attempts.may_try("203.0.113.7".parse().unwrap(), second(2)));
+        let failed = |number: u32| attempts.failed(std::net::Ipv4Addr::from(number).into(), second(1));
+        let explained = (0..5000).filter(|number| failed(*number)).count();
+        assert_eq!(explained, NETWORKS_MAX + FAILURES_MAX as usize);
+        assert_eq!(attempts.lock().len(), NETWORKS_MAX + 1);
+        assert!(attempts.failed("203.0.113.7".parse().unwrap(), second(61)), "the window is over");
     }
 }

@@ -7,6 +7,7 @@ mod charts;
 mod doctor;
 mod flagged;
 mod fleet;
+mod flood;
 mod graphite;
 mod home;
 mod keys;

@@ -158,17 +158,20 @@ fn pages_may_load_and_be_framed_by_nothing_else() {
     assert!(!page.contains("<script>"));
 }
 
+/// A throttle that refused every token would let anybody lock operators out, from their own address or from many.
 #[test]
-fn guessing_is_slow() {
+fn a_valid_token_is_accepted_however_many_wrong_ones_were_shown() {
     let gate = guarded();
     let guess = |token: &str| ask(gate.admin, "GET", "/api/v1/status", &[("Authorization", &bearer(token))], "").status;
-    let mut answers: Vec<_> = (0..12).map(|number| guess(&format!("guess-{number}"))).collect();
-    assert_eq!(answers.pop(), Some(429));
-    assert_eq!(answers[0], 401);
-    assert_eq!(guess(OPERATOR), 429, "the right one too, or guessing would go on");
-    assert_eq!(ask(gate.admin, "POST", "/login", &[], &format!("token={OPERATOR}")).status, 429);
+    let answers: Vec<_> = (0..30).map(|number| guess(&format!("guess-{number}"))).collect();
+    assert_eq!((answers[0], answers[9], answers[10], answers[29]), (401, 401, 429, 429));
+    assert_eq!((guess(OPERATOR), guess(VIEWER)), (200, 200));
+    assert_eq!(ask(gate.admin, "POST", "/login", &[], &format!("token={OPERATOR}")).status, 303);
+    assert_eq!(ask(gate.admin, "POST", "/login", &[], "token=wrong").status, 429);
     let log = gate.logged("a wrong token was shown");
     assert!(!log.contains("guess-"), "{log}");
+    let lines = gate.log().iter().filter(|line| line.contains("a wrong token was shown")).count();
+    assert!(lines <= 10, "{lines} lines for 31 wrong tokens");
 }
 
 #[test]
@@ -328,58 +331,4 @@ fn bodies_and_heads_are_bounded() {
     let answer = String::from_utf8_lossy(&answer).into_owned();
     assert!(answer.is_empty() || answer.contains(" 431 "), "{answer}");
     assert_eq!(gate.get("/api/v1/status").status, 200);
-}
-
-/// A connection on which one request after the other is answered.
-fn asked(gate: &Gate, path: &str) -> (std::net::TcpStream, String) {
-    use std::io::{Read, Write};
-    let mut stream = std::net::TcpStream::connect(gate.admin).unwrap();
-    stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).unwrap();
-    (stream, String::from_utf8_lossy(&answer).into_owned())
-}
-
-#[test]
-fn so_many_look_at_events_and_no_more() {
-    let gate = Gate::start("");
-    let mut readers: Vec<_> = (0..64).map(|_| asked(&gate, "/api/v1/events")).collect();
-    assert!(readers.iter().all(|(_, answer)| answer == "HTTP/1.1 200"));
-    assert_eq!(asked(&gate, "/api/v1/events").1, "HTTP/1.1 503");
-    assert_eq!(gate.get("/api/v1/status").status, 200, "everything else is answered");
-    readers.pop();
-    crate::support::eventually("somebody else may look", || asked(&gate, "/api/v1/events").1 == "HTTP/1.1 200");
-}
-
-#[test]
-fn so_many_are_connected_and_no_more() {
-    use std::io::{Read, Write};
-    // One that asks for nothing is closed after half a minute. If all of this took so long, it says nothing.
-    let in_time = |gate: &Gate| {
-        let started = std::time::Instant::now();
-        let mut connected: Vec<_> = (0..256).map(|_| asked(gate, "/healthz")).collect();
-        assert!(connected.iter().all(|(_, answer)| answer == "HTTP/1.1 200"));
-        let mut late = std::net::TcpStream::connect(gate.admin).unwrap();
-        write!(late, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        // Those who are connected are answered many times, and it is not.
-        for _ in 0..50 {
-            let (stream, _) = connected.last_mut().unwrap();
-            write!(stream, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
-        }
-        late.set_nonblocking(true).unwrap();
-        let waits = late.read(&mut [0; 64]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-        if started.elapsed() > std::time::Duration::from_secs(20) {
-            return false;
-        }
-        assert!(waits, "one more than there is room for was answered");
-        connected.pop();
-        late.set_nonblocking(false).unwrap();
-        late.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
-        assert!(late.read(&mut [0; 64]).unwrap() > 0, "there is room");
-        true
-    };
-    let gate = Gate::start("");
-    assert!((0..5).any(|_| in_time(&gate)), "this machine is too slow to say");
 }
