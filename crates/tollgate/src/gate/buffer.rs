@@ -8,6 +8,8 @@ use std::ops::Range;
 
 /// What a buffer begins with.
 const SMALL: usize = 16 * 1024;
+/// The smallest block that holds bytes while the rest of them is waited for.
+const COMPACT_MIN: usize = 256;
 /// What a buffer grows to when a read fills it: also the most that is held for one head.
 pub(crate) const LARGE: usize = 64 * 1024;
 /// How many free blocks of each size a worker keeps.
@@ -77,6 +79,8 @@ impl Buffer {
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.block.is_empty() {
             self.block = take_block(SMALL);
+        } else if self.block.len() < SMALL {
+            self.move_to(take_block(SMALL));
         } else if self.used.end == self.block.len() {
             self.make_room();
         }
@@ -98,6 +102,17 @@ impl Buffer {
         if self.used.is_empty() && !self.block.is_empty() {
             self.used = 0..0;
             give_block(std::mem::take(&mut self.block));
+        }
+    }
+
+    /// Gives memory back that is not needed for the bytes that are there. To be called while the peer owes the rest of them: a peer that sends
+    /// a byte and stops would hold a whole block otherwise.
+    pub(crate) fn compact(&mut self) {
+        let length = self.used.len();
+        if length == 0 {
+            self.rest();
+        } else if length <= self.block.len() / 4 && self.block.len() >= SMALL {
+            self.move_to(vec![0; length.next_power_of_two().max(COMPACT_MIN)]);
         }
     }
 
@@ -147,6 +162,25 @@ mod tests {
         assert_eq!(buffer.bytes(), [b'a'; 10]);
         buffer.consume(10);
         buffer.rest();
+        assert!(buffer.block.is_empty());
+    }
+
+    #[test]
+    fn a_few_bytes_take_little_memory_while_more_are_waited_for() {
+        let mut buffer = Buffer::default();
+        fill(&mut buffer, 10, b'a');
+        buffer.compact();
+        assert_eq!((buffer.bytes(), buffer.block.len()), (&[b'a'; 10][..], COMPACT_MIN));
+        fill(&mut buffer, 1000, b'b');
+        assert_eq!(buffer.bytes()[..12], *b"aaaaaaaaaabb");
+        buffer.compact();
+        assert_eq!((buffer.bytes().len(), buffer.block.len()), (1010, 1024));
+        fill(&mut buffer, SMALL / 2, b'c');
+        buffer.compact();
+        assert_eq!(buffer.block.len(), SMALL, "most of it is used");
+        let length = buffer.bytes().len();
+        buffer.consume(length);
+        buffer.compact();
         assert!(buffer.block.is_empty());
     }
 

@@ -1,9 +1,9 @@
-//! How many connections there may be, in total and from one address.
+//! Connections, and the memory that they may borrow: bounds in total and for one address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tollgate_core::network::Network;
 
@@ -12,13 +12,29 @@ const SHARDS: usize = 16;
 /// How many more than there may be are let in while idle ones are being closed to make room.
 const RESERVE: usize = 32;
 
+/// Bytes that all connections together may borrow for requests that have not been forwarded.
+const BORROWED_MAX: usize = 256 << 20;
+/// Bytes that the connections of one address may borrow: an eighth of all, and a few connections in full.
+const BORROWED_PER_ADDRESS_MAX: usize = 32 << 20;
+
 /// Counts connections for all workers. Touched when a connection opens and closes, never by requests.
 #[derive(Debug)]
 pub(crate) struct Caps {
     total_max: AtomicUsize,
     total: AtomicUsize,
-    /// How many connections each address has. As many entries as there are connections, at most.
-    by_address: Arc<[Mutex<HashMap<IpAddr, usize>>]>,
+    /// What each address has. As many entries as there are connections, at most.
+    by_address: Arc<[Shard]>,
+    /// Bytes that connections have borrowed.
+    borrowed: Arc<AtomicUsize>,
+}
+
+type Shard = Mutex<HashMap<IpAddr, Holding>>;
+
+/// The connections of one address, and the bytes that they have borrowed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holding {
+    connections: usize,
+    borrowed: usize,
 }
 
 /// Why there is no room.
@@ -33,14 +49,18 @@ pub(crate) enum NoRoom {
 /// A connection that is counted while this lives.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    caps: Arc<[Mutex<HashMap<IpAddr, usize>>]>,
+    caps: Arc<[Shard]>,
     address: Option<IpAddr>,
+    borrowed_in_total: Arc<AtomicUsize>,
+    /// Bytes that this connection has borrowed.
+    borrowed: usize,
 }
 
 impl Caps {
     pub(crate) fn new(total_max: usize) -> Self {
         let by_address = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { total_max: AtomicUsize::new(total_max), total: AtomicUsize::new(0), by_address }
+        let (total_max, total) = (AtomicUsize::new(total_max), AtomicUsize::new(0));
+        Self { total_max, total, by_address, borrowed: Arc::default() }
     }
 
     /// There may be so many from now on. Nobody is disconnected for it before somebody else comes.
@@ -60,6 +80,11 @@ impl Caps {
     /// How many have to go, so that there are no more than there may be.
     pub(crate) fn excess(&self) -> usize {
         self.total().saturating_sub(self.total_max())
+    }
+
+    /// Whether there are so many connections that each has to get by with less memory.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.total() > self.total_max() / 2
     }
 
     /// Counts a connection in the total.
@@ -83,41 +108,92 @@ impl Caps {
     /// Counts a connection for its address; an IPv6 client is its /64. No bound: it is not counted.
     pub(crate) fn count(&self, address: IpAddr, per_address_max: Option<usize>) -> Result<Counted, NoRoom> {
         let caps = self.by_address.clone();
+        let borrowed_in_total = self.borrowed.clone();
         let Some(per_address_max) = per_address_max else {
-            return Ok(Counted { caps, address: None });
+            return Ok(Counted { caps, address: None, borrowed_in_total, borrowed: 0 });
         };
         let address = Network::of(address, if address.is_ipv6() { 64 } else { 32 }).address();
         {
-            let mut counts = shard(&caps, address).lock().unwrap_or_else(PoisonError::into_inner);
-            let count = counts.entry(address).or_default();
-            if *count >= per_address_max {
-                if *count == 0 {
+            let mut counts = lock(&caps, address);
+            let holding = counts.entry(address).or_default();
+            if holding.connections >= per_address_max {
+                if holding.connections == 0 {
                     counts.remove(&address);
                 }
                 return Err(NoRoom::ForAddress);
             }
-            *count += 1;
+            holding.connections += 1;
         }
-        Ok(Counted { caps, address: Some(address) })
+        Ok(Counted { caps, address: Some(address), borrowed_in_total, borrowed: 0 })
     }
 }
 
-fn shard(shards: &[Mutex<HashMap<IpAddr, usize>>], address: IpAddr) -> &Mutex<HashMap<IpAddr, usize>> {
+impl Counted {
+    /// Connections of the same address. A trusted proxy is not counted.
+    pub(crate) fn connections_of_address(&self) -> usize {
+        let holding =
+            |address: IpAddr| lock(&self.caps, address).get(&address).map_or(0, |holding| holding.connections);
+        self.address.map_or(0, holding)
+    }
+
+    /// Bytes that this connection has borrowed.
+    pub(crate) fn borrowed(&self) -> usize {
+        self.borrowed
+    }
+
+    /// Borrows bytes, if the address and all connections together have so many left. A trusted proxy has no bound of its own.
+    pub(crate) fn borrow(&mut self, bytes: usize) -> bool {
+        let within = |bound: usize| move |borrowed: usize| borrowed.checked_add(bytes).filter(|sum| *sum <= bound);
+        if self.borrowed_in_total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within(BORROWED_MAX)).is_err() {
+            return false;
+        }
+        if let Some(address) = self.address {
+            let mut holdings = lock(&self.caps, address);
+            let holding = holdings.entry(address).or_default();
+            match within(BORROWED_PER_ADDRESS_MAX)(holding.borrowed) {
+                Some(sum) => holding.borrowed = sum,
+                None => {
+                    self.borrowed_in_total.fetch_sub(bytes, Ordering::Relaxed);
+                    return false;
+                }
+            }
+        }
+        self.borrowed += bytes;
+        true
+    }
+
+    /// Gives back everything that was borrowed.
+    pub(crate) fn give_back(&mut self) {
+        let borrowed = std::mem::take(&mut self.borrowed);
+        if borrowed == 0 {
+            return;
+        }
+        self.borrowed_in_total.fetch_sub(borrowed, Ordering::Relaxed);
+        if let Some(address) = self.address
+            && let Some(holding) = lock(&self.caps, address).get_mut(&address)
+        {
+            holding.borrowed -= borrowed;
+        }
+    }
+}
+
+fn lock(shards: &[Shard], address: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, Holding>> {
     let byte = match address {
         IpAddr::V4(v4) => v4.octets()[3],
         IpAddr::V6(v6) => v6.octets()[7],
     };
-    &shards[usize::from(byte) % SHARDS]
+    shards[usize::from(byte) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
+        self.give_back();
         if let Some(address) = self.address {
-            let mut counts = shard(&self.caps, address).lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(count) = counts.get_mut(&address) {
-                *count -= 1;
-                if *count == 0 {
-                    counts.remove(&address);
+            let mut holdings = lock(&self.caps, address);
+            if let Some(holding) = holdings.get_mut(&address) {
+                holding.connections -= 1;
+                if holding.connections == 0 {
+                    holdings.remove(&address);
                 }
             }
         }
@@ -162,5 +238,27 @@ mod tests {
         caps.set_total_max(3);
         assert!(caps.enter().is_ok());
         assert_eq!(caps.enter(), Err(NoRoom::InTotal));
+    }
+
+    #[test]
+    fn an_address_and_all_together_borrow_no_more_than_they_may() {
+        let caps = Caps::new(10_000);
+        let client = |number: u32| caps.count(std::net::Ipv4Addr::from(number).into(), Some(1024)).unwrap();
+        let (mut first, mut second) = (client(1), client(1));
+        assert!(first.borrow(BORROWED_PER_ADDRESS_MAX - 1) && second.borrow(1));
+        assert!(!first.borrow(1) && !second.borrow(1));
+        drop(first);
+        assert!(second.borrow(BORROWED_PER_ADDRESS_MAX - 1));
+        second.give_back();
+        assert_eq!((second.borrowed(), caps.borrowed.load(Ordering::Relaxed)), (0, 0));
+        let mut all: Vec<_> = (0..8).map(client).collect();
+        assert!(all.iter_mut().all(|counted| counted.borrow(BORROWED_PER_ADDRESS_MAX)));
+        assert!(!second.borrow(1), "all is borrowed");
+        let mut proxy = caps.count([10, 0, 0, 1].into(), None).unwrap();
+        assert!(!proxy.borrow(1));
+        drop(all);
+        assert!(proxy.borrow(BORROWED_MAX), "a trusted proxy has no bound of its own");
+        drop((proxy, second));
+        assert_eq!(caps.borrowed.load(Ordering::Relaxed), 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -16,14 +16,23 @@ use tollgate_wire::proxy_protocol::{self, Opening, Source};
 use super::buffer::Buffer;
 use super::caps::{Counted, NoRoom};
 use super::identify::{Peer, trusts};
+use super::listener::TotalGuard;
 use super::socket::{Socket, Stream};
 use super::timer::{Timer, Way};
 use super::worker::Worker;
 use super::{h1, h2};
 use crate::settings::Gate as Settings;
 
-/// Serves a connection to its end. `counted` holds its place among those of who is at the other end of TCP.
-pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, mut counted: Counted, worker: Rc<Worker>) {
+/// Serves a connection to its end. `counted` counts it for the address at the other end of TCP, and in the total.
+///
+/// The future of this function is what an idle connection costs, so it stays small: the steps that need more memory are boxed, and dropped when they
+/// end.
+pub(crate) async fn serve(
+    stream: TcpStream,
+    address: SocketAddr,
+    (mut counted, _total): (Counted, TotalGuard),
+    worker: Rc<Worker>,
+) {
     let settings = worker.settings();
     let _guard = worker.count_connection();
     if stream.set_nodelay(true).is_err() {
@@ -32,7 +41,7 @@ pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, mut counted: C
     let timer = worker.timers.timer();
     let tls = worker.shared.server_tls.load_full();
     let (stream, source) = if settings.proxy_protocol || tls.is_some() {
-        let opened = open(stream, address, tls, &settings);
+        let opened = Box::pin(open(stream, address, tls, &settings));
         match in_time(opened, &timer, settings.timeouts.head).await {
             Ok(opened) => opened,
             Err(_) => return worker.tally.unopened(),
@@ -51,11 +60,10 @@ pub(crate) async fn serve(stream: TcpStream, address: SocketAddr, mut counted: C
     let socket = Socket::new(stream, timer);
     let mut buffer = Buffer::default();
     if socket.speaks_h2() || (settings.h2c && !secure && begins_h2(&socket, &mut buffer, &settings).await) {
-        h2::serve(socket, buffer, peer, worker).await;
+        Box::pin(h2::serve(socket, buffer, peer, counted, worker)).await;
     } else {
-        h1::serve(socket, buffer, &peer, &worker).await;
+        h1::serve(&socket, buffer, &peer, &worker).await;
     }
-    drop(counted);
 }
 
 /// Who is at the other end, if this one is at the other end of TCP: its address, and what it is to us.
@@ -75,8 +83,11 @@ pub(crate) fn count(address: IpAddr, worker: &Worker, settings: &Settings) -> Re
 }
 
 /// Waits for what comes before HTTP. Whoever lets us wait for it has not asked for anything yet, and makes way for others.
-async fn in_time<T>(opened: impl Future<Output = io::Result<T>>, timer: &Timer, patience: Duration) -> io::Result<T> {
-    let mut opened = pin!(opened);
+async fn in_time<T>(
+    mut opened: Pin<Box<impl Future<Output = io::Result<T>>>>,
+    timer: &Timer,
+    patience: Duration,
+) -> io::Result<T> {
     timer.set(Way::In, patience);
     timer.set_idle(true);
     let outcome = poll_fn(|cx| match opened.as_mut().poll(cx) {

@@ -41,6 +41,9 @@ pub(crate) trait ClientBody: Source {
 
     /// Whether all of the body has been read.
     fn has_ended(&self) -> bool;
+
+    /// The request goes to a backend: from here on the bounds of the backend hold for its memory.
+    fn forwarded(&mut self) {}
 }
 
 /// What a client is sent.

@@ -132,6 +132,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
             let mut account = sight.admitted(&view, since);
             trace::goes(&mut told, &ticket, &mut account, (visit.request, visit.response));
             ticket.seen_by(account);
+            body.forwarded();
             visit.forward(ticket, body, reply).await
         }
     };

@@ -1,5 +1,6 @@
 //! A client's connection over HTTP/1.1: one request after the other, each answered before the next is read.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -7,6 +8,8 @@ use std::time::Duration;
 use tollgate_wire::http1::scan::{Bounds, Found, Scan};
 use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
 
+use super::backend::Place;
+use super::backend::h1::Connection;
 use super::body::{Broken, Rest, Sink};
 use super::buffer::{Buffer, LARGE};
 use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
@@ -30,58 +33,125 @@ const LINGER_BYTES_MAX: usize = 256 * 1024;
 /// A head has to fit into a buffer with room to spare.
 const HEAD_BYTES_MAX: usize = LARGE - 1;
 
+/// A connection whose client sends nothing for this long after a response gives back the memory that a request needs. A client that sends one
+/// request after the other pauses for less, so its requests allocate nothing.
+const PAUSE_BETWEEN_REQUESTS: Duration = Duration::from_millis(200);
+
 /// Serves requests until the connection ends. `buffer` holds what was read to find out that this is HTTP/1.1.
-pub(crate) async fn serve(socket: Socket, mut buffer: Buffer, peer: &Peer, worker: &Rc<Worker>) {
-    let mut first = true;
+///
+/// While the client is silent, and until a head is complete, there is only this future, which is small. The future of a request is an order of
+/// magnitude larger; it is allocated with the first head after a pause and lasts until the next pause.
+pub(crate) async fn serve(socket: &Socket, mut buffer: Buffer, peer: &Peer, worker: &Rc<Worker>) {
+    let mut patience = worker.settings().timeouts.head;
     loop {
-        if !await_request(&socket, &mut buffer, &worker.settings(), first).await {
+        if await_request(socket, &mut buffer, patience).await != Awaited::Request {
             return;
         }
-        first = false;
+        let Some(head) = find_head(socket, &mut buffer, &worker.settings()).await else { return };
+        match Box::pin(serve_requests(socket, &mut buffer, head, peer, worker)).await {
+            Pause::Silent => patience = worker.settings().timeouts.keep_alive,
+            Pause::Over => return,
+            Pause::Linger => return linger(socket, &mut buffer).await,
+            Pause::Tunnel(backend, place) => {
+                let (_counted, idle_max) = (worker.count_tunnel(), worker.settings().timeouts.upgraded_idle);
+                return Box::pin(tunnel::run(socket, buffer, *backend, place, idle_max)).await;
+            }
+        }
+    }
+}
+
+/// Why requests have stopped for now.
+enum Pause {
+    /// The client is silent.
+    Silent,
+    /// The connection has ended, or is closed at once.
+    Over,
+    /// The connection is closed once the client has had time to read the last response.
+    Linger,
+    /// The connection is no longer HTTP.
+    Tunnel(Box<Connection>, Place),
+}
+
+/// Serves the request whose head is in the buffer, and further ones until there is a pause.
+async fn serve_requests(
+    socket: &Socket,
+    buffer: &mut Buffer,
+    mut head: Result<Range<usize>, Fault>,
+    peer: &Peer,
+    worker: &Rc<Worker>,
+) -> Pause {
+    loop {
         // A connection may outlive settings; a request has those that are in force when it comes.
         let settings = &*worker.settings();
         let mut scratch = worker.scratch();
-        let after = match read_head(&socket, &mut buffer, &mut scratch, settings).await {
-            Ok(true) => serve_one(&socket, &mut buffer, &mut scratch, peer, worker, settings).await,
-            Ok(false) => return,
+        let read = head.and_then(|range| read_head(buffer, range, &mut scratch, settings));
+        let after = match read {
+            Ok(()) => {
+                socket.timer.clear(Way::In);
+                socket.timer.asked();
+                serve_one(socket, buffer, &mut scratch, peer, worker, settings).await
+            }
             Err(fault) => {
                 worker.tally.malformed();
-                answer_fault(&socket, &mut scratch, fault, settings).await
+                answer_fault(socket, &mut scratch, fault, settings).await
             }
         };
         worker.keep_scratch(scratch);
         match after {
             After::Keep => {}
-            After::Close => return linger(&socket, &mut buffer).await,
-            After::Cut | After::Left => return,
-            After::Tunnel(backend, place) => {
-                let _counted = worker.count_tunnel();
-                return tunnel::run(socket, buffer, *backend, place, settings.timeouts.upgraded_idle).await;
-            }
+            After::Close => return Pause::Linger,
+            After::Cut | After::Left => return Pause::Over,
+            After::Tunnel(backend, place) => return Pause::Tunnel(backend, place),
+        }
+        let keep_alive = settings.timeouts.keep_alive;
+        let paused = buffer.is_empty().then(|| worker.pause_request());
+        if matches!(paused, Some(None)) && keep_alive > PAUSE_BETWEEN_REQUESTS {
+            return Pause::Silent;
+        }
+        match await_request(socket, buffer, keep_alive.min(PAUSE_BETWEEN_REQUESTS)).await {
+            Awaited::Request => {}
+            Awaited::Nothing if keep_alive > PAUSE_BETWEEN_REQUESTS => return Pause::Silent,
+            Awaited::Nothing | Awaited::End => return Pause::Over,
+        }
+        drop(paused);
+        match find_head(socket, buffer, settings).await {
+            Some(found) => head = found,
+            None => return Pause::Over,
         }
     }
 }
 
-/// Waits for the first byte of a request; holds no memory meanwhile. Says whether there is one.
-async fn await_request(socket: &Socket, buffer: &mut Buffer, settings: &Settings, first: bool) -> bool {
-    if !buffer.is_empty() {
-        return true;
-    }
-    let patience = if first { settings.timeouts.head } else { settings.timeouts.keep_alive };
-    socket.timer.set(Way::In, patience);
-    socket.timer.set_idle(true);
-    let read = socket.read(buffer).await;
-    socket.timer.set_idle(false);
-    matches!(read, Ok(1..))
+/// How a wait for a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    /// There are bytes of it in the buffer.
+    Request,
+    /// Nothing has come in time.
+    Nothing,
+    /// The connection has ended, or has to.
+    End,
 }
 
-/// Reads a whole head within its deadline. Says whether there is one.
-async fn read_head(
-    socket: &Socket,
-    buffer: &mut Buffer,
-    scratch: &mut Scratch,
-    settings: &Settings,
-) -> Result<bool, Fault> {
+/// Waits for the first byte of a request, without memory for it.
+async fn await_request(socket: &Socket, buffer: &mut Buffer, patience: Duration) -> Awaited {
+    if !buffer.is_empty() {
+        return Awaited::Request;
+    }
+    socket.timer.set(Way::In, patience);
+    socket.timer.set_idle(true);
+    match socket.read(buffer).await {
+        Ok(1..) => {
+            socket.timer.set_idle(false);
+            Awaited::Request
+        }
+        // The connection is still idle.
+        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Awaited::Nothing,
+        Ok(0) | Err(_) => Awaited::End,
+    }
+}
+
+/// Reads until there is a whole head in the buffer, and returns where; or why it is not one. Nothing: the connection ended, or took too long.
+async fn find_head(socket: &Socket, buffer: &mut Buffer, settings: &Settings) -> Option<Result<Range<usize>, Fault>> {
     let bounds = Bounds {
         line_bytes_max: settings.bounds.line_bytes_max.min(HEAD_BYTES_MAX),
         head_bytes_max: settings.bounds.head_bytes_max.min(HEAD_BYTES_MAX),
@@ -89,27 +159,35 @@ async fn read_head(
     let mut scan = Scan::default();
     let mut timed = false;
     loop {
-        if let Found::Head { start, end } = scan.look(buffer.bytes(), bounds, true)? {
-            scratch.request.parse(&buffer.bytes()[start..end])?;
-            if scratch.request.fields.len() > settings.bounds.fields_max {
-                return Err(Fault::HeadTooLarge);
-            }
-            buffer.consume(end);
-            socket.timer.clear(Way::In);
-            socket.timer.asked();
-            return Ok(true);
+        match scan.look(buffer.bytes(), bounds, true) {
+            Ok(Found::Head { start, end }) => return Some(Ok(start..end)),
+            Ok(_) => {}
+            Err(fault) => return Some(Err(fault)),
         }
         if !timed {
             // From here on the whole head has this long, however the bytes trickle in.
             socket.timer.set(Way::In, settings.timeouts.head);
             timed = true;
         }
-        match socket.read(buffer).await {
-            Ok(0) => return Ok(false),
-            Ok(_) => {}
-            Err(_) => return Ok(false),
+        if !matches!(socket.read_rest(buffer).await, Ok(1..)) {
+            return None;
         }
     }
+}
+
+/// Parses a whole head, and takes it out of the buffer.
+fn read_head(
+    buffer: &mut Buffer,
+    range: Range<usize>,
+    scratch: &mut Scratch,
+    settings: &Settings,
+) -> Result<(), Fault> {
+    scratch.request.parse(&buffer.bytes()[range.clone()])?;
+    if scratch.request.fields.len() > settings.bounds.fields_max {
+        return Err(Fault::HeadTooLarge);
+    }
+    buffer.consume(range.end);
+    Ok(())
 }
 
 async fn serve_one(

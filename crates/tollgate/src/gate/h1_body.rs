@@ -125,9 +125,14 @@ impl<'a> BodyReader<'a> {
 
     async fn gather_fixed(&mut self, length: u64) -> Result<bool, Broken> {
         while (self.buffer.bytes().len() as u64) < length {
-            if self.fill().await? == 0 {
+            let (began_ms, timer) = (self.socket.timer.now_ms(), &self.socket.timer);
+            timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
+            let read = self.socket.read_rest(self.buffer).await?;
+            if read == 0 {
                 return Err(Broken::Gone);
             }
+            self.waited_ms += timer.now_ms() - began_ms;
+            self.received += read as u64;
         }
         Ok(true)
     }

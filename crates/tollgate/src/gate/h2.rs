@@ -2,9 +2,11 @@
 //!
 //! What HTTP/2 lets a client do cheaply (open and reset streams, send frames of nothing) is bounded by the `h2` crate for what it
 //! can see, and here for what it cannot: a stream that was reset still has its request at the backend, so such streams count until the
-//! backend is done, and a client that resets more than it lets finish is told to calm down.
+//! backend is done, and a client that resets more than it lets finish is told to calm down. What requests hold before they are forwarded is
+//! bounded by a [`Budget`]: requests that do not fit are parked, without a task.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -18,12 +20,14 @@ use tollgate_wire::http1::{Fields, Length, ResponseHead};
 
 use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
+use super::caps::Counted;
 use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
 use super::download::{GRACE, Spill, make_room};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1::linger;
 use super::h1_body::{Pace, Taking};
 use super::h2_body::{self, StreamReader};
+use super::h2_budget::{Budget, Charge, RequestSize};
 use super::h2_connect;
 use super::h2_head;
 use super::h2_io::H2Io;
@@ -42,6 +46,11 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// What is held for one stream on its way out.
 const SEND_BUFFER: usize = 64 * 1024;
+/// Connections of one address that may have as many streams as the settings say. The `h2` crate holds about 2 kB for a stream, so that a full
+/// connection costs ten times as much as an idle one.
+const CONNECTIONS_WITH_ALL_STREAMS: usize = 64;
+/// Streams at once on every further connection of the address, and on all connections while more than half of those that there may be are open.
+const STREAMS_WHEN_CROWDED: u32 = 32;
 /// How many more streams a client may reset than it lets finish.
 const RESETS_MAX: u32 = 200;
 /// How long a client has to go after it was asked to.
@@ -51,7 +60,8 @@ const GOODBYE: Duration = Duration::from_secs(5);
 struct Session {
     peer: Peer,
     worker: Rc<Worker>,
-    /// Requests under way, those of streams that were reset included.
+    budget: Rc<Budget>,
+    /// Requests under way, parked ones and those of streams that were reset included.
     under_way: Cell<u32>,
     /// Streams that were reset, less those that finished.
     resets: Cell<u32>,
@@ -67,12 +77,29 @@ struct Leaving {
     timed: bool,
 }
 
+/// A request that waits until the budget of its connection has room for it.
+struct ParkedRequest {
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+    charge: Charge,
+    since_ms: u64,
+}
+
+/// The next event on a connection.
+enum Event {
+    Request(Request<RecvStream>, SendResponse<Bytes>),
+    /// A request was forwarded or has ended, so that a parked one may fit.
+    Room,
+}
+
 /// Serves requests until the connection ends.
-pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, worker: Rc<Worker>) {
+pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counted: Counted, worker: Rc<Worker>) {
     let (socket, settings) = (Rc::new(socket), worker.settings());
-    let streams_max = settings.bounds.streams_max;
+    let is_crowded = worker.shared.caps.is_crowded() || counted.connections_of_address() > CONNECTIONS_WITH_ALL_STREAMS;
+    let streams_max = settings.bounds.streams_max.min(if is_crowded { STREAMS_WHEN_CROWDED } else { u32::MAX });
     socket.timer.set(Way::In, settings.timeouts.head);
     let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
+    let budget = Budget::new(counted, io.received());
     let handshake = Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -88,7 +115,8 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, worker
     let Ok(mut connection) = handshake.await else { return };
     socket.timer.set_idle(false);
     socket.timer.clear(Way::In);
-    let session = Rc::new(Session { peer, worker, under_way: Cell::new(0), resets: Cell::new(0), taken: Cell::new(0) });
+    let (under_way, resets, taken) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken });
     let ended = serve_streams(&mut connection, &socket, &session).await;
     drop(connection);
     if ended.is_err() {
@@ -104,44 +132,126 @@ async fn serve_streams(
 ) -> Result<(), h2::Error> {
     let idle = session.worker.timers.timer();
     let mut leaving = Leaving::default();
-    while let Some(accepted) = next_stream(connection, socket, session, &idle, &mut leaving).await {
-        let (request, mut respond) = accepted?;
-        idle.asked();
-        if session.under_way.get() >= session.worker.settings().bounds.streams_max.saturating_mul(2) {
-            respond.send_reset(Reason::REFUSED_STREAM);
-            continue;
+    let mut parked = VecDeque::new();
+    while let Some(event) = next_event(connection, socket, session, &idle, &mut leaving, &mut parked).await {
+        match event? {
+            Event::Request(request, mut respond) => {
+                idle.asked();
+                match session.charge(&request).await {
+                    Some(charge) => {
+                        session.worker.tally.request();
+                        session.under_way.set(session.under_way.get() + 1);
+                        parked.push_back(ParkedRequest { request, respond, charge, since_ms: idle.now_ms() });
+                    }
+                    None => session.refuse(&mut respond),
+                }
+            }
+            Event::Room => {}
         }
-        session.under_way.set(session.under_way.get() + 1);
-        let session = session.clone();
-        tokio::task::spawn_local(async move {
-            serve_one(request, respond, &session).await;
-            session.under_way.set(session.under_way.get() - 1);
-        });
+        start_parked(&mut parked, session);
     }
     Ok(())
 }
 
-/// The next stream. Asks the client to leave when it is idle for too long, when the gate stops, or when it misbehaves.
-async fn next_stream(
+impl Session {
+    /// Refuses a request of which nothing has been processed, so that its client may send it again.
+    fn refuse(&self, respond: &mut SendResponse<Bytes>) {
+        self.worker.tally.unbuffered();
+        respond.send_reset(Reason::REFUSED_STREAM);
+    }
+
+    /// Charges a request as a parked one. Nothing: there is no room even for that.
+    async fn charge(&self, request: &Request<RecvStream>) -> Option<Charge> {
+        if self.under_way.get() >= self.worker.settings().bounds.streams_max.saturating_mul(2) {
+            return None;
+        }
+        let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+        let size = RequestSize::of(request.headers(), target, !request.body().is_end_stream());
+        if let Some(charge) = self.budget.park(size) {
+            return Some(charge);
+        }
+        // Requests that came in the same burst may be about to be forwarded.
+        tokio::task::yield_now().await;
+        self.budget.park(size)
+    }
+}
+
+/// Serves parked requests for which there is room, the oldest first, each in a task of its own.
+fn start_parked(parked: &mut VecDeque<ParkedRequest>, session: &Rc<Session>) {
+    let mut next = 0;
+    while let Some(candidate) = parked.get_mut(next) {
+        if !candidate.charge.serve() {
+            next += 1;
+            continue;
+        }
+        let Some(ParkedRequest { request, respond, charge, .. }) = parked.remove(next) else { return };
+        let session = session.clone();
+        tokio::task::spawn_local(async move {
+            serve_one(request, respond, charge, &session).await;
+            session.under_way.set(session.under_way.get() - 1);
+        });
+    }
+}
+
+/// Drops parked requests that their client has reset, and refuses those that have waited for longer than a request may. The task is woken when
+/// the next one has.
+fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &Session, idle: &Timer, cx: &mut Context<'_>) {
+    let wait_max = Duration::from(session.worker.settings().hold.max);
+    let waited = |since_ms: u64| Duration::from_millis(idle.now_ms().saturating_sub(since_ms));
+    parked.retain_mut(|ParkedRequest { respond, since_ms, .. }| {
+        if respond.poll_reset(cx).is_ready() {
+            session.resets.set(session.resets.get() + 1);
+        } else if waited(*since_ms) > wait_max {
+            session.refuse(respond);
+        } else {
+            return true;
+        }
+        session.under_way.set(session.under_way.get() - 1);
+        false
+    });
+    match parked.front() {
+        Some(oldest) => {
+            idle.set(Way::Out, wait_max.saturating_sub(waited(oldest.since_ms)));
+            let _ = idle.is_over(Way::Out, cx);
+        }
+        None => idle.clear(Way::Out),
+    }
+}
+
+/// The next event. Asks the client to leave when it is idle for too long, when the gate stops, or when it misbehaves.
+async fn next_event(
     connection: &mut Connection<H2Io, Bytes>,
     socket: &Socket,
     session: &Session,
     idle: &Timer,
     leaving: &mut Leaving,
-) -> Option<Result<(Request<RecvStream>, SendResponse<Bytes>), h2::Error>> {
-    let mut was_idle = false;
+    parked: &mut VecDeque<ParkedRequest>,
+) -> Option<Result<Event, h2::Error>> {
+    let (mut was_idle, mut has_waited) = (false, false);
     idle.set_idle(false);
     idle.clear(Way::In);
+    let accepted = |polled: Poll<Option<Result<(Request<RecvStream>, SendResponse<Bytes>), h2::Error>>>| {
+        polled.map(|accepted| {
+            accepted.map(|accepted| accepted.map(|(request, respond)| Event::Request(request, respond)))
+        })
+    };
     poll_fn(|cx| {
         let polled = connection.poll_accept(cx);
         if polled.is_ready() {
-            return polled;
+            return accepted(polled);
+        }
+        if !parked.is_empty() {
+            prune_parked(parked, session, idle, cx);
+            session.budget.wake_with(cx.waker());
+            if std::mem::replace(&mut has_waited, true) {
+                return Poll::Ready(Some(Ok(Event::Room)));
+            }
         }
         if session.resets.get() > RESETS_MAX {
             session.worker.tally.calmed();
             session.resets.set(0);
             connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-            return connection.poll_accept(cx);
+            return accepted(connection.poll_accept(cx));
         }
         let is_idle = !connection.has_streams();
         if is_idle != was_idle {
@@ -153,7 +263,7 @@ async fn next_stream(
         if must_leave && !leaving.asked {
             leaving.asked = true;
             connection.graceful_shutdown();
-            return connection.poll_accept(cx);
+            return accepted(connection.poll_accept(cx));
         }
         // Once: whatever the client still says, its time runs.
         let has_time = leaving.asked && is_idle;
@@ -165,10 +275,9 @@ async fn next_stream(
     .await
 }
 
-async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, session: &Session) {
+async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, charge: Charge, session: &Session) {
     let Session { worker, peer, .. } = session;
     let settings = &*worker.settings();
-    worker.tally.request();
     let mut scratch = worker.scratch();
     let timer = worker.timers.timer();
     let Scratch { request: head, response, response_decoder, backend_out, value, .. } = &mut *scratch;
@@ -181,7 +290,8 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, s
         paced(settings.timeouts.body_idle)
     };
     let line = RefCell::new(Line::Responding(respond));
-    let mut body = StreamBody { reader: StreamReader::new(request.into_body(), pace), line: &line, timer: &timer };
+    let reader = StreamReader::new(request.into_body(), pace);
+    let mut body = StreamBody { reader, line: &line, timer: &timer, charge: Some(charge) };
     if websocket {
         body.reader.hold_back();
     }
@@ -261,6 +371,8 @@ struct StreamBody<'a> {
     reader: StreamReader,
     line: &'a RefCell<Line>,
     timer: &'a Timer,
+    /// What the request is charged until it is forwarded.
+    charge: Option<Charge>,
 }
 
 impl Source for StreamBody<'_> {
@@ -299,6 +411,10 @@ impl ClientBody for StreamBody<'_> {
 
     fn has_ended(&self) -> bool {
         self.reader.has_ended()
+    }
+
+    fn forwarded(&mut self) {
+        self.charge = None;
     }
 }
 

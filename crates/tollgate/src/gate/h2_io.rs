@@ -1,5 +1,6 @@
 //! A [`Socket`] as the `h2` crate wants it, with what was read before it was known to be HTTP/2.
 
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,11 +20,18 @@ pub(crate) struct H2Io {
     /// How long the peer may take to accept the next bytes.
     patience: Duration,
     waiting_to_write: bool,
+    /// Bytes that the peer has sent.
+    received: Rc<Cell<u64>>,
 }
 
 impl H2Io {
     pub(crate) fn new(socket: Rc<Socket>, read_ahead: Buffer, patience: Duration) -> Self {
-        Self { socket, read_ahead, patience, waiting_to_write: false }
+        Self { socket, read_ahead, patience, waiting_to_write: false, received: Rc::default() }
+    }
+
+    /// Counts the bytes that the peer sends.
+    pub(crate) fn received(&self) -> Rc<Cell<u64>> {
+        self.received.clone()
     }
 
     /// A peer that takes nothing for too long is given up, however many streams wait for it.
@@ -43,14 +51,18 @@ impl H2Io {
 
 impl AsyncRead for H2Io {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.read_ahead.is_empty() {
+        let before = out.filled().len();
+        let polled = if self.read_ahead.is_empty() {
             self.read_ahead.rest();
-            return self.socket.poll_read_into(cx, out);
-        }
-        let length = self.read_ahead.bytes().len().min(out.remaining());
-        out.put_slice(&self.read_ahead.bytes()[..length]);
-        self.read_ahead.consume(length);
-        Poll::Ready(Ok(()))
+            self.socket.poll_read_into(cx, out)
+        } else {
+            let length = self.read_ahead.bytes().len().min(out.remaining());
+            out.put_slice(&self.read_ahead.bytes()[..length]);
+            self.read_ahead.consume(length);
+            Poll::Ready(Ok(()))
+        };
+        self.received.set(self.received.get() + (out.filled().len() - before) as u64);
+        polled
     }
 }
 

@@ -105,15 +105,13 @@ fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
         worker.tally.turned_away();
         return;
     }
-    let served = connection::serve(stream, address, counted, worker.clone());
-    let guard = TotalGuard(worker.clone());
-    tokio::task::spawn_local(async move {
-        served.await;
-        drop(guard);
-    });
+    let total = TotalGuard(worker.clone());
+    // A future that awaits another one as its last step would hold it twice.
+    tokio::task::spawn_local(connection::serve(stream, address, (counted, total), worker.clone()));
 }
 
-struct TotalGuard(Rc<Worker>);
+/// One connection of the total, until this is dropped.
+pub(super) struct TotalGuard(Rc<Worker>);
 
 impl Drop for TotalGuard {
     fn drop(&mut self) {

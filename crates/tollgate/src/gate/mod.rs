@@ -25,6 +25,7 @@ mod h1_body;
 mod h1_spill;
 mod h2;
 mod h2_body;
+mod h2_budget;
 mod h2_connect;
 mod h2_head;
 mod h2_io;

@@ -61,6 +61,18 @@ impl Socket {
         std::future::poll_fn(|cx| self.poll_read(cx, buffer)).await
     }
 
+    /// Reads more of what the peer has begun to send. While it waits, the buffer has no more memory than its bytes need.
+    pub(crate) async fn read_rest(&self, buffer: &mut Buffer) -> io::Result<usize> {
+        let read = std::future::poll_fn(|cx| {
+            let polled = self.poll_read(cx, buffer);
+            if polled.is_pending() {
+                buffer.compact();
+            }
+            polled
+        });
+        read.await
+    }
+
     /// Reads what there is. The buffer must not be full. An empty buffer holds no memory while it waits.
     pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
         let mut room = ReadBuf::new(buffer.room());

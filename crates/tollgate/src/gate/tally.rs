@@ -31,6 +31,7 @@ tally! {
     unopened = "connections_unopened": "Connections that ended before they were HTTP: without the PROXY header or TLS they must begin with",
     accept_failed = "accept_failures": "Failures to accept a connection, for want of file descriptors or memory",
     calmed = "h2_calmed": "HTTP/2 connections closed because the client reset more requests than it let finish",
+    unbuffered = "h2_refused": "HTTP/2 requests refused (REFUSED_STREAM) because their connection held too much for others",
     request = "requests": "Requests read",
     malformed = "requests_malformed": "Requests turned away because they cannot be read, or can be read in two ways",
     refused = "requests_refused": "Requests refused",

@@ -180,10 +180,12 @@ impl Timer {
         false
     }
 
-    /// Says whether the connection is waiting for a client that owes nothing, and may be closed to make room.
+    /// Sets whether the connection is waiting for a client that owes nothing, and may be closed to make room. A connection that is idle already stays
+    /// idle since the same moment.
     pub(crate) fn set_idle(&self, idle: bool) {
         let was_closing = self.cell.is_closing();
-        self.cell.idle_since_ms.set(if idle { self.timers.now_ms() } else { NEVER });
+        let since_ms = self.cell.idle_since_ms.get().min(self.timers.now_ms());
+        self.cell.idle_since_ms.set(if idle { since_ms } else { NEVER });
         // Who was chosen and asked in time is none of them until it is idle again.
         let others = self.timers.closing.get() - usize::from(was_closing);
         self.timers.closing.set(others + usize::from(self.cell.is_closing()));

@@ -16,7 +16,7 @@ use super::timer::Way;
 
 /// Joins a client's connection with a backend's. What either has sent ahead goes first.
 pub(crate) async fn run(
-    client: Socket,
+    client: &Socket,
     mut sent_ahead: Buffer,
     backend: Connection,
     _place: Place,
@@ -24,8 +24,8 @@ pub(crate) async fn run(
 ) {
     let Connection { socket: backend, buffer: mut answered_ahead, .. } = backend;
     let moved = Cell::new(0u64);
-    let there = copy(&client, &mut sent_ahead, &backend, &moved, idle_max);
-    let back = copy(&backend, &mut answered_ahead, &client, &moved, idle_max);
+    let there = copy(client, &mut sent_ahead, &backend, &moved, idle_max);
+    let back = copy(&backend, &mut answered_ahead, client, &moved, idle_max);
     both(there, back).await;
 }
 

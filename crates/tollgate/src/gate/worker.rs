@@ -64,6 +64,10 @@ pub(crate) enum Phase {
 /// How many sets of memory for exchanges a worker keeps.
 const SCRATCHES_MAX: usize = 64;
 
+/// How many connections of a worker keep the memory of a request while their clients pause. It bounds what idle connections hold: the memory of
+/// further ones goes back to the allocator after each request.
+const PAUSED_MAX: usize = 256;
+
 /// How many names of backends a worker looks up at once.
 const RESOLVERS_MAX: usize = 4;
 
@@ -86,6 +90,8 @@ pub(crate) struct Worker {
     scratches: RefCell<Vec<Box<Scratch>>>,
     draining: Cell<bool>,
     connections: Cell<usize>,
+    /// Connections that keep the memory of a request while their clients pause.
+    paused: Cell<usize>,
     swept_at: Cell<Moment>,
     date: RefCell<(u64, Rc<str>)>,
 }
@@ -105,6 +111,7 @@ impl Worker {
             scratches: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
+            paused: Cell::new(0),
             swept_at: Cell::new(shared.admission.now()),
             date: RefCell::new((u64::MAX, Rc::from(""))),
             shared,
@@ -158,6 +165,15 @@ impl Worker {
         ConnectionGuard(self.clone())
     }
 
+    /// Lets a connection keep the memory of a request while its client pauses, and the guard lives. Nothing: too many do.
+    pub(crate) fn pause_request(self: &Rc<Self>) -> Option<PausedGuard> {
+        let is_free = self.paused.get() < PAUSED_MAX;
+        is_free.then(|| {
+            self.paused.set(self.paused.get() + 1);
+            PausedGuard(self.clone())
+        })
+    }
+
     /// Counts the backend's connection of two that have become one, while the guard lives.
     pub(crate) fn count_tunnel(self: &Rc<Self>) -> TunnelGuard {
         self.shared.caps.add();
@@ -193,6 +209,15 @@ pub(crate) struct ConnectionGuard(Rc<Worker>);
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+/// A connection that keeps the memory of a request while its client pauses.
+pub(crate) struct PausedGuard(Rc<Worker>);
+
+impl Drop for PausedGuard {
+    fn drop(&mut self) {
+        self.0.paused.set(self.0.paused.get() - 1);
     }
 }
 

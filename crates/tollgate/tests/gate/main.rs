@@ -12,6 +12,7 @@ mod framing;
 mod health;
 mod http2;
 mod http2_backends;
+mod http2_memory;
 mod identity;
 mod many;
 mod operation;

@@ -1,0 +1,70 @@
+//! Requests over HTTP/2 that are held before they are forwarded: bounded for a connection, and served all the same.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::support::backend::respond;
+use crate::support::http2::{connect, request, run_local, send};
+use crate::support::{Backend, Gate};
+
+const H2C: &str = "h2c = true";
+
+/// A head of 28 kB costs its sender a dozen bytes once its field is in the table of HPACK.
+fn with_large_head(method: &str, path: &str) -> http::request::Builder {
+    let value = "v".repeat(3500);
+    (0..8).fold(request(method, path), |head, _| head.header("x-large", &value))
+}
+
+#[test]
+fn requests_that_do_not_fit_the_budget_of_their_connection_wait_and_are_served() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(20));
+        respond(stream, "ok")
+    });
+    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 4\nhold = {{ per_key = 200, total = 400 }}"));
+    let address = gate.address;
+    run_local(async move {
+        let sender = connect(address).await;
+        let ask = |number: usize| {
+            let mut sender = sender.clone();
+            async move {
+                let head = with_large_head("GET", &format!("/{number}")).body(()).unwrap();
+                send(&mut sender, head, b"").await.map(|answer| answer.head.status.as_u16())
+            }
+        };
+        let answers = futures_util::future::join_all((0..100).map(ask)).await;
+        let refused: Vec<_> = answers.iter().filter(|answer| !matches!(answer, Ok(200))).collect();
+        assert!(refused.is_empty(), "{refused:?}");
+    });
+    assert_eq!(backend.count(), 100);
+    assert_eq!(gate.metric("tollgate_h2_refused_total"), 0);
+}
+
+#[test]
+fn stalled_uploads_do_not_hold_up_other_requests_of_their_connection() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, H2C);
+    let address = gate.address;
+    run_local(async move {
+        let sender = connect(address).await;
+        let mut stalled = Vec::new();
+        for number in 0..60 {
+            let head = request("POST", &format!("/{number}")).header("content-length", "10").body(()).unwrap();
+            let mut ready = sender.clone().ready().await.unwrap();
+            stalled.push(ready.send_request(head, false).unwrap());
+        }
+        for _ in 0..20 {
+            let get = request("GET", "/").body(()).unwrap();
+            assert_eq!(send(&mut sender.clone(), get, b"").await.unwrap().head.status.as_u16(), 200);
+        }
+        // Uploads that were parked are served when their bodies come.
+        for (_, stream) in &mut stalled {
+            stream.send_data(Bytes::from_static(b"0123456789"), true).unwrap();
+        }
+        for (response, _) in stalled {
+            assert_eq!(response.await.unwrap().status().as_u16(), 200);
+        }
+    });
+    assert_eq!(backend.count(), 80);
+}
