@@ -53,6 +53,9 @@ const CONNECTIONS_WITH_ALL_STREAMS: usize = 64;
 const STREAMS_WHEN_CROWDED: u32 = 32;
 /// How many more streams a client may reset than it lets finish.
 const RESETS_MAX: u32 = 200;
+/// The last piece of a response is given to the `h2` crate at once, if it is no longer than this, whether or not the client's window is open: the task
+/// of a request, which takes more, ends then.
+const LAST_PIECE_MAX: usize = 4 * 1024;
 /// How long a client has to go after it was asked to.
 const GOODBYE: Duration = Duration::from_secs(5);
 
@@ -67,6 +70,8 @@ struct Session {
     resets: Cell<u32>,
     /// How much the client has taken of answers, on all streams.
     taken: Cell<u64>,
+    /// Bytes that were sent on the connection.
+    written: Rc<Cell<u64>>,
 }
 
 /// How far a client is that was asked to go.
@@ -85,6 +90,17 @@ struct ParkedRequest {
     since_ms: u64,
 }
 
+/// The streams of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StreamsState {
+    /// There are none.
+    Idle,
+    /// All requests have been served, and the client has not taken the last pieces of some responses.
+    Unread,
+    /// Requests are served or parked.
+    Serving,
+}
+
 /// The next event on a connection.
 enum Event {
     Request(Request<RecvStream>, SendResponse<Bytes>),
@@ -99,7 +115,7 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counte
     let streams_max = settings.bounds.streams_max.min(if is_crowded { STREAMS_WHEN_CROWDED } else { u32::MAX });
     socket.timer.set(Way::In, settings.timeouts.head);
     let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
-    let budget = Budget::new(counted, io.received());
+    let (budget, written) = (Budget::new(counted, io.received()), io.written());
     let handshake = Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -116,7 +132,7 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counte
     socket.timer.set_idle(false);
     socket.timer.clear(Way::In);
     let (under_way, resets, taken) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken });
+    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken, written });
     let ended = serve_streams(&mut connection, &socket, &session).await;
     drop(connection);
     if ended.is_err() {
@@ -227,7 +243,7 @@ async fn next_event(
     leaving: &mut Leaving,
     parked: &mut VecDeque<ParkedRequest>,
 ) -> Option<Result<Event, h2::Error>> {
-    let (mut was_idle, mut has_waited) = (false, false);
+    let (mut was, mut has_waited, mut written) = (StreamsState::Serving, false, 0);
     idle.set_idle(false);
     idle.clear(Way::In);
     let accepted = |polled: Poll<Option<Result<(Request<RecvStream>, SendResponse<Bytes>), h2::Error>>>| {
@@ -254,12 +270,28 @@ async fn next_event(
             return accepted(connection.poll_accept(cx));
         }
         let is_idle = !connection.has_streams();
-        if is_idle != was_idle {
-            was_idle = is_idle;
+        let activity = match (is_idle, session.under_way.get()) {
+            (true, _) => StreamsState::Idle,
+            (false, 0) => StreamsState::Unread,
+            (false, _) => StreamsState::Serving,
+        };
+        let has_moved = activity == StreamsState::Unread && written != session.written.get();
+        if activity != was || has_moved {
+            (was, written) = (activity, session.written.get());
             idle.set_idle(is_idle);
-            if is_idle { idle.set(Way::In, session.worker.settings().timeouts.keep_alive) } else { idle.clear(Way::In) }
+            let timeouts = &session.worker.settings().timeouts;
+            match activity {
+                StreamsState::Idle => idle.set(Way::In, timeouts.keep_alive),
+                StreamsState::Unread => idle.set(Way::In, timeouts.write),
+                StreamsState::Serving => idle.clear(Way::In),
+            }
         }
-        let must_leave = idle.is_over(Way::In, cx) || idle.is_closing() || session.worker.is_draining();
+        let is_late = idle.is_over(Way::In, cx);
+        if is_late && activity == StreamsState::Unread {
+            connection.abrupt_shutdown(Reason::CANCEL);
+            return accepted(connection.poll_accept(cx));
+        }
+        let must_leave = is_late || idle.is_closing() || session.worker.is_draining();
         if must_leave && !leaving.asked {
             leaving.asked = true;
             connection.graceful_shutdown();
@@ -291,7 +323,7 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
     };
     let line = RefCell::new(Line::Responding(respond));
     let reader = StreamReader::new(request.into_body(), pace);
-    let mut body = StreamBody { reader, line: &line, timer: &timer, charge: Some(charge) };
+    let mut body = StreamBody { reader, line: &line, timer: &timer, charge };
     if websocket {
         body.reader.hold_back();
     }
@@ -371,8 +403,8 @@ struct StreamBody<'a> {
     reader: StreamReader,
     line: &'a RefCell<Line>,
     timer: &'a Timer,
-    /// What the request is charged until it is forwarded.
-    charge: Option<Charge>,
+    /// What the request is charged for the memory that it holds.
+    charge: Charge,
 }
 
 impl Source for StreamBody<'_> {
@@ -414,7 +446,7 @@ impl ClientBody for StreamBody<'_> {
     }
 
     fn forwarded(&mut self) {
-        self.charge = None;
+        self.charge.forward();
     }
 }
 
@@ -562,7 +594,13 @@ impl Spill for StreamReply<'_> {
 }
 
 impl Sink for StreamReply<'_> {
-    async fn send(&mut self, data: &[u8], _rest: Rest) -> Result<(), Broken> {
+    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+        if rest == Rest::End && data.len() <= LAST_PIECE_MAX {
+            return match &mut *self.line.borrow_mut() {
+                Line::Sending(stream) => Ok(stream.send_data(Bytes::copy_from_slice(data), false)?),
+                Line::Responding(_) => Err(Broken::Gone),
+            };
+        }
         let mut left = data;
         while !left.is_empty() {
             let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());

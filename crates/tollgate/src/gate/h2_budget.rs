@@ -27,6 +27,8 @@ const BYTES_PER_BYTE: u64 = 10;
 const SERVED_MAX: usize = 6 << 20;
 /// The most that a connection holds for parked requests: 128 requests with twenty fields.
 const PARKED_MAX: usize = 640 << 10;
+/// The most that a connection holds for heads of requests that have been forwarded: 128 heads of 4 kB.
+const FORWARDED_HEADS_MAX: usize = 1 << 20;
 /// Bytes that are borrowed at a time.
 const BORROWED_STEP: usize = 32 << 10;
 /// What a parked request takes without its fields: the stream in the `h2` crate, and the request.
@@ -45,6 +47,8 @@ pub(crate) struct Budget {
     served: Cell<usize>,
     /// The part of it of requests whose bodies are not here.
     gathering: Cell<usize>,
+    /// What requests are charged that have been forwarded: their heads, which are held until they end.
+    forwarded: Cell<usize>,
     received: Rc<Cell<u64>>,
     /// The task of the connection, which starts parked requests.
     waker: RefCell<Option<Waker>>,
@@ -55,6 +59,8 @@ pub(crate) struct Budget {
 pub(crate) struct RequestSize {
     parked: usize,
     served: usize,
+    /// The part of `served` that is held until the request ends.
+    head: usize,
     /// Whether the client has yet to send the body.
     has_body: bool,
 }
@@ -64,7 +70,8 @@ impl RequestSize {
         let text: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
         let parked = PARKED_BYTES + headers.len() * PARKED_FIELD_BYTES;
         // The head is copied once, and once more when it is written for the backend.
-        Self { parked, served: parked + SERVED_BYTES + 2 * (text + target), has_body }
+        let head = 2 * (text + target);
+        Self { parked, served: parked + SERVED_BYTES + head, head, has_body }
     }
 }
 
@@ -72,7 +79,15 @@ impl RequestSize {
 pub(crate) struct Charge {
     budget: Rc<Budget>,
     size: RequestSize,
-    is_served: bool,
+    phase: ChargePhase,
+}
+
+/// What a request is charged as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChargePhase {
+    Parked,
+    Served,
+    Forwarded,
 }
 
 impl Budget {
@@ -83,6 +98,7 @@ impl Budget {
             parked: Cell::new(0),
             served: Cell::new(0),
             gathering: Cell::new(0),
+            forwarded: Cell::new(0),
             received,
             waker: RefCell::default(),
         })
@@ -96,7 +112,7 @@ impl Budget {
             return None;
         }
         self.parked.set(parked);
-        Some(Charge { budget: self.clone(), size, is_served: false })
+        Some(Charge { budget: self.clone(), size, phase: ChargePhase::Parked })
     }
 
     /// Wakes the task of the connection once, when the next request has been forwarded or has ended.
@@ -138,7 +154,10 @@ impl Charge {
     ///
     /// Requests whose bodies are not here have half of the budget: a client that stalls its uploads does not hold up its other requests.
     pub(crate) fn serve(&mut self) -> bool {
-        let (budget, RequestSize { parked, served, has_body }) = (&self.budget, self.size);
+        let (budget, RequestSize { parked, served, head, has_body }) = (&self.budget, self.size);
+        if budget.forwarded.get() > 0 && budget.forwarded.get() + head > FORWARDED_HEADS_MAX {
+            return false;
+        }
         if budget.served.get() > 0 {
             let gathering = budget.gathering.get();
             let has_part = !has_body || gathering == 0 || gathering + served <= budget.served_max() / 2;
@@ -151,23 +170,36 @@ impl Charge {
         if has_body {
             budget.gathering.set(budget.gathering.get() + served);
         }
-        self.is_served = true;
+        self.phase = ChargePhase::Served;
         true
+    }
+
+    /// Charges the request as one that has been forwarded.
+    pub(crate) fn forward(&mut self) {
+        self.release();
+        self.phase = ChargePhase::Forwarded;
+        self.budget.forwarded.set(self.budget.forwarded.get() + self.size.head);
+    }
+
+    fn release(&self) {
+        let (budget, RequestSize { parked, served, head, has_body }) = (&self.budget, self.size);
+        match self.phase {
+            ChargePhase::Parked => budget.parked.set(budget.parked.get() - parked),
+            ChargePhase::Served => {
+                budget.served.set(budget.served.get() - served);
+                if has_body {
+                    budget.gathering.set(budget.gathering.get() - served);
+                }
+            }
+            ChargePhase::Forwarded => budget.forwarded.set(budget.forwarded.get() - head),
+        }
+        budget.released();
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let (budget, RequestSize { parked, served, has_body }) = (&self.budget, self.size);
-        if !self.is_served {
-            budget.parked.set(budget.parked.get() - parked);
-        } else {
-            budget.served.set(budget.served.get() - served);
-            if has_body {
-                budget.gathering.set(budget.gathering.get() - served);
-            }
-        }
-        budget.released();
+        self.release();
     }
 }
 
@@ -230,6 +262,23 @@ mod tests {
         assert!((2..10).contains(&served), "{served}");
         let mut get = budget.park(size(5, 50, false)).unwrap();
         assert!(get.serve());
+    }
+
+    #[test]
+    fn large_heads_of_forwarded_requests_are_bounded_and_usual_ones_are_not_held_up() {
+        for (size, expected) in [(size(8, 3800, false), 15..20), (size(20, 50, false), 128..129)] {
+            let (budget, mut forwarded) = (budget(10_000), 0);
+            let mut charges: Vec<_> = (0..128).map(|_| budget.park(size).unwrap()).collect();
+            for charge in &mut charges {
+                if charge.serve() {
+                    charge.forward();
+                    forwarded += 1;
+                }
+            }
+            assert!(expected.contains(&forwarded), "{forwarded}");
+            drop(charges);
+            assert_eq!((budget.parked.get(), budget.served.get(), budget.forwarded.get()), (0, 0, 0));
+        }
     }
 
     #[test]

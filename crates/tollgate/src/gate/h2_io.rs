@@ -22,16 +22,30 @@ pub(crate) struct H2Io {
     waiting_to_write: bool,
     /// Bytes that the peer has sent.
     received: Rc<Cell<u64>>,
+    /// Bytes that were sent to the peer.
+    written: Rc<Cell<u64>>,
 }
 
 impl H2Io {
     pub(crate) fn new(socket: Rc<Socket>, read_ahead: Buffer, patience: Duration) -> Self {
-        Self { socket, read_ahead, patience, waiting_to_write: false, received: Rc::default() }
+        Self { socket, read_ahead, patience, waiting_to_write: false, received: Rc::default(), written: Rc::default() }
     }
 
     /// Counts the bytes that the peer sends.
     pub(crate) fn received(&self) -> Rc<Cell<u64>> {
         self.received.clone()
+    }
+
+    /// Counts the bytes that are sent to the peer.
+    pub(crate) fn written(&self) -> Rc<Cell<u64>> {
+        self.written.clone()
+    }
+
+    fn wrote(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(length)) = polled {
+            self.written.set(self.written.get() + length as u64);
+        }
+        self.timed(polled, cx)
     }
 
     /// A peer that takes nothing for too long is given up, however many streams wait for it.
@@ -69,7 +83,7 @@ impl AsyncRead for H2Io {
 impl AsyncWrite for H2Io {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = self.socket.poll_write(cx, &[io::IoSlice::new(bytes)]);
-        self.timed(polled, cx)
+        self.wrote(polled, cx)
     }
 
     fn poll_write_vectored(
@@ -78,7 +92,7 @@ impl AsyncWrite for H2Io {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = self.socket.poll_write(cx, parts);
-        self.timed(polled, cx)
+        self.wrote(polled, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -68,3 +68,22 @@ fn stalled_uploads_do_not_hold_up_other_requests_of_their_connection() {
     });
     assert_eq!(backend.count(), 80);
 }
+
+/// The task of a request ends when the `h2` crate has the rest of its response, so the connection has a deadline of its own.
+#[test]
+fn a_client_that_takes_no_response_is_disconnected() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ write = \"1s\" }}"));
+    let address = gate.address;
+    run_local(async move {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (sender, connection) =
+            h2::client::Builder::new().initial_window_size(0).handshake::<_, Bytes>(stream).await.unwrap();
+        let connected = tokio::task::spawn_local(connection);
+        let mut ready = sender.ready().await.unwrap();
+        let (response, _) = ready.send_request(request("GET", "/").body(()).unwrap(), true).unwrap();
+        let mut response = response.await.unwrap();
+        assert!(response.body_mut().data().await.unwrap().is_err());
+        let _ = connected.await;
+    });
+}

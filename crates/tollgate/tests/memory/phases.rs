@@ -25,7 +25,7 @@ const SESSION: u64 = 32 << 10;
 /// An HTTP/2 connection: the buffers and tables of the codec.
 const HTTP_2: u64 = 64 << 10;
 /// An HTTP/2 connection with 128 streams, of which the `h2` crate holds about 2 kB each.
-const STREAMS: u64 = 320 << 10;
+const STREAMS: u64 = 384 << 10;
 /// A response on its way: a piece of it, and a request in progress.
 const RESPONSE: u64 = 160 << 10;
 
@@ -53,6 +53,7 @@ pub(crate) fn all() -> Vec<Measured> {
         http_2_streams("HTTP/2, 128 small bodies that do not come", H2C, true),
         http_2_streams("HTTP/2, 128 requests in the queue", &format!("{H2C}\n{QUEUE}"), false),
         unread(),
+        http_2_unread(),
         websocket(),
         admin(),
     ]
@@ -189,6 +190,17 @@ fn unread() -> Measured {
     };
     let gate = Gate::start(backend(answer), "in_flight = 64");
     gate.measure("HTTP/1.1, a response that is not read", RESPONSE, 40, |number| sending(&gate, number, GET))
+}
+
+/// 128 responses of 2 bytes, and a window of none.
+fn http_2_unread() -> Measured {
+    let gate = Gate::start(backend(OK), "h2c = true\nin_flight = 256");
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0".to_vec();
+    bytes.extend(headers(1, &[&[0x82, 0x86, 0x84][..], &literal(Ok(1), b"a")].concat(), true));
+    for stream in 1..128 {
+        bytes.extend(headers(2 * stream + 1, &[0x82, 0x86, 0x84, 0xbe], true));
+    }
+    gate.measure("HTTP/2, 128 responses that are not read", STREAMS, 10, |number| sending(&gate, number, &bytes))
 }
 
 fn websocket() -> Measured {
