@@ -87,7 +87,8 @@ proptest! {
             }
             let Ok(Line::Request(request)) = parser.parse(Format::Trace, LINES[0].as_bytes()) else { panic!("not read") };
             prop_assert_eq!(request.path(), "/é".as_bytes());
-            prop_assert_eq!(request.headers.iter().count(), 2);
+            // Several values of one header are one joined value.
+            prop_assert_eq!(request.headers.iter().count(), 1);
         }
         let _ = Format::detect(&line);
     }
