@@ -43,7 +43,10 @@ export function overview() {
   const backends = table([
     { name: "Backend", of: (row) => row.url, class: "key" },
     { name: "State", of: (row) => h("span", { class: `pill ${row.up ? "up" : "down"}` }, row.up ? "up" : "down") },
-    { name: "Requests at it", of: (row) => figures.count(row.in_flight), num: true },
+    { name: "In flight", of: (row) => figures.count(row.in_flight), num: true },
+    { name: "At most", of: (row) => figures.count(row.in_flight_max), num: true },
+    { name: "Waiting", of: (row) => figures.count(row.waiting), num: true },
+    { name: "Cores", of: (row) => figures.rate(row.cores), num: true },
   ], "Backends", (row) => row.url);
   const rules = table([
     { name: "Rule", of: (row) => row.name, class: "key" },

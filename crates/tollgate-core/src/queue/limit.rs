@@ -30,6 +30,8 @@ const WAVE_MAX: Span = Span::from_secs(2);
 const SILENCE_MAX: Span = Span::from_secs(4);
 /// CPU time of unknown requests that a growing limit may expose, per core.
 const EXPOSED: Span = Span::from_millis(400);
+/// The number of requests that may be in flight whatever they cost, if the cores are fewer.
+const BUSY: u32 = 4;
 /// The limit grows by at most this factor per wave.
 const GROWTH_MAX: u64 = 8;
 /// A number that was found is tried again in both directions after this time, at first and at most.
@@ -49,6 +51,11 @@ pub(super) struct Times {
 }
 
 impl Times {
+    /// Whether a request of this route has ended. Parent paths have no times.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_sleeper || self.usual != Usual::default()
+    }
+
     /// The load that a request of this route puts on the backend.
     pub(super) const fn load(&self) -> Load {
         if self.is_sleeper { SLEEPER } else { Load::ONE }
@@ -138,6 +145,18 @@ impl Limit {
     /// The limit in force.
     pub(super) const fn in_force(&self) -> Load {
         self.in_force
+    }
+
+    /// The limit without trials.
+    pub(super) const fn found(&self) -> Load {
+        self.found
+    }
+
+    /// Starts at a number that was found earlier, as unproven as any other.
+    pub(super) fn restore(&mut self, number: u32, now: Moment) {
+        let busy = Load::of(BUSY).max(Load::of_cores(self.said));
+        self.is_clear = false;
+        self.set(Load::of(number).max(busy).as_256ths(), now);
     }
 
     /// Whether the limit follows from what was measured.
@@ -320,7 +339,7 @@ impl Limit {
 
     /// The limit for requests of this price while nothing is proven: they expose no more than [`EXPOSED`], or keep the cores busy.
     pub(super) fn unproven(&self, price: Span) -> Load {
-        let busy = Load::of(4).max(Load::of_cores(self.said));
+        let busy = Load::of(BUSY).max(Load::of_cores(self.said));
         let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);
         Load::from_256ths(number.saturating_mul(Load::ONE.as_256ths())).max(busy).min(self.in_force)
     }

@@ -38,6 +38,7 @@ mod client;
 mod estimate;
 mod in_flight;
 mod knee;
+mod learned;
 mod ledger;
 mod limit;
 mod log2;
@@ -49,6 +50,7 @@ mod tree;
 mod waiting;
 
 pub use client::{Client, Shares};
+pub use learned::{Learned, LearnedPrice};
 pub use price::{Price, RouteKey};
 
 use crate::time::{Moment, Span};
@@ -297,6 +299,11 @@ impl Queue {
         }
     }
 
+    /// How the queue behaves.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// How many requests wait.
     pub const fn waiting(&self) -> usize {
         self.waiting
@@ -326,9 +333,41 @@ impl Queue {
     pub fn arrive(&mut self, request: Request, now: Moment) -> Arrival {
         self.advance(now);
         self.check_overruns(now);
-        let price = self.prices.price(request.route, now);
         let tags = self.tags(&request.client);
-        let slot = Slot {
+        let slot = self.slot_for(request, tags, now);
+        if self.goes_at_once(&slot, now) {
+            let ticket = self.insert(slot);
+            self.start(ticket.slot, largest(tags), now);
+            return Arrival::Go(ticket);
+        }
+        self.limit.press();
+        let standing = self.standing(&slot);
+        if standing.wait > self.settings.hold_max && self.limit.is_proven() {
+            return Arrival::Refuse(self.refusal(Reason::WaitTooLong, standing));
+        }
+        if !self.make_room(request.bytes, largest(tags)) {
+            return Arrival::Refuse(self.refusal(Reason::Full, standing));
+        }
+        self.turns += 1;
+        let ticket = self.insert(Slot { turn: self.turns, ..slot });
+        self.wait(ticket.slot, usize::from(slot.octave), tags);
+        Arrival::Wait(ticket, standing)
+    }
+
+    /// The estimated wait of a request if it arrived now; `None` if it would go at once.
+    pub fn wait_of(&mut self, request: Request, now: Moment) -> Option<Span> {
+        self.advance(now);
+        let slot = self.slot_for(request, self.tags(&request.client), now);
+        (!self.goes_at_once(&slot, now)).then(|| self.standing(&slot).wait)
+    }
+
+    fn goes_at_once(&self, slot: &Slot, now: Moment) -> bool {
+        (self.is_probe(slot) || !self.has_better(slot)) && self.may_go(slot, now)
+    }
+
+    fn slot_for(&self, request: Request, tags: [u64; TAGS], now: Moment) -> Slot {
+        let price = self.prices.price(request.route, now);
+        Slot {
             generation: 0,
             state: State::Gone,
             request,
@@ -346,24 +385,7 @@ impl Queue {
             toll: Span::ZERO,
             wave: 0,
             stay: None,
-        };
-        if (self.is_probe(&slot) || !self.has_better(&slot)) && self.may_go(&slot, now) {
-            let ticket = self.insert(slot);
-            self.start(ticket.slot, largest(tags), now);
-            return Arrival::Go(ticket);
         }
-        self.limit.press();
-        let standing = self.standing(&slot);
-        if standing.wait > self.settings.hold_max && self.limit.is_proven() {
-            return Arrival::Refuse(self.refusal(Reason::WaitTooLong, standing));
-        }
-        if !self.make_room(request.bytes, largest(tags)) {
-            return Arrival::Refuse(self.refusal(Reason::Full, standing));
-        }
-        self.turns += 1;
-        let ticket = self.insert(Slot { turn: self.turns, ..slot });
-        self.wait(ticket.slot, usize::from(slot.octave), tags);
-        Arrival::Wait(ticket, standing)
     }
 
     /// The next event of a waiting request. Call it after every other call until it returns `None`.
@@ -476,6 +498,11 @@ impl Queue {
             self.trimmed_at = now;
             self.trim();
         }
+    }
+
+    /// The CPU time that requests have taken since the queue was made, as far as is known; wraps.
+    pub fn work_nanos(&mut self, now: Moment) -> u64 {
+        self.clock.work_nanos(now)
     }
 
     /// The backend has used `cpu` since the last call; `None` if that is not measured.

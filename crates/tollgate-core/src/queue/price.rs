@@ -8,11 +8,13 @@
 //! over a slot that is worn out. Routes in constant use stay, and a thousand paths requested once do not evict them.
 
 use super::SURPRISE;
+use super::learned::LearnedPrice;
 use super::limit::Times;
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Load;
 use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 
 /// Routes in a line.
 const LINE: usize = 8;
@@ -26,6 +28,10 @@ const SETTLED: u64 = 4;
 const UNKNOWN: Span = Span::from_millis(5);
 /// An overrun raises the price of its route for this long, if nothing of the route ends earlier.
 const RAISED_FOR: Span = Span::from_secs(1);
+
+/// A restored price was wrong if the first cost differs from it by more than this factor, and all are dropped if so many more were wrong than right.
+const WRONG: u64 = 8;
+const WRONG_MAX: i32 = 8;
 
 /// Identifies a request's route: keyed hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +69,18 @@ impl Cost {
     fn record(&mut self, toll: Span) {
         let toll = toll.as_nanos();
         self.seen = (self.seen + 1).min(MEMORY);
-        if self.seen > 1 {
-            self.deviation = toward(self.deviation, self.mean.abs_diff(toll), self.seen);
-        }
+        let deviation = toward(self.deviation, self.mean.abs_diff(toll), self.seen);
+        self.deviation = if self.seen > 1 { deviation } else { 0 };
         self.mean = toward(self.mean, toll, self.seen);
+    }
+
+    /// Whether anything is known: measured, or restored. The first measurement replaces a restored mean.
+    const fn is_known(&self) -> bool {
+        self.seen > 0 || self.mean > 0
+    }
+
+    const fn is_restored(&self) -> bool {
+        self.seen == 0 && self.mean > 0
     }
 
     /// Mean plus deviation.
@@ -97,26 +111,28 @@ struct Route {
 pub(super) struct Prices {
     lines: Box<[[Route; LINE]]>,
     all: Cost,
+    /// How many more restored prices were wrong than right.
+    wrong: i32,
 }
 
 impl Prices {
     /// A table with slots for at least this many routes.
     pub(super) fn new(routes: usize) -> Self {
         let lines = routes.div_ceil(LINE).max(1);
-        Self { lines: vec![[Route::default(); LINE]; lines].into_boxed_slice(), all: Cost::default() }
+        Self { lines: vec![[Route::default(); LINE]; lines].into_boxed_slice(), all: Cost::default(), wrong: 0 }
     }
 
     /// The price of a request.
     pub(super) fn price(&self, key: RouteKey, now: Moment) -> Price {
         let route = self.find(key.route);
-        let seen = route.filter(|route| route.cost.seen > 0);
-        let mean = seen.map_or_else(|| self.unseen(key), |route| Span::from_nanos(route.cost.mean));
+        let known = route.filter(|route| route.cost.is_known());
+        let mean = known.map_or_else(|| self.unseen(key), |route| Span::from_nanos(route.cost.mean));
         let raised = route.filter(|route| now < route.raised_until).map(|route| route.raised);
         Price {
             mean,
             estimate: raised.map_or(mean, |raised| raised.max(mean)),
             load: route.map_or(Load::ONE, |route| route.times.load()),
-            is_unseen: seen.is_none(),
+            is_unseen: route.is_none_or(|route| route.cost.seen == 0),
             is_settled: raised.is_none_or(|raised| raised < mean.times(SURPRISE))
                 && route.is_some_and(|route| route.cost.seen >= SETTLED),
         }
@@ -124,8 +140,8 @@ impl Prices {
 
     fn unseen(&self, key: RouteKey) -> Span {
         let alike =
-            self.find(key.parent).filter(|parent| parent.cost.seen > 0).map_or(&self.all, |parent| &parent.cost);
-        if alike.seen == 0 { UNKNOWN } else { alike.high() }
+            self.find(key.parent).filter(|parent| parent.cost.is_known()).map_or(&self.all, |parent| &parent.cost);
+        if alike.is_known() { alike.high() } else { UNKNOWN }
     }
 
     /// A request in flight exceeds the price, and will cost `estimate` or more.
@@ -139,6 +155,7 @@ impl Prices {
     /// A request has cost `toll`. Returns the times of its route, if it has a slot.
     pub(super) fn record(&mut self, key: RouteKey, toll: Span) -> Option<&mut Times> {
         self.all.record(toll);
+        self.judge_restored(key.route, toll);
         if let Some(parent) = self.slot(key.parent) {
             parent.cost.record(toll);
         }
@@ -146,6 +163,51 @@ impl Prices {
         route.raised_until = Moment::ZERO;
         route.cost.record(toll);
         Some(&mut route.times)
+    }
+
+    /// Counts whether the restored price of a route was right, and drops the others if too many were not.
+    fn judge_restored(&mut self, key: u64, toll: Span) {
+        let Some(price) = self.find(key).filter(|route| route.cost.is_restored()).map(|route| route.cost.mean) else {
+            return;
+        };
+        let (low, high) = (price.min(toll.as_nanos()), price.max(toll.as_nanos()));
+        self.wrong = (self.wrong + if low.saturating_mul(WRONG) < high { 1 } else { -1 }).max(-WRONG_MAX);
+        if self.wrong >= WRONG_MAX {
+            let restored = self.lines.iter_mut().flatten().filter(|route| route.cost.is_restored());
+            restored.for_each(|route| *route = Route::default());
+        }
+    }
+
+    /// The prices of routes and parent paths.
+    pub(super) fn learned(&self) -> Vec<LearnedPrice> {
+        let known = self.lines.iter().flatten().filter(|route| route.worth > 0 && route.cost.is_known());
+        let price = |route: &Route| LearnedPrice {
+            key: route.key,
+            mean: Span::from_nanos(route.cost.mean),
+            deviation: Span::from_nanos(route.cost.deviation),
+        };
+        known.map(price).collect()
+    }
+
+    /// Keeps a price until the first request of its route ends. Any new route takes its slot.
+    pub(super) fn restore(&mut self, price: LearnedPrice) {
+        let index = self.index(price.key);
+        let line = &mut self.lines[index];
+        let is_new = line.iter().all(|route| route.worth == 0 || route.key != price.key);
+        if let Some(free) = line.iter_mut().find(|route| route.worth == 0).filter(|_| is_new) {
+            let cost = Cost { mean: price.mean.as_nanos(), deviation: price.deviation.as_nanos(), seen: 0 };
+            *free = Route { key: price.key, worth: 1, cost, ..Route::default() };
+        }
+    }
+
+    /// The mean load of requests, as far as the table shows which routes are used most.
+    pub(super) fn mean_load(&self) -> Load {
+        let used = self.lines.iter().flatten().filter(|route| route.times.is_known());
+        let (loads, worths) = used.fold((0, 0), |(loads, worths), route| {
+            let worth = u64::from(route.worth);
+            (loads + worth * route.times.load().as_256ths(), worths + worth)
+        });
+        u64::checked_div(loads, worths).map_or(Load::ONE, Load::from_256ths)
     }
 
     fn find(&self, key: u64) -> Option<&Route> {

@@ -32,8 +32,9 @@ use super::holds::{Held, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::load::Load;
+pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
-use super::queue::{Entering, Permit, Queue, Refused};
+use super::queue::{Permit, Queue, Queues, Refused};
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
@@ -47,7 +48,7 @@ pub(crate) struct Admission {
     clock: Clock,
     rules: ArcSwap<Rules>,
     holds: Holds,
-    queue: Arc<Queue>,
+    queues: Queues,
     uploads: Arc<Uploads>,
     load: Load,
     route_hasher: RouteHasher,
@@ -91,10 +92,10 @@ impl Admission {
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             holds: Holds::default(),
-            queue: Queue::new(settings, clock.clone()),
+            queues: Queues::new(settings, clock.clone()),
             uploads: Arc::default(),
             load: Load::new(settings.bands, settings.pressure.clone(), clock.now()),
-            route_hasher: RouteHasher::new(),
+            route_hasher: RouteHasher::default(),
             cores_milli: AtomicU32::new(settings.cores.as_milli()),
             reports_ignored: AtomicU64::new(0),
             exemptions: Exemptions::default(),
@@ -110,7 +111,7 @@ impl Admission {
             Elsewhere::new(domain, ways, &self.clock, Some(before.elsewhere())).map_err(NoSharedLimiter::Sharing)?;
         let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(NoSharedLimiter::Limiter)?;
         self.rules.store(Arc::new(rules));
-        self.queue.reload(settings);
+        self.queues.reload(settings);
         self.load.reload(settings.bands, settings.pressure.clone());
         self.cores_milli.store(settings.cores.as_milli(), Ordering::Relaxed);
         Ok(())
@@ -119,8 +120,8 @@ impl Admission {
     /// Looks at the load, if it is time to. Any worker may call this at any time, and says by how much it is late.
     pub(crate) fn tick(&self, late: Span) {
         self.load.late(late);
-        self.queue.tick();
-        self.load.tick(self.clock.now(), || self.queue.take_wait());
+        self.queues.tick();
+        self.load.tick(self.clock.now(), || self.queues.take_wait());
     }
 
     /// The time that decisions are made by.
@@ -153,9 +154,14 @@ impl Admission {
         &self.flagged
     }
 
-    /// The queue.
-    pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
+    /// The queues of the backends.
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// The hash of routes, under which prices are learned.
+    pub(crate) fn route_hasher(&self) -> &RouteHasher {
+        &self.route_hasher
     }
 
     /// How loaded the backend is.
@@ -187,20 +193,29 @@ impl Admission {
         Admitted::Ticket(ticket)
     }
 
-    /// Waits for a permit, and logs what the queue does to the request.
-    pub(crate) async fn take_turn(&self, ticket: &mut Ticket, turn: Turn, log: &EngagementLog) -> Result<(), Refusal> {
+    /// Waits for a permit of the backend that `pick` names the queue of, and logs what the queue does to the request.
+    pub(crate) async fn take_turn(
+        &self,
+        ticket: &mut Ticket,
+        turn: Turn,
+        pick: impl FnOnce(Entering) -> Arc<Queue>,
+        log: &EngagementLog,
+    ) -> Result<(), Refusal> {
         if !turn.is_whole {
             // In a box, so that requests without large bodies do not carry the room for it.
             let begun = Box::pin(self.begin_upload(turn.client, log)).await;
             ticket.sending = Some(Sending { upload: Some(begun.map_err(queue_refusal)?), flow: Flow::new() });
         }
-        ticket.permit = Some(self.enter_queue(turn, ticket.route, log).await.map_err(queue_refusal)?);
+        let Turn { client: address, tenant, bytes, .. } = turn;
+        let entering = Entering { address, tenant, route: ticket.route, bytes };
+        let queue = pick(entering);
+        ticket.permit = Some(self.enter_queue(&queue, entering, log).await.map_err(queue_refusal)?);
         Ok(())
     }
 
     /// Waits until there are not too many uploads.
     async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
-        let (hold, at_once) = (self.rules.load().hold(), self.queue.status().in_flight_max);
+        let (hold, at_once) = (self.rules.load().hold(), self.queues.status().in_flight_max);
         let begun = self.uploads.begin(client, at_once, hold).await;
         if let Err(Refused { retry_after: backoff, own, .. }) = begun {
             let (reason, allowed) = match own {
@@ -213,15 +228,17 @@ impl Admission {
         begun
     }
 
-    async fn enter_queue(&self, turn: Turn, route: RouteKey, log: &EngagementLog) -> Result<Permit, Refused> {
-        let hold = self.rules.load().hold();
-        let Turn { client, tenant, bytes, .. } = turn;
-        let entering = Entering { address: client, tenant, route, bytes };
+    async fn enter_queue(
+        &self,
+        queue: &Arc<Queue>,
+        entering: Entering,
+        log: &EngagementLog,
+    ) -> Result<Permit, Refused> {
+        let (hold_max, client) = (self.rules.load().hold().max, entering.address);
         let (mut held, since) = (None, self.clock.now());
-        let hold_max = hold.max;
         let entered = {
-            let entering = self.queue.enter(entering, hold_max, |standing| {
-                held = Some(HeldByQueue { admission: self, client, log, since, position: standing.position });
+            let entering = queue.enter(entering, hold_max, |standing| {
+                held = Some(HeldByQueue { admission: self, queue, client, log, since, position: standing.position });
             });
             entering.await
         };
@@ -232,7 +249,7 @@ impl Admission {
             }
             let (reason, observed, allowed) = match reason {
                 Reason::WaitTooLong => ("wait-too-long", standing.wait.as_millis_ceil(), hold_max.as_millis_ceil()),
-                Reason::Full => ("queue-full", self.queue.status().waiting, hold.total.into()),
+                Reason::Full => ("queue-full", queue.status().waiting, queue.waiting_max()),
             };
             let done = QueueAct { act: Act::Refuse, reason, observed, allowed, backoff };
             log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
@@ -251,7 +268,7 @@ impl Admission {
         let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
         // Whom rules refuse without a price needs none: a refusal is to be cheap.
         let route = rules.has_budget().then(|| self.route_hasher.key(request));
-        let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(self.queue.expected(route)));
+        let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(self.queues.expected(route)));
         let band = self.load.band();
         if rules.know(request) {
             let decided = rules.decide(request, toll, band, now);
@@ -317,6 +334,7 @@ impl Admission {
 /// A request that waits in the queue. Dropped, it logs how long it waited.
 struct HeldByQueue<'a> {
     admission: &'a Admission,
+    queue: &'a Queue,
     client: IpAddr,
     log: &'a EngagementLog,
     since: Moment,
@@ -325,8 +343,8 @@ struct HeldByQueue<'a> {
 
 impl Drop for HeldByQueue<'_> {
     fn drop(&mut self) {
-        let Self { admission, client, log, since, position } = self;
-        let (now, allowed) = (admission.clock.now(), admission.queue.status().in_flight_max);
+        let Self { admission, queue, client, log, since, position } = self;
+        let (now, allowed) = (admission.clock.now(), queue.status().in_flight_max);
         let (act, reason, backoff) = (Act::Hold, "backend-busy", now.since(*since));
         let done = QueueAct { act, reason, observed: u64::from(*position), allowed, backoff };
         log.tell(&Engagement::by_queue(*client, admission.load.band(), done), now);
@@ -412,6 +430,14 @@ impl Ticket {
             Ok(Some(_)) | Err(Nonsense) => {
                 self.admission.reports_ignored.fetch_add(1, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// The request goes to the backend with this queue. If another backend's queue has granted the permit, the permit stays there, but nothing is learned
+    /// from the time that the request takes.
+    pub(crate) fn goes_to(&mut self, queue: &Arc<Queue>) {
+        if let Some(permit) = &mut self.permit {
+            permit.served_by(queue);
         }
     }
 

@@ -91,6 +91,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
         Ok(admitted) => admitted,
         Err(_) => return visit.left(),
     };
+    let mut picked = None;
     if let Admitted::Ticket(ticket) = &mut admitted {
         let mut whole = true;
         if !body.has_ended() {
@@ -113,7 +114,13 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
             is_whole: whole,
             bytes: waiting_bytes(view.head, whole),
         };
-        let turn = admission.take_turn(ticket, turn, &visit.worker.engagements);
+        let pick = |entering| {
+            let backends = visit.worker.shared.backends.load();
+            let backend = backends.pick(entering);
+            picked = backend.map(|backend| backend.id);
+            backend.map_or_else(|| admission.queues().first(), |backend| backend.queue.clone())
+        };
+        let turn = admission.take_turn(ticket, turn, pick, &visit.worker.engagements);
         match or_departure(turn, body).await {
             Ok(Ok(())) => {}
             Ok(Err(refusal)) => admitted = Admitted::Refused(refusal),
@@ -133,7 +140,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
             trace::goes(&mut told, &ticket, &mut account, (visit.request, visit.response));
             ticket.seen_by(account);
             body.forwarded();
-            visit.forward(ticket, body, reply).await
+            visit.forward(ticket, picked, body, reply).await
         }
     };
     trace::over(told, visit.response);
@@ -221,14 +228,22 @@ impl Visit<'_> {
         }
     }
 
-    async fn forward(&mut self, mut ticket: Ticket, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
+    /// Sends the request to the backend that was picked when it entered the queue, or to another if that one cannot be connected to. The permit is
+    /// then still the picked backend's: the request was let through once and does not wait again.
+    async fn forward(
+        &mut self,
+        mut ticket: Ticket,
+        picked: Option<u64>,
+        body: &mut impl ClientBody,
+        reply: &mut impl Reply,
+    ) -> After {
         let mut wanted = if self.may_be_sent_twice() { Wanted::Any } else { Wanted::Recent };
         let mut avoid = None;
         let mut failures = 0;
         let mut retried = false;
         let mut unsent = 0;
         loop {
-            let place = match self.worker.shared.backends.load().choose(avoid) {
+            let place = match self.worker.shared.backends.load().choose(picked, avoid) {
                 Ok(place) => place,
                 Err(AllDown(wait)) => {
                     // Before the answer: the client may take its time with what is left of its body.
@@ -262,6 +277,7 @@ impl Visit<'_> {
                 Err(_) => return self.left(),
             };
             ticket.started();
+            ticket.goes_to(&place.backend.queue);
             let was_used = leg.was_used();
             match self.converse(leg, place, &mut ticket, body, reply).await {
                 Conversation::Over(after) => return after,

@@ -42,7 +42,7 @@ impl Collector for GateMetrics {
             &mut encoder,
             "tollgate_requests_at_backend",
             "Requests at work at the backends",
-            self.0.admission.queue().status().in_flight,
+            self.0.admission.queues().status().in_flight,
         )?;
         let (memory, spool) = self.0.buffers.used();
         let help = "Bytes of responses in memory that slow clients have not read yet";
@@ -99,7 +99,7 @@ impl GateMetrics {
 
     fn encode_queue(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let admission = &self.0.admission;
-        let (queue, load) = (admission.queue().status(), admission.load());
+        let (queue, load) = (admission.queues().status(), admission.load());
         gauge(encoder, "tollgate_requests_waiting", "Requests that wait for their turn", queue.waiting)?;
         gauge(encoder, "tollgate_in_flight_max", "How many requests may be at the backends", queue.in_flight_max)?;
         let help = "How loaded the backends are: 0 normal, 1 elevated, 2 critical";

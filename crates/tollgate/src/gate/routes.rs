@@ -1,17 +1,30 @@
 //! Which route a request is for: its method and path, with what is only an identifier left out.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::OnceLock;
 
+use siphasher::sip::SipHasher13;
 use tollgate_core::queue::RouteKey;
 use tollgate_core::request::Request;
 use tollgate_core::route::write_route;
 
 /// Finds the route of a request. Keyed, so that nobody can choose paths that collide.
-pub(crate) struct RouteHasher(RandomState);
+#[derive(Default)]
+pub(crate) struct RouteHasher {
+    /// The key of the hash; random unless one was restored before the first request.
+    key: OnceLock<[u64; 2]>,
+}
 
 impl RouteHasher {
-    pub(crate) fn new() -> Self {
-        Self(RandomState::new())
+    /// Uses the key under which prices were learned earlier. False if another one is in use already.
+    pub(crate) fn restore(&self, key: [u64; 2]) -> bool {
+        self.key.set(key).is_ok()
+    }
+
+    /// The key of the hash. Secret: a client that knows it can choose paths that collide.
+    pub(crate) fn secret(&self) -> [u64; 2] {
+        // Each `RandomState` is keyed by the system's random numbers, and its hashes do not reveal that key.
+        *self.key.get_or_init(|| [0_u64, 1].map(|half| RandomState::new().hash_one(half)))
     }
 
     pub(crate) fn key(&self, request: &impl Request) -> RouteKey {
@@ -21,7 +34,8 @@ impl RouteHasher {
     }
 
     fn hash(&self, method: &[u8], kind: u8, path: &[u8]) -> u64 {
-        let mut hasher = self.0.build_hasher();
+        let [first, second] = self.secret();
+        let mut hasher = SipHasher13::new_with_keys(first, second);
         hasher.write(method);
         hasher.write_u8(kind);
         write_route(path, |piece| hasher.write(piece));
@@ -38,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_path_has_one_route_however_it_is_written() {
-        let hasher = RouteHasher::new();
+        let hasher = RouteHasher::default();
         let key = |target: &str| {
             let mut head = RequestHead::default();
             head.parse(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
@@ -49,5 +63,16 @@ mod tests {
         }
         assert_ne!(key("/a/c"), key("/a/b"));
         assert_eq!(key("/a/x1%2fy/../b"), key("/a/x2%2fy/../b"), "ambiguous paths share one route");
+    }
+
+    #[test]
+    fn routes_have_the_same_keys_after_a_restart_and_others_without_the_secret() {
+        let hash = |hasher: &RouteHasher| hasher.hash(b"GET", b' ', b"/page/17");
+        let (first, restarted, other) = (RouteHasher::default(), RouteHasher::default(), RouteHasher::default());
+        let known = hash(&first);
+        assert!(restarted.restore(first.secret()));
+        assert_eq!(hash(&restarted), known);
+        assert_ne!(hash(&other), known);
+        assert!(!other.restore(first.secret()), "it has hashed already");
     }
 }

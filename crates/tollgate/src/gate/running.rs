@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use super::admission::Admission;
 use super::backend::{Backends, connect};
 use super::caps::Caps;
 use super::elsewhere::Ways;
+use super::keeper::Keeper;
 use super::listener;
 use super::masters::Masters;
 use super::queue::IN_FLIGHT_MAX;
@@ -93,8 +95,9 @@ impl Running {
         if let Some(masters) = &masters {
             masters.serve(&admission);
         }
+        let backends = Backends::new(&settings.backends, None, |url| admission.queues().of(url));
         let shared = Arc::new(Shared {
-            backends: ArcSwap::from_pointee(Backends::new(&settings.backends, None)),
+            backends: ArcSwap::from_pointee(backends),
             caps: Caps::new(connections_max),
             buffers: Buffers::new(&settings.buffer)?,
             admission,
@@ -112,6 +115,14 @@ impl Running {
         let (phase, _) = watch::channel(Phase::Serving);
         let (redis, masters, certificates) = (Mutex::new(redis), Mutex::new(masters), ArcSwapOption::new(certificates));
         Ok(Self { shared, certificates, redis, masters, phase, listeners, threads: Vec::new() })
+    }
+
+    /// Restores what was learned about the backends, and keeps it across restarts from now on: in the directory of the settings, otherwise in
+    /// `default`, if there is one. Call it before [`Running::open`].
+    pub(crate) fn keep_learned(&self, default: Option<&Path>) -> Option<Keeper> {
+        let settings = self.shared.settings.load();
+        let keeper = Keeper::start(settings.state_dir.as_deref().or(default)?, &self.shared.admission);
+        keeper.inspect_err(|error| tracing::warn!(%error, "what is learned about the backends is not kept")).ok()
     }
 
     /// Starts to serve.
@@ -132,7 +143,8 @@ impl Running {
         let certificates = if old.tls == orders.gate.tls { None } else { Some(certificates(&orders.gate)?) };
         self.reload_rules(&orders)?;
         let (settings, waiting) = settled(&old, orders.gate);
-        let backends = Backends::new(&settings.backends, Some(&self.shared.backends.load()));
+        let queue_of = |url: &_| self.shared.admission.queues().of(url);
+        let backends = Backends::new(&settings.backends, Some(&self.shared.backends.load()), queue_of);
         self.shared.backend_tls.store(backend_tls);
         self.shared.backends.store(Arc::new(backends));
         self.shared.caps.set_total_max(connections_max(&settings));
@@ -244,10 +256,12 @@ fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
         (old.listen != new.listen, "gate.listen"),
         (old.workers != new.workers, "gate.workers"),
         (old.buffer.dir != new.buffer.dir, "gate.buffer.dir"),
+        (old.state_dir != new.state_dir, "gate.state_dir"),
     ];
     let waiting = changed.into_iter().filter_map(|(has_changed, key)| has_changed.then_some(key)).collect();
     let buffer = ResponseBuffer { dir: old.buffer.dir.clone(), ..new.buffer };
-    (Settings { listen: old.listen.clone(), workers: old.workers, buffer, ..new }, waiting)
+    let state_dir = old.state_dir.clone();
+    (Settings { listen: old.listen.clone(), workers: old.workers, buffer, state_dir, ..new }, waiting)
 }
 
 /// The certificates that clients are shown, if any are.
@@ -270,7 +284,8 @@ fn connections_max(settings: &Settings) -> usize {
 fn connections_possible(files: usize, settings: &Settings) -> usize {
     let idle =
         settings.bounds.backend_idle_max.saturating_mul(settings.workers).saturating_mul(settings.backends.len());
-    let backends = idle.saturating_add(IN_FLIGHT_MAX as usize);
+    let in_flight = (IN_FLIGHT_MAX as usize).saturating_mul(settings.backends.len().max(1));
+    let backends = idle.saturating_add(in_flight);
     let files = files.saturating_sub(DESCRIPTORS_RESERVED);
     files.saturating_sub(backends).max(files / 2).max(16)
 }

@@ -62,6 +62,21 @@ pub(crate) struct Bucket {
     pub(crate) throttled: Vec<Throttled>,
 }
 
+/// One backend, as operators see it.
+#[derive(Clone, Debug)]
+pub(crate) struct BackendInfo {
+    pub(crate) url: String,
+    pub(crate) is_up: bool,
+    /// Requests in flight.
+    pub(crate) in_flight: u32,
+    /// Its in-flight limit.
+    pub(crate) in_flight_max: u64,
+    /// Requests that wait for it.
+    pub(crate) waiting: u64,
+    /// Its cores, as far as is known.
+    pub(crate) cores: f64,
+}
+
 /// What one rule says to somebody.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
@@ -91,7 +106,7 @@ impl Running {
             let place = Tally::NAMES.iter().position(|(known, _)| *known == name).expect("the name is one of them");
             shared.tallies.iter().map(|tally| tally.read(place)).sum::<u64>()
         };
-        let (queue, settings) = (admission.queue().status(), shared.settings.load());
+        let (queue, settings) = (admission.queues().status(), shared.settings.load());
         let held_by_rules: u64 = admission.rules().faces().iter().map(|face| face.tally.read(0)).sum();
         Figures {
             requests: total("requests"),
@@ -99,11 +114,11 @@ impl Running {
             held: held_by_rules + queue.waited,
             holding: u64::from(admission.held()),
             waiting: queue.waiting,
-            in_flight: admission.queue().status().in_flight,
+            in_flight: queue.in_flight,
             in_flight_max: queue.in_flight_max,
             connections: shared.caps.total() as u64,
             toll_seconds: queue.toll_ns as f64 / 1e9,
-            cores: f64::from(settings.cores.as_milli()) / 1000.0,
+            cores: f64::from(settings.cores.as_milli()) * settings.backends.len().max(1) as f64 / 1000.0,
             band: admission.load().band().as_str(),
             sustained_ms: admission.load().sustained().as_millis_ceil(),
             edges_ms: (settings.bands.elevated().as_millis_ceil(), settings.bands.critical().as_millis_ceil()),
@@ -112,11 +127,20 @@ impl Running {
         }
     }
 
-    /// Where requests go: each backend, whether it is up, and how many are at it.
-    pub(crate) fn backends(&self) -> Vec<(String, bool, u32)> {
+    /// Each backend.
+    pub(crate) fn backends(&self) -> Vec<BackendInfo> {
         let backends = self.shared.backends.load();
-        let shown =
-            backends.iter().map(|backend| (backend.url.to_string(), backend.is_up().is_ok(), backend.in_flight()));
+        let shown = backends.iter().map(|backend| {
+            let queue = backend.queue.status();
+            BackendInfo {
+                url: backend.url.to_string(),
+                is_up: backend.is_up().is_ok(),
+                in_flight: backend.in_flight(),
+                in_flight_max: queue.in_flight_max,
+                waiting: queue.waiting,
+                cores: queue.cores_milli as f64 / 1000.0,
+            }
+        });
         shown.collect()
     }
 

@@ -152,6 +152,7 @@ fn serve_requests(
         let _inside = runtime.enter();
         operators.watch(gate.feed(), gate.flagged(), gate.clock().clone())?
     };
+    let keeper = gate.keep_learned(watch.state_dir());
     gate.open()?;
     let gate = Arc::new(gate);
     let mut registry = Registry::default();
@@ -181,6 +182,9 @@ fn serve_requests(
     drop(runtime);
     drop(household);
     watch.take_feed();
+    if let Some(keeper) = keeper {
+        keeper.end();
+    }
     Arc::into_inner(gate).map_or(Ok(()), Running::end)
 }
 

@@ -129,9 +129,17 @@ impl Subject for GateSubject {
 
     fn status(&self) -> Value {
         let figures = self.gate.figures();
-        let backends = self.gate.backends().into_iter();
-        let backends: Vec<_> =
-            backends.map(|(url, up, in_flight)| json!({ "url": url, "up": up, "in_flight": in_flight })).collect();
+        let backends = self.gate.backends().into_iter().map(|backend| {
+            json!({
+                "url": backend.url,
+                "up": backend.is_up,
+                "in_flight": backend.in_flight,
+                "in_flight_max": backend.in_flight_max,
+                "waiting": backend.waiting,
+                "cores": thousandths(backend.cores),
+            })
+        });
+        let backends: Vec<_> = backends.collect();
         let rules = self.gate.rule_figures().into_iter().map(|rule| {
             let [held, refused, would_hold, would_refuse] = rule.counts;
             json!({

@@ -64,6 +64,8 @@ pub(crate) struct Gate {
     pub(crate) timeouts: Timeouts,
     /// How much of everything there may be.
     pub(crate) bounds: Bounds,
+    /// Where it is kept what was learned about the backends; none means where the watch keeps its flags.
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 /// A certificate chain and its key, in PEM files that are read again when they change.
@@ -155,7 +157,8 @@ table! {
         /// Where clients connect: an address and port, or several.
         listen: OneOrMany<Address> = "\"127.0.0.1:8888\"",
         /// Where requests are forwarded to, one or several: `http://` and `https://` speak HTTP/1.1, `h2c://` and `h2://` HTTP/2 without and with TLS.
-        /// Of several, the one with the fewest requests at work is next. `--backend` names them instead.
+        /// Each has its own queue, in-flight limit and prices. Of several, a request goes to the one where its estimated wait is shortest, or, if it need not wait, where the fewest
+        /// requests are in flight for the limit. `--backend` names them instead.
         backend: OneOrMany<BackendUrl>,
         /// Proxies whose word about the client's address is taken: `forwarded_header` is looked at only when it comes from one of these. A proxy that a reload
         /// removes is not trusted on its open connections either.
@@ -173,9 +176,9 @@ table! {
         h2c: bool = "false",
         /// How many threads serve, each with its own connections. Without it, as many as this machine has cores.
         workers: NonZeroU32,
-        /// How many cores the backend has: what a second of its time is worth. Without it, as many as this machine has.
+        /// How many cores each backend has: what a second of its time is worth. Without it, as many as this machine has.
         cores: Thousandths,
-        /// How many requests may be at the backend at once; the others wait at the gate, where the order can be chosen. `"auto"` finds the number.
+        /// How many requests may be in flight at each backend; the others wait at the gate, where the order can be chosen. `"auto"` finds the number.
         in_flight: Concurrency = "\"auto\"",
         /// Bounds on the requests that wait at the gate.
         hold: HoldTable = "{}",
@@ -197,6 +200,9 @@ table! {
         timeouts: TimeoutsTable = "{}",
         /// How much of everything there may be.
         bounds: BoundsTable = "{}",
+        /// The directory in which the gate keeps what it has learned about each backend across restarts: the in-flight limit and the prices of routes. It
+        /// is written at most once a minute, and at the end. Without it, the directory of `watch.state_dir`.
+        state_dir: PathBuf,
     }
 }
 
@@ -215,9 +221,9 @@ table! {
     struct HoldTable {
         /// A request is refused if its wait is estimated to be longer than this.
         max: Span = "\"10s\"",
-        /// How many requests may wait. If the room is full, the newest request of the client furthest ahead of its share is refused.
+        /// How many requests may wait, split evenly among the backends. If the room is full, the newest request of the client furthest ahead of its share is refused.
         total: NonZeroU32 = "16384",
-        /// How much memory waiting requests may hold, heads and small bodies included.
+        /// How much memory waiting requests may hold, heads and small bodies included, split evenly among the backends.
         memory: Size = "\"64MiB\"",
     }
 }
@@ -290,6 +296,7 @@ impl GateTable {
             buffer: self.buffer.value.meaning(),
             timeouts: self.timeouts.value.meaning(faults),
             bounds: self.bounds.value.meaning(faults),
+            state_dir: self.state_dir.map(|path| path.value),
         }
     }
 

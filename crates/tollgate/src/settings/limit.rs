@@ -17,7 +17,7 @@ table! {
     /// CPU-seconds per second: credit comes back steadily and is spent by what requests really cost. Debt is repaid before
     /// the next request is let through.
     struct BudgetTable {
-        /// How fast credit comes back, as a part of the backend's cores: 0.1 of 4 cores is 0.4 CPU-seconds per second. Either this or `cores`.
+        /// How fast credit comes back, as a part of the cores of all backends together: 0.1 of 4 cores is 0.4 CPU-seconds per second. Either this or `cores`.
         share: Millionths,
         /// How fast credit comes back, in CPU-seconds per second. Either this or `share`.
         cores: Millionths,

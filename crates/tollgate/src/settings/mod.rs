@@ -32,6 +32,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use tollgate_core::virtual_clock::Cores;
 use toml::de::DeTable;
 
 pub(crate) use buffer::ResponseBuffer;
@@ -184,7 +185,9 @@ impl FileTable {
         let domains = self.domain.map(|domains| domains.value).unwrap_or_default();
         let (cores, hold_max, memory_bytes) = {
             let gate = gate.clone().unwrap_or_default();
-            (gate.cores, gate.hold.max, gate.memory_bytes)
+            // Those of all backends together.
+            let cores = gate.cores.as_milli().saturating_mul(gate.backends.len().clamp(1, 1 << 16) as u32);
+            (Cores::from_milli(cores), gate.hold.max, gate.memory_bytes)
         };
         let around = Surroundings {
             cores,

@@ -430,3 +430,58 @@ fn a_backend_that_cannot_be_reached_costs_no_request_while_another_can() {
         }
     });
 }
+
+/// A backend with one worker that takes `millis` for a request, and the time that it was busy, in microseconds.
+fn with_one_worker(millis: u64) -> (Backend, Arc<AtomicUsize>) {
+    let (worker, busy) = (std::sync::Mutex::new(()), Arc::new(AtomicUsize::new(0)));
+    let measured = busy.clone();
+    let backend = Backend::answering(move |_, stream| {
+        let working = worker.lock().unwrap();
+        let start = Instant::now();
+        std::thread::sleep(Duration::from_millis(millis));
+        measured.fetch_add(start.elapsed().as_micros() as usize, Ordering::Relaxed);
+        drop(working);
+        respond(stream, "ok")
+    });
+    (backend, busy)
+}
+
+#[test]
+fn two_backends_of_different_speed_each_get_as_much_as_they_can_serve() {
+    let ((fast, fast_busy), (slow, slow_busy)) = (with_one_worker(5), with_one_worker(50));
+    let gate =
+        Gate::start(&format!("[gate]\nworkers = 1\ncores = 1\nbackend = [\"{}\", \"{}\"]\n", fast.url(), slow.url()));
+    let done = AtomicBool::new(false);
+    let counts = || {
+        let busy = |busy: &AtomicUsize| busy.load(Ordering::Relaxed) as f64 / 1e6;
+        [(fast.count() as f64, busy(&fast_busy)), (slow.count() as f64, busy(&slow_busy))]
+    };
+    std::thread::scope(|scope| {
+        for client in 0..24u8 {
+            let (gate, done) = (&gate, &done);
+            scope.spawn(move || {
+                let mut stream = connect_from([127, 0, 0, 10 + client].into(), gate.address);
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                while !done.load(Ordering::Relaxed) {
+                    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+                    assert_eq!(read_response(&mut reader).unwrap().status, 200);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        let (start, before) = (Instant::now(), counts());
+        std::thread::sleep(Duration::from_secs(4));
+        let (elapsed, after) = (start.elapsed().as_secs_f64(), counts());
+        done.store(true, Ordering::Relaxed);
+        let rows = gate.admin("/api/v1/status").text();
+        let (mut served, mut possible) = (0.0, 0.0);
+        for (before, after) in before.into_iter().zip(after) {
+            let (count, busy) = (after.0 - before.0, after.1 - before.1);
+            served += count;
+            // A backend that is always busy serves one request in the time that one takes.
+            possible += elapsed / (busy / count);
+        }
+        assert!(served >= 0.9 * possible, "{served} of {possible}: {before:?} {after:?} {rows}");
+        assert_eq!(rows.matches("\"in_flight_max\"").count(), 4, "one for each backend, in both sums: {rows}");
+    });
+}

@@ -14,6 +14,7 @@ mod http2;
 mod http2_backends;
 mod http2_memory;
 mod identity;
+mod learned;
 mod many;
 mod operation;
 mod recipes;

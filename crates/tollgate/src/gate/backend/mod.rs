@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::body::Broken;
 use super::conversation::Ended;
+use super::queue::{Entering, Queue};
 use crate::settings::BackendUrl;
 use health::{Asked, Health};
 
@@ -25,6 +26,8 @@ pub(crate) struct Backend {
     pub(crate) url: BackendUrl,
     /// Host and port, for requests that name no host.
     pub(crate) authority: String,
+    /// The requests that wait for it, and what was learned about it.
+    pub(crate) queue: Arc<Queue>,
     in_flight: AtomicU32,
     health: std::sync::Mutex<Health>,
     /// Whether the health is anything but good: read without the lock on every request.
@@ -52,8 +55,12 @@ pub(crate) struct Place {
 pub(crate) struct AllDown(pub(crate) Duration);
 
 impl Backends {
-    /// The backends at these addresses. Those that were there before stay as they are.
-    pub(crate) fn new(urls: &[BackendUrl], before: Option<&Self>) -> Self {
+    /// The backends at these addresses, with their queues. Those that were there before stay as they are.
+    pub(crate) fn new(
+        urls: &[BackendUrl],
+        before: Option<&Self>,
+        queue_of: impl Fn(&BackendUrl) -> Arc<Queue>,
+    ) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let backend = |url: &BackendUrl| {
             let known = before.iter().flat_map(|before| &before.all).find(|backend| backend.url == *url);
@@ -64,6 +71,7 @@ impl Backends {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 url: url.clone(),
                 authority: url.authority(),
+                queue: queue_of(url),
                 in_flight: AtomicU32::new(0),
                 health: std::sync::Mutex::default(),
                 ailing: false.into(),
@@ -73,9 +81,32 @@ impl Backends {
         Self { all: urls.iter().map(backend).collect(), turn: AtomicUsize::new(0) }
     }
 
-    /// The backend that has the fewest requests in flight, of those that are up. Equals take turns. If none is up, one that can be connected to
-    /// gets the request: it may fail, but without it the request fails for certain.
-    pub(crate) fn choose(&self, avoid: Option<u64>) -> Result<Place, AllDown> {
+    /// The backend in whose queue a request is to wait, of those that are up: the one with the shortest estimated wait, or, where it would not
+    /// wait, the smallest load relative to the in-flight limit. Equals take turns.
+    pub(crate) fn pick(&self, entering: Entering) -> Option<&Arc<Backend>> {
+        if let [one] = &self.all[..] {
+            return Some(one);
+        }
+        let count = self.all.len();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let least = |is_usable: &dyn Fn(&Backend) -> bool| {
+            let in_turn = (0..count).map(|step| &self.all[turn.wrapping_add(step) % count]);
+            in_turn.filter(|backend| is_usable(backend)).min_by_key(|backend| backend.queue.quote(entering))
+        };
+        least(&|backend| backend.is_up().is_ok()).or_else(|| least(&Backend::is_reachable)).or(self.all.first())
+    }
+
+    /// The backend that was picked, if it is up and not the one to avoid. Otherwise the one that has the fewest requests in flight, of those that
+    /// are up. Equals take turns. If none is up, one that can be connected to gets the request: it may fail, but without it the request fails for
+    /// certain.
+    pub(crate) fn choose(&self, picked: Option<u64>, avoid: Option<u64>) -> Result<Place, AllDown> {
+        let is_picked = |backend: &&Arc<Backend>| Some(backend.id) == picked && picked != avoid;
+        if let Some(backend) = self.all.iter().find(is_picked)
+            && backend.is_up().is_ok()
+            && let Some(probe) = backend.admit()
+        {
+            return Ok(Place::at(backend, probe));
+        }
         let last_resort = |down| {
             let reachable = self.all.iter().filter(|backend| Some(backend.id) != avoid && backend.is_reachable());
             let least = reachable.min_by_key(|backend| backend.in_flight()).ok_or(down)?;
@@ -255,11 +286,17 @@ impl Backend {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_gatekeeper::clock::Clock;
+
+    use super::super::queue::Queues;
     use super::*;
+    use crate::settings::Gate as Settings;
 
     fn backends(count: u16) -> Backends {
         let url = |port| BackendUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap();
-        Backends::new(&(1..=count).map(url).collect::<Vec<_>>(), None)
+        let queues = Queues::new(&Settings::default(), Clock::start());
+        let queue_of = |url: &BackendUrl| queues.of(url);
+        Backends::new(&(1..=count).map(url).collect::<Vec<_>>(), None, queue_of)
     }
 
     #[test]
@@ -278,16 +315,16 @@ mod tests {
         let backends = backends(1);
         let backend = backends.all[0].clone();
         (0..3).for_each(|_| backend.connect_failed("test"));
-        assert!(backends.choose(None).is_err());
+        assert!(backends.choose(None, None).is_err());
         // Time passes.
         backend.with_health(|health, now| *health = std::mem::take(health).due(now));
-        let probe = backends.choose(None).unwrap();
-        assert!(backends.choose(None).is_err(), "one is enough");
+        let probe = backends.choose(None, None).unwrap();
+        assert!(backends.choose(None, None).is_err(), "one is enough");
         drop(probe);
-        let probe = backends.choose(None).unwrap();
+        let probe = backends.choose(None, None).unwrap();
         backend.succeeded();
         drop(probe);
-        assert!(backends.choose(None).is_ok() && !backend.ailing.load(Ordering::Relaxed));
+        assert!(backends.choose(None, None).is_ok() && !backend.ailing.load(Ordering::Relaxed));
     }
 
     fn fail_answers(backends: &Backends, backend: &Backend) {
@@ -306,7 +343,7 @@ mod tests {
         }
         let up: Vec<bool> = backends.iter().map(|backend| backend.is_up().is_ok()).collect();
         assert_eq!(up, [false, true]);
-        let chosen = |backends: &Backends| backends.choose(None).map(|place| place.backend.id).ok();
+        let chosen = |backends: &Backends| backends.choose(None, None).map(|place| place.backend.id).ok();
         assert_eq!(chosen(&backends), Some(backends.all[1].id));
         (0..3).for_each(|_| backends.all[1].connect_failed("test"));
         assert_eq!(chosen(&backends), Some(backends.all[0].id), "the only one that can be connected to");
@@ -321,11 +358,11 @@ mod tests {
         let backends = backends(2);
         (0..2).for_each(|_| backends.all[0].checked(Err("status 500")));
         for _ in 0..10 {
-            assert_eq!(backends.choose(None).unwrap().backend.id, backends.all[1].id);
+            assert_eq!(backends.choose(None, None).unwrap().backend.id, backends.all[1].id);
         }
         (0..2).for_each(|_| backends.all[1].checked(Err("status 500")));
-        assert!(backends.choose(None).is_ok());
+        assert!(backends.choose(None, None).is_ok());
         backends.all[0].checked(Ok(()));
-        assert_eq!(backends.choose(None).unwrap().backend.id, backends.all[0].id);
+        assert_eq!(backends.choose(None, None).unwrap().backend.id, backends.all[0].id);
     }
 }

@@ -1,4 +1,4 @@
-//! The fair queue in front of the backend, for all workers.
+//! The fair queue in front of one backend, for all workers. [`Queues`] has one for each backend.
 //!
 //! The queue is at the gate, not in the backend: only here can the order be chosen. What to do is decided by the core
 //! ([`tollgate_core::queue`]); this module waits and wakes. One mutex guards the state. It is held for the arithmetic of one event, about a
@@ -8,12 +8,13 @@
 
 mod permit;
 mod pulse;
+mod queues;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,26 +27,22 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::Load;
 use tollgate_gatekeeper::clock::Clock;
 
-use super::kernel::{Usage, Used};
 use crate::settings::Gate as Settings;
 use permit::Waiting;
 pub(crate) use permit::{Outcome, Permit};
 use pulse::Pulse;
+pub(crate) use queues::Queues;
 
 pub(super) use core::IN_FLIGHT_MAX;
 
-/// How often the CPU time that the backend uses is measured, where it can be.
-const MEASURE_EVERY: Span = Span::from_millis(50);
 /// Prefix lengths of an address, its network and its block, in IPv4 and in IPv6.
 pub(super) const LEVELS: [(u8, u8); 3] = [(32, 64), (24, 56), (16, 48)];
 
-/// The queue of all workers.
+/// The queue in front of one backend.
 pub(crate) struct Queue {
     clock: Clock,
     hasher: RandomState,
     state: Mutex<State>,
-    /// The backend's control group, if its CPU time is measured.
-    metered: Mutex<Option<Metered>>,
     pulse: Pulse,
     has_waiting: AtomicBool,
 }
@@ -62,26 +59,22 @@ struct Waiter {
     since: Moment,
 }
 
-struct Metered {
-    group: PathBuf,
-    usage: Usage,
-    measured_at: Moment,
-}
-
-impl Metered {
-    fn new(group: &Path) -> Self {
-        Self { group: group.to_owned(), usage: Usage::of_group(group), measured_at: Moment::ZERO }
-    }
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     toll_ns: u64,
     waited: u64,
     refused: u64,
-    /// Waiting times of requests dispatched since [`Queue::take_wait`], and how many those were.
+    /// Waiting times of requests dispatched since [`Queue::take_waits`], and how many those were.
     wait_ns: u64,
     wait_max: Span,
+    dispatched: u64,
+}
+
+/// How long the requests waited that were dispatched in some time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    sum_ns: u64,
+    longest: Span,
     dispatched: u64,
 }
 
@@ -100,6 +93,8 @@ pub(crate) struct QueueStatus {
     pub(crate) in_flight_max: u64,
     /// The load in flight, in whole requests.
     pub(crate) in_flight: u64,
+    /// The backend's cores as far as is known, in thousandths.
+    pub(crate) cores_milli: u64,
 }
 
 /// Why a request does not get a permit.
@@ -131,14 +126,20 @@ pub(crate) struct Entering {
     pub(crate) bytes: u32,
 }
 
+impl fmt::Debug for Queue {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
 impl Queue {
-    pub(crate) fn new(settings: &Settings, clock: Clock) -> Arc<Self> {
+    /// An empty queue. `hasher` makes the keys of clients.
+    fn new(settings: &Settings, hasher: RandomState, clock: Clock) -> Arc<Self> {
         let core = core::Queue::new(queue_settings(settings), clock.now());
         let queue = Arc::new(Self {
             clock,
-            hasher: RandomState::new(),
+            hasher,
             state: Mutex::new(State { core, waiters: Vec::new(), counts: Counts::default() }),
-            metered: Mutex::new(settings.toll.cgroup.as_deref().map(Metered::new)),
             pulse: Pulse::new(settings),
             has_waiting: AtomicBool::new(false),
         });
@@ -158,8 +159,7 @@ impl Queue {
         hold_max: Span,
         held: impl FnOnce(Standing),
     ) -> Result<Permit, Refused> {
-        let Entering { route, bytes, .. } = entering;
-        let request = Request { client: self.client(entering), route, weight_milli: 1000, bytes };
+        let (request, route) = (self.request(entering), entering.route);
         let (ticket, woken) = {
             let mut state = self.state();
             let now = self.clock.now();
@@ -198,20 +198,24 @@ impl Queue {
         Some(refusal)
     }
 
-    /// Measures the backend's CPU time, if it is time to. Any worker may call this at any time.
-    pub(crate) fn tick(&self) {
-        // The second worker has nothing to do.
-        let Ok(mut metered) = self.metered.try_lock() else { return };
-        let Some(metered) = metered.as_mut() else { return };
-        let now = self.clock.now();
-        if now.since(metered.measured_at) >= MEASURE_EVERY {
-            metered.measured_at = now;
-            let cpu = match metered.usage.look() {
-                Used::Since(cpu) => Some(cpu),
-                Used::Begins | Used::Unknown => None,
-            };
-            self.state().core.measure(cpu, now);
-        }
+    /// The estimated wait of a request if it entered now, and the load in flight in thousandths of the limit: the smaller, the better.
+    pub(crate) fn quote(&self, entering: Entering) -> (Span, u64) {
+        let request = self.request(entering);
+        let mut state = self.state();
+        let wait =
+            state.core.wait_of(request, self.clock.now()).map_or(Span::ZERO, |wait| wait.max(Span::from_nanos(1)));
+        let in_flight = state.core.in_flight().as_256ths().saturating_mul(1000);
+        (wait, in_flight / state.core.limit().as_256ths().max(1))
+    }
+
+    /// The CPU time that requests have taken, in nanoseconds; wraps.
+    fn work_nanos(&self) -> u64 {
+        self.state().core.work_nanos(self.clock.now())
+    }
+
+    /// The backend has used `cpu` since the last call; none if that is not measured.
+    fn measure(&self, cpu: Option<Span>) {
+        self.state().core.measure(cpu, self.clock.now());
     }
 
     /// Does what is due with time while requests wait. Returns whether any do.
@@ -225,19 +229,25 @@ impl Queue {
     }
 
     /// Takes over other settings. Waiting requests go on waiting, and what was learned stays.
-    pub(crate) fn reload(&self, settings: &Settings) {
-        let group = settings.toll.cgroup.as_deref();
-        let mut metered = self.metered.lock().unwrap_or_else(PoisonError::into_inner);
-        if metered.as_ref().map(|metered| metered.group.as_path()) != group {
-            *metered = group.map(Metered::new);
-            self.state().core.measure(None, self.clock.now());
-        }
-        drop(metered);
+    fn reload(&self, settings: &Settings) {
         self.pulse.reload(settings);
         let mut state = self.state();
         let now = self.clock.now();
         state.core.set_settings(queue_settings(settings), now);
         state.dispatch(now);
+    }
+
+    fn learned(&self) -> core::Learned {
+        self.state().core.learned()
+    }
+
+    fn restore(&self, learned: &core::Learned) {
+        self.state().core.restore(learned, self.clock.now());
+    }
+
+    /// How many requests may wait.
+    pub(crate) fn waiting_max(&self) -> u64 {
+        self.state().core.settings().total as u64
     }
 
     pub(crate) fn status(&self) -> QueueStatus {
@@ -250,25 +260,24 @@ impl Queue {
             waiting: state.core.waiting() as u64,
             in_flight_max: whole(state.core.limit()).max(1),
             in_flight: whole(state.core.in_flight()),
+            cores_milli: state.core.cores().as_milli().into(),
         }
     }
 
-    /// How long requests have waited since the last call: the mean of all that were dispatched, or a quarter of the longest wait, so that a
-    /// few clients that wait for seconds are not lost among many that do not wait.
-    pub(crate) fn take_wait(&self) -> Span {
+    /// How long requests have waited since the last call.
+    fn take_waits(&self) -> Waits {
         let mut state = self.state();
-        let mean = state.counts.wait_ns.checked_div(state.counts.dispatched).unwrap_or(0);
-        let longest = state.counts.wait_max.as_nanos() / 4;
+        let Counts { wait_ns, wait_max, dispatched, .. } = state.counts;
         (state.counts.wait_ns, state.counts.wait_max, state.counts.dispatched) = (0, Span::ZERO, 0);
-        Span::from_nanos(mean.max(longest))
+        Waits { sum_ns: wait_ns, longest: wait_max, dispatched }
     }
 
-    fn client(&self, entering: Entering) -> Client {
-        let address = entering.address;
+    fn request(&self, entering: Entering) -> Request {
+        let Entering { address, tenant, route, bytes } = entering;
         let hash =
             |(v4, v6): (u8, u8)| self.hasher.hash_one(Network::of(address, if address.is_ipv4() { v4 } else { v6 }));
         let [address, network, block] = LEVELS.map(hash);
-        Client { block, network, address, tenant: entering.tenant }
+        Request { client: Client { block, network, address, tenant }, route, weight_milli: 1000, bytes }
     }
 
     fn note_waiting(&self, state: &State) {
@@ -347,13 +356,15 @@ impl State {
     }
 }
 
+/// The settings of one queue: the room for waiting requests is split evenly among the backends.
 fn queue_settings(settings: &Settings) -> core::Settings {
+    let backends = settings.backends.len().max(1);
     core::Settings {
         shares: settings.fairness,
         cores: settings.cores,
         in_flight: settings.in_flight,
         hold_max: settings.hold.max,
-        total: settings.hold.total as usize,
-        memory: settings.hold.memory,
+        total: (settings.hold.total as usize).div_ceil(backends),
+        memory: settings.hold.memory / backends as u64,
     }
 }

@@ -76,6 +76,8 @@ pub(crate) struct Permit {
     starved: Span,
     /// Time in which the backend worked although the upload stalled: charged like any work, but not measured well.
     unmeasured: Span,
+    /// Whether another backend serves the request than the queue's own.
+    is_elsewhere: bool,
 }
 
 impl Permit {
@@ -88,7 +90,13 @@ impl Permit {
             starved_since: None,
             starved: Span::ZERO,
             unmeasured: Span::ZERO,
+            is_elsewhere: false,
         }
+    }
+
+    /// The backend with this queue serves the request.
+    pub(crate) fn served_by(&mut self, queue: &Arc<Queue>) {
+        self.is_elsewhere = !Arc::ptr_eq(&self.queue, queue);
     }
 
     /// The backend waits for the client to read.
@@ -151,7 +159,7 @@ impl Permit {
     fn settle(&mut self, reported: Option<Span>, outcome: Outcome) -> Span {
         let Some(ticket) = self.ticket.take() else { return Span::ZERO };
         let starved = self.starved();
-        let teaches = outcome.teaches() && starved.is_zero() && self.unmeasured.is_zero();
+        let teaches = outcome.teaches() && starved.is_zero() && self.unmeasured.is_zero() && !self.is_elsewhere;
         let mut state = self.queue.state();
         let now = self.queue.clock.now();
         let measured = state.core.so_far(ticket, now) + self.unmeasured;

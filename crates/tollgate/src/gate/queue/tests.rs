@@ -15,7 +15,7 @@ fn settings(text: &str) -> Settings {
 fn queue(text: &str) -> (Arc<Queue>, Hand) {
     let (clock, hand) = Clock::by_hand();
     hand.advance(Span::from_secs(1));
-    (Queue::new(&settings(&format!("cores = 1\n{text}")), clock), hand)
+    (Queue::new(&settings(&format!("cores = 1\n{text}")), RandomState::new(), clock), hand)
 }
 
 fn entering(last: u8, route: RouteKey) -> Entering {
@@ -86,7 +86,7 @@ fn a_request_whose_client_goes_leaves_the_queue() {
 fn no_wake_up_is_lost_and_the_limit_is_never_exceeded() {
     const LIMIT: u32 = 3;
     let settings = settings(&format!("cores = 2\nin_flight = {LIMIT}\nhold = {{ max = '60s' }}\n"));
-    let queue = Queue::new(&settings, Clock::start());
+    let queue = Queue::new(&settings, RandomState::new(), Clock::start());
     let (inside, most, passed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..4u8 {

@@ -28,6 +28,16 @@ fn secs(secs: u64) -> Span {
 }
 
 #[test]
+fn the_share_of_a_budget_is_that_of_all_backends_together() {
+    let settings = read(
+        "[gate]\ncores = 4\nbackend = [\"http://a\", \"http://b\"]\n\
+         [[rule]]\nname = \"r\"\nclass = \"ip/32\"\nbudget = { share = 0.10, burst = \"30s\" }\n",
+    );
+    let limit = settings.domains[0].rules[0].rule.limit;
+    assert_eq!(limit, Limit::Budget(Budget::new(800_000, secs(30)).unwrap()));
+}
+
+#[test]
 fn every_limit_becomes_the_limit_of_the_core() {
     let check = |body: &str, limit: Limit| assert_eq!(rule(body).rule.limit, limit, "{body}");
     let budget = |millionths| Limit::Budget(Budget::new(millionths, secs(30)).unwrap());

@@ -1,0 +1,67 @@
+//! The knowledge of a queue that is kept while the process is not running.
+//!
+//! Restored knowledge may be old, of another backend, or hostile. It is used as a first guess:
+//!
+//! - The in-flight limit counts as unproven. Until the first waves have shown what the backend serves, as little is exposed as by a new queue.
+//! - A price lasts until the first request of its route ends, and the price of an unsettled route exposes four requests at once. The first request
+//!   of the route does not wait.
+//! - If most of the first prices turn out to be wrong by a factor of eight, the rest of them are dropped.
+//!
+//! Whether a route sleeps, and the cores that were found, are not restored: a wrong answer would expose 64 times as many requests, or charge
+//! clients too much, until there is enough evidence against it.
+
+use super::Queue;
+use crate::time::{Moment, Span};
+use crate::virtual_clock::Load;
+use alloc::vec::Vec;
+
+/// The bounds of a restored price.
+const PRICE_MIN: Span = Span::from_nanos(1_000);
+const PRICE_MAX: Span = Span::from_secs(10);
+
+/// The knowledge about one backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// How many requests like those of late may be in flight.
+    pub in_flight: u32,
+    /// The prices of routes and of parent paths, in no order.
+    pub prices: Vec<LearnedPrice>,
+}
+
+/// The price of one route or parent path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LearnedPrice {
+    /// Its keyed hash.
+    pub key: u64,
+    /// The mean cost.
+    pub mean: Span,
+    /// The mean deviation from that.
+    pub deviation: Span,
+}
+
+impl LearnedPrice {
+    pub(super) fn clamped(self) -> Self {
+        let mean = self.mean.clamp(PRICE_MIN, PRICE_MAX);
+        Self { key: self.key, mean, deviation: self.deviation.min(mean) }
+    }
+}
+
+impl Queue {
+    /// How many prices a queue has room for.
+    pub const PRICES_MAX: usize = super::ROUTES_MAX;
+
+    /// The knowledge to keep.
+    pub fn learned(&self) -> Learned {
+        let one = u128::from(Load::ONE.as_256ths());
+        let (limit, load) = (self.limit.found().as_256ths(), self.prices.mean_load().as_256ths().max(1));
+        // A route that sleeps has a small load here, and a whole one in a queue that does not know yet that it sleeps.
+        let count = u128::from(limit) * one / u128::from(load) / one;
+        Learned { in_flight: u32::try_from(count).unwrap_or(u32::MAX), prices: self.prices.learned() }
+    }
+
+    /// Starts from the knowledge of an earlier queue. Call it before the first request arrives.
+    pub fn restore(&mut self, learned: &Learned, now: Moment) {
+        self.limit.restore(learned.in_flight, now);
+        learned.prices.iter().take(Self::PRICES_MAX).for_each(|price| self.prices.restore(price.clamped()));
+    }
+}

@@ -1,0 +1,88 @@
+//! Keeps in-flight limits and prices across restarts: the thread that writes the file.
+//!
+//! The file is written once a minute if something has changed, and at the end. That is on a thread of its own: a slow disk delays no request. A
+//! disk that hangs does not keep the gate from ending, either.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use super::admission::Admission;
+use super::learned_file::{LearnedFile, LearnedState};
+
+const WRITE_EVERY: Duration = Duration::from_secs(60);
+/// How long the end of the gate waits for the last write.
+const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
+
+/// The running thread.
+pub(crate) struct Keeper {
+    /// Dropped to end the thread.
+    stop: Sender<()>,
+    /// Disconnected when the last write is over.
+    ended: Receiver<()>,
+}
+
+impl Keeper {
+    /// Restores what the directory has, and keeps it up to date from now on. Call it before the first request.
+    pub(crate) fn start(directory: &Path, admission: &Arc<Admission>) -> io::Result<Self> {
+        let mut file = LearnedFile::in_directory(directory);
+        restore(&file, admission);
+        let ((stop, stopped), (ending, ended)) = (channel::<()>(), channel::<()>());
+        let admission = admission.clone();
+        let run = move || {
+            let _ending = ending;
+            let mut has_failed = false;
+            loop {
+                let is_over = stopped.recv_timeout(WRITE_EVERY) != Err(RecvTimeoutError::Timeout);
+                let written = file.write(&learned(&admission));
+                if let (Err(error), false) = (&written, has_failed) {
+                    let file = file.path().display();
+                    tracing::warn!(%file, %error, "cannot write what was learned about the backends");
+                }
+                has_failed = written.is_err();
+                if is_over {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("tollgate-state".to_owned()).spawn(run)?;
+        Ok(Self { stop, ended })
+    }
+
+    /// Writes a last time. Call it when no more requests are served.
+    pub(crate) fn end(self) {
+        drop(self.stop);
+        if self.ended.recv_timeout(LAST_WRITE_MAX) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the disk hangs: what was learned about the backends is not written");
+        }
+    }
+}
+
+fn learned(admission: &Admission) -> LearnedState {
+    LearnedState { key: admission.route_hasher().secret(), backends: admission.queues().learned() }
+}
+
+fn restore(file: &LearnedFile, admission: &Admission) {
+    let path = file.path().display();
+    let state = match file.read() {
+        Ok(state) => state,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            tracing::info!(file = %path, "what is learned about the backends will be kept here");
+            return;
+        }
+        Err(error) => {
+            tracing::warn!(file = %path, %error, "ignoring what was learned about the backends earlier");
+            return;
+        }
+    };
+    if !admission.route_hasher().restore(state.key) {
+        return;
+    }
+    let restored = state.backends.iter().filter(|(url, learned)| admission.queues().restore(url, learned));
+    let (backends, prices) =
+        restored.fold((0, 0), |(backends, prices), (_, learned)| (backends + 1, prices + learned.prices.len()));
+    tracing::info!(file = %path, backends, prices, "restored what was learned about the backends");
+}

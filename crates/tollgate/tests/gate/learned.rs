@@ -1,0 +1,137 @@
+//! In-flight limits and prices across reloads and restarts.
+
+use std::io::{BufReader, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::support::backend::respond;
+use crate::support::client::connect_from;
+use crate::support::{Backend, Gate, eventually, read_response};
+
+/// The in-flight limit of a gate that knows nothing.
+const START: u64 = 8;
+
+/// A backend that waits for something else: as many at once as there are.
+fn sleeping() -> Backend {
+    Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(30));
+        respond(stream, "ok")
+    })
+}
+
+fn config(backends: &[&Backend], state_dir: &Path) -> String {
+    let urls: Vec<_> = backends.iter().map(|backend| format!("\"{}\"", backend.url())).collect();
+    format!("[gate]\nworkers = 1\ncores = 1\nbackend = [{}]\nstate_dir = '{}'\n", urls.join(", "), state_dir.display())
+}
+
+/// Sends requests on 40 connections at once until the limit has grown.
+fn teach(gate: &Gate) -> u64 {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for client in 0..40u8 {
+            scope.spawn(move || {
+                let mut stream = connect_from([127, 0, 0, 10 + client].into(), gate.address);
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                while start.elapsed() < Duration::from_secs(2) {
+                    let path = ["/", "/page", "/search"][usize::from(client % 3)];
+                    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+                    assert_eq!(read_response(&mut reader).unwrap().status, 200);
+                }
+            });
+        }
+    });
+    let limits = limits(gate);
+    assert!(limits[0] > START, "{limits:?}");
+    limits[0]
+}
+
+/// The in-flight limit of each backend.
+fn limits(gate: &Gate) -> Vec<u64> {
+    let status: serde_json::Value = serde_json::from_str(&gate.admin("/api/v1/status").text()).unwrap();
+    let limits: Vec<u64> = status["backends"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|backend| {
+            assert!(backend["cores"].as_f64().unwrap() > 0.0 && backend["waiting"].is_u64(), "{backend}");
+            backend["in_flight_max"].as_u64().unwrap()
+        })
+        .collect();
+    assert_eq!(gate.metric("tollgate_in_flight_max"), limits.iter().sum::<u64>());
+    limits
+}
+
+#[test]
+fn a_restart_keeps_what_was_learned() {
+    let (backend, folder) = (sleeping(), tempfile::tempdir().unwrap());
+    let state_dir = folder.path().join("state");
+    let gate = Gate::start(&config(&[&backend], &state_dir));
+    assert_eq!(limits(&gate), [START]);
+    let learned = teach(&gate);
+    let log = gate.end();
+    assert!(log.iter().all(|line| !line.contains("cannot write") && !line.contains("ERROR")), "{log:?}");
+    let mut gate = Gate::start(&config(&[&backend], &state_dir));
+    let line: serde_json::Value = serde_json::from_str(&gate.logged("restored what was learned")).unwrap();
+    assert_eq!(line["backends"], 1, "{line}");
+    // Three paths, and their parent.
+    assert_eq!(line["prices"], 4, "{line}");
+    assert!(limits(&gate)[0] >= learned, "{:?} after {learned}", limits(&gate));
+    drop(gate);
+    // Another backend is not what was learned about.
+    let other = sleeping();
+    let gate = Gate::start(&config(&[&other], &state_dir));
+    assert_eq!(limits(&gate), [START]);
+}
+
+#[test]
+fn a_reload_keeps_what_was_learned_about_backends_that_stay() {
+    let (first, second, folder) = (sleeping(), sleeping(), tempfile::tempdir().unwrap());
+    let mut gate = Gate::start(&config(&[&first], folder.path()));
+    let learned = teach(&gate);
+    let total = gate.metric("tollgate_requests_waited_total");
+    gate.rewrite(&config(&[&first, &second], folder.path()));
+    gate.signal("HUP");
+    gate.logged("settings reloaded");
+    assert_eq!(limits(&gate), [learned, START]);
+    gate.rewrite(&config(&[&second], folder.path()));
+    gate.signal("HUP");
+    eventually("the first backend is gone", || limits(&gate) == [START]);
+    assert_eq!(gate.metric("tollgate_requests_waited_total"), total, "counters do not go back");
+}
+
+#[test]
+fn a_file_that_is_damaged_or_hostile_is_ignored_with_one_line_in_the_log() {
+    let (backend, folder) = (sleeping(), tempfile::tempdir().unwrap());
+    let (config, file) = (config(&[&backend], folder.path()), folder.path().join("gate.learned"));
+    let gate = Gate::start(&config);
+    teach(&gate);
+    gate.end();
+    let whole = std::fs::read(&file).unwrap();
+    let flipped = |byte: usize| {
+        let mut bytes = whole.clone();
+        bytes[byte] ^= 0x10;
+        bytes
+    };
+    for (number, contents) in [
+        Vec::new(),
+        whole[..whole.len() / 2].to_vec(),
+        whole[..whole.len() - 1].to_vec(),
+        flipped(17),
+        flipped(30),
+        flipped(whole.len() - 1),
+        vec![0xFF; 9 << 20],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // The file stays private: only its contents are replaced.
+        std::fs::write(&file, contents).unwrap();
+        let gate = Gate::start(&config);
+        assert_eq!((limits(&gate), gate.get("/").status), (vec![START], 200), "{number}");
+        let log = gate.end();
+        let ignored = log.iter().filter(|line| line.contains("ignoring what was learned")).count();
+        assert!(ignored == 1 && log.iter().all(|line| !line.contains("ERROR")), "{number}: {log:?}");
+        // It is whole again.
+        Gate::start(&config).logged("restored what was learned");
+    }
+}
