@@ -108,3 +108,84 @@ impl Post {
         if seat.has_slot() { self.rule.limit.clear_at(seat) } else { Moment::ZERO }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::net::IpAddr;
+
+    use tollgate_core::band::Band;
+    use tollgate_core::class::Class;
+    use tollgate_core::condition::Condition;
+    use tollgate_core::limit::Rate;
+    use tollgate_core::rule::{Mode, Rule};
+    use tollgate_core::time::Span;
+    use tollgate_core::toll::Toll;
+
+    use super::*;
+    use crate::hash::Seed;
+    use crate::limiter::Plan;
+    use crate::table::table_bytes_min;
+
+    struct Anybody;
+
+    impl Request for Anybody {
+        fn client(&self) -> Option<IpAddr> {
+            Some([203, 0, 113, 7].into())
+        }
+
+        fn method(&self) -> &[u8] {
+            b"GET"
+        }
+
+        fn target(&self) -> &[u8] {
+            b"/"
+        }
+
+        fn host(&self) -> Option<&[u8]> {
+            None
+        }
+
+        fn header(&self, _name: &str) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    /// What masters are told that comes back of three requests, refunded `after` they were let in, at one request per second.
+    fn returned(after: Span) -> Option<u64> {
+        let rule = Rule {
+            name: "rule".into(),
+            when: Condition::default(),
+            unless: None,
+            class: Class::parse("ip/32").expect("it is a class"),
+            limit: Limit::Rate(Rate::new(1, Span::from_secs(1), 5).expect("it is a rate")),
+            escalation: None,
+            warmup: None,
+            hold_max: Span::ZERO,
+            mode: Mode::Enforce,
+        };
+        let rules = vec![(rule.clone(), table_bytes_min(&rule))];
+        let plan = Plan { rules, started: Moment::ZERO, seed: Seed::fixed(1), names_max: 1 };
+        let mut limiter = Limiter::new(plan).expect("there is memory for a line");
+        let relay = Relay::new(Box::new(["rule".to_string()]), None, false, || {});
+        limiter.report_to(&relay);
+        let now = Moment::from_millis(1);
+        let toll = Toll { count: 3, cpu: Span::ZERO };
+        let (decision, mut ticket) = limiter.decide(&Anybody, toll, Band::Normal, now);
+        limiter.report(&Anybody, &decision, &mut ticket, now);
+        limiter.refund(ticket, now + after);
+        assert!(matches!(relay.next()?.act, Act::Passage { .. }));
+        match relay.next()?.act {
+            Act::Return { count, .. } => Some(count),
+            act => panic!("{act:?}"),
+        }
+    }
+
+    #[test]
+    fn masters_get_back_what_time_has_not_paid_back() {
+        assert_eq!(returned(Span::ZERO), Some(3));
+        assert_eq!(returned(Span::from_millis(900)), Some(3));
+        assert_eq!(returned(Span::from_millis(1_000)), Some(2));
+        assert_eq!(returned(Span::from_millis(2_999)), Some(1));
+        assert_eq!(returned(Span::from_millis(3_000)), None);
+    }
+}

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use tokio::time::Instant;
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Reason, Verdict};
-use tollgate_core::limit::LimitInfo;
+use tollgate_core::limit::{Charged, LimitInfo};
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::Span;
@@ -301,16 +301,16 @@ impl Sharing {
                 continue;
             };
             let slot = post.rule.slot(&key);
-            let info = match self.leases.take(&post.rule, &slot, count, question.situation.now) {
-                Slice::Inside(info) => Some(info),
+            let taken = match self.leases.take(&post.rule, &slot, count, question.situation.now) {
+                Slice::Inside(info, charged) => Some((info, charged)),
                 Slice::Fetch => self.fetch(post, &key, &slot, slice, question).await,
                 Slice::Ask => None,
             };
-            let Some(info) = info else {
+            let Some((info, charged)) = taken else {
                 outside.push((post, key));
                 continue;
             };
-            slices.add(&post.rule, slot);
+            slices.add(&post.rule, slot, charged);
             let inside = Decision {
                 verdict: Verdict::Admit,
                 reason: Reason::WithinLimit,
@@ -326,7 +326,14 @@ impl Sharing {
     }
 
     /// Takes a slice and what the request needs out of it. Not when that would mean to wait for room.
-    async fn fetch(&self, post: &Post, key: &[u8], slot: &[u8], slice: u64, question: Question) -> Option<LimitInfo> {
+    async fn fetch(
+        &self,
+        post: &Post,
+        key: &[u8],
+        slot: &[u8],
+        slice: u64,
+        question: Question,
+    ) -> Option<(LimitInfo, Charged)> {
         let asked = [Asked { place: post.place, rule: &post.rule, key }];
         let toll = Toll { count: slice, cpu: Span::ZERO };
         let (answer, ticket) = self.store.decide_by(&asked, toll, &question.situation, question.expires).await.ok()?;
@@ -334,14 +341,15 @@ impl Sharing {
             ticket.refund();
             return None;
         }
+        let charged = ticket.taken.first()?.charged;
         // A slice has no end of its own to settle.
         drop(ticket);
         let info = answer.decision.info.unwrap_or_default();
         let left = slice - question.toll.count;
-        if !self.leases.put(slot, left, info, self.clock.now()) {
-            self.store.give_back(&post.rule, slot.to_vec(), left);
+        if !self.leases.put(slot, left, (info, charged), self.clock.now()) {
+            self.store.give_back(&post.rule, slot.to_vec(), left, charged);
         }
-        Some(LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info })
+        Some((LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info }, charged))
     }
 
     /// Asks the store about what is left to ask, if anything is.

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout_at};
 use tollgate_core::decision::Decision;
+use tollgate_core::limit::Charged;
 use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -81,7 +82,15 @@ pub struct Asked<'request> {
 struct Group {
     /// The part of the store that has them.
     part: usize,
-    asked: Vec<(usize, Taken)>,
+    asked: Vec<Claimed>,
+}
+
+/// A rule that applies to a request, and the slot of the request's key.
+struct Claimed {
+    /// Where the rule stands among all rules.
+    place: usize,
+    rule: Arc<SharedRule>,
+    slot: Vec<u8>,
 }
 
 /// What is asked of every group.
@@ -172,9 +181,9 @@ impl Store {
         Instant::now() + self.inner.options.deadline
     }
 
-    /// Gives back what was taken ahead and not used.
-    pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64) {
-        let taken = vec![Taken { rule: Arc::clone(rule), slot }];
+    /// Gives back `count` of what was `charged` ahead and not used.
+    pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charged) {
+        let taken = vec![Taken { rule: Arc::clone(rule), slot, charged }];
         let toll = Toll { count, cpu: Span::ZERO };
         Ticket { taken, toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
     }
@@ -316,9 +325,9 @@ impl Inner {
         let errands = group
             .asked
             .iter()
-            .map(|(_, taken)| Errand {
-                slot: taken.slot.clone(),
-                claim: taken.rule.claim(question.operation, question.toll, question.work, &question.situation),
+            .map(|claimed| Errand {
+                slot: claimed.slot.clone(),
+                claim: claimed.rule.claim(question.operation, question.toll, question.work, &question.situation),
             })
             .collect();
         let (answer, answered) = oneshot::channel();
@@ -337,11 +346,11 @@ impl Inner {
         for asked in asked {
             let slot = asked.rule.slot(asked.key);
             let number = if self.is_cluster { slot_of(&slot) } else { 0 };
-            let taken = (asked.place, Taken { rule: Arc::clone(asked.rule), slot });
+            let claimed = Claimed { place: asked.place, rule: Arc::clone(asked.rule), slot };
             match groups.iter_mut().find(|(of, _)| *of == number) {
-                Some((_, group)) => group.asked.push(taken),
+                Some((_, group)) => group.asked.push(claimed),
                 None => {
-                    groups.push((number, Group { part: Parts::part_of(number), asked: vec![taken] }));
+                    groups.push((number, Group { part: Parts::part_of(number), asked: vec![claimed] }));
                 }
             }
         }
@@ -380,16 +389,19 @@ impl Group {
     /// What the store's reply means, and what it took.
     fn make_sense(&self, reply: &Reply, question: &Question) -> Result<(Answer, Vec<Taken>), Unanswered> {
         let (answer, charged) = reply.answer(&self.rules(), question.toll, &question.situation)?;
-        let taken = self.asked.iter().zip(charged).filter(|(_, charged)| *charged).map(|((_, taken), _)| taken.clone());
-        Ok((answer, taken.collect()))
+        let taken = |(claimed, charged): (&Claimed, Option<Charged>)| {
+            let Claimed { rule, slot, .. } = claimed;
+            charged.map(|charged| Taken { rule: Arc::clone(rule), slot: slot.clone(), charged })
+        };
+        Ok((answer, self.asked.iter().zip(charged).filter_map(taken).collect()))
     }
 
     fn places(&self) -> impl Iterator<Item = usize> {
-        self.asked.iter().map(|(place, _)| *place)
+        self.asked.iter().map(|claimed| claimed.place)
     }
 
     fn rules(&self) -> Vec<(usize, &Rule)> {
-        self.asked.iter().map(|(place, taken)| (*place, taken.rule.rule())).collect()
+        self.asked.iter().map(|claimed| (claimed.place, claimed.rule.rule())).collect()
     }
 }
 
