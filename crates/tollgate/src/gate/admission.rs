@@ -402,6 +402,11 @@ impl Ticket {
         self.started.get_or_insert_with(|| self.admission.clock.now());
     }
 
+    /// The backend has received nothing of the request.
+    pub(crate) fn unsent(&mut self) {
+        self.started = None;
+    }
+
     /// The backend says how much CPU time it took, or says something else.
     pub(crate) fn reported(&mut self, report: Result<Option<Span>, Nonsense>) {
         let wall = self.started.map_or(Span::ZERO, |started| self.admission.clock.now().since(started));
@@ -496,10 +501,12 @@ impl Ticket {
         if rules.generation() == self.generation {
             rules.cost(&self.decision, toll);
         }
-        match outcome {
-            // A backend that is broken is nobody's debt.
-            Outcome::Failed => rules.refund(charge, now),
-            _ => rules.settle(charge, Toll::of_cpu(toll), now),
+        // A request that was sent costs what the backend spent on it, even if that was not enough: otherwise the requests that overload a
+        // backend would be the ones that cost nothing.
+        if self.started.is_some() {
+            rules.settle(charge, Toll::of_cpu(toll), now);
+        } else {
+            rules.refund(charge, now);
         }
     }
 

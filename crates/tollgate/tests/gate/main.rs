@@ -17,6 +17,7 @@ mod identity;
 mod many;
 mod operation;
 mod recipes;
+mod refunds;
 mod responses;
 mod rules;
 mod silence;
