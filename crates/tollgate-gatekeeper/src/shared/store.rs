@@ -32,6 +32,8 @@ use super::{Address, Unanswered};
 pub struct Options {
     /// How long an answer is waited for.
     pub deadline: Duration,
+    /// How long an answer is waited for where a rule has [`OnTimeout::Wait`](super::OnTimeout::Wait).
+    pub wait: Duration,
     /// How many calls may wait to be sent.
     pub waiting_max: usize,
     /// How many connections are made.
@@ -40,10 +42,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { deadline: Duration::from_millis(5), waiting_max: 4096, connections: 2 }
+        Self { deadline: DEADLINE, wait: Duration::from_secs(1), waiting_max: 4096, connections: 2 }
     }
 }
 
+/// The deadline unless another is set. Measured on a busy machine: see docs/decisions/redis-deadline.md.
+const DEADLINE: Duration = Duration::from_millis(50);
 /// A connection that owes an answer for longer than this, and than the deadline, is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
 
@@ -52,6 +56,7 @@ const SILENCE_MAX: Duration = Duration::from_millis(500);
 pub struct Store {
     inner: Arc<Inner>,
     couriers: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    connections: watch::Receiver<Couriers>,
 }
 
 #[derive(Debug)]
@@ -136,12 +141,23 @@ impl Store {
             waiting: tokio::sync::Mutex::new(Waiting::new(waiting)),
             vitals,
             waiting_max: options.waiting_max.max(1),
-            silence_max: options.deadline.max(SILENCE_MAX),
+            silence_max: options.deadline.max(options.wait).max(SILENCE_MAX),
             couriers: watch::Sender::new(Couriers { connected: 0, trying: connections }),
         });
+        let made = route.couriers.subscribe();
         let couriers = (0..connections).map(|_| tokio::spawn(courier::carry(Arc::clone(&route)))).collect();
         tokio::spawn(renew(Arc::downgrade(&inner)));
-        Self { inner, couriers: Arc::new(Mutex::new(couriers)) }
+        Self { inner, couriers: Arc::new(Mutex::new(couriers)), connections: made }
+    }
+
+    /// Resolves when all connections are made, so that the store decides about the first request. Never, as long as the store is down.
+    pub fn connected(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut connections = self.connections.clone();
+        let most = if self.inner.is_cluster { 1 } else { self.inner.options.connections.max(1) };
+        async move {
+            // An error means that the couriers have ended, and there will be no more connections.
+            drop(connections.wait_for(|couriers| couriers.connected >= most).await);
+        }
     }
 
     /// Resolves when all that the store was to be told has been told and its connections are closed, which is soon after the last
@@ -179,6 +195,11 @@ impl Store {
     /// When a question that is asked now is not waited for any more.
     pub(super) fn expiry(&self) -> Instant {
         Instant::now() + self.inner.options.deadline
+    }
+
+    /// When a question that is asked now is not waited for any more by a rule with [`OnTimeout::Wait`](super::OnTimeout::Wait).
+    pub(super) fn late_expiry(&self) -> Instant {
+        Instant::now() + self.inner.options.wait.max(self.inner.options.deadline)
     }
 
     /// Gives back `count` of what was `charged` ahead and not used.

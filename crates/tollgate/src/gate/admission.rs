@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::decision::{Decision, Reason as RuleReason, Verdict};
 use tollgate_core::queue::{Reason, RouteKey};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -339,8 +339,12 @@ fn refusal(rules: &Arc<Rules>, decision: Decision, now: Moment) -> Refusal {
         Verdict::RefuseForGood => None,
         verdict => Some(verdict.retry_after(now)),
     };
-    // A level means that the client went on when it was told to wait.
-    let cause = if decision.level > 0 { Cause::AbnormalUsage } else { Cause::QuotaExceeded };
+    let cause = match (decision.reason, decision.level) {
+        (RuleReason::StoreTimeout, _) => Cause::ReducedCapacity,
+        (_, 0) => Cause::QuotaExceeded,
+        // A level means that the client sent more requests when it was to wait.
+        _ => Cause::AbnormalUsage,
+    };
     Refusal { cause, retry_after, by: Some((rules.clone(), decision)) }
 }
 
