@@ -327,11 +327,7 @@ impl Limiter {
             if !among(place) || !post.rule.applies(request) {
                 continue;
             }
-            let mut pieces = post.table.hasher().pieces();
-            if !post.rule.class.write_key(request, &mut pieces) {
-                continue;
-            }
-            let hash = pieces.finish();
+            let Some(hash) = post.hash(request) else { continue };
             post.table.prefetch(hash);
             if keys.try_push((place, hash)).is_err() {
                 self.passed_over.fetch_add(1, Ordering::Relaxed);
@@ -401,9 +397,13 @@ fn times_to_note(now: Moment) -> Option<u64> {
 
 impl Post {
     /// Where a request's key is, if it has one.
+    #[inline]
     fn hash(&self, request: &impl Request) -> Option<KeyHash> {
         let mut pieces = self.table.hasher().pieces();
-        self.rule.class.write_key(request, &mut pieces).then(|| pieces.finish())
+        if !self.rule.class.write_key(request, &mut pieces) {
+            return None;
+        }
+        Some(self.hash_of_cut(request, pieces.bytes()).unwrap_or_else(|| pieces.finish()))
     }
 
     /// What the rule would say to a key; it is at `place`.
