@@ -15,14 +15,15 @@ pub struct Claim<'rule, R> {
     rule: &'rule Rule,
     record: R,
     check: Check,
-    charged: bool,
+    /// The mark of the charge, if there was one.
+    mark: Option<u64>,
 }
 
 impl<'rule, R: Record> Claim<'rule, R> {
     /// `rule`, which stands at `place` among the rules, claims a request whose state is `record`.
     #[inline]
     pub fn new(place: usize, rule: &'rule Rule, record: R) -> Self {
-        Self { place, rule, record, check: Check::UNSEEN, charged: false }
+        Self { place, rule, record, check: Check::UNSEEN, mark: None }
     }
 
     /// Where the rule stands.
@@ -32,7 +33,12 @@ impl<'rule, R: Record> Claim<'rule, R> {
 
     /// Whether the toll was taken, and is to be settled when the request ends.
     pub const fn charged(&self) -> bool {
-        self.charged
+        self.mark.is_some()
+    }
+
+    /// [`Limit::mark`](crate::limit::Limit::mark) of the record right after the charge, if there was one.
+    pub const fn mark(&self) -> Option<u64> {
+        self.mark
     }
 
     /// The record.
@@ -95,7 +101,8 @@ pub fn carry_out<R: Record>(
         if claim.check.is_refusal() {
             claim.rule.punish(&mut claim.record, &claim.check);
         } else if !outlook.refused {
-            claim.charged = claim.rule.charge(&mut claim.record, toll, &claim.check, situation.now);
+            let charged = claim.rule.charge(&mut claim.record, toll, &claim.check, situation.now);
+            claim.mark = charged.then(|| claim.rule.limit.mark(&claim.record));
         }
         decision.tighten(claim.rule.decision(claim.place, &claim.check, &claim.record, situation));
     }

@@ -72,6 +72,8 @@ pub enum Reason {
     Busy,
     /// The request is larger than the limit.
     TooLarge,
+    /// The store that the rule's state is in did not decide in time, and the rule is to refuse then.
+    StoreTimeout,
     /// A rule that only observes would have held it.
     WouldHold,
     /// A rule that only observes would have refused it.
@@ -90,6 +92,7 @@ impl Reason {
             Self::InBackoff => "in-backoff",
             Self::Busy => "busy",
             Self::TooLarge => "too-large",
+            Self::StoreTimeout => "store-timeout",
             Self::WouldHold => "would-hold",
             Self::WouldRefuse => "would-refuse",
         }

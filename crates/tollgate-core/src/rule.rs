@@ -152,7 +152,10 @@ impl Rule {
     #[inline]
     pub fn charge(&self, record: &mut impl Record, toll: Toll, check: &Check, now: Moment) -> bool {
         if check.charges && !self.limit.is_free(toll) {
-            self.limit.charge(record, toll, now);
+            match check.verdict {
+                Verdict::Hold(until) => self.limit.charge_held(record, toll, until, now),
+                _ => self.limit.charge(record, toll, now),
+            }
         }
         check.charges
     }

@@ -103,13 +103,14 @@ impl KeyHasher {
             Self::Sip(sip) => Either::Sip(*sip),
             Self::Quick(first, second) => Either::Quick(FoldHasher::with_seed(*first, second)),
         };
-        Pieces { hasher, part_bytes: 0, pending: None }
+        Pieces { hasher, bytes: 0, part_bytes: 0, pending: None }
     }
 }
 
 /// A key that comes piece by piece. Equal keys of one class come in equal pieces.
 pub(crate) struct Pieces<'s> {
     hasher: Either<'s>,
+    bytes: u64,
     part_bytes: u64,
     /// The length of a part that is complete, hashed only if another part follows: so that the key of a class with one part is
     /// simply its bytes, and no two keys of several parts run into each other.
@@ -141,6 +142,12 @@ impl Pieces<'_> {
         })
     }
 
+    /// How many bytes were written.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     #[inline]
     fn begin(&mut self) {
         if let Some(bytes) = self.pending.take() {
@@ -163,6 +170,7 @@ impl KeySink for Pieces<'_> {
         self.begin();
         self.hasher.write(bytes);
         self.part_bytes += bytes.len() as u64;
+        self.bytes += bytes.len() as u64;
     }
 
     #[inline]

@@ -11,6 +11,8 @@ use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 use tollgate_wire::smockron::IDENTIFIER_BYTES_MAX;
 
+use crate::cut::{DIGEST_BYTES, Tail};
+
 /// What has room for every name.
 pub type Name = ArrayVec<u8, IDENTIFIER_BYTES_MAX>;
 
@@ -30,15 +32,17 @@ pub enum Identifier {
 }
 
 impl Identifier {
-    /// The name of `request`'s key in `class`; none if it has no such key, or one that is empty or too long to be told. `spare` has a place for
-    /// a long one.
+    /// The name of `request`'s key in `class`; none if it has no such key, or one that is empty. A name that would fill [`Name`] is cut, with a
+    /// digest of what is cut off at its end ([`crate::cut`]). `spare` has a place for a long one.
     pub fn of(class: &Class, request: &impl Request, spare: impl FnOnce() -> Box<Name>) -> Option<Self> {
         let name = Self::Short(0, [0; SHORT_BYTES_MAX]);
-        let mut sink =
-            Sink { name, spare: Some(spare), is_joined: class.is_joined(), is_between: false, is_too_long: false };
+        let mut sink = Sink { name, spare: Some(spare), is_joined: class.is_joined(), is_between: false, tail: None };
         let present = class.write_key(request, &mut sink);
+        if let (Self::Long(name), Some(tail)) = (&mut sink.name, &sink.tail) {
+            name[IDENTIFIER_BYTES_MAX - DIGEST_BYTES..].copy_from_slice(&tail.digest());
+        }
         let is_empty = matches!(sink.name, Self::Short(0, _));
-        (present && !sink.is_too_long && !is_empty).then_some(sink.name)
+        (present && !is_empty).then_some(sink.name)
     }
 
     /// Its bytes, for which `room` is there.
@@ -78,42 +82,43 @@ struct Sink<F> {
     spare: Option<F>,
     is_joined: bool,
     is_between: bool,
-    is_too_long: bool,
+    /// What is cut off the name, if it is too long.
+    tail: Option<Tail>,
 }
 
 impl<F: FnOnce() -> Box<Name>> Sink<F> {
     fn put(&mut self, bytes: &[u8]) {
-        let fits = match &mut self.name {
-            Identifier::Short(length, short) => {
-                let begin = usize::from(*length);
-                let room = short.get_mut(begin..begin + bytes.len());
-                if let Some(room) = room {
-                    room.copy_from_slice(bytes);
-                    *length += bytes.len() as u8;
-                    return;
-                }
-                false
+        if let Identifier::Short(length, short) = &mut self.name {
+            let begin = usize::from(*length);
+            if let Some(room) = short.get_mut(begin..begin + bytes.len()) {
+                room.copy_from_slice(bytes);
+                *length += bytes.len() as u8;
+                return;
             }
-            Identifier::Long(name) => name.try_extend_from_slice(bytes).is_ok(),
-            Identifier::Network(_) => false,
-        };
-        if !fits {
-            self.put_long(bytes);
         }
+        self.put_long(bytes);
     }
 
     /// Goes on in a place for long names.
     #[cold]
     fn put_long(&mut self, bytes: &[u8]) {
-        let (Identifier::Short(length, begun), Some(spare)) = (&self.name, self.spare.take()) else {
-            self.is_too_long = true;
-            return;
-        };
-        let mut name = spare();
-        name.clear();
-        name.extend(begun[..usize::from(*length)].iter().copied());
-        self.is_too_long = name.try_extend_from_slice(bytes).is_err();
-        self.name = Identifier::Long(name);
+        if let (Identifier::Short(length, begun), Some(spare)) = (&self.name, self.spare.take()) {
+            let mut name = spare();
+            name.clear();
+            name.extend(begun[..usize::from(*length)].iter().copied());
+            self.name = Identifier::Long(name);
+        }
+        let Identifier::Long(name) = &mut self.name else { return };
+        let (fits, rest) = bytes.split_at(bytes.len().min(name.remaining_capacity()));
+        name.extend(fits.iter().copied());
+        if name.is_full() {
+            let tail = self.tail.get_or_insert_with(|| {
+                let mut tail = Tail::default();
+                tail.write(&name[IDENTIFIER_BYTES_MAX - DIGEST_BYTES..]);
+                tail
+            });
+            tail.write(rest);
+        }
     }
 
     fn begin(&mut self) {
@@ -158,6 +163,7 @@ impl<F: FnOnce() -> Box<Name>> KeySink for Sink<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cut::is_cut;
     use crate::hash::{KeyHasher, Seed};
     use core::net::IpAddr;
     use proptest::prelude::*;
@@ -208,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_name_is_the_same_wherever_it_is_kept() {
-        for length in 1..=IDENTIFIER_BYTES_MAX {
+        for length in 1..IDENTIFIER_BYTES_MAX {
             let agent: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
             assert_eq!(name("user-agent", "::1", &agent).unwrap(), agent);
         }
@@ -226,10 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_not_told_cut() {
-        assert_eq!(name("user-agent", "::1", &[b'x'; IDENTIFIER_BYTES_MAX]).unwrap().len(), IDENTIFIER_BYTES_MAX);
-        assert_eq!(name("user-agent", "::1", &[b'x'; IDENTIFIER_BYTES_MAX + 1]), None);
+    fn long_names_are_cut_and_stay_apart() {
         assert_eq!(name("user-agent", "::1", b""), None);
+        let long: Vec<_> = [256, 257, 300, 5_000].map(|length| name("user-agent", "::1", &vec![b'x'; length])).into();
+        for (index, name) in long.iter().enumerate() {
+            assert!(is_cut(name.as_ref().unwrap(), IDENTIFIER_BYTES_MAX));
+            assert!(!long[..index].contains(name));
+        }
+        // Piece by piece, and with escapes.
+        let bars = name("ip/32+user-agent", "::1", &[b'|'; 300]).unwrap();
+        assert!(is_cut(&bars, IDENTIFIER_BYTES_MAX) && bars.starts_with(b"::/64|\\|\\|"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod clock;
+pub mod cut;
 mod front;
 pub mod hash;
 pub mod identifier;

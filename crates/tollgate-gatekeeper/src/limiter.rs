@@ -163,7 +163,7 @@ impl Limiter {
         let decision = carry_through(&mut claims, toll, &situation, |claims| self.lock_all(claims, &mut locks));
         locks.clear();
         self.note(request, &decision, &keys, now);
-        let mut outcome = (decision, Ticket { toll, stubs: ArrayVec::new() });
+        let mut outcome = (decision, Ticket { toll, at: now, stubs: ArrayVec::new() });
         for (claim, &(place, hash)) in claims.iter().zip(&keys) {
             outcome.1.stubs.extend(self.posts[place].stub(claim, hash));
         }
@@ -256,7 +256,7 @@ impl Limiter {
 
     /// The request with this ticket has ended and has cost `actual`.
     pub fn settle<const N: usize>(&self, ticket: Ticket<N>, actual: Toll, now: Moment) {
-        let reserved = ticket.toll;
+        let (reserved, at) = (ticket.toll, ticket.at);
         // What only counts requests was paid when they came.
         let is_open = |stub: &&Stub| {
             self.post(stub).is_some_and(|post| matches!(post.rule.limit, Limit::InFlight(_) | Limit::Budget(_)))
@@ -267,7 +267,7 @@ impl Limiter {
                 // What is missing is charged even to a key that has lost its place. What is too much is only given back where it
                 // was taken: the floor stands for others too.
                 if matches!(limit, Limit::InFlight(_)) || actual.cpu > reserved.cpu || seat.has_slot() {
-                    limit.settle(seat, reserved, actual, now);
+                    limit.settle(seat, reserved, actual, stub.charged(at), now);
                 }
                 if matches!(limit, Limit::Budget(_)) {
                     let act = |clear| Act::Settlement { hash: stub.hash, cpu: actual.cpu, clear };
@@ -277,15 +277,19 @@ impl Limiter {
         }
     }
 
-    /// The request with this ticket did not take place: somebody further on turned it away.
+    /// The request with this ticket was not forwarded. Each rule gives back what it charged, less what time has paid back since.
     pub fn refund<const N: usize>(&self, ticket: Ticket<N>, now: Moment) {
         for stub in &ticket.stubs {
+            let charged = stub.charged(ticket.at);
             self.with_charged(stub, now, |post, seat| {
-                if seat.has_slot() || matches!(post.rule.limit, Limit::InFlight(_)) {
-                    post.rule.limit.refund(seat, ticket.toll, now);
+                let limit = &post.rule.limit;
+                if seat.has_slot() || matches!(limit, Limit::InFlight(_)) {
+                    limit.refund(seat, ticket.toll, charged, now);
                 }
-                let act = |clear| Act::Return { hash: stub.hash, count: ticket.toll.count, clear };
-                post.tell_fate(stub, seat, act);
+                let count = limit.returnable(ticket.toll, charged, now);
+                if count > 0 {
+                    post.tell_fate(stub, seat, |clear| Act::Return { hash: stub.hash, count, clear });
+                }
             });
         }
     }
@@ -323,11 +327,7 @@ impl Limiter {
             if !among(place) || !post.rule.applies(request) {
                 continue;
             }
-            let mut pieces = post.table.hasher().pieces();
-            if !post.rule.class.write_key(request, &mut pieces) {
-                continue;
-            }
-            let hash = pieces.finish();
+            let Some(hash) = post.hash(request) else { continue };
             post.table.prefetch(hash);
             if keys.try_push((place, hash)).is_err() {
                 self.passed_over.fetch_add(1, Ordering::Relaxed);
@@ -397,9 +397,13 @@ fn times_to_note(now: Moment) -> Option<u64> {
 
 impl Post {
     /// Where a request's key is, if it has one.
+    #[inline]
     fn hash(&self, request: &impl Request) -> Option<KeyHash> {
         let mut pieces = self.table.hasher().pieces();
-        self.rule.class.write_key(request, &mut pieces).then(|| pieces.finish())
+        if !self.rule.class.write_key(request, &mut pieces) {
+            return None;
+        }
+        Some(self.hash_of_cut(request, pieces.bytes()).unwrap_or_else(|| pieces.finish()))
     }
 
     /// What the rule would say to a key; it is at `place`.
@@ -454,7 +458,8 @@ impl Post {
         };
         let (verdict, spent) = beat.decide(paid_at, now);
         if verdict.is_refusal() {
-            return front.lock().is_still(version).then(|| (verdict, Ticket { toll, stubs: ArrayVec::new() }));
+            let nothing = || Ticket { toll, at: now, stubs: ArrayVec::new() };
+            return front.lock().is_still(version).then(|| (verdict, nothing()));
         }
         let held = front.lock().take_still(version)?;
         if known.is_none() {
@@ -463,8 +468,8 @@ impl Post {
             front.state(slot).store(spent.as_nanos(), Ordering::Relaxed);
         }
         drop(held);
-        let stub = Stub { table: self.table.id(), hash, on_floor: false, told: false };
-        Some((verdict, Ticket { toll, stubs: ArrayVec::from([stub]) }))
+        let stub = Stub { table: self.table.id(), hash, mark: spent.as_nanos(), on_floor: false, told: false };
+        Some((verdict, Ticket { toll, at: now, stubs: ArrayVec::from([stub]) }))
     }
 
     /// Decides about any key, by any rule.
@@ -473,7 +478,7 @@ impl Post {
         let mut claims = [self.claim(0, hash, situation.now)];
         let decision = carry_through(&mut claims, toll, situation, |claims| claims[0].record().lock());
         let stubs = claims.iter().filter_map(|claim| self.stub(claim, hash)).collect();
-        (decision.verdict, Ticket { toll, stubs })
+        (decision.verdict, Ticket { toll, at: situation.now, stubs })
     }
 
     /// The key with `hash` is blocked elsewhere.
@@ -488,10 +493,11 @@ impl Post {
     /// What is to be settled of `claim`.
     pub(crate) fn stub(&self, claim: &Claim<'_, Seat<'_>>, hash: KeyHash) -> Option<Stub> {
         let on_floor = claim.record().place() == Place::Floor;
-        if claim.charged() && on_floor {
+        let mark = claim.mark()?;
+        if on_floor {
             self.table.count_shared();
         }
-        claim.charged().then_some(Stub { table: self.table.id(), hash, on_floor, told: false })
+        Some(Stub { table: self.table.id(), hash, mark, on_floor, told: false })
     }
 }
 

@@ -15,9 +15,11 @@ use tollgate_core::limit::LimitInfo;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 
+use crate::cut::{self, Tail};
 use crate::hash::KeyHash;
 
-/// Names are cut after so many bytes. Most user agents fit, and so do the names that the watch knows.
+/// The longest name that is kept. A name that is as long or longer is cut, with a digest of what is cut off at its end ([`crate::cut`]). Most
+/// user agents fit.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Who was not throttled for so long weighs nothing any more.
 const MEMORY: Span = Span::from_secs(3_600);
@@ -30,7 +32,7 @@ pub struct Throttled {
     pub rule: usize,
     /// Its key, as it came: escape it before it goes to a terminal or a page.
     pub key: Vec<u8>,
-    /// Whether the key was longer than that.
+    /// Whether the key was too long, so that a digest is in the place of its end.
     pub cut: bool,
     /// How often it was held, or would have been by a rule that observes.
     pub held: u64,
@@ -103,7 +105,7 @@ impl Names {
         throttling: Throttling,
         times: u64,
         now: Moment,
-        write: impl FnOnce(&mut Name),
+        write: impl FnOnce(&mut NameWriter),
     ) {
         if self.shards.is_empty() {
             return;
@@ -114,7 +116,7 @@ impl Names {
             shard.hashes[at] = hash;
             shard.weights[at] = shard.weight(at, now);
             shard.entries[at] = Entry { table, first: now, ..Entry::EMPTY };
-            write(&mut shard.entries[at].name);
+            shard.entries[at].name = Name::of(write);
             at
         });
         shard.count(at, throttling, times, now);
@@ -175,7 +177,7 @@ impl Shard {
         Throttled {
             rule: 0,
             key: name.as_bytes().to_vec(),
-            cut: name.cut,
+            cut: name.is_cut(),
             held,
             refused,
             first,
@@ -191,31 +193,53 @@ impl Entry {
     const EMPTY: Self = Self { table: 0, held: 0, refused: 0, first: Moment::ZERO, name: Name::EMPTY };
 }
 
-/// A key as a person reads it, as far as it fits. Written like any other [`KeySink`], without a place in memory of its own.
+/// A key as a person reads it, as far as it fits, without a place in memory of its own.
 #[derive(Clone, Copy)]
 pub struct Name {
     bytes: [u8; NAME_BYTES_MAX],
     length: u8,
-    cut: bool,
-    /// Whether a part is complete: if another follows, a space goes between.
-    part_ended: bool,
+    is_cut: bool,
 }
 
 impl Name {
-    /// The name of nothing, to be written to.
-    pub const EMPTY: Self = Self { bytes: [0; NAME_BYTES_MAX], length: 0, cut: false, part_ended: false };
+    /// The name of nothing.
+    pub const EMPTY: Self = Self { bytes: [0; NAME_BYTES_MAX], length: 0, is_cut: false };
 
-    /// The name as it came: escape it before it goes to a terminal or a page.
+    /// The name of a key that `write` writes.
+    pub fn of(write: impl FnOnce(&mut NameWriter)) -> Self {
+        let mut writer = NameWriter { name: Self::EMPTY, tail: None, part_ended: false };
+        write(&mut writer);
+        let NameWriter { mut name, tail, .. } = writer;
+        cut::finish(&mut name.bytes, &tail);
+        name.is_cut = tail.is_some();
+        name
+    }
+
+    /// The name as it came, or what is left of it: escape it before it goes to a terminal or a page.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
+    /// Whether a digest is in the place of a part of it.
+    pub const fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+}
+
+/// Writes a [`Name`].
+#[derive(Debug)]
+pub struct NameWriter {
+    name: Name,
+    tail: Option<Tail>,
+    /// Whether a part is complete: if another follows, a space goes between.
+    part_ended: bool,
+}
+
+impl NameWriter {
     fn push(&mut self, bytes: &[u8]) {
-        let length = usize::from(self.length);
-        let fits = bytes.len().min(NAME_BYTES_MAX - length);
-        self.bytes[length..length + fits].copy_from_slice(&bytes[..fits]);
-        self.length += fits as u8;
-        self.cut |= fits < bytes.len();
+        let mut length = usize::from(self.name.length);
+        cut::push(&mut self.name.bytes, &mut length, &mut self.tail, bytes);
+        self.name.length = length as u8;
     }
 }
 
@@ -225,14 +249,14 @@ impl fmt::Debug for Name {
     }
 }
 
-impl Write for Name {
+impl Write for NameWriter {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.push(text.as_bytes());
         Ok(())
     }
 }
 
-impl KeySink for Name {
+impl KeySink for NameWriter {
     fn network(&mut self, network: Network) {
         self.write(b"");
         let _ = write!(self, "{network}");
@@ -318,15 +342,18 @@ mod tests {
 
     #[test]
     fn names_are_cut_and_parts_are_apart() {
-        let mut name = Name::EMPTY;
-        name.write(b"GET");
-        name.end_part();
-        name.network(Network::parse("203.0.113.0/24").unwrap());
-        name.end_part();
-        assert_eq!(name.as_bytes(), b"GET 203.0.113.0/24");
-        assert!(!name.cut);
-        name.write(&[b'x'; 500]);
-        assert_eq!(name.as_bytes().len(), NAME_BYTES_MAX);
-        assert!(name.cut);
+        let write = |writer: &mut NameWriter| {
+            writer.write(b"GET");
+            writer.end_part();
+            writer.network(Network::parse("203.0.113.0/24").unwrap());
+            writer.end_part();
+        };
+        let name = Name::of(write);
+        assert_eq!((name.as_bytes(), name.is_cut()), (&b"GET 203.0.113.0/24"[..], false));
+        let name = Name::of(|writer| {
+            write(writer);
+            writer.write(&[b'x'; 500]);
+        });
+        assert_eq!((name.as_bytes().len(), name.is_cut()), (NAME_BYTES_MAX, true));
     }
 }

@@ -112,13 +112,18 @@ impl Relay {
         self.0.spare.pop().unwrap_or_default()
     }
 
+    /// A place for a long name is not needed any more.
+    pub(crate) fn put_back_name(&self, name: Box<Name>) {
+        // More than may be under way are not kept.
+        let _ = self.0.spare.push(name);
+    }
+
     /// A word is done with, and what it was written on can be used again: after the first few, nothing is allocated for a request.
     pub(crate) fn put_back(&self, word: Word) {
         if let Act::Passage { identifier: Identifier::Long(name), .. }
         | Act::Refusal { identifier: Identifier::Long(name) } = word.act
         {
-            // More than may be under way are not kept.
-            let _ = self.0.spare.push(name);
+            self.put_back_name(name);
         }
     }
 
@@ -133,7 +138,7 @@ impl Relay {
         self.0.log_info
     }
 
-    /// Counts a request whose key cannot be told.
+    /// Counts a request whose key is empty.
     pub(crate) fn leave_untold(&self) {
         self.0.untold.fetch_add(1, Ordering::Relaxed);
     }
@@ -155,7 +160,7 @@ impl Relay {
         self.0.displaced.load(Ordering::Relaxed)
     }
 
-    /// How many requests were not told because their key is too long for the wire. Only this process enforces their rule.
+    /// How many requests were not reported because their key is empty. Only this process enforces their rule.
     pub fn untold(&self) -> u64 {
         self.0.untold.load(Ordering::Relaxed)
     }

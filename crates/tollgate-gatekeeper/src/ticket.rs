@@ -1,6 +1,8 @@
 //! What a request that was let in must give back, or pay, when it ends.
 
 use arrayvec::ArrayVec;
+use tollgate_core::limit::Charged;
+use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
 use crate::hash::KeyHash;
@@ -16,6 +18,8 @@ pub const RULES_AT_ONCE_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Ticket<const N: usize = RULES_AT_ONCE_MAX> {
     pub(crate) toll: Toll,
+    /// When it was charged.
+    pub(crate) at: Moment,
     pub(crate) stubs: ArrayVec<Stub, N>,
 }
 
@@ -24,16 +28,26 @@ pub struct Ticket<const N: usize = RULES_AT_ONCE_MAX> {
 pub(crate) struct Stub {
     pub(crate) table: u32,
     pub(crate) hash: KeyHash,
+    /// The record's mark right after the charge.
+    pub(crate) mark: u64,
     /// Whether it was charged to the floor, together with others.
     pub(crate) on_floor: bool,
     /// Whether masters were told of it, so that they are to be told what becomes of it.
     pub(crate) told: bool,
 }
 
+impl Stub {
+    /// The charge, on a ticket of `at`.
+    pub(crate) const fn charged(&self, at: Moment) -> Charged {
+        Charged { at, mark: self.mark }
+    }
+}
+
 impl<const N: usize> Ticket<N> {
     /// A ticket on which nothing was charged.
     pub fn empty() -> Self {
-        Self { toll: Toll { count: 0, cpu: tollgate_core::time::Span::ZERO }, stubs: ArrayVec::new() }
+        let toll = Toll { count: 0, cpu: tollgate_core::time::Span::ZERO };
+        Self { toll, at: Moment::ZERO, stubs: ArrayVec::new() }
     }
 
     /// What the request was expected to cost.

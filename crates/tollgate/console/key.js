@@ -41,14 +41,14 @@ export function keyPage(parameters) {
   const rules = rulesTable();
   const figuresOf = h("div");
   const exempt = h("p", { class: "lead", hidden: true });
-  const cut = h("p", { class: "lead", hidden: true }, "Only the first 255 bytes of this name are kept. Rules are shown, and cleared at this gate, for every throttled caller whose name begins so; to exempt one, write it into the rule's ", h("code", {}, "unless"), ".");
+  const cut = h("p", { class: "lead", hidden: true }, "This name is too long to be kept whole: a digest is in the place of its end. Rules are shown, and cleared, at this gate only; to exempt the caller, write it into the rule's ", h("code", {}, "unless"), ".");
   const asked = h("p", { hidden: true });
   const minutes = h("select", { id: "exempt-for" }, [10, 60, 240, 1440].map((one) => h("option", { value: one * 60_000 }, figures.span(one * 60_000))));
   const buttons = h("div", { class: "bar", hidden: true });
 
   const look = newest(() => get("key", { class: cls, key }), (detail) => {
     const { bucket, episode, flags } = detail;
-    rules.show(detail.rules ?? [], detail.cut ? "No rule has throttled a caller whose name begins so." : "No rule tells callers apart this way.");
+    rules.show(detail.rules ?? [], detail.cut ? "No rule has throttled this caller." : "No rule tells callers apart this way.");
     cut.hidden = !detail.cut;
     asked.hidden = !detail.request || detail.cut;
     if (!asked.hidden && !asked.firstChild) put(asked, explainLink(detail.request));

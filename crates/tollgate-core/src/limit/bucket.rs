@@ -4,7 +4,7 @@
 //! from how much less than a full drip the last drip takes: before that moment the counter is the drips still to come, less
 //! the missing part of the last. So the timestamp moves by whole periods only, whatever the drip's size.
 
-use super::{LimitInfo, Misfit, Room};
+use super::{Charged, LimitInfo, Misfit, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
@@ -84,9 +84,41 @@ impl Bucket {
         self.store(record, fill.count.saturating_add(count), empty_at, fill.drips);
     }
 
-    pub(super) fn refund(&self, record: &mut impl Record, count: u64, now: Moment) {
+    /// Tells the charges of one drip apart by how much of it they leave.
+    #[inline]
+    pub(super) fn mark(&self, record: &impl Record) -> u64 {
+        record.word(0).saturating_sub(u64::from(record.aux()))
+    }
+
+    pub(super) fn refund(&self, record: &mut impl Record, count: u64, charged: Charged, now: Moment) {
         let fill = self.fill(record, now);
-        self.store(record, fill.count.saturating_sub(count), fill.empty_at, fill.drips);
+        if fill.drips == 0 {
+            return;
+        }
+        if fill.count > u64::from(self.size) {
+            // Requests are held.
+            if self.mark(record) == charged.mark {
+                self.store(record, fill.count.saturating_sub(count), fill.empty_at, fill.drips);
+            }
+        } else if self.drip == 1 {
+            // One drip at a time is a rate, which pays back evenly.
+            let cost = self.every.times(count).as_nanos();
+            let paid = now.since(self.paid_since(charged)).as_nanos();
+            record.set_word(0, fill.empty_at.before(Span::from_nanos(cost.saturating_sub(paid))).as_nanos());
+        } else {
+            let drips_then = fill.empty_at.since(charged.at).as_nanos().div_ceil(self.every.as_nanos());
+            let paid = drips_then.saturating_sub(fill.drips).saturating_mul(u64::from(self.drip));
+            let left = count.saturating_sub(paid);
+            self.store(record, fill.count.saturating_sub(left), fill.empty_at, fill.drips);
+        }
+    }
+
+    /// A request that was held is forwarded when its charge is within the size. Where drips are larger than one this is not looked at.
+    pub(super) fn paid_since(&self, charged: Charged) -> Moment {
+        if self.drip > 1 {
+            return charged.at;
+        }
+        Moment::from_nanos(charged.mark).before(self.every.times(u64::from(self.size))).max(charged.at)
     }
 
     /// Writes `count` into a bucket that was going to be empty at `empty_at`, after `drips` drips.

@@ -4,7 +4,7 @@
 //! repaid, at the pace of its share, before the next admission. The state is the moment at which the credit is full again.
 
 use super::pace::{Ahead, Pace};
-use super::{LimitInfo, Misfit, Room};
+use super::{Charged, LimitInfo, Misfit, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
@@ -55,8 +55,32 @@ impl Budget {
         self.pace.later(Ahead::read(record).max(Ahead::at(now)), cpu.as_nanos()).write(record);
     }
 
-    pub(super) fn refund(&self, record: &mut impl Record, cpu: Span) {
-        self.pace.earlier(Ahead::read(record), cpu.as_nanos()).write(record);
+    pub(super) fn refund(&self, record: &mut impl Record, cpu: Span, charged: Charged, now: Moment) {
+        let cost = self.pace.cost_of(cpu.as_nanos());
+        self.pace.refund(record, (cost, self.depth), (self.paid_since(cpu, charged), charged.mark), now);
+    }
+
+    /// Gives back the part of `reserved` that was not spent. This is done even while requests are held, or the requests of a busy key would all
+    /// cost what was expected of the most expensive. They may then go on by as much sooner as they are held at most.
+    pub(super) fn give_back_surplus(
+        &self,
+        record: &mut impl Record,
+        (reserved, actual): (Span, Span),
+        charged: Charged,
+        now: Moment,
+    ) {
+        let ahead = Ahead::read(record);
+        let surplus = self.pace.cost_of(reserved.as_nanos().saturating_sub(actual.as_nanos()));
+        let is_newest = ahead.floor().as_nanos() == charged.mark;
+        let since = self.paid_since(reserved, charged);
+        let left = if is_newest { surplus } else { self.pace.left_of(surplus, since, now) };
+        self.pace.minus(ahead, left).write(record);
+    }
+
+    /// A request that was held is forwarded when there is no debt but its own charge.
+    pub(super) fn paid_since(&self, reserved: Span, charged: Charged) -> Moment {
+        let before = self.pace.earlier(Ahead::of_mark(charged.mark), reserved.as_nanos());
+        self.pace.minus(before, self.depth).floor().max(charged.at)
     }
 
     pub(super) fn clear_if_next(&self, next: Moment) -> Moment {

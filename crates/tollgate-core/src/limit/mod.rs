@@ -39,6 +39,19 @@ pub enum Limit {
     InFlight(InFlight),
 }
 
+/// A charge as its refund needs it.
+///
+/// Time pays charges back, so a refund that ignores when its charge was made returns credit that time has already returned. A refund
+/// therefore returns the charge less what the limit has paid back since: in any time, the requests that were not refunded are then at most
+/// as many as the limit allows, however late refunds come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// When the charge was made.
+    pub at: Moment,
+    /// [`Limit::mark`] of the record right after the charge.
+    pub mark: u64,
+}
+
 /// Whether there is room for a toll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
@@ -134,19 +147,61 @@ impl Limit {
             Self::Budget(budget) => budget.charge(record, toll.cpu, now),
             Self::Rate(rate) => rate.charge(record, toll.count, now),
             Self::Bucket(bucket) => bucket.charge(record, toll.count, now),
-            Self::Window(window) => window.charge(record, toll.count, now),
+            Self::Window(window) => window.charge(record, toll.count, now, now),
             Self::InFlight(in_flight) => in_flight.charge(record, toll.count),
         }
     }
 
-    /// Gives `toll` back, for a request that did not take place. What has come back by itself is not given twice.
-    pub fn refund(&self, record: &mut impl Record, toll: Toll, now: Moment) {
+    /// Charges `toll` for a request that is held until `until`. A window counts it when it goes on; other limits count it in advance.
+    #[inline]
+    pub fn charge_held(&self, record: &mut impl Record, toll: Toll, until: Moment, now: Moment) {
         match self {
-            Self::Budget(budget) => budget.refund(record, toll.cpu),
-            Self::Rate(rate) => rate.refund(record, toll.count),
-            Self::Bucket(bucket) => bucket.refund(record, toll.count, now),
-            Self::Window(window) => window.refund(record, toll.count),
+            Self::Window(window) => window.charge(record, toll.count, until, now),
+            _ => self.charge(record, toll, now),
+        }
+    }
+
+    /// Identifies the newest charge of a record: equal to the mark of a former charge as long as that is the newest.
+    #[inline]
+    pub fn mark(&self, record: &impl Record) -> u64 {
+        match self {
+            Self::Budget(_) | Self::Rate(_) => record.word(0),
+            Self::Bucket(bucket) => bucket.mark(record),
+            Self::Window(window) => window.mark(record),
+            Self::InFlight(_) => 0,
+        }
+    }
+
+    /// Gives `toll` back, for a request that was not forwarded, less what time has paid back since it was `charged`.
+    ///
+    /// While a rate, budget or bucket holds requests, only its newest charge can be given back: the others have their moments, and a request
+    /// that came to stand between them would be forwarded together with one of them.
+    pub fn refund(&self, record: &mut impl Record, toll: Toll, charged: Charged, now: Moment) {
+        match self {
+            Self::Budget(budget) => budget.refund(record, toll.cpu, charged, now),
+            Self::Rate(rate) => rate.refund(record, toll.count, charged, now),
+            Self::Bucket(bucket) => bucket.refund(record, toll.count, charged, now),
+            Self::Window(window) => window.refund(record, toll.count, charged, now),
             Self::InFlight(in_flight) => in_flight.release(record, toll.count),
+        }
+    }
+
+    /// From when on time has paid back a charge of `reserved`: when it was made, or when its request was forwarded if it was held.
+    pub fn paid_since(&self, reserved: Toll, charged: Charged) -> Moment {
+        match self {
+            Self::Budget(budget) => budget.paid_since(reserved.cpu, charged),
+            Self::Rate(rate) => rate.paid_since(charged),
+            Self::Bucket(bucket) => bucket.paid_since(charged),
+            Self::Window(_) | Self::InFlight(_) => charged.at,
+        }
+    }
+
+    /// How many of the requests in `toll` a refund at `now` returns at most. Peers that count whole requests round in favour of the caller, by
+    /// less than one request.
+    pub fn returnable(&self, toll: Toll, charged: Charged, now: Moment) -> u64 {
+        match self {
+            Self::Rate(rate) => rate.returnable(toll.count, charged, now),
+            Self::Budget(_) | Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => toll.count,
         }
     }
 
@@ -167,13 +222,13 @@ impl Limit {
         }
     }
 
-    /// The request that was charged `reserved` has ended and has cost `actual`.
-    pub fn settle(&self, record: &mut impl Record, reserved: Toll, actual: Toll, now: Moment) {
+    /// The request that was `charged` with `reserved` has ended and has cost `actual`.
+    pub fn settle(&self, record: &mut impl Record, reserved: Toll, actual: Toll, charged: Charged, now: Moment) {
         match self {
             Self::Budget(budget) if actual.cpu > reserved.cpu => {
                 budget.charge(record, reserved.cpu_missing(actual), now);
             }
-            Self::Budget(budget) => budget.refund(record, actual.cpu_missing(reserved)),
+            Self::Budget(budget) => budget.give_back_surplus(record, (reserved.cpu, actual.cpu), charged, now),
             Self::InFlight(in_flight) => in_flight.release(record, reserved.count),
             Self::Rate(_) | Self::Bucket(_) | Self::Window(_) => {}
         }

@@ -52,6 +52,16 @@ impl Ahead {
         (self.fraction == 0).then_some(Span::from_nanos(self.nanos))
     }
 
+    /// The last whole moment that is not after this.
+    pub(super) fn floor(self) -> Moment {
+        Moment::from_nanos(self.nanos)
+    }
+
+    /// The moment of a mark, without its fraction.
+    pub(super) const fn of_mark(mark: u64) -> Self {
+        Self { nanos: mark, fraction: 0 }
+    }
+
     /// The first whole moment that is not before this.
     #[inline]
     pub(super) fn ceil(self) -> Moment {
@@ -87,16 +97,40 @@ impl Pace {
     /// `from` and `units` more.
     #[inline]
     pub(super) fn later(&self, from: Ahead, units: u64) -> Ahead {
-        if units == 1 {
-            self.plus(from, self.one)
-        } else {
-            self.plus(from, self.span_of(units).unwrap_or(Ahead::NEVER))
-        }
+        if units == 1 { self.plus(from, self.one) } else { self.plus(from, self.cost_of(units)) }
     }
 
     /// `from` and `units` less; never before the origin.
     pub(super) fn earlier(&self, from: Ahead, units: u64) -> Ahead {
-        self.minus(from, self.span_of(units).unwrap_or(Ahead::NEVER))
+        self.minus(from, self.cost_of(units))
+    }
+
+    /// How long `units` take, up to the end of time.
+    pub(super) fn cost_of(&self, units: u64) -> Ahead {
+        self.span_of(units).unwrap_or(Ahead::NEVER)
+    }
+
+    /// Gives `cost` back, less what time has paid back of it since `since`. While `record` is beyond `depth`, which means that requests are
+    /// held, only if its charge is the newest.
+    pub(super) fn refund(
+        &self,
+        record: &mut impl Record,
+        (cost, depth): (Ahead, Ahead),
+        (since, mark): (Moment, u64),
+        now: Moment,
+    ) {
+        let ahead = Ahead::read(record);
+        let left = self.left_of(cost, since, now);
+        if ahead <= self.plus(Ahead::at(now), depth) {
+            self.minus(ahead, left).write(record);
+        } else if ahead.nanos == mark {
+            self.minus(ahead, cost).write(record);
+        }
+    }
+
+    /// What time has not paid back of `cost` since `since`.
+    pub(super) fn left_of(&self, cost: Ahead, since: Moment, now: Moment) -> Ahead {
+        self.minus(cost, Ahead { nanos: now.since(since).as_nanos(), fraction: 0 })
     }
 
     #[inline]

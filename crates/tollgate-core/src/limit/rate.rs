@@ -4,7 +4,7 @@
 //! until it is repaid and the burst is exact: N at once, then one per interval.
 
 use super::pace::{Ahead, Pace};
-use super::{LimitInfo, Misfit, Room};
+use super::{Charged, LimitInfo, Misfit, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
@@ -63,8 +63,22 @@ impl Rate {
         self.pace.later(Ahead::read(record).max(Ahead::at(now)), count).write(record);
     }
 
-    pub(super) fn refund(&self, record: &mut impl Record, count: u64) {
-        self.pace.earlier(Ahead::read(record), count).write(record);
+    pub(super) fn refund(&self, record: &mut impl Record, count: u64, charged: Charged, now: Moment) {
+        let cost = self.pace.cost_of(count);
+        self.pace.refund(record, (cost, self.depth), (self.paid_since(charged), charged.mark), now);
+    }
+
+    /// A request that was held is forwarded when its charge is within the burst.
+    pub(super) fn paid_since(&self, charged: Charged) -> Moment {
+        self.pace.minus(Ahead::of_mark(charged.mark), self.depth).floor().max(charged.at)
+    }
+
+    pub(super) fn returnable(&self, count: u64, charged: Charged, now: Moment) -> u64 {
+        let left = self.pace.left_of(self.pace.cost_of(count), self.paid_since(charged), now);
+        let nothing = Ahead::at(Moment::ZERO);
+        let whole = self.pace.units_between(nothing, left);
+        let has_rest = self.pace.cost_of(whole) < left;
+        whole.saturating_add(u64::from(has_rest)).min(count)
     }
 
     pub(super) fn clear_if_next(&self, next: Moment) -> Moment {

@@ -3,7 +3,7 @@
 //! The state is a ring of the moments of what was admitted. Refused tries are not in it: counting them would make the announced
 //! retry time a lie, since waiting as told would find the window still full of one's own refusals.
 
-use super::{LimitInfo, Misfit, Room};
+use super::{Charged, LimitInfo, Misfit, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
@@ -67,10 +67,20 @@ impl Window {
 
     /// How many of the oldest entries have left the window. An entry exactly as old as the window is gone.
     fn gone(&self, record: &impl Record, ring: Ring, now: Moment) -> usize {
+        self.count_oldest(record, ring, |hit| now >= hit + self.per)
+    }
+
+    /// How many entries are before `moment`.
+    fn before(&self, record: &impl Record, ring: Ring, moment: Moment) -> usize {
+        self.count_oldest(record, ring, |hit| hit < moment)
+    }
+
+    /// How many of the oldest entries `is_older` holds for, which does not hold for any after the first that it does not hold for.
+    fn count_oldest(&self, record: &impl Record, ring: Ring, is_older: impl Fn(Moment) -> bool) -> usize {
         let (mut low, mut high) = (0, ring.length);
         while low < high {
             let middle = usize::midpoint(low, high);
-            if now >= self.hit(record, ring, middle) + self.per {
+            if is_older(self.hit(record, ring, middle)) {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -98,13 +108,14 @@ impl Window {
         self.ceiling.map_or(Room::Now, |ceiling| self.room_under(ceiling, record, count, now))
     }
 
-    pub(super) fn charge(&self, record: &mut impl Record, count: u64, now: Moment) {
+    /// Counts a request that is forwarded at `at`: now, or later if it is held.
+    pub(super) fn charge(&self, record: &mut impl Record, count: u64, at: Moment, now: Moment) {
         let log = self.log_length();
         let before = Ring::read(record);
         let gone = self.gone(record, before, now);
         let mut ring = Ring { oldest: (before.oldest + gone) % log, length: before.length - gone };
         // The ring stays in order even when a thread comes late with an older moment.
-        let newest = ring.length.checked_sub(1).map_or(now, |last| now.max(self.hit(record, ring, last)));
+        let newest = ring.length.checked_sub(1).map_or(at, |last| at.max(self.hit(record, ring, last)));
         for _ in 0..count.min(log as u64) {
             if ring.length == log {
                 ring = Ring { oldest: (ring.oldest + 1) % log, length: log - 1 };
@@ -115,9 +126,27 @@ impl Window {
         ring.write(record);
     }
 
-    pub(super) fn refund(&self, record: &mut impl Record, count: u64) {
-        let mut ring = Ring::read(record);
-        ring.length = ring.length.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
+    /// The moment of the newest entry.
+    pub(super) fn mark(&self, record: &impl Record) -> u64 {
+        let ring = Ring::read(record);
+        ring.length.checked_sub(1).map_or(0, |last| self.hit(record, ring, last).as_nanos())
+    }
+
+    /// Removes the request's own entries. Those of one moment are interchangeable. Entries of a request that is still held stay: they took the
+    /// place of older ones, which are in the window until the request would have been forwarded.
+    pub(super) fn refund(&self, record: &mut impl Record, count: u64, charged: Charged, now: Moment) {
+        let (mut ring, own) = (Ring::read(record), Moment::from_nanos(charged.mark));
+        if own > now {
+            return;
+        }
+        let first = self.before(record, ring, own);
+        let most = usize::try_from(count).unwrap_or(usize::MAX).min(ring.length - first);
+        let found = (first..first + most).take_while(|&index| self.hit(record, ring, index) == own).count();
+        for index in first + found..ring.length {
+            let hit = self.hit(record, ring, index).as_nanos();
+            record.set_word((ring.oldest + index - found) % self.log_length(), hit);
+        }
+        ring.length -= found;
         ring.write(record);
     }
 

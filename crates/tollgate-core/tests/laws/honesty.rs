@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate_core::decision::Verdict;
-use tollgate_core::limit::{InFlight, Limit};
+use tollgate_core::limit::{Charged, InFlight, Limit};
 use tollgate_core::record::{PlainRecord, Record};
 use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
@@ -121,7 +121,8 @@ proptest! {
         let toll = Toll::of_cpu(Span::from_millis(cpu));
         let before = limit.info(&record, now);
         limit.charge(&mut record, toll, now);
-        limit.refund(&mut record, toll, now);
+        let charged = Charged { at: now, mark: limit.mark(&record) };
+        limit.refund(&mut record, toll, charged, now);
         let after = limit.info(&record, now);
         // A window that was full has lost its oldest entry to the charge, which was about to leave anyway.
         if !matches!(limit, Limit::Window(_)) {
@@ -148,10 +149,10 @@ fn a_place_in_flight_is_free_again_when_its_request_ends() {
     assert_eq!(ask(&rule, &mut record, Toll::ONE, &now).verdict, Verdict::Admit);
     assert_eq!(ask(&rule, &mut record, Toll::ONE, &now).verdict, Verdict::Admit);
     assert_eq!(ask(&rule, &mut record, Toll::ONE, &now).verdict, Verdict::RefuseUntilRelease);
-    rule.limit.settle(&mut record, Toll::ONE, Toll::ONE, now.now);
+    rule.limit.settle(&mut record, Toll::ONE, Toll::ONE, Charged { at: now.now, mark: 0 }, now.now);
     assert_eq!(ask(&rule, &mut record, Toll::ONE, &now).verdict, Verdict::Admit);
     for _ in 0..2 {
-        rule.limit.settle(&mut record, Toll::ONE, Toll::ONE, now.now);
+        rule.limit.settle(&mut record, Toll::ONE, Toll::ONE, Charged { at: now.now, mark: 0 }, now.now);
     }
     assert_eq!(record, fresh(&rule));
 }

@@ -7,7 +7,7 @@
 use redis::Value;
 use tollgate_core::decide::{Claim, decide};
 use tollgate_core::decision::{Decision, Verdict};
-use tollgate_core::limit::Limit;
+use tollgate_core::limit::{Charged, Limit};
 use tollgate_core::record::{PlainRecord, Record};
 use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::Moment;
@@ -110,13 +110,13 @@ impl Reply {
         self.goes_on
     }
 
-    /// What the core says about the states that the script found, and which rules were charged.
+    /// What the core says about the states that the script found, and what each rule was charged, if it was.
     pub(super) fn answer(
         &self,
         rules: &[(usize, &Rule)],
         toll: Toll,
         asked: &Situation,
-    ) -> Result<(Answer, Vec<bool>), Unanswered> {
+    ) -> Result<(Answer, Vec<Option<Charged>>), Unanswered> {
         let mut claims = Vec::with_capacity(rules.len());
         for (place, rule, record) in self.records(rules)? {
             claims.push(Claim::new(place, rule, record));
@@ -125,7 +125,8 @@ impl Reply {
         if decision.verdict.is_refusal() == self.goes_on {
             return Err(Unanswered::Garbled);
         }
-        Ok((Answer { decision, now: self.now }, claims.iter().map(Claim::charged).collect()))
+        let charged = |claim: &Claim<'_, _>| claim.mark().map(|mark| Charged { at: self.now, mark });
+        Ok((Answer { decision, now: self.now }, claims.iter().map(charged).collect()))
     }
 
     /// Whether the script found a state, for each claim.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tollgate_core::limit::Charged;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
@@ -49,7 +50,7 @@ impl SharedTicket {
         }
     }
 
-    /// The request did not take place: all that it took is given back.
+    /// The request was not forwarded: what it took is given back, less what time has paid back since.
     pub fn refund(self, limiter: &Limiter, now: Moment) {
         limiter.refund(self.here, now);
         if let Some(store) = self.store {
@@ -66,14 +67,14 @@ impl SharedTicket {
 pub(super) struct Slices {
     leases: Arc<Leases>,
     count: u64,
-    taken: Vec<(Arc<SharedRule>, Vec<u8>)>,
+    taken: Vec<(Arc<SharedRule>, Vec<u8>, Charged)>,
 }
 
 impl Slices {
     /// Puts all of it back.
     fn put_back(&mut self) {
-        for (rule, slot) in self.taken.drain(..) {
-            self.leases.put_back(&rule, slot, self.count);
+        for (rule, slot, charged) in self.taken.drain(..) {
+            self.leases.put_back(&rule, slot, self.count, charged);
         }
     }
 }
@@ -88,9 +89,9 @@ impl Taking {
         Self(Slices { leases: Arc::clone(leases), count, taken: Vec::new() })
     }
 
-    /// Some was taken out of the slice in `slot`.
-    pub(super) fn add(&mut self, rule: &Arc<SharedRule>, slot: Vec<u8>) {
-        self.0.taken.push((Arc::clone(rule), slot));
+    /// Some was taken out of the slice in `slot`, which was `charged` as a whole.
+    pub(super) fn add(&mut self, rule: &Arc<SharedRule>, slot: Vec<u8>, charged: Charged) {
+        self.0.taken.push((Arc::clone(rule), slot, charged));
     }
 
     /// The request goes on with what was taken, if anything was.

@@ -14,7 +14,7 @@ use tollgate_core::condition::Condition;
 use tollgate_core::decide::{Claim, decide};
 use tollgate_core::decision::Decision;
 use tollgate_core::escalation::{Escalation, Multiplier};
-use tollgate_core::limit::{Bucket, Budget, InFlight, Limit, Rate, Window};
+use tollgate_core::limit::{Bucket, Budget, Charged, InFlight, Limit, Rate, Window};
 use tollgate_core::record::{PlainRecord, Record};
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
@@ -94,15 +94,15 @@ struct Both<'store> {
     started: Moment,
     renewed: Moment,
     /// Those who are at work, with the rules that they were charged by.
-    at_work: Vec<(Work, Toll, Vec<bool>)>,
+    at_work: Vec<(Work, Toll, Vec<Option<Charged>>)>,
     requests: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(Toll, Band),
-    /// The oldest request at work did not take place.
-    Refund,
+    /// A request in flight, by its place modulo how many there are, was not forwarded.
+    Refund(usize),
     /// The oldest request at work has ended, having taken this much CPU time.
     Settle(Span),
 }
@@ -130,7 +130,7 @@ impl<'store> Both<'store> {
         while to.since(self.renewed) > RENEW_EVERY {
             self.renewed = self.renewed + RENEW_EVERY;
             for (work, toll, charged) in self.at_work.clone() {
-                self.after(work, &charged, self.renewed, |rule, _| {
+                self.after((work, toll), &charged, self.renewed, |rule, _, _| {
                     matches!(rule.limit, Limit::InFlight(_)).then_some((Operation::Charge, toll))
                 });
             }
@@ -145,30 +145,30 @@ impl<'store> Both<'store> {
                 self.requests += 1;
                 let (expected, charged) = self.ask_core(toll, &situation);
                 assert_eq!(self.ask_store(toll, work, &situation), expected, "{name}, at {now:?}");
-                if charged.iter().any(|charged| *charged) {
+                if charged.iter().any(Option::is_some) {
                     self.at_work.push((work, toll, charged));
                 }
             }
-            Step::Refund if !self.at_work.is_empty() => {
-                let (work, toll, charged) = self.at_work.remove(0);
-                self.after(work, &charged, now, |rule, record| {
-                    rule.limit.refund(record, toll, now);
+            Step::Refund(which) if !self.at_work.is_empty() => {
+                let (work, toll, charged) = self.at_work.remove(which % self.at_work.len());
+                self.after((work, toll), &charged, now, |rule, record, charged| {
+                    rule.limit.refund(record, toll, charged, now);
                     Some((Operation::Refund, toll))
                 });
             }
             Step::Settle(cpu) if !self.at_work.is_empty() => {
                 let (work, toll, charged) = self.at_work.remove(0);
                 let actual = Toll { cpu, ..toll };
-                self.after(work, &charged, now, |rule, record| {
-                    rule.limit.settle(record, toll, actual, now);
+                self.after((work, toll), &charged, now, |rule, record, charged| {
+                    rule.limit.settle(record, toll, actual, charged, now);
                     SharedRule::settlement(rule, toll, actual)
                 });
             }
-            Step::Refund | Step::Settle(_) => {}
+            Step::Refund(_) | Step::Settle(_) => {}
         }
     }
 
-    fn ask_core(&mut self, toll: Toll, situation: &Situation) -> (Decision, Vec<bool>) {
+    fn ask_core(&mut self, toll: Toll, situation: &Situation) -> (Decision, Vec<Option<Charged>>) {
         let mut claims: Vec<_> = self
             .rules
             .iter()
@@ -177,7 +177,7 @@ impl<'store> Both<'store> {
             .map(|(place, (rule, record))| Claim::new(place, rule.rule(), record.clone()))
             .collect();
         let decision = decide(&mut claims, toll, situation);
-        let charged = claims.iter().map(Claim::charged).collect();
+        let charged = claims.iter().map(|claim| claim.mark().map(|mark| Charged { at: situation.now, mark })).collect();
         self.records = claims.into_iter().map(Claim::into_record).collect();
         (decision, charged)
     }
@@ -246,17 +246,21 @@ impl<'store> Both<'store> {
 
     fn after(
         &mut self,
-        work: Work,
-        charged: &[bool],
+        (work, reserved): (Work, Toll),
+        charged: &[Option<Charged>],
         now: Moment,
-        mut carry_out: impl FnMut(&Rule, &mut PlainRecord) -> Option<(Operation, Toll)>,
+        mut carry_out: impl FnMut(&Rule, &mut PlainRecord, Charged) -> Option<(Operation, Toll)>,
     ) {
         let situation = Situation { now, started: self.started, band: Band::Normal };
         let mut errands = Vec::new();
         for ((rule, record), charged) in self.rules.iter().zip(&mut self.records).zip(charged) {
-            if *charged && let Some((operation, toll)) = carry_out(rule.rule(), record) {
-                errands.push(Errand { slot: rule.slot(b"key"), claim: rule.claim(operation, toll, work, &situation) });
-            }
+            let Some(charged) = *charged else { continue };
+            let Some((operation, toll)) = carry_out(rule.rule(), record, charged) else { continue };
+            let claim = match operation {
+                Operation::Refund | Operation::Surplus => rule.refund_claim(operation, (toll, reserved), work, charged),
+                _ => rule.claim(operation, toll, work, &situation),
+            };
+            errands.push(Errand { slot: rule.slot(b"key"), claim });
         }
         self.store.call(&errands, now);
     }
@@ -337,7 +341,7 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let band = prop_oneof![Just(Band::Normal), Just(Band::Elevated), Just(Band::Critical)];
     let step = prop_oneof![
         6 => (toll, band).prop_map(|(toll, band)| Step::Ask(toll, band)),
-        1 => Just(Step::Refund),
+        2 => (0..8_usize).prop_map(Step::Refund),
         1 => (0..3_000_000_000_u64).prop_map(|cpu| Step::Settle(Span::from_nanos(cpu))),
     ];
     prop::collection::vec((gap_us, step), 1..60)

@@ -1,14 +1,14 @@
 //! A slice of a limit that a gate has taken ahead: decisions inside it need nobody.
 //!
-//! The store has charged the whole slice when it was taken, so gates together never have more than the limit. What a slice can do is
-//! be used later than it was charged, when part of it has come back already: in any time, callers may get more than the
-//! rule says by what is leased at that moment, and that is at most a slice per gate and key. A slice that is not
-//! used up within [`LEASE_LIFE`] goes back.
+//! The store has charged the whole slice when it was taken, so gates together never have more than the limit. A slice can be used later than
+//! it was charged, when time has paid part of it back already: in any time, callers may get more than the rule says by what is leased at
+//! that moment, which is at most a slice per gate and key. The rest of a slice that is not used up within [`LEASE_LIFE`] goes back, less what
+//! time has paid back since the slice was charged.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tollgate_core::limit::{Limit, LimitInfo};
+use tollgate_core::limit::{Charged, Limit, LimitInfo};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 
@@ -43,13 +43,15 @@ struct Lease {
     /// When what is left goes back. With nothing left, when another slice may be taken: meanwhile one is being taken, or could not be had.
     expires: Moment,
     info: LimitInfo,
+    /// When the store charged the slice. None before the first.
+    charged: Option<Charged>,
 }
 
 /// What to do about a request whose rule is leased.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Slice {
-    /// It is inside a slice, and these are the figures.
-    Inside(LimitInfo),
+    /// It is inside a slice, with these figures, that was charged like this.
+    Inside(LimitInfo, Charged),
     /// Take a slice: nobody else does.
     Fetch,
     /// Ask about this request alone.
@@ -115,7 +117,8 @@ impl Leases {
             if shard.len() >= KEYS_MAX / SHARDS {
                 return Slice::Ask;
             }
-            let lease = Lease { rule: Arc::clone(rule), left: 0, expires: now + REST, info: LimitInfo::default() };
+            let (info, expires) = (LimitInfo::default(), now + REST);
+            let lease = Lease { rule: Arc::clone(rule), left: 0, expires, info, charged: None };
             shard.insert(slot.to_vec(), lease);
             return Slice::Fetch;
         };
@@ -123,9 +126,9 @@ impl Leases {
             lease.expires = now + REST;
             return Slice::Fetch;
         }
-        if now >= lease.expires || lease.left < count {
+        let Some(charged) = lease.charged.filter(|_| now < lease.expires && lease.left >= count) else {
             return Slice::Ask;
-        }
+        };
         lease.left -= count;
         self.leased.sub(count);
         if lease.left == 0 {
@@ -133,31 +136,44 @@ impl Leases {
             lease.expires = now;
         }
         let remaining = lease.info.remaining.saturating_add(lease.left);
-        Slice::Inside(LimitInfo { remaining, reset: Span::ZERO, ..lease.info })
+        Slice::Inside(LimitInfo { remaining, reset: Span::ZERO, ..lease.info }, charged)
     }
 
-    /// A slice was taken, of which `left` is left.
-    pub(super) fn put(&self, slot: &[u8], left: u64, info: LimitInfo, now: Moment) -> bool {
+    /// A slice was taken, of which `left` is left. A former slice, if there is something left of it, goes back: each has its own date.
+    pub(super) fn put(&self, slot: &[u8], left: u64, (info, charged): (LimitInfo, Charged), now: Moment) -> bool {
         let mut shard = self.shard(slot);
         let Some(lease) = shard.get_mut(slot) else { return false };
-        lease.left += left;
+        self.give_back(slot, lease);
+        lease.left = left;
         lease.info = info;
+        lease.charged = Some(charged);
         lease.expires = now + LEASE_LIFE;
         self.leased.add(left);
         true
     }
 
-    /// Puts back what was taken for a request that did not take place: into its slice, or when that is gone, into the store.
-    pub(super) fn put_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64) {
+    /// Puts back what was taken for a request that was not forwarded: into the slice that it was taken from, or when that is gone, into the
+    /// store, which returns what time has not paid back since that slice was charged.
+    pub(super) fn put_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charged) {
         let now = self.clock.now();
         let mut shard = self.shard(&slot);
-        if let Some(lease) = shard.get_mut(&slot).filter(|lease| now < lease.expires && lease.left > 0) {
+        let is_its_own = |lease: &&mut Lease| now < lease.expires && lease.left > 0 && lease.charged == Some(charged);
+        if let Some(lease) = shard.get_mut(&slot).filter(is_its_own) {
             lease.left += count;
             self.leased.add(count);
             return;
         }
         drop(shard);
-        self.store.give_back(rule, slot, count);
+        self.store.give_back(rule, slot, count, charged);
+    }
+
+    /// Gives back to the store what is left of a slice.
+    fn give_back(&self, slot: &[u8], lease: &mut Lease) {
+        let left = core::mem::take(&mut lease.left);
+        if let Some(charged) = lease.charged.filter(|_| left > 0) {
+            self.leased.sub(left);
+            self.store.give_back(&lease.rule, slot.to_vec(), left, charged);
+        }
     }
 
     /// Gives back to the store what is left of slices that are too old at `now`, and forgets those.
@@ -166,9 +182,8 @@ impl Leases {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.retain(|slot, lease| {
                 let is_over = now >= lease.expires;
-                if is_over && lease.left > 0 {
-                    self.leased.sub(lease.left);
-                    self.store.give_back(&lease.rule, slot.clone(), lease.left);
+                if is_over {
+                    self.give_back(slot, lease);
                 }
                 !is_over
             });
@@ -229,9 +244,28 @@ mod tests {
         let (clock, _hand) = Clock::by_hand();
         let (leases, rule, now) = (Leases::new(nobody, clock.clone()), rule(), clock.now());
         assert_eq!(leases.take(&rule, b"slot", 1, now), Slice::Fetch);
-        assert!(leases.put(b"slot", 9, LimitInfo::default(), now));
-        assert!(matches!(leases.take(&rule, b"slot", 1, now), Slice::Inside(_)));
+        let charged = Charged { at: now, mark: 0 };
+        assert!(leases.put(b"slot", 9, (LimitInfo::default(), charged), now));
+        assert!(matches!(leases.take(&rule, b"slot", 1, now), Slice::Inside(..)));
         assert_eq!(leases.take(&rule, b"slot", 1, now + LEASE_LIFE), Slice::Ask);
         assert_eq!(leases.leased(), 8);
+    }
+
+    /// Otherwise a request that is given up late would move credit from a slice that time has paid back into a new one.
+    #[tokio::test]
+    async fn what_was_taken_from_a_former_slice_is_not_put_into_the_next() {
+        let nobody = Store::open(Address::parse("redis://127.0.0.1:1", None).unwrap(), Options::default());
+        let (clock, _hand) = Clock::by_hand();
+        let (leases, rule, now) = (Leases::new(nobody, clock.clone()), rule(), clock.now());
+        let slices = [0, 1].map(|mark| Charged { at: now, mark });
+        leases.take(&rule, b"slot", 1, now);
+        for charged in slices {
+            assert!(leases.put(b"slot", 9, (LimitInfo::default(), charged), now));
+        }
+        assert_eq!(leases.leased(), 9);
+        leases.put_back(&rule, b"slot".to_vec(), 1, slices[0]);
+        assert_eq!(leases.leased(), 9);
+        leases.put_back(&rule, b"slot".to_vec(), 1, slices[1]);
+        assert_eq!(leases.leased(), 10);
     }
 }

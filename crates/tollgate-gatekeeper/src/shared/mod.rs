@@ -4,7 +4,8 @@
 //! the decision is a script that runs in the store, on the store's clock: all shared rules of a request in one step and one round trip.
 //!
 //! The store is never in the way. An [`Answer`] that does not come within the deadline is not waited for, and a [`Store`] that
-//! does not answer is not asked; then there is a reason ([`Unanswered`]) instead of an answer, and the caller decides by its local state.
+//! does not answer is not asked; then there is a reason ([`Unanswered`]) instead of an answer, and the caller decides by its local state. A rule
+//! for which exactness is worth more than that has another [`OnTimeout`].
 //!
 //! A [`SharedLimiter`] does all of that for rules of which some are shared and some are not. Whoever has a limiter of its own already
 //! asks [`Sharing`] about the requests that it concerns.
@@ -46,7 +47,7 @@ pub use flags::{Clearing, FlagChanges, SharedFlag, SharedFlags, Since, Telling};
 pub use lease::{LEASE_LIFE, Unleasable, slice_of};
 pub use limiter::{NoSharedLimiter, SharedLimiter, SharedPlan};
 pub use rule::{LOG_MAX, SharedRule, Unshareable, WORK_LIFE};
-pub use sharing::{Authority, Explained, NoSharing, Share, Sharing};
+pub use sharing::{Authority, Explained, NoSharing, OnTimeout, Share, Sharing};
 pub use shelf::{Legacy, Page, Shelf, Writing};
 pub use store::{Asked, Options, Store};
 pub use ticket::Ticket;

@@ -6,7 +6,7 @@
 use core::fmt;
 
 use tollgate_core::band::Band;
-use tollgate_core::limit::Limit;
+use tollgate_core::limit::{Charged, Limit};
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -52,12 +52,14 @@ pub(super) enum Operation {
     Decide,
     /// Charge in any case.
     Charge,
-    /// Give back.
+    /// Give back what a request was charged that was not forwarded, or that is not in flight any more.
     Refund,
     /// Change nothing.
     Read,
     /// Drop the state, unless it counts what is at work.
     Forget,
+    /// Give back the part of a charge that was not spent.
+    Surplus,
 }
 
 /// One request at work, as the store tells it from others: were only a number kept, a gate that died would leave it too large for good.
@@ -170,13 +172,30 @@ impl SharedRule {
         let (more, less) = (reserved.cpu_missing(actual), actual.cpu_missing(reserved));
         match &rule.limit {
             Limit::Budget(_) if !more.is_zero() => Some((Operation::Charge, Toll { cpu: more, ..reserved })),
-            Limit::Budget(_) if !less.is_zero() => Some((Operation::Refund, Toll { cpu: less, ..reserved })),
+            Limit::Budget(_) if !less.is_zero() => Some((Operation::Surplus, Toll { cpu: less, ..reserved })),
             Limit::InFlight(_) => Some((Operation::Refund, reserved)),
             Limit::Budget(_) | Limit::Rate(_) | Limit::Bucket(_) | Limit::Window(_) => None,
         }
     }
 
-    /// What the script needs to know to do `operation`.
+    /// What the script needs to know to give back `toll` of what was `charged` for a request with the cost `reserved`.
+    pub(super) fn refund_claim(
+        &self,
+        operation: Operation,
+        (toll, reserved): (Toll, Toll),
+        work: Work,
+        charged: Charged,
+    ) -> ClaimBytes {
+        let since = self.rule.limit.paid_since(reserved, charged).as_nanos();
+        let release = self.rule.escalation.map_or(Span::ZERO, |escalation| escalation.figures().2);
+        let levels = self.rule.escalation.map_or(0, |escalation| escalation.figures().1);
+        let pair = |nanos: u64| [nanos / NANOS_PER_MICRO, nanos % NANOS_PER_MICRO];
+        let ([since_us, since_ns], [mark_us, mark_ns]) = (pair(since), pair(charged.mark));
+        let first = [toll.count.min(COUNT_MAX), since_us, since_ns, mark_us, mark_ns, micros(release)];
+        self.bytes([operation as u8, 1, 0, levels], first, self.numbers(toll, work))
+    }
+
+    /// What the script needs to know to do `operation`, unless that is to give something back.
     pub(super) fn claim(&self, operation: Operation, toll: Toll, work: Work, situation: &Situation) -> ClaimBytes {
         let rule = &self.rule;
         let warm = rule.warmup.is_some_and(|warmup| situation.now.since(situation.started) < warmup);
@@ -190,13 +209,17 @@ impl SharedRule {
         });
         let backoff = rule.escalation.map_or(Span::ZERO, |escalation| escalation.backoff(1, band));
         let backoff_max = rule.escalation.map_or(Span::ZERO, |escalation| escalation.figures().0.1);
-        let mut claim = [0; CLAIM_LENGTH];
         let enforce = u8::from(rule.mode == Mode::Enforce);
-        claim[..5].copy_from_slice(&[kind(&rule.limit), operation as u8, enforce, u8::from(warm), levels]);
-        let numbers =
+        let first =
             [toll.count.min(COUNT_MAX), hold.us, hold.rest, micros(backoff), micros(backoff_max), micros(release)];
-        let numbers = numbers.into_iter().chain(self.numbers(toll, work));
-        for (number, bytes) in numbers.zip(claim[5..].chunks_exact_mut(8)) {
+        self.bytes([operation as u8, enforce, u8::from(warm), levels], first, self.numbers(toll, work))
+    }
+
+    fn bytes(&self, head: [u8; 4], first: [u64; 6], second: [u64; 6]) -> ClaimBytes {
+        let mut claim = [0; CLAIM_LENGTH];
+        claim[0] = kind(&self.rule.limit);
+        claim[1..5].copy_from_slice(&head);
+        for (number, bytes) in first.into_iter().chain(second).zip(claim[5..].chunks_exact_mut(8)) {
             bytes.copy_from_slice(&(number as f64).to_le_bytes());
         }
         claim

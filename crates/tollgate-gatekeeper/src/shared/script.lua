@@ -71,10 +71,12 @@ local outcome, first, refused, foreign = 3, 1, false, 0
 
 -- What is asked of a key. Requests that are decided together often ask the same: an empty claim is the one before once more.
 local kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f
-local ends, paced, parts, tag_of_kind
+local ends, gives_back, paced, parts, tag_of_kind
 
 for i = 1, count_of_claims do
-  -- The operation is 0 to decide, 1 to charge in any case, 2 to give back, 3 only to read, 4 to forget; and 8 more for the last claim of a request.
+  -- The operation is 0 to decide, 1 to charge in any case, 2 to give back, 3 only to read, 4 to forget, 5 to give back what was not spent; and 8
+  -- more for the last claim of a request. To give something back, hold and hold_sub are the microseconds and nanoseconds since when time has paid the
+  -- charge back, and backoff and backoff_max are those of the charge's mark.
   -- What a to f are depends on the kind:
   --   r, c  per, depth (a pair), toll (a pair), burst
   --   b     size, drip, time between drips
@@ -86,6 +88,7 @@ for i = 1, count_of_claims do
       take_apart('<c1BBBBdddddddddddd', claim)
     ends = operation >= 8
     if ends then operation = operation - 8 end
+    gives_back = operation == 2 or operation == 5
     paced = kind == 'r' or kind == 'c'
     parts = paced and 1000 * a or 1000
     tag_of_kind = 116 + 256 * string.byte(kind)
@@ -186,8 +189,8 @@ for i = 1, count_of_claims do
 
     -- Look: is there room now, from a moment on, or is there no moment to name?
     local takes, punished = operation == 1, false
+    local room, from, from_sub = 'now', 0, 0
     if operation == 0 then
-      local room, from, from_sub = 'now', 0, 0
       if paced then
         local us, sub = x, y
         if kind == 'r' then
@@ -281,18 +284,44 @@ for i = 1, count_of_claims do
       elseif kind == 'w' then
         local most = max(a, b)
         local more = min(count, most)
-        local newest = length > 0 and max(now, entry(log, width, length)) or now
+        -- A request that is held counts when it goes on.
+        local at = room == 'from' and from or now
+        local newest = length > 0 and max(at, entry(log, width, length)) or at
         log = string.sub(log, max(length + more - most, 0) * 8 + 1) .. string.rep(pack('<d', newest), more)
       end
-    elseif operation == 2 then
+    elseif gives_back then
+      -- What time has paid back since the charge is not given back. While requests are held, only the newest charge is.
       if paced then
-        x, y = minus(x, y, d, e, parts)
-      elseif kind == 'b' then
-        local left = max(filled - count, 0)
+        local most, most_sub = plus(now, 0, b, c, parts)
+        local holds = x > most or (x == most and y > most_sub)
+        local newest = x == backoff and (y - y % a) / a == backoff_max
+        local us, sub = d, e
+        if not newest or (operation == 2 and not holds) then
+          local paid, paid_sub = minus(now, 0, hold, hold_sub * a, parts)
+          us, sub = minus(us, sub, paid, paid_sub, parts)
+        end
+        if newest or not holds or operation == 5 then x, y = minus(x, y, us, sub, parts) end
+      elseif kind == 'b' and b == 1 and filled <= a then
+        x = max(x - max(c * count - max(now - hold, 0), 0), 0)
+      elseif kind == 'b' and drips > 0 then
+        local less = 0
+        if filled <= a then
+          less = max(count - max(divide_up(max(x - hold, 0), c) - drips, 0) * b, 0)
+        elseif (x - backoff) * 1000 - y == backoff_max then
+          less = count
+        end
+        local left = max(filled - less, 0)
         local drips_new = divide_up(left, b)
         x, y = max(x + (drips_new - drips) * c, 0), drips_new * b - left
-      elseif kind == 'w' then
-        log = string.sub(log, 1, max(length - count, 0) * 8)
+      elseif kind == 'w' and backoff <= now then
+        local low, high = 0, length
+        while low < high do
+          local middle = math.floor((low + high) / 2)
+          if entry(log, width, middle + 1) < backoff then low = middle + 1 else high = middle end
+        end
+        local own = low
+        while own < length and own - low < count and entry(log, width, own + 1) == backoff do own = own + 1 end
+        log = string.sub(log, 1, low * 8) .. string.sub(log, own * 8 + 1)
       end
     end
     if kind == 'f' and (takes or operation == 2) then
@@ -303,7 +332,7 @@ for i = 1, count_of_claims do
       if takes and count > 0 and #log < 1024 * 16 then log = log .. pack('<dd', b, now + c) end
     end
 
-    if takes or punished or operation == 2 then
+    if takes or punished or gives_back then
       -- From when on does the state say nothing any more? It is kept for longer than that.
       local clear = x
       if log and #log > 0 then

@@ -12,10 +12,10 @@ use arrayvec::ArrayVec;
 use tokio::time::Instant;
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Reason, Verdict};
-use tollgate_core::limit::LimitInfo;
+use tollgate_core::limit::{Charged, LimitInfo};
 use tollgate_core::request::Request;
-use tollgate_core::rule::{Rule, Situation};
-use tollgate_core::time::Span;
+use tollgate_core::rule::{Mode, Rule, Situation};
+use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
 use super::charge::Taking;
@@ -31,6 +31,21 @@ use crate::ticket::RULES_AT_ONCE_MAX;
 pub struct Share {
     /// The part of the rule's room that is taken ahead, in millionths; none where every request asks the store.
     pub lease_millionths: Option<u32>,
+    /// What happens to a request about which the store does not decide in time.
+    pub on_timeout: OnTimeout,
+}
+
+/// What happens to a request about which the store does not decide in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// The local state decides.
+    #[default]
+    Local,
+    /// The answer is waited for for longer ([`Options::wait`](super::Options::wait)); then the local state decides. A store that counts as
+    /// gone is not waited for.
+    Wait,
+    /// The request is refused, also while the store counts as gone.
+    Refuse,
 }
 
 /// Why a rule, by its place, cannot be shared.
@@ -91,7 +106,11 @@ struct Post {
     rule: Arc<SharedRule>,
     /// How much of it is taken ahead, in requests.
     slice: Option<u64>,
+    on_timeout: OnTimeout,
 }
+
+/// What clients are told to wait that are refused because the store does not decide: it is tried again within that time.
+const RETRY_AFTER: Span = Span::from_secs(1);
 
 /// The shared rules that apply to a request, each with the request's key.
 type Matches<'sharing> = Vec<(&'sharing Post, Vec<u8>)>;
@@ -137,13 +156,13 @@ impl Sharing {
         let (mut posts, mut is_shared) = (Vec::new(), Vec::new());
         for (place, (rule, share)) in rules.into_iter().enumerate() {
             is_shared.push(share.is_some());
-            let Some(Share { lease_millionths }) = share else { continue };
+            let Some(Share { lease_millionths, on_timeout }) = share else { continue };
             let slice = match lease_millionths {
                 None => None,
                 Some(part) => Some(slice_of(&rule, part).map_err(|cause| NoSharing::Unleasable(place, cause))?),
             };
             let rule = SharedRule::new(prefix, domain, rule).map_err(|cause| NoSharing::Unshareable(place, cause))?;
-            posts.push(Post { place, rule: Arc::new(rule), slice });
+            posts.push(Post { place, rule: Arc::new(rule), slice, on_timeout });
         }
         Ok(Self { posts: posts.into(), is_shared: is_shared.into(), leases, store, clock })
     }
@@ -164,7 +183,7 @@ impl Sharing {
     }
 
     /// Decides about a request that is expected to cost `toll` by all rules of `limiter`, and charges it if it goes on, held or not. Waits
-    /// for the store, if that has to be asked, no longer than its deadline.
+    /// for the store, if that has to be asked, no longer than its deadline, or longer if a rule is to wait.
     pub async fn decide(
         &self,
         limiter: &Limiter,
@@ -176,12 +195,17 @@ impl Sharing {
         if let Some(refusal) = limiter.turn_away(|place| !self.shares(place), request, toll, band, now) {
             return (refusal, SharedTicket::default());
         }
-        let question = Question { toll, situation: limiter.situation(band, now), expires: self.store.expiry() };
         let mut matches = self.matches(request);
+        let waits = matches.iter().any(|(post, _)| post.on_timeout == OnTimeout::Wait);
+        let expires = if waits { self.store.late_expiry() } else { self.store.expiry() };
+        let question = Question { toll, situation: limiter.situation(band, now), expires };
         let mut slices = Taking::new(&self.leases, toll.count);
         let inside = self.enter_slices(&mut matches, &mut slices, question).await;
         let asked = self.ask(&matches, question).await;
         let now = self.clock.now();
+        if let (Err(_), Some(place)) = (&asked, refusing(&matches)) {
+            return (refusal_by(place, band, now), SharedTicket::default());
+        }
         // What nobody answered for is decided here, in one step with what is decided here anyway.
         let is_left_to_us = |place| asked.is_err() && matches.iter().any(|(post, _)| post.place == place);
         let (mut decision, mut here) = match &asked {
@@ -301,16 +325,16 @@ impl Sharing {
                 continue;
             };
             let slot = post.rule.slot(&key);
-            let info = match self.leases.take(&post.rule, &slot, count, question.situation.now) {
-                Slice::Inside(info) => Some(info),
+            let taken = match self.leases.take(&post.rule, &slot, count, question.situation.now) {
+                Slice::Inside(info, charged) => Some((info, charged)),
                 Slice::Fetch => self.fetch(post, &key, &slot, slice, question).await,
                 Slice::Ask => None,
             };
-            let Some(info) = info else {
+            let Some((info, charged)) = taken else {
                 outside.push((post, key));
                 continue;
             };
-            slices.add(&post.rule, slot);
+            slices.add(&post.rule, slot, charged);
             let inside = Decision {
                 verdict: Verdict::Admit,
                 reason: Reason::WithinLimit,
@@ -326,7 +350,14 @@ impl Sharing {
     }
 
     /// Takes a slice and what the request needs out of it. Not when that would mean to wait for room.
-    async fn fetch(&self, post: &Post, key: &[u8], slot: &[u8], slice: u64, question: Question) -> Option<LimitInfo> {
+    async fn fetch(
+        &self,
+        post: &Post,
+        key: &[u8],
+        slot: &[u8],
+        slice: u64,
+        question: Question,
+    ) -> Option<(LimitInfo, Charged)> {
         let asked = [Asked { place: post.place, rule: &post.rule, key }];
         let toll = Toll { count: slice, cpu: Span::ZERO };
         let (answer, ticket) = self.store.decide_by(&asked, toll, &question.situation, question.expires).await.ok()?;
@@ -334,14 +365,15 @@ impl Sharing {
             ticket.refund();
             return None;
         }
+        let charged = ticket.taken.first()?.charged;
         // A slice has no end of its own to settle.
         drop(ticket);
         let info = answer.decision.info.unwrap_or_default();
         let left = slice - question.toll.count;
-        if !self.leases.put(slot, left, info, self.clock.now()) {
-            self.store.give_back(&post.rule, slot.to_vec(), left);
+        if !self.leases.put(slot, left, (info, charged), self.clock.now()) {
+            self.store.give_back(&post.rule, slot.to_vec(), left, charged);
         }
-        Some(LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info })
+        Some((LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info }, charged))
     }
 
     /// Asks the store about what is left to ask, if anything is.
@@ -354,6 +386,24 @@ impl Sharing {
             return Ok(None);
         }
         self.store.decide_by(&asked(matches), question.toll, &question.situation, question.expires).await.map(Some)
+    }
+}
+
+/// The rule by which a request is refused that the store does not decide about, by its place.
+fn refusing(matches: &Matches<'_>) -> Option<usize> {
+    let refuses = |post: &&Post| post.on_timeout == OnTimeout::Refuse && post.rule.rule().mode == Mode::Enforce;
+    matches.iter().map(|(post, _)| *post).find(refuses).map(|post| post.place)
+}
+
+/// A refusal that is not the caller's doing: it has no figures, and nobody counts it against the caller.
+fn refusal_by(place: usize, band: Band, now: Moment) -> Decision {
+    Decision {
+        verdict: Verdict::Refuse(now + RETRY_AFTER),
+        reason: Reason::StoreTimeout,
+        rule: Some(place),
+        info: None,
+        level: 0,
+        band,
     }
 }
 

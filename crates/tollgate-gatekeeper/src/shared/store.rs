@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout_at};
 use tollgate_core::decision::Decision;
+use tollgate_core::limit::Charged;
 use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -31,6 +32,8 @@ use super::{Address, Unanswered};
 pub struct Options {
     /// How long an answer is waited for.
     pub deadline: Duration,
+    /// How long an answer is waited for where a rule has [`OnTimeout::Wait`](super::OnTimeout::Wait).
+    pub wait: Duration,
     /// How many calls may wait to be sent.
     pub waiting_max: usize,
     /// How many connections are made.
@@ -39,10 +42,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { deadline: Duration::from_millis(5), waiting_max: 4096, connections: 2 }
+        Self { deadline: DEADLINE, wait: Duration::from_secs(1), waiting_max: 4096, connections: 2 }
     }
 }
 
+/// The deadline unless another is set. Measured on a busy machine: see docs/decisions/redis-deadline.md.
+const DEADLINE: Duration = Duration::from_millis(50);
 /// A connection that owes an answer for longer than this, and than the deadline, is given up.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
 
@@ -51,6 +56,7 @@ const SILENCE_MAX: Duration = Duration::from_millis(500);
 pub struct Store {
     inner: Arc<Inner>,
     couriers: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    connections: watch::Receiver<Couriers>,
 }
 
 #[derive(Debug)]
@@ -81,7 +87,15 @@ pub struct Asked<'request> {
 struct Group {
     /// The part of the store that has them.
     part: usize,
-    asked: Vec<(usize, Taken)>,
+    asked: Vec<Claimed>,
+}
+
+/// A rule that applies to a request, and the slot of the request's key.
+struct Claimed {
+    /// Where the rule stands among all rules.
+    place: usize,
+    rule: Arc<SharedRule>,
+    slot: Vec<u8>,
 }
 
 /// What is asked of every group.
@@ -127,12 +141,23 @@ impl Store {
             waiting: tokio::sync::Mutex::new(Waiting::new(waiting)),
             vitals,
             waiting_max: options.waiting_max.max(1),
-            silence_max: options.deadline.max(SILENCE_MAX),
+            silence_max: options.deadline.max(options.wait).max(SILENCE_MAX),
             couriers: watch::Sender::new(Couriers { connected: 0, trying: connections }),
         });
+        let made = route.couriers.subscribe();
         let couriers = (0..connections).map(|_| tokio::spawn(courier::carry(Arc::clone(&route)))).collect();
         tokio::spawn(renew(Arc::downgrade(&inner)));
-        Self { inner, couriers: Arc::new(Mutex::new(couriers)) }
+        Self { inner, couriers: Arc::new(Mutex::new(couriers)), connections: made }
+    }
+
+    /// Resolves when all connections are made, so that the store decides about the first request. Never, as long as the store is down.
+    pub fn connected(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut connections = self.connections.clone();
+        let most = if self.inner.is_cluster { 1 } else { self.inner.options.connections.max(1) };
+        async move {
+            // An error means that the couriers have ended, and there will be no more connections.
+            drop(connections.wait_for(|couriers| couriers.connected >= most).await);
+        }
     }
 
     /// Resolves when all that the store was to be told has been told and its connections are closed, which is soon after the last
@@ -172,9 +197,14 @@ impl Store {
         Instant::now() + self.inner.options.deadline
     }
 
-    /// Gives back what was taken ahead and not used.
-    pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64) {
-        let taken = vec![Taken { rule: Arc::clone(rule), slot }];
+    /// When a question that is asked now is not waited for any more by a rule with [`OnTimeout::Wait`](super::OnTimeout::Wait).
+    pub(super) fn late_expiry(&self) -> Instant {
+        Instant::now() + self.inner.options.wait.max(self.inner.options.deadline)
+    }
+
+    /// Gives back `count` of what was `charged` ahead and not used.
+    pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charged) {
+        let taken = vec![Taken { rule: Arc::clone(rule), slot, charged }];
         let toll = Toll { count, cpu: Span::ZERO };
         Ticket { taken, toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
     }
@@ -316,9 +346,9 @@ impl Inner {
         let errands = group
             .asked
             .iter()
-            .map(|(_, taken)| Errand {
-                slot: taken.slot.clone(),
-                claim: taken.rule.claim(question.operation, question.toll, question.work, &question.situation),
+            .map(|claimed| Errand {
+                slot: claimed.slot.clone(),
+                claim: claimed.rule.claim(question.operation, question.toll, question.work, &question.situation),
             })
             .collect();
         let (answer, answered) = oneshot::channel();
@@ -337,11 +367,11 @@ impl Inner {
         for asked in asked {
             let slot = asked.rule.slot(asked.key);
             let number = if self.is_cluster { slot_of(&slot) } else { 0 };
-            let taken = (asked.place, Taken { rule: Arc::clone(asked.rule), slot });
+            let claimed = Claimed { place: asked.place, rule: Arc::clone(asked.rule), slot };
             match groups.iter_mut().find(|(of, _)| *of == number) {
-                Some((_, group)) => group.asked.push(taken),
+                Some((_, group)) => group.asked.push(claimed),
                 None => {
-                    groups.push((number, Group { part: Parts::part_of(number), asked: vec![taken] }));
+                    groups.push((number, Group { part: Parts::part_of(number), asked: vec![claimed] }));
                 }
             }
         }
@@ -380,16 +410,19 @@ impl Group {
     /// What the store's reply means, and what it took.
     fn make_sense(&self, reply: &Reply, question: &Question) -> Result<(Answer, Vec<Taken>), Unanswered> {
         let (answer, charged) = reply.answer(&self.rules(), question.toll, &question.situation)?;
-        let taken = self.asked.iter().zip(charged).filter(|(_, charged)| *charged).map(|((_, taken), _)| taken.clone());
-        Ok((answer, taken.collect()))
+        let taken = |(claimed, charged): (&Claimed, Option<Charged>)| {
+            let Claimed { rule, slot, .. } = claimed;
+            charged.map(|charged| Taken { rule: Arc::clone(rule), slot: slot.clone(), charged })
+        };
+        Ok((answer, self.asked.iter().zip(charged).filter_map(taken).collect()))
     }
 
     fn places(&self) -> impl Iterator<Item = usize> {
-        self.asked.iter().map(|(place, _)| *place)
+        self.asked.iter().map(|claimed| claimed.place)
     }
 
     fn rules(&self) -> Vec<(usize, &Rule)> {
-        self.asked.iter().map(|(place, taken)| (*place, taken.rule.rule())).collect()
+        self.asked.iter().map(|claimed| (claimed.place, claimed.rule.rule())).collect()
     }
 }
 

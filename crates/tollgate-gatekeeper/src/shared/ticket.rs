@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate_core::band::Band;
-use tollgate_core::limit::Limit;
+use tollgate_core::limit::{Charged, Limit};
 use tollgate_core::rule::Situation;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
@@ -27,14 +27,23 @@ pub struct Ticket {
 pub(super) struct Taken {
     pub(super) rule: Arc<SharedRule>,
     pub(super) slot: Vec<u8>,
+    /// The charge, on the store's clock.
+    pub(super) charged: Charged,
 }
 
 /// A claim that is made outside of a decision: neither time nor band matter.
 const AFTERWARDS: Situation = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
 
 impl Taken {
-    fn errand(&self, operation: Operation, toll: Toll, work: Work) -> Errand {
-        Errand { slot: self.slot.clone(), claim: self.rule.claim(operation, toll, work, &AFTERWARDS) }
+    /// What to tell the store about `toll`, of a request with the cost `reserved`.
+    fn errand(&self, operation: Operation, (toll, reserved): (Toll, Toll), work: Work) -> Errand {
+        let claim = match operation {
+            Operation::Refund | Operation::Surplus => {
+                self.rule.refund_claim(operation, (toll, reserved), work, self.charged)
+            }
+            _ => self.rule.claim(operation, toll, work, &AFTERWARDS),
+        };
+        Errand { slot: self.slot.clone(), claim }
     }
 
     fn is_at_work(&self) -> bool {
@@ -48,18 +57,18 @@ impl Ticket {
         self.end(actual);
     }
 
-    /// The request did not take place: all that it took is given back.
+    /// The request was not forwarded: what it took is given back, less what time has paid back since.
     pub fn refund(mut self) {
         let taken = core::mem::take(&mut self.taken);
         self.inner.forget(self.work);
-        let errands = taken.iter().map(|taken| taken.errand(Operation::Refund, self.toll, self.work));
+        let errands = taken.iter().map(|taken| taken.errand(Operation::Refund, (self.toll, self.toll), self.work));
         self.inner.tell(errands.collect());
     }
 
     /// What says that the request is still at work, if any rule counts those.
     pub(super) fn sign_of_life(&self) -> Vec<Errand> {
         let at_work = self.taken.iter().filter(|taken| taken.is_at_work());
-        at_work.map(|taken| taken.errand(Operation::Charge, self.toll, self.work)).collect()
+        at_work.map(|taken| taken.errand(Operation::Charge, (self.toll, self.toll), self.work)).collect()
     }
 
     fn end(&mut self, actual: Toll) {
@@ -70,7 +79,7 @@ impl Ticket {
         self.inner.forget(self.work);
         let settlements = taken.iter().filter_map(|taken| {
             let (operation, toll) = SharedRule::settlement(taken.rule.rule(), self.toll, actual)?;
-            Some(taken.errand(operation, toll, self.work))
+            Some(taken.errand(operation, (toll, self.toll), self.work))
         });
         self.inner.tell(settlements.collect());
     }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 /// The upper ends of the steps, in microseconds. What took longer is in the total alone.
-const STEPS_US: [u64; 12] = [50, 100, 200, 400, 700, 1_000, 2_000, 3_000, 5_000, 10_000, 50_000, 500_000];
+const STEPS_US: [u64; 13] = [50, 100, 200, 400, 700, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 500_000];
 
 /// Times, counted as they come.
 #[derive(Debug, Default)]

@@ -4,6 +4,7 @@
 mod exact;
 mod floor;
 mod names;
+mod refunds;
 mod reload;
 mod spraying;
 mod tickets;

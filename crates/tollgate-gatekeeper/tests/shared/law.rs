@@ -28,13 +28,13 @@ fn duration() -> Duration {
 }
 
 /// A limit, and the most that it lets through in a stretch of so many seconds.
-struct Law {
-    name: &'static str,
-    limit: Limit,
-    most: fn(f64) -> f64,
+pub(crate) struct Law {
+    pub(crate) name: &'static str,
+    pub(crate) limit: Limit,
+    pub(crate) most: fn(f64) -> f64,
 }
 
-fn laws() -> [Law; 6] {
+pub(crate) fn laws() -> [Law; 6] {
     let bucket = |drip: u32| Limit::Bucket(Bucket::new(20, drip, Span::from_millis(100 * u64::from(drip))).unwrap());
     [
         Law {
@@ -118,7 +118,7 @@ async fn hammering_stays_within_the_law() {
 ///
 /// A request was decided between when it was asked for and when it was answered. So those from the i-th on that were answered by a moment
 /// were all decided in no longer than from the i-th's asking to that moment.
-fn assert_within(admitted: &mut [(f64, f64)], most: impl Fn(f64) -> f64, name: &str) {
+pub(crate) fn assert_within(admitted: &mut [(f64, f64)], most: impl Fn(f64) -> f64, name: &str) {
     admitted.sort_by(|one, other| one.0.total_cmp(&other.0));
     for first in 0..admitted.len() {
         let from = admitted[first].0;

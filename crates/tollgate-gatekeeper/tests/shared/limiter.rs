@@ -65,7 +65,7 @@ pub(crate) fn leasing_gate(
 ) -> SharedLimiter {
     let rules = own.iter().chain(shared).map(|rule| (rule.clone(), table_bytes_min(rule)));
     let plan = Plan { rules: rules.collect(), started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
-    let share = |place| (place >= own.len()).then_some(Share { lease_millionths: lease });
+    let share = |place| (place >= own.len()).then_some(Share { lease_millionths: lease, ..Share::default() });
     let shares: Vec<_> = (0..own.len() + shared.len()).map(share).collect();
     let plan = SharedPlan { plan, shares: &shares, prefix: "test:", domain: "default" };
     SharedLimiter::new(plan, open(url, options), Clock::start()).unwrap()

@@ -12,6 +12,7 @@ mod hammer;
 mod law;
 mod limiter;
 mod load;
+mod refunds;
 mod shelf;
 mod store;
 mod topology;

@@ -23,7 +23,8 @@ pub(crate) const TOLL: Toll = Toll::of_cpu(Span::from_millis(10));
 pub(crate) const SITUATION: Situation = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
 
 /// So patient that only the store decides.
-pub(crate) const PATIENT: Options = Options { deadline: Duration::from_secs(30), waiting_max: 8_192, connections: 2 };
+pub(crate) const PATIENT: Options =
+    Options { deadline: Duration::from_secs(30), wait: Duration::from_secs(30), waiting_max: 8_192, connections: 2 };
 
 pub(crate) fn rule(name: &str, limit: Limit) -> Rule {
     Rule {

@@ -10,13 +10,16 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Number, Value, json};
+use tollgate_core::class::KeySink;
+use tollgate_gatekeeper::cut::is_cut;
+use tollgate_gatekeeper::names::Name;
 
 use super::Console;
 use super::api::{Asked, Json, Narrow, TOP_MAX, asked};
 use super::body::{Body, REPORT_BYTES_MAX};
 use super::guard::{Caller, Peer};
 use super::problem::Problem;
-use crate::watch::{Entry, Flag, NAME_BYTES_MAX, NotKept, canonical, name_of, rfc3339};
+use crate::watch::{Entry, Flag, NAME_BYTES_MAX, NotKept, canonical, legible, name_of, rfc3339};
 
 /// Reports that are read at once; one network has at most half of them. Each may take 100 MB while it is parsed.
 pub(super) const REPORTS_AT_ONCE_MAX: usize = 4;
@@ -141,10 +144,16 @@ fn read(body: &[u8]) -> Result<(String, Vec<Entry<'_>>), Problem> {
     Ok((id, entries.into_iter().map(entry).collect()))
 }
 
-/// What is not positive is ignored and counted, as are names that are too long: requests have theirs cut, so nobody would ever be found by one.
+/// What is not positive is ignored and counted. Long names are cut as those of requests are, unless they were cut before.
 fn entry(Reported { class, key, rejected }: Reported<'_>) -> Entry<'_> {
-    let fits = name_of(&key).len() <= NAME_BYTES_MAX;
-    Entry { class, key: canonical(key), count: rejected.as_u64().filter(|_| fits).unwrap_or(0) }
+    let name = name_of(&key);
+    let key = if name.len() < NAME_BYTES_MAX || is_cut(&name, NAME_BYTES_MAX) {
+        canonical(key)
+    } else {
+        let cut = Name::of(|writer| writer.write(&name));
+        Cow::Owned(legible(cut.as_bytes()).into_owned())
+    };
+    Entry { class, key, count: rejected.as_u64().unwrap_or(0) }
 }
 
 fn not_kept(NotKept(error): &NotKept) -> Problem {
@@ -165,15 +174,19 @@ mod tests {
         .unwrap();
         assert_eq!(id, "r1");
         assert_eq!(entries.iter().map(|entry| entry.count).collect::<Vec<_>>(), [12, 0, 0]);
-        // However a name is written, and unless it is longer than any that requests have.
-        let names = [(r"caf\xE9", r"caf\xe9", 1), (r"\x61", "a", 1)]
-            .map(|(key, name, count)| (key.to_owned(), name.to_owned(), count));
-        let long = [(255, 1), (256, 0)].map(|(bytes, count)| (r"\xff".repeat(bytes), r"\xff".repeat(bytes), count));
-        for (key, name, count) in names.into_iter().chain(long) {
+        let key_of = |key: &str| {
             let text = json!({ "id": "r", "entries": [{ "class": "user", "key": key, "rejected": 1 }] }).to_string();
-            let entries = read(text.as_bytes()).unwrap().1;
-            assert_eq!((&*entries[0].key, entries[0].count), (&*name, count));
+            read(text.as_bytes()).unwrap().1[0].key.clone().into_owned()
+        };
+        // However a name is written.
+        let whole = r"\xff".repeat(254);
+        for (key, name) in [(r"caf\xE9", r"caf\xe9"), (r"\x61", "a"), (&*whole, &*whole)] {
+            assert_eq!(key_of(key), name);
         }
+        // A long one is cut as those of requests are, once.
+        let [one, other] = [255, 256].map(|bytes| key_of(&r"\xff".repeat(bytes)));
+        assert!(is_cut(&name_of(&one), NAME_BYTES_MAX) && is_cut(&name_of(&other), NAME_BYTES_MAX) && one != other);
+        assert_eq!(key_of(&one), one);
         for text in ["", "[]", "{}", r#"{"id": "", "entries": []}"#, r#"{"id": 1, "entries": []}"#, r#"{"id": "r"}"#] {
             assert!(read(text.as_bytes()).is_err(), "{text}");
         }

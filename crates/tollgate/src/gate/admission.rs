@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::decision::{Decision, Reason as RuleReason, Verdict};
 use tollgate_core::queue::{Reason, RouteKey};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -357,8 +357,12 @@ fn refusal(rules: &Arc<Rules>, decision: Decision, now: Moment) -> Refusal {
         Verdict::RefuseForGood => None,
         verdict => Some(verdict.retry_after(now)),
     };
-    // A level means that the client went on when it was told to wait.
-    let cause = if decision.level > 0 { Cause::AbnormalUsage } else { Cause::QuotaExceeded };
+    let cause = match (decision.reason, decision.level) {
+        (RuleReason::StoreTimeout, _) => Cause::ReducedCapacity,
+        (_, 0) => Cause::QuotaExceeded,
+        // A level means that the client sent more requests when it was to wait.
+        _ => Cause::AbnormalUsage,
+    };
     Refusal { cause, retry_after, by: Some((rules.clone(), decision)) }
 }
 
@@ -418,6 +422,11 @@ impl Ticket {
     /// The request is on its way to the backend. Later calls change nothing: a retry is the same request.
     pub(crate) fn started(&mut self) {
         self.started.get_or_insert_with(|| self.admission.clock.now());
+    }
+
+    /// The backend has received nothing of the request.
+    pub(crate) fn unsent(&mut self) {
+        self.started = None;
     }
 
     /// The backend says how much CPU time it took, or says something else.
@@ -522,10 +531,12 @@ impl Ticket {
         if rules.generation() == self.generation {
             rules.cost(&self.decision, toll);
         }
-        match outcome {
-            // A backend that is broken is nobody's debt.
-            Outcome::Failed => rules.refund(charge, now),
-            _ => rules.settle(charge, Toll::of_cpu(toll), now),
+        // A request that was sent costs what the backend spent on it, even if that was not enough: otherwise the requests that overload a
+        // backend would be the ones that cost nothing.
+        if self.started.is_some() {
+            rules.settle(charge, Toll::of_cpu(toll), now);
+        } else {
+            rules.refund(charge, now);
         }
     }
 

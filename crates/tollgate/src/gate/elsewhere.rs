@@ -125,5 +125,6 @@ impl Elsewhere {
 }
 
 fn share(settings: &RuleSettings) -> Option<Share> {
-    (settings.state == State::Redis).then_some(Share { lease_millionths: settings.lease_millionths })
+    let share = Share { lease_millionths: settings.lease_millionths, on_timeout: settings.on_timeout };
+    (settings.state == State::Redis).then_some(share)
 }

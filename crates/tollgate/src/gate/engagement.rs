@@ -94,8 +94,9 @@ impl<'a> Engagement<'a> {
         let act = Act::of(decision)?;
         let rule = rules.limiter().rule(decision.rule?)?;
         let (face, standing) = (rules.face(decision)?, rules.figures(decision)?);
-        let mut key = Name::EMPTY;
-        rule.class.write_key(request, &mut key);
+        let key = Name::of(|writer| {
+            rule.class.write_key(request, writer);
+        });
         let backoff = match act {
             Act::Hold => decision.verdict.hold(now),
             Act::Refuse => decision.verdict.retry_after(now),
@@ -117,8 +118,7 @@ impl<'a> Engagement<'a> {
 
     /// What the fair queue did.
     pub(crate) fn by_queue(client: IpAddr, band: Band, done: QueueAct) -> Self {
-        let mut key = Name::EMPTY;
-        key.network(Network::of(client, if client.is_ipv4() { 32 } else { 64 }));
+        let key = Name::of(|writer| writer.network(Network::of(client, if client.is_ipv4() { 32 } else { 64 })));
         let QueueAct { act, reason, observed, allowed, backoff } = done;
         Self { act, rule: None, class: "ip/32", key, reason, band, observed, allowed, backoff, level: 0 }
     }

@@ -212,8 +212,7 @@ mod tests {
     use tollgate_gatekeeper::names::Name;
 
     fn engagement(key: &[u8]) -> Engagement<'static> {
-        let mut name = Name::EMPTY;
-        name.write(key);
+        let name = Name::of(|writer| writer.write(key));
         Engagement {
             act: Act::Refuse,
             rule: Some("login"),

@@ -283,11 +283,13 @@ impl Visit<'_> {
                 Conversation::Over(after) => return after,
                 Conversation::Unsent(_) if unsent < UNSENT_MAX => {
                     // The backend does not have any of it, so whatever it is may be sent.
+                    ticket.unsent();
                     self.worker.tally.retried();
                     unsent += 1;
                     wanted = Wanted::New;
                 }
                 Conversation::Unsent(place) => {
+                    ticket.unsent();
                     self.worker.tally.backend_failed();
                     ticket.done(Outcome::Failed);
                     return self.backend_broke(Broken::Gone, place, body, reply).await;
@@ -474,7 +476,10 @@ impl Visit<'_> {
                 connection.retire();
                 return Conversation::Unsent(place);
             }
-            Err(broken) => Ended::BackendBroke { broken, begun: false, answered: false },
+            Err(broken) => {
+                ticket.unsent();
+                Ended::BackendBroke { broken, begun: false, answered: false }
+            }
         };
         if matches!(ended, Ended::BackendBroke { broken: Broken::Slow, begun: false, .. }) {
             // Perhaps nobody is at the other end any more. Others had better not wait for that as well.

@@ -41,6 +41,7 @@ impl KeySink for KeyText {
 #[cfg(test)]
 mod tests {
     use tollgate_core::class::Class;
+    use tollgate_gatekeeper::cut::DIGEST_BYTES;
     use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Name};
     use tollgate_wire::http1::RequestHead;
 
@@ -57,9 +58,12 @@ mod tests {
             let view = RequestView { client: client.parse().unwrap(), head: &head, is_flagged: false };
             for class in ["ip/32", "ip/24", "header:x-key", "header:x-id", "method+path", "ip/16+header:x-key+host"] {
                 let class = Class::parse(class).unwrap();
-                let (mut name, mut text) = (Name::EMPTY, KeyText::default());
-                assert!(class.write_key(&view, &mut name) && class.write_key(&view, &mut text));
-                assert_eq!(name.as_bytes(), &text.as_bytes()[..text.as_bytes().len().min(NAME_BYTES_MAX)], "{class}");
+                let mut text = KeyText::default();
+                let name = Name::of(|writer| assert!(class.write_key(&view, writer)));
+                assert!(class.write_key(&view, &mut text));
+                let whole = text.as_bytes();
+                let kept = if whole.len() < NAME_BYTES_MAX { whole.len() } else { NAME_BYTES_MAX - DIGEST_BYTES };
+                assert_eq!((&name.as_bytes()[..kept], name.is_cut()), (&whole[..kept], kept < whole.len()), "{class}");
             }
         }
     }

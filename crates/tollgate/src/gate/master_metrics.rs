@@ -71,7 +71,7 @@ pub(super) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> 
     }
     let lost: [(&str, &str, u64); 2] = [
         ("displaced", "by newer ones before the link took them", masters.relay().displaced()),
-        ("untold", "because the caller's key is too long for the wire", masters.relay().untold()),
+        ("untold", "because the caller's key is empty", masters.relay().untold()),
     ];
     for (what, why, count) in lost {
         let name = format!("tollgate_master_decisions_{what}");

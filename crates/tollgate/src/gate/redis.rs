@@ -12,6 +12,8 @@ use tollgate_gatekeeper::shared::{Counts, Options, Store, Vitals};
 
 use crate::settings::Redis as Settings;
 
+/// How long a gate waits for its connections before it serves without them. Connections to a server that is there take milliseconds.
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long the thread has for its last words.
 const FAREWELL_MAX: Duration = Duration::from_millis(1500);
 
@@ -23,11 +25,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Opens the store of `settings`. Whether it answers is not waited for.
+    /// Opens the store of `settings`, and waits for its connections, so that the store decides about the first request already. If it is down,
+    /// no longer than for a second.
     pub(crate) fn open(settings: &Settings) -> io::Result<Self> {
         let address = settings.address()?;
         let options = Options {
             deadline: settings.deadline,
+            wait: settings.wait,
             waiting_max: settings.waiting_max,
             connections: settings.connections,
         };
@@ -38,6 +42,10 @@ impl Link {
                 let store = Store::open(address, options);
                 let ended = store.ended();
                 tokio::spawn(tell(Arc::clone(store.vitals())));
+                if tokio::time::timeout(CONNECT_WAIT_MAX, store.connected()).await.is_err() {
+                    let trouble = store.vitals().trouble();
+                    tracing::warn!(trouble, "Redis cannot be reached; the gate starts without it");
+                }
                 if opened.send(store).is_ok() {
                     ended.await;
                 }
@@ -111,7 +119,7 @@ async fn tell(vitals: Arc<Vitals>) {
                 slot,
                 trouble,
                 gone,
-                "Redis has not decided; this gate's own state has"
+                "Redis has not decided; rules do as their `on_timeout` says"
             );
         } else if is_amiss && counts.answered > before.answered {
             is_amiss = false;

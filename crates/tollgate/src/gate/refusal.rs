@@ -84,7 +84,9 @@ impl Refusal {
     }
 
     fn status(&self) -> u16 {
-        self.rule().and_then(|rule| rule.status).unwrap_or_else(|| self.cause.status())
+        // A rule's own status is for clients over its limit.
+        let own = self.rule().filter(|_| self.cause != Cause::ReducedCapacity).and_then(|rule| rule.status);
+        own.unwrap_or_else(|| self.cause.status())
     }
 }
 
@@ -127,7 +129,8 @@ impl OwnAnswer {
             html(retry_secs)
         } else {
             response.fields.push(b"content-type", b"application/problem+json");
-            problem(refusal.cause, response.status, refusal.rule().map(|rule| &rule.name[..]))
+            let violated = refusal.rule().filter(|_| refusal.cause != Cause::ReducedCapacity);
+            problem(refusal.cause, response.status, violated.map(|rule| &rule.name[..]))
         };
         Self::finish(response, body, request.is_head())
     }

@@ -188,8 +188,9 @@ impl Rules {
     #[inline]
     pub(crate) fn is_flagged(&self, request: &impl Request, flagged: &Flagged) -> bool {
         let Some(account) = self.account.as_ref().filter(|_| !flagged.is_empty()) else { return false };
-        let mut name = Name::EMPTY;
-        account.write_key(request, &mut name) && flagged.contains(name.as_bytes())
+        let mut has_account = false;
+        let name = Name::of(|writer| has_account = account.write_key(request, writer));
+        has_account && flagged.contains(name.as_bytes())
     }
 
     /// How many requests may be held, and for how long.

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
+use tollgate_core::class::KeySink;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
-use tollgate_gatekeeper::names::NAME_BYTES_MAX;
+use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::sample::Sample;
 
 use super::rates::Rates;
@@ -26,8 +27,6 @@ use crate::per_thread::PerThread;
 const BOOK_NAMES_MAX: usize = 16_384;
 /// How many of each class the ledger keeps.
 const LEDGER_MAX: usize = 10_000;
-/// User agents are cut after so many bytes: one more than are shown, so that it can be seen which were.
-const AGENT_BYTES_MAX: usize = NAME_BYTES_MAX + 1;
 
 /// What is shown is no older than this.
 const FRESH: Span = Span::from_millis(250);
@@ -227,7 +226,7 @@ impl Book {
         match self.agents.entry(hash) {
             Entry::Occupied(known) => Some(&mut known.into_mut().spent),
             Entry::Vacant(place) if has_room => {
-                let name = Some(agent[..agent.len().min(AGENT_BYTES_MAX)].into());
+                let name = Some(Name::of(|writer| writer.write(agent)).as_bytes().into());
                 Some(&mut place.insert(Agent { name, spent: Spent::default() }).spent)
             }
             Entry::Vacant(_) => None,

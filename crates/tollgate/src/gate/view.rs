@@ -8,6 +8,7 @@ use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::cut::is_cut;
 use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
 use tollgate_gatekeeper::shared::{Authority, Explained, Unanswered};
 
@@ -215,7 +216,6 @@ impl Running {
             spenders.into_iter().map(|shown| Bucket::of_spender(shown.key, shown.rates)).collect();
         let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
         for (place, bucket) in buckets.iter().enumerate() {
-            // Names that are cut may be the same: what is known by such a name is with the first, where it is looked for.
             places.entry(bucket.key.clone()).or_insert(place);
         }
         for caller in throttled {
@@ -354,9 +354,8 @@ fn over(figures: tollgate_wire::rate_limit_headers::Standing<'_>) -> u64 {
 
 impl Bucket {
     /// Somebody who spends.
-    fn of_spender(mut key: Vec<u8>, rates: Rates) -> Self {
-        let cut = key.len() > NAME_BYTES_MAX;
-        key.truncate(NAME_BYTES_MAX);
+    fn of_spender(key: Vec<u8>, rates: Rates) -> Self {
+        let cut = is_cut(&key, NAME_BYTES_MAX);
         Self { key, cut, rates: Some(rates), throttled: Vec::new() }
     }
 }

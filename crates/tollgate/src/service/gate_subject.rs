@@ -269,7 +269,7 @@ impl Subject for GateSubject {
         }
         if self.is_cut(who) {
             return Err(
-                "only the first 255 bytes of this name are kept, which others may have as well: write it into the rule's `unless`",
+                "of names longer than 255 bytes only a digest is kept at the end: use the whole name, or write it into the rule's `unless`",
             );
         }
         let key = key_of(who).ok_or("that is no key of that class, or nobody can say where its parts end")?;

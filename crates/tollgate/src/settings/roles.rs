@@ -145,6 +145,8 @@ pub(crate) struct Redis {
     pub(crate) url: String,
     /// How long a decision waits for it.
     pub(crate) deadline: Duration,
+    /// How long a decision waits for it by rules that wait.
+    pub(crate) wait: Duration,
     /// Certificates to trust instead of those of the system.
     pub(crate) ca_file: Option<PathBuf>,
     /// What the names of all slots begin with.
@@ -333,8 +335,10 @@ table! {
     struct RedisTable {
         /// Where it is: `redis://`, `rediss://` with TLS, `redis+cluster://`, `redis+sentinel://` (both also as `rediss+`), `unix://`.
         url: RedisUrl = required,
-        /// How long a decision waits for it. After that, this gate's own state decides.
-        deadline: Span = "\"5ms\"",
+        /// How long a decision waits for it. After that, the rule's `on_timeout` decides; by default, this gate's own state does.
+        deadline: Span = "\"50ms\"",
+        /// How long a decision waits for it by rules with `on_timeout = "wait"`. At least `deadline`.
+        wait: Span = "\"1s\"",
         /// A PEM file with the certificates to trust, for TLS. Without it, those of the system.
         ca_file: PathBuf,
         /// What the names of all slots begin with, so that others may use the same server.
@@ -485,7 +489,7 @@ impl MetricsTable {
 
 impl RedisTable {
     pub(super) fn meaning(self, faults: &mut Collector) -> Option<Redis> {
-        let deadline = nonzero(&self.deadline, faults);
+        let (deadline, wait) = (nonzero(&self.deadline, faults), nonzero(&self.wait, faults));
         let url = self.url?.value.0;
         if let Some(file) = self.ca_file.as_ref().filter(|_| !url.starts_with("rediss")) {
             faults.fault(&file.span, "`ca_file` is for TLS, which this `url` does not ask for: write `rediss` in it");
@@ -493,6 +497,7 @@ impl RedisTable {
         Some(Redis {
             url,
             deadline: deadline?.into(),
+            wait: wait?.into(),
             ca_file: self.ca_file.map(|path| path.value),
             prefix: self.prefix.value.0,
             connections: self.connections.value.get() as usize,

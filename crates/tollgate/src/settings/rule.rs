@@ -7,7 +7,7 @@ use tollgate_core::limit::{Factor, Limit};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
-use tollgate_gatekeeper::shared::{SharedRule, slice_of};
+use tollgate_gatekeeper::shared::{OnTimeout, SharedRule, slice_of};
 use tollgate_gatekeeper::table::table_bytes_min;
 
 use super::condition::ConditionTable;
@@ -32,6 +32,8 @@ pub(crate) struct RuleSettings {
     pub(crate) headers: bool,
     /// How much of the limit a gate takes from Redis ahead of need, in millionths.
     pub(crate) lease_millionths: Option<u32>,
+    /// What happens to a request about which Redis does not decide in time.
+    pub(crate) on_timeout: OnTimeout,
     /// Bytes of memory for the state of its keys.
     pub(crate) memory_bytes: u64,
 }
@@ -51,6 +53,11 @@ pub(crate) enum State {
 impl Choice for State {
     const WORDS: &'static [(&'static str, Self)] =
         &[("local", Self::Local), ("redis", Self::Redis), ("master", Self::Master)];
+}
+
+impl Choice for OnTimeout {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("local", Self::Local), ("wait", Self::Wait), ("refuse", Self::Refuse)];
 }
 
 impl Choice for Mode {
@@ -107,6 +114,10 @@ table! {
         /// With `state = "redis"`, the part of a bucket, rate or window that a gate takes ahead of need, at most 1, to decide from memory. A caller may get
         /// more than the limit by what is leased to it, at most this part per gate. Without it every request asks Redis.
         lease: Millionths,
+        /// With `state = "redis"`, what happens to a request about which Redis does not decide within `redis.deadline`. `local`: this gate's own state
+        /// decides. `wait`: the answer is waited for for up to `redis.wait`, then this gate's own state decides; while Redis counts as down, nothing is
+        /// waited for. `refuse`: 503 with `Retry-After`, also while Redis is down. Without it, `local`.
+        on_timeout: OnTimeout,
         /// Memory for the state of this rule's keys: 27 to 30 bytes a key, more with `window` and `escalation`. Without it, an equal part of
         /// `gate.memory`.
         memory: Size,
@@ -169,6 +180,7 @@ impl Placed<RuleTable> {
             status: table.status.as_ref().map(|status| status.value.0),
             headers: table.headers.value,
             lease_millionths: table.lease.as_ref().map(|lease| lease.value.0),
+            on_timeout: table.on_timeout.as_ref().map_or_else(OnTimeout::default, |on_timeout| on_timeout.value),
             memory_bytes: table.memory.as_ref().map_or(around.memory_bytes, |memory| memory.value.0),
         };
         let rules: Vec<_> = limits.into_iter().map(settings).collect();
@@ -257,6 +269,10 @@ impl Placed<RuleTable> {
         }
         if let Some(domain) = self.value.wire_domain.as_ref().filter(|_| state.value != State::Master) {
             faults.fault(&domain.span, "`wire_domain` needs `state = \"master\"` beside it: nobody else is told of it");
+        }
+        if let Some(on_timeout) = self.value.on_timeout.as_ref().filter(|_| state.value != State::Redis) {
+            let message = "`on_timeout` needs `state = \"redis\"` beside it: nothing else is waited for";
+            faults.fault(&on_timeout.span, message);
         }
         let Some(lease) = &self.value.lease else { return };
         if state.value != State::Redis {

@@ -33,8 +33,8 @@ const TURNS_MAX: u32 = 4;
 const TOGETHER: usize = 16;
 /// How many places a book has as soon as it has any. A power of two, as all its lengths are.
 const PLACES_MIN: usize = 256;
-/// Longer classes or keys are cut.
-pub(crate) const NAME_BYTES_MAX: usize = 255;
+/// Longer classes are cut. Keys come as names, of which none is longer.
+pub(crate) use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 
 /// Where gates leave refusals.
 #[derive(Default)]

@@ -13,7 +13,7 @@ const SPARED: &str = "[watch]\naccount_class = \"header:x-api-key\"\n\
 
 fn flag(gate: &Gate, account: &str) {
     let entry = json!({ "class": "header:x-api-key", "key": account, "rejected": 1000 });
-    let id = format!("{account} at {:?}", std::time::Instant::now());
+    let id = format!("{:?}", std::time::Instant::now());
     assert_eq!(gate.post("/api/v1/rejections", &json!({ "id": id, "entries": [entry] })).status, 202);
 }
 
@@ -91,4 +91,19 @@ fn an_account_class_flags_whom_a_rule_of_that_class_refuses_however_it_is_writte
 fn a_gate_whose_refusals_flag_nobody_says_so_when_it_starts() {
     let rule = "[[rule]]\nname = \"all\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
     Gate::start(rule).logged("no rule has the class `user`");
+}
+
+/// Names that share their first 255 bytes are two accounts, whoever reports them.
+#[test]
+fn accounts_with_long_names_do_not_share_a_flag() {
+    let gate = Gate::start(STRICTER);
+    let [one, other] = ["1", "2"].map(|last| format!("{}{last}", "k".repeat(300)));
+    flag(&gate, &one);
+    assert_eq!(statuses(&gate, &one, 2), [200, 429]);
+    assert_eq!(statuses(&gate, &other, 2), [200, 200]);
+    let flags = gate.json("/api/v1/flags");
+    let shown = flags["flags"][0]["account"].as_str().unwrap();
+    assert_eq!((shown.len(), statuses(&gate, shown, 2)), (255, vec![200, 200]), "a cut name is nobody's own name");
+    clear(&gate, &shown.replace('~', "%7E"));
+    assert_eq!(statuses(&gate, &one, 2), [200, 200]);
 }

@@ -18,6 +18,7 @@ mod learned;
 mod many;
 mod operation;
 mod recipes;
+mod refunds;
 mod responses;
 mod rules;
 mod silence;

@@ -26,7 +26,7 @@ pub(crate) fn among_others() -> RwLockReadGuard<'static, ()> {
     MEASURING.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A gate with the default deadline, and two rules with room for everybody: one on Redis and one not.
+/// A gate with a short deadline, and two rules with room for everybody: one on Redis and one not.
 pub(crate) fn spacious_gate(backend: &Backend, url: &str) -> Gate {
     let rule = |state: &str| {
         format!(
@@ -36,7 +36,9 @@ pub(crate) fn spacious_gate(backend: &Backend, url: &str) -> Gate {
     };
     let (redis, local) = (rule("redis"), rule("local"));
     let backend = backend.url();
-    Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"{backend}\"\n[redis]\nurl = \"{url}\"\n{redis}{local}"))
+    Gate::start(&format!(
+        "[gate]\nworkers = 1\nbackend = \"{backend}\"\n[redis]\nurl = \"{url}\"\ndeadline = '5ms'\n{redis}{local}"
+    ))
 }
 
 /// How long requests took, and how many were not answered with 200.

@@ -11,3 +11,4 @@ mod failover;
 mod faults;
 mod load;
 mod shared;
+mod timeouts;
