@@ -138,6 +138,7 @@ mod tests {
     use tollgate_core::class::Class;
     use tollgate_core::condition::Condition;
     use tollgate_core::limit::Rate;
+    use tollgate_core::path::NormalPath;
     use tollgate_core::rule::{Mode, Rule};
     use tollgate_core::time::Span;
     use tollgate_core::toll::Toll;
@@ -163,6 +164,10 @@ mod tests {
 
         fn target(&self) -> &[u8] {
             b"/"
+        }
+
+        fn normal_path(&self) -> Option<&NormalPath> {
+            None
         }
 
         fn host(&self) -> Option<&[u8]> {
