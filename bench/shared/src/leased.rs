@@ -61,7 +61,7 @@ pub(crate) async fn rate(server: &Server) -> Result<f64, Failure> {
     let plan = Plan { rules: vec![(rule, bytes)], started: Moment::ZERO, seed: Seed::random(), names_max: 16 };
     let plan = SharedPlan {
         plan,
-        shares: &[Some(Share { lease_millionths: Some(LEASE) })],
+        shares: &[Some(Share { lease_millionths: Some(LEASE), ..Share::default() })],
         prefix: "bench:",
         domain: "default",
     };

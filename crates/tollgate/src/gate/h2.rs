@@ -101,12 +101,8 @@ enum StreamsState {
     Serving,
 }
 
-/// The next event on a connection.
-enum Event {
-    Request(Request<RecvStream>, SendResponse<Bytes>),
-    /// A request was forwarded or has ended, so that a parked one may fit.
-    Room,
-}
+/// A request that has come, and the way to answer it.
+type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// Serves requests until the connection ends.
 pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counted: Counted, worker: Rc<Worker>) {
@@ -150,19 +146,16 @@ async fn serve_streams(
     let mut leaving = Leaving::default();
     let mut parked = VecDeque::new();
     while let Some(event) = next_event(connection, socket, session, &idle, &mut leaving, &mut parked).await {
-        match event? {
-            Event::Request(request, mut respond) => {
-                idle.asked();
-                match session.charge(&request).await {
-                    Some(charge) => {
-                        session.worker.tally.request();
-                        session.under_way.set(session.under_way.get() + 1);
-                        parked.push_back(ParkedRequest { request, respond, charge, since_ms: idle.now_ms() });
-                    }
-                    None => session.refuse(&mut respond),
+        if let Some((request, mut respond)) = event? {
+            idle.asked();
+            match session.charge(&request).await {
+                Some(charge) => {
+                    session.worker.tally.request();
+                    session.under_way.set(session.under_way.get() + 1);
+                    parked.push_back(ParkedRequest { request, respond, charge, since_ms: idle.now_ms() });
                 }
+                None => session.refuse(&mut respond),
             }
-            Event::Room => {}
         }
         start_parked(&mut parked, session);
     }
@@ -234,7 +227,7 @@ fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &Session, idle: &
     }
 }
 
-/// The next event. Asks the client to leave when it is idle for too long, when the gate stops, or when it misbehaves.
+/// The next request; or none, if one was forwarded or has ended, so that a parked one may fit. Asks the client to leave when it is idle for too long, when the gate stops, or when it misbehaves.
 async fn next_event(
     connection: &mut Connection<H2Io, Bytes>,
     socket: &Socket,
@@ -242,15 +235,12 @@ async fn next_event(
     idle: &Timer,
     leaving: &mut Leaving,
     parked: &mut VecDeque<ParkedRequest>,
-) -> Option<Result<Event, h2::Error>> {
+) -> Option<Result<Option<Accepted>, h2::Error>> {
     let (mut was, mut has_waited, mut written) = (StreamsState::Serving, false, 0);
     idle.set_idle(false);
     idle.clear(Way::In);
-    let accepted = |polled: Poll<Option<Result<(Request<RecvStream>, SendResponse<Bytes>), h2::Error>>>| {
-        polled.map(|accepted| {
-            accepted.map(|accepted| accepted.map(|(request, respond)| Event::Request(request, respond)))
-        })
-    };
+    let accepted =
+        |polled: Poll<Option<Result<Accepted, h2::Error>>>| polled.map(|some| some.map(|accepted| accepted.map(Some)));
     poll_fn(|cx| {
         let polled = connection.poll_accept(cx);
         if polled.is_ready() {
@@ -260,7 +250,7 @@ async fn next_event(
             prune_parked(parked, session, idle, cx);
             session.budget.wake_with(cx.waker());
             if std::mem::replace(&mut has_waited, true) {
-                return Poll::Ready(Some(Ok(Event::Room)));
+                return Poll::Ready(Some(Ok(None)));
             }
         }
         if session.resets.get() > RESETS_MAX {
@@ -484,6 +474,15 @@ impl StreamReply<'_> {
         self.timer.clear(Way::Out);
     }
 
+    /// Gives bytes to the `h2` crate, which sends them when the client's window allows it.
+    fn hand_over(&mut self, data: &[u8]) -> Result<(), Broken> {
+        match &mut *self.line.borrow_mut() {
+            Line::Sending(_) if data.is_empty() => Ok(()),
+            Line::Sending(stream) => Ok(stream.send_data(Bytes::copy_from_slice(data), false)?),
+            Line::Responding(_) => Err(Broken::Gone),
+        }
+    }
+
     /// Sends as much as the client's window allows.
     fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let length = left.len();
@@ -545,6 +544,9 @@ impl Spill for StreamReply<'_> {
             sent?;
         }
         if rest == Rest::End {
+            if overflow.is_empty() && left.len() <= LAST_PIECE_MAX {
+                return self.hand_over(left);
+            }
             overflow.append_last(left);
             return Ok(());
         }
@@ -596,10 +598,7 @@ impl Spill for StreamReply<'_> {
 impl Sink for StreamReply<'_> {
     async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
         if rest == Rest::End && data.len() <= LAST_PIECE_MAX {
-            return match &mut *self.line.borrow_mut() {
-                Line::Sending(stream) => Ok(stream.send_data(Bytes::copy_from_slice(data), false)?),
-                Line::Responding(_) => Err(Broken::Gone),
-            };
+            return self.hand_over(data);
         }
         let mut left = data;
         while !left.is_empty() {

@@ -22,7 +22,7 @@ fn requests_that_do_not_fit_the_budget_of_their_connection_wait_and_are_served()
         std::thread::sleep(Duration::from_millis(20));
         respond(stream, "ok")
     });
-    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 4\nhold = {{ per_key = 200, total = 400 }}"));
+    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 4\nhold = {{ total = 400, max = \"60s\" }}"));
     let address = gate.address;
     run_local(async move {
         let sender = connect(address).await;

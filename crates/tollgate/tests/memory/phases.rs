@@ -14,7 +14,7 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const TLS: &str = "tls = { cert = \"FOLDER/site.pem\", key = \"FOLDER/site.key\" }";
 const H2C: &str = "h2c = true";
 /// Room for as many waiting requests as are measured.
-const QUEUE: &str = "in_flight = 1\nhold = { per_key = 4000, total = 16000, max = \"60s\" }";
+const QUEUE: &str = "in_flight = 1\nhold = { total = 16000, max = \"60s\" }";
 
 /// An idle connection.
 const IDLE: u64 = 4 << 10;
@@ -28,6 +28,8 @@ const HTTP_2: u64 = 64 << 10;
 const STREAMS: u64 = 384 << 10;
 /// A response on its way: a piece of it, and a request in progress.
 const RESPONSE: u64 = 160 << 10;
+/// A response in the buffer: 1 MiB of it in memory, as long as all together take no more than `buffer.memory`.
+const BUFFERED: u64 = 1200 << 10;
 
 /// Measures all phases.
 pub(crate) fn all() -> Vec<Measured> {
@@ -189,7 +191,7 @@ fn unread() -> Measured {
         Vec::leak(answer)
     };
     let gate = Gate::start(backend(answer), "in_flight = 64");
-    gate.measure("HTTP/1.1, a response that is not read", RESPONSE, 40, |number| sending(&gate, number, GET))
+    gate.measure("HTTP/1.1, a response that is not read", BUFFERED, 40, |number| sending(&gate, number, GET))
 }
 
 /// 128 responses of 2 bytes, and a window of none.
