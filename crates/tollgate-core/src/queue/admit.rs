@@ -1,7 +1,7 @@
 //! Whether a request may go to the backend now.
 
 use super::tree::Tree;
-use super::{IN_FLIGHT_MAX, Queue, Slot};
+use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Slot};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Load;
 
@@ -52,7 +52,8 @@ impl Queue {
         if !self.limit.is_proven() {
             limit = self.limit.unproven(slot.cost);
         }
-        if slot.is_settled {
+        // Not beside requests that cost far more than their price: theirs may be no better.
+        if slot.is_settled && self.in_flight.peers(true, OCTAVES as u8 - 1).unsettled == Load::ZERO {
             limit = limit.max(at_most(HANDOVER).min(HANDOVER_MAX));
         }
         if !slot.is_ahead && self.in_flight.has_heavier(slot.octave) {

@@ -47,9 +47,13 @@ impl Queue {
             let cost = so_far.times(2);
             let is_settled = slot.is_settled && cost < slot.mean.times(SURPRISE);
             self.in_flight.change(slot.is_ahead, slot.load, (slot.octave, slot.is_settled), (octave(cost), is_settled));
+            let is_new = !slot.has_overrun;
             let slot = &mut self.slots[at as usize];
+            slot.has_overrun = true;
             (slot.cost, slot.octave, slot.is_settled) = (cost, octave(cost), is_settled);
-            self.prices.raise(slot.request.route, cost, now);
+            // A probe that exceeds its price has shown that its route is expensive: the next unseen route has its turn.
+            self.probe = self.probe.filter(|probe| *probe != at);
+            self.prices.raise(slot.request.route, cost, is_new);
             self.charge(at, cost);
         }
     }

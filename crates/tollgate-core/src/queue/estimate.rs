@@ -19,15 +19,16 @@ pub(super) struct ServiceRate {
     at: Moment,
     /// The clock's work at `at`, in nanoseconds.
     work_at: u64,
-    /// Time in which requests waited, the work done in it.
+    /// Time in which requests waited, the work done in it, and how much of that for clients behind their share.
     elapsed: u64,
     work: u64,
+    behind: u64,
     is_waiting: bool,
 }
 
 impl ServiceRate {
     pub(super) const fn new(prior: Cores) -> Self {
-        Self { prior, at: Moment::ZERO, work_at: 0, elapsed: 0, work: 0, is_waiting: false }
+        Self { prior, at: Moment::ZERO, work_at: 0, elapsed: 0, work: 0, behind: 0, is_waiting: false }
     }
 
     pub(super) fn observe(&mut self, work: u64, is_waiting: bool, now: Moment) {
@@ -35,16 +36,24 @@ impl ServiceRate {
             self.elapsed += now.since(self.at).as_nanos();
             self.work += work.wrapping_sub(self.work_at);
             if self.elapsed > 2 * WINDOW_NS {
-                (self.elapsed, self.work) = (self.elapsed / 2, self.work / 2);
+                (self.elapsed, self.work, self.behind) = (self.elapsed / 2, self.work / 2, self.behind / 2);
             }
         }
         (self.at, self.work_at, self.is_waiting) = (now, work, is_waiting);
     }
 
-    /// Time to serve `cost` nanoseconds of CPU time.
-    pub(super) fn time_for(&self, cost: u64) -> Span {
+    /// A request of a client behind its share has cost `toll`.
+    pub(super) const fn settle_behind(&mut self, toll: Span) {
+        if self.is_waiting {
+            self.behind += toll.as_nanos();
+        }
+    }
+
+    /// Time to serve `cost` nanoseconds of CPU time. Clients ahead of their share get what those behind leave, a tenth at least.
+    pub(super) fn time_for(&self, cost: u64, is_ahead: bool) -> Span {
         let prior = u128::from(PRIOR_NS) * u128::from(self.prior.as_milli()) / 1000;
-        let (elapsed, work) = (u128::from(self.elapsed) + u128::from(PRIOR_NS), u128::from(self.work) + prior);
+        let work = if is_ahead { self.work.saturating_sub(self.behind).max(self.work / 10) } else { self.work };
+        let (elapsed, work) = (u128::from(self.elapsed) + u128::from(PRIOR_NS), u128::from(work) + prior);
         let nanos = u128::from(cost) * elapsed / work.max(1);
         Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -64,19 +73,28 @@ impl Queue {
         let own = self.owns.get(&slot.request.client.address).copied().unwrap_or_default();
         let before = total.min(own.cost.saturating_mul(addresses.max(1) as u64));
         let position = u32::try_from(self.waiting).unwrap_or(u32::MAX).min(own.count.saturating_mul(addresses as u32));
-        Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before) }
+        Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before, slot.is_ahead) }
     }
 
     /// Time until everything that waits has been served.
     pub(super) fn drain(&self) -> Span {
-        self.rate.time_for(self.waiting_costs.iter().flatten().sum())
+        self.rate.time_for(self.waiting_costs.iter().flatten().sum(), false)
+    }
+
+    /// Waiting requests are refused if they would wait longer: the estimate may have risen since they arrived.
+    pub(super) const fn wait_max(&self) -> Span {
+        Span::from_nanos(self.settings.hold_max.as_nanos() / 4 * 5)
     }
 
     /// `Retry-After` is the estimated drain time, spread by a tenth so that clients do not come back all at once.
     pub(super) fn refusal(&mut self, reason: Reason, standing: Standing) -> Refusal {
         self.jitter = self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let spread = 950 + (self.jitter >> 33) % 200;
-        let wait = if reason == Reason::Full { standing.wait.max(self.drain()) } else { standing.wait };
+        let wait = match reason {
+            Reason::Full => standing.wait.max(self.drain()),
+            // Of several that are refused together, the first would have to wait for the others.
+            Reason::WaitTooLong => standing.wait.min(self.wait_max()),
+        };
         let millis = (wait.as_nanos() / 1_000_000).saturating_mul(spread) / 1000;
         Refusal { reason, standing, retry_after: Span::from_millis(millis.clamp(RETRY_MIN_MS, RETRY_MAX_MS)) }
     }

@@ -37,8 +37,14 @@ const GROWTH_MAX: u64 = 8;
 /// A number that was found is tried again in both directions after this time, at first and at most.
 const TRIAL_AFTER_MIN: Span = Span::from_secs(10);
 const TRIAL_AFTER_MAX: Span = Span::from_secs(30);
+/// The backend's machine has to be idle for this long while requests wait: two readings of its CPU time.
+const IDLE_MIN: Span = Span::from_millis(100);
+/// A number that leaves the backend's machine idle for this long while requests wait is doubled: some of those in flight only wait.
+const IDLE_MAX: Span = Span::from_secs(1);
 /// How often half of a new number is tried at once.
 const HALVES: u8 = 6;
+/// The backend may have this many times the cores that the settings name. So many compute at once without slowing each other down.
+const CORES_UNSAID: u64 = 4;
 /// The load of a request that sleeps.
 const SLEEPER: Load = Load::from_256ths(4);
 
@@ -76,8 +82,8 @@ struct Wave {
     /// The longest time that a request took in this wave, and in the one before: expensive requests have to leave too.
     longest: Span,
     least: Span,
-    /// Whether a request had to wait for the limit.
-    is_pressed: bool,
+    /// When a request first had to wait for the limit.
+    pressed_at: Option<Moment>,
 }
 
 /// Whether the number in force is another than the one found.
@@ -102,6 +108,8 @@ pub(super) struct Limit {
     found: Load,
     in_force: Load,
     is_clear: bool,
+    /// Since when the machine is idle with this limit.
+    idle_since: Moment,
     /// Whether the last wave found room: the backend does not compute with all its cores.
     is_roomy: bool,
     /// Whether the backend's machine was last seen to have CPU time to spare.
@@ -130,6 +138,7 @@ impl Limit {
             found: start,
             in_force: start,
             is_clear: false,
+            idle_since: now,
             is_roomy: false,
             is_idle: false,
             wave: Wave { since: now, ..Wave::default() },
@@ -171,7 +180,7 @@ impl Limit {
 
     /// How much of unsettled price may be in flight.
     pub(super) fn exposure(&self, least: Load) -> Load {
-        if self.is_roomy || self.is_idle { self.in_force.max(least) } else { least }
+        if self.is_proven() { self.in_force.max(least) } else { least }
     }
 
     /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate takes its own machine's
@@ -200,8 +209,8 @@ impl Limit {
     }
 
     /// A request has to wait for the limit.
-    pub(super) const fn press(&mut self) {
-        self.wave.is_pressed = true;
+    pub(super) fn press(&mut self, now: Moment) {
+        self.wave.pressed_at.get_or_insert(now);
     }
 
     /// Learns from a request that the backend has finished. `heaviest` is the estimated cost of the most expensive request that waits.
@@ -249,12 +258,21 @@ impl Limit {
     /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to spare.
     pub(super) fn tick(&mut self, is_idle: bool, heaviest: Option<Span>, now: Moment) {
         self.is_idle = is_idle;
-        if !self.wave.is_pressed {
+        if !is_idle {
+            self.idle_since = now;
+        }
+        if self.wave.pressed_at.is_none() {
             return;
         }
         let lasts = now.since(self.wave.since);
+        // A machine that was idle before requests came says nothing.
+        let is_idle = is_idle && self.wave.pressed_at.is_some_and(|at| now.since(at) >= IDLE_MIN);
         if is_idle && !self.is_clear {
             self.set(self.in_force.as_256ths() * GROWTH_MAX, now);
+        } else if is_idle && now.since(self.idle_since) >= IDLE_MAX {
+            self.idle_since = now;
+            self.is_clear = false;
+            self.set(self.in_force.as_256ths() * 2, now);
         } else if self.wave.ends == 0 && lasts > SILENCE_MAX {
             self.set(self.in_force.as_256ths() * GROWTH_MAX / 2, now);
         } else if self.wave.ends > 0 && lasts > WAVE_MAX {
@@ -267,7 +285,7 @@ impl Limit {
         let (trial, tried) = (core::mem::take(&mut self.trial), self.in_force);
         self.in_force = if self.is_clear { self.filled() } else { self.found };
         self.is_roomy = finding == Finding::Roomy;
-        let price = heaviest.filter(|_| self.wave.is_pressed);
+        let price = heaviest.filter(|_| self.wave.pressed_at.is_some());
         match (finding, price) {
             (Finding::Full(number), _) if number != self.found || !self.is_clear => self.take_over(number, now),
             (Finding::Roomy, Some(_)) => {
@@ -352,7 +370,7 @@ impl Limit {
     fn grow(&mut self, price: Span, now: Moment) {
         let limit = self.found.as_256ths();
         let by = self.exposed_cpu().times(Load::ONE.as_256ths()).as_nanos() / price.as_nanos().max(1);
-        self.set(limit + by.clamp(limit / 2, limit * (GROWTH_MAX - 1)), now);
+        self.set(limit + by.clamp(limit / 2, limit), now);
     }
 
     /// Puts a number in force for good.
@@ -391,7 +409,7 @@ impl Limit {
 
     /// Finds out whether the route's requests compute or sleep, and returns its load if that has changed.
     fn classify(&self, route: &mut Times, stay: Stay, took: i32) -> Option<Load> {
-        let room = log2(Load::of_cores(self.said).as_256ths());
+        let room = log2(Load::of_cores(self.said).as_256ths() * CORES_UNSAID);
         route.response.add((log2(stay.computing.as_256ths()) - room).max(0), took);
         let is_sleeper = match route.response.follows(COMPUTES) {
             Follows::Yes => false,

@@ -219,6 +219,8 @@ struct Slot {
     is_settled: bool,
     /// Whether nothing is known about its route.
     is_unseen: bool,
+    /// Whether it exceeds its price, and so raises that of its route.
+    has_overrun: bool,
     /// What its client has been charged so far.
     charged: Span,
     /// The cost of earlier stretches of work.
@@ -326,7 +328,7 @@ impl Queue {
 
     /// The price of a request of this route.
     pub fn price(&self, route: RouteKey) -> Price {
-        self.prices.price(route, self.at)
+        self.prices.price(route)
     }
 
     /// A request arrives.
@@ -340,12 +342,12 @@ impl Queue {
             self.start(ticket.slot, largest(tags), now);
             return Arrival::Go(ticket);
         }
-        self.limit.press();
+        self.limit.press(now);
         let standing = self.standing(&slot);
         if standing.wait > self.settings.hold_max && self.limit.is_proven() {
             return Arrival::Refuse(self.refusal(Reason::WaitTooLong, standing));
         }
-        if !self.make_room(request.bytes, largest(tags)) {
+        if !self.make_room(&request, largest(tags)) {
             return Arrival::Refuse(self.refusal(Reason::Full, standing));
         }
         self.turns += 1;
@@ -366,7 +368,7 @@ impl Queue {
     }
 
     fn slot_for(&self, request: Request, tags: [u64; TAGS], now: Moment) -> Slot {
-        let price = self.prices.price(request.route, now);
+        let price = self.prices.price(request.route);
         Slot {
             generation: 0,
             state: State::Gone,
@@ -374,13 +376,14 @@ impl Queue {
             arrived: now,
             turn: 0,
             lane: 0,
-            mean: price.mean,
+            mean: price.usual,
             cost: price.estimate,
             octave: octave(price.estimate),
             load: price.load,
             is_ahead: largest(tags) > self.front(),
             is_settled: price.is_settled,
             is_unseen: price.is_unseen,
+            has_overrun: false,
             charged: Span::ZERO,
             toll: Span::ZERO,
             wave: 0,
@@ -394,7 +397,7 @@ impl Queue {
             return Some(Event::Refuse(ticket, refusal));
         }
         let end = self.first_that_may_go(now)?;
-        self.reprice(end.request, now);
+        self.reprice(end.request);
         self.unwait(end.request);
         let client = self.slots[end.request as usize].request.client;
         self.slots[end.request as usize].is_ahead = end.tag > self.front();
@@ -463,6 +466,10 @@ impl Queue {
         let slot = self.slots[ticket.slot()];
         self.charge(ticket.slot, toll);
         self.remove(ticket.slot);
+        // Work of others than those who wait: they get so much less.
+        if !slot.is_ahead && !self.owns.contains_key(&slot.request.client.address) {
+            self.rate.settle_behind(toll);
+        }
         let heaviest = self.heaviest();
         if let (true, Some(stay)) = (teaches, slot.stay)
             && let Some(times) = self.prices.record(slot.request.route, toll)
@@ -493,6 +500,7 @@ impl Queue {
             return;
         }
         self.check_overruns(now);
+        self.limit.press(now);
         self.limit.tick(is_idle, self.heaviest(), now);
         if now.since(self.trimmed_at) >= TRIM_EVERY {
             self.trimmed_at = now;
@@ -554,6 +562,9 @@ impl Queue {
         slot.stay = Some(stay);
         slot.state = State::Paused;
         self.probe = self.probe.filter(|probe| *probe != at);
+        if core::mem::take(&mut slot.has_overrun) {
+            self.prices.lower(slot.request.route);
+        }
         self.limit.end(slot.wave);
         let (is_ahead, octave, load, is_settled) = (slot.is_ahead, slot.octave, slot.load, slot.is_settled);
         if let Some(moved) = self.in_flight.remove(index, is_ahead, octave, load, is_settled)

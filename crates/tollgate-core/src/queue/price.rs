@@ -10,7 +10,7 @@
 use super::SURPRISE;
 use super::learned::LearnedPrice;
 use super::limit::Times;
-use crate::time::{Moment, Span};
+use crate::time::Span;
 use crate::virtual_clock::Load;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -22,12 +22,10 @@ const LINE: usize = 8;
 const WORTH_MAX: u8 = 64;
 /// Requests of a route that its mean remembers.
 const MEMORY: u64 = 8;
-/// A price is settled after this many requests.
-const SETTLED: u64 = 4;
+/// Requests of a route that its usual cost remembers.
+const USUAL_MEMORY: u64 = 64;
 /// The price before anything is known. Low, so that the first burst of a new gate is not taken for a crawler's.
 const UNKNOWN: Span = Span::from_millis(5);
-/// An overrun raises the price of its route for this long, if nothing of the route ends earlier.
-const RAISED_FOR: Span = Span::from_secs(1);
 
 /// A restored price was wrong if the first cost differs from it by more than this factor, and all are dropped if so many more were wrong than right.
 const WRONG: u64 = 8;
@@ -45,15 +43,17 @@ pub struct RouteKey {
 /// The expected cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
-    /// The mean cost of requests like it.
+    /// The mean cost of the last few requests like it.
     pub mean: Span,
+    /// The mean cost of many requests like it: what a number of them will cost together.
+    pub usual: Span,
     /// The mean, or more while a request of its route in flight exceeds it.
     pub estimate: Span,
     /// The load that it puts on the backend.
     pub load: Load,
-    /// Whether enough requests of its route have ended, and none in flight exceeds the price.
+    /// Whether a request of its route has ended, and none in flight exceeds the price by far.
     pub is_settled: bool,
-    /// Whether no request of its route has ended.
+    /// Whether nothing is known about its route: no request has ended, and none in flight exceeds the price.
     pub is_unseen: bool,
 }
 
@@ -61,6 +61,7 @@ pub struct Price {
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     mean: u64,
+    usual: u64,
     deviation: u64,
     seen: u64,
 }
@@ -68,10 +69,12 @@ struct Cost {
 impl Cost {
     fn record(&mut self, toll: Span) {
         let toll = toll.as_nanos();
-        self.seen = (self.seen + 1).min(MEMORY);
-        let deviation = toward(self.deviation, self.mean.abs_diff(toll), self.seen);
+        self.seen = (self.seen + 1).min(USUAL_MEMORY);
+        let recent = self.seen.min(MEMORY);
+        let deviation = toward(self.deviation, self.mean.abs_diff(toll), recent);
         self.deviation = if self.seen > 1 { deviation } else { 0 };
-        self.mean = toward(self.mean, toll, self.seen);
+        self.mean = toward(self.mean, toll, recent);
+        self.usual = toward(self.usual, toll, self.seen);
     }
 
     /// Whether anything is known: measured, or restored. The first measurement replaces a restored mean.
@@ -100,9 +103,9 @@ struct Route {
     /// Newcomers that it takes until this slot is free; free at zero.
     worth: u8,
     cost: Cost,
-    /// The estimate of a request in flight that exceeds the price, and until when it counts.
+    /// The largest estimate of requests in flight that exceed the price, and how many those are.
     raised: Span,
-    raised_until: Moment,
+    overruns: u32,
     times: Times,
 }
 
@@ -123,18 +126,20 @@ impl Prices {
     }
 
     /// The price of a request.
-    pub(super) fn price(&self, key: RouteKey, now: Moment) -> Price {
+    pub(super) fn price(&self, key: RouteKey) -> Price {
         let route = self.find(key.route);
         let known = route.filter(|route| route.cost.is_known());
+        let seen = route.filter(|route| route.cost.seen > 0);
         let mean = known.map_or_else(|| self.unseen(key), |route| Span::from_nanos(route.cost.mean));
-        let raised = route.filter(|route| now < route.raised_until).map(|route| route.raised);
+        let usual = seen.map_or(mean, |route| Span::from_nanos(route.cost.usual));
+        let raised = route.filter(|route| route.overruns > 0).map(|route| route.raised);
         Price {
             mean,
+            usual,
             estimate: raised.map_or(mean, |raised| raised.max(mean)),
             load: route.map_or(Load::ONE, |route| route.times.load()),
-            is_unseen: route.is_none_or(|route| route.cost.seen == 0),
-            is_settled: raised.is_none_or(|raised| raised < mean.times(SURPRISE))
-                && route.is_some_and(|route| route.cost.seen >= SETTLED),
+            is_unseen: seen.is_none() && raised.is_none(),
+            is_settled: raised.is_none_or(|raised| raised < mean.times(SURPRISE)) && seen.is_some(),
         }
     }
 
@@ -144,11 +149,19 @@ impl Prices {
         if alike.is_known() { alike.high() } else { UNKNOWN }
     }
 
-    /// A request in flight exceeds the price, and will cost `estimate` or more.
-    pub(super) fn raise(&mut self, key: RouteKey, estimate: Span, now: Moment) {
+    /// A request in flight exceeds the price, for the first time if `is_new`, and will cost `estimate` or more.
+    pub(super) fn raise(&mut self, key: RouteKey, estimate: Span, is_new: bool) {
         if let Some(route) = self.slot(key.route) {
-            let before = if now < route.raised_until { route.raised } else { Span::ZERO };
-            (route.raised, route.raised_until) = (before.max(estimate), now + RAISED_FOR);
+            route.overruns += u32::from(is_new);
+            route.raised = route.raised.max(estimate);
+        }
+    }
+
+    /// A request that exceeded the price is not in flight any more.
+    pub(super) fn lower(&mut self, key: RouteKey) {
+        if let Some(route) = self.slot(key.route) {
+            route.overruns = route.overruns.saturating_sub(1);
+            route.raised = if route.overruns == 0 { Span::ZERO } else { route.raised };
         }
     }
 
@@ -160,7 +173,6 @@ impl Prices {
             parent.cost.record(toll);
         }
         let route = self.slot(key.route)?;
-        route.raised_until = Moment::ZERO;
         route.cost.record(toll);
         Some(&mut route.times)
     }
@@ -195,7 +207,7 @@ impl Prices {
         let line = &mut self.lines[index];
         let is_new = line.iter().all(|route| route.worth == 0 || route.key != price.key);
         if let Some(free) = line.iter_mut().find(|route| route.worth == 0).filter(|_| is_new) {
-            let cost = Cost { mean: price.mean.as_nanos(), deviation: price.deviation.as_nanos(), seen: 0 };
+            let cost = Cost { mean: price.mean.as_nanos(), deviation: price.deviation.as_nanos(), ..Cost::default() };
             *free = Route { key: price.key, worth: 1, cost, ..Route::default() };
         }
     }
@@ -246,8 +258,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NOW: Moment = Moment::from_millis(5000);
-
     fn key(route: u64) -> RouteKey {
         RouteKey { route, parent: 1_000_000 }
     }
@@ -261,12 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_route_has_the_price_that_it_costs_and_is_settled_after_four() {
+    fn a_steady_route_has_the_price_that_it_costs_and_is_settled_after_one() {
         let mut prices = Prices::new(64);
-        record(&mut prices, key(1), 20, 3);
-        assert!(!prices.price(key(1), NOW).is_settled);
+        assert!(!prices.price(key(1)).is_settled);
         record(&mut prices, key(1), 20, 1);
-        let price = prices.price(key(1), NOW);
+        let price = prices.price(key(1));
         assert_eq!((price.mean, price.estimate, price.is_settled, price.is_unseen), (ms(20), ms(20), true, false));
     }
 
@@ -275,34 +284,36 @@ mod tests {
         let mut prices = Prices::new(64);
         record(&mut prices, key(1), 20, 500);
         record(&mut prices, key(1), 200, 16);
-        assert!(prices.price(key(1), NOW).mean > ms(150));
+        assert!(prices.price(key(1)).mean > ms(150));
     }
 
     #[test]
     fn an_unseen_route_is_priced_like_its_parent_or_like_all() {
         let mut prices = Prices::new(64);
-        assert_eq!(prices.price(key(1), NOW).mean, UNKNOWN);
+        assert_eq!(prices.price(key(1)).mean, UNKNOWN);
         record(&mut prices, RouteKey { route: 1, parent: 500 }, 80, 50);
         for parent in [500, 700] {
-            let price = prices.price(RouteKey { route: 3, parent }, NOW);
+            let price = prices.price(RouteKey { route: 3, parent });
             assert_eq!((price.mean, price.is_unseen, price.is_settled), (ms(80), true, false));
         }
         record(&mut prices, RouteKey { route: 2, parent: 600 }, 1, 50);
-        assert_eq!(prices.price(RouteKey { route: 4, parent: 600 }, NOW).mean, ms(1));
+        assert_eq!(prices.price(RouteKey { route: 4, parent: 600 }).mean, ms(1));
     }
 
     #[test]
-    fn an_overrun_raises_the_estimate_until_a_request_of_the_route_ends_or_a_second_has_passed() {
+    fn an_overrun_raises_the_estimate_until_no_request_in_flight_exceeds_the_price() {
         let mut prices = Prices::new(64);
         record(&mut prices, key(1), 20, 8);
-        prices.raise(key(1), ms(60), NOW);
-        let price = prices.price(key(1), NOW);
+        prices.raise(key(1), ms(60), true);
+        let price = prices.price(key(1));
         assert_eq!((price.mean, price.estimate, price.is_settled), (ms(20), ms(60), true));
-        prices.raise(key(1), ms(200), NOW);
-        assert!(!prices.price(key(1), NOW).is_settled, "ten times the price");
-        assert_eq!(prices.price(key(1), NOW + RAISED_FOR).estimate, ms(20));
+        prices.raise(key(1), ms(200), true);
+        assert!(!prices.price(key(1)).is_settled, "ten times the price");
+        prices.lower(key(1));
         record(&mut prices, key(1), 20, 1);
-        assert_eq!(prices.price(key(1), NOW).estimate, ms(20));
+        assert_eq!(prices.price(key(1)).estimate, ms(200), "the other is still in flight");
+        prices.lower(key(1));
+        assert_eq!(prices.price(key(1)).estimate, ms(20));
     }
 
     #[test]
@@ -316,7 +327,7 @@ mod tests {
             }
         }
         for hot in 0..8 {
-            assert_eq!(prices.price(key(hot), NOW).mean, ms(100), "{hot}");
+            assert_eq!(prices.price(key(hot)).mean, ms(100), "{hot}");
         }
     }
 
@@ -326,7 +337,7 @@ mod tests {
         (0..100).for_each(|_| (0..8).for_each(|old| record(&mut prices, RouteKey { route: old, parent: old }, 5, 1)));
         let new = RouteKey { route: 77, parent: 77 };
         record(&mut prices, new, 50, 100);
-        assert_eq!(prices.price(new, NOW).mean, ms(50));
+        assert_eq!(prices.price(new).mean, ms(50));
     }
 
     proptest! {
@@ -336,7 +347,7 @@ mod tests {
             for toll in &tolls {
                 prices.record(key(1), Span::from_nanos(*toll));
             }
-            prop_assert!(!prices.price(key(1), NOW).mean.is_zero());
+            prop_assert!(!prices.price(key(1)).mean.is_zero());
         }
     }
 }

@@ -69,7 +69,9 @@ impl Response {
         let left = (i128::from(self.took_squared) - product * product / crowd).max(samples * VARIANCE_MIN / 4);
         // The slope less the threshold, times the number's variance; its standard error is sqrt(left * crowd / samples).
         let off = 20 * product - test.twentieths * crowd;
-        if off * off * samples < (20 * test.certain).pow(2) * left * crowd {
+        // Times that fall while the number grows have another cause: the cost of the route has changed.
+        let is_falling = 4 * product < -crowd;
+        if is_falling || off * off * samples < (20 * test.certain).pow(2) * left * crowd {
             Follows::Unclear
         } else if off > 0 {
             Follows::Yes
@@ -119,6 +121,11 @@ mod tests {
         let wrong = answers(100).filter(|answer| *answer == Follows::No).count()
             + answers(0).filter(|answer| *answer == Follows::Yes).count();
         assert_eq!(wrong, 0);
+    }
+
+    #[test]
+    fn times_that_fall_while_the_crowd_grows_are_not_taken_for_sleep() {
+        assert_eq!(response(-100, 3, 1, 400, 1).follows(COMPUTES), Follows::Unclear);
     }
 
     #[test]

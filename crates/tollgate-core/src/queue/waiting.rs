@@ -2,9 +2,12 @@
 
 use super::client::TAGS;
 use super::tree::{End, Rank, Tree};
-use super::{OCTAVES, Queue, Reason, Request, Slot, State, octave};
-use crate::time::{Moment, Span};
+use super::{OCTAVES, Queue, Reason, Request, Slot, State, largest, octave};
+use crate::time::Moment;
 use alloc::vec::Vec;
+
+/// So many clients are compared by what they have waiting when the room is full.
+const GREEDY_MAX: usize = 256;
 
 impl Queue {
     /// The first request in order that may go. Prices change while requests wait: one that has become heavier moves to its
@@ -14,7 +17,7 @@ impl Queue {
         for lane in 0..OCTAVES {
             let end = loop {
                 let Some(end) = self.lanes[lane].first() else { break None };
-                let heavier = self.reprice(end.request, now);
+                let heavier = self.reprice(end.request);
                 if heavier <= lane {
                     break Some(end);
                 }
@@ -38,9 +41,9 @@ impl Queue {
     }
 
     /// Gives a waiting request the price of now, and returns its octave.
-    pub(super) fn reprice(&mut self, at: u32, now: Moment) -> usize {
+    pub(super) fn reprice(&mut self, at: u32) -> usize {
         let slot = &mut self.slots[at as usize];
-        let price = self.prices.price(slot.request.route, now);
+        let price = self.prices.price(slot.request.route);
         (slot.cost, slot.octave) = (price.estimate, octave(price.estimate));
         (slot.load, slot.is_settled, slot.is_unseen) = (price.load, price.is_settled, price.is_unseen);
         usize::from(slot.octave)
@@ -74,28 +77,44 @@ impl Queue {
     }
 
     /// Whether there is room for one more waiting request, if need be after displacing the newest of the client furthest ahead.
-    pub(super) fn make_room(&mut self, bytes: u32, tag: u64) -> bool {
+    pub(super) fn make_room(&mut self, request: &Request, tag: u64) -> bool {
+        let (bytes, address) = (request.bytes, request.client.address);
         while self.waiting >= self.settings.total || self.waiting_bytes + u64::from(bytes) > self.settings.memory {
             let last = self.lanes.iter().filter_map(Tree::last).max_by_key(|end| end.tag);
-            match last.filter(|last| last.tag > tag.max(self.front())) {
-                Some(last) => self.refuse(last.request, Reason::Full),
+            let last = last.filter(|last| last.tag > tag.max(self.front())).map(|last| last.request);
+            match last.or_else(|| self.newest_of_the_greediest(address)) {
+                Some(last) => self.refuse(last, Reason::Full),
                 None => return false,
             }
         }
         true
     }
 
+    /// While few clients hold the whole room and none is ahead of its share yet: the newest request of the one that has most waiting, if that
+    /// is more than `address` has.
+    fn newest_of_the_greediest(&self, address: u64) -> Option<u32> {
+        if self.owns.len() > GREEDY_MAX {
+            return None;
+        }
+        let (greediest, most) = self.owns.iter().max_by_key(|(_, own)| own.count)?;
+        let own = self.owns.get(&address).map_or(0, |own| own.count);
+        (most.count > own + 1).then(|| self.newest_of(*greediest)).flatten()
+    }
+
     /// Refuses the newest requests of clients whose wait is estimated above a quarter more than `hold_max`.
     pub(super) fn trim(&mut self) {
         self.update_prices();
-        let allowed = Span::from_nanos(self.settings.hold_max.as_nanos() / 4 * 5);
+        let allowed = self.wait_max();
         if self.drain() <= allowed || !self.limit.is_proven() {
             return;
         }
         let addresses: Vec<u64> = self.owns.keys().copied().collect();
         for address in addresses {
+            // Its client may have come ahead of its share since it arrived.
             while let Some(newest) = self.newest_of(address)
-                && self.standing(&self.slots[newest as usize]).wait > allowed
+                && let slot = &self.slots[newest as usize]
+                && let is_ahead = largest(self.tags(&slot.request.client)) > self.front()
+                && self.standing(&Slot { is_ahead, ..*slot }).wait > allowed
             {
                 self.refuse(newest, Reason::WaitTooLong);
             }
@@ -106,8 +125,8 @@ impl Queue {
     pub(super) fn update_prices(&mut self) {
         let mut changed: Vec<(u64, u32)> = Vec::new();
         for (at, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.state == State::Waiting) {
-            let price = self.prices.price(slot.request.route, self.at);
-            if slot.mean != price.mean || slot.lane != octave(price.estimate) {
+            let price = self.prices.price(slot.request.route);
+            if slot.mean != price.usual || slot.lane != octave(price.estimate) {
                 changed.push((slot.turn, at as u32));
             }
         }
@@ -115,8 +134,8 @@ impl Queue {
         for (_, at) in changed {
             self.unwait(at);
             let Request { client, route, .. } = self.slots[at as usize].request;
-            self.slots[at as usize].mean = self.prices.price(route, self.at).mean;
-            let lane = self.reprice(at, self.at);
+            self.slots[at as usize].mean = self.prices.price(route).usual;
+            let lane = self.reprice(at);
             self.wait(at, lane, self.tags(&client));
         }
     }

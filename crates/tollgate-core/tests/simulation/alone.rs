@@ -1,114 +1,245 @@
-//! Alone, the gate is invisible.
+//! L1: alone, the gate is invisible. Every run is compared with the same clients and the same requests without a gate.
 
-use crate::backend::Work;
-use crate::world::{Arrivals, MS, Source, World};
+use crate::random::Random;
+use crate::sweep::{Sweep, check, seeds};
+use crate::world::{Arrivals, Source, World, addresses, work};
 
-fn addresses(count: u32) -> Vec<u32> {
-    (0..count).map(|index| (10 + index) << 16 | 0x0101).collect()
+const AT_ONCE: [usize; 6] = [1, 8, 16, 32, 100, 256];
+
+/// Throughput and p99 of a gate relative to direct, and the requests refused.
+struct Compared {
+    rate: f64,
+    p99: f64,
+    refused: usize,
 }
 
-fn work(cpu_ms: f64, sleep_ms: f64) -> Work {
-    Work { cpu_ns: (cpu_ms * MS as f64) as u64, sleep_ns: (sleep_ms * MS as f64) as u64 + MS / 10 }
+/// Compares the stretch from `from_ms` on. The last quarter of the run is for requests to end.
+fn compare(world: &World, stretches: &[(u64, u64)]) -> Vec<Compared> {
+    let (direct, gate) = (world.direct().run(), world.clone().run());
+    let all: Vec<usize> = (0..world.sources.len()).collect();
+    let refused = all.iter().map(|source| gate.refused(*source)).sum();
+    let compared = stretches.iter().map(|&(from, until)| Compared {
+        rate: gate.answered(&all, from, until) as f64 / direct.answered(&all, from, until).max(1) as f64,
+        p99: gate.quantile(&all, 0.99, from, until) / direct.quantile(&all, 0.99, from, until),
+        refused,
+    });
+    compared.collect()
+}
+
+struct Laws {
+    rate: Sweep,
+    p99: Sweep,
+    refused: Sweep,
+}
+
+impl Laws {
+    fn new() -> Self {
+        Self {
+            rate: Sweep::at_least("L1 throughput", 0.95),
+            p99: Sweep::at_most("L1 p99", 1.25),
+            refused: Sweep::at_most("L1 refused", 0.5),
+        }
+    }
+
+    fn first_second_of_sleepers() -> Self {
+        Self {
+            rate: Sweep::at_least("L1 throughput, first second", 0.75),
+            p99: Sweep::at_most("L1 p99, first second", 5.0),
+            refused: Sweep::at_most("L1 refused, first second", 0.5),
+        }
+    }
+
+    fn add(&mut self, compared: &Compared, run: impl Fn() -> String) {
+        self.rate.add(compared.rate, &run);
+        self.p99.add(compared.p99, &run);
+        self.refused.add(compared.refused as f64, &run);
+    }
+
+    fn check(self) {
+        check([self.refused, self.rate, self.p99]);
+    }
+
+    fn check_all(self) {
+        check([self.refused, self.rate, self.p99].map(Sweep::always));
+    }
+}
+
+fn lone(cores: u32, workers: usize, works: &[(u64, f64, f64)], at_once: usize) -> World {
+    let works =
+        works.iter().enumerate().map(|(route, (percent, cpu, sleep))| (*percent, work(*cpu, *sleep), 10 + route));
+    let source = Source::patient(Arrivals::Closed(at_once), addresses(1), work(0.0, 0.0));
+    World::new(cores, workers, vec![Source { works: works.collect(), sigma: 0.3, ..source }], 10)
 }
 
 #[test]
-fn table() {
-    let local = std::env::var("LOCAL").is_ok();
-    for (name, cores, workers, cpu, sleep) in [
-        ("cpu 20", 1, 1000, 20.0, 0.0),
-        ("cpu 20 x4", 4, 1000, 20.0, 0.0),
-        ("cpu 2", 1, 1000, 2.0, 0.0),
-        ("cpu 0.2", 1, 1000, 0.2, 0.0),
-        ("cpu 300", 1, 1000, 300.0, 0.0),
-        ("cpu 20/w1", 1, 1, 20.0, 0.0),
-        ("sleep 50", 1, 100_000, 0.1, 50.0),
-        ("sleep 250", 2, 100_000, 0.1, 250.0),
-        ("pool16 s50", 1, 16, 0.1, 50.0),
+fn a_lone_client_of_a_backend_that_computes_does_not_notice_the_gate() {
+    let mut laws = Laws::new();
+    for (name, cores, workers, cpu) in [
+        ("one worker, 20 ms", 1, 1, 20.0),
+        ("one worker, 2 ms", 1, 1, 2.0),
+        ("16 workers, 20 ms", 1, 16, 20.0),
+        ("20 ms", 1, 1000, 20.0),
+        ("20 ms, 4 cores", 4, 1000, 20.0),
+        ("2 ms", 1, 1000, 2.0),
+        ("0.2 ms", 1, 1000, 0.2),
     ] {
-        for at_once in [1, 8, 16, 32, 100, 256] {
-            let source = Source::patient(Arrivals::Closed(at_once), addresses(1), work(cpu, sleep));
-            let world = |sigma| World::new(cores, workers, vec![Source { sigma, ..source.clone() }], 6);
-            let sigma = 0.3;
-            let direct = world(sigma).direct().run();
-            let mut w = world(sigma);
-            w.is_local = local;
-            let gate = w.run();
-            let ratio = |from, until| {
-                let (dp, _) = direct.together(0.99, from, until);
-                let (gp, _) = gate.together(0.99, from, until);
-                (gate.answered(from, until) as f64 / direct.answered(from, until) as f64, gp / dp)
-            };
-            let (r1, p1) = ratio(0, 1000);
-            let (r4, p4) = ratio(1000, 4000);
-            let limits: Vec<_> = gate.limit.iter().map(|l| format!("{l:.1}")).collect();
-            println!(
-                "{name:10} {at_once:4}  first {r1:.2} {p1:5.2}x   later {r4:.2} {p4:5.2}x  refused {}  K {}",
-                gate.refusals(),
-                limits.join(" ")
-            );
+        for at_once in AT_ONCE {
+            let world = lone(cores, workers, &[(100, cpu, 0.0)], at_once);
+            for compared in compare(&world, &[(0, 1000), (0, 6000)]) {
+                laws.add(&compared, || format!("{name}, {at_once} at once"));
+            }
         }
     }
+    laws.check_all();
+}
+
+/// The gate cannot tell a remote backend that sleeps from one that computes before the first requests have ended. Where it sees that the
+/// backend's machine is idle, it can. The limit grows with every wave of requests, so a remote backend that sleeps for 250 ms takes up to 3 s
+/// (in its first second it has 0.04 of the direct throughput with 256 requests at once).
+#[test]
+fn a_lone_client_of_a_backend_that_sleeps_does_not_notice_the_gate_after_a_second() {
+    let (mut later, mut first) = (Laws::new(), Laws::first_second_of_sleepers());
+    for is_local in [false, true] {
+        for (name, workers, cpu, sleep) in [
+            ("sleep 50 ms", 100_000, 0.1, 50.0),
+            ("sleep 250 ms", 100_000, 0.1, 250.0),
+            ("pool of 16, sleep 50 ms", 16, 0.1, 50.0),
+        ] {
+            for at_once in AT_ONCE {
+                let world = World { is_local, ..lone(1, workers, &[(100, cpu, sleep)], at_once) };
+                let run = || format!("{name}, {at_once} at once, local {is_local}");
+                let is_slow = sleep > 100.0 && !is_local;
+                let from = if is_slow { 3000 } else { 1000 };
+                let [second, rest] = &compare(&world, &[(0, 1000), (from, 7000)])[..] else { unreachable!() };
+                if !is_slow {
+                    first.add(second, run);
+                }
+                later.add(rest, run);
+            }
+        }
+    }
+    first.check_all();
+    // A pool on the gate's machine is tried with twice its number every second, and with half of it.
+    later.rate = later.rate.not_met(0.9, 0.95);
+    later.check();
 }
 
 #[test]
-fn random_alone() {
-    use crate::random::Random;
-    use tollgate_core::queue::Settings;
-    use tollgate_core::virtual_clock::Cores;
-    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
-    let local = std::env::var("REMOTE").is_err();
-    let mut bad = 0;
-    let mut n = 0;
-    let only: Option<u64> = std::env::var("SEED").ok().and_then(|s| s.parse().ok());
-    for seed in 0..seeds {
-        if only.is_some_and(|only| only != seed) {
-            continue;
-        }
-        let mut random = Random::new(seed * 77 + 5);
-        let cost = random.log_uniform(0.2, 5000.0);
-        let share = [0.0, 0.0, 1.0, random.unit()][random.below(4) as usize];
-        let sigma = [0.0, 0.5, 1.0, 1.5][random.below(4) as usize];
-        let workers = random.log_uniform(1.0, 256.0) as usize;
-        let cores = [1, 1, 2, 4][random.below(4) as usize];
-        let said = (f64::from(cores) * [0.25, 0.5, 1.0, 2.0, 4.0][random.below(5) as usize]).max(1.0) as u32;
-        let at_once = random.log_uniform(1.0, 256.0) as usize;
-        let clients = [1, 1, at_once as u32, 5][random.below(4) as usize];
-        let source = Source {
-            sigma,
-            ..Source::patient(Arrivals::Closed(at_once), addresses(clients), work(cost * (1.0 - share), cost * share))
-        };
-        let world = || {
-            let mut world = World::new(cores, workers, vec![source.clone()], 60);
-            world.settings = Some(Settings { cores: Cores::whole(said), ..Settings::default() });
-            world.is_local = local;
-            world.seed = seed;
-            world
-        };
-        let direct = world().direct().run();
-        let (dp, _) = direct.together(0.99, 0, 30_000);
-        if dp > 5000.0 || dp == 0.0 || cost > 2000.0 && at_once > 100 {
-            continue;
-        }
-        n += 1;
-        let gate = world().run();
-        let (gp, _) = gate.together(0.99, 0, 30_000);
-        let (gp1, _) = gate.together(0.99, 1000, 30_000);
-        let rate = gate.answered(0, 30_000) as f64 / direct.answered(0, 30_000) as f64;
-        let rate1 = gate.answered(1000, 30_000) as f64 / direct.answered(1000, 30_000) as f64;
-        if rate1 < 0.95 || gp1 > 1.25 * dp || gate.refusals() > 0 {
-            bad += 1;
-            println!(
-                "seed {seed}: cost {cost:.1} sleep {share:.2} sigma {sigma} workers {workers} cores {cores}/{said} at once {at_once} clients {clients}: rate {rate:.2} later {rate1:.2} p99 {:.2}x later {:.2}x ({dp:.0} ms) refused {} {:?} waiting {} busy {:.2} direct {:.2} K {:?}",
-                gp / dp,
-                gp1 / dp,
-                gate.refusals(),
-                gate.outcomes[0].iter().find_map(|o| o.refusal.map(|r| (o.at / MS, r.0 / MS, r.1))),
-                gate.waiting_max,
-                gate.busy(2, 20),
-                direct.busy(2, 20),
-                &gate.limit[..12]
-            );
+fn a_lone_client_with_a_mixture_of_requests_does_not_notice_the_gate_after_a_second() {
+    let (mut later, mut first) = (Laws::new(), Laws::first_second_of_sleepers());
+    for at_once in AT_ONCE {
+        let world = lone(1, 1000, &[(70, 2.0, 0.0), (20, 20.0, 0.0), (10, 0.2, 80.0)], at_once);
+        let run = || format!("{at_once} at once");
+        let [second, rest] = &compare(&world, &[(0, 1000), (1000, 7000)])[..] else { unreachable!() };
+        first.add(second, run);
+        later.add(rest, run);
+    }
+    first.check_all();
+    later.check_all();
+}
+
+#[test]
+fn a_page_with_a_hundred_assets_is_served_as_fast_as_without_a_gate() {
+    let mut laws = Laws::new();
+    for cpu in [0.2, 2.0, 20.0] {
+        let source = Source::patient(Arrivals::Bursts(100, &[0, 3000, 6000]), addresses(1), work(cpu, 0.0));
+        let world = World::new(1, 1000, vec![source], 12);
+        for compared in compare(&world, &[(0, 1), (3000, 3001), (6000, 6001)]) {
+            laws.p99.add(compared.p99, || format!("{cpu} ms"));
+            laws.refused.add(compared.refused as f64, || format!("{cpu} ms"));
         }
     }
-    println!("bad {bad} of {n}");
+    check([laws.p99, laws.refused].map(Sweep::always));
+}
+
+#[test]
+fn clients_with_one_connection_each_do_not_notice_the_gate() {
+    let mut laws = Laws::new();
+    for clients in AT_ONCE {
+        for cpu in [2.0, 20.0] {
+            let mut world = lone(1, 1000, &[(100, cpu, 0.0)], clients);
+            world.sources[0].addresses = addresses(clients as u32);
+            laws.add(&compare(&world, &[(0, 7000)])[0], || format!("{clients} clients, {cpu} ms"));
+        }
+    }
+    laws.check_all();
+}
+
+#[test]
+fn long_polls_among_pages_do_not_slow_the_pages_down() {
+    let (mut pages, mut polls) =
+        (Sweep::at_most("L1 page p99 among long polls", 1.25), Sweep::at_most("L1 long polls", 1.25));
+    for pollers in [10, 100, 200] {
+        let poll = Source::patient(Arrivals::Closed(pollers), addresses(20), work(0.2, 25_000.0));
+        let page = Source::new(Arrivals::Open(20.0), addresses(40), work(20.0, 0.0));
+        let world = World { is_local: true, ..World::new(1, 1000, vec![poll, page], 120) };
+        let (direct, gate) = (world.direct().run(), world.run());
+        let p99 = |source: usize, from, until| {
+            gate.quantile(&[source], 0.99, from, until) / direct.quantile(&[source], 0.99, from, until)
+        };
+        for (from, until) in [(0, 10_000), (0, 110_000)] {
+            pages.add(p99(1, from, until), || format!("{pollers} pollers, {from} to {until} ms"));
+        }
+        let slowest = gate.outcomes[0].iter().filter_map(|poll| poll.latency_ms).fold(0.0, f64::max);
+        polls.add(slowest / 25_000.0, || format!("{pollers} pollers"));
+        assert_eq!(gate.refused(0) + gate.refused(1), 0);
+    }
+    check([pages, polls].map(Sweep::always));
+}
+
+/// A set of clients with random parameters that the backend alone serves within half of `hold.max`.
+fn random_world(seed: u64) -> (World, String, u64) {
+    let mut random = Random::new(seed * 77 + 5);
+    let cost = random.log_uniform(0.2, 5000.0);
+    let share = [0.0, 0.0, 1.0, random.unit()][random.below(4) as usize];
+    let sigma = [0.0, 0.5, 1.0, 1.5][random.below(4) as usize];
+    let workers = random.log_uniform(1.0, 256.0) as usize;
+    let cores = [1, 1, 2, 4][random.below(4) as usize];
+    let said = (f64::from(cores) * [0.25, 0.5, 1.0, 2.0, 4.0][random.below(5) as usize]).max(1.0) as u32;
+    let at_once = random.log_uniform(1.0, 256.0) as usize;
+    let clients = [1, 1, at_once as u32, 5][random.below(4) as usize];
+    let (cpu, sleep) = (cost * (1.0 - share), cost * share);
+    // A p99 takes some 2,000 requests.
+    let per_ms = (f64::from(cores) / cpu.max(0.01)).min(workers.min(at_once) as f64 / cost);
+    let seconds = ((2000.0 / per_ms / 1000.0) as u64).clamp(6, 200);
+    let source = Source { sigma, ..Source::patient(Arrivals::Closed(at_once), addresses(clients), work(cpu, sleep)) };
+    let world =
+        World { is_local: seed.is_multiple_of(2), seed, ..World::new(cores, workers, vec![source], seconds + 5) }
+            .said(said);
+    let run = format!(
+        "seed {seed}: cost {cost:.1} ms, sleep {share:.2}, sigma {sigma}, workers {workers}, cores {cores} said {said}, at once {at_once}, clients {clients}, local {}",
+        world.is_local
+    );
+    (world, run, seconds * 1000)
+}
+
+/// Not met yet: backends whose requests sleep for a part of their time, and pools whose times vary by a factor of three or more, are taken for
+/// smaller than they are in one of ten cases. The worst are remote backends that sleep for 0.3 s or more with times that vary: it takes the
+/// gate some ten seconds to find that they sleep, and until then they have a tenth of their throughput or less.
+#[test]
+fn random_sets_of_clients_do_not_notice_the_gate() {
+    let mut laws = Laws::new();
+    laws.rate = laws.rate.not_met(0.03, 0.88);
+    laws.p99 = laws.p99.not_met(5.6, 0.88);
+    laws.refused = laws.refused.not_met(2.0, 0.99);
+    for seed in seeds(150) {
+        let (world, run, until) = random_world(seed);
+        let direct = world.direct().run();
+        let sleeps = world.sources[0].works[0].1.sleep_ns > world.sources[0].works[0].1.cpu_ns / 20;
+        let from = if sleeps { 1000 } else { 0 };
+        let p99 = direct.quantile(&[0], 0.99, from, until);
+        if p99 > 5000.0 || direct.during(&[0], from, until).count() < 200 {
+            continue;
+        }
+        let gate = world.run();
+        let compared = Compared {
+            rate: gate.answered(&[0], from, until) as f64 / direct.answered(&[0], from, until) as f64,
+            p99: gate.quantile(&[0], 0.99, from, until) / p99,
+            refused: gate.refused(0),
+        };
+        laws.add(&compared, || {
+            format!("{run}, direct p99 {p99:.0} ms, K {:?}", &gate.limit[..gate.limit.len().min(12)])
+        });
+    }
+    laws.check();
 }

@@ -1,4 +1,4 @@
-//! The gate in virtual time: the core's queue, and nothing else.
+//! The gate in virtual time: the queue of the core, and nothing else.
 
 use crate::backend::{Backend, Work};
 use std::collections::HashMap;
@@ -9,12 +9,11 @@ use tollgate_core::time::{Moment, Span};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
     pub(crate) client: Client,
-    pub(crate) source: usize,
     pub(crate) route: usize,
     pub(crate) work: Work,
 }
 
-/// What the gate did with a request.
+/// The gate's decision about a request.
 pub(crate) enum Act {
     Start(usize),
     Refuse(usize, Refusal),
@@ -25,18 +24,12 @@ pub(crate) struct Gate {
     pub(crate) queue: Option<Queue>,
     visits: HashMap<usize, (Visit, Option<Ticket>)>,
     ids: HashMap<Ticket, usize>,
-    /// What was charged, by source.
-    pub(crate) charged_ns: HashMap<usize, u64>,
 }
 
 impl Gate {
-    pub(crate) fn new(settings: Option<Settings>) -> Self {
-        let queue = settings.map(|settings| Queue::new(settings, Moment::ZERO));
-        Self { queue, visits: HashMap::new(), ids: HashMap::new(), charged_ns: HashMap::new() }
-    }
-
-    pub(crate) fn waiting(&self) -> usize {
-        self.queue.as_ref().map_or(0, Queue::waiting)
+    pub(crate) fn new(settings: Option<Settings>, now: u64) -> Self {
+        let queue = settings.map(|settings| Queue::new(settings, Moment::from_nanos(now)));
+        Self { queue, visits: HashMap::new(), ids: HashMap::new() }
     }
 
     pub(crate) fn arrive(&mut self, id: usize, visit: Visit, backend: &mut Backend, now: u64) -> Vec<Act> {
@@ -63,7 +56,7 @@ impl Gate {
         self.poll(backend, now, acts)
     }
 
-    /// The client of a request goes away. True if the request had not reached the backend.
+    /// The client of a request disconnects. True if the request had not reached the backend.
     pub(crate) fn leave(&mut self, id: usize, now: u64) -> bool {
         let (Some(queue), Some((_, Some(ticket)))) = (&mut self.queue, self.visits.get(&id)) else { return false };
         let ticket = *ticket;
@@ -87,12 +80,10 @@ impl Gate {
 
     /// The backend is done with a request.
     pub(crate) fn done(&mut self, id: usize, backend: &mut Backend, now: u64) -> Vec<Act> {
-        let (visit, ticket) = self.visits.remove(&id).unwrap();
-        let (Some(queue), Some(ticket)) = (&mut self.queue, ticket) else { return vec![] };
+        let (Some(queue), Some((_, Some(ticket)))) = (&mut self.queue, self.visits.remove(&id)) else { return vec![] };
         let toll = queue.so_far(ticket, Moment::from_nanos(now));
         queue.done(ticket, toll, true, Moment::from_nanos(now));
         self.ids.remove(&ticket);
-        *self.charged_ns.entry(visit.source).or_default() += toll.as_nanos();
         self.poll(backend, now, vec![])
     }
 
@@ -112,7 +103,7 @@ impl Gate {
                     acts.push(Act::Start(id));
                 }
                 Event::Refuse(ticket, refusal) => {
-                    let id = self.ids.remove(&ticket).unwrap();
+                    let id = self.ids.remove(&ticket).expect("it waits");
                     self.visits.remove(&id);
                     acts.push(Act::Refuse(id, refusal));
                 }

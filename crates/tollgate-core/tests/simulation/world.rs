@@ -1,8 +1,9 @@
-//! Clients, a gate and a backend in virtual time.
+//! Clients, gates and backends in virtual time.
 
 use crate::backend::{Backend, Work};
 use crate::gate::{Act, Gate, Visit, patience};
 use crate::random::Random;
+use crate::results::{Outcome, Results};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use tollgate_core::queue::{Client, Refusal, Settings};
@@ -14,94 +15,99 @@ pub(crate) const SEC: u64 = 1_000_000_000;
 const PAUSE_NS: u64 = MS / 5;
 /// How often a gate does what is due with time.
 const TICK_NS: u64 = 5 * MS;
-/// A refused client tries again this soon: it ignores what it was told.
+/// The pause before a client retries that ignores `Retry-After`.
 const RETRY_NS: u64 = 10 * MS;
 
-/// Stands for a route that only one source asks for.
+/// Stands for a route that only one source requests.
 const OWN_ROUTE: usize = usize::MAX;
 
-/// How requests of a source come.
+/// When requests of a source arrive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arrivals {
-    /// So many a second, whatever becomes of them.
+    /// This many per second, independent of the answers.
     Open(f64),
-    /// On so many connections, each as soon as the one before is answered.
+    /// On this many connections, each as soon as the request before is answered.
     Closed(usize),
-    /// So many whenever a request of another source was answered.
+    /// This many whenever a request of another source is answered.
     After(usize, usize),
+    /// This many at once, at each of these times in milliseconds.
+    Bursts(usize, &'static [u64]),
+}
+
+/// How a connection of [`Arrivals::Closed`] retries a request that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// At once, whatever `Retry-After` says.
+    Soon,
+    /// After the time that it was told.
+    AsTold,
 }
 
 /// A kind of client.
 #[derive(Clone)]
 pub(crate) struct Source {
     pub(crate) arrivals: Arrivals,
-    pub(crate) from_s: u64,
-    pub(crate) until_s: u64,
+    pub(crate) from_ms: u64,
     /// Addresses, of which each request has one.
     pub(crate) addresses: Vec<u32>,
-    /// What a request costs and which route it is for, with the probability in percent.
+    /// Work and route of a request, with the probability in percent.
     pub(crate) works: Vec<(u64, Work, usize)>,
+    /// The work of the first requests, and how many those are.
+    pub(crate) first: Option<(u64, Work)>,
     pub(crate) timeout_ns: u64,
     /// Spread of the costs around their mean: the sigma of a lognormal distribution.
     pub(crate) sigma: f64,
-    /// Whether the requests of a connection are of one tenant, instead of each request of its own.
-    pub(crate) retry: bool,
+    pub(crate) retry: Retry,
+    /// The tenant of all its requests, instead of one for each connection.
+    pub(crate) tenant: Option<u64>,
 }
 
 impl Source {
-    /// One whose requests are all alike, and for a route of their own.
+    /// Requests that are all alike, for a route of their own.
     pub(crate) fn new(arrivals: Arrivals, addresses: Vec<u32>, work: Work) -> Self {
-        let works = vec![(100, work, OWN_ROUTE)];
         Self {
             arrivals,
-            from_s: 0,
-            until_s: u64::MAX / SEC,
+            from_ms: 0,
             addresses,
-            works,
+            works: vec![(100, work, OWN_ROUTE)],
+            first: None,
             timeout_ns: 5 * SEC,
             sigma: 0.0,
-            retry: true,
+            retry: Retry::Soon,
+            tenant: None,
         }
     }
 
-    /// One that waits for as long as it takes.
+    /// Requests whose client waits without a timeout.
     pub(crate) fn patient(arrivals: Arrivals, addresses: Vec<u32>, work: Work) -> Self {
         Self { timeout_ns: u64::MAX / 4, ..Self::new(arrivals, addresses, work) }
     }
 }
 
-/// What became of a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) at: u64,
-    pub(crate) cpu_ns: u64,
-    /// `None`: refused, or given up.
-    pub(crate) latency_ms: Option<f64>,
-    /// Until it started.
-    pub(crate) waited_ms: f64,
-    pub(crate) refusal: Option<(u64, Refusal)>,
+/// The CPU and sleep time of a request, in milliseconds, with 0.1 ms for the way to the backend.
+pub(crate) fn work(cpu_ms: f64, sleep_ms: f64) -> Work {
+    Work { cpu_ns: (cpu_ms * MS as f64) as u64, sleep_ns: (sleep_ms * MS as f64) as u64 + MS / 10 }
 }
 
-#[derive(Default)]
-pub(crate) struct Results {
-    pub(crate) outcomes: Vec<Vec<Outcome>>,
-    /// For every second: how busy the cores were, and how much might be at the backend.
-    pub(crate) busy: Vec<f64>,
-    pub(crate) limit: Vec<f64>,
-    pub(crate) cores: Vec<u32>,
-    pub(crate) charged_ns: HashMap<usize, u64>,
-    pub(crate) waiting_max: usize,
+/// Addresses of different blocks.
+pub(crate) fn addresses(count: u32) -> Vec<u32> {
+    (0..count).map(|index| (10 + index) << 16 | 0x0101).collect()
 }
 
+#[derive(Clone)]
 pub(crate) struct World {
-    /// `None`: the clients talk to the backend directly.
+    /// `None`: the clients talk to the backends directly.
     pub(crate) settings: Option<Settings>,
     /// Whether the gate sees how busy the backend's machine is.
     pub(crate) is_local: bool,
-    pub(crate) backend: Backend,
+    /// Requests take turns among this many queues. Queue n is in front of backend n, or of the last one.
+    pub(crate) queues: usize,
+    pub(crate) backends: Vec<Backend>,
     pub(crate) sources: Vec<Source>,
-    /// From this second on everything takes so many times as long.
-    pub(crate) slow_from: Option<(u64, f64)>,
+    /// From this second on everything takes this many times as long.
+    pub(crate) slowness: Vec<(u64, f64)>,
+    /// In this second the gates restart and know nothing.
+    pub(crate) restart_s: Option<u64>,
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
 }
@@ -117,12 +123,13 @@ enum Event {
 
 struct Trip {
     source: usize,
+    queue: usize,
     address: u32,
     at: u64,
-    started: u64,
+    started: Option<u64>,
     work: Work,
     connection: u64,
-    given_up: bool,
+    has_given_up: bool,
 }
 
 pub(crate) fn client(address: u32, tenant: u64) -> Client {
@@ -131,37 +138,48 @@ pub(crate) fn client(address: u32, tenant: u64) -> Client {
 }
 
 impl World {
+    /// One gate with default settings in front of one backend, whose cores it knows.
     pub(crate) fn new(cores: u32, workers: usize, sources: Vec<Source>, seconds: u64) -> Self {
         Self {
             settings: Some(Settings { cores: Cores::whole(cores), ..Settings::default() }),
             is_local: false,
-            backend: Backend::new(cores, workers),
+            queues: 1,
+            backends: vec![Backend::new(cores, workers)],
             sources,
-            slow_from: None,
+            slowness: vec![],
+            restart_s: None,
             seconds,
             seed: 7,
         }
     }
 
+    /// The same with other cores than the backend has in the settings.
+    pub(crate) fn said(mut self, cores: u32) -> Self {
+        self.settings.iter_mut().for_each(|settings| settings.cores = Cores::whole(cores));
+        self
+    }
+
     /// The same without a gate.
-    pub(crate) fn direct(self) -> Self {
-        Self { settings: None, ..self }
+    pub(crate) fn direct(&self) -> Self {
+        Self { settings: None, ..self.clone() }
     }
 
     pub(crate) fn run(self) -> Results {
         Run {
-            gate: Gate::new(self.settings),
+            gates: (0..self.queues).map(|_| Gate::new(self.settings, 0)).collect(),
             random: Random::new(self.seed),
-            results: Results { outcomes: vec![vec![]; self.sources.len()], ..Results::default() },
+            results: Results::new(self.sources.len()),
+            in_flight_ns: vec![0; self.sources.len()],
+            sent_by: vec![0; self.sources.len()],
+            tick_busy_ns: vec![0.0; self.backends.len()],
+            is_idle: vec![false; self.backends.len()],
             world: self,
             events: BinaryHeap::new(),
             order: 0,
             trips: HashMap::new(),
             trips_ever: 0,
             busy_ns: 0.0,
-            tick_busy_ns: 0.0,
             sent: HashMap::new(),
-            is_idle: false,
             ticks: 0,
         }
         .run()
@@ -170,56 +188,69 @@ impl World {
 
 struct Run {
     world: World,
-    gate: Gate,
+    gates: Vec<Gate>,
     random: Random,
     results: Results,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     order: u64,
     trips: HashMap<usize, Trip>,
     trips_ever: usize,
+    /// CPU time of the requests at the backends, by source.
+    in_flight_ns: Vec<u64>,
     busy_ns: f64,
-    tick_busy_ns: f64,
+    /// By backend.
+    tick_busy_ns: Vec<f64>,
+    is_idle: Vec<bool>,
+    /// Requests sent, by source and connection, and by source.
     sent: HashMap<(usize, u64), u64>,
-    is_idle: bool,
+    sent_by: Vec<u64>,
     ticks: u64,
 }
 
 impl Run {
     fn run(mut self) -> Results {
         for index in 0..self.world.sources.len() {
-            let from = self.world.sources[index].from_s * SEC;
-            match self.world.sources[index].arrivals {
-                Arrivals::Open(per_second) => {
-                    let gap = self.random.gap_ns(per_second);
-                    self.schedule(from + gap, Event::Arrive(index, 0));
-                }
-                Arrivals::Closed(connections) => {
-                    (0..connections as u64).for_each(|c| self.schedule(from + c * 1000, Event::Arrive(index, c)));
-                }
-                Arrivals::After(..) => {}
-            }
+            self.begin(index);
         }
         self.schedule(SEC, Event::Second(1));
         self.schedule(TICK_NS, Event::Tick);
         while let Some(now) = self.next().filter(|now| *now <= self.world.seconds * SEC) {
-            for id in self.world.backend.advance(now) {
-                let acts = self.gate.done(id, &mut self.world.backend, now);
-                self.answered(id, now);
-                self.happened(acts, now);
+            for backend in 0..self.world.backends.len() {
+                for id in self.world.backends[backend].advance(now) {
+                    self.done(id, now);
+                }
             }
             while self.events.peek().is_some_and(|Reverse((at, _, _))| *at <= now) {
                 let Some(Reverse((_, _, event))) = self.events.pop() else { break };
                 self.happen(event, now);
             }
-            self.results.waiting_max = self.results.waiting_max.max(self.gate.waiting());
         }
-        self.results.charged_ns = self.gate.charged_ns;
         self.results
+    }
+
+    fn begin(&mut self, source: usize) {
+        let from = self.world.sources[source].from_ms * MS;
+        match self.world.sources[source].arrivals {
+            Arrivals::Open(per_second) => {
+                let gap = self.random.gap_ns(per_second);
+                self.schedule(from + gap, Event::Arrive(source, 0));
+            }
+            Arrivals::Closed(connections) => {
+                (0..connections as u64).for_each(|c| self.schedule(from + c * 1000, Event::Arrive(source, c)));
+            }
+            Arrivals::Bursts(count, times) => {
+                for (burst, at) in times.iter().enumerate() {
+                    let first = (burst * count) as u64;
+                    (first..first + count as u64).for_each(|c| self.schedule(from + at * MS, Event::Arrive(source, c)));
+                }
+            }
+            Arrivals::After(..) => {}
+        }
     }
 
     fn next(&self) -> Option<u64> {
         let event = self.events.peek().map(|Reverse((at, _, _))| *at);
-        [event, self.world.backend.next()].into_iter().flatten().min()
+        self.world.backends.iter().map(Backend::next).chain([event]).flatten().min()
     }
 
     fn schedule(&mut self, at: u64, event: Event) {
@@ -229,101 +260,137 @@ impl Run {
 
     fn happen(&mut self, event: Event, now: u64) {
         match event {
-            Event::Second(second) => {
-                self.results.busy.push((self.world.backend.busy_ns - self.busy_ns) / SEC as f64);
-                if let Some(queue) = &self.gate.queue {
-                    self.results.limit.push(queue.limit().as_256ths() as f64 / 256.0);
-                    self.results.cores.push(queue.cores().as_milli());
-                }
-                self.busy_ns = self.world.backend.busy_ns;
-                if let Some((from, slowness)) = self.world.slow_from
-                    && second >= from
-                {
-                    self.world.backend.slowness = slowness;
-                }
-                self.schedule(now + SEC, Event::Second(second + 1));
-            }
-            Event::Tick => {
-                self.ticks += 1;
-                if self.ticks.is_multiple_of(10) {
-                    let busy = self.world.backend.busy_ns - self.tick_busy_ns;
-                    self.tick_busy_ns = self.world.backend.busy_ns;
-                    self.is_idle = self.world.is_local && busy < 0.8 * (10 * TICK_NS) as f64;
-                }
-                let acts = self.gate.tick(self.is_idle, &mut self.world.backend, now);
-                self.happened(acts, now);
-                self.schedule(now + TICK_NS, Event::Tick);
-            }
+            Event::Second(second) => self.second(second, now),
+            Event::Tick => self.tick(now),
             Event::GiveUp(id) => {
                 if let Some(trip) = self.trips.get_mut(&id) {
-                    trip.given_up = true;
-                    if self.gate.leave(id, now) {
+                    trip.has_given_up = true;
+                    if self.gates[trip.queue].leave(id, now) {
                         self.lost(id, None, now);
                     }
                 }
             }
             Event::HoldEnds(id) => {
-                if let Some(refusal) = self.gate.give_up(id, now) {
+                if let Some(trip) = self.trips.get(&id)
+                    && let Some(refusal) = self.gates[trip.queue].give_up(id, now)
+                {
                     self.lost(id, Some(refusal), now);
                 }
             }
             Event::Arrive(source, connection) => {
-                if now >= self.world.sources[source].until_s * SEC {
-                    return;
-                }
                 if let Arrivals::Open(per_second) = self.world.sources[source].arrivals {
                     let gap = self.random.gap_ns(per_second);
                     self.schedule(now + gap, event);
                 }
                 let addresses = &self.world.sources[source].addresses;
                 let address = match self.world.sources[source].arrivals {
-                    Arrivals::Closed(_) => addresses[connection as usize % addresses.len()],
-                    _ => addresses[self.random.below(addresses.len() as u64) as usize],
+                    Arrivals::Open(_) => addresses[self.random.below(addresses.len() as u64) as usize],
+                    _ => addresses[connection as usize % addresses.len()],
                 };
                 self.send(source, address, connection, now);
             }
         }
     }
 
+    fn second(&mut self, second: u64, now: u64) {
+        let busy_ns: f64 = self.world.backends.iter().map(|backend| backend.busy_ns).sum();
+        self.results.busy.push((busy_ns - self.busy_ns) / SEC as f64);
+        self.busy_ns = busy_ns;
+        if let Some(queue) = &self.gates[0].queue {
+            self.results.limit.push(queue.limit().as_256ths() as f64 / 256.0);
+            self.results.cores.push(queue.cores().as_milli());
+        }
+        for (from, slowness) in &self.world.slowness {
+            if second == *from {
+                self.world.backends.iter_mut().for_each(|backend| backend.slowness = *slowness);
+            }
+        }
+        if self.world.restart_s == Some(second) {
+            self.gates = (0..self.world.queues).map(|_| Gate::new(self.world.settings, now)).collect();
+            let mut ids: Vec<_> = self.trips.keys().copied().collect();
+            ids.sort_unstable();
+            ids.into_iter().for_each(|id| self.lost(id, None, now));
+            self.in_flight_ns.fill(0);
+        }
+        self.schedule(now + SEC, Event::Second(second + 1));
+    }
+
+    fn tick(&mut self, now: u64) {
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(10) {
+            for (at, backend) in self.world.backends.iter().enumerate() {
+                let busy = backend.busy_ns - self.tick_busy_ns[at];
+                self.tick_busy_ns[at] = backend.busy_ns;
+                self.is_idle[at] = self.world.is_local && busy < 0.8 * (10 * TICK_NS) as f64;
+            }
+        }
+        for queue in 0..self.gates.len() {
+            let backend = queue.min(self.world.backends.len() - 1);
+            let acts = self.gates[queue].tick(self.is_idle[backend], &mut self.world.backends[backend], now);
+            self.happened(acts, now);
+        }
+        self.schedule(now + TICK_NS, Event::Tick);
+    }
+
+    /// The backend has finished a request.
+    fn done(&mut self, id: usize, now: u64) {
+        // A request of before a restart is not known any more.
+        let Some(trip) = self.trips.get(&id) else { return };
+        self.in_flight_ns[trip.source] -= trip.work.cpu_ns;
+        let backend = trip.queue.min(self.world.backends.len() - 1);
+        let acts = self.gates[trip.queue].done(id, &mut self.world.backends[backend], now);
+        self.answered(id, now);
+        self.happened(acts, now);
+    }
+
     fn send(&mut self, source: usize, address: u32, connection: u64, now: u64) {
-        // The nth request of a connection is the same with and without a gate.
-        let nth = self.sent.entry((source, connection)).or_default();
-        *nth += 1;
-        let mut random = Random::new(self.world.seed ^ (source as u64) << 56 ^ connection << 32 ^ *nth);
-        let mut dice = random.below(100);
-        let works = &self.world.sources[source].works;
-        let (_, work, route) = works
-            .iter()
-            .find(|(percent, ..)| {
-                let hit = dice < *percent;
-                dice = dice.saturating_sub(*percent);
-                hit
-            })
-            .unwrap();
-        let route = if *route == OWN_ROUTE { source } else { *route };
-        let sigma = self.world.sources[source].sigma;
-        let factor = if sigma > 0.0 { (random.normal() * sigma - sigma * sigma / 2.0).exp() } else { 1.0 };
-        let scale = |nanos: u64| (nanos as f64 * factor) as u64;
-        let work = Work { cpu_ns: scale(work.cpu_ns), sleep_ns: scale(work.sleep_ns) };
+        let (work, route) = self.draw(source, connection);
         let id = self.trips_ever;
         self.trips_ever += 1;
-        self.trips.insert(id, Trip { source, address, at: now, started: now, work, connection, given_up: false });
+        let queue = id % self.world.queues;
+        let trip = Trip { source, queue, address, at: now, started: None, work, connection, has_given_up: false };
+        self.trips.insert(id, trip);
         self.schedule(now + self.world.sources[source].timeout_ns, Event::GiveUp(id));
         if let Some(settings) = &self.world.settings {
             self.schedule(now + patience(settings).as_nanos(), Event::HoldEnds(id));
         }
-        let visit = Visit { client: client(address, connection), source, route, work };
-        let acts = self.gate.arrive(id, visit, &mut self.world.backend, now);
+        let tenant = self.world.sources[source].tenant.unwrap_or(connection);
+        let visit = Visit { client: client(address, tenant), route, work };
+        let backend = queue.min(self.world.backends.len() - 1);
+        let acts = self.gates[queue].arrive(id, visit, &mut self.world.backends[backend], now);
         self.happened(acts, now);
+    }
+
+    /// The work and route of a connection's next request. The nth request of a connection is the same with and without a gate.
+    fn draw(&mut self, source: usize, connection: u64) -> (Work, usize) {
+        let nth = self.sent.entry((source, connection)).or_default();
+        *nth += 1;
+        self.sent_by[source] += 1;
+        let mut random = Random::new(self.world.seed ^ (source as u64) << 56 ^ connection << 32 ^ *nth);
+        let of = &self.world.sources[source];
+        let mut dice = random.below(100);
+        let drawn = of.works.iter().find(|(percent, ..)| {
+            let is_hit = dice < *percent;
+            dice = dice.saturating_sub(*percent);
+            is_hit
+        });
+        let (_, work, route) = drawn.expect("the percents add up to 100");
+        let work = of.first.filter(|(count, _)| self.sent_by[source] <= *count).map_or(*work, |(_, work)| work);
+        let factor = if of.sigma > 0.0 { (random.normal() * of.sigma - of.sigma * of.sigma / 2.0).exp() } else { 1.0 };
+        let scale = |nanos: u64| (nanos as f64 * factor) as u64;
+        let work = Work { cpu_ns: scale(work.cpu_ns), sleep_ns: scale(work.sleep_ns) };
+        (work, if *route == OWN_ROUTE { source } else { *route })
     }
 
     fn happened(&mut self, acts: Vec<Act>, now: u64) {
         for act in acts {
             match act {
                 Act::Start(id) => {
-                    if let Some(trip) = self.trips.get_mut(&id) {
-                        trip.started = now;
-                    }
+                    let Some(trip) = self.trips.get_mut(&id) else { continue };
+                    trip.started = Some(now);
+                    self.in_flight_ns[trip.source] += trip.work.cpu_ns;
+                    let most = &mut self.results.in_flight_ns_max[trip.source];
+                    *most = self.in_flight_ns[trip.source].max(*most);
                 }
                 Act::Refuse(id, refusal) => self.lost(id, Some(refusal), now),
             }
@@ -332,107 +399,34 @@ impl Run {
 
     fn answered(&mut self, id: usize, now: u64) {
         let Some(trip) = self.trips.remove(&id) else { return };
-        let latency_ms = (!trip.given_up).then(|| (now - trip.at) as f64 / MS as f64);
-        let waited_ms = (trip.started - trip.at) as f64 / MS as f64;
-        let outcome = Outcome { at: trip.at, cpu_ns: trip.work.cpu_ns, latency_ms, waited_ms, refusal: None };
+        let latency_ms = (!trip.has_given_up).then(|| (now - trip.at) as f64 / MS as f64);
+        let outcome =
+            Outcome { id, at: trip.at, cpu_ns: trip.work.cpu_ns, latency_ms, started: trip.started, refusal: None };
         self.results.outcomes[trip.source].push(outcome);
         if let Arrivals::Closed(_) = self.world.sources[trip.source].arrivals {
             self.schedule(now + PAUSE_NS, Event::Arrive(trip.source, trip.connection));
         }
-        if trip.given_up {
+        if trip.has_given_up {
             return;
         }
         for source in 0..self.world.sources.len() {
-            match self.world.sources[source].arrivals {
-                Arrivals::After(of, count) if of == trip.source => {
-                    (0..count).for_each(|_| self.send(source, trip.address, 0, now));
-                }
-                _ => {}
+            if let Arrivals::After(of, count) = self.world.sources[source].arrivals
+                && of == trip.source
+            {
+                (0..count).for_each(|_| self.send(source, trip.address, 0, now));
             }
         }
     }
 
     fn lost(&mut self, id: usize, refusal: Option<Refusal>, now: u64) {
         let Some(trip) = self.trips.remove(&id) else { return };
-        let waited_ms = (now - trip.at) as f64 / MS as f64;
         let refusal = refusal.map(|refusal| (now, refusal));
-        let outcome = Outcome { at: trip.at, cpu_ns: 0, latency_ms: None, waited_ms, refusal };
+        let outcome = Outcome { id, at: trip.at, cpu_ns: 0, latency_ms: None, started: trip.started, refusal };
         self.results.outcomes[trip.source].push(outcome);
-        if let (Arrivals::Closed(_), true) =
-            (self.world.sources[trip.source].arrivals, self.world.sources[trip.source].retry)
-        {
-            self.schedule(now + RETRY_NS, Event::Arrive(trip.source, trip.connection));
+        if let Arrivals::Closed(_) = self.world.sources[trip.source].arrivals {
+            let told = refusal.map(|(_, refusal)| refusal.retry_after.as_nanos());
+            let pause = told.filter(|_| self.world.sources[trip.source].retry == Retry::AsTold);
+            self.schedule(now + pause.unwrap_or(RETRY_NS), Event::Arrive(trip.source, trip.connection));
         }
-    }
-}
-
-impl Results {
-    fn during(&self, source: usize, from_s: u64, until_s: u64) -> impl Iterator<Item = &Outcome> {
-        self.outcomes[source].iter().filter(move |outcome| (from_s * SEC..until_s * SEC).contains(&outcome.at))
-    }
-
-    /// The part of requests that were answered.
-    pub(crate) fn success(&self, source: usize, from_s: u64, until_s: u64) -> f64 {
-        let all = self.during(source, from_s, until_s).count();
-        self.during(source, from_s, until_s).filter(|outcome| outcome.latency_ms.is_some()).count() as f64 / all as f64
-    }
-
-    /// The latency below which this part of all sources' answers stay, and how many answers there were. Requests that arrived in the
-    /// stretch count.
-    pub(crate) fn together(&self, q: f64, from_ms: u64, until_ms: u64) -> (f64, usize) {
-        let stretch = from_ms * MS..until_ms * MS;
-        let outcomes = self.outcomes.iter().flatten().filter(|outcome| stretch.contains(&outcome.at));
-        let mut all: Vec<_> = outcomes.filter_map(|outcome| outcome.latency_ms).collect();
-        all.sort_by(f64::total_cmp);
-        let at = ((all.len() as f64 * q) as usize).min(all.len().saturating_sub(1));
-        (all.get(at).copied().unwrap_or(0.0), all.len())
-    }
-
-    /// Answers that were given within a stretch of time.
-    pub(crate) fn answered(&self, from_ms: u64, until_ms: u64) -> usize {
-        let stretch = (from_ms * MS) as f64..(until_ms * MS) as f64;
-        let ends = self.outcomes.iter().flatten().filter_map(|o| Some(o.at as f64 + o.latency_ms? * MS as f64));
-        ends.filter(|end| stretch.contains(end)).count()
-    }
-
-    pub(crate) fn refusals(&self) -> usize {
-        self.outcomes.iter().flatten().filter(|outcome| outcome.refusal.is_some()).count()
-    }
-
-    /// How long requests of this cost (any, if zero) took; a failure counts as five seconds.
-    pub(crate) fn quantile(&self, source: usize, cpu_ms: u64, q: f64, from_s: u64, until_s: u64) -> f64 {
-        let mut all: Vec<_> = self
-            .during(source, from_s, until_s)
-            .filter(|outcome| cpu_ms == 0 || outcome.cpu_ns == cpu_ms * MS || outcome.latency_ms.is_none())
-            .map(|outcome| outcome.latency_ms.unwrap_or(5000.0))
-            .collect();
-        all.sort_by(f64::total_cmp);
-        all.get(((all.len() as f64 * q) as usize).min(all.len().saturating_sub(1))).copied().unwrap_or(0.0)
-    }
-
-    /// How long requests of these sources took together; a failure counts as five seconds.
-    pub(crate) fn quantile_of(&self, sources: &[usize], q: f64, from_s: u64, until_s: u64) -> f64 {
-        let outcomes = sources.iter().flat_map(|source| self.during(*source, from_s, until_s));
-        let mut all: Vec<_> = outcomes.map(|outcome| outcome.latency_ms.unwrap_or(5000.0)).collect();
-        all.sort_by(f64::total_cmp);
-        all.get(((all.len() as f64 * q) as usize).min(all.len().saturating_sub(1))).copied().unwrap_or(0.0)
-    }
-
-    /// CPU time that a source's answered requests took, per second.
-    pub(crate) fn cpu_rate(&self, source: usize, from_s: u64, until_s: u64) -> f64 {
-        let total: u64 = self.during(source, from_s, until_s).map(|outcome| outcome.cpu_ns).sum();
-        total as f64 / SEC as f64 / (until_s - from_s) as f64
-    }
-
-    /// Answers per second.
-    pub(crate) fn rate(&self, source: usize, from_s: u64, until_s: u64) -> f64 {
-        self.during(source, from_s, until_s).filter(|outcome| outcome.latency_ms.is_some()).count() as f64
-            / (until_s - from_s) as f64
-    }
-
-    /// Cores busy on average.
-    pub(crate) fn busy(&self, from_s: u64, until_s: u64) -> f64 {
-        let seconds = &self.busy[from_s as usize..until_s as usize];
-        seconds.iter().sum::<f64>() / seconds.len() as f64
     }
 }
