@@ -236,7 +236,7 @@ struct Slot {
 }
 
 /// What is to be done with an arriving request.
-enum Verdict {
+enum Judgement {
     Go,
     Wait(Standing),
     Refuse(Refusal),
@@ -346,29 +346,29 @@ impl Queue {
     pub fn arrive(&mut self, request: Request, now: Moment) -> Arrival {
         let (slot, tags, verdict) = self.judge(request, now);
         match verdict {
-            Verdict::Go => Arrival::Go(self.go(slot, tags, now)),
-            Verdict::Wait(standing) => Arrival::Wait(self.enter(slot, tags), standing),
-            Verdict::Refuse(refusal) => Arrival::Refuse(refusal),
+            Judgement::Go => Arrival::Go(self.go(slot, tags, now)),
+            Judgement::Wait(standing) => Arrival::Wait(self.enter(slot, tags), standing),
+            Judgement::Refuse(refusal) => Arrival::Refuse(refusal),
         }
     }
 
     /// Decides about an arriving request. If it is to wait, there is room for it.
-    fn judge(&mut self, request: Request, now: Moment) -> (Slot, [u64; TAGS], Verdict) {
+    fn judge(&mut self, request: Request, now: Moment) -> (Slot, [u64; TAGS], Judgement) {
         self.advance(now);
         self.check_overruns(now);
         let tags = self.tags(&request.client);
         let slot = self.slot_for(request, tags, now);
         if self.goes_at_once(&slot, now) {
-            return (slot, tags, Verdict::Go);
+            return (slot, tags, Judgement::Go);
         }
         self.limit.press();
         let standing = self.standing(&slot);
         let verdict = if standing.wait > self.settings.hold_max && self.limit.is_proven() {
-            Verdict::Refuse(self.refusal(Reason::WaitTooLong, standing))
+            Judgement::Refuse(self.refusal(Reason::WaitTooLong, standing))
         } else if !self.make_room(request.bytes, largest(tags)) {
-            Verdict::Refuse(self.refusal(Reason::Full, standing))
+            Judgement::Refuse(self.refusal(Reason::Full, standing))
         } else {
-            Verdict::Wait(standing)
+            Judgement::Wait(standing)
         };
         (slot, tags, verdict)
     }

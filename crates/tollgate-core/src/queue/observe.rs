@@ -18,7 +18,7 @@
 //!
 //! "Beside" is [`Slot::beside`]: the request is at the backend although it would not be.
 
-use super::{Queue, Refusal, Request, Slot, Standing, State, Ticket, Verdict};
+use super::{Judgement, Queue, Refusal, Request, Slot, Standing, State, Ticket};
 use crate::time::Moment;
 
 /// What the queue would have done to a request that it let go.
@@ -38,13 +38,13 @@ impl Queue {
     pub fn observe(&mut self, request: Request, now: Moment) -> (Ticket, Observed) {
         let (slot, tags, verdict) = self.judge(request, now);
         match verdict {
-            Verdict::Go => (self.go(slot, tags, now), Observed::Go),
-            Verdict::Wait(standing) => {
+            Judgement::Go => (self.go(slot, tags, now), Observed::Go),
+            Judgement::Wait(standing) => {
                 let ticket = self.enter(slot, tags);
                 self.run_beside(ticket.slot, now);
                 (ticket, Observed::Wait(standing))
             }
-            Verdict::Refuse(refusal) => {
+            Judgement::Refuse(refusal) => {
                 let ticket = self.insert(slot);
                 self.run_beside(ticket.slot, now);
                 (ticket, Observed::Refuse(refusal))
