@@ -286,14 +286,16 @@ mod tests {
         assert!(begin(&uploads, address(1), 8).is_ready());
     }
 
-    #[tokio::test]
-    async fn uploads_that_wait_are_released() {
+    #[test]
+    fn uploads_that_wait_are_released() {
         let uploads = Arc::new(Uploads::default());
-        let _under_way = all(&uploads, address(1), 8);
-        let mut waiting = Box::pin(uploads.begin(address(1), 8, HOLD));
-        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        uploads.release();
-        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        run(async {
+            let _under_way = all(&uploads, address(1), 8);
+            let mut waiting = Box::pin(uploads.begin(address(1), 8, HOLD));
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            uploads.release();
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        });
     }
 
     /// As many uploads as an address gets.
