@@ -3,7 +3,8 @@
 //! The obvious way, comparing each second's worst delay with an edge, follows the noise: one slow turn a second keeps a machine
 //! "elevated" for weeks, and a release that needs a run of clean seconds never comes. So a band is entered on a measure that is sustained,
 //! the median of the last [`WINDOWS`] windows, or at once on a catastrophic one; it is left, one step per window, when the median falls to
-//! half its edge. The median is published with the band: without it nobody can tell from a snapshot why the band is what it is.
+//! half its edge and no catastrophe is among the last [`DWELL`] windows. Without that condition a spike every few seconds changes the band
+//! three times each: the median never rises, so the band is left as soon as it is entered. The median is published with the band: without it nobody can tell from a snapshot why the band is what it is.
 
 use crate::time::Span;
 
@@ -11,6 +12,9 @@ use crate::time::Span;
 pub const WINDOWS: usize = 15;
 /// So many times the critical edge is a catastrophe: no need to wait for the median.
 const CATASTROPHE: u64 = 4;
+
+/// A band is kept for this many windows after a catastrophe, counting the catastrophic one.
+pub const DWELL: u32 = 7;
 
 /// How loaded the backend is: it multiplies the penalty of a client that is over its own limit, and never touches another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,8 +62,12 @@ impl Edges {
         self.critical
     }
 
+    fn is_catastrophe(self, latest: Span) -> bool {
+        latest >= self.critical.times(CATASTROPHE)
+    }
+
     fn next(self, band: Band, sustained: Span, latest: Span) -> Band {
-        if latest >= self.critical.times(CATASTROPHE) || sustained >= self.critical {
+        if self.is_catastrophe(latest) || sustained >= self.critical {
             return Band::Critical;
         }
         match band {
@@ -83,6 +91,8 @@ pub struct Gauge {
     /// Windows that have not been yet count as calm: after a start, too, one bad window is not sustained.
     windows: [Span; WINDOWS],
     next: usize,
+    /// Windows since the last catastrophe, itself included.
+    since_catastrophe: u32,
 }
 
 /// What a window did to the band, with the figures that decided.
@@ -101,7 +111,7 @@ pub struct Reading {
 impl Gauge {
     /// A gauge that has seen nothing and reads normal.
     pub const fn new(edges: Edges) -> Self {
-        Self { edges, band: Band::Normal, windows: [Span::ZERO; WINDOWS], next: 0 }
+        Self { edges, band: Band::Normal, windows: [Span::ZERO; WINDOWS], next: 0, since_catastrophe: DWELL }
     }
 
     /// The band now.
@@ -115,7 +125,12 @@ impl Gauge {
         self.next = (self.next + 1) % WINDOWS;
         let sustained = self.sustained();
         let was = self.band;
-        self.band = self.edges.next(was, sustained, latest);
+        self.since_catastrophe = self.since_catastrophe.saturating_add(1);
+        if self.edges.is_catastrophe(latest) {
+            self.since_catastrophe = 0;
+        }
+        let next = self.edges.next(was, sustained, latest);
+        self.band = if self.since_catastrophe < DWELL { was.max(next) } else { next };
         Reading { was, band: self.band, sustained, latest }
     }
 
@@ -196,7 +211,17 @@ mod tests {
     fn a_catastrophe_is_critical_at_once_and_heals_one_step_per_window() {
         let mut gauge = gauge();
         bands(&mut gauge, &[20; WINDOWS]);
-        assert_eq!(bands(&mut gauge, &[1000, 20, 20, 20]), [Critical, Elevated, Normal, Normal]);
+        assert_eq!(bands(&mut gauge, &[1000, 20, 20, 20, 20, 20, 20]), [Critical; DWELL as usize]);
+        assert_eq!(bands(&mut gauge, &[20, 20, 20]), [Elevated, Normal, Normal]);
+    }
+
+    /// Eight changes in seven seconds were logged, all with a median of 1 ms.
+    #[test]
+    fn spikes_every_few_windows_do_not_make_the_band_flicker() {
+        let mut gauge = gauge();
+        let windows = [1000, 1, 1000, 1, 1, 1000, 1, 1, 1, 1, 1000, 1, 1, 1, 1, 1, 1, 1000];
+        assert_eq!(bands(&mut gauge, &windows), [Critical; 18]);
+        assert_eq!(gauge.sustained(), Span::from_millis(1));
     }
 
     #[test]
@@ -258,7 +283,9 @@ mod tests {
             let mut gauge = gauge();
             for ms in history {
                 let reading = gauge.record(Span::from_millis(ms));
-                prop_assert_eq!(reading.band, edges().next(reading.was, reading.sustained, reading.latest));
+                let next = edges().next(reading.was, reading.sustained, reading.latest);
+                let is_kept = reading.band == reading.was && next < reading.was;
+                prop_assert!(reading.band == next || is_kept);
                 // Down only one step at a time, and only from below the lower edge.
                 prop_assert!(!(reading.was == Critical && reading.band == Normal));
                 if reading.band < reading.was {

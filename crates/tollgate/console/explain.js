@@ -2,7 +2,7 @@
 
 import { h, put, title } from "./dom.js";
 import * as figures from "./figures.js";
-import { rulesTable } from "./key.js";
+import { queueInWords, rulesTable } from "./key.js";
 import { send } from "./server.js";
 
 /** Lines of `name: value` as an object. */
@@ -30,7 +30,7 @@ export function explain(parameters) {
       const said = await send("POST", "explain", { client: client.input.value.trim() || null, method: method.value, path: path.input.value, headers: headersOf(headers.value) });
       const rules = rulesTable();
       rules.show(said.rules, "No rule applies to such a request: it takes its turn in the fair queue.");
-      put(answer, h("section", { class: "card" }, h("header", {}, h("div", { class: "verdict", id: "verdict" }, h("span", { class: `pill ${said.decision}` }, said.decision), words(said))), rules.node));
+      put(answer, h("section", { class: "card" }, h("header", {}, h("div", { class: "verdict", id: "verdict" }, h("span", { class: `pill ${said.decision}` }, said.decision), words(said)), said.queue && h("p", {}, queueInWords(said.queue))), rules.node));
     } catch (error) {
       put(answer, h("p", { class: "wrong" }, error.message));
     }

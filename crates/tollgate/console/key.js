@@ -7,6 +7,15 @@ import { caller, get, newest, send } from "./server.js";
 /** Why Redis was not heard about a rule whose state is there. */
 const UNANSWERED = { late: "was too late", down: "is away", busy: "has too many waiting", failed: "cannot", foreign: "has something else there", garbled: "made no sense" };
 
+/** What the queue would do to the next request of a client. */
+export function queueInWords(queue) {
+  const share = queue.is_ahead ? "ahead of its share" : "within its share";
+  const observing = queue.in_force ? "" : " The gate only observes: it would go at once.";
+  if (queue.decision === "admit") return `The queue would let it go at once; the client is ${share}.${observing}`;
+  const wait = `estimated wait ${figures.span(queue.wait_ms)}, position ${figures.count(queue.position)}, ${share}`;
+  return `The queue would ${queue.decision} it: ${queue.reason} (${wait}).${observing}`;
+}
+
 /** What rules say, as a table. */
 export function rulesTable() {
   return table([
@@ -56,6 +65,7 @@ export function keyPage(parameters) {
       ["Share of CPU", bucket && figures.percent(bucket.share)], ["Requests per second", bucket && figures.rate(bucket.requests_per_second)],
       ["Average wait", bucket && figures.span(bucket.wait_ms)], ["Requests", bucket && figures.count(bucket.requests)],
       ["Held", bucket && figures.count(bucket.held)], ["Refused", bucket && figures.count(bucket.refused)],
+      ["In the queue now", detail.queue && queueInWords(detail.queue)],
       ["CPU time", bucket && figures.span(bucket.cpu_ms)], ["First seen", bucket && figures.date(bucket.first_seen)], ["Last seen", bucket && figures.ago(bucket.last_seen)],
       ["Refused in the last hour", episode && figures.count(episode.rejected)], ["Refusals began", episode && figures.date(episode.first_at)],
       ["Flagged", flags?.[0] && !flags[0].cleared_at ? figures.date(flags[0].flagged_at) : null],

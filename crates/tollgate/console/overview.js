@@ -94,7 +94,7 @@ export function overview() {
     told(status) {
       const last = status.last_second;
       const cores = status.cores ?? 1;
-      why.textContent = status.role === "master" ? "A master: it keeps the books of gates, and serves no requests itself." : bandInWords(status.band);
+      why.textContent = status.role === "master" ? "A master: it keeps the books of gates, and serves no requests itself." : `${bandInWords(status.band)} ${observedInWords(status)}`;
       serving.hidden = !status.requests;
       others.hidden = !status.fleet?.length;
       fleet.show(status.fleet ?? [], "Nobody.");
@@ -123,10 +123,18 @@ export function overview() {
 }
 
 /** What rules have done, and what the fair queue has: without it, nobody would know who refused most. */
-function withQueue({ rules, requests }) {
+function withQueue({ rules, requests, observed }) {
   if (!requests) return [];
   const others = (name) => Math.max(0, requests[name] - rules.reduce((sum, rule) => sum + rule[name], 0));
-  return [...rules, { name: "(the fair queue)", class: "ip/32", held: others("held"), refused: others("refused"), would_hold: 0, would_refuse: 0 }];
+  return [...rules, { name: "(the fair queue)", class: "ip/32", held: others("held"), refused: others("refused"), would_hold: observed?.queue_would_hold ?? 0, would_refuse: observed?.queue_would_refuse ?? 0 }];
+}
+
+/** What a gate that only observes would have done, and to whom. */
+function observedInWords({ mode, observed }) {
+  if (mode !== "observe") return "";
+  const part = (number) => figures.percent(observed.requests ? number / observed.requests : 0);
+  const clients = observed.clients.map((client) => client.key).join(", ");
+  return `Observing only: of ${figures.count(observed.requests)} requests it would have held ${part(observed.would_hold)} and refused ${part(observed.would_refuse)}${clients ? `: ${clients}` : ""}.`;
 }
 
 /** The band, and the number it was decided on. */

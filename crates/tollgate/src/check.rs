@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use tollgate_core::rule::Mode;
+
 use crate::cli::WRONG;
 use crate::settings::Settings;
 
@@ -14,6 +16,11 @@ pub(crate) fn run(file: &Path) -> ExitCode {
             let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
             let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
             println!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(settings.domains.len(), "domain"));
+            if settings.gate.as_ref().is_some_and(|gate| gate.mode == Mode::Observe) {
+                println!(
+                    "note: `gate.mode` is \"observe\": nothing is held or refused, and what would have been is only counted"
+                );
+            }
             if let Some(note) = &settings.watch.why_no_flags {
                 println!("note: {note}");
             }

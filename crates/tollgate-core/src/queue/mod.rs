@@ -36,12 +36,14 @@ mod admit;
 mod charge;
 mod client;
 mod estimate;
+mod forecast;
 mod in_flight;
 mod knee;
 mod learned;
 mod ledger;
 mod limit;
 mod log2;
+mod observe;
 mod price;
 mod response;
 #[cfg(test)]
@@ -50,7 +52,9 @@ mod tree;
 mod waiting;
 
 pub use client::{Client, Shares};
+pub use forecast::{Fate, Forecast};
 pub use learned::{Learned, LearnedPrice};
+pub use observe::Observed;
 pub use price::{Price, RouteKey};
 
 use crate::time::{Moment, Span};
@@ -229,6 +233,15 @@ struct Slot {
     wave: u32,
     /// The last stretch of work.
     stay: Option<Stay>,
+    /// Where its stretch of work began, if it is at the backend although it would wait or be refused.
+    beside: Option<Reading>,
+}
+
+/// What is to be done with an arriving request.
+enum Judgement {
+    Go,
+    Wait(Standing),
+    Refuse(Refusal),
 }
 
 /// What a client has waiting.
@@ -333,27 +346,33 @@ impl Queue {
 
     /// A request arrives.
     pub fn arrive(&mut self, request: Request, now: Moment) -> Arrival {
+        let (slot, tags, verdict) = self.judge(request, now);
+        match verdict {
+            Judgement::Go => Arrival::Go(self.go(slot, tags, now)),
+            Judgement::Wait(standing) => Arrival::Wait(self.enter(slot, tags), standing),
+            Judgement::Refuse(refusal) => Arrival::Refuse(refusal),
+        }
+    }
+
+    /// Decides about an arriving request. If it is to wait, there is room for it.
+    fn judge(&mut self, request: Request, now: Moment) -> (Slot, [u64; TAGS], Judgement) {
         self.advance(now);
         self.check_overruns(now);
         let tags = self.tags(&request.client);
         let slot = self.slot_for(request, tags, now);
         if self.goes_at_once(&slot, now) {
-            let ticket = self.insert(slot);
-            self.start(ticket.slot, largest(tags), now);
-            return Arrival::Go(ticket);
+            return (slot, tags, Judgement::Go);
         }
         self.limit.press(now);
         let standing = self.standing(&slot);
-        if standing.wait > self.settings.hold_max && self.limit.is_proven() {
-            return Arrival::Refuse(self.refusal(Reason::WaitTooLong, standing));
-        }
-        if !self.make_room(&request, largest(tags)) {
-            return Arrival::Refuse(self.refusal(Reason::Full, standing));
-        }
-        self.turns += 1;
-        let ticket = self.insert(Slot { turn: self.turns, ..slot });
-        self.wait(ticket.slot, usize::from(slot.octave), tags);
-        Arrival::Wait(ticket, standing)
+        let verdict = if standing.wait > self.settings.hold_max && self.limit.is_proven() {
+            Judgement::Refuse(self.refusal(Reason::WaitTooLong, standing))
+        } else if !self.make_room(&request, largest(tags)) {
+            Judgement::Refuse(self.refusal(Reason::Full, standing))
+        } else {
+            Judgement::Wait(standing)
+        };
+        (slot, tags, verdict)
     }
 
     /// The estimated wait of a request if it arrived now; `None` if it would go at once.
@@ -388,7 +407,21 @@ impl Queue {
             toll: Span::ZERO,
             wave: 0,
             stay: None,
+            beside: None,
         }
+    }
+
+    fn go(&mut self, slot: Slot, tags: [u64; TAGS], now: Moment) -> Ticket {
+        let ticket = self.insert(slot);
+        self.start(ticket.slot, largest(tags), now);
+        ticket
+    }
+
+    fn enter(&mut self, slot: Slot, tags: [u64; TAGS]) -> Ticket {
+        self.turns += 1;
+        let ticket = self.insert(Slot { turn: self.turns, ..slot });
+        self.wait(ticket.slot, usize::from(slot.octave), tags);
+        ticket
     }
 
     /// The next event of a waiting request. Call it after every other call until it returns `None`.
@@ -411,7 +444,9 @@ impl Queue {
     /// The client of a waiting request has disconnected. False if the request does not wait any more.
     pub fn leave(&mut self, ticket: Ticket, now: Moment) -> bool {
         self.advance(now);
-        let Some(State::Waiting) = self.slot(ticket).map(|slot| slot.state) else { return false };
+        if self.slot(ticket).is_none_or(|slot| slot.state != State::Waiting || slot.beside.is_some()) {
+            return false;
+        }
         self.unwait(ticket.slot);
         self.remove(ticket.slot);
         true
@@ -447,7 +482,7 @@ impl Queue {
     /// The cost of a request in flight so far.
     pub fn so_far(&mut self, ticket: Ticket, now: Moment) -> Span {
         match self.slot(ticket) {
-            Some(Slot { state: State::InFlight(_, reading), toll, .. }) => {
+            Some(Slot { state: State::InFlight(_, reading), toll, .. } | Slot { beside: Some(reading), toll, .. }) => {
                 let (reading, toll) = (*reading, *toll);
                 toll + self.clock.so_far(reading, now)
             }
@@ -459,7 +494,7 @@ impl Queue {
     /// The backend has finished a request that has cost `toll`. The queue learns from it if it `teaches` something about its route.
     pub fn done(&mut self, ticket: Ticket, toll: Span, teaches: bool, now: Moment) {
         self.advance(now);
-        if self.slot(ticket).is_none_or(|slot| slot.state == State::Waiting) {
+        if self.slot(ticket).is_none_or(|slot| slot.state == State::Waiting && slot.beside.is_none()) {
             return;
         }
         self.stop(ticket.slot, now);
@@ -543,7 +578,8 @@ impl Queue {
     }
 
     fn run(&mut self, at: u32, now: Moment) {
-        let reading = self.clock.start(self.slots[at as usize].load, now);
+        let beside = self.slots[at as usize].beside.take();
+        let reading = beside.unwrap_or_else(|| self.clock.start(self.slots[at as usize].load, now));
         let (wave, is_probe) = (self.limit.start(), self.is_probe(&self.slots[at as usize]));
         let slot = &mut self.slots[at as usize];
         slot.wave = wave;
@@ -555,6 +591,9 @@ impl Queue {
     }
 
     fn stop(&mut self, at: u32, now: Moment) {
+        if self.stop_beside(at, now) {
+            return;
+        }
         let slot = &mut self.slots[at as usize];
         let State::InFlight(index, reading) = slot.state else { return };
         let stay = self.clock.end(reading, now);

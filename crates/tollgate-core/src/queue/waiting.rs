@@ -150,6 +150,10 @@ impl Queue {
         let refusal = self.refusal(reason, standing);
         self.unwait(at);
         self.refused.push((self.ticket(at), refusal));
-        self.remove(at);
+        if self.slots[at as usize].beside.is_some() {
+            self.slots[at as usize].state = State::Paused;
+        } else {
+            self.remove(at);
+        }
     }
 }

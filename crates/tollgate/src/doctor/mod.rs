@@ -74,7 +74,10 @@ fn show(options: &Options) -> Result<(), NoAnswer> {
         return Ok(());
     }
     if options.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        let answer = buckets(&client, class, options.top)?;
+        let (status, answer) = (client.get("/api/v1/status")?, buckets(&client, class, options.top)?);
+        if status["mode"] == "observe" {
+            println!("{}", view::observed(&status["observed"]));
+        }
         print!("{}", table::print(class, &Caller::all(&answer["buckets"])));
         return Ok(());
     }

@@ -240,6 +240,9 @@ impl View {
             format!("flags {}", shown(&self.status["watch"]["flags"])),
         ];
         let mut lines = vec![cut(&first, width)];
+        if self.status["mode"] == "observe" {
+            lines.push(cut(&observed(&self.status["observed"]), width));
+        }
         lines.extend(filled(&pieces, width));
         lines
     }
@@ -369,6 +372,17 @@ fn shown(value: &Value) -> String {
         Value::String(text) => harmless(text),
         other => harmless(&other.to_string()),
     }
+}
+
+/// What a gate that only observes would have done, and to whom.
+pub(super) fn observed(observed: &Value) -> String {
+    let requests = observed["requests"].as_f64().unwrap_or(0.0).max(1.0);
+    let percent = |name: &str| observed[name].as_f64().unwrap_or(0.0) / requests * 100.0;
+    let keys = observed["clients"].as_array().into_iter().flatten().filter_map(|client| client["key"].as_str());
+    let clients: Vec<_> = keys.map(harmless).collect();
+    let colon = if clients.is_empty() { "" } else { ": " };
+    let (held, refused, clients) = (percent("would_hold"), percent("would_refuse"), clients.join(", "));
+    format!("observing only: would have held {held:.1} %, refused {refused:.1} %{colon}{clients}")
 }
 
 fn millis(value: &Value) -> String {

@@ -8,6 +8,7 @@
 //! until the backend has finished: a client that reads or sends slowly holds nothing, and one that leaves does not
 //! get away without paying, because its answer is read to the end all the same.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,7 +16,9 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Reason as RuleReason, Verdict};
-use tollgate_core::queue::{Reason, RouteKey};
+use tollgate_core::queue::{Fate, Forecast, Reason, Refusal as CoreRefusal, RouteKey, Standing};
+use tollgate_core::request::Request;
+use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
@@ -34,12 +37,12 @@ use super::key_text::KeyText;
 use super::load::Load;
 pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
-use super::queue::{Permit, Queue, Queues, Refused};
+use super::queue::{Notice, Permit, Queue, Queues, Refused};
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
 use super::sight::Account;
-use super::uploads::{Upload, Uploads};
+use super::uploads::{Upload, UploadFate, Uploads};
 use crate::settings::{Domain, Gate as Settings};
 use crate::watch::Flagged;
 
@@ -56,6 +59,8 @@ pub(crate) struct Admission {
     reports_ignored: AtomicU64,
     exemptions: Exemptions,
     flagged: Arc<Flagged>,
+    /// Uploads that would have waited and would have been refused.
+    uploads_would: [AtomicU64; 2],
 }
 
 /// A request that asks for a permit.
@@ -68,6 +73,17 @@ pub(crate) struct Turn {
     pub(crate) is_whole: bool,
     /// Memory that it holds while it waits.
     pub(crate) bytes: u32,
+}
+
+/// What a gate that only observes has counted. A request that several would have held is counted for each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ObservedCounts {
+    pub(crate) is_observing: bool,
+    pub(crate) requests: u64,
+    pub(crate) queue_would_hold: u64,
+    pub(crate) queue_would_refuse: u64,
+    pub(crate) rules_would_hold: u64,
+    pub(crate) rules_would_refuse: u64,
 }
 
 /// What is said to a request.
@@ -87,6 +103,7 @@ impl Admission {
         ways: Ways<'_>,
         clock: Clock,
     ) -> Result<Self, NoSharedLimiter> {
+        let domain = &*in_mode(domain, settings.mode);
         let elsewhere = Elsewhere::new(domain, ways, &clock, None).map_err(NoSharedLimiter::Sharing)?;
         let rules = Rules::new(domain, elsewhere, settings.hold, clock.now()).map_err(NoSharedLimiter::Limiter)?;
         Ok(Self {
@@ -100,18 +117,22 @@ impl Admission {
             reports_ignored: AtomicU64::new(0),
             exemptions: Exemptions::default(),
             flagged: Arc::default(),
+            uploads_would: Default::default(),
             clock,
         })
     }
 
     /// Takes over other settings. What has not changed keeps its state.
     pub(crate) fn reload(&self, domain: &Domain, settings: &Settings, ways: Ways<'_>) -> Result<(), NoSharedLimiter> {
-        let before = self.rules.load();
+        let (before, domain) = (self.rules.load(), &*in_mode(domain, settings.mode));
         let elsewhere =
             Elsewhere::new(domain, ways, &self.clock, Some(before.elsewhere())).map_err(NoSharedLimiter::Sharing)?;
         let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(NoSharedLimiter::Limiter)?;
         self.rules.store(Arc::new(rules));
         self.queues.reload(settings);
+        if settings.mode == Mode::Observe {
+            self.uploads.release();
+        }
         self.load.reload(settings.bands, settings.pressure.clone());
         self.cores_milli.store(settings.cores.as_milli(), Ordering::Relaxed);
         Ok(())
@@ -174,6 +195,21 @@ impl Admission {
         self.holds.total()
     }
 
+    /// Whether nothing is held or refused, the number of requests decided about so, and of those how many would have been held and refused.
+    pub(crate) fn observed(&self) -> ObservedCounts {
+        let (status, rules) = (self.queues.status(), self.rules.load());
+        let by_rules = |kind: usize| rules.faces().iter().map(|face| face.tally.read(kind)).sum::<u64>();
+        let by_uploads = |kind: usize| self.uploads_would[kind].load(Ordering::Relaxed);
+        ObservedCounts {
+            is_observing: status.is_observing,
+            requests: status.observed,
+            queue_would_hold: status.would_wait + by_uploads(0),
+            queue_would_refuse: status.would_refuse + by_uploads(1),
+            rules_would_hold: by_rules(2),
+            rules_would_refuse: by_rules(3),
+        }
+    }
+
     /// How many statements of backends about the cost of a request were nonsense or impossible.
     pub(crate) fn reports_ignored(&self) -> u64 {
         self.reports_ignored.load(Ordering::Relaxed)
@@ -209,21 +245,45 @@ impl Admission {
         let Turn { client: address, tenant, bytes, .. } = turn;
         let entering = Entering { address, tenant, route: ticket.route, bytes };
         let queue = pick(entering);
-        ticket.permit = Some(self.enter_queue(&queue, entering, log).await.map_err(queue_refusal)?);
+        let (permit, would) = self.enter_queue(&queue, entering, log).await.map_err(queue_refusal)?;
+        ticket.permit = Some(permit);
+        if ticket.would != Some(Act::WouldRefuse) {
+            ticket.would = would.or(ticket.would);
+        }
         Ok(())
     }
 
     /// Waits until there are not too many uploads.
     async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
-        let (hold, at_once) = (self.rules.load().hold(), self.queues.status().in_flight_max);
+        let (hold, status) = (self.rules.load().hold(), self.queues.status());
+        let at_once = status.in_flight_max;
+        let bound = |own: bool| match own {
+            true => ("own-uploads", self.uploads.per_address_max()),
+            false => ("uploads", Uploads::total_max(at_once)),
+        };
+        let tell = |act: Act, (reason, allowed): (&'static str, u64), backoff: Span| {
+            let done = QueueAct { act, reason, observed: allowed, allowed, backoff };
+            log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
+        };
+        if status.is_observing {
+            let (upload, would) = self.uploads.observe(client, at_once, hold);
+            let count = |kind: usize| self.uploads_would[kind].fetch_add(1, Ordering::Relaxed);
+            match would {
+                UploadFate::Go => {}
+                UploadFate::Wait => {
+                    count(0);
+                    tell(Act::WouldHold, bound(true), Span::ZERO);
+                }
+                UploadFate::Refuse(refused) => {
+                    count(1);
+                    tell(Act::WouldRefuse, bound(refused.own), refused.retry_after);
+                }
+            }
+            return Ok(upload);
+        }
         let begun = self.uploads.begin(client, at_once, hold).await;
         if let Err(Refused { retry_after: backoff, own, .. }) = begun {
-            let (reason, allowed) = match own {
-                true => ("own-uploads", self.uploads.per_address_max()),
-                false => ("uploads", Uploads::total_max(at_once)),
-            };
-            let done = QueueAct { act: Act::Refuse, reason, observed: allowed, allowed, backoff };
-            log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
+            tell(Act::Refuse, bound(own), backoff);
         }
         begun
     }
@@ -233,12 +293,24 @@ impl Admission {
         queue: &Arc<Queue>,
         entering: Entering,
         log: &EngagementLog,
-    ) -> Result<Permit, Refused> {
+    ) -> Result<(Permit, Option<Act>), Refused> {
         let (hold_max, client) = (self.rules.load().hold().max, entering.address);
-        let (mut held, since) = (None, self.clock.now());
+        let (mut held, mut would, since) = (None, None, self.clock.now());
         let entered = {
-            let entering = queue.enter(entering, hold_max, |standing| {
-                held = Some(HeldByQueue { admission: self, queue, client, log, since, position: standing.position });
+            let entering = queue.enter(entering, hold_max, |notice| match notice {
+                Notice::Held(standing) => {
+                    held =
+                        Some(HeldByQueue { admission: self, queue, client, log, since, position: standing.position });
+                }
+                Notice::WouldHold(standing) => {
+                    would = Some(Act::WouldHold);
+                    self.tell_of_queue(client, log, Act::WouldHold, QueueBound::busy(queue, standing), standing.wait);
+                }
+                Notice::WouldRefuse(CoreRefusal { reason, standing, retry_after }) => {
+                    would = Some(Act::WouldRefuse);
+                    let bound = QueueBound::refusing(queue, reason, standing, hold_max);
+                    self.tell_of_queue(client, log, Act::WouldRefuse, bound, retry_after);
+                }
             });
             entering.await
         };
@@ -247,14 +319,31 @@ impl Admission {
             if let Some(held) = held.take() {
                 std::mem::forget(held);
             }
-            let (reason, observed, allowed) = match reason {
-                Reason::WaitTooLong => ("wait-too-long", standing.wait.as_millis_ceil(), hold_max.as_millis_ceil()),
-                Reason::Full => ("queue-full", queue.status().waiting, queue.waiting_max()),
-            };
-            let done = QueueAct { act: Act::Refuse, reason, observed, allowed, backoff };
-            log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
+            let bound = QueueBound::refusing(queue, reason, standing, hold_max);
+            self.tell_of_queue(client, log, Act::Refuse, bound, backoff);
         }
-        entered
+        entered.map(|permit| (permit, would))
+    }
+
+    fn tell_of_queue(&self, client: IpAddr, log: &EngagementLog, act: Act, bound: QueueBound, backoff: Span) {
+        let QueueBound { reason, observed, allowed } = bound;
+        let done = QueueAct { act, reason, observed, allowed, backoff };
+        log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
+    }
+
+    /// What the queue would do to a request of `client`, which is for the route of `request` if that is known. Of several backends, the one
+    /// that is best for the request counts.
+    pub(crate) fn forecast(&self, client: IpAddr, request: Option<&impl Request>) -> Option<QueueForecast> {
+        let (route, hold_max) = (request.map(|request| self.route_hasher.key(request)), self.rules.load().hold().max);
+        let forecasts = self.queues.all().into_iter().map(|queue| (queue.forecast(client, route), queue));
+        let best = forecasts.min_by_key(|(forecast, _)| (forecast.fate != Fate::Go, forecast.standing.wait));
+        let (Forecast { standing, fate }, queue) = best?;
+        let bound = match fate {
+            Fate::Go => None,
+            Fate::Wait => Some(QueueBound::busy(&queue, standing)),
+            Fate::Refuse(reason) => Some(QueueBound::refusing(&queue, reason, standing, hold_max)),
+        };
+        Some(QueueForecast { standing, fate, bound })
     }
 
     /// Asks the rules, and nobody else as long as those know.
@@ -298,6 +387,7 @@ impl Admission {
         if let (Verdict::Hold(until), None) = (decision.verdict, &waiting) {
             decision.verdict = Verdict::Refuse(until);
         }
+        rules.count(&decision);
         if let Some(engagement) = Engagement::by_rule(rules, request, &decision, now) {
             log.tell(&engagement, now);
         }
@@ -318,6 +408,7 @@ impl Admission {
             started: None,
             cpu: None,
             account: None,
+            would: Act::of(&decision).filter(|act| matches!(act, Act::WouldHold | Act::WouldRefuse)),
         };
         Ok((ticket, waiting))
     }
@@ -329,6 +420,49 @@ impl Admission {
         rules.limiter().rule(index)?.class.write_key(request, &mut key);
         self.holds.take(index, key.as_bytes(), rules.hold(), wait)
     }
+}
+
+/// The rules of `domain`, all of which only observe if the gate does.
+fn in_mode(domain: &Domain, mode: Mode) -> Cow<'_, Domain> {
+    let mut domain = Cow::Borrowed(domain);
+    if mode == Mode::Observe {
+        domain.to_mut().rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
+    }
+    domain
+}
+
+/// A bound of the queue that holds or refuses a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueBound {
+    pub(crate) reason: &'static str,
+    pub(crate) observed: u64,
+    pub(crate) allowed: u64,
+}
+
+impl QueueBound {
+    /// Why a request waits: its position, and how many may be in flight.
+    fn busy(queue: &Queue, standing: Standing) -> Self {
+        let (observed, allowed) = (standing.position.into(), queue.status().in_flight_max);
+        Self { reason: "backend-busy", observed, allowed }
+    }
+
+    /// Which bound of the queue refuses a request: the value that was observed, and the value allowed.
+    fn refusing(queue: &Queue, reason: Reason, standing: Standing, hold_max: Span) -> Self {
+        let (reason, observed, allowed) = match reason {
+            Reason::WaitTooLong => ("wait-too-long", standing.wait.as_millis_ceil(), hold_max.as_millis_ceil()),
+            Reason::Full => ("queue-full", queue.status().waiting, queue.waiting_max()),
+        };
+        Self { reason, observed, allowed }
+    }
+}
+
+/// What the queue would do to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueForecast {
+    pub(crate) standing: Standing,
+    pub(crate) fate: Fate,
+    /// Why it would not go at once.
+    pub(crate) bound: Option<QueueBound>,
 }
 
 /// A request that waits in the queue. Dropped, it logs how long it waited.
@@ -394,6 +528,8 @@ pub(crate) struct Ticket {
     started: Option<Moment>,
     cpu: Option<Span>,
     account: Option<Account>,
+    /// What the queue, or else a rule, would have done to it if it did not only observe.
+    would: Option<Act>,
 }
 
 impl Ticket {
@@ -524,7 +660,7 @@ impl Ticket {
         let cpu = if self.started.is_some() { self.cpu } else { Some(Span::ZERO) };
         let toll = self.permit.take().map_or(Span::ZERO, |permit| permit.leave(cpu, outcome));
         if let Some(account) = self.account.take() {
-            account.settle(toll);
+            account.settle(toll, self.would);
         }
         let Some(charge) = self.charge.take() else { return };
         let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());

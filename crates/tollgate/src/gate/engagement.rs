@@ -52,7 +52,8 @@ impl Act {
     /// Every one.
     pub(crate) const ALL: [Self; 4] = [Self::Hold, Self::Refuse, Self::WouldHold, Self::WouldRefuse];
 
-    fn of(decision: &Decision) -> Option<Self> {
+    /// What was done to a request that was decided about so, if it did not simply pass.
+    pub(crate) fn of(decision: &Decision) -> Option<Self> {
         match (decision.verdict, decision.reason) {
             (Verdict::Hold(_), _) => Some(Self::Hold),
             (verdict, _) if verdict.is_refusal() => Some(Self::Refuse),

@@ -108,6 +108,15 @@ impl GateMetrics {
         gauge(encoder, "tollgate_band_sustained_ms", help, load.sustained().as_millis_ceil())?;
         counter(encoder, "tollgate_requests_waited", "Requests that have waited for their turn", queue.waited)?;
         counter(encoder, "tollgate_queue_turned_away", "Requests refused because too many waited", queue.refused)?;
+        let observed = admission.observed();
+        let help = "Whether the gate only observes: nothing is held or refused";
+        gauge(encoder, "tollgate_observing", help, u64::from(observed.is_observing))?;
+        let help = "Requests that the gate only observed";
+        counter(encoder, "tollgate_requests_observed", help, observed.requests)?;
+        let help = "Requests that the queue would have held if the gate did not only observe";
+        counter(encoder, "tollgate_queue_would_hold", help, observed.queue_would_hold)?;
+        let help = "Requests that the queue would have refused if the gate did not only observe";
+        counter(encoder, "tollgate_queue_would_refuse", help, observed.queue_would_refuse)?;
         let help = "Statements of backends about the cost of a request that were nonsense or impossible";
         counter(encoder, "tollgate_toll_reports_ignored", help, admission.reports_ignored())?;
         let tolls = ConstCounter::new(queue.toll_ns as f64 / 1e9);

@@ -64,6 +64,7 @@ mod uploads;
 mod view;
 mod worker;
 
+pub(crate) use admission::{ObservedCounts, QueueForecast};
 pub(crate) use histogram::Counted;
 pub(crate) use key_text::KeyText;
 pub(crate) use others::Other;

@@ -21,6 +21,9 @@ pub(crate) struct Rates {
     pub(crate) refused: u64,
     /// Requests that waited.
     pub(crate) held: u64,
+    /// Requests that would have been held and refused by a gate or rule that only observes.
+    pub(crate) would_hold: u64,
+    pub(crate) would_refuse: u64,
     /// CPU time so far, in nanoseconds.
     pub(crate) toll_ns: u64,
     /// When it was first and last seen.
@@ -43,6 +46,8 @@ impl Rates {
         self.requests += spent.requests;
         self.refused += spent.refused;
         self.held += spent.held;
+        self.would_hold += spent.would_hold;
+        self.would_refuse += spent.would_refuse;
         self.toll_ns = self.toll_ns.saturating_add(spent.toll_ns);
         self.toll += spent.toll_ns as f64 / 1e9;
         self.count += spent.requests as f64;
@@ -107,7 +112,15 @@ fn secs(span: Span) -> f64 {
 mod tests {
     use super::*;
 
-    const SPENT: Spent = Spent { requests: 10, refused: 0, held: 0, toll_ns: 500_000_000, wait_ns: 100_000_000 };
+    const SPENT: Spent = Spent {
+        requests: 10,
+        refused: 0,
+        held: 0,
+        would_hold: 0,
+        would_refuse: 0,
+        toll_ns: 500_000_000,
+        wait_ns: 100_000_000,
+    };
 
     #[test]
     fn an_average_is_right_from_the_first_second_and_follows() {

@@ -83,6 +83,16 @@ impl Refusal {
         rules.face(decision)
     }
 
+    /// Whose load is the reason, in a sentence for people. It contains nothing that needs escaping.
+    fn detail(&self) -> &'static str {
+        match (&self.by, self.cause) {
+            (None, Cause::ReducedCapacity) => "The site is full: too many requests of all clients are waiting.",
+            (None, _) => "Too many requests from your address are waiting already.",
+            (Some(_), Cause::ReducedCapacity) => "The limits of your requests cannot be checked now.",
+            (Some(_), _) => "There have been too many requests from your side.",
+        }
+    }
+
     fn status(&self) -> u16 {
         // A rule's own status is for clients over its limit.
         let own = self.rule().filter(|_| self.cause != Cause::ReducedCapacity).and_then(|rule| rule.status);
@@ -126,11 +136,11 @@ impl OwnAnswer {
         }
         let body = if wants_html(request) {
             response.fields.push(b"content-type", b"text/html; charset=utf-8");
-            html(retry_secs)
+            html(refusal.detail(), retry_secs)
         } else {
             response.fields.push(b"content-type", b"application/problem+json");
             let violated = refusal.rule().filter(|_| refusal.cause != Cause::ReducedCapacity);
-            problem(refusal.cause, response.status, violated.map(|rule| &rule.name[..]))
+            problem((refusal.cause, refusal.detail()), response.status, violated.map(|rule| &rule.name[..]))
         };
         Self::finish(response, body, request.is_head())
     }
@@ -217,12 +227,13 @@ fn wants_html(request: &RequestHead) -> bool {
     request.fields.all(Name::Accept).flat_map(tokens).any(|range| range.starts_with(b"text/html"))
 }
 
-fn problem(cause: Cause, status: u16, rule: Option<&str>) -> Vec<u8> {
+fn problem((cause, detail): (Cause, &str), status: u16, rule: Option<&str>) -> Vec<u8> {
     let mut out = Vec::with_capacity(PROBLEM_BYTES);
     let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
     let status = Decimal::of(status.into());
     write(&[b"{\"type\":\"", cause.kind().as_bytes(), b"\",\"title\":\"", cause.title().as_bytes()]);
     write(&[b"\",\"status\":", status.as_bytes()]);
+    write(&[b",\"detail\":\"", detail.as_bytes(), b"\""]);
     if let Some(rule) = rule {
         write(&[b",\"violated-policies\":["]);
         write_json_string(&mut out, rule);
@@ -233,7 +244,7 @@ fn problem(cause: Cause, status: u16, rule: Option<&str>) -> Vec<u8> {
 }
 
 /// Most problems are no longer than this.
-const PROBLEM_BYTES: usize = 320;
+const PROBLEM_BYTES: usize = 400;
 
 fn write_json_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
@@ -248,7 +259,7 @@ fn write_json_string(out: &mut Vec<u8>, text: &str) {
 }
 
 /// A page that says when to come back, and comes back by itself then. It needs nothing else from anywhere.
-fn html(retry_secs: Option<u64>) -> Vec<u8> {
+fn html(detail: &str, retry_secs: Option<u64>) -> Vec<u8> {
     let (refresh, when) = match retry_secs {
         Some(secs) => (
             format!("<meta http-equiv=\"refresh\" content=\"{secs}\">"),
@@ -265,7 +276,7 @@ fn html(retry_secs: Option<u64>) -> Vec<u8> {
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>One moment</title>\
          <style>body{{font:1.1rem/1.5 system-ui,sans-serif;max-width:32rem;margin:20vh auto 0;padding:0 1rem;color:#222}}\
          @media(prefers-color-scheme:dark){{body{{background:#181818;color:#ddd}}}}</style></head>\
-         <body><h1>One moment, please</h1><p>This site is busy, and there have been many requests from your side. {when}</p>{count}</body></html>\n"
+         <body><h1>One moment, please</h1><p>{detail} {when}</p>{count}</body></html>\n"
     )
     .into_bytes()
 }
@@ -302,7 +313,7 @@ mod tests {
         assert_eq!(response.status, 429);
         assert_eq!(response.fields.find(b"retry-after"), Some(&b"3"[..]));
         let text = String::from_utf8(answer.body).unwrap();
-        assert!(text.contains("#quota-exceeded\"") && text.ends_with("\"status\":429}\n"), "{text}");
+        assert!(text.contains("#quota-exceeded\"") && text.contains("\"status\":429,"), "{text}");
         let answer = OwnAnswer::refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, 0);
         let text = String::from_utf8(answer.body).unwrap();
         assert!(text.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{text}");
@@ -338,10 +349,26 @@ mod tests {
     }
 
     #[test]
+    fn a_client_learns_whether_its_own_requests_or_those_of_all_are_too_many() {
+        let full = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
+        for (refusal, status, detail) in [
+            (refusal(), 429, "Too many requests from your address are waiting already."),
+            (full, 503, "The site is full"),
+        ] {
+            for accept in ["", "Accept: text/html,*/*\r\n"] {
+                let mut response = ResponseHead::default();
+                let answer = OwnAnswer::refuse(&refusal, &request(accept), &mut response, 0);
+                let text = String::from_utf8(answer.body).unwrap();
+                assert!(response.status == status && text.contains(detail), "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn a_problem_is_json_whatever_the_rule_is_called() {
         for name in ["api", "a\"b\\c", "tab\tand\u{7f}", "na\u{ef}ve \u{1f600}", ""] {
             let problem: serde_json::Value =
-                serde_json::from_slice(&problem(Cause::AbnormalUsage, 503, Some(name))).unwrap();
+                serde_json::from_slice(&problem((Cause::AbnormalUsage, "Why."), 503, Some(name))).unwrap();
             assert_eq!(problem["violated-policies"], serde_json::json!([name]));
             assert_eq!((&problem["status"], &problem["title"]), (&503.into(), &Cause::AbnormalUsage.title().into()));
         }

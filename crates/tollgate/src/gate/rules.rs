@@ -125,14 +125,13 @@ impl Rules {
         !self.elsewhere.concerns(request)
     }
 
-    /// Decides from memory, charges if the request goes on, and counts.
+    /// Decides from memory, and charges if the request goes on.
     pub(crate) fn decide(&self, request: &impl Request, toll: Toll, band: Band, now: Moment) -> (Decision, Charge) {
         let (decision, ticket) = self.limiter.decide(request, toll, band, now);
-        self.count(&decision);
         (decision, ticket.into())
     }
 
-    /// Decides, charges and counts as [`Self::decide`] does, and asks others who have a say.
+    /// Decides and charges as [`Self::decide`] does, and asks others who have a say.
     pub(crate) async fn ask(
         &self,
         request: &impl Request,
@@ -140,12 +139,12 @@ impl Rules {
         band: Band,
         clock: &Clock,
     ) -> (Decision, Charge) {
-        let (decision, charge) = self.elsewhere.decide(&self.limiter, request, toll, band, clock).await;
-        self.count(&decision);
-        (decision, charge)
+        self.elsewhere.decide(&self.limiter, request, toll, band, clock).await
     }
 
-    fn count(&self, decision: &Decision) {
+    /// Counts what is done to a request. That can differ from the decision: a request that there is no room to hold is refused, and one of an
+    /// exempt caller passes.
+    pub(crate) fn count(&self, decision: &Decision) {
         if let Some(face) = self.face(decision) {
             face.tally.count(decision);
         }
@@ -319,7 +318,9 @@ mod tests {
 
     fn ask(rules: &Rules) -> Decision {
         let from = From("203.0.113.7".parse().unwrap());
-        rules.decide(&from, Toll::ONE, Band::Normal, Moment::from_millis(1)).0
+        let decision = rules.decide(&from, Toll::ONE, Band::Normal, Moment::from_millis(1)).0;
+        rules.count(&decision);
+        decision
     }
 
     const ONE_BUCKET: &str =

@@ -9,6 +9,7 @@ use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 
+use super::engagement::Act;
 use super::histogram::Histogram;
 use super::identify::RequestView;
 use super::spenders::{Spender, Spenders};
@@ -93,8 +94,8 @@ impl Account {
         self.told = Some(told);
     }
 
-    /// The backend is done with it.
-    pub(crate) fn settle(self, toll: Span) {
+    /// The backend is done with it. `would` is what a gate or rule that only observes would have done to it.
+    pub(crate) fn settle(self, toll: Span, would: Option<Act>) {
         let Self { sight, spender, wait, went, told } = self;
         if let Some(told) = told {
             told.store(toll.as_nanos(), Ordering::Relaxed);
@@ -104,7 +105,7 @@ impl Account {
         sight.backend.count(took);
         sight.answers.count(wait + took);
         if let Some(spender) = spender {
-            sight.spenders.served(spender, toll, wait);
+            sight.spenders.served(spender, toll, wait, would);
         }
     }
 }

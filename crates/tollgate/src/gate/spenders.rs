@@ -20,6 +20,7 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::sample::Sample;
 
+use super::engagement::Act;
 use super::rates::Rates;
 use crate::per_thread::PerThread;
 
@@ -68,6 +69,8 @@ pub(super) struct Spent {
     pub(super) requests: u64,
     pub(super) refused: u64,
     pub(super) held: u64,
+    pub(super) would_hold: u64,
+    pub(super) would_refuse: u64,
     pub(super) toll_ns: u64,
     pub(super) wait_ns: u64,
 }
@@ -142,10 +145,12 @@ impl Spenders {
         spender
     }
 
-    /// The backend is done with a request, which has cost it so much and had waited for so long.
-    pub(crate) fn served(&self, spender: Spender, toll: Span, wait: Span) {
+    /// The backend is done with a request, which has cost it so much and had waited for so long, or would have been held or refused.
+    pub(crate) fn served(&self, spender: Spender, toll: Span, wait: Span, would: Option<Act>) {
         let (toll_ns, wait_ns, held) = (toll.as_nanos(), wait.as_nanos(), u64::from(wait >= HELD_MIN));
-        let spent = Spent { requests: 0, refused: 0, held, toll_ns, wait_ns };
+        let (would_hold, would_refuse) =
+            (u64::from(would == Some(Act::WouldHold)), u64::from(would == Some(Act::WouldRefuse)));
+        let spent = Spent { requests: 0, refused: 0, held, would_hold, would_refuse, toll_ns, wait_ns };
         let mut book = self.books.own();
         self.charge(&mut book, spender.network, Spent { requests: 1, ..spent });
         // Its name may be in a book that was emptied meanwhile.
@@ -296,6 +301,8 @@ impl Spent {
         self.requests += other.requests;
         self.refused += other.refused;
         self.held += other.held;
+        self.would_hold += other.would_hold;
+        self.would_refuse += other.would_refuse;
         self.toll_ns = self.toll_ns.saturating_add(other.toll_ns);
         self.wait_ns = self.wait_ns.saturating_add(other.wait_ns);
     }
@@ -318,7 +325,7 @@ mod tests {
 
     fn serve(spenders: &Spenders, client: &str, agent: &str, toll_ms: u64) {
         let spender = spenders.admitted(client.parse().unwrap(), agent.as_bytes());
-        spenders.served(spender, Span::from_millis(toll_ms), Span::from_millis(20));
+        spenders.served(spender, Span::from_millis(toll_ms), Span::from_millis(20), None);
     }
 
     #[test]
@@ -437,7 +444,7 @@ mod tests {
         let spenders = Spenders::new();
         let spender = spenders.admitted("203.0.113.7".parse().unwrap(), b"slow");
         spenders.tick(second(1));
-        spenders.served(spender, Span::from_secs(1), Span::ZERO);
+        spenders.served(spender, Span::from_secs(1), Span::ZERO, None);
         spenders.tick(second(2));
         let top = spenders.top("user-agent", 10, second(2)).unwrap();
         assert!(top[0].rates.cores() > 0.0);

@@ -73,6 +73,14 @@ impl Whose {
     }
 }
 
+/// What would have been done to an upload that goes at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum UploadFate {
+    Go,
+    Wait,
+    Refuse(Refused),
+}
+
 /// Leave for one upload, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Upload {
@@ -92,6 +100,39 @@ impl Uploads {
             Ok(Ok(())) => Ok(Upload { uploads: self.clone(), whose }),
             // Leave that came in the same instant is passed on by the guard.
             _ => Err(Refused { retry_after: hold.max, own: true, by_queue: None }),
+        }
+    }
+
+    /// Leave for an upload of `client` at once, and what [`Self::begin`] would have done: nothing, let it wait, or refused it.
+    pub(crate) fn observe(self: &Arc<Self>, client: IpAddr, at_once: u64, hold: Hold) -> (Upload, UploadFate) {
+        let whose = Whose::new(client);
+        let mut state = self.state();
+        state.total_max = Self::total_max(at_once);
+        let would = if state.total >= state.total_max {
+            UploadFate::Refuse(Refused { retry_after: RETRY_AFTER, own: false, by_queue: None })
+        } else if state.has_room(whose) {
+            UploadFate::Go
+        } else if state.under_way(whose) == 0 {
+            UploadFate::Refuse(Refused { retry_after: hold.max, own: true, by_queue: None })
+        } else {
+            UploadFate::Wait
+        };
+        state.count(whose);
+        (Upload { uploads: self.clone(), whose }, would)
+    }
+
+    /// Gives leave to all that wait for it.
+    pub(crate) fn release(&self) {
+        let mut state = self.state();
+        let waiting: Vec<(IpAddr, oneshot::Sender<()>)> = state
+            .by_address
+            .iter_mut()
+            .flat_map(|(address, line)| line.waiting.drain(..).map(move |wake| (*address, wake)))
+            .collect();
+        for (address, wake) in waiting {
+            if wake.send(()).is_ok() {
+                state.count(Whose::new(address));
+            }
         }
     }
 
@@ -232,6 +273,29 @@ mod tests {
     fn begin(uploads: &Arc<Uploads>, client: IpAddr, at_once: u64) -> Poll<Result<Upload, Refused>> {
         let begun = std::pin::pin!(uploads.begin(client, at_once, HOLD));
         begun.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn uploads_that_are_only_observed_all_begin() {
+        let uploads = Arc::new(Uploads::default());
+        let begun: Vec<_> = (0..600).map(|_| uploads.observe(address(1), 8, HOLD)).collect();
+        assert!(begun[..100].iter().all(|(_, would)| matches!(would, UploadFate::Go)), "a quarter of what is free");
+        assert!(matches!(begun[400].1, UploadFate::Wait));
+        assert!(matches!(begun[599].1, UploadFate::Refuse(Refused { own: false, .. })));
+        drop(begun);
+        assert!(begin(&uploads, address(1), 8).is_ready());
+    }
+
+    #[test]
+    fn uploads_that_wait_are_released() {
+        let uploads = Arc::new(Uploads::default());
+        run(async {
+            let _under_way = all(&uploads, address(1), 8);
+            let mut waiting = Box::pin(uploads.begin(address(1), 8, HOLD));
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            uploads.release();
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        });
     }
 
     /// As many uploads as an address gets.

@@ -12,6 +12,7 @@ use tollgate_gatekeeper::cut::is_cut;
 use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
 use tollgate_gatekeeper::shared::{Authority, Explained, Unanswered};
 
+use super::admission::{ObservedCounts, QueueForecast};
 use super::histogram::Counted;
 use super::rates::Rates;
 use super::rules::{RuleTally, Rules};
@@ -39,6 +40,8 @@ pub(crate) struct Figures {
     pub(crate) exemptions: usize,
     /// Callers for whom there was no place among the figures.
     pub(crate) unnamed: u64,
+    /// What a gate that only observes would have done.
+    pub(crate) observed: ObservedCounts,
 }
 
 /// What a rule has done.
@@ -125,6 +128,7 @@ impl Running {
             edges_ms: (settings.bands.elevated().as_millis_ceil(), settings.bands.critical().as_millis_ceil()),
             exemptions: admission.exemptions().count(),
             unnamed: shared.sight.spenders.unnamed(),
+            observed: admission.observed(),
         }
     }
 
@@ -237,6 +241,23 @@ impl Running {
         let callers = sight.spenders.top(class, usize::MAX, sight.clock().now()).unwrap_or_default();
         let least = least.as_nanos() as f64 / 1e9;
         callers.iter().filter(|caller| caller.rates.wait_secs() >= least).count()
+    }
+
+    /// The addresses with the most requests that would have been refused or held.
+    pub(crate) fn would_throttle(&self, most: usize) -> Vec<(Vec<u8>, Rates)> {
+        let sight = &self.shared.sight;
+        let callers = sight.spenders.top("ip/32", usize::MAX, sight.clock().now()).unwrap_or_default();
+        let mut callers: Vec<_> = callers.into_iter().map(|shown| (shown.key, shown.rates)).collect();
+        callers.retain(|(_, rates)| rates.would_refuse + rates.would_hold > 0);
+        callers.sort_by_key(|(_, rates)| std::cmp::Reverse((rates.would_refuse, rates.would_hold)));
+        callers.truncate(most);
+        callers
+    }
+
+    /// What the queue would do to a request; none if its client is not known. Without a route, to an average request.
+    pub(crate) fn forecast(&self, request: &impl Request, has_route: bool) -> Option<QueueForecast> {
+        let client = request.client()?;
+        self.shared.admission.forecast(client, has_route.then_some(request))
     }
 
     /// What every rule that applies to a request would say to it.

@@ -6,12 +6,13 @@ use serde_json::{Map, Value, json};
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::queue::Fate;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 use tollgate_gatekeeper::shared::Authority;
 
 use crate::admin::{Question, Soon, Subject, Totals, Who};
-use crate::gate::{Bucket, KeyText, Other, Running, Standing};
+use crate::gate::{Bucket, KeyText, ObservedCounts, Other, QueueForecast, Running, Standing};
 use crate::watch::{Calendar, legible, rfc3339};
 
 /// How many seconds percentiles look back.
@@ -26,6 +27,9 @@ pub(super) struct GateSubject {
     /// What had been counted in each of the last seconds, the oldest first.
     answers: Mutex<Vec<crate::gate::Counted>>,
 }
+
+/// How many clients are shown that a gate that only observes would have held or refused most.
+const OBSERVED_CLIENTS: usize = 5;
 
 impl GateSubject {
     pub(super) fn new(gate: Arc<Running>, calendar: Calendar) -> Self {
@@ -76,10 +80,50 @@ impl GateSubject {
             "requests": rates.map(|rates| rates.requests),
             "held": rates.map_or(held, |rates| rates.held.max(held)),
             "refused": rates.map_or(refused, |rates| rates.refused.max(refused)),
+            "would_hold": rates.map_or(0, |rates| rates.would_hold),
+            "would_refuse": rates.map_or(0, |rates| rates.would_refuse),
             "first_seen": first.map(|first| self.date(first)),
             "last_seen": last.map(|last| self.date(last)),
             "idle_ms": last.map(|last| now.since(last).as_nanos() / 1_000_000),
             "rules": standings.iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
+        })
+    }
+
+    /// What a gate that only observes would have done, and to whom most.
+    fn observed(&self, observed: &ObservedCounts) -> Value {
+        let clients = if observed.requests > 0 { self.gate.would_throttle(OBSERVED_CLIENTS) } else { Vec::new() };
+        let clients = clients.into_iter().map(|(key, rates)| {
+            json!({ "key": legible(&key), "would_hold": rates.would_hold, "would_refuse": rates.would_refuse })
+        });
+        json!({
+            "requests": observed.requests,
+            "would_hold": observed.queue_would_hold + observed.rules_would_hold,
+            "would_refuse": observed.queue_would_refuse + observed.rules_would_refuse,
+            "queue_would_hold": observed.queue_would_hold,
+            "queue_would_refuse": observed.queue_would_refuse,
+            "clients": clients.collect::<Vec<_>>(),
+        })
+    }
+
+    /// What the queue would do to a request.
+    fn forecast(&self, request: &Question, has_route: bool) -> Value {
+        let Some(QueueForecast { standing, fate, bound }) = self.gate.forecast(request, has_route) else {
+            return Value::Null;
+        };
+        let decision = match fate {
+            Fate::Go => "admit",
+            Fate::Wait => "hold",
+            Fate::Refuse(_) => "refuse",
+        };
+        json!({
+            "decision": decision,
+            "reason": bound.map(|bound| bound.reason),
+            "observed": bound.map(|bound| bound.observed),
+            "allowed": bound.map(|bound| bound.allowed),
+            "is_ahead": standing.is_ahead,
+            "position": standing.position,
+            "wait_ms": standing.wait.as_millis_ceil(),
+            "in_force": !self.gate.figures().observed.is_observing,
         })
     }
 
@@ -173,6 +217,8 @@ impl Subject for GateSubject {
                 "in_flight": figures.in_flight,
                 "in_flight_max": figures.in_flight_max,
             },
+            "mode": if figures.observed.is_observing { "observe" } else { "enforce" },
+            "observed": self.observed(&figures.observed),
             "connections": figures.connections,
             "cores": figures.cores,
             "cpu_seconds": thousandths(figures.toll_seconds),
@@ -227,6 +273,7 @@ impl Subject for GateSubject {
             let said = strictest.unwrap_or_else(|| Decision::no_rule(Band::Normal));
             let mut answer = decision(&said, rule(&said), now);
             answer["rules"] = standings.iter().map(|standing| self.standing(standing)).collect();
+            answer["queue"] = self.forecast(question, true);
             Some(answer)
         })
     }
@@ -246,6 +293,7 @@ impl Subject for GateSubject {
                 "cut": cut,
                 "rules": rules.iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
                 "exempt_until": until.map(|until| self.date(until)),
+                "queue": who.question.as_ref().filter(|_| who.class == "ip/32").map_or(Value::Null, |question| self.forecast(question, false)),
             }))
         })
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tollgate_core::band::Edges;
 use tollgate_core::network::Network;
 use tollgate_core::queue::Shares;
+use tollgate_core::rule::Mode;
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
@@ -24,6 +25,8 @@ use super::value::{Address, BackendUrl, Choice, HeaderName, Map, OneOrMany, Size
 /// What a gate does, but for its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gate {
+    /// Whether the queue and rules act, or only observe.
+    pub(crate) mode: Mode,
     /// Where clients connect.
     pub(crate) listen: Vec<SocketAddr>,
     /// What is protected; an argument may name them instead.
@@ -154,6 +157,9 @@ table! {
     /// The reverse proxy: where it listens, what it protects, and its bounds. With no file at all a gate protects its backend by
     /// fairness alone.
     struct GateTable {
+        /// `enforce` holds and refuses. `observe` forwards every request at once: the queue and all rules decide and count, and log, metrics, console
+        /// and doctor show which requests would have been held or refused. A reload switches the mode.
+        mode: Mode = "\"enforce\"",
         /// Where clients connect: an address and port, or several.
         listen: OneOrMany<Address> = "\"127.0.0.1:8888\"",
         /// Where requests are forwarded to, one or several: `http://` and `https://` speak HTTP/1.1, `h2c://` and `h2://` HTTP/2 without and with TLS.
@@ -276,6 +282,7 @@ impl GateTable {
         let pressure = self.bands.value.pressure.as_ref().map(|path| path.value.clone()).or(group);
         let certificate = |tls: TlsTable| Some(CertificateFiles { chain: tls.cert?.value, key: tls.key?.value });
         Gate {
+            mode: self.mode.value,
             listen: self.listen.value.values().map(|address| address.0).collect(),
             backends: self.backend.into_iter().flat_map(|backend| backend.value.values()).collect(),
             trusted_proxies: self.trusted_proxies.value.values().collect(),

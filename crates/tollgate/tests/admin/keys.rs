@@ -55,6 +55,8 @@ fn explain_says_what_every_rule_would_say_and_charges_nothing() {
     from(&gate, "203.0.113.7");
     from(&gate, "203.0.113.7");
     let answer = gate.post("/api/v1/explain", &question).json();
+    let queue = &answer["queue"];
+    assert_eq!((&queue["decision"], &queue["wait_ms"], &queue["in_force"]), (&json!("admit"), &json!(0), &json!(true)));
     assert_eq!((&answer["decision"], &answer["rule"]), (&json!("refuse"), &json!("api")));
     assert_eq!((&answer["reason"], &answer["remaining"]), (&json!("over-limit"), &json!(0)));
     assert!(answer["retry_after_ms"].as_u64().unwrap() > 3_000_000);

@@ -16,6 +16,7 @@ mod http2_memory;
 mod identity;
 mod learned;
 mod many;
+mod observe;
 mod operation;
 mod recipes;
 mod refunds;

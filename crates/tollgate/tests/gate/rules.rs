@@ -295,3 +295,57 @@ sys.exit(0 if status == 200 else f'was told {wait} s and then got {status}')
         }
     });
 }
+
+/// Requests of one key that a rule holds go to the backend in the order in which they came, each at its moment.
+#[test]
+fn requests_that_a_rule_holds_leave_in_order_of_arrival() {
+    for limit in ["rate = { rate = '10/s', burst = 1 }", "rate = { rate = '200/s', burst = 1 }"] {
+        let backend = Backend::saying("ok");
+        let gate = gate(&backend, &format!("[[rule]]\nname = 'calm'\nclass = 'ip/32'\n{limit}\n"));
+        let mut clients = Vec::new();
+        for number in 0..12 {
+            let mut stream = gate.connect();
+            stream.write_all(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+            eventually("the gate has it", || {
+                gate.metric("tollgate_requests_total") == number + 1
+                    || gate.metric("tollgate_requests_held") + backend.count() as u64 > number
+            });
+            clients.push(stream);
+        }
+        for client in clients {
+            assert_eq!(read_response(&mut BufReader::new(client)).unwrap().status, 200);
+        }
+        let order: Vec<_> = backend.requests().iter().map(|request| request.path().to_owned()).collect();
+        assert_eq!(order, (0..12).map(|number| format!("/{number}")).collect::<Vec<_>>(), "{limit}");
+    }
+}
+
+/// A request that a rule would hold is refused when there is no room for it, and counts as refused.
+#[test]
+fn a_hold_that_finds_no_room_counts_as_a_refusal() {
+    let backend = Backend::saying("ok");
+    let hold = "hold = { total = 2 }\n";
+    let config = format!(
+        "[gate]\nworkers = 1\n{hold}backend = '{}'\n[[rule]]\nname = 'calm'\nclass = 'ip/32'\nrate = {{ rate = '2/s', burst = 1 }}\n",
+        backend.url()
+    );
+    let gate = Gate::start(&config);
+    assert_eq!(gate.get("/").status, 200);
+    let clients: Vec<_> = (0..6)
+        .map(|_| {
+            let mut stream = gate.connect();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    let statuses: Vec<_> =
+        clients.into_iter().map(|client| read_response(&mut BufReader::new(client)).unwrap().status).collect();
+    let refused = statuses.iter().filter(|status| **status == 429).count() as u64;
+    assert!(refused >= 3, "{statuses:?}");
+    let metrics = gate.admin("/metrics").text();
+    let count = |verdict: &str| {
+        let line = metrics.lines().find(|line| line.contains("tollgate_rule_decisions") && line.contains(verdict));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap()
+    };
+    assert_eq!((count("\"held\""), count("\"refused\"")), (6 - refused, refused), "{statuses:?}");
+}

@@ -21,8 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 use tollgate_core::network::Network;
 use tollgate_core::queue::{
-    self as core, Arrival, Client, Event, Reason, Refusal, Request, RouteKey, Standing, Ticket,
+    self as core, Arrival, Client, Event, Forecast, Observed, Reason, Refusal, Request, RouteKey, Standing, Ticket,
 };
+use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::Load;
 use tollgate_gatekeeper::clock::Clock;
@@ -52,11 +53,25 @@ struct State {
     /// Waiting requests, by the slot of their ticket.
     waiters: Vec<Option<Waiter>>,
     counts: Counts,
+    /// Whether every request goes at once, and the queue only computes what it would have done.
+    is_observing: bool,
 }
 
 struct Waiter {
-    wake: oneshot::Sender<Result<Ticket, Refusal>>,
+    /// None for a request that only would wait: it is at the backend.
+    wake: Option<oneshot::Sender<Result<Ticket, Refusal>>>,
     since: Moment,
+}
+
+/// What the queue does to a request that does not simply go, or would do if it did not only observe.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Notice {
+    /// It waits.
+    Held(Standing),
+    /// It goes, and would have waited.
+    WouldHold(Standing),
+    /// It goes, and would have been refused.
+    WouldRefuse(Refusal),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +79,9 @@ struct Counts {
     toll_ns: u64,
     waited: u64,
     refused: u64,
+    observed: u64,
+    would_wait: u64,
+    would_refuse: u64,
     /// Waiting times of requests dispatched since [`Queue::take_waits`], and how many those were.
     wait_ns: u64,
     wait_max: Span,
@@ -87,7 +105,13 @@ pub(crate) struct QueueStatus {
     pub(crate) waited: u64,
     /// Requests that the queue has refused.
     pub(crate) refused: u64,
-    /// Requests that wait now.
+    /// Requests that the queue only observed, and of those the ones that would have waited and would have been refused.
+    pub(crate) observed: u64,
+    pub(crate) would_wait: u64,
+    pub(crate) would_refuse: u64,
+    /// Whether the queue only observes.
+    pub(crate) is_observing: bool,
+    /// Requests that wait now, or would.
     pub(crate) waiting: u64,
     /// The in-flight limit, in whole requests.
     pub(crate) in_flight_max: u64,
@@ -139,7 +163,12 @@ impl Queue {
         let queue = Arc::new(Self {
             clock,
             hasher,
-            state: Mutex::new(State { core, waiters: Vec::new(), counts: Counts::default() }),
+            state: Mutex::new(State {
+                core,
+                waiters: Vec::new(),
+                counts: Counts::default(),
+                is_observing: settings.mode == Mode::Observe,
+            }),
             pulse: Pulse::new(settings),
             has_waiting: AtomicBool::new(false),
         });
@@ -147,22 +176,42 @@ impl Queue {
         queue
     }
 
+    /// What would happen to a request of this address that arrived now; without a route, to an average one.
+    pub(crate) fn forecast(&self, address: IpAddr, route: Option<RouteKey>) -> Forecast {
+        let any = RouteKey { route: 0, parent: 0 };
+        let client = self.request(Entering { address, tenant: 0, route: any, bytes: 0 }).client;
+        self.state().core.forecast(client, route, self.clock.now())
+    }
+
     /// The mean cost of requests of this route.
     pub(crate) fn expected(&self, route: RouteKey) -> Span {
         self.state().core.price(route).mean
     }
 
-    /// A permit for the backend, now or when it is this request's turn. `held` is called if the request has to wait.
+    /// A permit for the backend, now or when it is this request's turn. `notice` is called if the request has to wait, or would.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         entering: Entering,
         hold_max: Span,
-        held: impl FnOnce(Standing),
+        notice: impl FnOnce(Notice),
     ) -> Result<Permit, Refused> {
         let (request, route) = (self.request(entering), entering.route);
         let (ticket, woken) = {
             let mut state = self.state();
             let now = self.clock.now();
+            if state.is_observing {
+                let (ticket, observed) = state.core.observe(request, now);
+                state.observed(ticket, observed, now);
+                state.dispatch(now);
+                self.note_waiting(&state);
+                drop(state);
+                match observed {
+                    Observed::Go => {}
+                    Observed::Wait(standing) => notice(Notice::WouldHold(standing)),
+                    Observed::Refuse(refusal) => notice(Notice::WouldRefuse(refusal)),
+                }
+                return Ok(Permit::new(self, ticket, route));
+            }
             let arrival = state.core.arrive(request, now);
             let entered = state.arrived(arrival, now);
             state.dispatch(now);
@@ -172,7 +221,7 @@ impl Queue {
                 Entered::Refuse(refusal) => return Err(refusal.into()),
                 Entered::Wait(ticket, standing, woken) => {
                     drop(state);
-                    held(standing);
+                    notice(Notice::Held(standing));
                     (ticket, woken)
                 }
             }
@@ -234,6 +283,10 @@ impl Queue {
         let mut state = self.state();
         let now = self.clock.now();
         state.core.set_settings(queue_settings(settings), now);
+        state.is_observing = settings.mode == Mode::Observe;
+        if state.is_observing {
+            state.release(now);
+        }
         state.dispatch(now);
     }
 
@@ -257,6 +310,10 @@ impl Queue {
             toll_ns: state.counts.toll_ns,
             waited: state.counts.waited,
             refused: state.counts.refused,
+            observed: state.counts.observed,
+            would_wait: state.counts.would_wait,
+            would_refuse: state.counts.would_refuse,
+            is_observing: state.is_observing,
             waiting: state.core.waiting() as u64,
             in_flight_max: whole(state.core.limit()).max(1),
             in_flight: whole(state.core.in_flight()),
@@ -312,10 +369,7 @@ impl State {
             }
             Arrival::Wait(ticket, standing) => {
                 let (wake, woken) = oneshot::channel();
-                if self.waiters.len() <= ticket.slot() {
-                    self.waiters.resize_with(ticket.slot() + 1, || None);
-                }
-                self.waiters[ticket.slot()] = Some(Waiter { wake, since: now });
+                self.add_waiter(ticket, Waiter { wake: Some(wake), since: now });
                 self.counts.waited += 1;
                 Entered::Wait(ticket, standing, woken)
             }
@@ -326,15 +380,62 @@ impl State {
         }
     }
 
+    fn observed(&mut self, ticket: Ticket, observed: Observed, now: Moment) {
+        self.counts.observed += 1;
+        match observed {
+            Observed::Go => self.counts.dispatched += 1,
+            Observed::Wait(_) => {
+                self.counts.would_wait += 1;
+                self.add_waiter(ticket, Waiter { wake: None, since: now });
+            }
+            Observed::Refuse(_) => self.counts.would_refuse += 1,
+        }
+    }
+
+    fn add_waiter(&mut self, ticket: Ticket, waiter: Waiter) {
+        if self.waiters.len() <= ticket.slot() {
+            self.waiters.resize_with(ticket.slot() + 1, || None);
+        }
+        self.waiters[ticket.slot()] = Some(waiter);
+    }
+
+    /// Lets every request go that waits: the queue begins to observe.
+    fn release(&mut self, now: Moment) {
+        let tickets: Vec<Ticket> = self.core.tickets_waiting().collect();
+        for ticket in tickets.into_iter().filter(|ticket| self.core.release(*ticket, now)).collect::<Vec<_>>() {
+            let wake = self.waiters[ticket.slot()].as_mut().and_then(|waiter| waiter.wake.take());
+            if wake.is_none_or(|wake| wake.send(Ok(ticket)).is_err()) {
+                self.settled(ticket, now);
+                self.core.done(ticket, Span::ZERO, false, now);
+            }
+        }
+    }
+
+    /// A request ends. If its turn has not come, it would have waited until now.
+    fn settled(&mut self, ticket: Ticket, now: Moment) {
+        if let Some(waiter) = self.waiters.get_mut(ticket.slot()).and_then(Option::take) {
+            self.count_wait(now.since(waiter.since));
+        }
+    }
+
+    fn count_wait(&mut self, wait: Span) {
+        self.counts.wait_ns = self.counts.wait_ns.saturating_add(wait.as_nanos());
+        self.counts.wait_max = self.counts.wait_max.max(wait);
+        self.counts.dispatched += 1;
+    }
+
     /// Wakes the requests whose wait is over.
     fn dispatch(&mut self, now: Moment) {
         while let Some(event) = self.core.poll(now) {
             match event {
                 Event::Go(ticket) => self.wake(ticket, now),
                 Event::Refuse(ticket, refusal) => {
-                    self.counts.refused += 1;
-                    if let Some(waiter) = self.waiters[ticket.slot()].take() {
-                        let _ = waiter.wake.send(Err(refusal));
+                    match self.waiters[ticket.slot()].take().and_then(|waiter| waiter.wake) {
+                        Some(wake) => {
+                            self.counts.refused += 1;
+                            let _ = wake.send(Err(refusal));
+                        }
+                        None => self.counts.would_refuse += 1,
                     }
                 }
             }
@@ -343,14 +444,11 @@ impl State {
 
     fn wake(&mut self, ticket: Ticket, now: Moment) {
         let waiter = self.waiters.get_mut(ticket.slot()).and_then(Option::take);
-        let taken = waiter.is_some_and(|waiter| {
-            let wait = now.since(waiter.since);
-            self.counts.wait_ns = self.counts.wait_ns.saturating_add(wait.as_nanos());
-            self.counts.wait_max = self.counts.wait_max.max(wait);
-            self.counts.dispatched += 1;
-            waiter.wake.send(Ok(ticket)).is_ok()
+        let is_taken = waiter.is_some_and(|waiter| {
+            self.count_wait(now.since(waiter.since));
+            waiter.wake.is_none_or(|wake| wake.send(Ok(ticket)).is_ok())
         });
-        if !taken {
+        if !is_taken {
             self.core.done(ticket, Span::ZERO, false, now);
         }
     }

@@ -34,6 +34,7 @@ impl Drop for Waiting<'_> {
         if state.core.leave(self.ticket, now) {
             state.waiters[self.ticket.slot()] = None;
         } else if let Ok(Ok(ticket)) = self.woken.try_recv() {
+            state.settled(ticket, now);
             state.core.done(ticket, Span::ZERO, false, now);
         }
         state.dispatch(now);
@@ -169,6 +170,7 @@ impl Permit {
         let usual = state.core.price(self.route).mean.as_nanos().saturating_sub(measured.as_nanos());
         let toll = reported.unwrap_or(measured + unseen.min(Span::from_nanos(usual)));
         state.counts.toll_ns = state.counts.toll_ns.wrapping_add(toll.as_nanos());
+        state.settled(ticket, now);
         state.core.done(ticket, toll, teaches, now);
         state.dispatch(now);
         self.queue.note_waiting(&state);

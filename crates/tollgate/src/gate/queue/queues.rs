@@ -113,6 +113,11 @@ impl Queues {
         self.all.load()[0].queue.clone()
     }
 
+    /// The queues of all backends.
+    pub(crate) fn all(&self) -> Vec<Arc<Queue>> {
+        self.all.load().iter().map(|one| one.queue.clone()).collect()
+    }
+
     /// The knowledge about each backend, by its address. Each queue is locked for some microseconds.
     pub(crate) fn learned(&self) -> Vec<(String, Learned)> {
         let of = |one: &BackendQueue| Some((one.url.as_ref()?.to_string(), one.queue.learned()));
@@ -173,6 +178,7 @@ impl Queues {
         for one in self.all.load().iter() {
             let status = one.queue.status();
             sum.add_counts(status);
+            sum.is_observing |= status.is_observing;
             sum.waiting += status.waiting;
             sum.in_flight_max += status.in_flight_max;
             sum.in_flight += status.in_flight;
@@ -202,5 +208,8 @@ impl QueueStatus {
         self.toll_ns = self.toll_ns.wrapping_add(other.toll_ns);
         self.waited += other.waited;
         self.refused += other.refused;
+        self.observed += other.observed;
+        self.would_wait += other.would_wait;
+        self.would_refuse += other.would_refuse;
     }
 }

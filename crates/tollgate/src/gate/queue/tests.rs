@@ -57,8 +57,10 @@ fn one_more_than_the_limit_waits_and_goes_when_another_ends() {
     let mut permits: Vec<_> = (0..2).map(|last| enter(&queue, last, PAGE)).collect();
     run(async {
         let mut position = 0;
-        let mut third =
-            Box::pin(queue.enter(entering(9, PAGE), Span::from_secs(60), |standing| position = standing.position));
+        let mut third = Box::pin(queue.enter(entering(9, PAGE), Span::from_secs(60), |notice| match notice {
+            Notice::Held(standing) => position = standing.position,
+            other => panic!("{other:?}"),
+        }));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(third.as_mut().poll(cx))).await.is_pending());
         assert_eq!(queue.status().waiting, 1);
         hand.advance(Span::from_millis(20));
@@ -228,4 +230,67 @@ fn a_reload_keeps_prices() {
     let (queue, _hand, expected) = experienced();
     queue.reload(&settings("cores = 1\nhold = { total = 9 }\n"));
     assert_eq!(queue.expected(PAGE), expected);
+}
+
+#[test]
+fn one_client_that_waits_for_seconds_shows_among_many_that_do_not_wait() {
+    let (clock, hand) = Clock::by_hand();
+    let queues = Queues::new(&settings("cores = 1\nin_flight = 1\nhold = { max = \"60s\" }\n"), clock);
+    let queue = queues.first();
+    run(async {
+        let first = queue.enter(entering(1, PAGE), Span::from_secs(60), |_| ()).await.unwrap();
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), Span::from_secs(60), |_| ()));
+        assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
+        hand.advance(Span::from_secs(4));
+        first.leave(None, Outcome::Answered);
+        second.await.unwrap().leave(None, Outcome::Answered);
+        for _ in 0..1000 {
+            queue.enter(entering(3, PAGE), Span::ZERO, |_| ()).await.unwrap().leave(None, Outcome::Answered);
+        }
+    });
+    assert_eq!(queues.take_wait(), Span::from_secs(1), "a quarter of the longest wait");
+    assert_eq!(queues.take_wait(), Span::ZERO);
+}
+
+#[test]
+fn a_queue_that_observes_tells_what_it_would_have_done_and_measures_the_waits_there_would_have_been() {
+    let (clock, hand) = Clock::by_hand();
+    let queues = Queues::new(&settings("cores = 1\nmode = \"observe\"\nin_flight = 1\nhold = { total = 1 }\n"), clock);
+    let queue = queues.first();
+    let mut notices = Vec::new();
+    let enter = |last: u8, notices: &mut Vec<Notice>| {
+        run(queue.enter(entering(last, PAGE), Span::ZERO, |notice| notices.push(notice))).unwrap()
+    };
+    let permits: Vec<_> = (1..=3).map(|last| enter(last, &mut notices)).collect();
+    assert!(matches!(notices[..], [Notice::WouldHold(_), Notice::WouldRefuse(_)]), "{notices:?}");
+    let status = queue.status();
+    assert_eq!((status.observed, status.would_wait, status.would_refuse), (3, 1, 1));
+    assert_eq!((status.in_flight, status.waited, status.refused), (3, 0, 0));
+    hand.advance(Span::from_secs(8));
+    for permit in permits {
+        permit.leave(None, Outcome::Answered);
+    }
+    assert_eq!(
+        queues.take_wait(),
+        Span::from_secs(4),
+        "the mean of one that goes and one that would have waited for 8 s"
+    );
+    assert_eq!((queue.status().waiting, queue.status().in_flight), (0, 0));
+}
+
+#[test]
+fn a_reload_to_observe_lets_waiting_requests_go() {
+    let (queue, _hand) = queue("in_flight = 1\n");
+    let first = enter(&queue, 1, PAGE);
+    run(async {
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), Span::from_secs(60), |_| ()));
+        let mut third = Box::pin(queue.enter(entering(3, PAGE), Span::from_secs(60), |_| ()));
+        assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
+        assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(third.as_mut().poll(cx))).await.is_pending());
+        queue.reload(&settings("cores = 1\nin_flight = 1\nmode = \"observe\"\n"));
+        drop(third);
+        drop(second.await.unwrap());
+    });
+    drop(first);
+    assert_eq!((queue.status().waiting, queue.status().in_flight), (0, 0));
 }

@@ -1,0 +1,80 @@
+//! What the queue would do to a request, without letting it in.
+
+use super::client::Client;
+use super::tree::Tree;
+use super::{Queue, Reason, Request, RouteKey, Slot, Standing, largest};
+use crate::time::Moment;
+
+/// What the queue would do to a request that arrived now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forecast {
+    /// Where it would stand.
+    pub standing: Standing,
+    /// What would happen to it.
+    pub fate: Fate,
+}
+
+/// What would happen to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It would go at once.
+    Go,
+    /// It would wait.
+    Wait,
+    /// It would be refused.
+    Refuse(Reason),
+}
+
+impl Queue {
+    /// What would happen to a request of this client. Without a route it costs what requests cost on average.
+    pub fn forecast(&mut self, client: Client, route: Option<RouteKey>, now: Moment) -> Forecast {
+        self.advance(now);
+        let any = RouteKey { route: u64::MAX, parent: u64::MAX };
+        let request = Request { client, route: route.unwrap_or(any), weight_milli: 1000, bytes: 0 };
+        let slot = self.slot_for(request, self.tags(&client), now);
+        // A request of no known route is like most others: it does not go first to find out what its route costs.
+        let slot = Slot { is_unseen: slot.is_unseen && route.is_some(), ..slot };
+        let standing = self.standing(&slot);
+        let fate = if self.goes_at_once(&slot, now) {
+            Fate::Go
+        } else if standing.wait > self.settings.hold_max && self.limit.is_proven() {
+            Fate::Refuse(Reason::WaitTooLong)
+        } else if !self.could_make_room(largest(self.tags(&client))) {
+            Fate::Refuse(Reason::Full)
+        } else {
+            Fate::Wait
+        };
+        Forecast { standing, fate }
+    }
+
+    fn could_make_room(&self, tag: u64) -> bool {
+        let has_room = self.waiting < self.settings.total && self.waiting_bytes < self.settings.memory;
+        let last = self.lanes.iter().filter_map(Tree::last).map(|end| end.tag).max();
+        has_room || last.is_some_and(|last| last > tag.max(self.front()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::{Arrival, Settings};
+
+    #[test]
+    fn a_forecast_comes_true_and_changes_nothing() {
+        let at = |millis| Moment::from_millis(millis);
+        let client = |address| Client { block: address, network: 1000 + address, address: 2000 + address, tenant: 0 };
+        let route = RouteKey { route: 1, parent: 2 };
+        let mut queue = Queue::new(Settings { in_flight: Some(1), total: 1, ..Settings::default() }, at(0));
+        for (address, fate) in [(1, Fate::Go), (2, Fate::Wait), (3, Fate::Refuse(Reason::Full))] {
+            let forecast = queue.forecast(client(address), Some(route), at(1));
+            assert_eq!((forecast, forecast.fate), (queue.forecast(client(address), Some(route), at(1)), fate));
+            let request = Request { client: client(address), route, weight_milli: 1000, bytes: 0 };
+            let (standing, came) = match queue.arrive(request, at(1)) {
+                Arrival::Go(_) => (forecast.standing, Fate::Go),
+                Arrival::Wait(_, standing) => (standing, Fate::Wait),
+                Arrival::Refuse(refusal) => (refusal.standing, Fate::Refuse(refusal.reason)),
+            };
+            assert_eq!((standing, came), (forecast.standing, fate));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A queue that only observes: every request goes to the backend at once, and the queue computes what it would have done.
+//!
+//! A request that would have waited stays in the order of waiting requests while it is in flight, so that the position and the estimated wait
+//! of the next request are those of a queue that holds. It is not counted as a peer of other requests before its turn has come. A request
+//! that would have been refused is counted as a peer of none. The virtual clock counts all of them: they share the backend's cores, their
+//! clients are charged for them, and prices and the in-flight limit are learned from them.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | new | may go | in flight |
+//! | new | would wait | waiting, beside |
+//! | new | would be refused | paused, beside |
+//! | waiting | the queue begins to observe | waiting, beside |
+//! | waiting, beside | first in order that may go | in flight |
+//! | waiting, beside | would be refused: displaced, or its wait is estimated far above `hold_max` | paused, beside |
+//! | beside | its client stalls the upload | paused |
+//! | beside | the backend has finished | settled |
+//!
+//! "Beside" is [`Slot::beside`]: the request is at the backend although it would not be.
+
+use super::{Judgement, Queue, Refusal, Request, Slot, Standing, State, Ticket};
+use crate::time::Moment;
+
+/// What the queue would have done to a request that it let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observed {
+    /// It would have gone at once.
+    Go,
+    /// It would have waited. [`Queue::poll`] returns when it would have gone, or that it would have been refused after all, unless the
+    /// backend finishes it first.
+    Wait(Standing),
+    /// It would have been refused.
+    Refuse(Refusal),
+}
+
+impl Queue {
+    /// A request arrives and goes to the backend at once, whatever the queue would have done.
+    pub fn observe(&mut self, request: Request, now: Moment) -> (Ticket, Observed) {
+        let (slot, tags, verdict) = self.judge(request, now);
+        match verdict {
+            Judgement::Go => (self.go(slot, tags, now), Observed::Go),
+            Judgement::Wait(standing) => {
+                let ticket = self.enter(slot, tags);
+                self.run_beside(ticket.slot, now);
+                (ticket, Observed::Wait(standing))
+            }
+            Judgement::Refuse(refusal) => {
+                let ticket = self.insert(slot);
+                self.run_beside(ticket.slot, now);
+                (ticket, Observed::Refuse(refusal))
+            }
+        }
+    }
+
+    /// Lets a waiting request go to the backend at once, and goes on observing it. False if it does not wait any more.
+    pub fn release(&mut self, ticket: Ticket, now: Moment) -> bool {
+        self.advance(now);
+        let waits = self.slot(ticket).is_some_and(|slot| slot.state == State::Waiting && slot.beside.is_none());
+        if waits {
+            self.run_beside(ticket.slot, now);
+        }
+        waits
+    }
+
+    /// The requests that wait, or would.
+    pub fn tickets_waiting(&self) -> impl Iterator<Item = Ticket> + '_ {
+        let waiting = self.slots.iter().enumerate().filter(|(_, slot)| slot.state == State::Waiting);
+        waiting.map(|(at, slot)| Ticket { slot: at as u32, generation: slot.generation })
+    }
+
+    fn run_beside(&mut self, at: u32, now: Moment) {
+        let reading = self.clock.start(self.slots[at as usize].load, now);
+        self.slots[at as usize].beside = Some(reading);
+    }
+
+    /// Ends the stretch of work of a request that is at the backend although it would not be. False if it is none.
+    pub(super) fn stop_beside(&mut self, at: u32, now: Moment) -> bool {
+        let Some(reading) = self.slots[at as usize].beside.take() else { return false };
+        let stay = self.clock.end(reading, now);
+        if self.slots[at as usize].state == State::Waiting {
+            self.unwait(at);
+        }
+        let slot: &mut Slot = &mut self.slots[at as usize];
+        (slot.state, slot.toll, slot.stay) = (State::Paused, slot.toll + stay.toll, Some(stay));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::{Client, Event, Reason, RouteKey, Settings};
+    use crate::time::Span;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_millis(millis)
+    }
+
+    fn request(address: u64) -> Request {
+        let client = Client { block: 3_000 + address, network: 2_000 + address, address: 1_000 + address, tenant: 0 };
+        Request { client, route: RouteKey { route: 1, parent: 2 }, weight_milli: 1000, bytes: 100 }
+    }
+
+    fn one_at_a_time() -> Queue {
+        Queue::new(Settings { in_flight: Some(1), total: 2, ..Settings::default() }, at(0))
+    }
+
+    fn finish(queue: &mut Queue, ticket: Ticket, now: Moment) -> Span {
+        let toll = queue.so_far(ticket, now);
+        queue.done(ticket, toll, true, now);
+        toll
+    }
+
+    #[test]
+    fn all_go_at_once_and_the_queue_computes_what_it_would_have_done() {
+        let mut queue = one_at_a_time();
+        let observed: [_; 4] = core::array::from_fn(|address| queue.observe(request(address as u64), at(1)));
+        let [(first, Observed::Go), (second, Observed::Wait(_)), (third, Observed::Wait(_)), (fourth, refused)] =
+            observed
+        else {
+            panic!("{observed:?}")
+        };
+        assert!(matches!(refused, Observed::Refuse(Refusal { reason: Reason::Full, .. })), "{refused:?}");
+        assert_eq!((queue.in_flight(), queue.waiting()), (crate::virtual_clock::Load::of(4), 2));
+        // The backend shares its core among all four.
+        assert_eq!(finish(&mut queue, first, at(41)), Span::from_millis(10));
+        assert_eq!(queue.poll(at(41)), Some(Event::Go(second)), "its turn would have come now");
+        assert_eq!((queue.poll(at(41)), queue.waiting()), (None, 1));
+        // The backend finishes the third before its turn, and the one that would have been refused.
+        finish(&mut queue, third, at(50));
+        finish(&mut queue, fourth, at(50));
+        finish(&mut queue, second, at(50));
+        assert_eq!((queue.poll(at(50)), queue.waiting()), (None, 0));
+        assert_eq!(queue.in_flight(), crate::virtual_clock::Load::ZERO);
+        assert!(matches!(queue.observe(request(9), at(51)), (_, Observed::Go)));
+    }
+
+    #[test]
+    fn a_request_that_waits_when_the_queue_begins_to_observe_goes() {
+        let mut queue = one_at_a_time();
+        let (first, _) = queue.observe(request(1), at(1));
+        let super::super::Arrival::Wait(second, _) = queue.arrive(request(2), at(2)) else { panic!("it waits") };
+        assert!(queue.release(second, at(3)) && !queue.release(second, at(3)));
+        assert!(!queue.leave(second, at(4)), "it is at the backend");
+        finish(&mut queue, second, at(5));
+        finish(&mut queue, first, at(6));
+        assert_eq!(
+            (queue.poll(at(6)), queue.waiting(), queue.in_flight()),
+            (None, 0, crate::virtual_clock::Load::ZERO)
+        );
+    }
+
+    #[test]
+    fn a_request_beside_that_is_refused_later_stays_at_the_backend() {
+        let mut queue = one_at_a_time();
+        let tickets: [_; 3] = core::array::from_fn(|address| queue.observe(request(address as u64), at(1)).0);
+        queue.refuse(tickets[2].slot, Reason::WaitTooLong);
+        assert!(matches!(queue.poll(at(2)), Some(Event::Refuse(ticket, _)) if ticket == tickets[2]));
+        assert_eq!(queue.in_flight(), crate::virtual_clock::Load::of(3));
+        tickets.into_iter().for_each(|ticket| {
+            finish(&mut queue, ticket, at(20));
+            while queue.poll(at(20)).is_some() {}
+        });
+        assert_eq!((queue.waiting(), queue.in_flight()), (0, crate::virtual_clock::Load::ZERO));
+    }
+}

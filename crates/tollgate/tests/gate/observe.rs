@@ -1,0 +1,119 @@
+//! A gate that only observes: everything is forwarded at once, and what would have been done is counted and logged.
+
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::backend::respond;
+use crate::support::{Backend, Gate, eventually, read_response};
+
+const BUCKET: &str = "[[rule]]\nname = 'api'\nclass = 'ip/32'\nbucket = { size = 2, drip = 1, every = '100s' }\n";
+const RATE: &str = "[[rule]]\nname = 'calm'\nclass = 'ip/32'\nrate = { rate = '1/s', burst = 1 }\n";
+
+fn config(backend: &Backend, mode: &str, rules: &str) -> String {
+    let (url, hold) = (backend.url(), "{ max = '10s', total = 1 }");
+    format!("[gate]\nmode = '{mode}'\nworkers = 1\nin_flight = 1\nhold = {hold}\nbackend = '{url}'\n{rules}")
+}
+
+/// A backend that answers each request when it is told to.
+fn waiting_backend() -> (Backend, Sender<()>) {
+    let (answers, waits): (Sender<()>, Receiver<()>) = channel();
+    let waits = Arc::new(Mutex::new(waits));
+    let backend = Backend::answering(move |_, stream| {
+        waits.lock().unwrap().recv().unwrap();
+        respond(stream, "ok")
+    });
+    (backend, answers)
+}
+
+fn send(gate: &Gate) -> TcpStream {
+    let mut stream = gate.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stream
+}
+
+fn status(gate: &Gate) -> Value {
+    serde_json::from_slice(&gate.admin("/api/v1/status").body).unwrap()
+}
+
+fn verdicts(gate: Gate, reason: &str) -> Vec<String> {
+    let lines: Vec<Value> = gate.end().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of_reason = lines.iter().filter(|line| line["reason"] == reason);
+    of_reason.map(|line| line["verdict"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_queue_of_a_gate_that_observes_holds_and_refuses_nothing_and_tells_what_it_would_have_done() {
+    let (backend, answers) = waiting_backend();
+    let gate = Gate::start(&config(&backend, "observe", ""));
+    let clients: Vec<_> = (0..4).map(|_| send(&gate)).collect();
+    eventually("all four are at the backend", || backend.count() == 4);
+    assert_eq!(gate.metric("tollgate_observing"), 1);
+    assert_eq!(gate.metric("tollgate_requests_observed_total"), 4);
+    assert_eq!(gate.metric("tollgate_queue_would_hold_total"), 1);
+    assert_eq!(gate.metric("tollgate_queue_would_refuse_total"), 2);
+    let key: Value = serde_json::from_slice(&gate.admin("/api/v1/key?class=ip/32&key=127.0.0.1/32").body).unwrap();
+    let queue = &key["queue"];
+    assert_eq!((&queue["decision"], &queue["reason"]), (&"refuse".into(), &"queue-full".into()), "{key}");
+    assert_eq!((&queue["observed"], &queue["allowed"], &queue["in_force"]), (&1.into(), &1.into(), &false.into()));
+    (0..4).for_each(|_| answers.send(()).unwrap());
+    for client in clients {
+        assert_eq!(read_response(&mut BufReader::new(client)).unwrap().status, 200);
+    }
+    let shown = status(&gate);
+    assert_eq!((&shown["mode"], &shown["requests"]["refused"]), (&"observe".into(), &0.into()));
+    let observed = &shown["observed"];
+    assert_eq!(
+        (&observed["requests"], &observed["would_hold"], &observed["would_refuse"]),
+        (&4.into(), &1.into(), &2.into())
+    );
+    assert_eq!(observed["clients"][0]["key"], "127.0.0.1/32", "{observed}");
+    assert_eq!(gate.metric("tollgate_queue_turned_away_total"), 0);
+    assert_eq!(verdicts(gate, "queue-full"), ["would-refuse", "would-refuse"]);
+}
+
+#[test]
+fn rules_of_a_gate_that_observes_hold_and_refuse_nothing_and_are_counted() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::start(&config(&backend, "observe", BUCKET));
+    assert!((0..5).all(|_| gate.get("/").status == 200));
+    let shown = status(&gate);
+    let rule = &shown["rules"][0];
+    assert_eq!((&rule["refused"], &rule["would_refuse"]), (&0.into(), &3.into()), "{shown}");
+    assert_eq!(shown["observed"]["would_refuse"], 3);
+    assert!(verdicts(gate, "would-refuse").iter().all(|verdict| verdict == "would-refuse"));
+    let gate = Gate::start(&config(&backend, "observe", RATE));
+    let began = Instant::now();
+    assert!((0..4).all(|_| gate.get("/").status == 200));
+    assert!(began.elapsed() < Duration::from_secs(1), "nothing is held");
+    assert_eq!(status(&gate)["rules"][0]["would_hold"], 3);
+}
+
+#[test]
+fn a_reload_switches_the_mode_and_lets_waiting_requests_go() {
+    let (backend, answers) = waiting_backend();
+    let mut gate = Gate::start(&config(&backend, "enforce", BUCKET));
+    let first = send(&gate);
+    eventually("the first is at the backend", || backend.count() == 1);
+    let second = send(&gate);
+    eventually("the second waits", || status(&gate)["requests"]["waiting"] == 1);
+    gate.rewrite(&config(&backend, "observe", BUCKET));
+    gate.signal("HUP");
+    gate.logged("settings reloaded");
+    eventually("the second is at the backend", || backend.count() == 2);
+    let third = send(&gate);
+    eventually("the third passes the rule", || backend.count() == 3);
+    gate.rewrite(&config(&backend, "enforce", BUCKET));
+    gate.signal("HUP");
+    eventually("the gate enforces again", || status(&gate)["mode"] == "enforce");
+    assert_eq!(gate.get("/").status, 429);
+    (0..3).for_each(|_| answers.send(()).unwrap());
+    for client in [first, second, third] {
+        assert_eq!(read_response(&mut BufReader::new(client)).unwrap().status, 200);
+    }
+    eventually("nothing is left in the queue", || status(&gate)["requests"]["in_flight"] == 0);
+}
