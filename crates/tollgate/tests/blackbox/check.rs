@@ -140,3 +140,11 @@ fn wrong_arguments_exit_2_and_help_exits_0() {
     assert_eq!(tollgate(["check", "a", "b"]).code, Some(2));
     assert_eq!(tollgate(["check", "--help"]).code, Some(0));
 }
+
+#[test]
+fn a_gate_that_only_observes_is_noted() {
+    let (run, _) = check_file("observe", b"[gate]\nmode = 'observe'\n");
+    assert!(run.code == Some(0) && run.stdout.contains("note: `gate.mode` is \"observe\""), "{}", run.stdout);
+    let (run, _) = check_file("enforce", b"[gate]\nmode = 'enforce'\n");
+    assert!(run.code == Some(0) && !run.stdout.contains("gate.mode"), "{}", run.stdout);
+}

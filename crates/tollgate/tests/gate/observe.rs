@@ -71,7 +71,7 @@ fn the_queue_of_a_gate_that_observes_holds_and_refuses_nothing_and_tells_what_it
         (&observed["requests"], &observed["would_hold"], &observed["would_refuse"]),
         (&4.into(), &1.into(), &2.into())
     );
-    assert_eq!(observed["clients"][0]["key"], "127.0.0.1/32", "{observed}");
+    eventually("the client is named", || status(&gate)["observed"]["clients"][0]["key"] == "127.0.0.1/32");
     assert_eq!(gate.metric("tollgate_queue_turned_away_total"), 0);
     assert_eq!(verdicts(gate, "queue-full"), ["would-refuse", "would-refuse"]);
 }
