@@ -65,15 +65,29 @@ impl Queue {
     /// The wait ends when everything that goes before it has been served: no more than all that competes with it, and no more than its own
     /// client's requests and as much of each other client's.
     pub(super) fn standing(&self, slot: &Slot) -> Standing {
-        let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
-        let lanes = &self.lanes[..=heaviest];
-        let standings = &self.waiting_costs[..=usize::from(slot.is_ahead)];
-        let total: u64 = standings.iter().flat_map(|octaves| &octaves[..=heaviest]).sum();
-        let addresses: usize = lanes.iter().map(|lane| lane.addresses()).sum();
+        let (total, addresses) = self.competitors(slot);
         let own = self.owns.get(&slot.request.client.address).copied().unwrap_or_default();
-        let before = total.min(own.cost.saturating_mul(addresses.max(1) as u64));
-        let position = u32::try_from(self.waiting).unwrap_or(u32::MAX).min(own.count.saturating_mul(addresses as u32));
+        let before = total.min(own.cost.saturating_mul(addresses.max(1)));
+        let count = u32::try_from(addresses).unwrap_or(u32::MAX);
+        let position = u32::try_from(self.waiting).unwrap_or(u32::MAX).min(own.count.saturating_mul(count));
         Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before, slot.is_ahead) }
+    }
+
+    /// The wait of a request that has not arrived: as for [`Queue::standing`], with the request itself among its client's.
+    pub(super) fn wait_behind(&self, slot: &Slot) -> Span {
+        let (total, addresses) = self.competitors(slot);
+        let own = self.owns.get(&slot.request.client.address).map_or(0, |own| own.cost);
+        let with_own = own.saturating_add(slot.cost.as_nanos());
+        self.rate.time_for(total.min(with_own.saturating_mul(addresses.max(1))), slot.is_ahead)
+    }
+
+    /// The price of what waits and competes with a request, and the number of addresses it comes from.
+    fn competitors(&self, slot: &Slot) -> (u64, u64) {
+        let heaviest = (usize::from(slot.octave) + 1).min(OCTAVES - 1);
+        let standings = &self.waiting_costs[..=usize::from(slot.is_ahead)];
+        let total = standings.iter().flat_map(|octaves| &octaves[..=heaviest]).sum();
+        let addresses = self.lanes[..=heaviest].iter().map(|lane| lane.addresses() as u64).sum();
+        (total, addresses)
     }
 
     /// Time until everything that waits has been served.

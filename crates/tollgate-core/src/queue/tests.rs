@@ -297,3 +297,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_time_to_an_answer_grows_with_the_requests_in_flight_and_with_those_that_wait() {
+    let (mut queue, now) = learned(Settings { in_flight: Some(4), ..Settings::default() });
+    let millis = |queue: &mut Queue| queue.time_to_answer(request(1, PAGE), now).as_nanos() / 1_000_000;
+    let alone = millis(&mut queue);
+    assert!((15..=25).contains(&alone), "{alone}");
+    for number in 2..=4 {
+        go(&mut queue, request(300 * number, PAGE), now);
+        let shared = millis(&mut queue);
+        assert!(shared.abs_diff(number * alone) <= 2, "{shared} with {number} at once");
+    }
+    go(&mut queue, request(1500, PAGE), now);
+    let full = millis(&mut queue);
+    for client in 6..16 {
+        assert!(matches!(queue.arrive(request(300 * client, PAGE), now), Arrival::Wait(..)));
+    }
+    let waiting = millis(&mut queue);
+    assert!(waiting >= full + 5 * alone, "{waiting} after {full}");
+}

@@ -163,8 +163,8 @@ table! {
         /// Where clients connect: an address and port, or several.
         listen: OneOrMany<Address> = "\"127.0.0.1:8888\"",
         /// Where requests are forwarded to, one or several: `http://` and `https://` speak HTTP/1.1, `h2c://` and `h2://` HTTP/2 without and with TLS.
-        /// Each has its own queue, in-flight limit and prices. Of several, a request goes to the one where its estimated wait is shortest, or, if it need not wait, where the fewest
-        /// requests are in flight for the limit. `--backend` names them instead.
+        /// Each has its own queue, in-flight limit and prices. Of several, a request goes to the one that is estimated to answer it
+        /// first. `--backend` names them instead.
         backend: OneOrMany<BackendUrl>,
         /// Proxies whose word about the client's address is taken: `forwarded_header` is looked at only when it comes from one of these. A proxy that a reload
         /// removes is not trusted on its open connections either.

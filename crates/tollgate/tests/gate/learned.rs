@@ -2,11 +2,12 @@
 
 use std::io::{BufReader, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::backend::respond;
 use crate::support::client::connect_from;
-use crate::support::{Backend, Gate, eventually, read_response};
+use crate::support::{Backend, Gate, PATIENCE, eventually, read_response};
 
 /// The in-flight limit of a gate that knows nothing.
 const START: u64 = 8;
@@ -26,19 +27,25 @@ fn config(backends: &[&Backend], state_dir: &Path) -> String {
 
 /// Sends requests on 40 connections at once until the limit has grown.
 fn teach(gate: &Gate) -> u64 {
-    let start = Instant::now();
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for client in 0..40u8 {
+            let done = &done;
             scope.spawn(move || {
                 let mut stream = connect_from([127, 0, 0, 10 + client].into(), gate.address);
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
-                while start.elapsed() < Duration::from_secs(2) {
+                while !done.load(Ordering::Relaxed) {
                     let path = ["/", "/page", "/search"][usize::from(client % 3)];
                     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
                     assert_eq!(read_response(&mut reader).unwrap().status, 200);
                 }
             });
         }
+        let start = Instant::now();
+        while limits(gate)[0] <= 2 * START && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        done.store(true, Ordering::Relaxed);
     });
     let limits = limits(gate);
     assert!(limits[0] > START, "{limits:?}");
@@ -75,7 +82,8 @@ fn a_restart_keeps_what_was_learned() {
     assert_eq!(line["backends"], 1, "{line}");
     // Three paths, and their parent.
     assert_eq!(line["prices"], 4, "{line}");
-    assert!(limits(&gate)[0] >= learned, "{:?} after {learned}", limits(&gate));
+    // The number may have been tried at twice its size when the first gate ended.
+    assert!(limits(&gate)[0] >= learned / 2 && limits(&gate)[0] > START, "{:?} after {learned}", limits(&gate));
     drop(gate);
     // Another backend is not what was learned about.
     let other = sleeping();

@@ -35,6 +35,11 @@ pub(crate) struct Backend {
     began: Instant,
 }
 
+/// Estimated times below this, in nanoseconds, are alike.
+const ALIKE_NS: u64 = 8_000_000;
+/// How often a request is sent to the backend with the smallest load instead of the fastest one.
+const EXPLORE_EVERY: usize = 16;
+
 /// All backends.
 #[derive(Debug)]
 pub(crate) struct Backends {
@@ -81,17 +86,23 @@ impl Backends {
         Self { all: urls.iter().map(backend).collect(), turn: AtomicUsize::new(0) }
     }
 
-    /// The backend in whose queue a request is to wait, of those that are up: the one with the shortest estimated wait, or, where it would not
-    /// wait, the smallest load relative to the in-flight limit. Equals take turns.
+    /// The backend in whose queue a request is to wait, of those that are up: the one with the shortest estimated time until the answer.
+    /// Among backends for which that differs by less than a factor of two, the load relative to the in-flight limit decides, and equals take
+    /// turns. For one request in [`EXPLORE_EVERY`] the load decides first, so that a backend that was slow is measured again.
     pub(crate) fn pick(&self, entering: Entering) -> Option<&Arc<Backend>> {
         if let [one] = &self.all[..] {
             return Some(one);
         }
         let count = self.all.len();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let explores = turn.is_multiple_of(EXPLORE_EVERY);
         let least = |is_usable: &dyn Fn(&Backend) -> bool| {
             let in_turn = (0..count).map(|step| &self.all[turn.wrapping_add(step) % count]);
-            in_turn.filter(|backend| is_usable(backend)).min_by_key(|backend| backend.queue.quote(entering))
+            in_turn.filter(|backend| is_usable(backend)).min_by_key(|backend| {
+                let (time, load) = backend.queue.quote(entering);
+                let octave = u64::from((time.as_nanos() / ALIKE_NS + 1).ilog2());
+                if explores { (load, octave) } else { (octave, load) }
+            })
         };
         least(&|backend| backend.is_up().is_ok()).or_else(|| least(&Backend::is_reachable)).or(self.all.first())
     }

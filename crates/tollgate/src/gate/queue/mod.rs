@@ -247,14 +247,13 @@ impl Queue {
         Some(refusal)
     }
 
-    /// The estimated wait of a request if it entered now, and the load in flight in thousandths of the limit: the smaller, the better.
+    /// The estimated time until a request would be answered if it entered now, and the load in flight in thousandths of the limit.
     pub(crate) fn quote(&self, entering: Entering) -> (Span, u64) {
         let request = self.request(entering);
         let mut state = self.state();
-        let wait =
-            state.core.wait_of(request, self.clock.now()).map_or(Span::ZERO, |wait| wait.max(Span::from_nanos(1)));
+        let time = state.core.time_to_answer(request, self.clock.now());
         let in_flight = state.core.in_flight().as_256ths().saturating_mul(1000);
-        (wait, in_flight / state.core.limit().as_256ths().max(1))
+        (time, in_flight / state.core.limit().as_256ths().max(1))
     }
 
     /// The CPU time that requests have taken, in nanoseconds; wraps.
