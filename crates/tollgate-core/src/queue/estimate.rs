@@ -1,6 +1,6 @@
 //! How long a request will wait until it starts.
 
-use super::{OCTAVES, Queue, Reason, Refusal, Slot, Standing};
+use super::{OCTAVES, Queue, Reason, Refusal, Slot, Standing, State};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Cores;
 
@@ -67,18 +67,13 @@ impl Queue {
     pub(super) fn standing(&self, slot: &Slot) -> Standing {
         let (total, addresses) = self.competitors(slot);
         let own = self.owns.get(&slot.request.client.address).copied().unwrap_or_default();
-        let before = total.min(own.cost.saturating_mul(addresses.max(1)));
-        let count = u32::try_from(addresses).unwrap_or(u32::MAX);
-        let position = u32::try_from(self.waiting).unwrap_or(u32::MAX).min(own.count.saturating_mul(count));
+        let (is_new, mean) = (slot.state != State::Waiting, slot.mean.as_nanos());
+        let with_itself = own.cost.saturating_add(if is_new { mean } else { 0 });
+        let before = total.min(with_itself.saturating_mul(addresses.max(1)).saturating_sub(mean));
+        let count = u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
+        let waiting = u32::try_from(self.waiting).unwrap_or(u32::MAX).saturating_add(u32::from(is_new));
+        let position = waiting.min((own.count + u32::from(is_new)).saturating_mul(count));
         Standing { is_ahead: slot.is_ahead, position, wait: self.rate.time_for(before, slot.is_ahead) }
-    }
-
-    /// The wait of a request that has not arrived: as for [`Queue::standing`], with the request itself among its client's.
-    pub(super) fn wait_behind(&self, slot: &Slot) -> Span {
-        let (total, addresses) = self.competitors(slot);
-        let own = self.owns.get(&slot.request.client.address).map_or(0, |own| own.cost);
-        let with_own = own.saturating_add(slot.cost.as_nanos());
-        self.rate.time_for(total.min(with_own.saturating_mul(addresses.max(1))), slot.is_ahead)
     }
 
     /// The price of what waits and competes with a request, and the number of addresses it comes from.

@@ -365,7 +365,9 @@ impl Queue {
         }
         self.limit.press(now);
         let standing = self.standing(&slot);
-        let verdict = if standing.wait > self.settings.hold_max && self.limit.is_proven() {
+        // Nothing is refused for the price of a route that nobody knows.
+        let is_certain = self.limit.is_proven() && !slot.is_unseen;
+        let verdict = if standing.wait > self.settings.hold_max && is_certain {
             Judgement::Refuse(self.refusal(Reason::WaitTooLong, standing))
         } else if !self.make_room(&request, largest(tags)) {
             Judgement::Refuse(self.refusal(Reason::Full, standing))
@@ -379,7 +381,7 @@ impl Queue {
     pub fn time_to_answer(&mut self, request: Request, now: Moment) -> Span {
         self.advance(now);
         let slot = self.slot_for(request, self.tags(&request.client), now);
-        let wait = if self.goes_at_once(&slot, now) { Span::ZERO } else { self.wait_behind(&slot) };
+        let wait = if self.goes_at_once(&slot, now) { Span::ZERO } else { self.standing(&slot).wait };
         // Requests in flight share the cores, and their prices are what is left of a core for each.
         let (load, cores) =
             (self.in_flight().plus(slot.load).as_256ths(), Load::of_cores(self.cores()).as_256ths().max(1));

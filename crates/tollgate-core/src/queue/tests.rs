@@ -132,6 +132,18 @@ fn a_request_is_refused_if_it_would_wait_longer_than_allowed_and_told_when_the_q
     }
 }
 
+/// Each of them has nothing else waiting, and all of them together would wait for minutes.
+#[test]
+fn many_clients_with_one_request_each_are_refused_by_time_too() {
+    let (mut queue, now) = learned(Settings::default());
+    let mut refused = 0;
+    for client in 0..500 {
+        refused += u32::from(matches!(queue.arrive(request(client * 70_000, REPORT), now), Arrival::Refuse(_)));
+    }
+    assert!(queue.waiting() < 45, "{} of 300 ms wait for one core", queue.waiting());
+    assert!(refused > 440, "{refused}");
+}
+
 #[test]
 fn when_the_room_is_full_the_newest_request_of_the_client_furthest_ahead_is_displaced() {
     let (mut queue, mut now) = learned(Settings { total: 8, hold_max: Span::from_secs(1000), ..Settings::default() });

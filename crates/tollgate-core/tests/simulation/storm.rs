@@ -190,7 +190,7 @@ fn a_crawler_of_many_networks_does_not_starve_people() {
 /// The law bounds what is served. The bounds of the times are what was measured: the requests that the old gate sent are still in flight.
 #[test]
 fn a_restart_in_the_middle_of_a_storm_is_no_harm() {
-    let mut laws = Laws::new(6.0, 3.0, 0.98);
+    let mut laws = Laws::new(7.0, 3.0, 0.98);
     for scenario in [1, 2, 3] {
         for seed in seeds(4) {
             laws.add(&Storm { restart_s: Some(15), ..Storm::new(scenario, 10, seed) });
