@@ -1,7 +1,8 @@
 //! Whether a request may go to the backend now.
 
+use super::client::TAGS;
 use super::tree::Tree;
-use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Slot};
+use super::{IN_FLIGHT_MAX, OCTAVES, Queue, Request, Slot, Ticket};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Load;
 
@@ -17,6 +18,15 @@ const EXPOSED: Load = Load::of(4);
 const BESIDE_HEAVIER: Load = Load::of(4);
 
 impl Queue {
+    /// A request arrives that neither waits nor counts against the limit, such as a health check. Its client is not charged.
+    pub fn pass(&mut self, request: Request, now: Moment) -> Ticket {
+        self.advance(now);
+        let slot = self.slot_for(request, [0; TAGS], now);
+        let ticket = self.insert(Slot { is_exempt: true, ..slot });
+        self.run_beside(ticket.slot, now);
+        ticket
+    }
+
     /// The estimated cost of the first request in the heaviest lane.
     pub(super) fn heaviest(&self) -> Option<Span> {
         let first = self.lanes.iter().rev().find_map(Tree::first)?;

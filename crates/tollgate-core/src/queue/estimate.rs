@@ -63,13 +63,15 @@ impl Queue {
     /// Where a request stands, whether it waits already or is about to.
     ///
     /// The wait ends when everything that goes before it has been served: no more than all that competes with it, and no more than its own
-    /// client's requests and as much of each other client's.
+    /// client's requests and as much of each other client's, divided by its own weight.
     pub(super) fn standing(&self, slot: &Slot) -> Standing {
         let (total, addresses) = self.competitors(slot);
         let own = self.owns.get(&slot.request.client.address).copied().unwrap_or_default();
         let (is_new, mean) = (slot.state != State::Waiting, slot.mean.as_nanos());
         let with_itself = own.cost.saturating_add(if is_new { mean } else { 0 });
-        let before = total.min(with_itself.saturating_mul(addresses.max(1)).saturating_sub(mean));
+        let others = u128::from(with_itself) * u128::from(addresses.saturating_sub(1)) * 1000;
+        let others = u64::try_from(others / u128::from(slot.request.weight_milli.max(1))).unwrap_or(u64::MAX);
+        let before = total.min(with_itself.saturating_add(others).saturating_sub(mean));
         let count = u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
         let waiting = u32::try_from(self.waiting).unwrap_or(u32::MAX).saturating_add(u32::from(is_new));
         let position = waiting.min((own.count + u32::from(is_new)).saturating_mul(count));

@@ -15,13 +15,14 @@
 //! | new | may go, and no better request that may go waits | in flight |
 //! | new | the wait is estimated above `hold_max`, or the room is full and its client is furthest ahead | refused |
 //! | new | otherwise | waiting |
+//! | new | is exempt ([`Queue::pass`]) | exempt: paused, beside (table of `observe.rs`) |
 //! | waiting | first in order that may go | in flight |
 //! | waiting | the client disconnects | gone |
 //! | waiting | the wait is estimated far above `hold_max` and it is the newest; displaced; waited too long | refused |
 //! | in flight | its cost exceeds its price | in flight, higher octave |
-//! | in flight | its client stalls the upload | paused |
-//! | paused | the upload flows again | in flight |
-//! | in flight, paused | the backend has finished | settled |
+//! | in flight, exempt | its client stalls the upload | paused |
+//! | paused | the upload flows again | in flight, or exempt if it was |
+//! | in flight, exempt, paused | the backend has finished | settled |
 //!
 //! Virtual time:
 //!
@@ -221,6 +222,8 @@ struct Slot {
     load: Load,
     is_ahead: bool,
     is_settled: bool,
+    /// Whether it passes the limit and costs its client nothing.
+    is_exempt: bool,
     /// Whether nothing is known about its route.
     is_unseen: bool,
     /// Whether it exceeds its price, and so raises that of its route.
@@ -233,7 +236,7 @@ struct Slot {
     wave: u32,
     /// The last stretch of work.
     stay: Option<Stay>,
-    /// Where its stretch of work began, if it is at the backend although it would wait or be refused.
+    /// Where its stretch of work began, if it is at the backend although it would wait or be refused, or is exempt.
     beside: Option<Reading>,
 }
 
@@ -408,6 +411,7 @@ impl Queue {
             load: price.load,
             is_ahead: largest(tags) > self.front(),
             is_settled: price.is_settled,
+            is_exempt: false,
             is_unseen: price.is_unseen,
             has_overrun: false,
             charged: Span::ZERO,
@@ -506,7 +510,9 @@ impl Queue {
         }
         self.stop(ticket.slot, now);
         let slot = self.slots[ticket.slot()];
-        self.charge(ticket.slot, toll);
+        if !slot.is_exempt {
+            self.charge(ticket.slot, toll);
+        }
         self.remove(ticket.slot);
         // Work of others than those who wait: they get so much less.
         if !slot.is_ahead && !self.owns.contains_key(&slot.request.client.address) {
@@ -515,6 +521,7 @@ impl Queue {
         let heaviest = self.heaviest();
         if let (true, Some(stay)) = (teaches, slot.stay)
             && let Some(times) = self.prices.record(slot.request.route, toll)
+            && !slot.is_exempt
         {
             if let Some(load) = self.limit.record(times, stay, heaviest, now) {
                 self.rescale(&slot, load, now);
@@ -585,6 +592,9 @@ impl Queue {
     }
 
     fn run(&mut self, at: u32, now: Moment) {
+        if self.slots[at as usize].is_exempt {
+            return self.run_beside(at, now);
+        }
         let beside = self.slots[at as usize].beside.take();
         let reading = beside.unwrap_or_else(|| self.clock.start(self.slots[at as usize].load, now));
         let (wave, is_probe) = (self.limit.start(), self.is_probe(&self.slots[at as usize]));

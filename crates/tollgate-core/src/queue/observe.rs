@@ -68,7 +68,7 @@ impl Queue {
         waiting.map(|(at, slot)| Ticket { slot: at as u32, generation: slot.generation })
     }
 
-    fn run_beside(&mut self, at: u32, now: Moment) {
+    pub(super) fn run_beside(&mut self, at: u32, now: Moment) {
         let reading = self.clock.start(self.slots[at as usize].load, now);
         self.slots[at as usize].beside = Some(reading);
     }

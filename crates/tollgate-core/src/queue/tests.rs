@@ -252,6 +252,95 @@ fn a_ticket_of_a_request_that_is_gone_does_nothing() {
     assert_eq!(queue.in_flight(), Load::ONE);
 }
 
+#[test]
+fn a_client_with_four_times_the_weight_gets_four_times_the_service() {
+    let mut queue =
+        Queue::new(Settings { in_flight: Some(1), hold_max: Span::from_secs(100_000), ..Settings::default() }, at(0));
+    let clients = [(1, 1000), (70_000, 4000)];
+    let arrive = |queue: &mut Queue, (address, weight_milli), now| match queue
+        .arrive(Request { weight_milli, ..request(address, PAGE) }, now)
+    {
+        Arrival::Go(ticket) => Some(ticket),
+        Arrival::Wait(..) => None,
+        Arrival::Refuse(refusal) => panic!("{refusal:?}"),
+    };
+    let mut in_flight = None;
+    for _ in 0..10 {
+        for client in clients {
+            in_flight = arrive(&mut queue, client, at(0)).or(in_flight);
+        }
+    }
+    let (mut served, mut now) = ([0, 0], at(0));
+    for _ in 0..4000 {
+        now = now + Span::from_millis(200);
+        let done = in_flight.take().expect("the backend is never idle");
+        let client = usize::from(queue.slot(done).expect("it is in flight").request.weight_milli == 4000);
+        served[client] += 1;
+        finish(&mut queue, done, now);
+        // Both keep ten requests waiting.
+        in_flight = arrive(&mut queue, clients[client], now);
+        for event in events(&mut queue, now) {
+            let Event::Go(ticket) = event else { panic!("{event:?}") };
+            in_flight = Some(ticket);
+        }
+    }
+    let ratio = f64::from(served[1]) / f64::from(served[0]);
+    assert!((3.6..=4.4).contains(&ratio), "{served:?}");
+}
+
+#[test]
+fn a_client_with_more_weight_expects_a_shorter_wait() {
+    let expected = |weight_milli| {
+        let (mut queue, now) = learned(Settings { in_flight: Some(1), ..Settings::default() });
+        go(&mut queue, request(1, PAGE), now);
+        for address in 1..=5 {
+            (0..6).for_each(|_| _ = wait(&mut queue, request(address * 70_000, PAGE), now));
+        }
+        let request = Request { weight_milli, ..request(9 * 70_000, PAGE) };
+        (0..3).for_each(|_| _ = wait(&mut queue, request, now));
+        match queue.arrive(request, now) {
+            Arrival::Wait(_, standing) => standing.wait.as_millis_ceil(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (usual, heavy) = (expected(1000), expected(4000));
+    assert!(heavy * 2 <= usual, "{heavy} ms, {usual} ms");
+}
+
+#[test]
+fn an_exempt_request_passes_a_full_queue_and_takes_nothing_from_others() {
+    let settings = Settings { in_flight: Some(2), total: 3, ..Settings::default() };
+    let mut queue = Queue::new(settings, at(0));
+    let first = go(&mut queue, request(1, PAGE), at(0));
+    go(&mut queue, request(1, PAGE), at(0));
+    let waiting: Vec<_> = (0..3).map(|_| wait(&mut queue, request(1, PAGE), at(0))).collect();
+    assert!(matches!(queue.arrive(request(1, PAGE), at(0)), Arrival::Refuse(_)));
+    let checks: Vec<_> = (0..9).map(|_| queue.pass(request(1, SEARCH), at(0))).collect();
+    assert_eq!(queue.waiting(), 3);
+    // Its work is its own: three requests have shared the core for 30 ms.
+    checks[1..].iter().for_each(|check| queue.done(*check, Span::ZERO, false, at(0)));
+    assert_eq!(queue.so_far(checks[0], at(30)), Span::from_millis(10));
+    let tag = largest(queue.tags(&client(1, 0)));
+    finish(&mut queue, checks[0], at(30));
+    assert_eq!(largest(queue.tags(&client(1, 0))), tag, "its client pays nothing");
+    assert_eq!(events(&mut queue, at(30)), [], "it had no permit to give back");
+    assert_eq!(queue.price(SEARCH).mean, Span::from_millis(10), "its route has a price all the same");
+    finish(&mut queue, first, at(40));
+    assert_eq!(events(&mut queue, at(40)), [Event::Go(waiting[0])]);
+}
+
+#[test]
+fn an_exempt_request_that_stalls_is_not_counted_when_it_goes_on() {
+    let mut queue = Queue::new(Settings { in_flight: Some(1), ..Settings::default() }, at(0));
+    let check = queue.pass(request(1, PAGE), at(0));
+    queue.pause(check, at(10));
+    queue.resume(check, at(50));
+    go(&mut queue, request(2, PAGE), at(50));
+    assert_eq!(queue.so_far(check, at(60)), Span::from_millis(15));
+    finish(&mut queue, check, at(60));
+    assert_eq!(queue.in_flight(), Load::ONE);
+}
+
 proptest! {
     /// Requests of one tenant in one octave leave in order of arrival, whatever others do, and every request ends exactly once.
     #[test]
