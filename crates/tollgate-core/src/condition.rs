@@ -18,6 +18,8 @@ pub struct Condition {
     pub hosts: Vec<Pattern>,
     /// Headers and what they must be; the name is in lower case. A header that names the host is compared as `hosts` are.
     pub headers: Vec<(String, Pattern)>,
+    /// Cookies and what they must be.
+    pub cookies: Vec<(String, Pattern)>,
     /// The protocol that the client asks to change to.
     pub upgrades: Vec<Pattern>,
     /// Networks, one of which the client is in.
@@ -55,6 +57,7 @@ impl Condition {
             && (self.hosts.is_empty() || among(&self.hosts, request.host().unwrap_or_default()))
             && (self.upgrades.is_empty() || self.is_upgrade::<MAY>(request.header("upgrade").unwrap_or_default()))
             && self.headers.iter().all(|(name, pattern)| header(request, name).is_some_and(|v| pattern.matches(v)))
+            && self.cookies.iter().all(|(name, pattern)| request.cookie(name).is_some_and(|v| pattern.matches(v)))
             && (self.clients.is_empty()
                 || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))
             && self.flagged.is_none_or(|flagged| flagged == request.is_flagged())
@@ -150,8 +153,8 @@ mod tests {
         fn host(&self) -> Option<&[u8]> {
             None
         }
-        fn header(&self, _: &str) -> Option<&[u8]> {
-            None
+        fn header(&self, name: &str) -> Option<&[u8]> {
+            (name == "cookie").then_some(b"theme=dark; session=abc")
         }
         fn normal_path(&self) -> Option<&NormalPath> {
             None
@@ -167,6 +170,16 @@ mod tests {
         assert!(holds(None, true) && holds(None, false));
         assert!(holds(Some(true), true) && !holds(Some(true), false));
         assert!(holds(Some(false), false) && !holds(Some(false), true));
+    }
+
+    #[test]
+    fn a_condition_may_ask_for_cookies() {
+        let holds = |cookies: &[(&str, &str)]| {
+            let cookies = cookies.iter().map(|(name, pattern)| (String::from(*name), Pattern::new(*pattern))).collect();
+            Condition { cookies, ..Condition::default() }.may_hold(&Of(false))
+        };
+        assert!(holds(&[("session", "*")]) && holds(&[("session", "a*"), ("theme", "dark")]));
+        assert!(!holds(&[("sess", "*")]) && !holds(&[("Session", "*")]) && !holds(&[("session", "b*")]));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::class::Class;
+use crate::condition::Condition;
 use crate::rule::Rule;
 
 /// The headers and cookies that some rules use.
@@ -24,17 +25,22 @@ impl Inputs {
         classes.for_each(|class| inputs.add_class(class));
         for rule in rules {
             inputs.add_class(&rule.class);
-            for condition in core::iter::once(&rule.when).chain(&rule.unless) {
-                condition.headers.iter().for_each(|(name, _)| add(&mut inputs.headers, name));
-                if !condition.upgrades.is_empty() {
-                    add(&mut inputs.headers, "upgrade");
-                }
-            }
+            core::iter::once(&rule.when).chain(&rule.unless).for_each(|condition| inputs.add_condition(condition));
         }
         inputs
     }
 
-    fn add_class(&mut self, class: &Class) {
+    /// Adds what a condition uses.
+    pub fn add_condition(&mut self, condition: &Condition) {
+        condition.headers.iter().for_each(|(name, _)| add(&mut self.headers, name));
+        condition.cookies.iter().for_each(|(name, _)| add(&mut self.cookies, name));
+        if !condition.upgrades.is_empty() {
+            add(&mut self.headers, "upgrade");
+        }
+    }
+
+    /// Adds what a class uses.
+    pub fn add_class(&mut self, class: &Class) {
         class.headers().for_each(|name| add(&mut self.headers, name));
         class.cookies().for_each(|name| add(&mut self.cookies, name));
     }

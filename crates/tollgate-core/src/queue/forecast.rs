@@ -26,11 +26,11 @@ pub enum Fate {
 }
 
 impl Queue {
-    /// What would happen to a request of this client. Without a route it costs what requests cost on average.
-    pub fn forecast(&mut self, client: Client, route: Option<RouteKey>, now: Moment) -> Forecast {
+    /// What would happen to a request of this client and weight. Without a route it costs what requests cost on average.
+    pub fn forecast(&mut self, client: Client, weight_milli: u32, route: Option<RouteKey>, now: Moment) -> Forecast {
         self.advance(now);
         let any = RouteKey { route: u64::MAX, parent: u64::MAX };
-        let request = Request { client, route: route.unwrap_or(any), weight_milli: 1000, bytes: 0 };
+        let request = Request { client, route: route.unwrap_or(any), weight_milli, bytes: 0 };
         let slot = self.slot_for(request, self.tags(&client), now);
         // A request of no known route is like most others: it does not go first to find out what its route costs.
         let slot = Slot { is_unseen: slot.is_unseen && route.is_some(), ..slot };
@@ -66,8 +66,8 @@ mod tests {
         let route = RouteKey { route: 1, parent: 2 };
         let mut queue = Queue::new(Settings { in_flight: Some(1), total: 1, ..Settings::default() }, at(0));
         for (address, fate) in [(1, Fate::Go), (2, Fate::Wait), (3, Fate::Refuse(Reason::Full))] {
-            let forecast = queue.forecast(client(address), Some(route), at(1));
-            assert_eq!((forecast, forecast.fate), (queue.forecast(client(address), Some(route), at(1)), fate));
+            let forecast = queue.forecast(client(address), 1000, Some(route), at(1));
+            assert_eq!((forecast, forecast.fate), (queue.forecast(client(address), 1000, Some(route), at(1)), fate));
             let request = Request { client: client(address), route, weight_milli: 1000, bytes: 0 };
             let (standing, came) = match queue.arrive(request, at(1)) {
                 Arrival::Go(_) => (forecast.standing, Fate::Go),

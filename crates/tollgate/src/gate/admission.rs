@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Reason as RuleReason, Verdict};
-use tollgate_core::queue::{Fate, Forecast, Reason, Refusal as CoreRefusal, RouteKey, Standing};
+use tollgate_core::queue::{Fate, Forecast, Refusal as CoreRefusal, RouteKey};
 use tollgate_core::request::Request;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
@@ -26,6 +26,7 @@ use tollgate_gatekeeper::shared::NoSharedLimiter;
 use tollgate_wire::http1::Fields;
 use tollgate_wire::server_timing::{self, Nonsense};
 
+use super::claims::{Claim, Claims};
 use super::elsewhere::{Charge, Elsewhere, Ways};
 use super::engagement::{Act, Engagement, QueueAct};
 use super::engagement_log::EngagementLog;
@@ -37,7 +38,7 @@ use super::key_text::KeyText;
 use super::load::Load;
 pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
-use super::queue::{Notice, Permit, Queue, Queues, Refused};
+use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Refused};
 use super::refusal::{Cause, Refusal};
 use super::routes::RouteHasher;
 use super::rules::Rules;
@@ -50,6 +51,7 @@ use crate::watch::Flagged;
 pub(crate) struct Admission {
     clock: Clock,
     rules: ArcSwap<Rules>,
+    claims: ArcSwap<Claims>,
     holds: Holds,
     queues: Queues,
     uploads: Arc<Uploads>,
@@ -67,8 +69,8 @@ pub(crate) struct Admission {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) client: IpAddr,
-    /// Its connection, or another user behind the same address.
-    pub(crate) tenant: u64,
+    /// What it can claim of the backend.
+    pub(crate) claim: Claim,
     /// Whether all of its body is here.
     pub(crate) is_whole: bool,
     /// Memory that it holds while it waits.
@@ -108,6 +110,7 @@ impl Admission {
         let rules = Rules::new(domain, elsewhere, settings.hold, clock.now()).map_err(NoSharedLimiter::Limiter)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
+            claims: ArcSwap::from_pointee(Claims::new(domain, settings)),
             holds: Holds::default(),
             queues: Queues::new(settings, clock.clone()),
             uploads: Arc::default(),
@@ -129,6 +132,7 @@ impl Admission {
             Elsewhere::new(domain, ways, &self.clock, Some(before.elsewhere())).map_err(NoSharedLimiter::Sharing)?;
         let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(NoSharedLimiter::Limiter)?;
         self.rules.store(Arc::new(rules));
+        self.claims.store(Arc::new(self.claims.load().succeeded_by(domain, settings)));
         self.queues.reload(settings);
         if settings.mode == Mode::Observe {
             self.uploads.release();
@@ -160,9 +164,10 @@ impl Admission {
         self.rules.load_full()
     }
 
-    /// Makes one value of each header and cookie that rules use, so that the backend sees the value that rules see.
+    /// Makes one value of each header and cookie that rules and claims use, so that the backend sees the value that they see.
     pub(crate) fn unify(&self, fields: &mut Fields) {
         fields.unify(self.rules.load().inputs());
+        fields.unify(self.claims.load().inputs());
     }
 
     /// Whom an operator lets pass.
@@ -229,6 +234,13 @@ impl Admission {
         Admitted::Ticket(ticket)
     }
 
+    /// What a request can claim of the backend. Without a user of its own it is one of `tenant`.
+    pub(crate) fn claim(&self, request: &RequestView<'_>, tenant: u64) -> Claim {
+        let claims = self.claims.load();
+        let is_flagged = claims.looks_at_flags() && self.rules.load().is_flagged(request, &self.flagged);
+        claims.of(&RequestView { is_flagged, ..*request }, tenant)
+    }
+
     /// Waits for a permit of the backend that `pick` names the queue of, and logs what the queue does to the request.
     pub(crate) async fn take_turn(
         &self,
@@ -239,11 +251,14 @@ impl Admission {
     ) -> Result<(), Refusal> {
         if !turn.is_whole {
             // In a box, so that requests without large bodies do not carry the room for it.
-            let begun = Box::pin(self.begin_upload(turn.client, log)).await;
-            ticket.sending = Some(Sending { upload: Some(begun.map_err(queue_refusal)?), flow: Flow::new() });
+            let upload = match turn.claim.is_exempt {
+                true => None,
+                false => Some(Box::pin(self.begin_upload(turn.client, log)).await.map_err(queue_refusal)?),
+            };
+            ticket.sending = Some(Sending { upload, flow: Flow::new() });
         }
-        let Turn { client: address, tenant, bytes, .. } = turn;
-        let entering = Entering { address, tenant, route: ticket.route, bytes };
+        let Turn { client: address, claim, bytes, .. } = turn;
+        let entering = Entering { address, claim, route: ticket.route, bytes };
         let queue = pick(entering);
         let (permit, would) = self.enter_queue(&queue, entering, log).await.map_err(queue_refusal)?;
         ticket.permit = Some(permit);
@@ -295,6 +310,9 @@ impl Admission {
         log: &EngagementLog,
     ) -> Result<(Permit, Option<Act>), Refused> {
         let (hold_max, client) = (self.rules.load().hold().max, entering.address);
+        if entering.claim.is_exempt {
+            return Ok((queue.pass(entering), None));
+        }
         let (mut held, mut would, since) = (None, None, self.clock.now());
         let entered = {
             let entering = queue.enter(entering, hold_max, |notice| match notice {
@@ -335,9 +353,11 @@ impl Admission {
     /// that is best for the request counts.
     pub(crate) fn forecast(&self, client: IpAddr, request: Option<&impl Request>) -> Option<QueueForecast> {
         let (route, hold_max) = (request.map(|request| self.route_hasher.key(request)), self.rules.load().hold().max);
-        let forecasts = self.queues.all().into_iter().map(|queue| (queue.forecast(client, route), queue));
+        let claim = request.map_or_else(Claim::default, |request| self.claims.load().of(request, 0));
+        let forecasts = self.queues.all().into_iter().map(|queue| (queue.forecast(client, claim, route), queue));
         let best = forecasts.min_by_key(|(forecast, _)| (forecast.fate != Fate::Go, forecast.standing.wait));
         let (Forecast { standing, fate }, queue) = best?;
+        let fate = if claim.is_exempt { Fate::Go } else { fate };
         let bound = match fate {
             Fate::Go => None,
             Fate::Wait => Some(QueueBound::busy(&queue, standing)),
@@ -429,40 +449,6 @@ fn in_mode(domain: &Domain, mode: Mode) -> Cow<'_, Domain> {
         domain.to_mut().rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
     }
     domain
-}
-
-/// A bound of the queue that holds or refuses a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueBound {
-    pub(crate) reason: &'static str,
-    pub(crate) observed: u64,
-    pub(crate) allowed: u64,
-}
-
-impl QueueBound {
-    /// Why a request waits: its position, and how many may be in flight.
-    fn busy(queue: &Queue, standing: Standing) -> Self {
-        let (observed, allowed) = (standing.position.into(), queue.status().in_flight_max);
-        Self { reason: "backend-busy", observed, allowed }
-    }
-
-    /// Which bound of the queue refuses a request: the value that was observed, and the value allowed.
-    fn refusing(queue: &Queue, reason: Reason, standing: Standing, hold_max: Span) -> Self {
-        let (reason, observed, allowed) = match reason {
-            Reason::WaitTooLong => ("wait-too-long", standing.wait.as_millis_ceil(), hold_max.as_millis_ceil()),
-            Reason::Full => ("queue-full", queue.status().waiting, queue.waiting_max()),
-        };
-        Self { reason, observed, allowed }
-    }
-}
-
-/// What the queue would do to a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueForecast {
-    pub(crate) standing: Standing,
-    pub(crate) fate: Fate,
-    /// Why it would not go at once.
-    pub(crate) bound: Option<QueueBound>,
 }
 
 /// A request that waits in the queue. Dropped, it logs how long it waited.

@@ -110,7 +110,7 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
         }
         let turn = Turn {
             client,
-            tenant: visit.peer.tenant(&view, client),
+            claim: admission.claim(&view, visit.peer.tenant(&view, client)),
             is_whole: whole,
             bytes: waiting_bytes(view.head, whole),
         };

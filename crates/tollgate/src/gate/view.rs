@@ -12,8 +12,9 @@ use tollgate_gatekeeper::cut::is_cut;
 use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
 use tollgate_gatekeeper::shared::{Authority, Explained, Unanswered};
 
-use super::admission::{ObservedCounts, QueueForecast};
+use super::admission::ObservedCounts;
 use super::histogram::Counted;
+use super::queue::QueueForecast;
 use super::rates::Rates;
 use super::rules::{RuleTally, Rules};
 use super::running::Running;

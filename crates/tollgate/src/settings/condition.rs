@@ -7,7 +7,7 @@ use tollgate_core::path::PathPattern;
 use super::fault::Collector;
 use super::rule::Surroundings;
 use super::table::{Placed, table};
-use super::value::{Glob, HeaderName, Map, Method, OneOrMany};
+use super::value::{CookieName, Glob, HeaderName, Map, Method, OneOrMany};
 
 table! {
     /// What a request must be like. All keys that are present must hold; of a list, one is enough.
@@ -21,6 +21,8 @@ table! {
         host: OneOrMany<Glob>,
         /// Headers that must be there, each with what it must be, in any case: `"*bot*"` matches `Googlebot`. `*` stands for anything.
         header: Map<HeaderName, Glob>,
+        /// Cookies that must be there, each with what it must be. `*` stands for anything, so `{ session = "*" }` asks for a cookie of that name.
+        cookie: Map<CookieName, Glob>,
         /// The protocol that the client asks to change to, such as `websocket`, in any case. If the client asks for several, one is enough for
         /// `when`, and `unless` needs all.
         upgrade: OneOrMany<Glob>,
@@ -50,11 +52,13 @@ impl ConditionTable {
             faults.missing(&flagged.span, message);
         }
         let headers = self.header.map(|header| header.value.0).unwrap_or_default();
+        let cookies = self.cookie.map(|cookie| cookie.value.0).unwrap_or_default();
         Condition {
             methods: all(self.method, faults, |method| method.0),
             paths: all(self.path, faults, |glob| PathPattern::new(glob.0)),
             hosts: all(self.host, faults, |glob| Pattern::ignoring_case(glob.0.trim_end_matches('.'))),
             headers: headers.into_iter().map(|(name, glob)| (name.0, Pattern::ignoring_case(glob.value.0))).collect(),
+            cookies: cookies.into_iter().map(|(name, glob)| (name.0, Pattern::new(glob.value.0))).collect(),
             upgrades: all(self.upgrade, faults, |glob| Pattern::ignoring_case(glob.0)),
             clients: all(self.client, faults, |network| network),
             flagged: self.flagged.map(|flagged| flagged.value),

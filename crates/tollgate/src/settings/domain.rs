@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use tollgate_core::class::Class;
 
 use super::fault::Collector;
+use super::priority::{self, Priorities, Priority};
 use super::rule::{RuleSettings, RuleTable, State, Surroundings};
 use super::table::{Placed, table};
 use super::value::Name;
@@ -16,7 +17,9 @@ pub(crate) struct Domain {
     pub(crate) name: String,
     /// Its rules, in the order of the file. A legacy limit may have become two rules of the same name.
     pub(crate) rules: Vec<RuleSettings>,
-    /// The class whose keys are accounts, if any of the rules looks at their flags.
+    /// Which requests have another weight in the queue, first match first. Only the default domain has any.
+    pub(crate) priorities: Vec<Priority>,
+    /// The class whose keys are accounts, if any of the rules or priorities looks at their flags.
     pub(crate) account: Option<Class>,
 }
 
@@ -39,9 +42,15 @@ pub(super) type Rules = Vec<Placed<RuleTable>>;
 pub(super) type Domains = Vec<Placed<DomainTable>>;
 
 /// The default domain with `rules`, then all others.
-pub(super) fn meaning(rules: Rules, domains: Domains, around: &Surroundings, faults: &mut Collector) -> Vec<Domain> {
+pub(super) fn meaning(
+    (rules, priorities): (Rules, Priorities),
+    domains: Domains,
+    around: &Surroundings,
+    faults: &mut Collector,
+) -> Vec<Domain> {
+    let priorities = priority::meaning(priorities, around, faults);
     let mut names = HashSet::new();
-    let mut all = vec![Domain::new(DEFAULT_DOMAIN.to_string(), rules, around, faults)];
+    let mut all = vec![Domain::new(DEFAULT_DOMAIN.to_string(), rules, priorities, around, faults)];
     for Placed { value: domain, .. } in domains {
         let name = domain.name.map_or_else(String::new, |name| {
             if name.value.0 == DEFAULT_DOMAIN {
@@ -52,7 +61,7 @@ pub(super) fn meaning(rules: Rules, domains: Domains, around: &Surroundings, fau
             name.value.0
         });
         let rules = domain.rule.map(|rules| rules.value).unwrap_or_default();
-        all.push(Domain::new(name, rules, around, faults));
+        all.push(Domain::new(name, rules, Vec::new(), around, faults));
     }
     all
 }
@@ -64,7 +73,13 @@ pub(super) fn tables(rules: &Rules, domains: &Domains) -> usize {
 }
 
 impl Domain {
-    fn new(name: String, rules: Rules, around: &Surroundings, faults: &mut Collector) -> Self {
+    fn new(
+        name: String,
+        rules: Rules,
+        priorities: Vec<Priority>,
+        around: &Surroundings,
+        faults: &mut Collector,
+    ) -> Self {
         let mut names = HashSet::new();
         for name in rules.iter().filter_map(|rule| rule.value.name.as_ref()) {
             if !names.insert(name.value.0.clone()) {
@@ -84,7 +99,8 @@ impl Domain {
             }
         }
         let rules: Vec<_> = rules.into_iter().flatten().collect();
-        let looks_at_flags = rules.iter().any(|settings| settings.rule.looks_at_flags());
-        Self { name, rules, account: around.account.clone().filter(|_| looks_at_flags) }
+        let looks_at_flags = rules.iter().any(|settings| settings.rule.looks_at_flags())
+            || priorities.iter().any(Priority::looks_at_flags);
+        Self { name, rules, priorities, account: around.account.clone().filter(|_| looks_at_flags) }
     }
 }

@@ -15,12 +15,13 @@ use toml::de::DeValue;
 
 use super::bounds::{Bounds, BoundsTable};
 use super::buffer::{BufferTable, ResponseBuffer};
+use super::fairness::{FairnessTable, UserClass};
 use super::fault::{Collector, shown};
 use super::health::{HealthCheck, HealthTable};
 use super::shape::Shape;
 use super::table::{Entries, Value, table};
 use super::timeouts::{Timeouts, TimeoutsTable};
-use super::value::{Address, BackendUrl, Choice, HeaderName, Map, OneOrMany, Size, Thousandths};
+use super::value::{Address, BackendUrl, Choice, HeaderName, OneOrMany, Size, Thousandths};
 
 /// What a gate does, but for its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub(crate) struct Gate {
     pub(crate) hold: Hold,
     /// How the backend is shared while it is scarce.
     pub(crate) fairness: Shares,
+    /// How users are told apart beneath or in place of the address; none means by connection.
+    pub(crate) user: Option<UserClass>,
     /// Bytes of memory for the state of all keys of all rules.
     pub(crate) memory_bytes: u64,
     /// How the price of a request is learned.
@@ -102,14 +105,6 @@ pub(crate) struct TollSource {
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// What fairness tells apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
-    Address,
-    Network,
-    Block,
-}
-
 /// The header in which trusted proxies name the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ForwardedHeader {
@@ -123,11 +118,6 @@ pub(crate) enum ForwardedHeader {
 impl Choice for ForwardedHeader {
     const WORDS: &'static [(&'static str, Self)] =
         &[("x-forwarded-for", Self::XForwardedFor), ("forwarded", Self::Forwarded)];
-}
-
-impl Choice for Level {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("ip/32", Self::Address), ("ip/24", Self::Network), ("ip/16", Self::Block)];
 }
 
 /// `"auto"`, or a number.
@@ -188,9 +178,8 @@ table! {
         in_flight: Concurrency = "\"auto\"",
         /// Bounds on the requests that wait at the gate.
         hold: HoldTable = "{}",
-        /// How the backend's time is shared while it is scarce: the part of it that an address (`ip/32`), its network (`ip/24`) and its
-        /// block (`ip/16`) are due, each at most 1. What nobody else wants, anybody gets. One that is left out has its default.
-        fairness: Map<Level, Thousandths> = "{ \"ip/32\" = 0.10, \"ip/24\" = 0.25, \"ip/16\" = 0.50 }",
+        /// How the backend's time is shared while it is scarce.
+        fairness: FairnessTable = "{}",
         /// Memory for the state of all keys, split over the rules that do not have `memory` themselves. It is taken at the start and never
         /// grows.
         memory: Size = "\"64MiB\"",
@@ -294,7 +283,8 @@ impl GateTable {
             cores: self.cores.map_or(Cores::whole(machine_cores()), |cores| Cores::from_milli(cores.value.0)),
             in_flight: self.in_flight.value.0.map(NonZeroU32::get),
             hold: self.hold.value.meaning(),
-            fairness: fairness(&self.fairness.value, faults),
+            user: self.fairness.value.user(faults),
+            fairness: self.fairness.value.shares(faults),
             memory_bytes: self.memory.value.0,
             toll: self.toll.value.meaning(),
             bands: self.bands.value.meaning(faults),
@@ -331,21 +321,6 @@ impl GateTable {
 /// The cores of this machine, as far as this process may use them.
 fn machine_cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
-}
-
-fn fairness(shares: &Map<Level, Thousandths>, faults: &mut Collector) -> Shares {
-    let mut fairness = Shares::default();
-    for (level, share) in &shares.0 {
-        if share.value.0 > 1000 {
-            faults.fault(&share.span, "a share is a part of the whole, at most 1: write a number such as 0.1");
-        }
-        *match level {
-            Level::Address => &mut fairness.address_milli,
-            Level::Network => &mut fairness.network_milli,
-            Level::Block => &mut fairness.block_milli,
-        } = share.value.0;
-    }
-    fairness
 }
 
 impl BandsTable {

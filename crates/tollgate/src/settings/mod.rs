@@ -9,6 +9,7 @@ mod buffer;
 mod condition;
 mod domain;
 mod escalation;
+mod fairness;
 mod fault;
 mod gate;
 mod health;
@@ -16,6 +17,7 @@ mod in_force;
 mod limit;
 mod link;
 mod listeners;
+mod priority;
 mod reference;
 mod roles;
 mod rule;
@@ -37,11 +39,13 @@ use toml::de::DeTable;
 
 pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
+pub(crate) use fairness::{UserClass, UserPlace};
 pub(crate) use fault::Faults;
 pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource};
 pub(crate) use health::HealthCheck;
 pub(crate) use in_force::in_force;
 pub(crate) use link::Link;
+pub(crate) use priority::{Precedence, Priority};
 pub(crate) use reference::reference;
 pub(crate) use roles::{Admin, Doors, FlagState, Graphite, Master, Redis, Watch, Webhook};
 pub(crate) use rule::{RuleSettings, State};
@@ -53,6 +57,7 @@ use domain::{Domains, Rules};
 use fault::Collector;
 use gate::GateTable;
 use link::LinkTable;
+use priority::Priorities;
 use roles::{AdminTable, DoorsTable, MasterTable, MetricsTable, RedisTable, WatchTable};
 use rule::Surroundings;
 use table::{Entries, table};
@@ -93,6 +98,8 @@ table! {
         gate: GateTable,
         /// Rules of the domain `default`. Written `[[rule]]`, once for each.
         rule: Rules,
+        /// Which requests have another weight in the queue than others. Written `[[priority]]`, once for each.
+        priority: Priorities,
         /// More domains, each with its own rules. Written `[[domain]]`, once for each.
         domain: Domains,
         /// The bookkeeper of a fleet of gates.
@@ -182,6 +189,7 @@ impl FileTable {
         listeners::refuse_clashes(&self, faults);
         let gate = self.gate.map(|gate| gate.value.meaning(faults));
         let rules = self.rule.map(|rules| rules.value).unwrap_or_default();
+        let priorities = self.priority.map(|priorities| priorities.value).unwrap_or_default();
         let domains = self.domain.map(|domains| domains.value).unwrap_or_default();
         let (cores, hold_max, memory_bytes) = {
             let gate = gate.clone().unwrap_or_default();
@@ -198,7 +206,7 @@ impl FileTable {
             master: self.written.has("link") || self.written.has("master"),
             account: self.watch.value.account(),
         };
-        let domains = domain::meaning(rules, domains, &around, faults);
+        let domains = domain::meaning((rules, priorities), domains, &around, faults);
         let watch = self.watch.value.meaning(around.redis, faults);
         let watch = Watch { why_no_flags: why_no_flags(&watch, &domains), ..watch };
         let master = self.master.map(|master| master.value.meaning(around.redis, faults));

@@ -25,6 +25,14 @@ pub(super) struct FieldShape {
     pub(super) presence: Presence,
 }
 
+impl FieldShape {
+    /// The key as it is written in TOML, in quotes where it needs them.
+    fn quoted_key(&self) -> String {
+        let is_bare = self.key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+        if is_bare { self.key.to_owned() } else { format!("\"{}\"", self.key) }
+    }
+}
+
 /// What the absence of a key means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
@@ -150,8 +158,10 @@ impl TableShape {
             .filter(|field| required == 0 || field.presence == Presence::Required)
             .take(required.max(1))
             .map(|field| match field.presence {
-                Presence::Default(text) => format!("{} = {text}", field.key),
-                Presence::Required | Presence::Optional => format!("{} = {}", field.key, (field.shape)().example()),
+                Presence::Default(text) => format!("{} = {text}", field.quoted_key()),
+                Presence::Required | Presence::Optional => {
+                    format!("{} = {}", field.quoted_key(), (field.shape)().example())
+                }
             })
             .collect();
         format!("{{ {} }}", fields.join(", "))

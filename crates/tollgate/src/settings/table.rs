@@ -26,11 +26,14 @@ pub(super) struct Placed<T> {
 }
 
 /// Declares a table: a struct whose fields are the keys of the table, whose doc comments are the manual, and which is read from the
-/// file. `= required` makes the absence of a key a fault; `= "..."` is the value, in TOML, that absence is the same as.
+/// file. `= required` makes the absence of a key a fault; `= "..."` is the value, in TOML, that absence is the same as. A key that is no
+/// identifier of Rust is written after the field's name, as in `address as "ip/32"`.
 macro_rules! table {
     (@held $type:ty) => { Option<$crate::settings::table::Placed<$type>> };
     (@held $type:ty, required) => { Option<$crate::settings::table::Placed<$type>> };
     (@held $type:ty, $default:literal) => { $crate::settings::table::Placed<$type> };
+    (@key $field:ident) => { stringify!($field) };
+    (@key $field:ident, $key:literal) => { $key };
     (@presence) => { $crate::settings::shape::Presence::Optional };
     (@presence required) => { $crate::settings::shape::Presence::Required };
     (@presence $default:literal) => { $crate::settings::shape::Presence::Default($default) };
@@ -40,7 +43,7 @@ macro_rules! table {
     (
         $(#[doc = $doc:literal])*
         struct $name:ident {
-            $( $(#[doc = $field_doc:literal])* $field:ident : $type:ty $(= $default:tt)?, )*
+            $( $(#[doc = $field_doc:literal])* $field:ident $(as $key:literal)? : $type:ty $(= $default:tt)?, )*
         }
     ) => {
         $(#[doc = $doc])*
@@ -57,7 +60,7 @@ macro_rules! table {
                 name: stringify!($name),
                 doc: &[$($doc),*],
                 fields: &[$( $crate::settings::shape::FieldShape {
-                    key: stringify!($field),
+                    key: $crate::settings::table::table!(@key $field $(, $key)?),
                     doc: &[$($field_doc),*],
                     shape: <$type as $crate::settings::table::Value>::shape,
                     presence: $crate::settings::table::table!(@presence $($default)?),
@@ -67,7 +70,9 @@ macro_rules! table {
             pub(in crate::settings) fn read_entries(mut entries: $crate::settings::table::Entries<'_>) -> Self {
                 entries.refuse_unknown(&Self::SHAPE);
                 Self {
-                    $( $field: $crate::settings::table::table!(@read entries, stringify!($field) $(, $default)?), )*
+                    $( $field: $crate::settings::table::table!(
+                        @read entries, $crate::settings::table::table!(@key $field $(, $key)?) $(, $default)?
+                    ), )*
                     written: entries.written,
                 }
             }

@@ -22,6 +22,7 @@ mod recipes;
 mod refunds;
 mod responses;
 mod rules;
+mod sharing;
 mod silence;
 mod slow;
 mod spellings;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::backend::respond;
 use crate::support::client::connect_from;
-use crate::support::{Backend, Gate, Response, read_response, roundtrip};
+use crate::support::crowd::{Crowd, SERVICE, slow_backend};
+use crate::support::{Backend, Gate, Response, eventually, read_response, roundtrip};
 
 const PAGE: &str = include_str!("../../../../docs/recipes.md");
 
@@ -24,9 +25,17 @@ fn recipes() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// A gate by a recipe, in front of this backend. What are examples of addresses there are addresses of this machine here.
 fn gate(heading: &str, backend: &Backend) -> Gate {
+    Gate::start(&config(heading, backend))
+}
+
+fn config(heading: &str, backend: &Backend) -> String {
     let (_, config) = recipes().find(|recipe| recipe.0 == heading).unwrap();
-    let config = config.replace("http://127.0.0.1:8080", &backend.url()).replace("203.0.113.", "127.113.0.");
-    Gate::start(&config)
+    config.replace("http://127.0.0.1:8080", &backend.url()).replace("203.0.113.", "127.113.0.")
+}
+
+/// A gate by a recipe that sends one request at a time to its backend, so that others wait.
+fn narrow_gate(heading: &str, backend: &Backend) -> Gate {
+    Gate::start(&config(heading, backend).replace("[gate]\n", "[gate]\ncores = 1\nin_flight = 1\n"))
 }
 
 fn ask(gate: &Gate, from: [u8; 4], request: &str) -> Response {
@@ -42,7 +51,15 @@ fn with(line: &str, field: &str) -> String {
 #[test]
 fn every_recipe_is_tested() {
     let headings: Vec<_> = recipes().map(|recipe| recipe.0).collect();
-    let tested = ["Crawlers", "Login", "API quota", "Websocket fleet", "Office behind one address"];
+    let tested = [
+        "Crawlers",
+        "Login",
+        "API quota",
+        "Websocket fleet",
+        "Office behind one address",
+        "Logged-in users, checkouts and health checks",
+        "API keys behind a CDN",
+    ];
     assert_eq!(headings, tested);
 }
 
@@ -182,4 +199,53 @@ fn an_office_is_many_people_and_an_address_elsewhere_is_one() {
     };
     assert_eq!(statuses([127, 113, 0, 7], 2, 6), [12, 0], "two people of the office, twelve at once");
     assert_eq!(statuses([127, 9, 0, 7], 2, 6), [8, 4], "another address with the same");
+}
+
+#[test]
+fn logged_in_users_get_more_checkouts_go_first_and_health_checks_do_not_wait() {
+    let backend = slow_backend();
+    let gate = narrow_gate("Logged-in users, checkouts and health checks", &backend);
+    let [logged_in, anonymous, checkouts] = [Crowd::default(), Crowd::default(), Crowd::default()];
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            logged_in.join(scope, &gate, [127, 90, 0, 1], "GET /search HTTP/1.1\nCookie: session=me");
+            anonymous.join(scope, &gate, [127, 91, 0, 1], "GET /search HTTP/1.1");
+        }
+        eventually("both have used their credit", || anonymous.served() >= 20);
+        let (more, less) = (logged_in.served(), anonymous.served());
+        assert!((3 * less..=6 * less).contains(&more), "{more} logged in, {less} not");
+        let mut checks: Vec<Duration> = Vec::new();
+        for _ in 0..5 {
+            let began = Instant::now();
+            assert_eq!(ask(&gate, [127, 113, 0, 9], "GET /healthz").status, 200);
+            checks.push(began.elapsed());
+        }
+        checks.sort_unstable();
+        assert!(checks[2] < SERVICE * 3, "{checks:?}");
+        let before = anonymous.served();
+        checkouts.join(scope, &gate, [127, 91, 0, 1], "POST /checkout/pay HTTP/1.1\nContent-Length: 0");
+        eventually("ten checkouts", || checkouts.served() >= 10);
+        let searches = anonymous.served() - before;
+        assert!(searches <= 15, "{searches} searches of the same client");
+        [&logged_in, &anonymous, &checkouts].iter().for_each(|crowd| crowd.end());
+    });
+}
+
+#[test]
+fn an_api_key_has_its_own_share_behind_the_address_of_a_cdn() {
+    let backend = slow_backend();
+    let gate = narrow_gate("API keys behind a CDN", &backend);
+    let [busy, other, keyless] = [Crowd::default(), Crowd::default(), Crowd::default()];
+    std::thread::scope(|scope| {
+        for edge in 0..8 {
+            busy.join(scope, &gate, [127, 92, edge, 1], "GET / HTTP/1.1\nX-Api-Key: busy");
+        }
+        other.join(scope, &gate, [127, 92, 0, 1], "GET / HTTP/1.1\nX-Api-Key: other");
+        keyless.join(scope, &gate, [127, 92, 0, 1], "GET / HTTP/1.1");
+        eventually("twenty of the other key", || other.served() >= 20);
+        let (busy_served, keyless_served) = (busy.served(), keyless.served());
+        assert!(busy_served <= 60, "{busy_served}");
+        assert!((7..=60).contains(&keyless_served), "{keyless_served} without a key");
+        [&busy, &other, &keyless].iter().for_each(|crowd| crowd.end());
+    });
 }

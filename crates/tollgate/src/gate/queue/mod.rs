@@ -6,6 +6,7 @@
 //!
 //! A thread of its own ([`pulse`]) does what is due with time while requests wait.
 
+mod bound;
 mod permit;
 mod pulse;
 mod queues;
@@ -28,7 +29,9 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::virtual_clock::Load;
 use tollgate_gatekeeper::clock::Clock;
 
+use super::claims::Claim;
 use crate::settings::Gate as Settings;
+pub(crate) use bound::{QueueBound, QueueForecast};
 use permit::Waiting;
 pub(crate) use permit::{Outcome, Permit};
 use pulse::Pulse;
@@ -143,8 +146,7 @@ impl From<Refusal> for Refused {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entering {
     pub(crate) address: IpAddr,
-    /// One user behind the address: a connection.
-    pub(crate) tenant: u64,
+    pub(crate) claim: Claim,
     pub(crate) route: RouteKey,
     /// Memory that the request holds while it waits.
     pub(crate) bytes: u32,
@@ -177,10 +179,9 @@ impl Queue {
     }
 
     /// What would happen to a request of this address that arrived now; without a route, to an average one.
-    pub(crate) fn forecast(&self, address: IpAddr, route: Option<RouteKey>) -> Forecast {
-        let any = RouteKey { route: 0, parent: 0 };
-        let client = self.request(Entering { address, tenant: 0, route: any, bytes: 0 }).client;
-        self.state().core.forecast(client, route, self.clock.now())
+    pub(crate) fn forecast(&self, address: IpAddr, claim: Claim, route: Option<RouteKey>) -> Forecast {
+        let client = self.client(address, claim);
+        self.state().core.forecast(client, claim.weight_milli, route, self.clock.now())
     }
 
     /// The mean cost of requests of this route.
@@ -237,6 +238,13 @@ impl Queue {
         };
         // A permit that came in the same instant is given back by the guard.
         Err(refusal.map_or(Refused { retry_after: Span::from_secs(1), own: false, by_queue: None }, Refused::from))
+    }
+
+    /// A permit for a request that is exempt: it does not wait and does not count against the limit.
+    pub(crate) fn pass(self: &Arc<Self>, entering: Entering) -> Permit {
+        let request = self.request(entering);
+        let ticket = self.state().core.pass(request, self.clock.now());
+        Permit::new(self, ticket, entering.route)
     }
 
     fn give_up(&self, ticket: Ticket) -> Option<Refusal> {
@@ -329,11 +337,21 @@ impl Queue {
     }
 
     fn request(&self, entering: Entering) -> Request {
-        let Entering { address, tenant, route, bytes } = entering;
-        let hash =
-            |(v4, v6): (u8, u8)| self.hasher.hash_one(Network::of(address, if address.is_ipv4() { v4 } else { v6 }));
+        let Entering { address, claim, route, bytes } = entering;
+        Request { client: self.client(address, claim), route, weight_milli: claim.weight_milli, bytes }
+    }
+
+    fn client(&self, address: IpAddr, claim: Claim) -> Client {
+        let Claim { user, tenant, account, .. } = claim;
+        let hash = |(v4, v6): (u8, u8)| match user {
+            Some(user) => self.hasher.hash_one((user, v4, account)),
+            None => {
+                let network = Network::of(address, if address.is_ipv4() { v4 } else { v6 });
+                self.hasher.hash_one((network, account))
+            }
+        };
         let [address, network, block] = LEVELS.map(hash);
-        Request { client: Client { block, network, address, tenant }, route, weight_milli: 1000, bytes }
+        Client { block, network, address, tenant }
     }
 
     fn note_waiting(&self, state: &State) {

@@ -19,7 +19,8 @@ fn queue(text: &str) -> (Arc<Queue>, Hand) {
 }
 
 fn entering(last: u8, route: RouteKey) -> Entering {
-    Entering { address: Ipv4Addr::new(203, 0, last, 7).into(), tenant: u64::from(last), route, bytes: 100 }
+    let claim = Claim { tenant: u64::from(last), ..Claim::default() };
+    Entering { address: Ipv4Addr::new(203, 0, last, 7).into(), claim, route, bytes: 100 }
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {

@@ -208,9 +208,43 @@ fn what_roles_need() {
     check("[gate]\nmemory = 64", &[("2:10", "\"64MiB\"")]);
     check("[gate]\nfairness = { \"ip/33\" = 0.1 }", &[("2:14", "did you mean `ip/32`?")]);
     check("[gate]\nfairness = { \"ip/32\" = 2 }", &[("2:24", "at most 1")]);
+    check("[gate]\nfairness = { by = \"cookies:sid\" }", &[("2:19", "unknown class `cookies:sid`")]);
+    check("[gate]\nfairness = { place = \"instead\" }", &[("2:22", "write `by = \"cookie:sid\"`")]);
+    check(
+        "[gate]\nfairness = { by = \"cookie:sid\", place = \"below\" }",
+        &[("2:41", "`\"beneath\"` or `\"instead\"`")],
+    );
     check("[gate]\nbands = { elevated = \"1s\" }", &[("2:9", "critical load begins after")]);
     check("[gate]\ntimeouts = { head = \"0s\" }", &[("2:21", "must not be 0")]);
     check("[gate]\nbounds = { head = \"1GiB\" }", &[("2:19", "\"64KiB\"")]);
+}
+
+#[test]
+fn priorities_that_say_nothing_or_too_much() {
+    let priority = |lines: &str| format!("[[priority]]\nname = \"p\"\nwhen = {{ path = \"/p\" }}\n{lines}\n");
+    check(&priority(""), &[("1:1", "needs `weight = 4` or `exempt = true`")]);
+    check(&priority("exempt = false"), &[("1:1", "needs `weight = 4` or `exempt = true`")]);
+    check(&priority("exempt = true\nweight = 4"), &[("5:10", "leave one of the two out")]);
+    for (weight, words) in [
+        ("0", "above 0"),
+        ("-4", "negative"),
+        ("nan", "finite"),
+        ("inf", "finite"),
+        ("0.09", "from 0.1 to 100"),
+        ("100.1", "from 0.1 to 100"),
+        ("\"4\"", "a number above 0"),
+    ] {
+        check(&priority(&format!("weight = {weight}")), &[("4:10", words)]);
+    }
+    check(&priority("wieght = 4"), &[("4:1", "did you mean `weight`?")]);
+    let twice = format!("{}{}", priority("weight = 4"), priority("exempt = true"));
+    check(&twice, &[("6:8", "another priority has this name")]);
+    check("[[priority]]\nname = \"all\"\nexempt = true\n", &[("1:1", "exempt without `when`")]);
+    check("[[priority]]\nweight = 1\n", &[("1:1", "missing key `name`")]);
+    check("[priority]\nname = \"p\"\nweight = 1\n", &[("1:1", "in two brackets")]);
+    let flagged = "[[priority]]\nname = \"p\"\nwhen = { flagged = true }\nweight = 0.1\n";
+    check(&format!("{flagged}[watch]\naccount_class = \"user\"\n"), &[("3:20", "`flagged` is about accounts")]);
+    check(&priority("weight = 4\nunless = { cookie = { \"a b\" = \"*\" } }"), &[("5:23", "no name of a cookie")]);
 }
 
 #[test]

@@ -97,12 +97,12 @@ fn everything_beside_the_limit_is_kept() {
 
 #[test]
 fn conditions_take_one_or_several_and_names_in_any_case() {
-    let body =
-        "in_flight = 1\nwhen = { method = [\"get\", \"HEAD\"], host = \"*.Example\", header = { X-Kind = \"b*\" } }";
+    let body = "in_flight = 1\nwhen = { method = [\"get\", \"HEAD\"], host = \"*.Example\", header = { X-Kind = \"b*\" }, cookie = { Sid = \"*\" } }";
     let when = rule(body).rule.when;
     assert_eq!(when.methods, ["GET", "HEAD"]);
     assert_eq!(when.hosts, [Pattern::ignoring_case("*.Example")]);
     assert_eq!(when.headers, [("x-kind".to_string(), Pattern::ignoring_case("b*"))]);
+    assert_eq!(when.cookies, [("Sid".to_string(), Pattern::new("*"))]);
 }
 
 #[test]
@@ -138,13 +138,24 @@ fn a_rule_may_look_at_the_flag_of_an_account() {
 }
 
 #[test]
+fn a_priority_may_look_at_the_flag_of_an_account() {
+    let text = "[[priority]]\nname = \"flagged\"\nwhen = { flagged = true }\nweight = 0.1\n[watch]\naccount_class = \"ip/32\"\n";
+    let domain = &read(text).domains[0];
+    assert_eq!(domain.account, Some(Class::parse("ip/32").unwrap()));
+    assert_eq!(domain.priorities[0].precedence, Precedence::Weight(100));
+}
+
+#[test]
 fn a_text_that_says_nothing_means_the_defaults() {
     for text in ["", "\n", "# nothing\n", "\u{feff}"] {
         assert_eq!(read(text), Settings::default(), "{text:?}");
     }
     let Settings { gate, domains, master, link, doors, admin, watch, redis, graphite, telemetry } = Settings::default();
     assert_eq!((graphite, telemetry), (None, None));
-    assert_eq!(domains, [Domain { name: "default".to_string(), rules: Vec::new(), account: None }]);
+    assert_eq!(
+        domains,
+        [Domain { name: "default".to_string(), rules: Vec::new(), priorities: Vec::new(), account: None }]
+    );
     assert!(
         gate.is_none() && master.is_none() && link.is_none() && doors.is_none() && admin.is_none() && redis.is_none()
     );
@@ -175,7 +186,7 @@ fn a_gate_is_what_it_is_told_to_be() {
         cores = 1.5
         in_flight = 32
         workers = 3
-        fairness = { \"ip/24\" = 0.3 }
+        fairness = { \"ip/24\" = 0.3, by = \"header:X-Api-Key\", place = \"instead\" }
         bands = { elevated = \"50ms\", critical = \"1s\" }
         timeouts.drain = \"1min\"
         bounds.head = \"16KiB\"
@@ -189,6 +200,8 @@ fn a_gate_is_what_it_is_told_to_be() {
     assert_eq!(gate.tls, [CertificateFiles { chain: "a.pem".into(), key: "a.key".into() }]);
     assert_eq!((gate.cores, gate.in_flight, gate.workers), (Cores::from_milli(1500), Some(32), 3));
     assert_eq!(gate.fairness, Shares { address_milli: 100, network_milli: 300, block_milli: 500 });
+    let class = Class::parse("header:x-api-key").unwrap();
+    assert_eq!(gate.user, Some(UserClass { class, place: UserPlace::Instead }));
     assert_eq!(gate.bands.critical(), secs(1));
     assert_eq!(gate.timeouts.drain, Duration::from_secs(60));
     assert_eq!(gate.bounds.head_bytes_max, 16 << 10);

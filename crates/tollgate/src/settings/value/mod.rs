@@ -17,7 +17,7 @@ pub(crate) use backend::{BackendUrl, Protocol};
 pub(super) use number::{Millionths, Thousandths};
 pub(super) use rate::PerTime;
 pub(super) use size::Size;
-pub(super) use word::{Choice, Glob, HeaderName, Map, Method, Name, OneOrMany, StatusCode};
+pub(super) use word::{Choice, CookieName, Glob, HeaderName, Map, Method, Name, OneOrMany, StatusCode};
 
 use toml::Spanned;
 use toml::de::DeValue;

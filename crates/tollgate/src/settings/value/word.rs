@@ -180,6 +180,26 @@ impl Value for HeaderName {
     }
 }
 
+/// The name of a cookie. Cookies are told apart by case.
+#[derive(Clone, Debug)]
+pub(in super::super) struct CookieName(pub(in super::super) String);
+
+impl Value for CookieName {
+    fn shape() -> Shape {
+        Shape::Text { what: "the name of a cookie", example: "session" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), |text| {
+            if is_token(text) {
+                Ok(Self(text.to_string()))
+            } else {
+                Err(format!("{} is no name of a cookie: write one such as \"session\"", shown(text)))
+            }
+        })
+    }
+}
+
 /// A token of HTTP, as methods and names of headers are.
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))

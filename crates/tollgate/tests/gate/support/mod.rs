@@ -2,6 +2,7 @@
 
 pub(crate) mod backend;
 pub(crate) mod client;
+pub(crate) mod crowd;
 pub(crate) mod gate;
 pub(crate) mod http2;
 

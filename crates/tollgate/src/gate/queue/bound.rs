@@ -1,0 +1,40 @@
+//! Why a request waits or is refused, for people: which bound, the value that was observed, and the value allowed.
+
+use tollgate_core::queue::{Fate, Reason, Standing};
+use tollgate_core::time::Span;
+
+use super::Queue;
+
+/// A bound of the queue that holds or refuses a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueBound {
+    pub(crate) reason: &'static str,
+    pub(crate) observed: u64,
+    pub(crate) allowed: u64,
+}
+
+impl QueueBound {
+    /// Why a request waits: its position, and how many may be in flight.
+    pub(crate) fn busy(queue: &Queue, standing: Standing) -> Self {
+        let (observed, allowed) = (standing.position.into(), queue.status().in_flight_max);
+        Self { reason: "backend-busy", observed, allowed }
+    }
+
+    /// Which bound of the queue refuses a request: the value that was observed, and the value allowed.
+    pub(crate) fn refusing(queue: &Queue, reason: Reason, standing: Standing, hold_max: Span) -> Self {
+        let (reason, observed, allowed) = match reason {
+            Reason::WaitTooLong => ("wait-too-long", standing.wait.as_millis_ceil(), hold_max.as_millis_ceil()),
+            Reason::Full => ("queue-full", queue.status().waiting, queue.waiting_max()),
+        };
+        Self { reason, observed, allowed }
+    }
+}
+
+/// What the queue would do to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueForecast {
+    pub(crate) standing: Standing,
+    pub(crate) fate: Fate,
+    /// Why it would not go at once.
+    pub(crate) bound: Option<QueueBound>,
+}

@@ -1,0 +1,66 @@
+//! Clients that keep a gate busy: each connection sends its next request as soon as the last one is answered.
+
+use std::io::{BufReader, Write};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use super::client::connect_from;
+use super::{Backend, Gate, PATIENCE, read_response};
+
+/// Time that [`slow_backend`] takes for each request.
+pub(crate) const SERVICE: Duration = Duration::from_millis(40);
+
+/// A backend that takes [`SERVICE`] for each request and reports it as CPU time.
+pub(crate) fn slow_backend() -> Backend {
+    Backend::answering(|_, stream| {
+        std::thread::sleep(SERVICE);
+        let cpu = SERVICE.as_millis();
+        let head = format!("HTTP/1.1 200 OK\r\nServer-Timing: cpu;dur={cpu}\r\nContent-Length: 2\r\n\r\nok");
+        stream.write_all(head.as_bytes())
+    })
+}
+
+/// Connections that send the same request again and again.
+#[derive(Default)]
+pub(crate) struct Crowd {
+    served: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl Crowd {
+    /// Adds a connection from this address that sends `request` (request line and fields) until the crowd is over.
+    pub(crate) fn join<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        gate: &'scope Gate,
+        from: impl Into<IpAddr>,
+        request: &str,
+    ) {
+        let request = format!("{}\r\nHost: site\r\n\r\n", request.replace('\n', "\r\n"));
+        let mut stream = connect_from(from.into(), gate.address);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        scope.spawn(move || {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            // A test that fails does not end its crowd.
+            let began = Instant::now();
+            while !self.is_over.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
+                stream.write_all(request.as_bytes()).unwrap();
+                let response = read_response(&mut reader).expect("a response");
+                assert_eq!(response.status, 200, "{}", response.text());
+                self.served.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// How many requests were answered.
+    pub(crate) fn served(&self) -> usize {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    /// No connection sends another request.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
