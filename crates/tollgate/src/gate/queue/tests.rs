@@ -67,7 +67,7 @@ fn one_more_than_the_limit_waits_and_goes_when_another_ends() {
         hand.advance(Span::from_millis(20));
         permits.pop().unwrap().leave(None, Outcome::Answered);
         let permit = third.await.unwrap();
-        assert_eq!((queue.status().waiting, queue.status().in_flight, position), (0, 2, 0));
+        assert_eq!((queue.status().waiting, queue.status().in_flight, position), (0, 2, 1));
         drop(permit);
     });
 }
