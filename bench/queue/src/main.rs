@@ -1,5 +1,5 @@
-//! What the fair queue costs a request: one event pair (arrive, done) behind a mutex with 1 to 16 threads, and one dispatch with many
-//! requests waiting.
+//! The cost of the fair queue: one event pair (arrive, done) behind a mutex with 1 to 16 threads, and one dispatch with many requests
+//! waiting.
 #![allow(clippy::print_stdout)]
 
 use std::hint::black_box;

@@ -8,10 +8,14 @@
 //!
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
-//! | a number | | becomes that number; if smaller ones explain the times equally well, half of it is tried |
+//! | a new number | | becomes that number |
+//! | the number in force | yes | is compared with half of it or twice as much, in turns, until it is certain which is better |
 //! | room | yes | grows, by up to 8 times |
 //! | nothing clear | yes | grows if that exposes less than 0.4 s of each core, otherwise half of it is tried for a wave |
 //! | room, nothing clear | no | stays |
+//!
+//! Between waves the limit grows in three cases while requests wait: the backend's machine is known to be idle and no number was found yet; it
+//! has been idle for [`IDLE_MAX`] with the number that was found; or nothing has ended for [`SILENCE_MAX`].
 //!
 //! Requests are weighed, not counted ([`Times::load`]): in a backend where some requests compute and others sleep, a hundred sleepers do not
 //! compete with one that computes.

@@ -7,8 +7,8 @@
 //!
 //! Order alone is not enough. The backend shares its cores among all requests in flight, so ten requests of a crawler make a page ten times
 //! slower, however soon it was dispatched. Therefore a request waits for its betters and equals, and for nothing else. Requests in flight are
-//! counted by standing (whether the client was behind or ahead of its share) and by octave of the price, so a client that is behind is not
-//! counted against one that is ahead, and a light request is not counted against a heavy one ([`Queue::may_go`]).
+//! counted by standing (whether the client was behind or ahead of its share) and by octave of the price. A client that is behind does not wait
+//! for requests of clients that are ahead, and a light request does not wait for a heavy one ([`Queue::may_go`]).
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -70,7 +70,7 @@ use limit::Limit;
 use price::Prices;
 use tree::Tree;
 
-/// Prices are told apart by factors of two, from half a millisecond up.
+/// Prices are classed by factors of two, from half a millisecond up.
 const OCTAVES: usize = 16;
 const OCTAVE_BASE_NS: u64 = 500_000;
 /// A request that costs this many times its price shows that the price is not settled.
@@ -514,7 +514,7 @@ impl Queue {
             self.charge(ticket.slot, toll);
         }
         self.remove(ticket.slot);
-        // Work of others than those who wait: they get so much less.
+        // Clients that wait get less of the backend by the work of clients that do not.
         if !slot.is_ahead && !self.owns.contains_key(&slot.request.client.address) {
             self.rate.settle_behind(toll);
         }
