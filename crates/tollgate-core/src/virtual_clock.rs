@@ -247,6 +247,23 @@ impl VirtualClock {
         if self.in_service == Load::ZERO {
             return;
         }
+        if elapsed > 0 {
+            self.work_for(elapsed);
+        }
+        let parts_per_nano = i128::from(self.in_service.0) * PARTS;
+        if self.carry >= parts_per_nano {
+            let each = match (u64::try_from(self.carry), u64::try_from(parts_per_nano)) {
+                // A division of 64 bits takes a tenth of the time.
+                (Ok(carry), Ok(parts)) => carry / parts,
+                _ => u64::try_from(self.carry / parts_per_nano).unwrap_or(u64::MAX),
+            };
+            self.nanos = self.nanos.saturating_add(each);
+            self.carry -= i128::from(each) * parts_per_nano;
+        }
+    }
+
+    /// Adds the work that the requests in service do in `elapsed` nanoseconds.
+    fn work_for(&mut self, elapsed: u64) {
         self.load_nanos = self.load_nanos.wrapping_add(elapsed.wrapping_mul(self.in_service.0));
         self.full_nanos = self.full_nanos.wrapping_add(elapsed.wrapping_mul(self.computing.0));
         let busy = (u128::from(self.in_service.0) * 1000).min(u128::from(self.cores.0) * u128::from(REQUEST));
@@ -256,13 +273,6 @@ impl VirtualClock {
         self.handed_out = self.handed_out.saturating_add(work);
         self.carry = self.carry.saturating_add(work);
         self.work = self.work.wrapping_add(work.unsigned_abs());
-
-        let parts_per_nano = i128::from(self.in_service.0) * PARTS;
-        if self.carry >= parts_per_nano {
-            let each = u64::try_from(self.carry / parts_per_nano).unwrap_or(u64::MAX);
-            self.nanos = self.nanos.saturating_add(each);
-            self.carry %= parts_per_nano;
-        }
     }
 }
 

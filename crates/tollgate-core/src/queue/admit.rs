@@ -29,6 +29,9 @@ impl Queue {
 
     /// The estimated cost of the first request in the heaviest lane.
     pub(super) fn heaviest(&self) -> Option<Span> {
+        if self.waiting == 0 {
+            return None;
+        }
         let first = self.lanes.iter().rev().find_map(Tree::first)?;
         Some(self.slots[first.request as usize].cost)
     }
@@ -84,7 +87,7 @@ impl Queue {
     /// Whether a request waits that goes before this one and is bound by the same peers.
     pub(super) fn has_better(&self, slot: &Slot) -> bool {
         let first = self.lanes[usize::from(slot.octave)].first();
-        first.is_some_and(|first| slot.is_ahead || first.tag <= self.front())
+        first.is_some_and(|first| slot.is_ahead || self.tag_of(first.request) <= self.front())
     }
 }
 

@@ -1,7 +1,8 @@
 //! What clients have had of the backend, in virtual time.
 
 use super::client::{Client, TAGS};
-use super::{Queue, SURPRISE, State, octave};
+use super::tree::quantum;
+use super::{Queue, SURPRISE, State, largest, octave};
 use crate::time::{Moment, Span};
 
 /// How far back in virtual time a key can be, and so how much credit it can save up.
@@ -21,11 +22,12 @@ impl Queue {
         let cpu = cost.as_nanos().abs_diff(charged.as_nanos());
         let (least, mut tags) = (self.least(), self.tags(&client));
         let shares = self.settings.shares.by_level();
+        let before = tags.map(quantum);
         for ((tag, share), key) in tags.iter_mut().zip(shares).zip(client.keys()) {
             *tag = by(*tag, self.advance_of(cpu, share, weight)).max(least);
             self.ledger.set(key, *tag, least);
         }
-        if self.waiting > 0 {
+        if self.waiting > 0 && before != tags.map(quantum) {
             self.lanes.iter_mut().filter(|lane| !lane.is_empty()).for_each(|lane| lane.retag(&client, tags));
         }
     }
@@ -62,15 +64,17 @@ impl Queue {
     pub(super) fn advance(&mut self, now: Moment) {
         self.time = self.time.saturating_add(now.since(self.at).as_nanos());
         self.at = self.at.max(now);
-        let work = self.clock.work_nanos(now);
-        self.rate.observe(work, self.waiting > 0, now);
+        if self.waiting > 0 || self.rate.is_waiting() {
+            let work = self.clock.work_nanos(now);
+            self.rate.observe(work, self.waiting > 0, now);
+        }
     }
 
     /// Virtual time that `cpu` nanoseconds take of a key with this share.
     pub(super) fn advance_of(&self, cpu: u64, share_milli: u32, weight_milli: u32) -> u64 {
         let due =
             u128::from(share_milli.max(1)) * u128::from(self.cores().as_milli()) * u128::from(weight_milli.max(1));
-        u64::try_from(u128::from(cpu) * 1_000_000_000 / due).unwrap_or(u64::MAX)
+        divide(u128::from(cpu) * 1_000_000_000, due)
     }
 
     /// Up to here a key is behind its share.
@@ -83,8 +87,21 @@ impl Queue {
         self.time.saturating_sub(CREDIT.as_nanos())
     }
 
+    /// Up to where the client of a request has come: the largest tag of its keys.
+    pub(super) fn tag_of(&self, at: u32) -> u64 {
+        largest(self.tags(&self.slots[at as usize].request.client))
+    }
+
     pub(super) fn tags(&self, client: &Client) -> [u64; TAGS] {
         let [block, network, address, _] = client.keys();
         [block, network, address].map(|key| self.ledger.tag(key, self.least()))
+    }
+}
+
+/// The quotient, with a division of 64 bits where the numbers fit: that of 128 bits takes ten times as long.
+fn divide(dividend: u128, divisor: u128) -> u64 {
+    match (u64::try_from(dividend), u64::try_from(divisor)) {
+        (Ok(dividend), Ok(divisor)) => dividend / divisor,
+        _ => u64::try_from(dividend / divisor).unwrap_or(u64::MAX),
     }
 }

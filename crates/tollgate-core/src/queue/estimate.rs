@@ -31,6 +31,11 @@ impl ServiceRate {
         Self { prior, at: Moment::ZERO, work_at: 0, elapsed: 0, work: 0, behind: 0, is_waiting: false }
     }
 
+    /// Whether requests waited when [`Self::observe`] was last called.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
+
     pub(super) fn observe(&mut self, work: u64, is_waiting: bool, now: Moment) {
         if self.is_waiting {
             self.elapsed += now.since(self.at).as_nanos();

@@ -49,7 +49,7 @@ impl Queue {
 
     fn could_make_room(&self, tag: u64) -> bool {
         let has_room = self.waiting < self.settings.total && self.waiting_bytes < self.settings.memory;
-        let last = self.lanes.iter().filter_map(Tree::last).map(|end| end.tag).max();
+        let last = self.lanes.iter().filter_map(Tree::last).map(|end| self.tag_of(end.request)).max();
         has_room || last.is_some_and(|last| last > tag.max(self.front()))
     }
 }

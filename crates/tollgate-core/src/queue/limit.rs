@@ -242,9 +242,9 @@ impl Limit {
         }
         self.wave.ends += 1;
         self.wave.longest = self.wave.longest.max(stay.wall);
-        if self.wave.ends >= self.knee.samples_needed()
-            && self.wave.older <= self.wave.older_at_start / 4
+        if self.wave.older <= self.wave.older_at_start / 4
             && now.since(self.wave.since) >= self.wave.least
+            && self.wave.ends >= self.knee.samples_needed()
         {
             self.end_wave(heaviest, now);
         }

@@ -440,15 +440,19 @@ impl Queue {
         if let Some((ticket, refusal)) = self.refused.pop() {
             return Some(Event::Refuse(ticket, refusal));
         }
+        if self.waiting == 0 {
+            return None;
+        }
         let end = self.first_that_may_go(now)?;
         self.reprice(end.request);
         self.unwait(end.request);
         let client = self.slots[end.request as usize].request.client;
-        self.slots[end.request as usize].is_ahead = end.tag > self.front();
+        let tag = self.tag_of(end.request);
+        self.slots[end.request as usize].is_ahead = tag > self.front();
         self.turns += 1;
         let turn = self.turns;
         self.lanes.iter_mut().filter(|lane| !lane.is_empty()).for_each(|lane| lane.served(&client, turn));
-        self.start(end.request, end.tag, now);
+        self.start(end.request, tag, now);
         Some(Event::Go(self.ticket(end.request)))
     }
 
@@ -585,8 +589,12 @@ impl Queue {
             self.ahead_at = now;
         }
         // A request that goes before its turn, because it is light, does not make the turn later for others.
-        let turn = self.lanes.iter().filter_map(Tree::first).map(|first| first.tag).fold(tag, u64::min);
-        self.time = self.time.max(turn);
+        if self.waiting == 0 {
+            self.time = self.time.max(tag);
+        } else {
+            let firsts = self.lanes.iter().filter_map(Tree::first).map(|first| self.tag_of(first.request));
+            self.time = self.time.max(firsts.fold(tag, u64::min));
+        }
         self.run(at, now);
         self.charge(at, self.slots[at as usize].cost);
     }

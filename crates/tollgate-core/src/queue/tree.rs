@@ -39,8 +39,8 @@ struct Node {
     parent: u32,
     /// How many nodes lie between this one and the root: 3 for an address, 4 for a tenant.
     depth: u8,
-    /// Start tag of the key's next request; 0 for a tenant.
-    tag: u64,
+    /// The quantised tag of the key; 0 for a tenant.
+    quantum: u64,
     /// The rank under which the parent's set holds this node.
     placed: Option<Rank>,
     children: Children,
@@ -49,20 +49,11 @@ struct Node {
     turn: u64,
 }
 
-struct Tenant {
-    at: u32,
-    rank: Rank,
-    /// The largest tag of its client's keys.
-    tag: u64,
-}
-
 /// A waiting request at one end of the order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     /// The position of its quantised tag, then its tenant's turn.
     pub(super) rank: Rank,
-    /// The largest tag of its client's keys.
-    pub(super) tag: u64,
     pub(super) request: u32,
 }
 
@@ -83,33 +74,30 @@ impl Tree {
 
     /// The request to dispatch first.
     pub(super) fn first(&self) -> Option<End> {
-        let tenant = self.tenant(|children| children.first().copied())?;
-        let &(_, request) = self.node(tenant.at).requests.front()?;
-        Some(End { rank: tenant.rank, tag: tenant.tag, request })
+        let (rank, tenant) = self.tenant(|children| children.first().copied())?;
+        self.node(tenant).requests.front().map(|&(_, request)| End { rank, request })
     }
 
     /// The request to dispatch last: the newest of the client furthest ahead.
     pub(super) fn last(&self) -> Option<End> {
-        let tenant = self.tenant(|children| children.last().copied())?;
-        let &(_, request) = self.node(tenant.at).requests.back()?;
-        Some(End { rank: tenant.rank, tag: tenant.tag, request })
+        let (rank, tenant) = self.tenant(|children| children.last().copied())?;
+        self.node(tenant).requests.back().map(|&(_, request)| End { rank, request })
     }
 
-    /// The tenant at one end of the order.
-    fn tenant(&self, choose: fn(&Children) -> Option<(Rank, u32)>) -> Option<Tenant> {
-        let (rank, _) = choose(&self.node(ROOT).children)?;
-        let mut tenant = Tenant { at: ROOT, rank, tag: 0 };
-        while let Some((_, below)) = choose(&self.node(tenant.at).children) {
-            tenant = Tenant { at: below, tag: tenant.tag.max(self.node(below).tag), ..tenant };
+    /// The tenant at one end of the order, and its position.
+    fn tenant(&self, choose: fn(&Children) -> Option<(Rank, u32)>) -> Option<(Rank, u32)> {
+        let (rank, mut at) = choose(&self.node(ROOT).children)?;
+        while let Some((_, below)) = choose(&self.node(at).children) {
+            at = below;
         }
-        Some(tenant)
+        Some((rank, at))
     }
 
     /// Adds a request of a client whose keys are at `tags`. `turn` is the number of requests that came before it.
     pub(super) fn push(&mut self, client: &Client, tags: [u64; TAGS], request: u32, turn: u64) {
         let mut at = ROOT;
         for (depth, key) in client.keys().into_iter().enumerate() {
-            at = self.child(at, depth as u8 + 1, key, tags.get(depth).copied().unwrap_or(0));
+            at = self.child(at, depth as u8 + 1, key, quantum(tags.get(depth).copied().unwrap_or(0)));
         }
         if self.node(at).requests.is_empty() {
             self.nodes[at as usize].turn = turn;
@@ -148,8 +136,10 @@ impl Tree {
     /// The client's keys have new tags.
     pub(super) fn retag(&mut self, client: &Client, tags: [u64; TAGS]) {
         for (key, tag) in client.keys().into_iter().zip(tags).rev() {
-            if let Some(&at) = self.index.get(&key) {
-                self.nodes[at as usize].tag = tag;
+            if let Some(&at) = self.index.get(&key)
+                && self.node(at).quantum != quantum(tag)
+            {
+                self.nodes[at as usize].quantum = quantum(tag);
                 self.place(at);
             }
         }
@@ -160,11 +150,11 @@ impl Tree {
     }
 
     /// The node of `key` under `parent`, created if there is none.
-    fn child(&mut self, parent: u32, depth: u8, key: u64, tag: u64) -> u32 {
+    fn child(&mut self, parent: u32, depth: u8, key: u64, quantum: u64) -> u32 {
         if let Some(&at) = self.index.get(&key) {
             return at;
         }
-        let fresh = Node { key, parent, depth, tag, ..Node::default() };
+        let fresh = Node { key, parent, depth, quantum, ..Node::default() };
         let at = match self.free.pop() {
             Some(at) => {
                 self.nodes[at as usize] = fresh;
@@ -210,8 +200,13 @@ impl Tree {
             return (!node.requests.is_empty()).then_some((0, node.turn));
         }
         let &((tag, turn), _) = node.children.first()?;
-        Some((tag.max(node.tag >> QUANTUM_BITS), turn))
+        Some((tag.max(node.quantum), turn))
     }
+}
+
+/// Tags in the same quantum are equal in the order.
+pub(super) const fn quantum(tag: u64) -> u64 {
+    tag >> QUANTUM_BITS
 }
 
 #[cfg(test)]
@@ -268,8 +263,8 @@ mod tests {
                 };
                 let least = waiting.iter().map(|(client, _)| known(client)).min();
                 let most = waiting.iter().map(|(client, _)| known(client)).max();
-                prop_assert_eq!(tree.first().map(|end| end.tag), least);
-                prop_assert!(tree.last().map(|end| end.tag) <= most);
+                prop_assert_eq!(tree.first().map(|end| end.rank.0 * quantum), least);
+                prop_assert!(tree.last().map(|end| end.rank.0 * quantum) <= most);
                 prop_assert_eq!(tree.is_empty(), waiting.is_empty());
                 let mut addresses: Vec<_> = waiting.iter().map(|(client, _)| client.address).collect();
                 addresses.sort_unstable();

@@ -25,7 +25,7 @@ impl Queue {
             };
             let Some(end) = end else { continue };
             let slot = self.slots[end.request as usize];
-            let is_ahead = end.tag > self.front();
+            let is_ahead = self.tag_of(end.request) > self.front();
             let order = (is_ahead, end.rank, slot.turn);
             if best.is_none_or(|(other, _)| order < other) && self.may_go(&Slot { is_ahead, ..slot }, now) {
                 best = Some((order, end));
@@ -80,8 +80,8 @@ impl Queue {
     pub(super) fn make_room(&mut self, request: &Request, tag: u64) -> bool {
         let (bytes, address) = (request.bytes, request.client.address);
         while self.waiting >= self.settings.total || self.waiting_bytes + u64::from(bytes) > self.settings.memory {
-            let last = self.lanes.iter().filter_map(Tree::last).max_by_key(|end| end.tag);
-            let last = last.filter(|last| last.tag > tag.max(self.front())).map(|last| last.request);
+            let lasts = self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request));
+            let last = lasts.max().filter(|(last, _)| *last > tag.max(self.front())).map(|(_, request)| request);
             match last.or_else(|| self.newest_of_the_greediest(address)) {
                 Some(last) => self.refuse(last, Reason::Full),
                 None => return false,
