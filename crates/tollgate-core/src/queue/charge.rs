@@ -20,14 +20,13 @@ impl Queue {
         slot.charged = cost;
         let by: fn(u64, u64) -> u64 = if cost >= charged { u64::saturating_add } else { u64::saturating_sub };
         let cpu = cost.as_nanos().abs_diff(charged.as_nanos());
-        let (least, mut tags) = (self.least(), self.tags(&client));
-        let shares = self.settings.shares.by_level();
-        let before = tags.map(quantum);
-        for ((tag, share), key) in tags.iter_mut().zip(shares).zip(client.keys()) {
-            *tag = by(*tag, self.advance_of(cpu, share, weight)).max(least);
+        let least = self.least();
+        let [mut tags, before] = [self.tags_from(&client, 0); 2];
+        for ((tag, share), key) in tags.iter_mut().zip(self.settings.shares.by_level()).zip(client.keys()) {
+            *tag = by((*tag).max(least), self.advance_of(cpu, share, weight)).max(least);
             self.ledger.set(key, *tag, least);
         }
-        if self.waiting > 0 && before != tags.map(quantum) {
+        if self.waiting > 0 && before.map(quantum) != tags.map(quantum) {
             self.lanes.iter_mut().filter(|lane| !lane.is_empty()).for_each(|lane| lane.retag(&client, tags));
         }
     }
@@ -93,8 +92,12 @@ impl Queue {
     }
 
     pub(super) fn tags(&self, client: &Client) -> [u64; TAGS] {
+        self.tags_from(client, self.least())
+    }
+
+    fn tags_from(&self, client: &Client, least: u64) -> [u64; TAGS] {
         let [block, network, address, _] = client.keys();
-        [block, network, address].map(|key| self.ledger.tag(key, self.least()))
+        [block, network, address].map(|key| self.ledger.tag(key, least))
     }
 }
 
