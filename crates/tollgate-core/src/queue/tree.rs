@@ -5,7 +5,9 @@
 //! ranks no earlier than its own tag, and no earlier than its first child. Each node keeps an ordered set of its children, and a change
 //! travels four steps up: tenant, address, network, block.
 //!
-//! Below an address, tenants (connections of one NAT, for example) take turns. Within a tenant, requests leave in order of arrival.
+//! Among siblings of the same quantum, the one that was served longest ago goes first. So a newcomer waits for one request of each
+//! competing block, not for the backlog of a crawler. Below an address, tenants (connections of one NAT, for example) take turns in the same
+//! way. Within a tenant, requests leave in order of arrival.
 
 use super::client::{Client, KEYS, TAGS};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -44,9 +46,10 @@ struct Node {
     /// The rank under which the parent's set holds this node.
     placed: Option<Rank>,
     children: Children,
-    /// Of a tenant: its requests with their turns, in order of arrival, and its own last turn.
-    requests: VecDeque<(u64, u32)>,
+    /// When it was last served, or else when its first request arrived.
     turn: u64,
+    /// Of a tenant: its requests with their turns, in order of arrival.
+    requests: VecDeque<(u64, u32)>,
 }
 
 /// A waiting request at one end of the order.
@@ -97,10 +100,7 @@ impl Tree {
     pub(super) fn push(&mut self, client: &Client, tags: [u64; TAGS], request: u32, turn: u64) {
         let mut at = ROOT;
         for (depth, key) in client.keys().into_iter().enumerate() {
-            at = self.child(at, depth as u8 + 1, key, quantum(tags.get(depth).copied().unwrap_or(0)));
-        }
-        if self.node(at).requests.is_empty() {
-            self.nodes[at as usize].turn = turn;
+            at = self.child(at, depth as u8 + 1, key, quantum(tags.get(depth).copied().unwrap_or(0)), turn);
         }
         // A request that comes from another lane goes before those that arrived after it.
         let requests = &mut self.nodes[at as usize].requests;
@@ -125,11 +125,13 @@ impl Tree {
         }
     }
 
-    /// A request of the client was dispatched: its tenant goes to the end of the round.
+    /// A request of the client was dispatched: its tenant, address, network and block go to the end of their rounds.
     pub(super) fn served(&mut self, client: &Client, turn: u64) {
-        if let Some(&at) = self.index.get(&client.tenant_key()) {
-            self.nodes[at as usize].turn = turn;
-            self.place(at);
+        for key in client.keys().into_iter().rev() {
+            if let Some(&at) = self.index.get(&key) {
+                self.nodes[at as usize].turn = turn;
+                self.place(at);
+            }
         }
     }
 
@@ -150,11 +152,11 @@ impl Tree {
     }
 
     /// The node of `key` under `parent`, created if there is none.
-    fn child(&mut self, parent: u32, depth: u8, key: u64, quantum: u64) -> u32 {
+    fn child(&mut self, parent: u32, depth: u8, key: u64, quantum: u64, turn: u64) -> u32 {
         if let Some(&at) = self.index.get(&key) {
             return at;
         }
-        let fresh = Node { key, parent, depth, quantum, ..Node::default() };
+        let fresh = Node { key, parent, depth, quantum, turn, ..Node::default() };
         let at = match self.free.pop() {
             Some(at) => {
                 self.nodes[at as usize] = fresh;
@@ -199,8 +201,8 @@ impl Tree {
         if usize::from(node.depth) == KEYS {
             return (!node.requests.is_empty()).then_some((0, node.turn));
         }
-        let &((tag, turn), _) = node.children.first()?;
-        Some((tag.max(node.quantum), turn))
+        let &((quantum, _), _) = node.children.first()?;
+        Some((quantum.max(node.quantum), node.turn))
     }
 }
 
