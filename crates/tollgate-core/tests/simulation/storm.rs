@@ -235,7 +235,7 @@ fn random_storm(seed: u64) -> Storm {
 #[test]
 fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
-    laws.early = laws.early.not_met(25.0, 0.4);
+    laws.early = laws.early.not_met(12.0, 0.5);
     laws.late = laws.late.not_met(6.0, 0.6);
     laws.busy = laws.busy.not_met(0.75, 0.85);
     laws.crawler = laws.crawler.not_met(0.5, 0.9);

@@ -309,13 +309,13 @@ impl Admission {
         entering: Entering,
         log: &EngagementLog,
     ) -> Result<(Permit, Option<Act>), Refused> {
-        let (hold_max, client) = (self.rules.load().hold().max, entering.address);
+        let client = entering.address;
         if entering.claim.is_exempt {
             return Ok((queue.pass(entering), None));
         }
         let (mut held, mut would, since) = (None, None, self.clock.now());
         let entered = {
-            let entering = queue.enter(entering, hold_max, |notice| match notice {
+            let entering = queue.enter(entering, |notice| match notice {
                 Notice::Held(standing) => {
                     held =
                         Some(HeldByQueue { admission: self, queue, client, log, since, position: standing.position });
@@ -326,7 +326,7 @@ impl Admission {
                 }
                 Notice::WouldRefuse(CoreRefusal { reason, standing, retry_after }) => {
                     would = Some(Act::WouldRefuse);
-                    let bound = QueueBound::refusing(queue, reason, standing, hold_max);
+                    let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold().max);
                     self.tell_of_queue(client, log, Act::WouldRefuse, bound, retry_after);
                 }
             });
@@ -337,7 +337,7 @@ impl Admission {
             if let Some(held) = held.take() {
                 std::mem::forget(held);
             }
-            let bound = QueueBound::refusing(queue, reason, standing, hold_max);
+            let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold().max);
             self.tell_of_queue(client, log, Act::Refuse, bound, backoff);
         }
         entered.map(|permit| (permit, would))

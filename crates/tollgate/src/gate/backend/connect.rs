@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -31,7 +32,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 
 async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
     let url = &backend.url;
-    let stream = dial(url).await?;
+    let stream = dial(backend).await?;
     stream.set_nodelay(true)?;
     if !url.tls {
         return Ok(Stream::Plain(stream));
@@ -43,18 +44,27 @@ async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
 }
 
 /// Connects to the first address that answers. A name is looked up each time: connections are kept, so it is not often.
-async fn dial(url: &BackendUrl) -> io::Result<TcpStream> {
+async fn dial(backend: &Backend) -> io::Result<TcpStream> {
+    let url = &backend.url;
     if let Ok(ip) = url.host.parse() {
-        return TcpStream::connect(SocketAddr::new(ip, url.port)).await;
+        return dial_address(backend, SocketAddr::new(ip, url.port)).await;
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in tokio::net::lookup_host((url.host.as_str(), url.port)).await? {
-        match TcpStream::connect(address).await {
+        match dial_address(backend, address).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Connects, which takes one round trip: the queue does not price that as CPU time.
+async fn dial_address(backend: &Backend, address: SocketAddr) -> io::Result<TcpStream> {
+    let start = Instant::now();
+    let stream = TcpStream::connect(address).await?;
+    backend.queue.connected_within(start.elapsed());
+    Ok(stream)
 }
 
 /// How TLS is spoken to backends: with the system's roots, which are read only if a backend needs them.

@@ -16,8 +16,9 @@ mod tests;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tollgate_core::network::Network;
@@ -49,6 +50,8 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     pulse: Pulse,
     has_waiting: AtomicBool,
+    /// The shortest time that it took to connect to the backend, in nanoseconds: one round trip.
+    round_trip_ns: AtomicU64,
 }
 
 struct State {
@@ -173,6 +176,7 @@ impl Queue {
             }),
             pulse: Pulse::new(settings),
             has_waiting: AtomicBool::new(false),
+            round_trip_ns: AtomicU64::new(u64::MAX),
         });
         queue.pulse.start(&queue);
         queue
@@ -193,11 +197,10 @@ impl Queue {
     pub(crate) async fn enter(
         self: &Arc<Self>,
         entering: Entering,
-        hold_max: Span,
         notice: impl FnOnce(Notice),
     ) -> Result<Permit, Refused> {
         let (request, route) = (self.request(entering), entering.route);
-        let (ticket, woken) = {
+        let (ticket, woken, hold_max) = {
             let mut state = self.state();
             let now = self.clock.now();
             if state.is_observing {
@@ -211,19 +214,20 @@ impl Queue {
                     Observed::Wait(standing) => notice(Notice::WouldHold(standing)),
                     Observed::Refuse(refusal) => notice(Notice::WouldRefuse(refusal)),
                 }
-                return Ok(Permit::new(self, ticket, route));
+                return Ok(Permit::new(self, ticket, route, now));
             }
             let arrival = state.core.arrive(request, now);
             let entered = state.arrived(arrival, now);
             state.dispatch(now);
             self.note_waiting(&state);
             match entered {
-                Entered::Go(ticket) => return Ok(Permit::new(self, ticket, route)),
+                Entered::Go(ticket) => return Ok(Permit::new(self, ticket, route, now)),
                 Entered::Refuse(refusal) => return Err(refusal.into()),
                 Entered::Wait(ticket, standing, woken) => {
+                    let hold_max = state.core.settings().hold_max;
                     drop(state);
                     notice(Notice::Held(standing));
-                    (ticket, woken)
+                    (ticket, woken, hold_max)
                 }
             }
         };
@@ -231,7 +235,7 @@ impl Queue {
         // An estimate may be wrong: a request that was accepted may wait half as long again.
         let patience = Span::from_nanos(hold_max.as_nanos().saturating_mul(3) / 2);
         let refusal = match tokio::time::timeout(patience.into(), &mut waiting.woken).await {
-            Ok(Ok(Ok(ticket))) => return Ok(Permit::new(self, ticket, route)),
+            Ok(Ok(Ok(ticket))) => return Ok(Permit::new(self, ticket, route, self.clock.now())),
             Ok(Ok(Err(refusal))) => Some(refusal),
             Ok(Err(_)) => None,
             Err(_) => self.give_up(ticket),
@@ -243,8 +247,9 @@ impl Queue {
     /// A permit for a request that is exempt: it does not wait and does not count against the limit.
     pub(crate) fn pass(self: &Arc<Self>, entering: Entering) -> Permit {
         let request = self.request(entering);
-        let ticket = self.state().core.pass(request, self.clock.now());
-        Permit::new(self, ticket, entering.route)
+        let now = self.clock.now();
+        let ticket = self.state().core.pass(request, now);
+        Permit::new(self, ticket, entering.route, now)
     }
 
     fn give_up(&self, ticket: Ticket) -> Option<Refusal> {
@@ -262,6 +267,24 @@ impl Queue {
         let time = state.core.time_to_answer(request, self.clock.now());
         let in_flight = state.core.in_flight().as_256ths().saturating_mul(1000);
         (time, in_flight / state.core.limit().as_256ths().max(1))
+    }
+
+    /// A connection to the backend was opened in this time.
+    pub(crate) fn connected_within(&self, time: Duration) {
+        self.round_trip_ns.fetch_min(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The part of `cost`, measured over `wall`, that is not the way to the backend and back. A sixteenth of it at least: a round trip that
+    /// has become shorter must not make requests free.
+    fn without_round_trip(&self, cost: Span, wall: Span) -> Span {
+        let round_trip = self.round_trip_ns.load(Ordering::Relaxed);
+        if round_trip == u64::MAX || wall.is_zero() {
+            return cost;
+        }
+        let wall = wall.as_nanos();
+        let at_backend = wall.saturating_sub(round_trip).max(wall / 16);
+        let nanos = u128::from(cost.as_nanos()) * u128::from(at_backend) / u128::from(wall);
+        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     /// The CPU time that requests have taken, in nanoseconds; wraps.

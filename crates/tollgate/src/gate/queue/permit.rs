@@ -70,6 +70,7 @@ pub(crate) struct Permit {
     /// None once it is settled.
     ticket: Option<Ticket>,
     route: RouteKey,
+    began: Moment,
     /// Whether the client reads too slowly for the backend to go on.
     is_stalled: bool,
     /// Since when the upload stalls, if it does, and for how long it has before.
@@ -82,11 +83,12 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    pub(super) fn new(queue: &Arc<Queue>, ticket: Ticket, route: RouteKey) -> Self {
+    pub(super) fn new(queue: &Arc<Queue>, ticket: Ticket, route: RouteKey, began: Moment) -> Self {
         Self {
             queue: queue.clone(),
             ticket: Some(ticket),
             route,
+            began,
             is_stalled: false,
             starved_since: None,
             starved: Span::ZERO,
@@ -163,7 +165,8 @@ impl Permit {
         let teaches = outcome.teaches() && starved.is_zero() && self.unmeasured.is_zero() && !self.is_elsewhere;
         let mut state = self.queue.state();
         let now = self.queue.clock.now();
-        let measured = state.core.so_far(ticket, now) + self.unmeasured;
+        let measured = self.queue.without_round_trip(state.core.so_far(ticket, now), now.since(self.began));
+        let measured = measured + self.unmeasured;
         // Work that was not seen costs no more than requests of this route usually do: a client that withholds the end of its request does
         // not get it free, and one on a slow line pays no more than others.
         let unseen = if outcome == Outcome::Unheard { Span::MAX } else { starved };

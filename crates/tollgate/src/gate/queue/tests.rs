@@ -29,7 +29,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 /// A permit that is granted at once.
 fn enter(queue: &Arc<Queue>, last: u8, route: RouteKey) -> Permit {
-    run(queue.enter(entering(last, route), Span::ZERO, |_| ())).unwrap()
+    run(queue.enter(entering(last, route), |_| ())).unwrap()
 }
 
 #[test]
@@ -41,6 +41,23 @@ fn a_lone_request_costs_the_time_that_it_took() {
     assert_eq!(permit.leave(None, Outcome::Answered), Span::from_millis(20));
     let status = queue.status();
     assert_eq!((status.in_flight, status.toll_ns), (0, 20_000_000));
+}
+
+#[test]
+fn the_round_trip_to_the_backend_is_not_priced_as_cpu_time() {
+    let (queue, hand) = queue("");
+    let toll = |micros: u64| {
+        let permit = enter(&queue, 1, PAGE);
+        hand.advance(Span::from_nanos(micros * 1000));
+        permit.leave(None, Outcome::Answered).as_nanos() / 1000
+    };
+    assert_eq!(toll(1_200), 1_200, "nothing is known about the way yet");
+    queue.connected_within(Duration::from_millis(7));
+    queue.connected_within(Duration::from_millis(1));
+    queue.connected_within(Duration::from_millis(3));
+    assert_eq!(toll(1_200), 200, "the shortest time to connect is one round trip");
+    assert_eq!(toll(100_000), 99_000);
+    assert_eq!(toll(800), 50, "an answer that is faster than any connection costs a sixteenth of its time");
 }
 
 #[test]
@@ -58,7 +75,7 @@ fn one_more_than_the_limit_waits_and_goes_when_another_ends() {
     let mut permits: Vec<_> = (0..2).map(|last| enter(&queue, last, PAGE)).collect();
     run(async {
         let mut position = 0;
-        let mut third = Box::pin(queue.enter(entering(9, PAGE), Span::from_secs(60), |notice| match notice {
+        let mut third = Box::pin(queue.enter(entering(9, PAGE), |notice| match notice {
             Notice::Held(standing) => position = standing.position,
             other => panic!("{other:?}"),
         }));
@@ -77,7 +94,7 @@ fn a_request_whose_client_goes_leaves_the_queue() {
     let (queue, _hand) = queue("in_flight = 1\n");
     let _first = enter(&queue, 1, PAGE);
     run(async {
-        let mut second = Box::pin(queue.enter(entering(2, PAGE), Span::from_secs(60), |_| ()));
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_| ()));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
         drop(second);
         assert_eq!(queue.status().waiting, 0);
@@ -99,7 +116,7 @@ fn no_wake_up_is_lost_and_the_limit_is_never_exceeded() {
                     let visit = |task: u8| async move {
                         for round in 0..400 {
                             let entering = entering(thread * 4 + task, PAGE);
-                            let permit = queue.enter(entering, Span::from_secs(60), |_| ()).await.unwrap();
+                            let permit = queue.enter(entering, |_| ()).await.unwrap();
                             most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                             if round % 3 == 0 {
                                 tokio::task::yield_now().await;
@@ -219,7 +236,7 @@ fn a_reload_changes_the_limit_and_waiting_requests_go_on_waiting() {
     let (queue, _hand) = queue("in_flight = 1\nhold = { max = \"60s\" }\n");
     let _first = enter(&queue, 1, PAGE);
     run(async {
-        let mut second = Box::pin(queue.enter(entering(2, PAGE), Span::from_secs(60), |_| ()));
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_| ()));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
         queue.reload(&settings("cores = 1\nin_flight = 2\n"));
         assert!(second.await.is_ok());
@@ -239,14 +256,14 @@ fn one_client_that_waits_for_seconds_shows_among_many_that_do_not_wait() {
     let queues = Queues::new(&settings("cores = 1\nin_flight = 1\nhold = { max = \"60s\" }\n"), clock);
     let queue = queues.first();
     run(async {
-        let first = queue.enter(entering(1, PAGE), Span::from_secs(60), |_| ()).await.unwrap();
-        let mut second = Box::pin(queue.enter(entering(2, PAGE), Span::from_secs(60), |_| ()));
+        let first = queue.enter(entering(1, PAGE), |_| ()).await.unwrap();
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_| ()));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
         hand.advance(Span::from_secs(4));
         first.leave(None, Outcome::Answered);
         second.await.unwrap().leave(None, Outcome::Answered);
         for _ in 0..1000 {
-            queue.enter(entering(3, PAGE), Span::ZERO, |_| ()).await.unwrap().leave(None, Outcome::Answered);
+            queue.enter(entering(3, PAGE), |_| ()).await.unwrap().leave(None, Outcome::Answered);
         }
     });
     assert_eq!(queues.take_wait(), Span::from_secs(1), "a quarter of the longest wait");
@@ -260,7 +277,7 @@ fn a_queue_that_observes_tells_what_it_would_have_done_and_measures_the_waits_th
     let queue = queues.first();
     let mut notices = Vec::new();
     let enter = |last: u8, notices: &mut Vec<Notice>| {
-        run(queue.enter(entering(last, PAGE), Span::ZERO, |notice| notices.push(notice))).unwrap()
+        run(queue.enter(entering(last, PAGE), |notice| notices.push(notice))).unwrap()
     };
     let permits: Vec<_> = (1..=3).map(|last| enter(last, &mut notices)).collect();
     assert!(matches!(notices[..], [Notice::WouldHold(_), Notice::WouldRefuse(_)]), "{notices:?}");
@@ -284,8 +301,8 @@ fn a_reload_to_observe_lets_waiting_requests_go() {
     let (queue, _hand) = queue("in_flight = 1\n");
     let first = enter(&queue, 1, PAGE);
     run(async {
-        let mut second = Box::pin(queue.enter(entering(2, PAGE), Span::from_secs(60), |_| ()));
-        let mut third = Box::pin(queue.enter(entering(3, PAGE), Span::from_secs(60), |_| ()));
+        let mut second = Box::pin(queue.enter(entering(2, PAGE), |_| ()));
+        let mut third = Box::pin(queue.enter(entering(3, PAGE), |_| ()));
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx))).await.is_pending());
         assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(third.as_mut().poll(cx))).await.is_pending());
         queue.reload(&settings("cores = 1\nin_flight = 1\nmode = \"observe\"\n"));
