@@ -5,7 +5,7 @@
 use std::collections::hash_map::RandomState;
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_core::fleet::{Domain, Gate, GateSettings, Master, MasterSettings, Passage, Reading};
+use tollgate_core::fleet::{Domain, Gate, GateSettings, Master, MasterSettings, Usage, ClockReading};
 use tollgate_core::limit::{Budget, Limit, Rate};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -64,7 +64,7 @@ fn gate() -> Gate<RandomState> {
 
 fuzz_target!(|messages: Vec<(u16, Vec<(u8, Vec<u8>)>)>| {
     let mut passed_ms = 0;
-    let at = |ms: u64| Reading { now: Moment::from_millis(1_000_000 + ms), wall_ms: WALL_MS + ms };
+    let at = |ms: u64| ClockReading { now: Moment::from_millis(1_000_000 + ms), wall_ms: WALL_MS + ms };
     let (mut master, mut gate) = (master(at(0).now), gate());
     for (ms, frames) in messages {
         passed_ms += u64::from(ms);
@@ -75,7 +75,7 @@ fuzz_target!(|messages: Vec<(u16, Vec<(u8, Vec<u8>)>)>| {
             smockron::put_report(&mut Vec::new(), &report);
             master.handle_report(&report, reading);
             let identifier = report.identifier;
-            let passage = Passage {
+            let usage = Usage {
                 domain: 0,
                 identifier,
                 held_until: None,
@@ -83,7 +83,7 @@ fuzz_target!(|messages: Vec<(u16, Vec<(u8, Vec<u8>)>)>| {
                 clear: reading.now + Span::from_millis(u64::from(ms)),
                 note: report.note,
             };
-            gate.handle_passage(&passage, reading.now);
+            gate.handle_usage(&usage, reading.now);
         }
         if let Ok(order) = smockron::read_order(&frames) {
             smockron::put_order(&mut Vec::new(), &order);

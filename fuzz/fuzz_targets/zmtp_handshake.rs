@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_wire::zmtp::{Connection, ENTROPY_BYTES, Entropy, Identity, KeyPair, Kind, MESSAGE_BYTES_MAX};
+use tollgate_wire::zmtp::{Connection, ENTROPY_BYTES, Entropy, Identity, KeyPair, SocketKind, MESSAGE_BYTES_MAX};
 
 fn keys(number: u8) -> Arc<KeyPair> {
     Arc::new(KeyPair::from_secret([number; 32]))
@@ -26,11 +26,11 @@ fuzz_target!(|data: (bool, bool, u8, Vec<Vec<u8>>)| {
     let known = [keys(2).public()].into();
     let (mut server, mut client) = if secured {
         (
-            Connection::secured(Kind::Sub, Identity::Server { keys: keys(1), known }, entropy(3)),
-            Connection::secured(Kind::Pub, Identity::Client { keys: keys(2), server: keys(1).public() }, entropy(4)),
+            Connection::secured(SocketKind::Sub, Identity::Server { keys: keys(1), known }, entropy(3)),
+            Connection::secured(SocketKind::Pub, Identity::Client { keys: keys(2), server: keys(1).public() }, entropy(4)),
         )
     } else {
-        (Connection::new(Kind::Sub), Connection::new(Kind::Pub))
+        (Connection::new(SocketKind::Sub), Connection::new(SocketKind::Pub))
     };
     for turn in 0..turns % 8 {
         if turn % 2 == 0 { carry(&mut client, &mut server) } else { carry(&mut server, &mut client) }

@@ -1,35 +1,38 @@
-//! How loaded the backend is.
+//! The load band of the backend.
 //!
-//! The obvious way, comparing each second's worst delay with an edge, follows the noise: one slow turn a second keeps a machine
-//! "elevated" for weeks, and a release that needs a run of clean seconds never comes. So a band is entered on a measure that is sustained,
-//! the median of the last [`WINDOWS`] windows, or at once on a catastrophic one; it is left, one step per window, when the median falls to
-//! half its edge and no catastrophe is among the last [`DWELL`] windows. Without that condition a spike every few seconds changes the band
-//! three times each: the median never rises, so the band is left as soon as it is entered. The median is published with the band: without it nobody can tell from a snapshot why the band is what it is.
+//! Comparing each second's worst delay with a threshold follows the noise: one slow second per minute keeps a
+//! machine "elevated" for weeks, and an exit that needs a run of clean seconds never happens. A band is
+//! therefore entered on a sustained measure, the median of the last [`WINDOWS`] windows, or immediately on a
+//! catastrophic one. It is left, one step per window, when the median falls to half the threshold and none of
+//! the last [`DWELL_WINDOWS`] windows was catastrophic. Without the latter condition, a spike every few seconds would
+//! change the band three times per spike, because the median never rises and the band is left as soon as it
+//! is entered. The median is published with the band, so that a snapshot explains why the band was chosen.
 
 use crate::time::Span;
 
-/// How many windows the sustained measure looks back on.
+/// The number of windows of which the median is taken.
 pub const WINDOWS: usize = 15;
-/// So many times the critical edge is a catastrophe: no need to wait for the median.
-const CATASTROPHE: u64 = 4;
+/// A measure of this many times the critical threshold is catastrophic and does not wait for the median.
+const CATASTROPHE_FACTOR: u64 = 4;
 
-/// A band is kept for this many windows after a catastrophe, counting the catastrophic one.
-pub const DWELL: u32 = 7;
+/// A band is kept for this many windows after a catastrophic one, which is included.
+pub const DWELL_WINDOWS: u32 = 7;
 
-/// How loaded the backend is: it multiplies the penalty of a client that is over its own limit, and never touches another.
+/// The load of the backend. It multiplies the penalty of a client over its own limit, and affects no other
+/// client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Band {
-    /// As usual.
+    /// Normal load.
     #[default]
     Normal,
-    /// Waiting has become noticeable, for some time.
+    /// Queueing has been noticeable for some time.
     Elevated,
-    /// Waiting hurts, or one measure was catastrophic.
+    /// Queueing is severe, or one measure was catastrophic.
     Critical,
 }
 
 impl Band {
-    /// The word that people and programs see.
+    /// The name in logs, metrics and APIs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "normal",
@@ -39,7 +42,7 @@ impl Band {
     }
 }
 
-/// Where the bands begin. Each is left at half of where it begins.
+/// The thresholds of the bands. Each band is left at half its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edges {
     elevated: Span,
@@ -47,23 +50,23 @@ pub struct Edges {
 }
 
 impl Edges {
-    /// `None` when an edge is zero or the critical one is not the larger.
+    /// `None` if a threshold is zero or the critical one is not the larger.
     pub fn new(elevated: Span, critical: Span) -> Option<Self> {
         (!elevated.is_zero() && elevated < critical).then_some(Self { elevated, critical })
     }
 
-    /// Where elevated begins.
+    /// The threshold of the elevated band.
     pub const fn elevated(self) -> Span {
         self.elevated
     }
 
-    /// Where critical begins.
+    /// The threshold of the critical band.
     pub const fn critical(self) -> Span {
         self.critical
     }
 
     fn is_catastrophe(self, latest: Span) -> bool {
-        latest >= self.critical.times(CATASTROPHE)
+        latest >= self.critical.times(CATASTROPHE_FACTOR)
     }
 
     fn next(self, band: Band, sustained: Span, latest: Span) -> Band {
@@ -83,44 +86,44 @@ const fn half(edge: Span) -> Span {
     Span::from_nanos(edge.as_nanos() / 2)
 }
 
-/// Turns one measure per window (a delay, a lag, a pressure as time lost) into a band.
+/// Turns one measure per window (a delay, a lag, or pressure as lost time) into a band.
 #[derive(Clone, Debug)]
 pub struct Gauge {
     edges: Edges,
     band: Band,
-    /// Windows that have not been yet count as calm: after a start, too, one bad window is not sustained.
+    /// Windows before the start count as zero, so that one bad window after a start is not sustained.
     windows: [Span; WINDOWS],
     next: usize,
-    /// Windows since the last catastrophe, itself included.
+    /// Windows since the last catastrophic one, which is included.
     since_catastrophe: u32,
 }
 
-/// What a window did to the band, with the figures that decided.
+/// The effect of a window on the band, with the values that led to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// The band before.
+pub struct BandReading {
+    /// The previous band.
     pub was: Band,
-    /// The band from now on.
+    /// The new band.
     pub band: Band,
     /// The median of the last windows.
     pub sustained: Span,
-    /// This window's own measure.
+    /// The measure of this window.
     pub latest: Span,
 }
 
 impl Gauge {
-    /// A gauge that has seen nothing and reads normal.
+    /// A gauge without measurements, in the normal band.
     pub const fn new(edges: Edges) -> Self {
-        Self { edges, band: Band::Normal, windows: [Span::ZERO; WINDOWS], next: 0, since_catastrophe: DWELL }
+        Self { edges, band: Band::Normal, windows: [Span::ZERO; WINDOWS], next: 0, since_catastrophe: DWELL_WINDOWS }
     }
 
-    /// The band now.
+    /// The current band.
     pub const fn band(&self) -> Band {
         self.band
     }
 
-    /// Takes one window's measure. A window in which nothing was measured is a calm one: [`Span::ZERO`].
-    pub fn record(&mut self, latest: Span) -> Reading {
+    /// Records the measure of one window. A window without a measurement counts as [`Span::ZERO`].
+    pub fn record(&mut self, latest: Span) -> BandReading {
         self.windows[self.next] = latest;
         self.next = (self.next + 1) % WINDOWS;
         let sustained = self.sustained();
@@ -130,8 +133,8 @@ impl Gauge {
             self.since_catastrophe = 0;
         }
         let next = self.edges.next(was, sustained, latest);
-        self.band = if self.since_catastrophe < DWELL { was.max(next) } else { next };
-        Reading { was, band: self.band, sustained, latest }
+        self.band = if self.since_catastrophe < DWELL_WINDOWS { was.max(next) } else { next };
+        BandReading { was, band: self.band, sustained, latest }
     }
 
     /// The median of the last windows.
@@ -141,7 +144,7 @@ impl Gauge {
         sorted[WINDOWS / 2]
     }
 
-    /// Changes the edges and keeps what was measured.
+    /// Changes the thresholds and keeps the measurements.
     pub fn set_edges(&mut self, edges: Edges) {
         self.edges = edges;
     }
@@ -167,7 +170,7 @@ mod tests {
 
     use Band::{Critical, Elevated, Normal};
 
-    /// The transition rule alone, with every edge taken from both sides.
+    /// Tests the transition alone, with a measure on each side of every threshold.
     #[test]
     fn edges_are_inclusive_on_the_way_up_and_on_the_way_down() {
         let check = |band, sustained_ms, latest_ms, expect| {
@@ -211,7 +214,7 @@ mod tests {
     fn a_catastrophe_is_critical_at_once_and_heals_one_step_per_window() {
         let mut gauge = gauge();
         bands(&mut gauge, &[20; WINDOWS]);
-        assert_eq!(bands(&mut gauge, &[1000, 20, 20, 20, 20, 20, 20]), [Critical; DWELL as usize]);
+        assert_eq!(bands(&mut gauge, &[1000, 20, 20, 20, 20, 20, 20]), [Critical; DWELL_WINDOWS as usize]);
         assert_eq!(bands(&mut gauge, &[20, 20, 20]), [Elevated, Normal, Normal]);
     }
 
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figure_that_decided_is_published() {
+    fn the_deciding_measure_is_published() {
         let mut gauge = gauge();
         bands(&mut gauge, &[300; 7]);
         assert_eq!(gauge.sustained(), Span::ZERO);
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_edges_are_refused() {
+    fn invalid_thresholds_are_rejected() {
         assert_eq!(Edges::new(Span::ZERO, Span::from_millis(1)), None);
         assert_eq!(Edges::new(Span::from_millis(2), Span::from_millis(2)), None);
         assert!(Edges::new(Span::from_nanos(1), Span::MAX).is_some());

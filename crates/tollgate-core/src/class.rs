@@ -1,4 +1,4 @@
-//! How callers are told apart.
+//! Classes: the properties of a request that identify a caller.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -8,13 +8,13 @@ use crate::network::Network;
 use crate::request::Request;
 use crate::route::write_route;
 
-/// How callers are told apart: one part, or several at once.
+/// The properties that identify a caller: one part, or several combined.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
     parts: Vec<Part>,
 }
 
-/// One thing about a request that tells callers apart.
+/// One property of a request that identifies callers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Part {
     /// The client's network, by prefix length in IPv4 and in IPv6.
@@ -29,44 +29,46 @@ enum Part {
     Path,
     Host,
     Method,
-    /// What a gatekeeper or a caller names.
+    /// An identifier from a gatekeeper or from the caller of the library.
     Identifier,
-    /// An entry of a descriptor.
+    /// A descriptor entry.
     Descriptor(String),
 }
 
-/// Where a key goes, piece by piece, so that it need not be built: into a hash, or into a name that a person reads.
+/// Receives a key part by part, so that the key need not be built. The receiver makes a hash or a readable
+/// name of it.
 pub trait KeySink {
     /// The client's network.
     fn network(&mut self, network: Network);
     /// More bytes of the current part.
     fn write(&mut self, bytes: &[u8]);
-    /// The current part is complete. What follows belongs to the next.
+    /// Ends the current part.
     fn end_part(&mut self);
 }
 
-/// Why a text names no class.
+/// The reason why a text is not a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoClass {
+pub enum ClassError {
     /// No class has this name.
     Unknown(String),
-    /// An address prefix that is too long, or without its IPv6 half.
+    /// An address prefix that is too long or has no IPv6 half.
     Prefix(String),
     /// A header, cookie or descriptor without a name.
     Nameless(String),
 }
 
-/// The classes that need no name of their own, for suggestions.
+/// The classes without a parameter, for suggestions in error messages.
 pub const PLAIN_CLASSES: [&str; 8] = ["ip/32", "ip/24", "ip/16", "user-agent", "path", "host", "method", "identifier"];
 
 impl Class {
-    /// Reads `ip/24`, `header:x-api-key`, or several joined by `+` such as `method+path`.
-    pub fn parse(text: &str) -> Result<Self, NoClass> {
+    /// Parses `ip/24`, `header:x-api-key`, or several classes joined by `+` such as `method+path`.
+    pub fn parse(text: &str) -> Result<Self, ClassError> {
         let parts = text.split('+').map(|part| Part::parse(part.trim())).collect::<Result<_, _>>()?;
         Ok(Self { parts })
     }
 
-    /// Hands the key of `request` to `sink`; `false` when the request has no such key, and then the rule does not apply to it.
+    /// Writes the key of `request` to `sink`. Returns `false` if the request has no such key; the rule then
+    /// does not apply.
     #[inline]
     pub fn write_key(&self, request: &impl Request, sink: &mut impl KeySink) -> bool {
         self.parts.iter().all(|part| {
@@ -76,9 +78,10 @@ impl Class {
         })
     }
 
-    /// Hands the key that `identifier` stands for to `sink`, as [`write_key`](Self::write_key) does with that of a request; `false` when it
-    /// stands for none. An identifier is what gates and masters call a key: an address or a network as text, anything else as it came,
-    /// several parts with a bar between them and a backslash before each bar or backslash inside of one.
+    /// Writes the key of `identifier` to `sink`, as [`write_key`](Self::write_key) does for a request.
+    /// Returns `false` if it is not a key of this class. Gates and masters refer to keys by identifiers: an
+    /// address or network as text, any other part verbatim. Several parts are joined by `|`; each `|` and `\`
+    /// within a part is escaped with `\`.
     pub fn write_identified(&self, identifier: &[u8], sink: &mut impl KeySink) -> bool {
         if let [part] = self.parts.as_slice() {
             let present = part.write_identified(identifier, false, sink);
@@ -97,8 +100,9 @@ impl Class {
         present && rest.is_none()
     }
 
-    /// Whether who knows a key of `other` knows the key of this class as well: each part is one of its parts, or a network around one.
-    pub fn is_told_by(&self, other: &Self) -> bool {
+    /// Whether a key of `other` determines the key of this class: each part is a part of `other`, or a
+    /// network around one.
+    pub fn is_determined_by(&self, other: &Self) -> bool {
         let covers = |part: &Part, known: &Part| match (part, known) {
             (Part::Ip { v4, v6 }, Part::Ip { v4: known_v4, v6: known_v6 }) => v4 <= known_v4 && v6 <= known_v6,
             _ => part == known,
@@ -106,7 +110,7 @@ impl Class {
         self.parts.iter().all(|part| other.parts.iter().any(|known| covers(part, known)))
     }
 
-    /// The headers that keys are made of, in lower case.
+    /// The headers that keys use, in lower case.
     pub fn headers(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::UserAgent => Some("user-agent"),
@@ -115,7 +119,7 @@ impl Class {
         })
     }
 
-    /// The cookies that keys are made of.
+    /// The cookies that keys use.
     pub fn cookies(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Cookie(name) => Some(name.as_str()),
@@ -129,12 +133,12 @@ impl Class {
     }
 }
 
-/// What stands between the parts of an identifier.
+/// Separates the parts of an identifier.
 pub const PART_BAR: u8 = b'|';
-/// What stands before a bar, or another of itself, that is meant.
+/// Escapes a separator or itself within a part.
 pub const PART_ESCAPE: u8 = b'\\';
 
-/// The first part of an identifier, still escaped, and what follows the bar after it.
+/// The first part of an identifier, still escaped, and the rest after the separator.
 fn split_part(identifier: &[u8]) -> (&[u8], Option<&[u8]>) {
     let mut escaped = false;
     for (at, &byte) in identifier.iter().enumerate() {
@@ -161,13 +165,13 @@ impl fmt::Display for Class {
 }
 
 impl Part {
-    fn parse(text: &str) -> Result<Self, NoClass> {
+    fn parse(text: &str) -> Result<Self, ClassError> {
         let named = |name: &str| match name {
-            "" => Err(NoClass::Nameless(text.to_string())),
+            "" => Err(ClassError::Nameless(text.to_string())),
             name => Ok(name.to_string()),
         };
         match text.split_once(':') {
-            // A header that names the host is read as the class `host`, which ignores its case and port.
+            // `header:host` is the class `host`, which ignores case and port.
             Some(("header", name)) if name.eq_ignore_ascii_case("host") => return Ok(Self::Host),
             Some(("header", name)) => return named(name).map(|name| Self::Header(name.to_ascii_lowercase())),
             Some(("cookie", name)) => return named(name).map(Self::Cookie),
@@ -175,7 +179,7 @@ impl Part {
             _ => {}
         }
         if let Some(prefixes) = text.strip_prefix("ip/") {
-            return Self::parse_ip(prefixes).ok_or_else(|| NoClass::Prefix(text.to_string()));
+            return Self::parse_ip(prefixes).ok_or_else(|| ClassError::Prefix(text.to_string()));
         }
         Ok(match text {
             "user-agent" => Self::UserAgent,
@@ -183,11 +187,12 @@ impl Part {
             "host" => Self::Host,
             "method" => Self::Method,
             "identifier" => Self::Identifier,
-            _ => return Err(NoClass::Unknown(text.to_string())),
+            _ => return Err(ClassError::Unknown(text.to_string())),
         })
     }
 
-    /// `32`, `24` and `16` mean 64, 56 and 48 bits of IPv6; any other pair is written out, as in `ip/20,52`.
+    /// `32`, `24` and `16` stand for 64, 56 and 48 bits of IPv6. Other pairs are written in full, such as
+    /// `ip/20,52`.
     fn parse_ip(prefixes: &str) -> Option<Self> {
         let (v4, v6) = match prefixes {
             "32" => (32, 64),
@@ -210,7 +215,7 @@ impl Part {
                 sink.network(Network::of(client, if client.is_ipv4() { *v4 } else { *v6 }));
                 return true;
             }
-            // Clients that do not say who they are share one key: leaving the header out must not be a way around the rule.
+            // Clients without the header share one key, so that omitting it does not bypass the rule.
             Self::UserAgent => Some(request.header("user-agent").unwrap_or_default()),
             Self::Header(name) => request.header(name),
             Self::Cookie(name) => request.cookie(name),
@@ -237,7 +242,7 @@ impl Part {
             let address = network.address();
             let prefix = if address.is_ipv4() { *v4 } else { *v6 };
             sink.network(Network::of(address, prefix));
-            // A network that is wider than the class tells apart is nobody's key.
+            // A network wider than the class's prefix contains several keys.
             return network.prefix() >= prefix;
         }
         if !escaped {
@@ -303,8 +308,8 @@ mod tests {
     }
 
     #[test]
-    fn a_key_tells_those_of_wider_networks_and_of_its_parts() {
-        let told = |class: &str, by: &str| Class::parse(class).unwrap().is_told_by(&Class::parse(by).unwrap());
+    fn a_key_determines_the_keys_of_wider_networks_and_of_its_parts() {
+        let told = |class: &str, by: &str| Class::parse(class).unwrap().is_determined_by(&Class::parse(by).unwrap());
         for (class, by) in [
             ("ip/32", "ip/32"),
             ("ip/24", "ip/32"),
@@ -326,11 +331,11 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_class_says_why() {
-        assert_eq!(Class::parse("ip/33"), Err(NoClass::Prefix("ip/33".to_string())));
-        assert_eq!(Class::parse("ip/24,129"), Err(NoClass::Prefix("ip/24,129".to_string())));
-        assert_eq!(Class::parse("header:"), Err(NoClass::Nameless("header:".to_string())));
-        assert_eq!(Class::parse("user_agent"), Err(NoClass::Unknown("user_agent".to_string())));
-        assert_eq!(Class::parse(""), Err(NoClass::Unknown(String::new())));
+    fn an_invalid_class_is_rejected_with_the_reason() {
+        assert_eq!(Class::parse("ip/33"), Err(ClassError::Prefix("ip/33".to_string())));
+        assert_eq!(Class::parse("ip/24,129"), Err(ClassError::Prefix("ip/24,129".to_string())));
+        assert_eq!(Class::parse("header:"), Err(ClassError::Nameless("header:".to_string())));
+        assert_eq!(Class::parse("user_agent"), Err(ClassError::Unknown("user_agent".to_string())));
+        assert_eq!(Class::parse(""), Err(ClassError::Unknown(String::new())));
     }
 }

@@ -1,4 +1,4 @@
-//! When a rule applies.
+//! The conditions under which a rule applies.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use crate::network::Network;
 use crate::path::PathPattern;
 use crate::request::Request;
 
-/// What a request must be like. Every field that says something must hold; of a field's alternatives one is enough.
+/// Requirements on a request. All nonempty fields must match; one alternative of a field is enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
     /// Methods, in upper case.
@@ -16,33 +16,33 @@ pub struct Condition {
     pub paths: Vec<PathPattern>,
     /// Hosts, in lower case, without a port.
     pub hosts: Vec<Pattern>,
-    /// Headers and what they must be; the name is in lower case. A header that names the host is compared as `hosts` are.
+    /// Headers with their patterns; the names are in lower case. The header `host` is compared like `hosts`.
     pub headers: Vec<(String, Pattern)>,
-    /// Cookies and what they must be.
+    /// Cookies with their patterns.
     pub cookies: Vec<(String, Pattern)>,
-    /// The protocol that the client asks to change to.
+    /// The protocols that the client asks to upgrade to.
     pub upgrades: Vec<Pattern>,
-    /// Networks, one of which the client is in.
+    /// Networks; the client must be in one of them.
     pub clients: Vec<Network>,
-    /// Whether the account is flagged.
+    /// The required flag state of the account.
     pub flagged: Option<bool>,
 }
 
 impl Condition {
-    /// Whether the condition says nothing, and so holds for every request.
+    /// Whether the condition is empty, so that it holds for every request.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether `request` is like this in at least one of its readings. This is the test of `when`: a spelling that the backend may read as
-    /// the path or method of the rule does not bypass the rule.
+    /// Whether at least one reading of `request` matches. `when` uses this: a spelling that the backend may
+    /// interpret as the rule's path or method does not bypass the rule.
     #[inline]
     pub fn may_hold(&self, request: &impl Request) -> bool {
         self.holds::<true>(request)
     }
 
-    /// Whether `request` is like this in all of its readings. This is the test of `unless`: a request is exempt only if the backend cannot
-    /// read it as anything else.
+    /// Whether all readings of `request` match. `unless` uses this: a request is exempt only if the backend
+    /// cannot interpret it in another way.
     #[inline]
     pub fn must_hold(&self, request: &impl Request) -> bool {
         self.holds::<false>(request)
@@ -50,7 +50,7 @@ impl Condition {
 
     #[inline]
     fn holds<const MAY: bool>(&self, request: &impl Request) -> bool {
-        // What no pattern asks for is not looked up: to find a header, all of them have to be compared.
+        // A header is looked up only if a pattern needs it, because a lookup compares all headers.
         let among = |patterns: &[Pattern], text: &[u8]| patterns.iter().any(|pattern| pattern.matches(text));
         (self.methods.is_empty() || self.is_method::<MAY>(request.method()))
             && (self.paths.is_empty() || self.is_path::<MAY>(request))
@@ -63,13 +63,13 @@ impl Condition {
             && self.flagged.is_none_or(|flagged| flagged == request.is_flagged())
     }
 
-    /// Methods are case-sensitive, but some servers read `post` as `POST`.
+    /// Methods are case-sensitive, but some servers treat `post` as `POST`.
     fn is_method<const MAY: bool>(&self, method: &[u8]) -> bool {
         let same = |known: &[u8]| if MAY { known.eq_ignore_ascii_case(method) } else { known == method };
         self.methods.iter().any(|known| same(known.as_bytes()))
     }
 
-    /// `Upgrade` is a list, of which the backend chooses.
+    /// `Upgrade` is a list from which the backend chooses.
     fn is_upgrade<const MAY: bool>(&self, list: &[u8]) -> bool {
         let is_one = |protocol: &[u8]| self.upgrades.iter().any(|pattern| pattern.matches(protocol));
         let mut protocols = list.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
@@ -89,7 +89,7 @@ fn header<'a>(request: &'a impl Request, name: &str) -> Option<&'a [u8]> {
     if name == "host" { request.host() } else { request.header(name) }
 }
 
-/// A text in which `*` stands for anything.
+/// A text in which `*` matches any bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
@@ -97,17 +97,18 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// A pattern that tells upper case from lower case, as paths do.
+    /// A case-sensitive pattern, for paths.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), ignore_case: false }
     }
 
-    /// A pattern that does not, as hosts, protocols and headers.
+    /// A case-insensitive pattern, for hosts, protocols and headers.
     pub fn ignoring_case(text: impl Into<String>) -> Self {
         Self { text: text.into(), ignore_case: true }
     }
 
-    /// Whether all of `text` is like this, in time linear in both but for repeated stars, where it is their product.
+    /// Whether all of `text` matches. The time is linear in both lengths, except for repeated stars, where it
+    /// is their product.
     pub fn matches(&self, text: &[u8]) -> bool {
         let pattern = self.text.as_bytes();
         let same = |a: u8, b: u8| if self.ignore_case { a.eq_ignore_ascii_case(&b) } else { a == b };
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_looks_at_a_flag_only_if_it_says_so() {
+    fn a_condition_uses_a_flag_only_if_configured() {
         let holds = |flagged, is_flagged| Condition { flagged, ..Condition::default() }.may_hold(&Of(is_flagged));
         assert!(holds(None, true) && holds(None, false));
         assert!(holds(Some(true), true) && !holds(Some(true), false));
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_may_ask_for_cookies() {
+    fn a_condition_can_require_cookies() {
         let holds = |cookies: &[(&str, &str)]| {
             let cookies = cookies.iter().map(|(name, pattern)| (String::from(*name), Pattern::new(*pattern))).collect();
             Condition { cookies, ..Condition::default() }.may_hold(&Of(false))

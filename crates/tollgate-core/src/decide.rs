@@ -1,8 +1,8 @@
-//! Several rules at once: all are looked at, then all are charged or none, and the strictest decides.
+//! Decides on several rules at once: checks all of them, then charges all or none. The strictest result wins.
 //!
-//! Charging rule by rule and stopping at the first that refuses would let a refusal by the last rule spend the budget of all before it.
-//! Looking and carrying out are two steps, so that records which many share need to be held only by those who have something to change:
-//! a client that hammers at its limit changes nothing.
+//! Charging rule by rule and stopping at the first refusal would let the last rule's refusal spend the
+//! budgets of all rules before it. Checking and applying are two steps so that shared records need a lock
+//! only if something changes. A client that keeps sending over its limit changes nothing.
 
 use crate::decision::Decision;
 use crate::record::Record;
@@ -15,28 +15,28 @@ pub struct Claim<'rule, R> {
     rule: &'rule Rule,
     record: R,
     check: Check,
-    /// The mark of the charge, if there was one.
+    /// [`Limit::mark`](crate::limit::Limit::mark) after the charge, if there was one.
     mark: Option<u64>,
 }
 
 impl<'rule, R: Record> Claim<'rule, R> {
-    /// `rule`, which stands at `place` among the rules, claims a request whose state is `record`.
+    /// `rule` has the index `place` among all rules; `record` is the state of the request's key.
     #[inline]
     pub fn new(place: usize, rule: &'rule Rule, record: R) -> Self {
         Self { place, rule, record, check: Check::UNSEEN, mark: None }
     }
 
-    /// Where the rule stands.
+    /// The index of the rule.
     pub const fn place(&self) -> usize {
         self.place
     }
 
-    /// Whether the toll was taken, and is to be settled when the request ends.
+    /// Whether the toll was charged, so that it must be settled when the request ends.
     pub const fn charged(&self) -> bool {
         self.mark.is_some()
     }
 
-    /// [`Limit::mark`](crate::limit::Limit::mark) of the record right after the charge, if there was one.
+    /// [`Limit::mark`](crate::limit::Limit::mark) right after the charge, if there was one.
     pub const fn mark(&self) -> Option<u64> {
         self.mark
     }
@@ -46,7 +46,7 @@ impl<'rule, R: Record> Claim<'rule, R> {
         &self.record
     }
 
-    /// The record, to be put in order before it is looked at.
+    /// The record, for preparation before the check.
     pub const fn record_mut(&mut self) -> &mut R {
         &mut self.record
     }
@@ -57,42 +57,42 @@ impl<'rule, R: Record> Claim<'rule, R> {
     }
 }
 
-/// What all rules together say, before anything is changed.
+/// The combined result of all checks, before any state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outlook {
+pub struct CheckSummary {
     refused: bool,
     changes: bool,
 }
 
-impl Outlook {
-    /// Whether some rule turns the request away.
+impl CheckSummary {
+    /// Whether any rule refuses the request.
     pub const fn refuses(self) -> bool {
         self.refused
     }
 
-    /// Whether carrying it out changes any record.
+    /// Whether applying the result changes any record.
     pub const fn changes(self) -> bool {
         self.changes
     }
 }
 
-/// Looks at all records and changes none.
+/// Checks all rules without changing a record.
 #[inline]
-pub fn look<R: Record>(claims: &mut [Claim<'_, R>], toll: Toll, situation: &Situation) -> Outlook {
+pub fn check_all<R: Record>(claims: &mut [Claim<'_, R>], toll: Toll, situation: &Situation) -> CheckSummary {
     let mut refused = false;
     for claim in &mut *claims {
         claim.check = claim.rule.check(&claim.record, toll, situation);
         refused |= claim.check.is_refusal() && claim.rule.mode == Mode::Enforce;
     }
     let changes = claims.iter().any(|claim| claim.rule.changes(&claim.check, toll, refused));
-    Outlook { refused, changes }
+    CheckSummary { refused, changes }
 }
 
-/// Carries out what [`look`] said of the same claims, on records that are as they were then.
+/// Applies the result of [`check_all`] on the same records, which must not have changed since.
 #[inline]
-pub fn carry_out<R: Record>(
+pub fn apply<R: Record>(
     claims: &mut [Claim<'_, R>],
-    outlook: Outlook,
+    summary: CheckSummary,
     toll: Toll,
     situation: &Situation,
 ) -> Decision {
@@ -100,7 +100,7 @@ pub fn carry_out<R: Record>(
     for claim in claims {
         if claim.check.is_refusal() {
             claim.rule.punish(&mut claim.record, &claim.check);
-        } else if !outlook.refused {
+        } else if !summary.refused {
             let charged = claim.rule.charge(&mut claim.record, toll, &claim.check, situation.now);
             claim.mark = charged.then(|| claim.rule.limit.mark(&claim.record));
         }
@@ -109,9 +109,9 @@ pub fn carry_out<R: Record>(
     decision
 }
 
-/// Looks, and carries it out. The caller makes sure that nobody else touches the records meanwhile.
+/// Checks and applies. The caller makes sure that no other thread changes the records in between.
 #[inline]
 pub fn decide<R: Record>(claims: &mut [Claim<'_, R>], toll: Toll, situation: &Situation) -> Decision {
-    let outlook = look(claims, toll, situation);
-    carry_out(claims, outlook, toll, situation)
+    let summary = check_all(claims, toll, situation);
+    apply(claims, summary, toll, situation)
 }

@@ -1,31 +1,32 @@
-//! What is said to a request, and why.
+//! The decision on a request, and its reason.
 
 use crate::band::Band;
 use crate::limit::LimitInfo;
 use crate::time::{Moment, Span};
 
-/// What happens to the request. Later in this list, and later in time, is stricter.
+/// The action on a request. Variants are ordered by strictness, and within a variant a later time is
+/// stricter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It goes on.
+    /// Forward the request.
     Admit,
-    /// It goes on at this moment.
+    /// Forward the request at this time.
     Hold(Moment),
-    /// It may be tried again from this moment on.
+    /// Refuse the request. A retry succeeds from this time on.
     Refuse(Moment),
-    /// It may be tried again when a request of the same key has ended.
+    /// Refuse the request. A retry succeeds after another request of the same key ends.
     RefuseUntilRelease,
-    /// It is refused, and no waiting helps: it is larger than the limit.
+    /// Refuse the request. Waiting does not help, because the toll is larger than the limit.
     RefuseForGood,
 }
 
 impl Verdict {
-    /// Whether the request is turned away.
+    /// Whether the request is refused.
     pub const fn is_refusal(self) -> bool {
         matches!(self, Self::Refuse(_) | Self::RefuseUntilRelease | Self::RefuseForGood)
     }
 
-    /// The word that people and programs see.
+    /// The name in logs, metrics and APIs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Admit => "admit",
@@ -42,18 +43,19 @@ impl Verdict {
         }
     }
 
-    /// How long a refused client should wait; none is known for what no waiting helps.
+    /// The time to wait before a retry; zero if waiting does not help.
     pub fn retry_after(self, now: Moment) -> Span {
         match self {
             Self::Refuse(from) => from.since(now),
-            // Nobody knows when another request ends. A second is short enough to be of use and long enough not to be a storm.
+            // The end of another request is unknown. One second is short enough to be useful and long enough
+            // to prevent a retry storm.
             Self::RefuseUntilRelease => Span::from_secs(1),
             Self::Admit | Self::Hold(_) | Self::RefuseForGood => Span::ZERO,
         }
     }
 }
 
-/// Why a verdict is what it is.
+/// The reason of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// No rule applies.
@@ -66,22 +68,22 @@ pub enum Reason {
     OverLimit,
     /// The ceiling is reached, which nothing lifts.
     Ceiling,
-    /// An earlier violation is still being paid for.
+    /// The backoff of an earlier violation has not ended.
     InBackoff,
-    /// As many as may be are at work.
+    /// The in-flight limit is reached.
     Busy,
     /// The request is larger than the limit.
     TooLarge,
-    /// The store that the rule's state is in did not decide in time, and the rule is to refuse then.
+    /// The store with the rule's state did not answer in time, and the rule is set to refuse in that case.
     StoreTimeout,
-    /// A rule that only observes would have held it.
+    /// A rule in observe mode would have held the request.
     WouldHold,
-    /// A rule that only observes would have refused it.
+    /// A rule in observe mode would have refused the request.
     WouldRefuse,
 }
 
 impl Reason {
-    /// The word that people and programs see.
+    /// The name in logs, metrics and APIs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoRule => "no-rule",
@@ -99,30 +101,30 @@ impl Reason {
     }
 }
 
-/// What all rules together say.
+/// The combined decision of all rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What happens to the request.
+    /// The action.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason of the action.
     pub reason: Reason,
-    /// Which rule was the strictest, by its place; none when no rule applies.
+    /// The index of the strictest rule; `None` if no rule applies.
     pub rule: Option<usize>,
-    /// That rule's figures, after the charge if there was one.
+    /// The state of that rule's limit, after the charge if there was one.
     pub info: Option<LimitInfo>,
-    /// That rule's level of escalation for this key.
+    /// The escalation level of this key in that rule.
     pub level: u8,
-    /// The band in which it was decided.
+    /// The load band at the time of the decision.
     pub band: Band,
 }
 
 impl Decision {
-    /// What is said when no rule applies.
+    /// The decision if no rule applies.
     pub const fn no_rule(band: Band) -> Self {
         Self { verdict: Verdict::Admit, reason: Reason::NoRule, rule: None, info: None, level: 0, band }
     }
 
-    /// Takes `other`'s place if that is the stricter of the two: by verdict, then by what is left.
+    /// Replaces this decision by `other` if that is stricter: by verdict, then by the remaining quota.
     pub fn tighten(&mut self, other: Self) {
         let remaining = |decision: &Self| decision.info.map_or(u64::MAX, |info| info.remaining);
         let stricter = (other.verdict, remaining(self)) > (self.verdict, remaining(&other));

@@ -1,15 +1,15 @@
-//! Those who go on offending wait longer each time, and calm heals.
+//! Backoff that grows with repeated violations and heals with time.
 //!
-//! Two words of the record: until when the key is blocked, and its level. A try inside the backoff changes neither: were it to extend the
-//! block, a client on a timer of its own would never be let in again. Calm is the time since the backoff ended, so the level
-//! falls by itself, without needing traffic to notice.
+//! The state is two words of the record: the end of the block and the level. An attempt during the backoff
+//! changes neither. If it extended the block, a client that retries on a timer would never be admitted again.
+//! The level falls with the time since the backoff ended and needs no traffic to do so.
 
 use crate::band::Band;
-use crate::limit::Misfit;
+use crate::limit::LimitError;
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
-/// How the penalty of a rule grows and heals.
+/// The growth and recovery of a rule's penalty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Escalation {
     backoff: Span,
@@ -20,7 +20,7 @@ pub struct Escalation {
     critical: Multiplier,
 }
 
-/// What a band multiplies a backoff by, in thousandths; never less than one.
+/// The factor of a band on a backoff, in thousandths; at least 1000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Multiplier {
     thousandths: u32,
@@ -28,56 +28,57 @@ pub struct Multiplier {
 
 impl Multiplier {
     /// A multiplier in thousandths.
-    pub fn new(thousandths: u32) -> Result<Self, Misfit> {
-        if thousandths < 1000 { Err(Misfit::Zero) } else { Ok(Self { thousandths }) }
+    pub fn new(thousandths: u32) -> Result<Self, LimitError> {
+        if thousandths < 1000 { Err(LimitError::Zero) } else { Ok(Self { thousandths }) }
     }
 }
 
-/// What a violation leads to.
+/// The result of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Penalty {
     pub(crate) level: u8,
     pub(crate) blocked_until: Moment,
 }
 
-/// How many words of a record an escalation takes, after those of the limit.
+/// The number of words of a record that an escalation uses, after those of the limit.
 pub(crate) const WORDS: usize = 2;
 
 impl Escalation {
-    /// Backoffs of `backoff`, doubled per level up to `backoff_max`, over at most `levels` levels, one of which is forgiven per
-    /// `release` of calm; a band multiplies.
+    /// Backoffs start at `backoff` and double per level up to `backoff_max`, for at most `levels` levels. One
+    /// level is removed per `release` without violations. Multipliers apply in the elevated and critical
+    /// bands.
     pub fn new(
         (backoff, backoff_max): (Span, Span),
         levels: u8,
         release: Span,
         (elevated, critical): (Multiplier, Multiplier),
-    ) -> Result<Self, Misfit> {
+    ) -> Result<Self, LimitError> {
         if backoff.is_zero() || levels == 0 || release.is_zero() {
-            return Err(Misfit::Zero);
+            return Err(LimitError::Zero);
         }
         if backoff_max < backoff {
-            return Err(Misfit::CeilingBelowMax);
+            return Err(LimitError::CeilingBelowMax);
         }
         Ok(Self { backoff, backoff_max, levels, release, elevated, critical })
     }
 
-    /// The first backoff and the longest, the levels, and the calm that forgives one.
-    pub const fn figures(&self) -> ((Span, Span), u8, Span) {
+    /// The first and the longest backoff, the number of levels, and the time that removes one.
+    pub const fn parameters(&self) -> ((Span, Span), u8, Span) {
         ((self.backoff, self.backoff_max), self.levels, self.release)
     }
 
-    /// Until when the key is blocked; `at` is the first of this escalation's words.
+    /// The end of the block; `at` is the index of this escalation's first word.
     pub(crate) fn blocked_until(&self, record: &impl Record, at: usize) -> Moment {
         Moment::from_nanos(record.word(at))
     }
 
-    /// The level that is left of what the record says.
+    /// The current level, after recovery.
     pub(crate) fn level(&self, record: &impl Record, at: usize, now: Moment) -> u8 {
         let calm = now.since(self.blocked_until(record, at)).as_nanos() / self.release.as_nanos();
         u8::try_from(record.word(at + 1).saturating_sub(calm)).unwrap_or(self.levels)
     }
 
-    /// What a violation at `now` leads to.
+    /// The penalty for a violation at `now`.
     pub(crate) fn penalty(&self, record: &impl Record, at: usize, band: Band, now: Moment) -> Penalty {
         let level = self.level(record, at, now).saturating_add(1).min(self.levels);
         Penalty { level, blocked_until: now + self.backoff(level, band) }
@@ -88,7 +89,7 @@ impl Escalation {
         record.set_word(at + 1, u64::from(penalty.level));
     }
 
-    /// The later block stays, with the higher of the levels that are left when it begins to heal.
+    /// Keeps the later block, with the higher of the two levels at the time at which it starts to recover.
     pub(crate) fn absorb(&self, into: &mut impl Record, from: &impl Record, at: usize) {
         let block = |record: &dyn Record| (Moment::from_nanos(record.word(at)), record.word(at + 1));
         let (ours, theirs) = (block(into), block(from));
@@ -102,7 +103,7 @@ impl Escalation {
         self.blocked_until(record, at) + self.release.times(record.word(at + 1))
     }
 
-    /// How long the backoff of a level is in a band; levels count from 1.
+    /// The backoff of a level in a band; levels count from 1.
     pub fn backoff(&self, level: u8, band: Band) -> Span {
         let thousandths = match band {
             Band::Normal => 1000,
@@ -130,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_absorbed_another_is_blocked_as_long_and_heals_no_sooner(
+        fn a_merged_block_lasts_as_long_and_recovers_no_earlier(
             one in (0..10_000_u64, 0..10_u64), other in (0..10_000_u64, 0..10_u64), wait_ms in 0..20_000_u64,
         ) {
             let multipliers = (Multiplier::new(2_000).unwrap(), Multiplier::new(4_000).unwrap());

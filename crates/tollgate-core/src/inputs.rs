@@ -1,7 +1,8 @@
-//! The headers and cookies that rules use, as keys or as conditions.
+//! The headers and cookies that rules use as keys or in conditions.
 //!
-//! A header that comes twice, or a cookie that does, has two values: one server uses the first, another the last. A client could show the
-//! gate one value and the backend another. So whoever forwards a request makes one value of each input first, and both sides see it.
+//! A repeated header or cookie has two values; some servers use the first, others the last. A client could
+//! show one value to the gate and another to the backend. The gate therefore reduces each input to one value
+//! before forwarding, so that both sides use the same.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,7 +19,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// What these rules use, and the class of accounts if there is one.
+    /// The inputs of these rules, and of the account class if there is one.
     pub fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>, account: Option<&Class>) -> Self {
         let mut inputs = Self::default();
         let classes = account.into_iter();
@@ -30,7 +31,7 @@ impl Inputs {
         inputs
     }
 
-    /// Adds what a condition uses.
+    /// Adds the inputs of a condition.
     pub fn add_condition(&mut self, condition: &Condition) {
         condition.headers.iter().for_each(|(name, _)| add(&mut self.headers, name));
         condition.cookies.iter().for_each(|(name, _)| add(&mut self.cookies, name));
@@ -39,7 +40,7 @@ impl Inputs {
         }
     }
 
-    /// Adds what a class uses.
+    /// Adds the inputs of a class.
     pub fn add_class(&mut self, class: &Class) {
         class.headers().for_each(|name| add(&mut self.headers, name));
         class.cookies().for_each(|name| add(&mut self.cookies, name));
@@ -55,7 +56,8 @@ impl Inputs {
         &self.cookies
     }
 
-    /// Whether some server reads a header of this name, in lower case, as one that rules use: CGI and its like read `_` as `-`.
+    /// Whether some servers treat a header of this name, in lower case, as one that rules use: CGI servers do
+    /// not distinguish `_` and `-`.
     pub fn is_look_alike(&self, name: &[u8]) -> bool {
         let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
         let same = |known: &[u8]| {
@@ -71,26 +73,26 @@ fn add(names: &mut Vec<String>, name: &str) {
     }
 }
 
-/// What stands between the values of a header that came several times (RFC 9110, 5.3; RFC 9113, 8.2.3).
+/// The separator between the values of a repeated header (RFC 9110, 5.3; RFC 9113, 8.2.3).
 pub fn separator(name: &[u8]) -> &'static [u8] {
     if name == b"cookie" { b"; " } else { b", " }
 }
 
-/// The name and value of a cookie; none for what is no pair.
+/// The name and value of a cookie; `None` if there is no `=`.
 pub(crate) fn cookie(pair: &[u8]) -> Option<(&[u8], &[u8])> {
     let equals = pair.iter().position(|&byte| byte == b'=')?;
     Some((pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii()))
 }
 
-/// Appends `cookies` to `out` without those that repeat the name of an earlier one, as far as rules use them. Says whether there are any;
-/// otherwise `out` stays as it is.
+/// Appends `cookies` to `out` without repeated cookies that rules use. Returns `false`, and leaves `out`
+/// unchanged, if there are none.
 pub fn write_unrepeated_cookies(inputs: &Inputs, cookies: &[u8], out: &mut Vec<u8>) -> bool {
-    let mut seen = Seen::default();
+    let mut seen = SeenCookies::default();
     if !pairs(cookies).any(|pair| seen.is_repeated(inputs, pair)) {
         return false;
     }
     let start = out.len();
-    let mut seen = Seen::default();
+    let mut seen = SeenCookies::default();
     for pair in pairs(cookies).filter(|pair| !seen.is_repeated(inputs, pair)) {
         if out.len() > start {
             out.extend_from_slice(b"; ");
@@ -104,11 +106,12 @@ fn pairs(cookies: &[u8]) -> impl Iterator<Item = &[u8]> {
     cookies.split(|&byte| byte == b';').map(<[u8]>::trim_ascii)
 }
 
-/// The cookies that have come so far, one bit for each that rules use. Of more than 128, the others may repeat.
+/// The cookies seen so far, one bit per cookie that rules use. Repetition is not detected beyond the first
+/// 128.
 #[derive(Default)]
-struct Seen(u128);
+struct SeenCookies(u128);
 
-impl Seen {
+impl SeenCookies {
     fn is_repeated(&mut self, inputs: &Inputs, pair: &[u8]) -> bool {
         let Some((name, _)) = cookie(pair) else { return false };
         let place = inputs.cookies.iter().take(128).position(|known| known.as_bytes() == name);
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_servers_read_alike_is_a_look_alike() {
+    fn a_name_that_cgi_servers_do_not_distinguish_is_a_look_alike() {
         let inputs = inputs(&["x-api-key", "user_id"], &[]);
         for name in ["x_api_key", "x-api_key", "user-id"] {
             assert!(inputs.is_look_alike(name.as_bytes()), "{name}");

@@ -1,11 +1,12 @@
-//! What Tollgate decides.
+//! Tollgate's decision logic.
 //!
-//! No clock, no socket, no file, no log, no randomness and no dependency: time and tolls come in as arguments, decisions go
-//! out as values. So every promise that Tollgate makes can be tested here exhaustively and replayed in virtual time.
+//! The crate has no clock, socket, file, log, randomness or dependency. Time and tolls are arguments, and
+//! decisions are return values. Every promise of Tollgate can therefore be tested exhaustively and replayed
+//! in virtual time.
 //!
-//! A [`rule`] says when it applies, how callers are told apart ([`class`]), and one [`limit`]; its state for one caller is a [`record`].
-//! To [`decide`] is to look at the
-//! records of all rules that apply and then charge all or none; what comes out is a [`decision`].
+//! A [`rule`] has a condition, a [`class`] that identifies callers, and one [`limit`]. The state of a rule
+//! for one caller is a [`record`]. [`decide`] checks the records of all rules that apply and then charges all
+//! of them or none. The result is a [`decision`].
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -13,13 +14,14 @@
 extern crate alloc;
 
 pub mod band;
-pub mod beat;
 pub mod class;
 pub mod condition;
 pub mod decide;
 pub mod decision;
 pub mod escalation;
+pub mod fast_rate;
 pub mod fleet;
+mod hash_index;
 pub mod inputs;
 pub mod limit;
 pub mod network;

@@ -1,16 +1,16 @@
-//! Addresses and the networks that they are in.
+//! Address prefixes.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A network: an address with the bits after the prefix cleared.
+/// An address prefix. All bits after the prefix are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Network {
     address: IpAddr,
     prefix: u8,
 }
 
-/// An IPv4 address that came as IPv6 (`::ffff:203.0.113.7`) is the same client as the IPv4 address.
+/// Converts an IPv4-mapped IPv6 address (`::ffff:203.0.113.7`) to IPv4, because it is the same client.
 pub fn unmapped(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
@@ -19,7 +19,7 @@ pub fn unmapped(address: IpAddr) -> IpAddr {
 }
 
 impl Network {
-    /// The network of `address` with this prefix; a longer prefix than the address has bits is the address itself.
+    /// The network of `address` with this prefix length, which is capped at the length of the address.
     #[inline]
     pub fn of(address: IpAddr, prefix: u8) -> Self {
         match unmapped(address) {
@@ -36,7 +36,7 @@ impl Network {
         }
     }
 
-    /// Reads `10.0.0.0/8`, `2001:db8::/32`, or an address alone.
+    /// Parses `10.0.0.0/8`, `2001:db8::/32`, or a single address.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address.parse::<IpAddr>().ok()?, Some(prefix.parse::<u8>().ok()?)),
@@ -58,7 +58,7 @@ impl Network {
         self.address
     }
 
-    /// How many bits of the address tell this network from others.
+    /// The prefix length in bits.
     pub const fn prefix(&self) -> u8 {
         self.prefix
     }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_network() {
+    fn invalid_text_is_no_network() {
         for text in ["", "10.0.0.0/33", "10.0.0", "::/129", "10.0.0.0/-1", "10.0.0.0/8/8"] {
             assert_eq!(Network::parse(text), None, "{text}");
         }

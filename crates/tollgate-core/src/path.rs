@@ -1,42 +1,44 @@
-//! Path normalisation: the ways in which a backend may read the path of a request.
+//! Path normalization: the ways in which a backend may interpret the path of a request.
 //!
-//! Servers disagree about paths. One decodes `%2f` and merges slashes, the next does neither, a third drops `;parameters` first. A rule
-//! that compares bytes is bypassed by any spelling that the backend reads as the path of the rule. The gate does not know which server
-//! is behind it, so a path has several readings, and rules use all of them: `when` holds if one reading matches, `unless` only if every
-//! reading matches. The backend receives the bytes as they came.
+//! Servers disagree about paths. One decodes `%2f` and merges slashes, another does neither, a third drops
+//! `;parameters` first. A rule that compares bytes is bypassed by any spelling that the backend interprets as
+//! the rule's path. The gate does not know the server behind it, so a path has several readings, and rules
+//! use all of them: `when` holds if one reading matches, `unless` only if every reading matches. The backend
+//! receives the original bytes.
 //!
-//! The normal form is made in these steps. Each takes time linear in the length of the path.
+//! The normal form is computed in these steps, each in linear time.
 //!
 //! 1. Percent-escapes are decoded until none is left, so `%256c` is `l`. A `\` becomes `/`.
 //! 2. Path parameters, from `;` to the next slash, are dropped. A second form that keeps them is a reading of its own.
-//! 3. Empty segments and `.` are dropped; `..` removes the segment before it. A slash at the end stays.
+//! 3. Empty segments and `.` are dropped; `..` removes the segment before it. A trailing slash stays.
 //! 4. Controls, space, `%`, `?`, `#` and bytes above 127 are escaped again, with upper-case digits.
 //!
-//! A `..` is resolved differently by servers that disagree about step 1, 2 or the empty segments, and an encoded slash inside of a
-//! parameter may end the parameter or not. The readings of such a path cannot be listed, so it is *ambiguous*: every `when` on a path
-//! holds, no `unless` does, and all ambiguous paths share one key and one route. Clients resolve dots before they send a path, so
-//! only attackers and scanners send these.
+//! Servers that disagree about step 1, step 2 or empty segments resolve `..` differently, and an encoded
+//! slash within a parameter may or may not end the parameter. The readings of such a path cannot be listed,
+//! so the path is *ambiguous*: every `when` on a path holds, no `unless` does, and all ambiguous paths share
+//! one key and one route. Clients resolve dots before they send a path, so only attackers and scanners send
+//! these.
 //!
-//! Letter case is kept: `/Login` is another path than `/login`.
+//! Letter case is significant: `/Login` and `/login` are different paths.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::condition::Pattern;
 
-/// The path by which all ambiguous paths are keyed. It is ambiguous itself, so a question about this key finds the key again.
+/// The key of all ambiguous paths. It is ambiguous itself, so a query for this key finds it.
 pub const AMBIGUOUS: &[u8] = b"/..;";
 
-/// The readings of a path besides its bytes as they came. The memory is reused for the next path.
+/// The readings of a path besides its original bytes. The buffers are reused for the next path.
 #[derive(Clone, Debug, Default)]
 pub struct NormalPath {
     /// The path after step 1.
     decoded: Vec<u8>,
-    /// The normal form, followed by the form that keeps parameters.
+    /// The normal form, followed by the form with parameters.
     forms: Vec<u8>,
-    /// Where the normal form ends.
+    /// The end of the normal form in `forms`.
     normal_bytes: usize,
-    /// Whether any reading differs from the path as it came.
+    /// Whether any reading differs from the original path.
     differs: bool,
     is_ambiguous: bool,
 }
@@ -49,9 +51,10 @@ impl NormalPath {
         normal
     }
 
-    /// Forgets the previous path and reads this one, which has no query. A path in normal form costs one look at each byte.
+    /// Replaces the previous path by this one, which has no query. A path that is already in normal form is
+    /// only scanned.
     ///
-    /// A target that does not begin with a slash (`*`, `host:443`, nothing) is no path and stays as it is.
+    /// A target without a leading slash (`*`, `host:443`, empty) is not a path and has no other reading.
     #[inline]
     pub fn read(&mut self, path: &[u8]) {
         self.differs = false;
@@ -60,7 +63,7 @@ impl NormalPath {
         }
     }
 
-    /// These readings if they differ from the path as it came.
+    /// These readings, if any differs from the original path.
     pub const fn differing(&self) -> Option<&Self> {
         if self.differs { Some(self) } else { None }
     }
@@ -78,7 +81,7 @@ impl NormalPath {
         }
     }
 
-    /// Whether the path has readings that no form shows.
+    /// Whether the path has readings besides these forms.
     pub const fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
@@ -99,7 +102,8 @@ impl NormalPath {
     }
 }
 
-/// The path that names the route of a request, and its key in the class `path`: the normal form without a slash at the end.
+/// The path that names the route of a request, which is also its key in the class `path`: the normal form
+/// without a trailing slash.
 pub fn canonical<'a>(path: &'a [u8], normal: Option<&'a NormalPath>) -> &'a [u8] {
     match normal {
         Some(normal) if normal.is_ambiguous => AMBIGUOUS,
@@ -120,7 +124,7 @@ const fn is_escaped(byte: u8) -> bool {
     !byte.is_ascii_graphic() || matches!(byte, b'%' | b'?' | b'#')
 }
 
-/// Whether a path that begins with a slash is certainly its own and only reading.
+/// Whether a path with a leading slash is in normal form and has no other reading.
 fn is_normal(path: &[u8]) -> bool {
     let mut at = 1;
     let mut after_slash = true;
@@ -152,29 +156,29 @@ fn is_dots(rest: &[u8]) -> bool {
     matches!(rest, [b'.'] | [b'.', b'/', ..] | [b'.', b'.'] | [b'.', b'.', b'/', ..])
 }
 
-/// The byte that the escape at the beginning of `text` stands for.
+/// The byte that the escape at the start of `text` encodes.
 fn escape(text: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = text else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()
 }
 
-/// What [`decode`] came across.
+/// The findings of [`decode`].
 #[derive(Default)]
 struct Found {
-    /// An escape of a byte that the normal form does not escape.
+    /// An escape of a byte that is not escaped in the normal form.
     escapes: bool,
-    /// A slash that was not written as one.
+    /// An encoded slash, or a backslash.
     slashes: bool,
     /// A `;`.
     parameters: bool,
-    /// A slash that was not written as one, after a `;` in the same segment.
+    /// An encoded slash or a backslash after a `;` in the same segment.
     slash_in_parameters: bool,
     nul: bool,
 }
 
-/// Decodes escapes until none is left. A byte that was decoded may complete an escape with those before it, so this looks back
-/// after each byte; another pass over everything for each layer of `%25` would take quadratic time.
+/// Decodes escapes until none is left. A decoded byte may complete an escape with the bytes before it, so
+/// this checks backwards after each byte. Another pass per layer of `%25` would take quadratic time.
 fn decode(path: &[u8], out: &mut Vec<u8>) -> Found {
     let mut found = Found::default();
     let mut in_parameters = false;
@@ -210,7 +214,7 @@ enum Parameters {
     Keep,
 }
 
-/// What [`resolve`] came across.
+/// The findings of [`resolve`].
 #[derive(Default)]
 struct Dots {
     /// A `.` segment.
@@ -221,7 +225,7 @@ struct Dots {
     empty: bool,
 }
 
-/// Appends a form of the decoded path: without empty segments and dots, escaped again.
+/// Appends a form of the decoded path: without empty segments and dots, and escaped again.
 fn resolve(decoded: &[u8], out: &mut Vec<u8>, parameters: Parameters) -> Dots {
     let start = out.len();
     let mut dots = Dots::default();
@@ -262,16 +266,16 @@ fn push_escaped(out: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// A pattern for paths, which a path can match as it came or in its normal form.
+/// A pattern that a path can match in its original or its normal form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
     written: Pattern,
-    /// The pattern in normal form, without a slash at the end.
+    /// The pattern in normal form, without a trailing slash.
     normal: Pattern,
 }
 
 impl PathPattern {
-    /// A pattern in which `*` stands for anything.
+    /// A pattern in which `*` matches any bytes.
     pub fn new(text: impl Into<String>) -> Self {
         let text = text.into();
         let normal = String::from_utf8(normal_pattern(text.as_bytes())).expect("bytes above 127 are escaped");
@@ -312,7 +316,7 @@ impl PathPattern {
     }
 }
 
-/// A pattern in normal form. Dots are not resolved: a `..` after a star could remove anything.
+/// A pattern in normal form. Dots are not resolved, because `..` after a star could remove anything.
 fn normal_pattern(text: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::new();
     decode(text, &mut decoded);
@@ -321,7 +325,7 @@ fn normal_pattern(text: &[u8]) -> Vec<u8> {
         let end = segment.iter().position(|&byte| byte == b';').unwrap_or(segment.len());
         &segment[..end]
     });
-    // The first segment is what stands before the first slash: nothing, or the star of a pattern such as `*.php`.
+    // The part before the first slash: empty, or the start of a pattern such as `*.php`.
     let first = segments.next().unwrap_or_default();
     first.iter().for_each(|&byte| push_escaped(&mut out, byte));
     for segment in segments.filter(|segment| !segment.is_empty()) {
@@ -348,7 +352,7 @@ mod tests {
         core::str::from_utf8(bytes).unwrap().to_string()
     }
 
-    /// The normal form, or a word for a path that has none.
+    /// The normal form, or a word for a path without one.
     fn normal(path: &[u8]) -> String {
         let normal = NormalPath::of(path);
         match normal.differing() {
@@ -403,7 +407,7 @@ mod tests {
             (b"/login%3bx", "/login"),
             (b"/;x/login", "/login"),
             (b"/login/;x", "/login/"),
-            // Readings that differ from server to server.
+            // Readings that differ between servers.
             (b"/static/..;/login", "ambiguous"),
             (b"/static/%2e%2e/login", "ambiguous"),
             (b"/static/..%2flogin", "ambiguous"),
@@ -496,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tower_of_escapes_takes_linear_time() {
+    fn nested_escapes_take_linear_time() {
         let tower = [b"/%".as_slice(), &b"25".repeat(500_000), b"6cogin"].concat();
         assert_eq!(normal(&tower), "/login");
     }
@@ -511,7 +515,7 @@ mod tests {
         assert_eq!((route("/a/%2e%2e/b"), route("/..;")), ("/..;".into(), "/..;".into()));
     }
 
-    /// A path of pieces that servers treat differently.
+    /// A path of parts that servers treat differently.
     fn odd_path() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop::sample::select(vec![
             "/", "/", ".", "..", ";", "%", "%2e", "%2F", "%5c", "%25", "%3B", "%00", "\\", "a", "login", "%6c", "2",
@@ -520,7 +524,7 @@ mod tests {
         prop::collection::vec(piece, 0..16).prop_map(|pieces| [b"/", pieces.concat().as_bytes()].concat())
     }
 
-    /// The path in another spelling, `how` says which.
+    /// The path in another spelling, chosen by `how`.
     fn respelled(path: &str, how: &[u8]) -> String {
         let mut out = String::new();
         for (at, byte) in path.bytes().enumerate() {
@@ -549,7 +553,7 @@ mod tests {
         }
 
         #[test]
-        fn any_two_spellings_of_a_path_are_normalised_alike(
+        fn all_spellings_of_a_path_have_the_same_normal_form(
             path in "(/[a-z0-9._~-]{0,3}[a-z]){1,4}/?",
             how in prop::collection::vec(any::<u8>(), 0..24),
         ) {
@@ -577,7 +581,7 @@ mod tests {
         }
 
         #[test]
-        fn what_must_match_may_match(path in odd_path(), pattern in "[/*a.]{1,6}") {
+        fn must_match_implies_may_match(path in odd_path(), pattern in "[/*a.]{1,6}") {
             let normal = NormalPath::of(&path);
             let pattern = PathPattern::new(pattern);
             let (path, normal) = (&path[..], normal.differing());

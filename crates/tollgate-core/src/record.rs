@@ -1,15 +1,16 @@
-//! The state of one limit for one key, as a few words that a table can hold.
+//! The state of one limit for one key, in a few machine words.
 //!
-//! A state per kind of limit would need a table per kind and an allocation per key. Instead every state is 32 bits ([`Record::aux`])
-//! and a number of 64-bit words that the rule fixes once, so one table serves all limits, never allocates, and the same code runs on
-//! plain memory and on memory that threads share. A record of all zeroes is a fresh one.
+//! A type per kind of limit would need a table per kind and an allocation per key. Instead, every state is 32
+//! bits ([`Record::aux`]) and a number of 64-bit words that the rule fixes once. One table then serves all
+//! limits without allocation, and the same code runs on private memory and on memory that threads share. A
+//! record of all zeroes is a fresh one.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// One key's state, in place.
+/// Access to the state of one key, in place.
 pub trait Record {
-    /// The 32 bits that every record has beside its words.
+    /// The 32 bits that every record has besides its words.
     fn aux(&self) -> u32;
     /// Replaces the 32 bits.
     fn set_aux(&mut self, aux: u32);
@@ -19,7 +20,7 @@ pub trait Record {
     fn set_word(&mut self, index: usize, value: u64);
 }
 
-/// A record in plain memory, for one owner.
+/// A record in private memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainRecord {
     aux: u32,

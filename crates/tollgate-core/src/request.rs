@@ -1,32 +1,32 @@
-//! What rules look at.
+//! The properties of a request that rules use.
 
 use core::net::IpAddr;
 
 use crate::inputs::find_cookie;
 use crate::path::{NormalPath, canonical};
 
-/// A request as rules see it. Everything may be absent but what makes it a request, so that a door which knows only a caller's name can
-/// ask too.
+/// A request as rules see it. Most properties are optional, because a door may know only the name of a
+/// caller.
 pub trait Request {
-    /// The client's address, once trusted proxies are looked through.
+    /// The client's address, after trusted proxies are skipped.
     fn client(&self) -> Option<IpAddr>;
-    /// The method, such as `GET`; empty when not known.
+    /// The method, such as `GET`; empty if unknown.
     fn method(&self) -> &[u8];
-    /// The path and query, such as `/a?b=c`; empty when not known.
+    /// The path and query, such as `/a?b=c`; empty if unknown.
     fn target(&self) -> &[u8];
-    /// The host that was asked for, as [`host_of`] finds it.
+    /// The requested host, as returned by [`host_of`].
     fn host(&self) -> Option<&[u8]>;
-    /// The header of this name, which is in lower case. The values of several lines are one, with a [separator](crate::inputs::separator)
-    /// between them.
+    /// The header of this name, which is in lower case. Several header lines are joined by the
+    /// [separator](crate::inputs::separator).
     fn header(&self, name: &str) -> Option<&[u8]>;
-    /// The other readings of [`path`](Self::path): [`NormalPath::differing`] of a [`NormalPath`] that has read it.
+    /// The other readings of [`path`](Self::path): the result of [`NormalPath::differing`].
     fn normal_path(&self) -> Option<&NormalPath>;
-    /// What else a caller names: an identifier, an entry of a descriptor.
+    /// An attribute supplied by the caller of the library, such as an identifier or a descriptor entry.
     fn attribute(&self, _name: &str) -> Option<&[u8]> {
         None
     }
 
-    /// Whether the account that makes it is flagged. Nobody is, where nobody is watched.
+    /// Whether the account of the request is flagged. Always `false` without a watch.
     fn is_flagged(&self) -> bool {
         false
     }
@@ -37,7 +37,7 @@ pub trait Request {
         target.iter().position(|&byte| byte == b'?').map_or(target, |end| &target[..end])
     }
 
-    /// The path that names the route, the same for all spellings of a path.
+    /// The path that names the route. It is the same for all spellings of a path.
     fn canonical_path(&self) -> &[u8] {
         canonical(self.path(), self.normal_path())
     }
@@ -48,8 +48,8 @@ pub trait Request {
     }
 }
 
-/// The host of an authority such as `Host` has: without its port and without dots at the end, which mean the same host. Nothing if that
-/// leaves nothing. Hosts are to be compared in any case.
+/// The host of an authority such as the `Host` header, without its port and without trailing dots, which do
+/// not change the host. `None` if nothing is left. Hosts are compared without regard to case.
 pub fn host_of(authority: &[u8]) -> Option<&[u8]> {
     let host = match authority {
         [b'[', ..] => authority.split_inclusive(|&byte| byte == b']').next()?,

@@ -1,16 +1,17 @@
-//! Paths that differ only in an identifier are one route.
+//! Groups paths that differ only in an identifier into one route.
 //!
-//! `/user/7/posts` and `/user/8/posts` cost alike and are limited alike; told apart, a crawler has a fresh limit for every page.
+//! `/user/7/posts` and `/user/8/posts` have the same cost and share a limit. If they were separate keys, a
+//! crawler would get a fresh limit for every page.
 
-/// What stands in a route where the path had an identifier.
+/// Replaces an identifier in a route.
 const PLACEHOLDER: &[u8] = b":id";
-/// More segments than this are one tail: a path is as long as a stranger likes.
+/// The number of segments that a route keeps; the rest becomes `*`. Clients choose the length of a path.
 const SEGMENTS_MAX: usize = 16;
 
-/// Hands the pieces of the route of `path` to `write`, in order.
+/// Passes the parts of the route of `path` to `write`, in order.
 pub fn write_route(path: &[u8], mut write: impl FnMut(&[u8])) {
     let mut segments = path.split(|&byte| byte == b'/');
-    // What stands before the first slash is nothing, or all there is.
+    // The part before the first slash is empty, or the path has no slash.
     if let Some(first) = segments.next() {
         write(first);
     }
@@ -23,7 +24,8 @@ pub fn write_route(path: &[u8], mut write: impl FnMut(&[u8])) {
     }
 }
 
-/// Digits alone, or eight and more hexadecimal digits and dashes of which at least one is a decimal digit: numbers, hashes, UUIDs.
+/// Returns whether a segment is a number, a hash or a UUID: digits only, or at least eight hexadecimal digits
+/// and dashes, one of them a decimal digit.
 fn is_identifier(segment: &[u8]) -> bool {
     if segment.is_empty() {
         return false;
@@ -57,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_end_is_one_route() {
+    fn a_very_long_path_is_one_route() {
         let long = "/a".repeat(1000);
         assert_eq!(route(&long), alloc::format!("{}/*", "/a".repeat(16)));
     }

@@ -1,8 +1,8 @@
-//! When it applies, who is told apart, one limit, and what to do.
+//! A rule: its condition, its class, its limit and its action.
 //!
-//! A rule is looked at first ([`Rule::check`], which changes nothing) and carried out afterwards, when all rules have been looked at:
-//! [`Rule::charge`] if the request goes on, [`Rule::punish`] if this rule turned it away. So a refusal by one rule spends nothing
-//! of another.
+//! All rules are checked before any of them changes state: [`Rule::check`] is read-only. Then
+//! [`Rule::charge`] charges the toll if the request is admitted, or [`Rule::punish`] records a violation for
+//! a rule that refused. A refusal by one rule therefore spends nothing of another.
 
 use alloc::string::String;
 
@@ -20,67 +20,67 @@ use crate::toll::Toll;
 /// Whether a rule acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It holds and refuses.
+    /// Holds and refuses requests.
     #[default]
     Enforce,
-    /// It decides and counts, and lets pass.
+    /// Decides and counts, but admits every request.
     Observe,
 }
 
-/// When it applies, who is told apart, one limit, and what to do.
+/// A rule: its condition, its class, its limit and its action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What people call it.
+    /// The name shown to operators.
     pub name: String,
-    /// Requests that it applies to.
+    /// The requests that it applies to.
     pub when: Condition,
-    /// Requests among those that it does not apply to.
+    /// The requests among those that are exempt.
     pub unless: Option<Condition>,
-    /// How callers are told apart.
+    /// The class that identifies callers.
     pub class: Class,
-    /// What each caller may have.
+    /// The limit for each key of the class.
     pub limit: Limit,
-    /// How the penalty of repeated violations grows.
+    /// The penalty for repeated violations.
     pub escalation: Option<Escalation>,
-    /// How long after the start only ceilings apply.
+    /// The time after the start in which only ceilings apply.
     pub warmup: Option<Span>,
-    /// The longest that a request is held; longer waits are refused.
+    /// The longest time that a request is held. Longer waits are refused.
     pub hold_max: Span,
     /// Whether it acts.
     pub mode: Mode,
 }
 
-/// The circumstances of a decision.
+/// The state of the gate that a decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
-    /// The moment of the decision.
+    /// The time of the decision.
     pub now: Moment,
-    /// When warm-up began.
+    /// The time at which the warm-up began.
     pub started: Moment,
-    /// How loaded the backend is.
+    /// The load band of the backend.
     pub band: Band,
 }
 
-/// What one rule says, before anything is changed.
+/// The result of checking one rule, before any state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Check {
     verdict: Verdict,
     reason: Reason,
     level: u8,
-    /// Whether the toll is charged if the request goes on.
+    /// Whether the toll is charged if the request is admitted.
     charges: bool,
     penalty: Option<Penalty>,
 }
 
 impl Check {
-    /// Whether this rule alone would turn the request away.
+    /// Whether this rule alone would refuse the request.
     pub const fn is_refusal(&self) -> bool {
         self.verdict.is_refusal()
     }
 }
 
 impl Rule {
-    /// How many words a record of this rule has.
+    /// The number of words in a record of this rule.
     pub fn words(&self) -> usize {
         self.limit.words() + if self.escalation.is_some() { escalation::WORDS } else { 0 }
     }
@@ -91,12 +91,12 @@ impl Rule {
         self.when.may_hold(request) && !self.unless.as_ref().is_some_and(|unless| unless.must_hold(request))
     }
 
-    /// Whether the rule looks at the flag of an account.
+    /// Whether the rule depends on an account's flag.
     pub fn looks_at_flags(&self) -> bool {
         self.when.flagged.is_some() || self.unless.as_ref().is_some_and(|unless| unless.flagged.is_some())
     }
 
-    /// What this rule says. Changes nothing.
+    /// Checks the rule without changing anything.
     #[inline]
     pub fn check(&self, record: &impl Record, toll: Toll, situation: &Situation) -> Check {
         let now = situation.now;
@@ -109,7 +109,8 @@ impl Rule {
         };
         let mut check = match effective {
             Room::Now if room == Room::Now => Check::admit(Reason::WithinLimit, true),
-            // A log takes what the ceiling lets through; other limits do not run into debt while they are not enforced.
+            // A window logs the requests that the ceiling admits. Other limits run up no debt while they are
+            // not enforced.
             Room::Now => Check::admit(Reason::WarmUp, matches!(self.limit, Limit::Window(_) | Limit::InFlight(_))),
             Room::From(moment) if !warm && moment.since(now) <= self.hold_max => Check::hold(moment),
             Room::From(moment) => Check::refuse(Verdict::Refuse(moment), reason),
@@ -119,19 +120,19 @@ impl Rule {
         if let Some(escalation) = &self.escalation {
             let band = if warm { Band::Normal } else { situation.band };
             self.escalate(&mut check, escalation, record, band, now);
-            // Who only looks violates nothing.
+            // A toll with a count of 0 only checks, so it is no violation.
             check.penalty = check.penalty.filter(|_| toll.count > 0);
         }
         check
     }
 
-    /// Adds what earlier violations lead to, and what this one does.
+    /// Adds the block of earlier violations, and the penalty of this one.
     fn escalate(&self, check: &mut Check, escalation: &Escalation, record: &impl Record, band: Band, now: Moment) {
         let at = self.limit.words();
         let blocked_until = escalation.blocked_until(record, at);
         check.level = escalation.level(record, at, now);
         if now < blocked_until {
-            // Waiting for the backoff alone would not be honest if the limit has no room even then.
+            // A wait for the end of the backoff alone would be too short if the limit has no room even then.
             let room_from = match check.verdict {
                 Verdict::Hold(moment) | Verdict::Refuse(moment) => moment,
                 _ => blocked_until,
@@ -139,7 +140,8 @@ impl Rule {
             check.reason = Reason::InBackoff;
             check.verdict = check.verdict.max(Verdict::Refuse(blocked_until.max(room_from)));
         } else if let Verdict::Refuse(room_from) = check.verdict {
-            // The block lasts as long as was announced: a try before that must not count as another violation.
+            // The block lasts as long as the announced wait. Otherwise an earlier attempt would count as
+            // another violation.
             let mut penalty = escalation.penalty(record, at, band, now);
             penalty.blocked_until = penalty.blocked_until.max(room_from);
             check.verdict = Verdict::Refuse(penalty.blocked_until);
@@ -148,7 +150,7 @@ impl Rule {
         }
     }
 
-    /// The request goes on: takes the toll, and says whether there was one to take.
+    /// Charges the toll of an admitted request. Returns whether this rule charges.
     #[inline]
     pub fn charge(&self, record: &mut impl Record, toll: Toll, check: &Check, now: Moment) -> bool {
         if check.charges && !self.limit.is_free(toll) {
@@ -160,7 +162,7 @@ impl Rule {
         check.charges
     }
 
-    /// Whether carrying `check` out changes the record, given what all rules together say.
+    /// Whether applying `check` changes the record, given whether any rule refused.
     #[inline]
     pub(crate) fn changes(&self, check: &Check, toll: Toll, refused: bool) -> bool {
         if check.is_refusal() {
@@ -170,15 +172,15 @@ impl Rule {
         }
     }
 
-    /// This rule turns the request away: raises its level, if this was a violation.
+    /// Records the penalty of a request that this rule refused, if that was a violation.
     pub fn punish(&self, record: &mut impl Record, check: &Check) {
         if let (Some(escalation), Some(penalty)) = (&self.escalation, check.penalty) {
             escalation.punish(record, self.limit.words(), penalty);
         }
     }
 
-    /// Another keeper of the same key's state blocks it until a moment, at a level: takes that over, if it is more than is known here, and says
-    /// whether it is. Anything finer than a millisecond is not worth a change.
+    /// Takes over a block from another copy of the same key's state, if it lasts at least 1 ms longer than
+    /// the one here. Returns whether it does.
     pub fn block(&self, record: &mut impl Record, level: u8, blocked_until: Moment) -> bool {
         let Some(escalation) = &self.escalation else { return false };
         let at = self.limit.words();
@@ -190,7 +192,7 @@ impl Rule {
         is_news
     }
 
-    /// What `check` amounts to as a decision, with the figures of `record` as it is now.
+    /// The decision that `check` leads to, with the current state of `record`.
     #[inline]
     pub fn decision(&self, place: usize, check: &Check, record: &impl Record, situation: &Situation) -> Decision {
         let now = situation.now;
@@ -212,8 +214,8 @@ impl Rule {
         }
     }
 
-    /// Worsens `into` until it leaves no more, now or at any later moment, than `from` does. So one record can stand for many that a
-    /// table had no room for, and none of those keys gains by it.
+    /// Tightens `into` so that it never leaves more room than `from`, now or later. One record can then stand
+    /// for many keys that a table has no room for, without an advantage for any of them.
     pub fn absorb(&self, into: &mut impl Record, from: &impl Record) {
         self.limit.absorb(into, from);
         if let Some(escalation) = &self.escalation {
@@ -221,7 +223,7 @@ impl Rule {
         }
     }
 
-    /// From this moment on the record is as good as a fresh one: dropping it loses nothing.
+    /// The time from which the record equals a fresh one, so that it can be dropped.
     #[inline]
     pub fn clear_at(&self, record: &impl Record) -> Moment {
         let limit = self.limit.clear_at(record);
@@ -233,7 +235,7 @@ impl Rule {
 }
 
 impl Check {
-    /// What a rule says that was not asked yet.
+    /// The check of a rule that has not run yet.
     pub(crate) const UNSEEN: Self = Self::admit(Reason::NoRule, false);
 
     const fn admit(reason: Reason, charges: bool) -> Self {

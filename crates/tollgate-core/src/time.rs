@@ -1,7 +1,8 @@
-//! Time as the core sees it: nanoseconds since an origin that the caller chose, in integers that saturate.
+//! Time in the core: nanoseconds since an origin that the caller chose, in integers that saturate.
 //!
-//! Floating seconds drift and a wall clock steps. A [`Moment`] is read off a monotonic clock (or off a trace) by the caller;
-//! 64 bits of nanoseconds last 584 years, so saturation is a safety net and never a case to handle.
+//! Floating-point seconds drift and a wall clock steps. The caller reads a [`Moment`] from a monotonic clock
+//! or from a trace. 64 bits of nanoseconds last 584 years, so saturation is a safety net and never a case to
+//! handle.
 
 use core::ops::Add;
 
@@ -37,12 +38,12 @@ impl Moment {
         self.0
     }
 
-    /// The time since `earlier`; nothing when `earlier` is in the future.
+    /// The time since `earlier`; zero if `earlier` is in the future.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 
-    /// The moment `span` before this one, at the earliest the origin.
+    /// The moment `span` before this one, but not before the origin.
     pub const fn before(self, span: Span) -> Self {
         Self(self.0.saturating_sub(span.0))
     }
@@ -57,7 +58,7 @@ impl Add<Span> for Moment {
 }
 
 impl Span {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
     /// Longer than anything that can be waited for.
     pub const MAX: Self = Self(u64::MAX);
@@ -82,22 +83,22 @@ impl Span {
         self.0
     }
 
-    /// Length in milliseconds, rounded up: who waits this long has waited long enough.
+    /// Length in milliseconds, rounded up, so that a client that waits this long has waited long enough.
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(NANOS_PER_MILLI)
     }
 
-    /// Length in seconds, rounded up: who waits this long has waited long enough.
+    /// Length in seconds, rounded up, so that a client that waits this long has waited long enough.
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(NANOS_PER_SEC)
     }
 
-    /// This span `times` over.
+    /// This span multiplied by `times`.
     pub const fn times(self, times: u64) -> Self {
         Self(self.0.saturating_mul(times))
     }
 
-    /// Whether there is nothing to wait for.
+    /// Whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_in_the_future_is_no_time_ago() {
+    fn the_time_since_a_future_moment_is_zero() {
         assert_eq!(Moment::from_nanos(5).since(Moment::from_nanos(9)), Span::ZERO);
         assert_eq!(Moment::MAX + Span::from_secs(1), Moment::MAX);
     }

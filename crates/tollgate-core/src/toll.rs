@@ -1,26 +1,26 @@
-//! What a request costs.
+//! The cost of a request.
 
 use crate::time::Span;
 
-/// What a request costs: CPU time for budgets, a count for the limits that count.
+/// The cost of a request: CPU time for budgets, a count for all other limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Toll {
-    /// How many requests it counts as; 0 looks without spending.
+    /// The number of requests that it counts as. A toll with a count of 0 checks the limits without spending.
     pub count: u64,
     /// CPU time at the backend.
     pub cpu: Span,
 }
 
 impl Toll {
-    /// One request whose CPU time is not known, or does not matter.
+    /// One request whose CPU time is unknown or irrelevant.
     pub const ONE: Self = Self { count: 1, cpu: Span::ZERO };
 
-    /// One request that takes `cpu`.
+    /// One request that uses `cpu`.
     pub const fn of_cpu(cpu: Span) -> Self {
         Self { count: 1, cpu }
     }
 
-    /// How much more CPU time `other` takes.
+    /// The CPU time by which `other` exceeds this toll.
     pub const fn cpu_missing(self, other: Self) -> Span {
         Span::from_nanos(other.cpu.as_nanos().saturating_sub(self.cpu.as_nanos()))
     }

@@ -1,23 +1,23 @@
-//! A queue that starts from what an earlier one has learned: right, wrong and hostile.
+//! A queue that starts from the learned state of an earlier one: correct, wrong and hostile.
 
 use tollgate_core::queue::{Arrival, Client, Event, Learned, LearnedPrice, Queue, Request, RouteKey, Settings, Ticket};
 use tollgate_core::time::{Moment, Span};
 
 /// The step of the simulated time.
 const STEP_US: u64 = 200;
-/// Requests arrive from the start; what is measured begins after two seconds and ends after six.
+/// Requests arrive from the start. The measurement lasts from second 2 to second 6.
 const MEASURED_FROM_MS: u64 = 2_000;
 const END_MS: u64 = 6_000;
-/// The clients that always have a request at the gate, and the visitor that asks for a page every 200 ms.
+/// Clients that always have a request at the gate, and a visitor that requests a page every 200 ms.
 const CROWD: u64 = 64;
 const VISITOR: u64 = 9_000_000;
 const VISIT_EVERY_MS: u64 = 200;
 
 #[derive(Clone, Copy, Debug)]
 enum Backend {
-    /// One core, shared by all requests in flight, of which each takes so many milliseconds.
+    /// One core, shared by all requests in flight, with this many milliseconds of work each.
     OneCore(u64),
-    /// Each request takes so many milliseconds, whatever the number in flight.
+    /// Each request takes this many milliseconds, for any number in flight.
     Sleeping(u64),
 }
 
@@ -51,7 +51,7 @@ struct Run {
     queue: Queue,
     backend: Backend,
     in_flight: Vec<InFlight>,
-    /// The clients that wait, by their ticket.
+    /// Waiting clients, by ticket.
     waiting: Vec<(Ticket, u64)>,
     refused: u64,
 }
@@ -90,7 +90,7 @@ impl Run {
         refused
     }
 
-    /// The backend works for one step; returns the clients whose requests ended.
+    /// Runs the backend for one step. Returns the clients whose requests ended.
     fn work(&mut self, now: Moment) -> Vec<u64> {
         let step = STEP_US as f64 / 1e3;
         let each = match self.backend {
@@ -122,7 +122,7 @@ fn run(backend: Backend, learned: Option<&Learned>) -> (Measured, Learned) {
         if micros == MEASURED_FROM_MS * 1000 {
             refused_before = run.refused;
         }
-        // A client that was refused tries again at once.
+        // A refused client retries immediately.
         idle.retain(|client| !run.arrive(*client, now));
         if micros % (VISIT_EVERY_MS * 1000) == 0 && visit_since.is_none() && run.arrive(VISITOR, now) {
             visit_since = Some(micros);
@@ -153,7 +153,7 @@ fn prices(mean: Span) -> Vec<LearnedPrice> {
 }
 
 #[test]
-fn wrong_and_hostile_knowledge_does_no_harm_after_two_seconds() {
+fn wrong_and_hostile_learned_state_does_no_harm_after_two_seconds() {
     let years = Span::from_secs(10 * 365 * 86_400);
     for backend in [Backend::OneCore(20), Backend::OneCore(2), Backend::Sleeping(50), Backend::Sleeping(250)] {
         let (fresh, _) = run(backend, None);
@@ -179,7 +179,7 @@ fn wrong_and_hostile_knowledge_does_no_harm_after_two_seconds() {
 }
 
 #[test]
-fn what_was_learned_is_there_after_a_restart() {
+fn learned_state_is_restored_after_a_restart() {
     let (before, learned) = run(Backend::Sleeping(50), None);
     assert!(learned.in_flight >= 64, "{learned:?} {before:?}");
     let mut queue = Queue::new(Settings::default(), at(0));

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use tollgate_core::band::Band;
-use tollgate_core::beat::Beat;
-use tollgate_core::decide::{Claim, carry_out, look};
+use tollgate_core::decide::{Claim, apply, check_all};
 use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::fast_rate::FastRate;
 use tollgate_core::limit::Limit;
 use tollgate_core::record::Record;
 use tollgate_core::request::Request;
@@ -41,7 +41,7 @@ pub struct Limiter {
 /// A rule on duty.
 pub(crate) struct Post {
     pub(crate) rule: Rule,
-    beat: Option<Beat>,
+    beat: Option<FastRate>,
     pub(crate) table: Arc<Table>,
     /// Where to tell masters about it, and what it is called there.
     pub(crate) relay: Option<(Relay, u16)>,
@@ -114,7 +114,7 @@ impl Limiter {
                 Some(table) => table,
                 None => Table::new(&rule, bytes, plan.seed).map_err(|cause| NoLimiter { rule: place, cause })?,
             };
-            Ok(Post { beat: Beat::of(&rule), rule, table, relay: None })
+            Ok(Post { beat: FastRate::of(&rule), rule, table, relay: None })
         };
         let posts = plan.rules.into_iter().enumerate().map(post).collect::<Result<_, _>>()?;
         Ok(Self { posts, started: plan.started, names, passed_over: AtomicU64::new(0) })
@@ -440,7 +440,7 @@ impl Post {
     #[inline(always)]
     fn decide_by_beat(
         &self,
-        beat: Beat,
+        beat: FastRate,
         front: Front<'_>,
         hash: KeyHash,
         toll: Toll,
@@ -509,9 +509,9 @@ pub(crate) fn carry_through<'t, L>(
     situation: &Situation,
     lock: impl FnOnce(&[Claim<'t, Seat<'t>>]) -> L,
 ) -> Decision {
-    let mut outlook = look(claims, toll, situation);
-    if !outlook.changes() {
-        let decision = carry_out(claims, outlook, toll, situation);
+    let mut summary = check_all(claims, toll, situation);
+    if !summary.changes() {
+        let decision = apply(claims, summary, toll, situation);
         if claims.iter().all(|claim| claim.record().is_current()) {
             return decision;
         }
@@ -519,9 +519,9 @@ pub(crate) fn carry_through<'t, L>(
     let held = lock(claims);
     let changed = claims.iter_mut().fold(false, |changed, claim| claim.record_mut().refresh() | changed);
     if changed {
-        outlook = look(claims, toll, situation);
+        summary = check_all(claims, toll, situation);
     }
-    let decision = carry_out(claims, outlook, toll, situation);
+    let decision = apply(claims, summary, toll, situation);
     drop(held);
     decision
 }

@@ -47,7 +47,7 @@ pub(crate) struct Word {
 #[derive(Debug)]
 pub(crate) enum Act {
     /// A request goes on, at once or later.
-    Passage {
+    Usage {
         hash: KeyHash,
         identifier: Identifier,
         count: u64,
@@ -120,7 +120,7 @@ impl Relay {
 
     /// A word is done with, and what it was written on can be used again: after the first few, nothing is allocated for a request.
     pub(crate) fn put_back(&self, word: Word) {
-        if let Act::Passage { identifier: Identifier::Long(name), .. }
+        if let Act::Usage { identifier: Identifier::Long(name), .. }
         | Act::Refusal { identifier: Identifier::Long(name) } = word.act
         {
             self.put_back_name(name);

@@ -45,7 +45,7 @@ impl Limiter {
             stub.told = true;
             let note = relay.tells_about().then(|| about(request));
             let count = ticket.toll.count;
-            let act = Act::Passage { hash: stub.hash, identifier, count, held_until, clear, note };
+            let act = Act::Usage { hash: stub.hash, identifier, count, held_until, clear, note };
             relay.tell(Word { rule: *rule, act });
         }
     }
@@ -208,7 +208,7 @@ mod tests {
         let (decision, mut ticket) = limiter.decide(&Anybody::default(), toll, Band::Normal, now);
         limiter.report(&Anybody::default(), &decision, &mut ticket, now);
         limiter.refund(ticket, now + after);
-        assert!(matches!(relay.next()?.act, Act::Passage { .. }));
+        assert!(matches!(relay.next()?.act, Act::Usage { .. }));
         match relay.next()?.act {
             Act::Return { count, .. } => Some(count),
             act => panic!("{act:?}"),
@@ -233,7 +233,7 @@ mod tests {
             let (limiter, relay) = reporting(class);
             let (decision, mut ticket) = limiter.decide(&one, Toll::ONE, Band::Normal, now);
             limiter.report(&one, &decision, &mut ticket, now);
-            let Act::Passage { identifier, .. } = relay.next().unwrap().act else { panic!("it was let in") };
+            let Act::Usage { identifier, .. } = relay.next().unwrap().act else { panic!("it was let in") };
             let mut room = crate::identifier::Name::new();
             let identifier = identifier.write(&mut room);
             let (elsewhere, _relay) = reporting(class);

@@ -5,30 +5,30 @@ use core::iter;
 use tollgate_core::limit::{Limit, LimitInfo};
 use tollgate_core::time::Span;
 use tollgate_wire::decimal;
-use tollgate_wire::rate_limit_headers::{Standing, write_limits, write_policies, write_seconds};
+use tollgate_wire::rate_limit_headers::{LimitStatus, write_limits, write_policies, write_seconds};
 
 /// A limit in the words of rate-limit headers: so much per window.
-pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> Standing<'a> {
+pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> LimitStatus<'a> {
     let (quota, window, unit) = match limit {
         Limit::Budget(budget) => {
-            let (millionths, burst) = budget.figures();
+            let (millionths, burst) = budget.parameters();
             let refill = u128::from(burst.as_nanos()) * 1_000_000 / u128::from(millionths);
             let refill = Span::from_nanos(u64::try_from(refill).unwrap_or(u64::MAX));
             (burst.as_nanos() / 1_000_000, Some(refill), Some("cpu-ms"))
         }
         Limit::Rate(rate) => {
-            let (count, period, burst) = rate.figures();
+            let (count, period, burst) = rate.parameters();
             let refill = u128::from(period.as_nanos()) * u128::from(burst) / u128::from(count);
             (burst, Some(Span::from_nanos(u64::try_from(refill).unwrap_or(u64::MAX))), None)
         }
         Limit::Bucket(bucket) => {
-            let (size, drip, every) = bucket.figures();
+            let (size, drip, every) = bucket.parameters();
             (u64::from(size), Some(every.times(u64::from(size.div_ceil(drip)))), None)
         }
-        Limit::Window(window) => (u64::from(window.figures().0), Some(window.figures().1), None),
+        Limit::Window(window) => (u64::from(window.parameters().0), Some(window.parameters().1), None),
         Limit::InFlight(in_flight) => (u64::from(in_flight.max()), None, Some("concurrent-requests")),
     };
-    Standing { policy, quota, window, unit, remaining: info.remaining, reset: info.reset, clear: info.clear }
+    LimitStatus { policy, quota, window, unit, remaining: info.remaining, reset: info.reset, clear: info.clear }
 }
 
 /// A header field that tells a client where it stands.
@@ -60,25 +60,25 @@ impl Field {
 }
 
 /// Writes the fields that tell a client where it stands: each with its value.
-pub fn write_fields(standing: Standing<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
+pub fn write_fields(standing: LimitStatus<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
     let mut out = policy(standing);
     push(Field::Policy, &out);
     write_changing(&mut out, standing, is_refusal, push);
 }
 
 /// The value of the field that is the same in every answer.
-pub fn policy(standing: Standing<'_>) -> Vec<u8> {
+pub fn policy(standing: LimitStatus<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     write_policies(&mut out, iter::once(standing));
     out
 }
 
 /// Writes the fields that are not the same in every answer.
-pub fn write_changing_fields(standing: Standing<'_>, is_refusal: bool, push: impl FnMut(Field, &[u8])) {
+pub fn write_changing_fields(standing: LimitStatus<'_>, is_refusal: bool, push: impl FnMut(Field, &[u8])) {
     write_changing(&mut Vec::with_capacity(64), standing, is_refusal, push);
 }
 
-fn write_changing(out: &mut Vec<u8>, standing: Standing<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
+fn write_changing(out: &mut Vec<u8>, standing: LimitStatus<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
     let mut field = |field: Field, write: &dyn Fn(&mut Vec<u8>)| {
         out.clear();
         write(out);

@@ -1,7 +1,7 @@
 //! What a request that was let in must give back, or pay, when it ends.
 
 use arrayvec::ArrayVec;
-use tollgate_core::limit::Charged;
+use tollgate_core::limit::Charge;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
@@ -38,8 +38,8 @@ pub(crate) struct Stub {
 
 impl Stub {
     /// The charge, on a ticket of `at`.
-    pub(crate) const fn charged(&self, at: Moment) -> Charged {
-        Charged { at, mark: self.mark }
+    pub(crate) const fn charged(&self, at: Moment) -> Charge {
+        Charge { at, mark: self.mark }
     }
 }
 

@@ -1,22 +1,14 @@
-//! Numbers in decimal digits, without memory of their own: some of these are written for every request.
+//! Decimal integers, written and parsed without allocation.
 
 /// Appends `value` to `out`.
 pub fn put(out: &mut Vec<u8>, value: u64) {
-    let mut digits = [0; 20];
-    out.extend_from_slice(write(&mut digits, value));
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes `value` at the end of `digits`, and says where it stands.
-pub fn write(digits: &mut [u8; 20], mut value: u64) -> &[u8] {
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            return &digits[at..];
-        }
-    }
+/// Parses a number without sign or white space. It has at most 19 digits, so that it always fits.
+pub fn parse(text: &[u8]) -> Option<u64> {
+    let is_number = (1..=19).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    is_number.then(|| text.iter().fold(0, |number: u64, digit| number * 10 + u64::from(digit - b'0')))
 }
 
 #[cfg(test)]
@@ -26,11 +18,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_number_is_written_as_the_standard_library_writes_it(value: u64, shift in 0..64_u32) {
-            let value = value >> shift;
-            let mut out = b"x".to_vec();
-            put(&mut out, value);
-            prop_assert_eq!(out, format!("x{value}").into_bytes());
+        fn a_number_is_read_back_as_it_was_written(value: u64, shift in 0..64_u32) {
+            let mut text = Vec::new();
+            put(&mut text, value >> shift);
+            prop_assert_eq!(core::str::from_utf8(&text).unwrap(), (value >> shift).to_string());
+            prop_assert_eq!(parse(&text), (text.len() < 20).then_some(value >> shift));
+        }
+    }
+
+    #[test]
+    fn only_digits_are_a_number() {
+        for text in ["", "+1", "-1", " 1", "1 ", "1.0", "0x1", "00000000000000000001"] {
+            assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
     }
 }

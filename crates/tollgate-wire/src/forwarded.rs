@@ -1,17 +1,18 @@
-//! `X-Forwarded-For` and `Forwarded`: who is behind a proxy, and how we tell the backend.
+//! `X-Forwarded-For` and `Forwarded`: reading the client's address, and writing it for the backend.
 //!
-//! Anybody can write these fields. Only what a trusted proxy appended is worth anything, so they are walked from the right:
-//! each trusted address vouches for the one to its left, and the first that is not trusted is the client. What cannot be read
-//! ends the walk at the last good hop.
+//! Clients can send these fields themselves. Only the entries that trusted proxies appended are reliable, so
+//! the list is walked from the right: each trusted address vouches for the one to its left, and the first
+//! untrusted one is the client. An invalid entry ends the walk at the last valid hop.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use tollgate_core::network::unmapped;
 
-/// The most hops that are walked: a chain of more trusted proxies than this is nobody's.
+/// The maximum number of hops that are walked. No real deployment has a longer chain of trusted proxies.
 const HOPS_MAX: usize = 64;
 
-/// The client behind `peer`, by `X-Forwarded-For` values in the order they came. `peer` itself must be trusted.
+/// The client behind `peer`, by `X-Forwarded-For` values in the order received. `peer` itself must be
+/// trusted.
 pub fn client_by_x_forwarded_for<'a>(
     peer: IpAddr,
     values: impl DoubleEndedIterator<Item = &'a [u8]>,
@@ -21,7 +22,8 @@ pub fn client_by_x_forwarded_for<'a>(
     walk(peer, hops.map(address), trusted)
 }
 
-/// The client behind `peer`, by `Forwarded` values (RFC 7239) in the order they came. `peer` itself must be trusted.
+/// The client behind `peer`, by `Forwarded` values (RFC 7239) in the order received. `peer` itself must be
+/// trusted.
 pub fn client_by_forwarded<'a>(
     peer: IpAddr,
     values: impl DoubleEndedIterator<Item = &'a [u8]>,
@@ -43,7 +45,7 @@ fn walk(peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>, trusted: impl 
     client
 }
 
-/// Reads an address as proxies write it: alone, with a port, in brackets.
+/// Parses an address as proxies write it: alone, with a port, or in brackets.
 pub fn address(text: &[u8]) -> Option<IpAddr> {
     let text = core::str::from_utf8(text).ok()?;
     let bracketed = || {
@@ -60,12 +62,12 @@ pub fn address(text: &[u8]) -> Option<IpAddr> {
 }
 
 fn is_port(text: &str) -> bool {
-    // RFC 7239 lets a proxy hide the port behind a name such as `_a1`.
+    // RFC 7239 allows an obfuscated port such as `_a1`.
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
-/// The elements of a `Forwarded` list from the right; commas inside quotes do not divide. From the right, because what a client wrote is on
-/// the left and may have quotes that do not end.
+/// The elements of a `Forwarded` list from the right; commas within quotes do not separate. It starts from
+/// the right because the left part comes from the client and may have unbalanced quotes.
 struct ElementsFromRight<'a> {
     rest: Option<&'a [u8]>,
 }
@@ -91,12 +93,13 @@ impl<'a> Iterator for ElementsFromRight<'a> {
     }
 }
 
-/// Whether the byte at this place is escaped by a backslash before it.
+/// Whether the byte at this index is escaped by a backslash.
 fn is_quoted_pair(text: &[u8], at: usize) -> bool {
     text[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-/// The address that an element names with `for`. Nothing if it names none, or several, or if it is not well-formed.
+/// The address of the element's `for` parameter. `None` if there is none, if there are several, or if the
+/// element is malformed.
 fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     let mut rest = element;
@@ -115,7 +118,7 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The token or quoted string at the beginning of `text`, without its quotes, and what follows it.
+/// The token or quoted string at the start of `text`, without quotes, and the rest.
 fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
     if let [b'"', quoted @ ..] = text {
         let end = (0..quoted.len()).find(|&at| quoted[at] == b'"' && !is_quoted_pair(quoted, at))?;
@@ -138,7 +141,8 @@ pub fn write_forwarded(out: &mut Vec<u8>, client: IpAddr, client_text: &str, hos
             out.extend_from_slice(b"]\"");
         }
     }
-    // A host that is not a token must be quoted. It has neither quotes nor backslashes in it: requests with such are refused.
+    // A host that is not a token must be quoted. It has no quotes or backslashes, because such requests are
+    // rejected.
     if !host.is_empty() {
         let plain = host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'));
         out.extend_from_slice(if plain { b";host=" } else { b";host=\"" });
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_ends_the_walk_at_the_last_good_hop() {
+    fn an_invalid_entry_ends_the_walk_at_the_last_valid_hop() {
         assert_eq!(by_xff(&["1.2.3.4, unknown"]), "127.0.0.1");
         assert_eq!(by_xff(&["1.2.3.4, unknown, 10.0.0.1"]), "10.0.0.1");
         for garbage in ["", ",", "1.2.3", "1.2.3.4.5", "::1::", "1.2.3.4:99999", "[::1", "localhost", "\u{e9}"] {
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_as_proxies_write_them() {
+    fn all_address_forms_of_proxies_are_parsed() {
         for (text, address) in [
             ("1.2.3.4:5678", "1.2.3.4"),
             ("[2001:db8::1]", "2001:db8::1"),
@@ -221,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_writes_inside_of_quotes_is_no_element_and_no_pair() {
+    fn quoted_text_of_a_client_is_no_element_and_no_parameter() {
         for host in ["a;for=9.9.9.1;b", "a, for=9.9.9.1", r#"a\", for=9.9.9.1, b=\""#, r#"a\\;for=9.9.9.1"#, r#"\""#] {
             assert_eq!(by_forwarded(&[&format!("host=\"{host}\";for=1.2.3.4")]), "1.2.3.4", "{host}");
             assert_eq!(by_forwarded(&[&format!("for=1.2.3.4;host=\"{host}\"")]), "1.2.3.4", "{host}");
@@ -235,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn our_element_is_quoted_where_it_must_be() {
+    fn a_written_element_is_quoted_where_necessary() {
         let written = |address: &str, host: &str, secure| {
             let mut out = Vec::new();
             write_forwarded(&mut out, ip(address), address, host.as_bytes(), secure);
@@ -247,14 +251,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_names_the_peer_or_an_address_in_it(text in "[ -~]{0,80}") {
+        fn any_text_gives_the_peer_or_an_address_in_it(text in "[ -~]{0,80}") {
             let client = by_xff(&[&text]);
             prop_assert!(client == "127.0.0.1" || address(client.as_bytes()).is_some());
             by_forwarded(&[&text]);
         }
 
         #[test]
-        fn nothing_that_a_client_sends_changes_what_its_proxy_appends(text in "[ -~]{0,80}", host in "[ -~]{0,20}") {
+        fn client_input_does_not_change_the_entries_of_a_trusted_proxy(text in "[ -~]{0,80}", host in "[ -~]{0,20}") {
             let host = host.replace('\\', "\\\\").replace('"', "\\\"");
             let appended = format!("host=\"{host}\";for=1.2.3.4");
             prop_assert_eq!(by_forwarded(&[&format!("{text}, {appended}")]), "1.2.3.4");

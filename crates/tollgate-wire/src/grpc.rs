@@ -1,24 +1,25 @@
-//! Refusals as gRPC clients read them.
+//! Refusals for gRPC clients.
 //!
-//! gRPC has a status of its own: an HTTP error is only mapped to `UNAVAILABLE` or `UNKNOWN`, and when to come back is lost. So a refusal is a
-//! *trailers-only* answer: HTTP 200 without a body, whose head has what trailers would have.
+//! gRPC has its own status. Clients map an HTTP error to `UNAVAILABLE` or `UNKNOWN` and ignore its retry
+//! time. A refusal is therefore a *trailers-only* response: HTTP 200 without a body, with the trailers in the
+//! head.
 
-/// `RESOURCE_EXHAUSTED`: the caller is over a limit of its own.
+/// `RESOURCE_EXHAUSTED`: the caller is over its own limit.
 pub const RESOURCE_EXHAUSTED: &str = "8";
-/// `UNAVAILABLE`: the service cannot take the call now.
+/// `UNAVAILABLE`: the service cannot accept the call now.
 pub const UNAVAILABLE: &str = "14";
-/// The value of [`PUSHBACK`] that tells a client not to retry (gRFC A6).
+/// The value of [`PUSHBACK`] for "do not retry" (gRFC A6).
 pub const NO_RETRY: &str = "-1";
 
 /// The status of the call.
 pub const STATUS: &str = "grpc-status";
-/// What people are told, percent-encoded ASCII.
+/// The error message, percent-encoded ASCII.
 pub const MESSAGE: &str = "grpc-message";
-/// When to retry, in milliseconds.
+/// The retry delay in milliseconds.
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// Whether this content type is that of gRPC or gRPC-Web, in any encoding: `application/grpc`, `application/grpc+proto`,
-/// `application/grpc-web-text`.
+/// Whether this content type is gRPC or gRPC-Web, in any encoding: `application/grpc`,
+/// `application/grpc+proto`, `application/grpc-web-text`.
 pub fn is_grpc(content_type: &[u8]) -> bool {
     const NAME: &[u8] = b"application/grpc";
     let Some((name, rest)) = content_type.split_at_checked(NAME.len()) else { return false };
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grpc_is_known_by_its_content_type() {
+    fn grpc_is_recognized_by_its_content_type() {
         for text in ["application/grpc", "Application/GRPC+proto", "application/grpc;x=y", "application/grpc-web-text"]
         {
             assert!(is_grpc(text.as_bytes()), "{text}");

@@ -1,46 +1,47 @@
-//! What the Linux kernel says about the CPU time of a control group: its `cpu.stat` and `cpu.pressure` files.
+//! Linux files with the CPU time of the machine or of a control group: `cpu.stat`, `cpu.pressure` and
+//! `/proc/stat`.
 
 use tollgate_core::time::Span;
 
-/// The CPU time that a group has used, from its `cpu.stat`: the line `usage_usec`.
+use crate::decimal;
+
+/// The CPU time of a control group: `usage_usec` in `cpu.stat`.
 pub fn cpu_usage(text: &[u8]) -> Option<Span> {
     let value = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"usage_usec "))?;
-    Some(Span::from_nanos(number(value)?.saturating_mul(1000)))
+    Some(Span::from_nanos(decimal::parse(value)?.saturating_mul(1000)))
 }
 
-/// The part of the last ten seconds in which somebody wanted for CPU time, in thousandths: `avg10` of the line `some` of a pressure file.
+/// The share of the last ten seconds in which a task waited for CPU time, in thousandths: `avg10` of the
+/// `some` line in a pressure file.
 pub fn pressure_milli(text: &[u8]) -> Option<u32> {
     let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"some "))?;
     let value = line.split(|&byte| byte == b' ').find_map(|field| field.strip_prefix(b"avg10="))?;
     let point = value.iter().position(|&byte| byte == b'.')?;
-    let (whole, fraction) = (number(&value[..point])?, &value[point + 1..]);
+    let (whole, fraction) = (decimal::parse(&value[..point])?, &value[point + 1..]);
     if whole > 100 || fraction.len() != 2 {
         return None;
     }
-    let hundredths = whole * 100 + number(fraction)?;
+    let hundredths = whole * 100 + decimal::parse(fraction)?;
     u32::try_from(hundredths.min(10_000) / 10).ok()
 }
 
-/// The CPU time that all cores of the machine have spent busy, in clock ticks, from the first line of `/proc/stat`: all but idle and iowait.
+/// The busy time of all cores in clock ticks, from the first line of `/proc/stat`: all fields but idle and
+/// iowait.
 pub fn busy_ticks(text: &[u8]) -> Option<u64> {
     let line = text.split(|&byte| byte == b'\n').next()?.strip_prefix(b"cpu ")?;
     let fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
-    // user nice system idle iowait irq softirq steal; guest time is part of user time.
+    // The fields are user, nice, system, idle, iowait, irq, softirq and steal. Guest time is part of user
+    // time.
     let mut busy = Some(0u64);
     let mut count = 0;
     for (index, field) in fields.take(8).enumerate() {
-        let ticks = number(field)?;
+        let ticks = decimal::parse(field)?;
         count += 1;
         if index != 3 && index != 4 {
             busy = busy.and_then(|busy| busy.checked_add(ticks));
         }
     }
     busy.filter(|_| count >= 5)
-}
-
-fn number(text: &[u8]) -> Option<u64> {
-    let is_number = !text.is_empty() && text.len() <= 19 && text.iter().all(u8::is_ascii_digit);
-    is_number.then(|| text.iter().fold(0, |number: u64, digit| number * 10 + u64::from(digit - b'0')))
 }
 
 #[cfg(test)]
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_what_some_have_felt_in_ten_seconds() {
+    fn pressure_is_the_ten_second_average_of_the_some_line() {
         let text =
             b"some avg10=12.34 avg60=5.00 avg300=1.00 total=123\nfull avg10=99.00 avg60=0.00 avg300=0.00 total=0\n";
         assert_eq!(pressure_milli(text), Some(123));

@@ -1,4 +1,5 @@
-//! Bytes to values and back, with no I/O: everything that a stranger can send is parsed here, where it can be fuzzed.
+//! Parsers and writers for everything that comes from or goes to the network and to files, without I/O, so
+//! that they can be fuzzed.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,43 +1,44 @@
-//! Figures as text, read back: what `/metrics` shows is what others are sent, so that there is one list of figures and not two.
+//! Parses OpenMetrics text. The OTLP export is derived from `/metrics`, so that there is only one list of
+//! metrics.
 
 use std::collections::HashMap;
 
-/// What a figure is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It goes up and down.
+pub enum MetricKind {
+    /// A value that goes up and down.
     Gauge,
-    /// It only goes up.
+    /// A value that only increases.
     Counter,
-    /// How often values were within bounds.
+    /// A distribution of values over buckets.
     Histogram,
 }
 
-/// One figure, for every set of labels.
+/// A metric with all its label sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Family<'a> {
-    /// Its name, without `_total`.
+    /// The name, without `_total`.
     pub name: &'a str,
-    /// What it means.
+    /// The help text.
     pub help: &'a str,
-    /// What it is.
-    pub kind: Kind,
-    /// Its values.
+    /// The type.
+    pub kind: MetricKind,
+    /// The values.
     pub series: Vec<Series<'a>>,
 }
 
-/// A figure for one set of labels.
+/// A metric with one label set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series<'a> {
-    /// The labels, without the bounds of a histogram.
+    /// The labels, without `le`.
     pub labels: Vec<(&'a str, String)>,
     /// The value; the sum of a histogram.
     pub value: f64,
-    /// The upper bounds of a histogram with how many were within each, those of smaller ones included. The last has no bound.
+    /// The upper bounds of a histogram's buckets with their cumulative counts. The last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
 }
 
-/// Reads figures. What is of another kind, or cannot be read, is left out.
+/// Parses metrics. Other types and invalid lines are skipped.
 pub fn read(text: &str) -> Vec<Family<'_>> {
     let mut families: Vec<Family<'_>> = Vec::new();
     let mut help = HashMap::new();
@@ -46,9 +47,9 @@ pub fn read(text: &str) -> Vec<Family<'_>> {
             help.extend(said.split_once(' '));
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|said| said.split_once(' ')) {
             let kind = match kind {
-                "gauge" => Kind::Gauge,
-                "counter" => Kind::Counter,
-                "histogram" => Kind::Histogram,
+                "gauge" => MetricKind::Gauge,
+                "counter" => MetricKind::Counter,
+                "histogram" => MetricKind::Histogram,
                 _ => continue,
             };
             families.push(Family { name, help: help.get(name).copied().unwrap_or_default(), kind, series: Vec::new() });
@@ -79,7 +80,7 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// Labels up to the closing brace, and what follows it.
+/// Labels up to the closing brace, and the rest.
 fn read_labels(mut rest: &str) -> Option<(Vec<(&str, String)>, &str)> {
     let mut labels = Vec::new();
     loop {
@@ -111,14 +112,16 @@ impl<'a> Family<'a> {
         let Sample { mut labels, value, .. } = sample;
         let bound = labels.iter().position(|(name, _)| *name == "le").map(|place| labels.remove(place).1);
         let bound = bound.and_then(|bound| if bound == "+Inf" { Some(f64::INFINITY) } else { bound.parse().ok() });
-        // Lines of one set of labels follow each other.
+        // The lines of one label set are adjacent.
         if self.series.last().is_none_or(|last| last.labels != labels) {
             self.series.push(Series { labels, ..Series::default() });
         }
         let Some(series) = self.series.last_mut() else { return };
         match (self.kind, part, bound) {
-            (Kind::Gauge, "", _) | (Kind::Counter, "_total", _) | (Kind::Histogram, "_sum", _) => series.value = value,
-            (Kind::Histogram, "_bucket", Some(bound)) => series.buckets.push((bound, value as u64)),
+            (MetricKind::Gauge, "", _) | (MetricKind::Counter, "_total", _) | (MetricKind::Histogram, "_sum", _) => {
+                series.value = value
+            }
+            (MetricKind::Histogram, "_bucket", Some(bound)) => series.buckets.push((bound, value as u64)),
             _ => {}
         }
     }
@@ -136,15 +139,15 @@ mod tests {
         # TYPE odd stateset\nodd 1\n# EOF\n";
 
     #[test]
-    fn figures_are_read_with_their_labels_and_bounds() {
+    fn metrics_are_parsed_with_labels_and_buckets() {
         let families = read(TEXT);
         let names: Vec<_> = families.iter().map(|family| (family.name, family.help, family.kind)).collect();
         assert_eq!(
             names,
             [
-                ("requests", "Requests that came.", Kind::Counter),
-                ("up", "Whether a backend is up.", Kind::Gauge),
-                ("wait_seconds", "Waits.", Kind::Histogram),
+                ("requests", "Requests that came.", MetricKind::Counter),
+                ("up", "Whether a backend is up.", MetricKind::Gauge),
+                ("wait_seconds", "Waits.", MetricKind::Histogram),
             ]
         );
         assert_eq!(families[0].series[0].value, 12.0);
@@ -160,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd_to_be_read(text in "(# (TYPE|HELP) [a-z]{1,3} (counter|gauge|histogram)|[a-z_]{1,9}(\\{[a-z=\",\\\\}]{0,20})? ?[0-9.+Inf-]{0,5}|\n){0,30}") {
+        fn no_text_makes_the_parser_panic(text in "(# (TYPE|HELP) [a-z]{1,3} (counter|gauge|histogram)|[a-z_]{1,9}(\\{[a-z=\",\\\\}]{0,20})? ?[0-9.+Inf-]{0,5}|\n){0,30}") {
             read(&text);
         }
     }

@@ -1,121 +1,123 @@
-//! The PROXY protocol, versions 1 and 2: what a load balancer says about a connection before its first byte.
+//! The PROXY protocol, versions 1 and 2: the header in which a load balancer sends the client's address.
 //!
-//! Whoever may send this header may claim to be anybody, so a gate asks for it only where it is configured, and only from
-//! proxies that it trusts. Where it is asked for it must be there.
+//! A sender of this header can claim any address, so a gate accepts it only where configured, and only from
+//! trusted proxies. Where it is configured, it is required.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest header of version 1, line end included.
+/// The maximum length of a version 1 header, with its line end.
 const V1_BYTES_MAX: usize = 107;
-/// The most that follows the first 16 bytes of version 2; real ones have a few hundred bytes of extensions.
+/// The maximum length of a version 2 header after its first 16 bytes. Real headers have a few hundred bytes
+/// of extensions.
 const V2_BYTES_MAX: usize = 4096;
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What the first bytes of a connection are.
+/// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
-    /// A header of this many bytes.
+pub enum ParsedHeader {
+    /// A complete header.
     Header {
-        /// How many bytes it has; what the client sent begins after them.
+        /// The length of the header in bytes; the client's data follows.
         length: usize,
-        /// Who connected to the proxy.
+        /// The origin of the connection.
         source: Source,
     },
-    /// The beginning of a header.
+    /// An incomplete header.
     More,
 }
 
-/// Who a connection is from.
+/// The origin of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A client at this address.
     Client(SocketAddr),
-    /// A client whose address the proxy does not say. It is not the proxy, and what it says is not the proxy's word.
+    /// A client whose address the proxy does not know. It is not the proxy itself, so its forwarding headers
+    /// are not trusted.
     Unknown,
-    /// Whoever connected to us: a proxy that speaks for itself, as in a health check.
+    /// The proxy itself, such as for a health check.
     Direct,
 }
 
-/// The bytes are no header.
+/// The bytes are not a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoHeader;
+pub struct InvalidHeader;
 
-/// Reads the header at the start of a connection.
-pub fn parse(bytes: &[u8]) -> Result<Opening, NoHeader> {
+/// Parses the header at the start of a connection.
+pub fn parse(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
     let signature_seen = bytes.len().min(V2_SIGNATURE.len());
     if bytes[..signature_seen] == V2_SIGNATURE[..signature_seen] {
         return parse_v2(bytes);
     }
     let name_seen = bytes.len().min(6);
-    if bytes[..name_seen] == b"PROXY "[..name_seen] { parse_v1(bytes) } else { Err(NoHeader) }
+    if bytes[..name_seen] == b"PROXY "[..name_seen] { parse_v1(bytes) } else { Err(InvalidHeader) }
 }
 
-fn parse_v1(bytes: &[u8]) -> Result<Opening, NoHeader> {
+fn parse_v1(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
     let seen = &bytes[..bytes.len().min(V1_BYTES_MAX)];
     let Some(newline) = memchr::memchr(b'\n', seen) else {
-        return if seen.len() == V1_BYTES_MAX { Err(NoHeader) } else { Ok(Opening::More) };
+        return if seen.len() == V1_BYTES_MAX { Err(InvalidHeader) } else { Ok(ParsedHeader::More) };
     };
-    let line = seen[..newline].strip_suffix(b"\r").ok_or(NoHeader)?;
-    let line = core::str::from_utf8(line).map_err(|_| NoHeader)?;
+    let line = seen[..newline].strip_suffix(b"\r").ok_or(InvalidHeader)?;
+    let line = core::str::from_utf8(line).map_err(|_| InvalidHeader)?;
     let mut words = line.split(' ').skip(1);
     let source = match words.next() {
-        // Version 1 has no word for a health check: that comes with the proxy's own address.
+        // Version 1 has no marker for health checks, which come with the proxy's own address.
         Some("UNKNOWN") => Source::Unknown,
         Some("TCP4") => Source::Client(v1_source::<Ipv4Addr>(words)?),
         Some("TCP6") => Source::Client(v1_source::<Ipv6Addr>(words)?),
-        _ => return Err(NoHeader),
+        _ => return Err(InvalidHeader),
     };
-    Ok(Opening::Header { length: newline + 1, source })
+    Ok(ParsedHeader::Header { length: newline + 1, source })
 }
 
 fn v1_source<'a, A: core::str::FromStr + Into<IpAddr>>(
     mut words: impl Iterator<Item = &'a str>,
-) -> Result<SocketAddr, NoHeader> {
-    let mut word = || words.next().ok_or(NoHeader);
+) -> Result<SocketAddr, InvalidHeader> {
+    let mut word = || words.next().ok_or(InvalidHeader);
     let (source, _destination) = (address::<A>(word()?)?, address::<A>(word()?)?);
     let (port, _destination_port) = (port(word()?)?, port(word()?)?);
     if words.next().is_some() {
-        return Err(NoHeader);
+        return Err(InvalidHeader);
     }
     Ok(SocketAddr::new(source, port))
 }
 
-fn address<A: core::str::FromStr + Into<IpAddr>>(word: &str) -> Result<IpAddr, NoHeader> {
-    word.parse::<A>().map(Into::into).map_err(|_| NoHeader)
+fn address<A: core::str::FromStr + Into<IpAddr>>(word: &str) -> Result<IpAddr, InvalidHeader> {
+    word.parse::<A>().map(Into::into).map_err(|_| InvalidHeader)
 }
 
-fn port(word: &str) -> Result<u16, NoHeader> {
+fn port(word: &str) -> Result<u16, InvalidHeader> {
     let plain = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
-    if plain { word.parse().map_err(|_| NoHeader) } else { Err(NoHeader) }
+    if plain { word.parse().map_err(|_| InvalidHeader) } else { Err(InvalidHeader) }
 }
 
-fn parse_v2(bytes: &[u8]) -> Result<Opening, NoHeader> {
-    let Some(fixed) = bytes.first_chunk::<16>() else { return Ok(Opening::More) };
+fn parse_v2(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
+    let Some(fixed) = bytes.first_chunk::<16>() else { return Ok(ParsedHeader::More) };
     let (command, family) = (fixed[12], fixed[13]);
     let after = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
     if after > V2_BYTES_MAX || command >> 4 != 2 {
-        return Err(NoHeader);
+        return Err(InvalidHeader);
     }
-    let Some(body) = bytes.get(16..16 + after) else { return Ok(Opening::More) };
+    let Some(body) = bytes.get(16..16 + after) else { return Ok(ParsedHeader::More) };
     let source = match (command & 0xf, family >> 4) {
         // The proxy itself: a health check.
         (0, _) => Source::Direct,
         (1, 1) => {
-            let addresses = body.first_chunk::<12>().ok_or(NoHeader)?;
+            let addresses = body.first_chunk::<12>().ok_or(InvalidHeader)?;
             let [a, b, c, d, _, _, _, _, high, low, ..] = *addresses;
             Source::Client(SocketAddr::new(Ipv4Addr::new(a, b, c, d).into(), u16::from_be_bytes([high, low])))
         }
         (1, 2) => {
-            let addresses = body.first_chunk::<36>().ok_or(NoHeader)?;
-            let source = addresses.first_chunk::<16>().ok_or(NoHeader)?;
+            let addresses = body.first_chunk::<36>().ok_or(InvalidHeader)?;
+            let source = addresses.first_chunk::<16>().ok_or(InvalidHeader)?;
             let port = u16::from_be_bytes([addresses[32], addresses[33]]);
             Source::Client(SocketAddr::new(Ipv6Addr::from(*source).into(), port))
         }
-        // Unspecified, or a local socket: a real client, but one without an address.
+        // Unspecified, or a Unix socket: a real client without an address.
         (1, 0 | 3) => Source::Unknown,
-        _ => return Err(NoHeader),
+        _ => return Err(InvalidHeader),
     };
-    Ok(Opening::Header { length: 16 + after, source })
+    Ok(ParsedHeader::Header { length: 16 + after, source })
 }
 
 #[cfg(test)]
@@ -124,19 +126,19 @@ mod tests {
 
     use super::*;
 
-    fn source(bytes: &[u8]) -> Result<Source, NoHeader> {
+    fn source(bytes: &[u8]) -> Result<Source, InvalidHeader> {
         for cut in 0..bytes.len() {
-            if let Ok(Opening::Header { length, .. }) = parse(&bytes[..cut]) {
+            if let Ok(ParsedHeader::Header { length, .. }) = parse(&bytes[..cut]) {
                 assert!(length <= cut);
             }
         }
         match parse(bytes)? {
-            Opening::Header { source, .. } => Ok(source),
-            Opening::More => panic!("not whole: {bytes:?}"),
+            ParsedHeader::Header { source, .. } => Ok(source),
+            ParsedHeader::More => panic!("not whole: {bytes:?}"),
         }
     }
 
-    fn client(address: &str) -> Result<Source, NoHeader> {
+    fn client(address: &str) -> Result<Source, InvalidHeader> {
         Ok(Source::Client(address.parse().unwrap()))
     }
 
@@ -175,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_known_at_once() {
+    fn an_invalid_header_is_rejected_immediately() {
         for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"\x16\x03\x01", b"PROXX", b"\r\n\r\n\0\r\nQUIX"] {
-            assert_eq!(parse(bytes), Err(NoHeader), "{bytes:?}");
+            assert_eq!(parse(bytes), Err(InvalidHeader), "{bytes:?}");
         }
         for line in [
             "PROXY TCP4 192.0.2.1 10.0.0.1 56324\r\n",
@@ -190,9 +192,9 @@ mod tests {
             "PROXY TCP4 192.0.2.1 10.0.0.1 1 2\n",
             "PROXY UDP4 192.0.2.1 10.0.0.1 1 2\r\n",
         ] {
-            assert_eq!(parse(line.as_bytes()), Err(NoHeader), "{line}");
+            assert_eq!(parse(line.as_bytes()), Err(InvalidHeader), "{line}");
         }
-        assert_eq!(parse(&[b"PROXY UNKNOWN ".to_vec(), vec![b'a'; 100]].concat()), Err(NoHeader), "too long");
+        assert_eq!(parse(&[b"PROXY UNKNOWN ".to_vec(), vec![b'a'; 100]].concat()), Err(InvalidHeader), "too long");
         for bytes in [
             v2(0x31, 0x11, &[0; 12]),
             v2(0x22, 0x11, &[0; 12]),
@@ -200,7 +202,7 @@ mod tests {
             v2(0x21, 0x41, &[0; 12]),
             v2(0x21, 0x11, &[0; 5000]),
         ] {
-            assert_eq!(parse(&bytes), Err(NoHeader), "{:?}", &bytes[12..16]);
+            assert_eq!(parse(&bytes), Err(InvalidHeader), "{:?}", &bytes[12..16]);
         }
     }
 
@@ -208,7 +210,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(start in 0usize..3, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let start: &[u8] = [&b""[..], b"PROXY TCP4 ", V2_SIGNATURE][start];
-            if let Ok(Opening::Header { length, .. }) = parse(&[start, &bytes].concat()) {
+            if let Ok(ParsedHeader::Header { length, .. }) = parse(&[start, &bytes].concat()) {
                 prop_assert!(length <= start.len() + bytes.len());
             }
         }

@@ -1,62 +1,65 @@
-//! What a client is told about its limits, in the header fields that clients know.
+//! Rate-limit header fields for clients.
 //!
-//! Two dialects: the IETF's `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11), and Sharkey's
-//! `X-RateLimit-Remaining`, `-Clear` and `-Reset`. The draft still changes, so nothing but this module knows how it is written.
+//! There are two dialects: the IETF's `RateLimit-Policy` and `RateLimit`
+//! (draft-ietf-httpapi-ratelimit-headers-11), and Sharkey's `X-RateLimit-Remaining`, `-Clear` and `-Reset`.
+//! The draft still changes, so its syntax is confined to this module.
 
 use tollgate_core::time::Span;
 
 use crate::decimal;
 
-/// The largest integer of a structured field.
+/// The largest integer in a structured field.
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// One limit and where the client stands with it.
+/// A limit and the client's current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing<'a> {
+pub struct LimitStatus<'a> {
     /// The rule's name.
     pub policy: &'a str,
-    /// How much may be used per window: requests, or `unit`s.
+    /// The quota per window: requests, or `unit`s.
     pub quota: u64,
-    /// The window; none where there is no such thing, as for requests at work at once.
+    /// The window; `None` for limits without one, such as concurrent requests.
     pub window: Option<Span>,
-    /// What is counted; none for requests.
+    /// The unit; `None` for requests.
     pub unit: Option<&'a str>,
-    /// What is left.
+    /// The remaining quota.
     pub remaining: u64,
-    /// How long to wait until one more fits; none when one fits now.
+    /// The time until one more request fits; zero if one fits now.
     pub reset: Span,
-    /// How long until everything is available again.
+    /// The time until the full quota is available.
     pub clear: Span,
 }
 
 /// Writes the value of `RateLimit-Policy`: `"api";q=100;w=60`.
-pub fn write_policies<'a>(out: &mut Vec<u8>, standings: impl Iterator<Item = Standing<'a>>) {
-    for (place, standing) in standings.enumerate() {
-        write_name(out, place, standing.policy);
-        write_parameter(out, "q", standing.quota);
-        if let Some(unit) = standing.unit {
+pub fn write_policies<'a>(out: &mut Vec<u8>, limits: impl Iterator<Item = LimitStatus<'a>>) {
+    for (place, limit) in limits.enumerate() {
+        write_name(out, place, limit.policy);
+        write_parameter(out, "q", limit.quota);
+        if let Some(unit) = limit.unit {
             out.extend_from_slice(b";qu=");
             write_string(out, unit);
         }
-        // Whole seconds only; a shorter window is told as one second, of which the quota is certainly right.
-        if let Some(window) = standing.window {
+        // The draft has whole seconds only. A shorter window is written as one second, for which the quota is
+        // still correct.
+        if let Some(window) = limit.window {
             write_parameter(out, "w", window.as_secs_ceil().max(1));
         }
     }
 }
 
 /// Writes the value of `RateLimit`: `"api";r=50;t=30`.
-pub fn write_limits<'a>(out: &mut Vec<u8>, standings: impl Iterator<Item = Standing<'a>>) {
-    for (place, standing) in standings.enumerate() {
-        write_name(out, place, standing.policy);
-        write_parameter(out, "r", standing.remaining);
-        // The time within which no more than `r` can be used: until one more fits, or until all is there again.
-        let effective = if standing.reset.is_zero() { standing.clear } else { standing.reset };
+pub fn write_limits<'a>(out: &mut Vec<u8>, limits: impl Iterator<Item = LimitStatus<'a>>) {
+    for (place, limit) in limits.enumerate() {
+        write_name(out, place, limit.policy);
+        write_parameter(out, "r", limit.remaining);
+        // The time within which at most `r` can be used: until one more request fits, or until the full quota
+        // is available.
+        let effective = if limit.reset.is_zero() { limit.clear } else { limit.reset };
         write_parameter(out, "t", effective.as_secs_ceil());
     }
 }
 
-/// Seconds with three decimals, as Sharkey's `X-RateLimit-Clear` and `-Reset`.
+/// Seconds with three decimals, as in Sharkey's `X-RateLimit-Clear` and `-Reset`.
 pub fn write_seconds(out: &mut Vec<u8>, span: Span) {
     let millis = span.as_millis_ceil();
     decimal::put(out, millis / 1000);
@@ -78,7 +81,7 @@ fn write_parameter(out: &mut Vec<u8>, name: &str, value: u64) {
     decimal::put(out, value.min(INTEGER_MAX));
 }
 
-/// A structured-field string holds printable ASCII only.
+/// Writes a structured-field string, which contains only printable ASCII.
 fn write_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     for character in text.chars() {
@@ -95,7 +98,7 @@ fn write_string(out: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    const API: Standing<'static> = Standing {
+    const API: LimitStatus<'static> = LimitStatus {
         policy: "api",
         quota: 100,
         window: Some(Span::from_secs(60)),
@@ -113,7 +116,7 @@ mod tests {
 
     #[test]
     fn policies_and_limits_are_written_as_in_the_draft() {
-        let cpu = Standing {
+        let cpu = LimitStatus {
             policy: "c\"pu\u{e9}",
             quota: u64::MAX,
             window: None,
@@ -129,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn a_window_shorter_than_a_second_is_told_as_one() {
-        let standing = Standing { window: Some(Span::from_millis(10)), ..API };
-        assert_eq!(text(|out| write_policies(out, [standing].into_iter())), r#""api";q=100;w=1"#);
+    fn a_window_shorter_than_a_second_is_written_as_one() {
+        let limit = LimitStatus { window: Some(Span::from_millis(10)), ..API };
+        assert_eq!(text(|out| write_policies(out, [limit].into_iter())), r#""api";q=100;w=1"#);
     }
 
     #[test]

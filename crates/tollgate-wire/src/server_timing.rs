@@ -1,27 +1,30 @@
-//! What a backend says about the CPU time that a request took: `Server-Timing: cpu;dur=12.3`, or milliseconds in a field of its own.
+//! The CPU time of a request as reported by the backend: `Server-Timing: cpu;dur=12.3`, or milliseconds in a
+//! configured field.
 //!
-//! The number sets prices, so it is read strictly: digits and one point. Anything else (`NaN`, `-5`, `1e300`, `abc`) is no
-//! number, and the caller goes on as if nothing had been said.
+//! The number determines prices, so it is parsed strictly: digits and one decimal point. Any other value
+//! (`NaN`, `-5`, `1e300`, `abc`) is invalid, and the request is treated as if nothing had been reported.
 
 use tollgate_core::time::Span;
 
-/// Something was said that is not a duration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonsense;
+use crate::decimal;
 
-/// Reads milliseconds such as `12` or `12.3`.
-pub fn milliseconds(text: &[u8]) -> Result<Span, Nonsense> {
+/// The reported value is not a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidDuration;
+
+/// Parses milliseconds such as `12` or `12.3`.
+pub fn milliseconds(text: &[u8]) -> Result<Span, InvalidDuration> {
     let (whole, fraction) = match memchr::memchr(b'.', text) {
         Some(point) => (&text[..point], &text[point + 1..]),
         None => (text, &b"0"[..]),
     };
     let digits = |text: &[u8], max: usize| !text.is_empty() && text.len() <= max && text.iter().all(u8::is_ascii_digit);
-    // Twelve digits of milliseconds are thirty years.
+    // Twelve digits of milliseconds are 30 years.
     if !digits(whole, 12) || !digits(fraction, 32) {
-        return Err(Nonsense);
+        return Err(InvalidDuration);
     }
-    let number = |text: &[u8]| text.iter().fold(0u64, |number, digit| number * 10 + u64::from(digit - b'0'));
-    // Six digits after the point are nanoseconds; what is beyond is not worth knowing.
+    let number = |text: &[u8]| decimal::parse(text).unwrap_or_default();
+    // Six decimals of milliseconds are nanoseconds; further digits are ignored.
     let mut nanos = [b'0'; 6];
     let kept = fraction.len().min(6);
     nanos[..kept].copy_from_slice(&fraction[..kept]);
@@ -29,19 +32,19 @@ pub fn milliseconds(text: &[u8]) -> Result<Span, Nonsense> {
 }
 
 /// The `cpu` metric of a `Server-Timing` value, if there is one.
-pub fn cpu(value: &[u8]) -> Result<Option<Span>, Nonsense> {
+pub fn cpu(value: &[u8]) -> Result<Option<Span>, InvalidDuration> {
     let Some(metric) = metrics(value).find(|metric| is_cpu(metric)) else { return Ok(None) };
     let duration = split_outside_quotes(metric, b';').skip(1).find_map(|parameter| {
         let equals = memchr::memchr(b'=', parameter)?;
         let (name, value) = (parameter[..equals].trim_ascii(), parameter[equals + 1..].trim_ascii());
         name.eq_ignore_ascii_case(b"dur").then_some(value)
     });
-    let duration = duration.ok_or(Nonsense)?;
+    let duration = duration.ok_or(InvalidDuration)?;
     let unquoted = duration.strip_prefix(b"\"").and_then(|inside| inside.strip_suffix(b"\"")).unwrap_or(duration);
     milliseconds(unquoted).map(Some)
 }
 
-/// Writes the value without its `cpu` metric. Says whether anything is left.
+/// Writes the value without its `cpu` metric. Returns whether anything is left.
 pub fn write_without_cpu(value: &[u8], out: &mut Vec<u8>) -> bool {
     let mut any = false;
     for metric in metrics(value).filter(|metric| !is_cpu(metric)) {
@@ -54,7 +57,8 @@ pub fn write_without_cpu(value: &[u8], out: &mut Vec<u8>) -> bool {
     any
 }
 
-/// Whether a claim can be true of a request that took `wall` on this many thousandths of a core, with a tenth for bad clocks.
+/// Whether a request that took `wall` on this many thousandths of a core can have used `cpu`, with a
+/// tolerance of 10 % for clock errors.
 pub fn is_plausible(cpu: Span, wall: Span, cores_milli: u32) -> bool {
     let most = u128::from(wall.as_nanos()) * u128::from(cores_milli) * 11 / 10_000;
     u128::from(cpu.as_nanos()) <= most
@@ -70,7 +74,7 @@ fn metrics(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     split_outside_quotes(value, b',').filter(|metric| !metric.is_empty())
 }
 
-/// The parts between separators, without white space around them; a separator inside quotes does not divide.
+/// The parts between separators, without surrounding white space. Separators within quotes do not split.
 fn split_outside_quotes(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut quoted = false;
     let mut escaped = false;
@@ -110,17 +114,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_ignored() {
+    fn invalid_numbers_are_rejected() {
         for text in
             ["NaN", "-5", "1e300", "abc", "", ".", "1.", ".5", "inf", "+5", "0x5", "5ms", "1234567890123", "1 2", "٣"]
         {
-            assert_eq!(cpu(format!("cpu;dur={text}").as_bytes()), Err(Nonsense), "{text}");
+            assert_eq!(cpu(format!("cpu;dur={text}").as_bytes()), Err(InvalidDuration), "{text}");
         }
-        assert_eq!(cpu(b"cpu"), Err(Nonsense));
+        assert_eq!(cpu(b"cpu"), Err(InvalidDuration));
     }
 
     #[test]
-    fn the_rest_stays_when_the_cpu_metric_goes() {
+    fn other_metrics_stay_when_the_cpu_metric_is_removed() {
         let without = |value: &str| {
             let mut out = Vec::new();
             let any = write_without_cpu(value.as_bytes(), &mut out);
@@ -131,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_beyond_what_the_cores_can_do_is_not_plausible() {
+    fn more_cpu_time_than_the_cores_have_is_not_plausible() {
         let second = Span::from_secs(1);
         assert!(is_plausible(second, second, 1000));
         assert!(is_plausible(Span::from_millis(1100), second, 1000));

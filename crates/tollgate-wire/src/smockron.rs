@@ -1,11 +1,13 @@
-//! Smockron's messages, as frames: what gates and masters say to each other.
+//! Smockron's messages between gates and masters, as ZeroMQ frames.
 //!
-//! Accounting is `domain\0, status, identifier, received, delayed until, log info`; control is `domain\0, DELAY_UNTIL, identifier, until`;
-//! times are milliseconds since 1970 in decimal. The NUL after the domain keeps a subscription to `foo` from matching `foobar`.
+//! Accounting messages are `domain\0, status, identifier, received, delayed until, log info`. Control
+//! messages are `domain\0, DELAY_UNTIL, identifier, until`. Times are milliseconds since 1970 in decimal. The
+//! NUL after the domain prevents a subscription to `foo` from matching `foobar`.
 //!
-//! What our own peers add must not disturb an original one. An original master reads five frames and ignores the rest, so a [`Tally`]
-//! travels in a seventh frame. An original gate overruns its memory on a fifth frame, so our own orders go to a topic of their own,
-//! `\0tollgate\0domain\0`, to which no original gate can have subscribed: a domain has no NUL at its beginning.
+//! The additions of Tollgate peers must not disturb original ones. An original master reads five frames and
+//! ignores the rest, so a [`Tally`] is in a seventh frame. An original gate overruns its memory on a fifth
+//! frame, so Tollgate's orders have a separate topic, `\0tollgate\0domain\0`, to which no original gate can
+//! subscribe, because a domain has no leading NUL.
 
 use tollgate_core::fleet::{Command, Order, Report, Stamp, Status, Tally};
 use tollgate_core::time::{Moment, Span};
@@ -14,46 +16,46 @@ use tollgate_core::toll::Toll;
 use crate::decimal;
 use crate::zmtp::frame;
 
-/// The longest name of a domain, in bytes.
+/// The maximum length of a domain in bytes.
 pub const DOMAIN_BYTES_MAX: usize = 255;
-/// The longest identifier, in bytes.
+/// The maximum length of an identifier in bytes.
 pub const IDENTIFIER_BYTES_MAX: usize = 256;
-/// The longest log info, in bytes.
+/// The maximum length of a log info in bytes.
 pub const NOTE_BYTES_MAX: usize = 1024;
-/// What our own topics begin with.
-const OWN_TOPIC: &[u8] = b"\0tollgate\0";
-/// Fewer and more frames than these are no report: an original sends six, a peer of our own seven.
+/// The prefix of Tollgate's topics.
+const TOLLGATE_TOPIC: &[u8] = b"\0tollgate\0";
+/// The valid numbers of frames in a report. An original peer sends six, a Tollgate peer seven.
 const REPORT_FRAMES: core::ops::RangeInclusive<usize> = 5..=8;
 const DELAY_UNTIL: &[u8] = b"DELAY_UNTIL";
 const DELAY: &[u8] = b"DELAY";
 const PARDON: &[u8] = b"PARDON";
 const BEACON: &[u8] = b"BEACON";
-/// What a tally begins with: whose it is, and of which version.
+/// The prefix of an encoded tally, with its version.
 const TALLY_MARK: &[u8] = b"tollgate1";
 /// Fifteen digits of milliseconds last until the year 33658.
 const TIME_DIGITS_MAX: usize = 15;
 
-/// Why a message is dropped.
+/// The reason why a message is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
-    /// Too few frames, or too many.
+pub enum MessageError {
+    /// Too few or too many frames.
     FrameCount,
-    /// An empty domain, one with a NUL in it, or one that is too long.
+    /// The domain is empty, contains a NUL, or is too long.
     Domain,
-    /// An empty identifier, or one that is too long.
+    /// The identifier is empty or too long.
     Identifier,
-    /// A word that is neither a status nor a command.
+    /// The status or command is unknown.
     Word,
-    /// A time that is no number of milliseconds since 1970.
+    /// A time is not a number of milliseconds since 1970.
     Time,
-    /// A log info that is too long.
+    /// The log info is too long.
     Note,
-    /// An addition of our own that cannot be read.
+    /// A Tollgate addition is invalid.
     Addition,
 }
 
-impl Fault {
-    /// The word for metrics and logs.
+impl MessageError {
+    /// The name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::FrameCount => "frame-count",
@@ -67,16 +69,18 @@ impl Fault {
     }
 }
 
-/// Reads a report off the frames of an accounting message.
-pub fn read_report<'a>(frames: &[&'a [u8]]) -> Result<Report<'a>, Fault> {
-    let &[domain, status, identifier, received, delayed, ref rest @ ..] = frames else { return Err(Fault::FrameCount) };
+/// Parses the frames of an accounting message.
+pub fn read_report<'a>(frames: &[&'a [u8]]) -> Result<Report<'a>, MessageError> {
+    let &[domain, status, identifier, received, delayed, ref rest @ ..] = frames else {
+        return Err(MessageError::FrameCount);
+    };
     if !REPORT_FRAMES.contains(&frames.len()) {
-        return Err(Fault::FrameCount);
+        return Err(MessageError::FrameCount);
     }
     let status = read_status(status)?;
     let note = rest.first().copied().unwrap_or_default();
     if note.len() > NOTE_BYTES_MAX {
-        return Err(Fault::Note);
+        return Err(MessageError::Note);
     }
     let (cpu, note) = split_note(note);
     Ok(Report {
@@ -90,7 +94,7 @@ pub fn read_report<'a>(frames: &[&'a [u8]]) -> Result<Report<'a>, Fault> {
         },
         note,
         cpu,
-        // What somebody else adds is none of our business.
+        // Additional frames of other software are ignored.
         tally: match rest.get(1) {
             Some(frame) if frame.starts_with(TALLY_MARK) => Some(read_tally(frame)?),
             _ => None,
@@ -111,17 +115,17 @@ pub fn put_report(output: &mut Vec<u8>, report: &Report<'_>) {
     }
 }
 
-/// Reads an order off the frames of a control message.
-pub fn read_order<'a>(frames: &[&'a [u8]]) -> Result<Order<'a>, Fault> {
-    let &[topic, word, identifier, data] = frames else { return Err(Fault::FrameCount) };
-    let Some(domain) = topic.strip_prefix(OWN_TOPIC) else {
+/// Parses the frames of a control message.
+pub fn read_order<'a>(frames: &[&'a [u8]]) -> Result<Order<'a>, MessageError> {
+    let &[topic, word, identifier, data] = frames else { return Err(MessageError::FrameCount) };
+    let Some(domain) = topic.strip_prefix(TOLLGATE_TOPIC) else {
         if word != DELAY_UNTIL {
-            return Err(Fault::Word);
+            return Err(MessageError::Word);
         }
         let command = Command::DelayUntil { until_ms: read_time(data)? };
         return Ok(Order { domain: read_domain(topic)?, identifier: read_identifier(identifier)?, command });
     };
-    let command = read_own_command(word, data)?;
+    let command = read_tollgate_command(word, data)?;
     if let Command::Beacon { .. } = command {
         return Ok(Order { domain: &[], identifier: &[], command });
     }
@@ -153,33 +157,33 @@ pub fn put_order(output: &mut Vec<u8>, order: &Order<'_>) {
             BEACON
         }
     };
-    put_domain(output, OWN_TOPIC, order.domain);
+    put_domain(output, TOLLGATE_TOPIC, order.domain);
     frame::put(output, true, word);
     frame::put(output, true, order.identifier);
     frame::put(output, false, &data);
 }
 
-/// What an original gate of `domain` subscribes to.
+/// The subscription of an original gate of `domain`.
 pub fn topic(domain: &[u8]) -> Vec<u8> {
     [domain, b"\0"].concat()
 }
 
-/// What a gate of our own subscribes to besides; with an empty domain, to beacons.
-pub fn own_topic(domain: &[u8]) -> Vec<u8> {
-    [OWN_TOPIC, domain, b"\0"].concat()
+/// The additional subscription of a Tollgate gate; with an empty domain, the one for beacons.
+pub fn tollgate_topic(domain: &[u8]) -> Vec<u8> {
+    [TOLLGATE_TOPIC, domain, b"\0"].concat()
 }
 
-/// Whether `subscription` asks for orders about `domain`, of either kind.
+/// Whether `subscription` matches orders for `domain`, of either kind.
 pub fn topic_covers(subscription: &[u8], domain: &[u8]) -> bool {
-    topic(domain).starts_with(subscription) || own_topic(domain).starts_with(subscription)
+    topic(domain).starts_with(subscription) || tollgate_topic(domain).starts_with(subscription)
 }
 
-fn read_status(word: &[u8]) -> Result<Status, Fault> {
+fn read_status(word: &[u8]) -> Result<Status, MessageError> {
     match word {
         b"ACCEPTED" => Ok(Status::Accepted),
         b"DELAYED" => Ok(Status::Delayed),
         b"REJECTED" => Ok(Status::Rejected),
-        _ => Err(Fault::Word),
+        _ => Err(MessageError::Word),
     }
 }
 
@@ -191,7 +195,8 @@ const fn status_word(status: Status) -> &'static [u8] {
     }
 }
 
-/// A log info may begin with the seconds of CPU time that a request took, of which an original master, too, makes a number.
+/// A log info may start with the CPU time of a request in seconds. An original master parses it as a number,
+/// too.
 fn split_note(note: &[u8]) -> (Option<Span>, &[u8]) {
     let end = note.iter().position(|&byte| byte == b' ').unwrap_or(note.len());
     match read_seconds(&note[..end]) {
@@ -200,7 +205,7 @@ fn split_note(note: &[u8]) -> (Option<Span>, &[u8]) {
     }
 }
 
-/// Whole seconds of up to nine digits, and up to nine more behind a point.
+/// Up to nine digits of whole seconds, and up to nine decimals.
 fn read_seconds(text: &[u8]) -> Option<Span> {
     let (whole, parts) = match text.iter().position(|&byte| byte == b'.') {
         Some(point) => (&text[..point], &text[point + 1..]),
@@ -232,34 +237,31 @@ fn put_note(output: &mut Vec<u8>, report: &Report<'_>) {
     frame::put(output, report.tally.is_some(), &note);
 }
 
-/// An original master takes a domain without its NUL as well.
-fn read_domain(frame: &[u8]) -> Result<&[u8], Fault> {
+/// Original masters accept a domain without its NUL, too.
+fn read_domain(frame: &[u8]) -> Result<&[u8], MessageError> {
     let domain = frame.strip_suffix(b"\0").unwrap_or(frame);
     let fits = (1..=DOMAIN_BYTES_MAX).contains(&domain.len()) && !domain.contains(&0);
-    fits.then_some(domain).ok_or(Fault::Domain)
+    fits.then_some(domain).ok_or(MessageError::Domain)
 }
 
-fn read_identifier(frame: &[u8]) -> Result<&[u8], Fault> {
-    (1..=IDENTIFIER_BYTES_MAX).contains(&frame.len()).then_some(frame).ok_or(Fault::Identifier)
+fn read_identifier(frame: &[u8]) -> Result<&[u8], MessageError> {
+    (1..=IDENTIFIER_BYTES_MAX).contains(&frame.len()).then_some(frame).ok_or(MessageError::Identifier)
 }
 
-fn read_time(frame: &[u8]) -> Result<u64, Fault> {
-    if frame.is_empty() || frame.len() > TIME_DIGITS_MAX || !frame.iter().all(u8::is_ascii_digit) {
-        return Err(Fault::Time);
-    }
-    let millis = frame.iter().fold(0, |millis, digit| millis * 10 + u64::from(digit - b'0'));
-    (millis > 0).then_some(millis).ok_or(Fault::Time)
+fn read_time(frame: &[u8]) -> Result<u64, MessageError> {
+    let millis = decimal::parse(frame).filter(|&millis| millis > 0 && frame.len() <= TIME_DIGITS_MAX);
+    millis.ok_or(MessageError::Time)
 }
 
-fn read_tally(frame: &[u8]) -> Result<Tally, Fault> {
-    let mut values = Values(&frame[TALLY_MARK.len()..]);
+fn read_tally(frame: &[u8]) -> Result<Tally, MessageError> {
+    let mut values = NumberReader(&frame[TALLY_MARK.len()..]);
     let tally = Tally {
         gate: values.next()?,
         serial: values.next()?,
         total: values.toll()?,
         base: values.toll()?,
         era: values.next()?,
-        // No master is number 0.
+        // 0 stands for no master.
         master: Some(values.next()?).filter(|&master| master != 0),
         sent: values.moment()?,
         began: values.moment()?,
@@ -294,8 +296,8 @@ fn put_tally(output: &mut Vec<u8>, tally: &Tally) {
     frame::put(output, false, &body);
 }
 
-fn read_own_command(word: &[u8], data: &[u8]) -> Result<Command, Fault> {
-    let mut values = Values(data);
+fn read_tollgate_command(word: &[u8], data: &[u8]) -> Result<Command, MessageError> {
+    let mut values = NumberReader(data);
     let stamp = values.stamp()?;
     let command = match word {
         DELAY => Command::Delay {
@@ -306,41 +308,41 @@ fn read_own_command(word: &[u8], data: &[u8]) -> Result<Command, Fault> {
         },
         PARDON => Command::Pardon { stamp, era: values.next()? },
         BEACON => Command::Beacon { stamp },
-        _ => return Err(Fault::Word),
+        _ => return Err(MessageError::Word),
     };
     values.end()?;
     Ok(command)
 }
 
-/// Numbers of eight bytes, largest byte first.
-struct Values<'a>(&'a [u8]);
+/// 64-bit big-endian numbers.
+struct NumberReader<'a>(&'a [u8]);
 
-impl Values<'_> {
-    fn next(&mut self) -> Result<u64, Fault> {
-        let (value, rest) = self.0.split_first_chunk::<8>().ok_or(Fault::Addition)?;
+impl NumberReader<'_> {
+    fn next(&mut self) -> Result<u64, MessageError> {
+        let (value, rest) = self.0.split_first_chunk::<8>().ok_or(MessageError::Addition)?;
         self.0 = rest;
         Ok(u64::from_be_bytes(*value))
     }
 
-    fn stamp(&mut self) -> Result<Stamp, Fault> {
+    fn stamp(&mut self) -> Result<Stamp, MessageError> {
         Ok(Stamp { master: self.next()?, tick: self.moment()? })
     }
 
-    fn toll(&mut self) -> Result<Toll, Fault> {
+    fn toll(&mut self) -> Result<Toll, MessageError> {
         Ok(Toll { count: self.next()?, cpu: Span::from_nanos(self.next()?) })
     }
 
-    fn moment(&mut self) -> Result<Moment, Fault> {
+    fn moment(&mut self) -> Result<Moment, MessageError> {
         self.next().map(Moment::from_nanos)
     }
 
-    fn end(self) -> Result<(), Fault> {
-        if self.0.is_empty() { Ok(()) } else { Err(Fault::Addition) }
+    fn end(self) -> Result<(), MessageError> {
+        if self.0.is_empty() { Ok(()) } else { Err(MessageError::Addition) }
     }
 }
 
 fn put_domain(output: &mut Vec<u8>, prefix: &[u8], domain: &[u8]) {
-    let mut topic = [0; OWN_TOPIC.len() + DOMAIN_BYTES_MAX + 1];
+    let mut topic = [0; TOLLGATE_TOPIC.len() + DOMAIN_BYTES_MAX + 1];
     let length = prefix.len() + domain.len().min(DOMAIN_BYTES_MAX) + 1;
     topic[..prefix.len()].copy_from_slice(prefix);
     topic[prefix.len()..length - 1].copy_from_slice(&domain[..length - 1 - prefix.len()]);
@@ -348,8 +350,8 @@ fn put_domain(output: &mut Vec<u8>, prefix: &[u8], domain: &[u8]) {
 }
 
 fn put_time(output: &mut Vec<u8>, more: bool, millis: Option<u64>) {
-    let mut digits = [0; 20];
-    let written = millis.map_or(&[][..], |millis| decimal::write(&mut digits, millis));
+    let mut digits = itoa::Buffer::new();
+    let written = millis.map_or(&[][..], |millis| digits.format(millis).as_bytes());
     frame::put(output, more, written);
 }
 
@@ -403,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_info_begins_with_what_a_request_took() {
+    fn a_log_info_starts_with_the_cpu_time() {
         let check = |info: &[u8], cpu: Option<u64>, note: &[u8]| {
             let frames: [&[u8]; 6] = [b"d\0", b"ACCEPTED", b"i", b"1794704482860", b"", info];
             let report = read_report(&frames).unwrap();
@@ -428,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_reports_are_named_and_dropped() {
+    fn each_invalid_report_has_its_error() {
         let good: [&[u8]; 6] = [b"default\0", b"DELAYED", b"127.0.0.1", b"1794704482860", b"1794704483860", b""];
         let check = |place: usize, body: &[u8], fault| {
             let mut frames = good;
@@ -440,40 +442,40 @@ mod tests {
                 body[..body.len().min(40)].escape_ascii()
             );
         };
-        check(0, b"", Fault::Domain);
-        check(0, b"\0", Fault::Domain);
-        check(0, b"de\0fault\0", Fault::Domain);
-        check(0, &[b'x'; 257], Fault::Domain);
-        check(1, b"WEIRD", Fault::Word);
-        check(2, b"", Fault::Identifier);
-        check(2, &vec![b'x'; 1 << 20], Fault::Identifier);
+        check(0, b"", MessageError::Domain);
+        check(0, b"\0", MessageError::Domain);
+        check(0, b"de\0fault\0", MessageError::Domain);
+        check(0, &[b'x'; 257], MessageError::Domain);
+        check(1, b"WEIRD", MessageError::Word);
+        check(2, b"", MessageError::Identifier);
+        check(2, &vec![b'x'; 1 << 20], MessageError::Identifier);
         for time in [&b""[..], b"0", b"-1", b"NaN", b"1e15", b"1794704482860.5", b" 1794704482860", b"9999999999999999"]
         {
-            check(3, time, Fault::Time);
-            check(4, time, Fault::Time);
+            check(3, time, MessageError::Time);
+            check(4, time, MessageError::Time);
         }
-        check(5, &[b'x'; 1025], Fault::Note);
-        assert_eq!(read_report(&good[..4]), Err(Fault::FrameCount));
-        assert_eq!(read_report(&[&good[..], &[b"", b"", b""]].concat()), Err(Fault::FrameCount));
+        check(5, &[b'x'; 1025], MessageError::Note);
+        assert_eq!(read_report(&good[..4]), Err(MessageError::FrameCount));
+        assert_eq!(read_report(&[&good[..], &[b"", b"", b""]].concat()), Err(MessageError::FrameCount));
     }
 
     #[test]
-    fn bad_orders_are_named_and_dropped() {
+    fn each_invalid_order_has_its_error() {
         let good: [&[u8]; 4] = [b"default\0", b"DELAY_UNTIL", b"127.0.0.1", b"1794704483863"];
         let check = |place: usize, body: &[u8], fault| {
             let mut frames = good;
             frames[place] = body;
             assert_eq!(read_order(&frames), Err(fault), "frame {place}");
         };
-        check(0, b"de\0fault\0", Fault::Domain);
-        check(1, b"DELAY", Fault::Word);
-        check(2, b"", Fault::Identifier);
-        check(2, &vec![b'x'; 1 << 20], Fault::Identifier);
+        check(0, b"de\0fault\0", MessageError::Domain);
+        check(1, b"DELAY", MessageError::Word);
+        check(2, b"", MessageError::Identifier);
+        check(2, &vec![b'x'; 1 << 20], MessageError::Identifier);
         for time in [&b""[..], b"0", b"-1", b"soon"] {
-            check(3, time, Fault::Time);
+            check(3, time, MessageError::Time);
         }
-        assert_eq!(read_order(&good[..3]), Err(Fault::FrameCount));
-        assert_eq!(read_order(&[&good[..], &[b""]].concat()), Err(Fault::FrameCount));
+        assert_eq!(read_order(&good[..3]), Err(MessageError::FrameCount));
+        assert_eq!(read_order(&[&good[..], &[b""]].concat()), Err(MessageError::FrameCount));
     }
 
     #[test]
@@ -484,20 +486,22 @@ mod tests {
         let frames = split(&output);
         assert_eq!(frames.len(), 7);
         assert_eq!(frames[..6], split(&hex(ACCEPTED))[..]);
-        // The original's subscription is a prefix of no topic of our own.
-        assert!(!own_topic(b"default").starts_with(&topic(b"default")));
+        // The original's subscription is not a prefix of any Tollgate topic.
+        assert!(!tollgate_topic(b"default").starts_with(&topic(b"default")));
         assert!(
-            topic_covers(b"", b"foo") && topic_covers(b"foo\0", b"foo") && topic_covers(&own_topic(b"foo"), b"foo")
+            topic_covers(b"", b"foo")
+                && topic_covers(b"foo\0", b"foo")
+                && topic_covers(&tollgate_topic(b"foo"), b"foo")
         );
         assert!(!topic_covers(b"foo\0", b"foobar"));
     }
 
     #[test]
-    fn a_seventh_frame_of_somebody_else_is_ignored() {
+    fn a_seventh_frame_of_other_software_is_ignored() {
         let frames: [&[u8]; 7] = [b"d\0", b"ACCEPTED", b"i", b"1794704482860", b"", b"", b"theirs"];
         assert_eq!(read_report(&frames).unwrap().tally, None);
         let frames: [&[u8]; 7] = [b"d\0", b"ACCEPTED", b"i", b"1794704482860", b"", b"", b"tollgate1 but broken"];
-        assert_eq!(read_report(&frames), Err(Fault::Addition));
+        assert_eq!(read_report(&frames), Err(MessageError::Addition));
     }
 
     fn tally(values: [u64; 12]) -> Tally {

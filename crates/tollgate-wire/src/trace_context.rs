@@ -1,26 +1,26 @@
-//! Which journey a request is a part of, as `traceparent` says it (W3C Trace Context).
+//! The `traceparent` field (W3C Trace Context).
 
-/// What came before.
+/// The parent of a request's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The journey.
+    /// The trace identifier.
     pub trace: [u8; 16],
-    /// The step before this one.
+    /// The parent span's identifier.
     pub span: [u8; 8],
-    /// Whether it is recorded.
+    /// Whether the trace is sampled.
     pub sampled: bool,
 }
 
-/// How long the text of version 0 is.
+/// The length of the version 0 text.
 pub const TEXT_LENGTH: usize = 55;
 
 impl TraceParent {
-    /// Reads a value of the field. None if it is not one: then a new journey begins.
+    /// Parses a value of the field. `None` if it is invalid; a new trace then starts.
     pub fn read(value: &[u8]) -> Option<Self> {
         let (head, rest) = value.split_at_checked(TEXT_LENGTH)?;
         let mut version = [0];
         hex(&head[..2], &mut version)?;
-        // Later versions may have more to say after this; 255 is none.
+        // Later versions may append data; version 255 is invalid.
         if version[0] == 255 || (version[0] == 0 && !rest.is_empty()) || !matches!(rest, [] | [b'-', ..]) {
             return None;
         }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_traceparent_begins_a_new_journey() {
+    fn an_invalid_traceparent_starts_a_new_trace() {
         for odd in [
             &b""[..],
             b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0",
@@ -98,14 +98,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(trace: [u8; 16], span: [u8; 8], sampled: bool) {
+        fn written_data_is_read_back(trace: [u8; 16], span: [u8; 8], sampled: bool) {
             prop_assume!(trace != [0; 16] && span != [0; 8]);
             let parent = TraceParent { trace, span, sampled };
             prop_assert_eq!(TraceParent::read(&parent.write()), Some(parent));
         }
 
         #[test]
-        fn no_bytes_are_too_odd_to_be_looked_at(bytes: Vec<u8>) {
+        fn no_bytes_make_the_parser_panic(bytes: Vec<u8>) {
             TraceParent::read(&bytes);
         }
     }

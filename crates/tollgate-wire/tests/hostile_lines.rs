@@ -1,5 +1,5 @@
-//! A short run of what the fuzz targets do at length: lines of every format, damaged at random, must be read or refused and
-//! nothing else, and a parser that has read them must read a good line as if it had not.
+//! A short version of the fuzz targets: randomly damaged lines of every format must be parsed or rejected,
+//! and must not affect the parsing of later lines.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ const LINES: [&str; 6] = [
     r#"{"time_local": "10/Oct/2000:13:55:36 -0700", "remote_addr": "::1", "request": "GET / HTTP/1.1", "upstream_response_time": "0.1 : -", "http_cookie": "a=b"}"#,
 ];
 
-/// A change to a line: where (as a part of its length), and what to put there.
+/// A change to a line: its position as a fraction of the length, and the new content.
 #[derive(Clone, Debug)]
 enum Damage {
     Set(f64, u8),
@@ -83,11 +83,11 @@ proptest! {
                     let _ = (request.host(), request.cookie("a"), format!("{request:?}"));
                 }
                 Ok(Line::Band { .. }) => prop_assert_eq!(format, Format::Trace),
-                Err(fault) => prop_assert!(fault.column >= 1 && fault.column as usize <= line.len() + 1, "{}", fault),
+                Err(error) => prop_assert!(error.column >= 1 && error.column as usize <= line.len() + 1, "{}", error),
             }
             let Ok(Line::Request(request)) = parser.parse(Format::Trace, LINES[0].as_bytes()) else { panic!("not read") };
             prop_assert_eq!(request.path(), "/é".as_bytes());
-            // Several values of one header are one joined value.
+            // Several values of one header are joined.
             prop_assert_eq!(request.headers.iter().count(), 1);
         }
         let _ = Format::detect(&line);

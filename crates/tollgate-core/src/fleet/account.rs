@@ -1,25 +1,25 @@
-//! What one identifier owes, and who said so.
+//! The debt of one identifier, and the last tally of each gate about it.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::ledger::Standing;
+use super::bounded_map::Evictable;
 use super::{Outcome, Tally};
 use crate::limit::{Limit, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 use crate::toll::Toll;
 
-/// What one identifier owes, and who said so.
+/// The debt of one identifier, and the last tally of each gate about it.
 pub(super) struct Account {
-    pub(super) records: Box<[Slim]>,
-    /// When all is paid back.
+    pub(super) records: Box<[OneWordRecord]>,
+    /// The time at which all debt is paid back.
     pub(super) clear: Moment,
-    pub(super) seen: Vec<Seen>,
+    pub(super) seen: Vec<LastTally>,
     pub(super) pardon: Option<Pardon>,
     pub(super) queued: bool,
-    /// Some gate has not heard of the pardon.
+    /// Whether a gate may not know of the pardon.
     pub(super) pardon_due: bool,
 }
 
@@ -30,33 +30,33 @@ pub(super) struct Pardon {
     pub(super) forget: Moment,
 }
 
-/// The last that one gate said about one identifier.
+/// The last tally of one gate about one identifier.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct LastTally {
     pub(super) gate: u64,
     pub(super) serial: u64,
     pub(super) told: Toll,
     pub(super) last: Moment,
 }
 
-/// When things happened, on this master's clock.
+/// The times of a tally on this master's clock.
 pub(super) struct Timing {
     pub(super) began: Moment,
     pub(super) last: Moment,
-    /// When the gate's own books are balanced, if they are on this master's clock.
+    /// The time at which the gate's own debt record is paid back, if it is on this master's clock.
     pub(super) clear: Option<Moment>,
-    /// How long ago it was said, at most.
+    /// The most time that the message can have taken.
     pub(super) transit: Span,
     pub(super) stale: bool,
 }
 
 #[derive(Clone, Copy, Default)]
-pub(super) struct Slim {
+pub(super) struct OneWordRecord {
     aux: u32,
     word: u64,
 }
 
-impl Record for Slim {
+impl Record for OneWordRecord {
     fn aux(&self) -> u32 {
         self.aux
     }
@@ -74,7 +74,7 @@ impl Record for Slim {
     }
 }
 
-impl Standing for Account {
+impl Evictable for Account {
     fn clear_at(&self) -> Moment {
         self.pardon.map_or(self.clear, |pardon| self.clear.max(pardon.forget))
     }
@@ -82,7 +82,7 @@ impl Standing for Account {
 
 impl Account {
     pub(super) fn new(limits: usize) -> Self {
-        let records = vec![Slim::default(); limits].into_boxed_slice();
+        let records = vec![OneWordRecord::default(); limits].into_boxed_slice();
         Self { records, clear: Moment::ZERO, seen: Vec::new(), pardon: None, queued: false, pardon_due: false }
     }
 
@@ -90,9 +90,9 @@ impl Account {
         self.pardon.map_or(0, |pardon| pardon.era)
     }
 
-    /// Forgets what is owed; whoever says otherwise does not know of the pardon.
+    /// Removes the debt. Reports from gates that do not know of the pardon cannot restore it.
     pub(super) fn forgive(&mut self, pardon: Pardon) {
-        self.records.fill(Slim::default());
+        self.records.fill(OneWordRecord::default());
         self.clear = Moment::ZERO;
         self.pardon = Some(pardon);
         self.pardon_due = true;
@@ -105,14 +105,14 @@ impl Account {
         }
     }
 
-    pub(super) fn raise(&mut self, limit: &Limit, place: usize, clear: Moment) {
-        if let Some(record) = self.records.get_mut(place) {
+    pub(super) fn raise(&mut self, limit: &Limit, limit_index: usize, clear: Moment) {
+        if let Some(record) = self.records.get_mut(limit_index) {
             limit.raise(record, clear);
             self.clear = self.clear.max(limit.clear_at(record));
         }
     }
 
-    /// When there is room for one more, if not now.
+    /// The time from which there is room for one more request; `None` if there is room now.
     pub(super) fn next(&self, limits: &[Limit], now: Moment) -> Option<Moment> {
         let waits =
             limits.iter().zip(&self.records).filter_map(|(limit, record)| match limit.room(record, Toll::ONE, now) {
@@ -124,7 +124,7 @@ impl Account {
 }
 
 impl Account {
-    /// Charges what is new in a tally.
+    /// Charges the new part of a tally.
     pub(super) fn count(&mut self, limits: &[Limit], tally: &Tally, timing: &Timing) -> Outcome {
         let ours = self.seen.iter().position(|seen| seen.gate == tally.gate);
         let before = ours.map(|index| self.seen[index]);
@@ -139,7 +139,7 @@ impl Account {
         };
         let is_news = charged > 0 || !cpu.is_zero();
         if before.is_none_or(|seen| is_news || seen.serial < tally.serial) {
-            let seen = Seen { gate: tally.gate, serial: tally.serial, told: tally.total, last: timing.last };
+            let seen = LastTally { gate: tally.gate, serial: tally.serial, told: tally.total, last: timing.last };
             match ours {
                 Some(index) => self.seen[index] = seen,
                 None => self.seen.push(seen),
@@ -152,8 +152,9 @@ impl Account {
         if !is_news || pardoned {
             return Outcome::Repeated;
         }
-        // What is new beyond the last request came in between, nobody knows when: as early as can be, so that nobody is
-        // blocked for what was long paid back. What was not paid back is in the gate's own books, which are taken over, too.
+        // Only the time of the last request is known. The earlier ones are charged as early as possible, so
+        // that nobody is blocked for debt that was paid back long ago. Debt that was not paid back is also in
+        // the gate's own record, which `take_over` merges.
         if charged > 1 {
             self.charge(limits, Toll { count: charged - 1, cpu: Span::ZERO }, since.min(timing.last));
         }
@@ -161,8 +162,8 @@ impl Account {
         Outcome::Charged(charged)
     }
 
-    /// What the gate's own books say is owed, which is never more than the truth. This is what brings debt back after a restart.
-    /// A gate that claims that somebody is to be delayed beyond `latest` is not believed.
+    /// Raises the debt to that of the gate's own record, which never exceeds the true debt. This restores
+    /// debt after a restart of the master. A claimed delay is capped at `latest`.
     pub(super) fn take_over(
         &mut self,
         limits: &[Limit],
@@ -176,14 +177,14 @@ impl Account {
             return;
         }
         if tally.era > self.era() {
-            // A pardon from before this master's time.
+            // A pardon from before this master started.
             self.pardon = Some(Pardon { era: tally.era, at: Moment::ZERO, forget: latest });
         }
         if let ([limit], Some(clear)) = (limits, clear)
             && clear > now
         {
-            let believed = limit.clear_if_next(latest).unwrap_or_default();
-            self.raise(limit, 0, clear.min(believed));
+            let clear_max = limit.clear_if_next(latest).unwrap_or_default();
+            self.raise(limit, 0, clear.min(clear_max));
         }
     }
 }

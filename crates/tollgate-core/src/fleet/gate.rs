@@ -1,81 +1,83 @@
-//! The gate's side: it reports what it let through, and turns what its master says into instructions for its own limiter.
+//! The gate's side: reports admitted requests to the master, and turns the master's orders into instructions
+//! for the gate's limiter.
 //!
-//! The decision itself is not here. It is taken by the same rule on the gate's own records, master or no master, and never waits for
-//! anything of this module. A delay that the master orders is merged into that same record, so a gate enforces the rule by itself, holds
-//! what it delays one interval apart instead of letting all go at once, and goes on undisturbed when the master is away.
+//! Decisions are not made here. The same rule decides on the gate's own records, with or without a master,
+//! and never waits for this module. A delay from the master is merged into the same record. The gate
+//! therefore enforces the rule by itself, spaces the requests that it holds by one interval instead of
+//! releasing all at once, and continues without a master.
 //!
-//! Nothing is queued for a master that is away. What is known is one running count per identifier: whenever the next report gets
-//! through, it says everything.
+//! Nothing is queued for an unreachable master. The gate keeps one running count per identifier, so the next
+//! report that arrives is complete.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::cmp::Ordering;
 use core::hash::BuildHasher;
 
-use super::ledger::{Ledger, Place, Standing};
-use super::{Command, Order, Reading, Report, Stamp, Status, Tally};
+use super::bounded_map::{BoundedMap, EntryId, Evictable};
+use super::{ClockReading, Command, Order, Report, Stamp, Status, Tally};
 use crate::limit::Limit;
 use crate::record::Record;
 use crate::time::{Moment, Span};
 use crate::toll::Toll;
 
-/// What a gate is told when it starts.
+/// The settings of a gate.
 #[derive(Clone, Debug)]
 pub struct GateSettings {
     /// The names of its domains on the wire.
     pub domains: Box<[Box<[u8]>]>,
-    /// How many identifiers it counts at most, over all domains.
+    /// The maximum number of identifiers that are counted, over all domains.
     pub identifiers_max: usize,
-    /// How often it repeats what somebody still owes.
+    /// The interval at which reports about outstanding debt are repeated.
     pub repeat_every: Span,
-    /// A master that has said nothing for this long is away.
+    /// The time without a message after which the master counts as gone.
     pub silence_max: Span,
-    /// The longest delay that a master is believed.
+    /// The longest delay that is accepted from a master.
     pub delay_max: Span,
-    /// One of how many refusals is reported; none are if absent.
+    /// One of this many refusals is reported; `None` reports none.
     pub refusals_sampled: Option<u32>,
-    /// Whether reports say what a request was about and what it cost.
+    /// Whether reports describe requests and their cost.
     pub log_info: bool,
 }
 
-/// A request that the gate has let through, at once or after a hold, or a toll that became known when it ended.
+/// A request that the gate admitted, immediately or after a hold, or the toll of a request that ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Passage<'a> {
-    /// Which of the gate's domains.
+pub struct Usage<'a> {
+    /// The index of the gate's domain.
     pub domain: u16,
     /// The caller.
     pub identifier: &'a [u8],
-    /// When it goes on, if it is held.
+    /// The time at which a held request is forwarded.
     pub held_until: Option<Moment>,
-    /// What is counted: one request, or the CPU time of one that ended.
+    /// One request, or the CPU time of one that ended.
     pub toll: Toll,
-    /// When, by the gate's own record, all is paid back.
+    /// The time at which all debt is paid back, by the gate's own record.
     pub clear: Moment,
-    /// What the request was about, if reports say that; empty otherwise, and for a toll.
+    /// A description of the request, if reports include it; empty otherwise, and for a toll.
     pub note: &'a [u8],
 }
 
-/// What the gate is to do with its own record of an identifier.
+/// A change to the gate's own record of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// Let nothing through before `next`; if `clear` is known, all is paid back no earlier than that.
+    /// Admit nothing before `next`. If `clear` is known, all debt is paid back no earlier than that.
     Raise {
-        /// When there is room for one more.
+        /// The time from which there is room for one more request.
         next: Moment,
-        /// When all is paid back.
+        /// The time at which all debt is paid back.
         clear: Option<Moment>,
     },
-    /// Forget what is owed, and then do as with [`Instruction::Raise`] if there is a delay.
+    /// Remove all debt, then apply the delay as in [`Instruction::Raise`] if there is one.
     Forget {
-        /// When there is room for one more, if not at once.
+        /// The time from which there is room for one more request; `None` for now.
         next: Option<Moment>,
-        /// When all is paid back.
+        /// The time at which all debt is paid back.
         clear: Option<Moment>,
     },
 }
 
 impl Instruction {
-    /// Carries it out on the gate's record of `limit` for the identifier.
+    /// Applies the instruction to the gate's record of `limit` for the identifier.
     pub fn apply(self, limit: &Limit, record: &mut impl Record) {
         let (next, clear) = match self {
             Self::Raise { next, clear } => (Some(next), clear),
@@ -91,144 +93,147 @@ impl Instruction {
     }
 }
 
-/// One gate's side of the link to one master.
+/// One gate's side of the connection to one master.
 pub struct Gate<S> {
     id: u64,
     settings: GateSettings,
-    ledger: Ledger<Counting, S>,
-    /// Who has something new to report. Everyone is here at most once.
-    news: VecDeque<Place>,
-    /// Who still owes something, in the order in which it is to be repeated. Everyone is here at most once.
-    repeats: VecDeque<(Moment, Place)>,
-    /// So many at the front of `repeats` are not to wait: there is a new master.
-    hurried: usize,
+    counts: BoundedMap<RunningCount, S>,
+    /// Identifiers with news to report, each at most once.
+    news: VecDeque<EntryId>,
+    /// Identifiers with debt, in the order in which their reports are repeated, each at most once.
+    repeats: VecDeque<(Moment, EntryId)>,
+    /// The number of entries at the front of `repeats` that are sent without waiting, because the master is
+    /// new.
+    urgent: usize,
     refusals: VecDeque<(u16, Box<[u8]>)>,
     refusals_seen: u32,
-    /// The refusal that is being told.
+    /// The refusal in the current report.
     refusal: Option<(u16, Box<[u8]>)>,
     clock: Option<MasterClock>,
-    /// The master that was heard last, even if it is silent now; 0 for none.
+    /// The master that sent the last message, even if it is silent now; 0 for none.
     master: u64,
-    /// How many masters there have been.
-    acquaintance: u64,
-    /// How many times a master was heard, and when it was last.
-    beat: u64,
+    /// The number of masters so far.
+    master_number: u64,
+    /// The number of messages from masters, and the time of the last one.
+    message: u64,
     heard: Moment,
-    /// The last beat of the former master, and when it was: what was let through after it has to be told again.
+    /// `message` and `heard` of the previous master. Requests admitted after that must be reported again.
     former: (u64, Moment),
     serial: u64,
 }
 
-/// A master's clock as it looks from here: never ahead of it, and behind by what the shortest way took.
+/// The master's clock as seen by this gate. It is never ahead, and behind by the shortest transit time so
+/// far.
 #[derive(Clone, Copy)]
 struct MasterClock {
     master: u64,
-    /// This gate's clock less the master's.
+    /// This gate's clock minus the master's.
     offset: i64,
     heard: Moment,
 }
 
-struct Counting {
+struct RunningCount {
     serial: u64,
     total: Toll,
-    /// What a former master has heard of, and as of which acquaintance.
+    /// The part of `total` that a previous master knows of, and the number of masters at that time.
     base: Toll,
-    acquaintance: u64,
-    /// What the total was when the master was last heard before the last request, and which time that was.
-    total_at_beat: Toll,
-    beat: u64,
-    /// The last pardon, which is remembered for as long as an order from before it could do harm.
+    master_number: u64,
+    /// `total` at the last message from the master before the last request, and the number of that message.
+    total_at_message: Toll,
+    message: u64,
+    /// The last pardon, kept until no order from before it can do harm.
     era: u64,
     era_forgotten: Moment,
     began: Moment,
     last: Moment,
     clear: Moment,
     /// Requests that no report has mentioned.
-    unmentioned: u32,
+    unreported: u32,
     held_until: Option<Moment>,
-    /// What the last request was about, and the CPU time that no report has told.
+    /// The description of the last request, and the CPU time that is not reported yet.
     note: Box<[u8]>,
-    cpu_untold: Span,
+    cpu_unreported: Span,
     in_news: bool,
     in_repeats: bool,
 }
 
-/// Two clocks may drift apart by a ten-thousandth before it is noticed.
+/// The assumed drift of two clocks: one part in 10,000.
 const DRIFT_DIVISOR: u64 = 10_000;
 const NOTHING: Toll = Toll { count: 0, cpu: Span::ZERO };
-/// Refusals that wait to be reported.
+/// The maximum number of refusals that wait to be reported.
 const REFUSALS_MAX: usize = 1024;
 
-impl Standing for Counting {
+impl Evictable for RunningCount {
     fn clear_at(&self) -> Moment {
         self.clear.max(self.era_forgotten)
     }
 }
 
 impl<S: BuildHasher> Gate<S> {
-    /// A gate that has heard of no master yet. `id` tells it from every other gate and from itself before a restart: a random number.
+    /// A gate that has no master yet. `id` is a random number that identifies this gate and this run of it.
     pub fn new(settings: GateSettings, id: u64, hasher: S) -> Self {
         Self {
             id,
-            ledger: Ledger::new(settings.identifiers_max, hasher),
+            counts: BoundedMap::new(settings.identifiers_max, hasher),
             settings,
             news: VecDeque::new(),
             repeats: VecDeque::new(),
-            hurried: 0,
+            urgent: 0,
             refusals: VecDeque::new(),
             refusals_seen: 0,
             refusal: None,
             clock: None,
             master: 0,
-            acquaintance: 0,
-            beat: 0,
+            master_number: 0,
+            message: 0,
             heard: Moment::ZERO,
             former: (0, Moment::ZERO),
             serial: 0,
         }
     }
 
-    /// The gate has let something through.
-    pub fn handle_passage(&mut self, passage: &Passage<'_>, now: Moment) {
+    /// Records an admitted request or a toll.
+    pub fn handle_usage(&mut self, usage: &Usage<'_>, now: Moment) {
         self.notice_silence(now);
-        let (place, _) = self.ledger.find_or_insert(passage.domain, passage.identifier, now, || Counting::new(now));
-        self.keep_current(place, now);
-        let Some(counting) = self.ledger.value_mut(place) else { return };
-        if counting.beat != self.beat {
-            counting.beat = self.beat;
-            counting.total_at_beat = counting.total;
+        let (id, _) = self.counts.find_or_insert(usage.domain, usage.identifier, now, || RunningCount::new(now));
+        self.keep_current(id, now);
+        let Some(running) = self.counts.value_mut(id) else { return };
+        if running.message != self.message {
+            running.message = self.message;
+            running.total_at_message = running.total;
         }
-        counting.total.count = counting.total.count.saturating_add(passage.toll.count);
-        counting.total.cpu = counting.total.cpu + passage.toll.cpu;
-        counting.unmentioned = counting.unmentioned.saturating_add(passage.toll.count.min(1) as u32);
-        counting.last = now;
-        counting.clear = counting.clear.max(passage.clear);
-        counting.held_until = passage.held_until;
-        counting.cpu_untold = counting.cpu_untold + passage.toll.cpu;
-        if !passage.note.is_empty() {
-            counting.note = passage.note.into();
+        running.total.count = running.total.count.saturating_add(usage.toll.count);
+        running.total.cpu = running.total.cpu + usage.toll.cpu;
+        running.unreported = running.unreported.saturating_add(usage.toll.count.min(1) as u32);
+        running.last = now;
+        running.clear = running.clear.max(usage.clear);
+        running.held_until = usage.held_until;
+        running.cpu_unreported = running.cpu_unreported + usage.toll.cpu;
+        if !usage.note.is_empty() {
+            running.note = usage.note.into();
         }
-        if !core::mem::replace(&mut counting.in_news, true) {
-            self.news.push_back(place);
-            if self.ledger.is_overgrown(self.news.len()) {
-                self.news.retain(|&place| self.ledger.entry(place).is_some());
+        if !core::mem::replace(&mut running.in_news, true) {
+            self.news.push_back(id);
+            if self.counts.is_overgrown(self.news.len()) {
+                self.news.retain(|&id| self.counts.entry(id).is_some());
             }
         }
     }
 
-    /// Something that was let through did not take place after all: the backend was not reached, or its client left. The running count goes
-    /// back, so that a master that heard of it lets the next one go for it; `clear` is what the gate's own record says now.
+    /// Reverts a request that was admitted but not forwarded, because the backend was unreachable or the
+    /// client left. The running count goes back, so that a master that counted the request does not charge
+    /// the next one. `clear` is the new state of the gate's own record.
     pub fn handle_return(&mut self, domain: u16, identifier: &[u8], count: u64, clear: Moment) {
-        let Some(place) = self.ledger.find(domain, identifier) else { return };
-        let Some(counting) = self.ledger.value_mut(place) else { return };
-        // What a former master may have heard of can no longer be taken back.
-        counting.total.count = counting.total.count.saturating_sub(count).max(counting.base.count);
-        counting.unmentioned = counting.unmentioned.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
-        counting.total_at_beat.count = counting.total_at_beat.count.min(counting.total.count);
-        counting.clear = counting.clear.min(clear);
+        let Some(id) = self.counts.find(domain, identifier) else { return };
+        let Some(running) = self.counts.value_mut(id) else { return };
+        // A previous master may have counted the rest, which cannot be reverted.
+        running.total.count = running.total.count.saturating_sub(count).max(running.base.count);
+        running.unreported = running.unreported.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+        running.total_at_message.count = running.total_at_message.count.min(running.total.count);
+        running.clear = running.clear.min(clear);
     }
 
-    /// The gate has turned somebody away.
+    /// Records a refusal.
     pub fn handle_refusal(&mut self, domain: u16, identifier: &[u8]) {
         let Some(sampled) = self.settings.refusals_sampled else { return };
         self.refusals_seen += 1;
@@ -238,8 +243,9 @@ impl<S: BuildHasher> Gate<S> {
         }
     }
 
-    /// The master said something. The answer is which domain's record of the order's identifier is to change, and how.
-    pub fn handle_order(&mut self, order: &Order<'_>, reading: Reading) -> Option<(u16, Instruction)> {
+    /// Handles a message from the master. Returns the domain whose record of the order's identifier must
+    /// change, and the change.
+    pub fn handle_order(&mut self, order: &Order<'_>, reading: ClockReading) -> Option<(u16, Instruction)> {
         if let Command::Beacon { stamp } = order.command {
             self.hear(stamp, reading.now);
         }
@@ -247,13 +253,13 @@ impl<S: BuildHasher> Gate<S> {
         Some((domain, self.instruction(domain, order, reading)?))
     }
 
-    fn instruction(&mut self, domain: u16, order: &Order<'_>, reading: Reading) -> Option<Instruction> {
+    fn instruction(&mut self, domain: u16, order: &Order<'_>, reading: ClockReading) -> Option<Instruction> {
         let now = reading.now;
         let latest = now + self.settings.delay_max;
         let identifier = order.identifier;
         match order.command {
             Command::Beacon { .. } => None,
-            // Who hears the master's own clock need not guess from its wall clock.
+            // The master's monotonic clock is known, so its wall clock is not needed.
             Command::DelayUntil { .. } if self.clock.is_some() => None,
             Command::DelayUntil { until_ms } => {
                 let wait = Span::from_millis(until_ms.saturating_sub(reading.wall_ms));
@@ -284,45 +290,45 @@ impl<S: BuildHasher> Gate<S> {
         }
     }
 
-    /// The next thing to tell the master.
-    pub fn poll_report(&mut self, reading: Reading) -> Option<Report<'_>> {
+    /// The next report for the master.
+    pub fn poll_report(&mut self, reading: ClockReading) -> Option<Report<'_>> {
         let now = reading.now;
         self.notice_silence(now);
-        // News come first, unless they never end.
+        // New reports come first, unless repeats are overdue.
         let overdue = self.repeats.front().is_some_and(|&(due, _)| due + self.settings.repeat_every <= now);
-        if !overdue && let Some(place) = self.next_news(now) {
-            return self.report(place, reading, true);
+        if !overdue && let Some(id) = self.next_news(now) {
+            return self.report(id, reading, true);
         }
-        if let Some(place) = self.next_repeat(now) {
-            return self.report(place, reading, false);
+        if let Some(id) = self.next_repeat(now) {
+            return self.report(id, reading, false);
         }
         match self.next_news(now) {
-            Some(place) => self.report(place, reading, true),
+            Some(id) => self.report(id, reading, true),
             None => self.next_refusal(reading),
         }
     }
 
-    /// When to poll next, if nothing happens before.
+    /// The time of the next poll, if no event happens before.
     pub fn poll_timeout(&self) -> Option<Moment> {
-        if !self.news.is_empty() || !self.refusals.is_empty() || self.hurried > 0 {
+        if !self.news.is_empty() || !self.refusals.is_empty() || self.urgent > 0 {
             return Some(Moment::ZERO);
         }
         self.repeats.front().map(|&(due, _)| due)
     }
 
-    /// The connection is gone, and who answers next may be another master.
+    /// Handles a lost connection. The next peer may be another master.
     pub fn handle_disconnect(&mut self) {
         self.clock = None;
     }
 
-    /// Whether a master of our own is heard.
+    /// Whether a Tollgate master is connected and sends messages.
     pub fn hears_master(&self, now: Moment) -> bool {
         self.clock.is_some_and(|clock| now.since(clock.heard) <= self.settings.silence_max)
     }
 
-    /// How many identifiers are counted.
+    /// The number of identifiers that are counted.
     pub fn identifiers(&self) -> usize {
-        self.ledger.len()
+        self.counts.len()
     }
 
     fn notice_silence(&mut self, now: Moment) {
@@ -340,135 +346,136 @@ impl<S: BuildHasher> Gate<S> {
             }
             _ => {
                 if stamp.master != self.master {
-                    self.acquaintance += 1;
-                    self.former = (self.beat, self.heard);
+                    self.master_number += 1;
+                    self.former = (self.message, self.heard);
                     self.master = stamp.master;
                 }
-                self.hurried = self.repeats.len();
+                self.urgent = self.repeats.len();
                 MasterClock { master: stamp.master, offset, heard: now }
             }
         };
-        self.beat += 1;
+        self.message += 1;
         self.heard = now;
         self.clock = Some(clock);
         clock
     }
 
-    /// How an order's era compares to the last that was heard, which becomes the order's if that is later.
+    /// Compares an order's era with the last known one, which is replaced if the order's is later.
     fn compare_era(&mut self, domain: u16, identifier: &[u8], era: u64, now: Moment) -> Ordering {
-        let known = self.ledger.find(domain, identifier).and_then(|place| self.ledger.entry(place));
+        let known = self.counts.find(domain, identifier).and_then(|id| self.counts.entry(id));
         let comparison = era.cmp(&known.map_or(0, |entry| entry.value.era));
         if comparison.is_gt() {
-            let forgotten = now + self.settings.delay_max;
-            let (place, _) = self.ledger.find_or_insert(domain, identifier, now, || Counting::new(now));
-            if let Some(counting) = self.ledger.value_mut(place) {
-                // Zero: the next report begins a new counting, which does not include what was forgiven.
-                *counting =
-                    Counting { in_news: counting.in_news, in_repeats: counting.in_repeats, ..Counting::new(now) };
-                counting.era = era;
-                counting.era_forgotten = forgotten;
+            let evicted_with_debt = now + self.settings.delay_max;
+            let (id, _) = self.counts.find_or_insert(domain, identifier, now, || RunningCount::new(now));
+            if let Some(running) = self.counts.value_mut(id) {
+                // A serial of zero makes the next report start a new count, which excludes the pardoned
+                // requests.
+                *running =
+                    RunningCount { in_news: running.in_news, in_repeats: running.in_repeats, ..RunningCount::new(now) };
+                running.era = era;
+                running.era_forgotten = evicted_with_debt;
             }
         }
         comparison
     }
 
     fn note_clear(&mut self, domain: u16, identifier: &[u8], clear: Option<Moment>) {
-        if let (Some(place), Some(clear)) = (self.ledger.find(domain, identifier), clear)
-            && let Some(counting) = self.ledger.value_mut(place)
+        if let (Some(id), Some(clear)) = (self.counts.find(domain, identifier), clear)
+            && let Some(running) = self.counts.value_mut(id)
         {
-            counting.clear = counting.clear.max(clear);
+            running.clear = running.clear.max(clear);
         }
     }
 
     fn domain(&self, name: &[u8]) -> Option<u16> {
-        self.settings.domains.iter().zip(0..).find(|(domain, _)| ***domain == *name).map(|(_, place)| place)
+        self.settings.domains.iter().zip(0..).find(|(domain, _)| ***domain == *name).map(|(_, index)| index)
     }
 
-    /// Numbers a new counting, and works out what a new master need not be told.
-    fn keep_current(&mut self, place: Place, now: Moment) {
-        let Some(counting) = self.ledger.value_mut(place) else { return };
-        if counting.serial == 0 {
+    /// Numbers a new count, and computes the part that a new master need not be told.
+    fn keep_current(&mut self, id: EntryId, now: Moment) {
+        let Some(running) = self.counts.value_mut(id) else { return };
+        if running.serial == 0 {
             self.serial += 1;
-            counting.serial = self.serial;
-            counting.began = now;
-            counting.acquaintance = self.acquaintance;
+            running.serial = self.serial;
+            running.began = now;
+            running.master_number = self.master_number;
         }
-        if counting.acquaintance != self.acquaintance {
-            let (beat, heard) = self.former;
-            counting.base = counting.untold_since(beat);
-            counting.began = counting.began.max(heard);
-            counting.acquaintance = self.acquaintance;
+        if running.master_number != self.master_number {
+            let (message, heard) = self.former;
+            running.base = running.known_at(message);
+            running.began = running.began.max(heard);
+            running.master_number = self.master_number;
         }
     }
 
-    fn next_news(&mut self, now: Moment) -> Option<Place> {
-        while let Some(&place) = self.news.front() {
-            if self.clock.is_none() && self.ledger.entry(place).is_some_and(|entry| entry.value.unmentioned > 1) {
-                // A master that counts messages gets one for each.
-                return Some(place);
+    fn next_news(&mut self, now: Moment) -> Option<EntryId> {
+        while let Some(&id) = self.news.front() {
+            if self.clock.is_none() && self.counts.entry(id).is_some_and(|entry| entry.value.unreported > 1) {
+                // An original master counts messages, so it gets one per request.
+                return Some(id);
             }
             self.news.pop_front();
-            let Some(counting) = self.ledger.value_mut(place) else { continue };
-            counting.in_news = false;
-            let owes = counting.clear > now;
-            if owes && !core::mem::replace(&mut counting.in_repeats, true) {
-                self.repeats.push_back((now + self.settings.repeat_every, place));
-                if self.ledger.is_overgrown(self.repeats.len()) {
-                    self.repeats.retain(|&(_, place)| self.ledger.entry(place).is_some());
+            let Some(running) = self.counts.value_mut(id) else { continue };
+            running.in_news = false;
+            let owes = running.clear > now;
+            if owes && !core::mem::replace(&mut running.in_repeats, true) {
+                self.repeats.push_back((now + self.settings.repeat_every, id));
+                if self.counts.is_overgrown(self.repeats.len()) {
+                    self.repeats.retain(|&(_, id)| self.counts.entry(id).is_some());
                 }
             }
-            return Some(place);
+            return Some(id);
         }
         None
     }
 
-    fn next_repeat(&mut self, now: Moment) -> Option<Place> {
-        while let Some(&(due, place)) = self.repeats.front() {
-            if now < due && self.hurried == 0 {
+    fn next_repeat(&mut self, now: Moment) -> Option<EntryId> {
+        while let Some(&(due, id)) = self.repeats.front() {
+            if now < due && self.urgent == 0 {
                 return None;
             }
             self.repeats.pop_front();
-            self.hurried = self.hurried.saturating_sub(1);
-            let Some(counting) = self.ledger.value_mut(place) else { continue };
-            if counting.clear <= now {
-                counting.in_repeats = false;
-                if !counting.in_news {
-                    self.ledger.drop_if_clear(place, now);
+            self.urgent = self.urgent.saturating_sub(1);
+            let Some(running) = self.counts.value_mut(id) else { continue };
+            if running.clear <= now {
+                running.in_repeats = false;
+                if !running.in_news {
+                    self.counts.drop_if_clear(id, now);
                 }
                 continue;
             }
-            self.repeats.push_back((now + self.settings.repeat_every, place));
-            // An original master would count a repetition as another request.
+            self.repeats.push_back((now + self.settings.repeat_every, id));
+            // An original master would count a repeat as another request.
             if self.clock.is_some() {
-                return Some(place);
+                return Some(id);
             }
         }
-        self.hurried = 0;
+        self.urgent = 0;
         None
     }
 
-    fn report(&mut self, place: Place, reading: Reading, is_news: bool) -> Option<Report<'_>> {
+    fn report(&mut self, id: EntryId, reading: ClockReading, is_news: bool) -> Option<Report<'_>> {
         let now = reading.now;
-        self.keep_current(place, now);
-        let counting = self.ledger.value_mut(place)?;
-        let mentions = is_news && counting.unmentioned > 0;
-        counting.unmentioned = if self.clock.is_some() { 0 } else { counting.unmentioned.saturating_sub(1) };
-        let cpu = core::mem::replace(&mut counting.cpu_untold, Span::ZERO);
-        let entry = self.ledger.entry(place)?;
-        let counting = &entry.value;
+        self.keep_current(id, now);
+        let running = self.counts.value_mut(id)?;
+        let is_mention = is_news && running.unreported > 0;
+        running.unreported = if self.clock.is_some() { 0 } else { running.unreported.saturating_sub(1) };
+        let cpu = core::mem::replace(&mut running.cpu_unreported, Span::ZERO);
+        let entry = self.counts.entry(id)?;
+        let running = &entry.value;
         let wall_ms = |moment: Moment| {
             let ahead = reading.wall_ms.saturating_add(moment.since(now).as_millis_ceil());
             ahead.saturating_sub(now.since(moment).as_millis_ceil()).max(1)
         };
         let there = |moment| self.clock.map_or(moment, |clock| clock.there(moment));
-        // What is owed for what later messages are going to mention is theirs to say.
-        let clear = if counting.unmentioned > 0 { now } else { counting.clear };
+        // The debt of requests that later messages mention is reported with them.
+        let clear = if running.unreported > 0 { now } else { running.clear };
         let (base, began) = match self.clock {
-            Some(_) => (counting.base, counting.began),
-            // Whoever hears this may be another than who was heard last.
-            None => (counting.untold_since(self.beat), counting.began.max(self.heard)),
+            Some(_) => (running.base, running.began),
+            // The peer may not be the master that sent the last message.
+            None => (running.known_at(self.message), running.began.max(self.heard)),
         };
-        let (status, delayed_until_ms) = match (mentions, counting.held_until) {
+        let (status, delayed_until_ms) = match (is_mention, running.held_until) {
             (false, _) => (Status::Rejected, None),
             (true, None) => (Status::Accepted, None),
             (true, Some(until)) => (Status::Delayed, Some(wall_ms(until))),
@@ -477,30 +484,30 @@ impl<S: BuildHasher> Gate<S> {
             domain: &self.settings.domains[usize::from(entry.domain)],
             status,
             identifier: &entry.identifier,
-            received_ms: wall_ms(counting.last),
+            received_ms: wall_ms(running.last),
             delayed_until_ms,
-            note: &counting.note,
+            note: &running.note,
             cpu: self.settings.log_info.then_some(cpu),
             tally: Some(Tally {
                 gate: self.id,
-                serial: counting.serial,
-                // What later messages are going to mention is not in this one.
+                serial: running.serial,
+                // Requests that later messages mention are excluded.
                 total: Toll {
-                    count: counting.total.count.saturating_sub(u64::from(counting.unmentioned)),
-                    ..counting.total
+                    count: running.total.count.saturating_sub(u64::from(running.unreported)),
+                    ..running.total
                 },
                 base,
-                era: counting.era,
+                era: running.era,
                 master: self.clock.map(|clock| clock.master),
                 sent: there(now),
                 began: there(began),
-                last: there(counting.last),
+                last: there(running.last),
                 clear: there(clear),
             }),
         })
     }
 
-    fn next_refusal(&mut self, reading: Reading) -> Option<Report<'_>> {
+    fn next_refusal(&mut self, reading: ClockReading) -> Option<Report<'_>> {
         self.refusal = self.refusals.pop_front();
         let (domain, identifier) = self.refusal.as_ref()?;
         Some(Report {
@@ -516,44 +523,44 @@ impl<S: BuildHasher> Gate<S> {
     }
 }
 
-impl Counting {
+impl RunningCount {
     fn new(now: Moment) -> Self {
         Self {
             serial: 0,
             total: NOTHING,
             base: NOTHING,
-            acquaintance: 0,
-            total_at_beat: NOTHING,
-            beat: 0,
+            master_number: 0,
+            total_at_message: NOTHING,
+            message: 0,
             era: 0,
             era_forgotten: Moment::ZERO,
             began: now,
             last: now,
             clear: now,
-            unmentioned: 0,
+            unreported: 0,
             held_until: None,
             note: Box::default(),
-            cpu_untold: Span::ZERO,
+            cpu_unreported: Span::ZERO,
             in_news: false,
             in_repeats: false,
         }
     }
 }
 
-impl Counting {
-    /// How much a master has heard of that said its last word at `beat`: whatever came after that may never have reached it.
-    fn untold_since(&self, beat: u64) -> Toll {
-        if self.beat == beat { self.total_at_beat } else { self.total }
+impl RunningCount {
+    /// The part that a master knows of whose last message was `message`. Later reports may not have reached it.
+    fn known_at(&self, message: u64) -> Toll {
+        if self.message == message { self.total_at_message } else { self.total }
     }
 }
 
 impl MasterClock {
-    /// A moment of the master's clock, on this gate's.
+    /// Converts the master's clock to this gate's.
     fn here(&self, there: Moment) -> Moment {
         Moment::from_nanos(there.as_nanos().saturating_add_signed(self.offset))
     }
 
-    /// A moment of this gate's clock, on the master's.
+    /// Converts this gate's clock to the master's.
     fn there(&self, here: Moment) -> Moment {
         Moment::from_nanos(here.as_nanos().saturating_add_signed(self.offset.saturating_neg()))
     }

@@ -1,10 +1,10 @@
-//! The master's side: the bookkeeper off the path.
+//! The master's side: keeps the debt of every identifier, outside of the request path.
 //!
-//! It hears what gates let through, keeps what every identifier owes, and tells the gates whom to delay. Three things make the obvious
-//! bookkeeper unfair, and are different here. Charging a late report as of its arrival punishes clients for an outage that they
-//! had no part in: here it is charged as of when it happened, and ignored when nobody can say when that was. Trusting a gate's clock
-//! lets one bad clock block a client for a year: here times are clamped, and gates of our own speak in the master's time. And
-//! counting messages loses what the network loses: a [`Tally`] is cumulative, so whatever arrives next makes up for it.
+//! The master receives reports about admitted requests and orders gates to delay clients. It differs from the
+//! original in three ways. First, a late report is charged at the time of the request, not of its arrival, so
+//! that an outage does not punish clients; it is ignored if that time is unknown. Second, times are clamped
+//! and Tollgate gates use the master's clock, so that a wrong clock at a gate cannot block a client for a
+//! year. Third, a [`Tally`] is cumulative, so that the next message repairs the loss of earlier ones.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -13,59 +13,59 @@ use core::hash::BuildHasher;
 use core::ops::Range;
 
 use super::account::{Account, Pardon, Timing};
-use super::ledger::{Ledger, Place};
-use super::overshoot::{self, DomainFigures, Overshoot};
-use super::{Command, Order, Reading, Report, Stamp, Status, Tally};
+use super::bounded_map::{BoundedMap, EntryId};
+use super::overshoot::{self, DomainOvershoot, Overshoot};
+use super::{ClockReading, Command, Order, Report, Stamp, Status, Tally};
 use crate::limit::Limit;
 use crate::time::{Moment, Span};
 use crate::toll::Toll;
 
-/// A protected thing, with what each of its callers may have.
+/// A domain and the limits of its callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
-    /// Its name on the wire.
+    /// The name on the wire.
     pub name: Box<[u8]>,
-    /// Zero or more limits, of which the strictest decides. Only limits that pay back at a pace: rates and budgets.
+    /// Rates and budgets, of which the strictest applies. Other kinds of limits are not supported.
     pub limits: Vec<Limit>,
 }
 
-/// What a master is told when it starts.
+/// The settings of a master.
 #[derive(Clone, Debug)]
 pub struct MasterSettings {
-    /// What it keeps the books of.
+    /// The domains that it accounts for.
     pub domains: Vec<Domain>,
-    /// How many identifiers it knows at most, over all domains.
+    /// The maximum number of identifiers, over all domains.
     pub identifiers_max: usize,
-    /// How many gates of our own it knows at most.
+    /// The maximum number of Tollgate gates.
     pub gates_max: usize,
-    /// The oldest report that counts.
+    /// The maximum age of a report that is charged.
     pub lag_max: Span,
-    /// How often it says that it is there.
+    /// The interval of beacons.
     pub beacon_every: Span,
-    /// The longest delay that is believed when a gate claims it, and how long a pardon is remembered.
+    /// The longest delay that is accepted from a gate, and the time for which a pardon is kept.
     pub delay_max: Span,
 }
 
-/// What became of a report.
+/// The effect of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// So many requests were charged.
+    /// This many requests were charged.
     Charged(u64),
-    /// Nothing new: a copy, or a tally that only repeats itself.
+    /// Nothing new: a duplicate or a repeated tally.
     Repeated,
-    /// A refusal, which costs nothing.
+    /// A refusal, which is not charged.
     Refused,
-    /// Too old to say when it was.
+    /// Too old: the time of the request is unknown.
     Stale,
-    /// A domain that this master does not keep the books of.
+    /// The domain is unknown to this master.
     UnknownDomain,
-    /// Meant for another master, or for this one before it restarted.
+    /// Sent to another master, or to this one before a restart.
     Stranger,
-    /// Too many gates at once, or more countings than there is room for: only what the gate is owed was taken over.
+    /// Too many gates or too many counts: only the gate's own debt record was merged.
     Untracked,
 }
 
-/// One identifier to tell the gates of a domain about.
+/// One identifier to announce to the gates of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice<'a> {
     domain: &'a [u8],
@@ -75,12 +75,12 @@ pub struct Notice<'a> {
 }
 
 impl<'a> Notice<'a> {
-    /// The order to gates of our own.
+    /// The order for Tollgate gates.
     pub const fn own(&self) -> Order<'a> {
         Order { domain: self.domain, identifier: self.identifier, command: self.command }
     }
 
-    /// The order to original gates, which know nothing of pardons.
+    /// The order for original gates, which do not support pardons.
     pub fn original(&self, wall_ms: u64) -> Option<Order<'a>> {
         let Command::Delay { .. } = self.command else { return None };
         let command = Command::DelayUntil { until_ms: wall_ms.saturating_add(self.wait.as_millis_ceil()) };
@@ -88,74 +88,74 @@ impl<'a> Notice<'a> {
     }
 }
 
-/// One step through everything that is in force.
+/// One step of a snapshot of all delays and pardons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Snapshot<'a> {
-    /// Tell the newcomer this.
+    /// Send this to the new subscriber.
     Notice(Notice<'a>),
-    /// Nothing in this stretch: come again.
+    /// Nothing found in this step; call again.
     Onwards,
-    /// That was all.
+    /// The snapshot is complete.
     Done,
 }
 
-/// The bookkeeper.
+/// The master's state.
 pub struct Master<S> {
     epoch: u64,
     settings: MasterSettings,
     domains: BTreeMap<Box<[u8]>, u16>,
-    ledger: Ledger<Account, S>,
-    /// Whom there is something to say about. Everyone is here at most once.
-    pending: VecDeque<Place>,
-    gates: BTreeMap<u64, GateSeen>,
-    /// How many countings are kept, over all accounts.
-    countings: usize,
-    /// In the order of the domains.
+    accounts: BoundedMap<Account, S>,
+    /// Identifiers to announce, each at most once.
+    pending: VecDeque<EntryId>,
+    gates: BTreeMap<u64, GateStatus>,
+    /// The number of counts in all accounts.
+    counts: usize,
+    /// One per domain, in the same order.
     overshoots: Box<[Overshoot]>,
     beacon_due: Moment,
     last_era: u64,
 }
 
 #[derive(Clone, Copy)]
-struct GateSeen {
+struct GateStatus {
     heard: Moment,
     transit: Span,
 }
 
-/// How many places a snapshot looks at in one step.
+/// The number of entries that a snapshot examines per step.
 const SNAPSHOT_STEP: usize = 1024;
-/// How many countings there is room for, per identifier on average.
-const COUNTINGS_PER_IDENTIFIER: usize = 4;
-/// So far apart two wall clocks are taken to be at most.
+/// The maximum number of counts, per identifier on average.
+const COUNTS_PER_IDENTIFIER: usize = 4;
+/// The assumed maximum difference between two wall clocks.
 const CLOCKS_APART_MAX: Span = Span::from_secs(10);
-/// A gate that has said nothing for this long is gone.
+/// The time without a message after which a gate counts as gone.
 const GATE_SILENCE_MAX: Span = Span::from_secs(60);
 
 impl<S: BuildHasher> Master<S> {
-    /// A master that knows nobody. `epoch` tells it from every other master and from itself before a restart: a random number.
+    /// A master without state. `epoch` is a random number that identifies this master and this run of it.
     pub fn new(settings: MasterSettings, epoch: u64, hasher: S, now: Moment) -> Self {
-        let names = settings.domains.iter().zip(0..).map(|(domain, place)| (domain.name.clone(), place));
+        let names = settings.domains.iter().zip(0..).map(|(domain, index)| (domain.name.clone(), index));
         Self {
             epoch,
             domains: names.collect(),
             overshoots: settings.domains.iter().map(|_| Overshoot::default()).collect(),
-            ledger: Ledger::new(settings.identifiers_max, hasher),
+            accounts: BoundedMap::new(settings.identifiers_max, hasher),
             pending: VecDeque::new(),
             gates: BTreeMap::new(),
-            countings: 0,
+            counts: 0,
             beacon_due: now,
             last_era: 0,
             settings,
         }
     }
 
-    /// What it keeps the books of.
+    /// The domains that it accounts for.
     pub fn domains(&self) -> &[Domain] {
         &self.settings.domains
     }
 
-    /// A gate said something.
-    pub fn handle_report(&mut self, report: &Report<'_>, reading: Reading) -> Outcome {
+    /// Handles a report from a gate.
+    pub fn handle_report(&mut self, report: &Report<'_>, reading: ClockReading) -> Outcome {
         let Some(&domain) = self.domains.get(report.domain) else { return Outcome::UnknownDomain };
         match &report.tally {
             Some(tally) => self.handle_tally(domain, report, tally, reading),
@@ -163,21 +163,21 @@ impl<S: BuildHasher> Master<S> {
         }
     }
 
-    /// The next identifier that there is something to say about.
+    /// The next identifier to announce.
     pub fn poll_notice(&mut self, now: Moment) -> Option<Notice<'_>> {
-        let (place, command) = loop {
-            let place = self.pending.pop_front()?;
-            let Some(account) = self.ledger.value_mut(place) else { continue };
+        let (id, command) = loop {
+            let id = self.pending.pop_front()?;
+            let Some(account) = self.accounts.value_mut(id) else { continue };
             account.queued = false;
             let pardon_due = core::mem::take(&mut account.pardon_due);
-            if let Some(command) = self.command(place, now, pardon_due) {
-                break (place, command);
+            if let Some(command) = self.command(id, now, pardon_due) {
+                break (id, command);
             }
         };
-        self.notice(place, command, now)
+        self.notice(id, command, now)
     }
 
-    /// That this master is there, when it is time to say so again.
+    /// A beacon, if one is due.
     pub fn poll_beacon(&mut self, now: Moment) -> Option<Order<'static>> {
         if now < self.beacon_due {
             return None;
@@ -186,62 +186,64 @@ impl<S: BuildHasher> Master<S> {
         Some(self.beacon(now))
     }
 
-    /// That this master is there: the first thing that a newcomer should hear.
+    /// A beacon: the first message for a new subscriber.
     pub fn beacon(&self, now: Moment) -> Order<'static> {
         let stamp = Stamp { master: self.epoch, tick: now };
         Order { domain: &[], identifier: &[], command: Command::Beacon { stamp } }
     }
 
-    /// When to poll next, if nothing is heard before.
+    /// The time of the next poll, if no report arrives before.
     pub fn poll_timeout(&self) -> Moment {
         if self.pending.is_empty() { self.beacon_due } else { Moment::ZERO }
     }
 
-    /// One step through everything in force in the domains that `covers` wants. A newcomer's `cursor` starts at 0.
+    /// One step of a snapshot of the domains for which `covers` is true. `cursor` starts at 0.
     pub fn snapshot(&self, cursor: &mut usize, covers: impl Fn(&[u8]) -> bool, now: Moment) -> Snapshot<'_> {
-        let end = (*cursor + SNAPSHOT_STEP).min(self.ledger.places());
+        let end = (*cursor + SNAPSHOT_STEP).min(self.accounts.slots());
         while *cursor < end {
-            let found = self.ledger.at(*cursor);
+            let found = self.accounts.at(*cursor);
             *cursor += 1;
-            let Some((place, entry)) = found else { continue };
+            let Some((id, entry)) = found else { continue };
             if !covers(&self.settings.domains[usize::from(entry.domain)].name) {
                 continue;
             }
             let pardoned = entry.value.pardon.is_some_and(|pardon| now < pardon.forget);
-            let notice = self.command(place, now, pardoned).and_then(|command| self.notice(place, command, now));
+            let notice = self.command(id, now, pardoned).and_then(|command| self.notice(id, command, now));
             if let Some(notice) = notice {
                 return Snapshot::Notice(notice);
             }
         }
-        if end < self.ledger.places() { Snapshot::Onwards } else { Snapshot::Done }
+        if end < self.accounts.slots() { Snapshot::Onwards } else { Snapshot::Done }
     }
 
-    /// An operator forgives what an identifier owes. Says whether there was such an identifier.
-    pub fn pardon(&mut self, domain: &[u8], identifier: &[u8], reading: Reading) -> bool {
+    /// Removes the debt of an identifier on behalf of an operator. Returns whether the identifier is known.
+    pub fn pardon(&mut self, domain: &[u8], identifier: &[u8], reading: ClockReading) -> bool {
         let Some(&domain) = self.domains.get(domain) else { return false };
-        let Some(place) = self.ledger.find(domain, identifier) else { return false };
-        // Wall-clock milliseconds keep growing over restarts; the counter makes two pardons in one millisecond different.
+        let Some(id) = self.accounts.find(domain, identifier) else { return false };
+        // Wall-clock milliseconds increase across restarts. The counter distinguishes two pardons in one
+        // millisecond.
         self.last_era = reading.wall_ms.max(self.last_era + 1);
         let pardon = Pardon { era: self.last_era, at: reading.now, forget: reading.now + self.settings.delay_max };
-        if let Some(account) = self.ledger.value_mut(place) {
+        if let Some(account) = self.accounts.value_mut(id) {
             account.forgive(pardon);
         }
-        self.queue(place);
+        self.queue(id);
         true
     }
 
-    /// How many places there are in the books: the bound of [`debts`](Self::debts).
-    pub fn places(&self) -> usize {
-        self.ledger.places()
+    /// The number of slots in the map: the bound of [`debts`](Self::debts).
+    pub fn slots(&self) -> usize {
+        self.accounts.slots()
     }
 
-    /// Everything that is owed in these places: domain, identifier, and when each limit of the domain is paid back.
+    /// All debt in these slots: domain, identifier, and the time at which each limit of the domain is paid
+    /// back.
     pub fn debts(
         &self,
-        places: Range<usize>,
+        slots: Range<usize>,
         now: Moment,
     ) -> impl Iterator<Item = (&[u8], &[u8], impl ExactSizeIterator<Item = Moment>)> {
-        let entries = places.filter_map(|index| self.ledger.at(index));
+        let entries = slots.filter_map(|index| self.accounts.at(index));
         entries.filter(move |(_, entry)| entry.value.clear > now).map(|(_, entry)| {
             let domain = &self.settings.domains[usize::from(entry.domain)];
             let records = domain.limits.iter().zip(&entry.value.records);
@@ -249,59 +251,60 @@ impl<S: BuildHasher> Master<S> {
         })
     }
 
-    /// Takes over a debt that was kept elsewhere: of the domain's limit at `place`, paid back at `clear`.
-    pub fn restore(&mut self, domain: &[u8], identifier: &[u8], place: usize, clear: Moment, now: Moment) {
+    /// Restores a debt from a snapshot: the domain's limit at index `limit_index` is paid back at `clear`.
+    pub fn restore(&mut self, domain: &[u8], identifier: &[u8], limit_index: usize, clear: Moment, now: Moment) {
         let Some(&domain) = self.domains.get(domain) else { return };
         let limits = &self.settings.domains[usize::from(domain)].limits;
-        let Some(limit) = limits.get(place) else { return };
+        let Some(limit) = limits.get(limit_index) else { return };
         let limit = *limit;
         let account = self.account(domain, identifier, now);
-        if let Some(account) = self.ledger.value_mut(account) {
-            account.raise(&limit, place, clear);
+        if let Some(account) = self.accounts.value_mut(account) {
+            account.raise(&limit, limit_index, clear);
         }
     }
 
-    /// How many identifiers are known.
+    /// The number of identifiers.
     pub fn identifiers(&self) -> usize {
-        self.ledger.len()
+        self.accounts.len()
     }
 
-    /// How many identifiers were given up for others although they owed something.
-    pub fn forgotten(&self) -> u64 {
-        self.ledger.forgotten()
+    /// The number of identifiers that were evicted with debt.
+    pub fn evicted_with_debt(&self) -> u64 {
+        self.accounts.evicted_with_debt()
     }
 
-    /// How many identifiers wait to be told about.
+    /// The number of identifiers that wait to be announced.
     pub fn backlog(&self) -> usize {
         self.pending.len()
     }
 
-    /// How many gates of our own are there, and the longest that one's last word took, from when the master last spoke to it.
+    /// The number of live Tollgate gates, and the longest age of their last reports, measured from the master
+    /// message before.
     pub fn gates(&self, now: Moment) -> (usize, Span) {
         let there = self.gates.values().filter(|gate| now.since(gate.heard) <= GATE_SILENCE_MAX);
         there.fold((0, Span::ZERO), |(count, lag), gate| (count + 1, lag.max(gate.transit)))
     }
 
-    /// How each domain is kept.
-    pub fn figures(&self, now: Moment) -> impl Iterator<Item = DomainFigures<'_>> {
+    /// The overshoot of each domain and its bound.
+    pub fn overshoots(&self, now: Moment) -> impl Iterator<Item = DomainOvershoot<'_>> {
         let (gates, delay) = self.gates(now);
-        self.settings.domains.iter().zip(&self.overshoots).map(move |(domain, overshoot)| DomainFigures {
+        self.settings.domains.iter().zip(&self.overshoots).map(move |(domain, overshoot)| DomainOvershoot {
             name: &domain.name,
             bound: overshoot::bound(domain, gates, delay),
             overshoot: overshoot.read(now),
         })
     }
 
-    /// How many identifiers in these places are delayed now.
-    pub fn delayed(&self, places: Range<usize>, now: Moment) -> usize {
-        let entries = places.filter_map(|index| self.ledger.at(index));
+    /// The number of identifiers in these slots that are delayed now.
+    pub fn delayed(&self, slots: Range<usize>, now: Moment) -> usize {
+        let entries = slots.filter_map(|index| self.accounts.at(index));
         let owing = entries.filter(|(_, entry)| entry.value.clear > now);
         let limits = |domain: u16| &self.settings.domains[usize::from(domain)].limits;
         owing.filter(|(_, entry)| entry.value.next(limits(entry.domain), now).is_some()).count()
     }
 
-    /// An original gate's report: one request, by that gate's wall clock.
-    fn handle_single(&mut self, domain: u16, report: &Report<'_>, reading: Reading) -> Outcome {
+    /// Handles a report of an original gate: one request, timed by that gate's wall clock.
+    fn handle_single(&mut self, domain: u16, report: &Report<'_>, reading: ClockReading) -> Outcome {
         if report.status == Status::Rejected {
             return Outcome::Refused;
         }
@@ -310,51 +313,51 @@ impl<S: BuildHasher> Master<S> {
             return Outcome::Stale;
         }
         let at = reading.now.before(ago(report.delayed_until_ms.unwrap_or(report.received_ms)));
-        let place = self.account(domain, report.identifier, reading.now);
+        let id = self.account(domain, report.identifier, reading.now);
         let limits = &self.settings.domains[usize::from(domain)].limits;
-        if let Some(account) = self.ledger.value_mut(place) {
-            // Whoever counts CPU time says what a request took; no more is believed than a delay would be.
+        if let Some(account) = self.accounts.value_mut(id) {
+            // Gates that measure CPU time report it. It is capped like a delay.
             let cpu = report.cpu.unwrap_or_default().min(self.settings.delay_max);
             account.charge(limits, Toll { count: 1, cpu }, at);
         }
-        self.note_overshoot(place, report, reading.now);
-        self.queue_if_delayed(place, reading.now);
+        self.record_overshoot(id, report, reading.now);
+        self.queue_if_delayed(id, reading.now);
         Outcome::Charged(1)
     }
 
-    /// A report of a gate of our own.
-    fn handle_tally(&mut self, domain: u16, report: &Report<'_>, tally: &Tally, reading: Reading) -> Outcome {
+    /// Handles a report of a Tollgate gate.
+    fn handle_tally(&mut self, domain: u16, report: &Report<'_>, tally: &Tally, reading: ClockReading) -> Outcome {
         let now = reading.now;
         let Some(timing) = self.timing(report, tally, reading) else { return Outcome::Stranger };
-        let known = self.know_gate(tally.gate, timing.transit, now);
-        let place = self.account(domain, report.identifier, now);
+        let known = self.track_gate(tally.gate, timing.transit, now);
+        let id = self.account(domain, report.identifier, now);
         let limits = &self.settings.domains[usize::from(domain)].limits;
         let latest = now + self.settings.delay_max;
-        let room_for_countings =
-            self.countings < self.settings.identifiers_max.saturating_mul(COUNTINGS_PER_IDENTIFIER);
-        let Some(account) = self.ledger.value_mut(place) else { return Outcome::Untracked };
+        let has_room_for_count = self.counts < self.settings.identifiers_max.saturating_mul(COUNTS_PER_IDENTIFIER);
+        let Some(account) = self.accounts.value_mut(id) else { return Outcome::Untracked };
         let tracked = account.seen.iter().any(|seen| seen.gate == tally.gate);
-        let outcome = if tracked || (known && room_for_countings) {
-            self.countings += usize::from(!tracked);
+        let outcome = if tracked || (known && has_room_for_count) {
+            self.counts += usize::from(!tracked);
             account.count(limits, tally, &timing)
         } else {
             Outcome::Untracked
         };
         account.take_over(limits, tally, timing.clear, now, latest);
-        self.note_overshoot(place, report, now);
-        self.queue_if_delayed(place, now);
+        self.record_overshoot(id, report, now);
+        self.queue_if_delayed(id, now);
         outcome
     }
 
-    /// When what a tally tells of happened, or nothing if it is on the clock of somebody else.
-    fn timing(&self, report: &Report<'_>, tally: &Tally, reading: Reading) -> Option<Timing> {
+    /// The times of a tally on this master's clock; `None` if it is on another master's clock.
+    fn timing(&self, report: &Report<'_>, tally: &Tally, reading: ClockReading) -> Option<Timing> {
         let now = reading.now;
-        // As late as it can have been: the master's clock as the gate knows it is behind by what the way there took.
+        // The latest possible time. The gate's copy of the master's clock is behind by the transit time.
         let sent = if tally.master.is_some() { tally.sent.min(now) } else { tally.sent };
         let at = |moment: Moment| now.before(sent.since(moment));
         let (began, last) = (at(tally.began), at(tally.last));
         let Some(master) = tally.master else {
-            // A gate that hears no master. When this was sent is as good as its wall clock: enough to see that it was stuck for long, and no more.
+            // The gate has no master. Its wall clock gives the time of sending only well enough to detect a
+            // message that was stuck for long.
             let ago = Span::from_millis(reading.wall_ms.saturating_sub(report.received_ms));
             let stale = ago > now.since(last) + self.settings.lag_max + CLOCKS_APART_MAX;
             let clear = (!stale).then_some(now + tally.clear.since(tally.sent));
@@ -368,21 +371,21 @@ impl<S: BuildHasher> Master<S> {
         Some(Timing { began, last, clear: Some(tally.clear), transit, stale })
     }
 
-    /// Notes that a gate was heard, and says whether it is among those that are known.
-    fn know_gate(&mut self, gate: u64, transit: Span, now: Moment) -> bool {
+    /// Records a message from a gate. Returns whether the gate is tracked.
+    fn track_gate(&mut self, gate: u64, transit: Span, now: Moment) -> bool {
         if !self.gates.contains_key(&gate) && self.gates.len() >= self.settings.gates_max {
             self.gates.retain(|_, seen| now.since(seen.heard) <= GATE_SILENCE_MAX);
             if self.gates.len() >= self.settings.gates_max {
                 return false;
             }
         }
-        self.gates.insert(gate, GateSeen { heard: now, transit });
+        self.gates.insert(gate, GateStatus { heard: now, transit });
         true
     }
 
-    /// Notes how far ahead of its limits a report shows a caller to be.
-    fn note_overshoot(&mut self, place: Place, report: &Report<'_>, now: Moment) {
-        let Some(entry) = self.ledger.entry(place) else { return };
+    /// Records by how much a caller exceeds its limits according to a report.
+    fn record_overshoot(&mut self, id: EntryId, report: &Report<'_>, now: Moment) {
+        let Some(entry) = self.accounts.entry(id) else { return };
         let held = report.delayed_until_ms.map_or(0, |until| until.saturating_sub(report.received_ms));
         let held = Span::from_millis(held.min(self.settings.delay_max.as_millis_ceil()));
         let limits = self.settings.domains[usize::from(entry.domain)].limits.iter().zip(&entry.value.records);
@@ -392,28 +395,28 @@ impl<S: BuildHasher> Master<S> {
         }
     }
 
-    fn queue_if_delayed(&mut self, place: Place, now: Moment) {
-        let Some(entry) = self.ledger.entry(place) else { return };
+    fn queue_if_delayed(&mut self, id: EntryId, now: Moment) {
+        let Some(entry) = self.accounts.entry(id) else { return };
         let limits = &self.settings.domains[usize::from(entry.domain)].limits;
         if entry.value.pardon_due || entry.value.next(limits, now).is_some() {
-            self.queue(place);
+            self.queue(id);
         }
     }
 
-    fn queue(&mut self, place: Place) {
-        if let Some(account) = self.ledger.value_mut(place)
+    fn queue(&mut self, id: EntryId) {
+        if let Some(account) = self.accounts.value_mut(id)
             && !core::mem::replace(&mut account.queued, true)
         {
-            self.pending.push_back(place);
-            if self.ledger.is_overgrown(self.pending.len()) {
-                self.pending.retain(|&place| self.ledger.entry(place).is_some());
+            self.pending.push_back(id);
+            if self.accounts.is_overgrown(self.pending.len()) {
+                self.pending.retain(|&id| self.accounts.entry(id).is_some());
             }
         }
     }
 
-    /// What there is to say. A delay speaks for the pardon before it, too: it carries that pardon's era.
-    fn command(&self, place: Place, now: Moment, pardon_due: bool) -> Option<Command> {
-        let entry = self.ledger.entry(place)?;
+    /// The command to send. A delay carries the era of the pardon before it, so it replaces that pardon.
+    fn command(&self, id: EntryId, now: Moment, pardon_due: bool) -> Option<Command> {
+        let entry = self.accounts.entry(id)?;
         let limits = &self.settings.domains[usize::from(entry.domain)].limits;
         let stamp = Stamp { master: self.epoch, tick: now };
         let era = entry.value.era();
@@ -426,17 +429,17 @@ impl<S: BuildHasher> Master<S> {
         }
     }
 
-    fn notice(&self, place: Place, command: Command, now: Moment) -> Option<Notice<'_>> {
-        let entry = self.ledger.entry(place)?;
+    fn notice(&self, id: EntryId, command: Command, now: Moment) -> Option<Notice<'_>> {
+        let entry = self.accounts.entry(id)?;
         let domain = &self.settings.domains[usize::from(entry.domain)].name;
         let wait = if let Command::Delay { next, .. } = command { next.since(now) } else { Span::ZERO };
         Some(Notice { domain, identifier: &entry.identifier, command, wait })
     }
 
-    fn account(&mut self, domain: u16, identifier: &[u8], now: Moment) -> Place {
+    fn account(&mut self, domain: u16, identifier: &[u8], now: Moment) -> EntryId {
         let limits = self.settings.domains[usize::from(domain)].limits.len();
-        let (place, given_up) = self.ledger.find_or_insert(domain, identifier, now, || Account::new(limits));
-        self.countings -= given_up.map_or(0, |account| account.seen.len());
-        place
+        let (id, evicted) = self.accounts.find_or_insert(domain, identifier, now, || Account::new(limits));
+        self.counts -= evicted.map_or(0, |account| account.seen.len());
+        id
     }
 }

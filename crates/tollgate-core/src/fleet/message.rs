@@ -1,121 +1,124 @@
-//! What gates and masters say to each other.
+//! Messages between gates and masters.
 //!
-//! Smockron's messages carry wall-clock times and one request each: a clock that is off blocks the innocent, and a lost message is a
-//! request that nobody pays for. A peer of our own adds what makes both harmless. A [`Tally`] is cumulative, so the next one repairs a
-//! loss and a second copy changes nothing, and its times are on the master's own monotonic clock, which gates hear from the master itself,
-//! so it does not matter what anybody's wall clock says. An original peer does not see the additions.
+//! Smockron's messages carry wall-clock times and one request each. A wrong clock blocks innocent clients,
+//! and a lost message is a request that is never charged. Tollgate peers add fields that prevent both. A
+//! [`Tally`] is cumulative, so the next one repairs a loss and a duplicate changes nothing. Its times are on
+//! the master's monotonic clock, which the master's messages carry, so wall clocks do not matter. Original
+//! peers ignore the additional fields.
 
 use crate::time::{Moment, Span};
 use crate::toll::Toll;
 
-/// What became of a request at a gate.
+/// The decision of a gate on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It went on at once.
+    /// Forwarded immediately.
     Accepted,
-    /// It was held, and goes on later.
+    /// Held, and forwarded later.
     Delayed,
-    /// It was turned away.
+    /// Refused.
     Rejected,
 }
 
-/// What a gate tells its masters about one identifier.
+/// A gate's report about one identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report<'a> {
-    /// The protected thing.
+    /// The domain.
     pub domain: &'a [u8],
-    /// What became of the request. A report that only repeats a tally says [`Status::Rejected`], which an original master ignores.
+    /// The decision. A report that only repeats a tally has [`Status::Rejected`], which an original master
+    /// ignores.
     pub status: Status,
     /// The caller.
     pub identifier: &'a [u8],
-    /// When the request came, by the gate's wall clock, in milliseconds since 1970.
+    /// The arrival time of the request on the gate's wall clock, in milliseconds since 1970.
     pub received_ms: u64,
-    /// When a held request goes on, by the gate's wall clock.
+    /// The forwarding time of a held request on the gate's wall clock, in milliseconds since 1970.
     pub delayed_until_ms: Option<u64>,
-    /// Free text about the request: its route and its agent, where gates of our own say so.
+    /// A free-text description of the request. Tollgate gates send its route and user agent.
     pub note: &'a [u8],
-    /// The CPU time that is new in this report, if it is told.
+    /// The CPU time that is new in this report, if reported.
     pub cpu: Option<Span>,
-    /// What a gate of our own adds.
+    /// The cumulative count that Tollgate gates add.
     pub tally: Option<Tally>,
 }
 
-/// Everything that one gate has let through for one identifier since it began to count. All times are on the clock of the master
-/// that it is for, as the gate has worked it out from what that master said, or on the gate's own while it hears none.
+/// The running count of one gate for one identifier. All times are on the receiving master's clock, as the
+/// gate derives it from that master's messages, or on the gate's own clock while it has no master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// The gate, by a number that it drew when it started.
+    /// The gate's random number, chosen at its start.
     pub gate: u64,
-    /// Which counting this is: a gate that begins anew takes a larger number.
+    /// The number of the count. A gate that restarts its count uses a larger one.
     pub serial: u64,
-    /// What was let through since then.
+    /// The total since the start of the count.
     pub total: Toll,
-    /// How much of that a former master has heard of: a master that knows nothing of this counting begins here. While the gate hears no master,
-    /// whoever hears it may be another than before, and this is what the last one that it heard knows of.
+    /// The part of `total` that a previous master knows of. A master without this count starts from here.
+    /// While the gate has no master, this is the part that its last master knows of.
     pub base: Toll,
-    /// The last pardon of the identifier that the gate has heard of; 0 for none.
+    /// The last pardon of the identifier that the gate knows of; 0 for none.
     pub era: u64,
-    /// The master whose clock the times are on; none for the gate's own, of which only differences mean anything.
+    /// The master on whose clock the times are; `None` for the gate's own clock, on which only differences
+    /// are meaningful.
     pub master: Option<u64>,
-    /// When this was sent.
+    /// The time of sending.
     pub sent: Moment,
-    /// When the first request beyond the base can have been let through.
+    /// The earliest possible time of the first request beyond `base`.
     pub began: Moment,
-    /// When the last request was let through.
+    /// The time of the last request.
     pub last: Moment,
-    /// When, by all that the gate knows, everything is paid back.
+    /// The time at which all debt is paid back, as far as the gate knows.
     pub clear: Moment,
 }
 
-/// A moment on the clock of one master, which means nothing to any other.
+/// A time on one master's clock. It has no meaning to other masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The master, by a number that it drew when it started.
+    /// The master's random number, chosen at its start.
     pub master: u64,
-    /// Its clock.
+    /// The master's monotonic clock.
     pub tick: Moment,
 }
 
-/// What a master tells the gates of a domain.
+/// A master's order to the gates of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order<'a> {
-    /// The protected thing; empty in a beacon, which is for all.
+    /// The domain; empty in a beacon, which is for all.
     pub domain: &'a [u8],
     /// The caller; empty in a beacon.
     pub identifier: &'a [u8],
-    /// What to do.
+    /// The command.
     pub command: Command,
 }
 
-/// What a gate is to do. Only the first is Smockron's; an original gate hears no other.
+/// An order's command. Only the first is part of Smockron; original gates receive no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Let nothing of the identifier through before this, by the wall clock, in milliseconds since 1970.
+    /// Admit nothing of the identifier before this time on the wall clock.
     DelayUntil {
         /// Milliseconds since 1970.
         until_ms: u64,
     },
     /// The same on the master's clock.
     Delay {
-        /// When it was said.
+        /// The time of sending.
         stamp: Stamp,
-        /// The pardon that this came after; 0 for none.
+        /// The pardon that preceded this; 0 for none.
         era: u64,
-        /// When there is room for one more.
+        /// The time from which there is room for one more request.
         next: Moment,
-        /// When all is paid back, in a domain with one rule.
+        /// The time at which all debt is paid back, in a domain with one limit.
         clear: Option<Moment>,
     },
-    /// Forget what the identifier owes, and everything that was said about it before this pardon.
+    /// Remove the debt of the identifier, and ignore orders from before this pardon.
     Pardon {
-        /// When it was said.
+        /// The time of sending.
         stamp: Stamp,
-        /// Which pardon this is: later ones are larger.
+        /// The number of the pardon; later ones are larger.
         era: u64,
     },
-    /// Nothing: the master is there, and this is its clock.
+    /// A heartbeat with the master's clock.
     Beacon {
-        /// When it was said.
+        /// The time of sending.
         stamp: Stamp,
     },
 }

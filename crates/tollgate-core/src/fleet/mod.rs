@@ -1,31 +1,35 @@
-//! Many gates, one limit: both sides of the protocol between gates and masters, as values and state machines without I/O.
+//! One limit shared by many gates: both sides of the protocol between gates and masters, as state machines
+//! without I/O.
 //!
-//! A [`Gate`] and a [`Master`] are told what happened and what time it is (`handle_*`), and say what is to be sent (`poll_*`) and when
-//! they want to be asked again (`poll_timeout`). Whoever drives them owns the sockets, the clocks and the losses.
+//! `handle_*` methods of [`Gate`] and [`Master`] take events and the current time. `poll_*` methods return
+//! the messages to send, and `poll_timeout` returns the time of the next poll. The caller owns the sockets
+//! and the clocks.
 //!
-//! Why this converges: what an identifier owes is one number, the moment at which all is paid back. Every part of the fleet holds a
-//! number that is no larger than the truth, every message carries one, and merging is taking the larger. So nothing that is lost, doubled,
-//! late or out of order can block anybody for longer than the truth would, and whatever gets through brings everybody closer to it.
+//! The protocol converges because the debt of an identifier is one number, the moment at which all of it is
+//! paid back. Every copy of the number is at most the true value, every message carries a copy, and merging
+//! takes the larger. Lost, duplicated, late or reordered messages can therefore block no client for longer
+//! than its true debt, and every message that arrives brings the copies closer to it.
 
 mod account;
+mod bounded_map;
 mod gate;
-mod ledger;
 mod master;
 mod message;
 mod overshoot;
 
-pub use gate::{Gate, GateSettings, Instruction, Passage};
+pub use gate::{Gate, GateSettings, Instruction, Usage};
 pub use master::{Domain, Master, MasterSettings, Notice, Outcome, Snapshot};
 pub use message::{Command, Order, Report, Stamp, Status, Tally};
-pub use overshoot::DomainFigures;
+pub use overshoot::DomainOvershoot;
 
 use crate::time::Moment;
 
-/// What the two clocks of a machine say.
+/// The clocks of a machine at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockReading {
     /// The monotonic clock.
     pub now: Moment,
-    /// The wall clock, in milliseconds since 1970: only for original peers, and never trusted.
+    /// The wall clock, in milliseconds since 1970. It is used only with original Smockron peers, and never
+    /// trusted.
     pub wall_ms: u64,
 }

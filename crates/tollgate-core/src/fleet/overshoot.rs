@@ -1,23 +1,24 @@
-//! How far callers get ahead of a limit that many gates keep together, and how far they can.
+//! The over-admission of a limit that many gates share, and its theoretical bound.
 //!
-//! A bound that is only proved is a promise; one that is shown beside what happened can be checked by whoever runs the fleet.
+//! Both are exported as metrics, so that operators can check the bound against reality.
 
 use super::Domain;
 use crate::limit::Limit;
 use crate::time::{Moment, Span};
 
-/// How one domain is kept.
+/// The over-admission of one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DomainFigures<'a> {
-    /// Its name on the wire.
+pub struct DomainOvershoot<'a> {
+    /// The name on the wire.
     pub name: &'a [u8],
-    /// So many requests can be let through beyond what the limit allows, by the gates that are there and the time that words take now.
+    /// The number of requests that can be admitted beyond the limit, for the current number of gates and
+    /// message delay.
     pub bound: u64,
-    /// So many were, at most, for one caller in the last minute.
+    /// The largest number that was admitted beyond the limit for one caller in the last minute.
     pub overshoot: u64,
 }
 
-/// The largest overshoot of one domain, of this half minute and of the one before.
+/// The largest overshoot of one domain in the current and in the previous half minute.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overshoot {
     began: Moment,
@@ -47,23 +48,24 @@ impl Overshoot {
     }
 }
 
-/// How many requests a caller is ahead of `limit` that has paid all back at `clear`, when of that `held` is still to come.
+/// The number of requests by which a caller exceeds `limit`, whose debt is paid back at `clear`. Requests
+/// worth `held` are not forwarded yet.
 pub(super) fn ahead(limit: &Limit, clear: Moment, held: Span, now: Moment) -> u64 {
     let Limit::Rate(rate) = limit else { return 0 };
-    let (count, period, burst) = rate.figures();
+    let (count, period, burst) = rate.parameters();
     let (count, period) = (u128::from(count), u128::from(period.as_nanos().max(1)));
     let whole = u128::from(burst) * period / count;
     let owed = u128::from(clear.since(now + held).as_nanos());
     u64::try_from(owed.saturating_sub(whole).saturating_mul(count) / period).unwrap_or(u64::MAX)
 }
 
-/// The over-admission that `gates` gates can cause in `domain` when a word takes `delay` from one to all others:
-/// `(G-1) * (B + r*D) + G`, of its strictest rate.
+/// The over-admission that `gates` gates can cause in `domain` if a message takes `delay` from one gate to
+/// all others: `(G-1) * (B + r*D) + G`, for its strictest rate.
 pub(super) fn bound(domain: &Domain, gates: usize, delay: Span) -> u64 {
     let gates = gates.max(1) as u128;
     let of = |limit: &Limit| {
         let Limit::Rate(rate) = limit else { return None };
-        let (count, period, burst) = rate.figures();
+        let (count, period, burst) = rate.parameters();
         let meanwhile =
             (u128::from(delay.as_nanos()) * u128::from(count)).div_ceil(u128::from(period.as_nanos().max(1)));
         Some((gates - 1).saturating_mul(u128::from(burst) + meanwhile) + gates)
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_used_its_burst_is_not_ahead_and_each_further_request_is_one() {
+    fn each_request_beyond_the_burst_counts_as_one_overshoot() {
         let now = Moment::from_millis(1000);
         let clear = |requests: u64| now + Span::from_millis(100 * requests);
         assert_eq!(ahead(&rate(), clear(20), Span::ZERO, now), 0);

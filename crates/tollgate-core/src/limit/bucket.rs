@@ -1,14 +1,15 @@
-//! A bucket that leaks whole drips: Sharkey's limit.
+//! A bucket that leaks in whole drips: Sharkey's limit.
 //!
-//! The parent keeps a counter and a timestamp and lets them drift apart. Both follow from one moment, when the bucket will be empty, and
-//! from how much less than a full drip the last drip takes: before that moment the counter is the drips still to come, less
-//! the missing part of the last. So the timestamp moves by whole periods only, whatever the drip's size.
+//! Sharkey keeps a counter and a timestamp, which drift apart. Here both follow from one moment, at which the
+//! bucket will be empty, and from the amount by which the last drip is less than a full one. The counter is
+//! the number of drips still to come, less that missing part. The timestamp therefore moves by whole periods
+//! only, for any drip size.
 
-use super::{Charged, LimitInfo, Misfit, Room};
+use super::{Charge, LimitError, LimitInfo, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
-/// Room for `size` requests, of which `drip` come back every `every`.
+/// Room for `size` requests, of which `drip` are returned every `every`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     size: u32,
@@ -16,33 +17,34 @@ pub struct Bucket {
     every: Span,
 }
 
-/// What a record means at some moment.
+/// The state of a bucket at some moment.
 struct Fill {
     empty_at: Moment,
-    /// Drips still to come until the bucket is empty.
+    /// Drips until the bucket is empty.
     drips: u64,
     count: u64,
 }
 
 impl Bucket {
     /// A bucket of `size` that leaks `drip` every `every`.
-    pub fn new(size: u32, drip: u32, every: Span) -> Result<Self, Misfit> {
+    pub fn new(size: u32, drip: u32, every: Span) -> Result<Self, LimitError> {
         if size == 0 || drip == 0 || every.is_zero() {
-            return Err(Misfit::Zero);
+            return Err(LimitError::Zero);
         }
         if every.as_nanos().checked_mul(u64::from(size.div_ceil(drip))).is_none() {
-            return Err(Misfit::TooLong);
+            return Err(LimitError::TooLong);
         }
         Ok(Self { size, drip, every })
     }
 
     /// Size, drip, and the time between drips.
-    pub const fn figures(&self) -> (u32, u32, Span) {
+    pub const fn parameters(&self) -> (u32, u32, Span) {
         (self.size, self.drip, self.every)
     }
 
-    /// The time between drips and the time that a full bucket takes to leak, where it leaks one at a time.
-    pub(crate) fn beat(&self) -> Option<(Span, Span)> {
+    /// The time between drips and the time that a full bucket takes to leak, if it leaks one request at a
+    /// time.
+    pub(crate) fn whole_interval(&self) -> Option<(Span, Span)> {
         (self.drip == 1).then_some((self.every, self.every.times(u64::from(self.size))))
     }
 
@@ -79,18 +81,18 @@ impl Bucket {
     #[inline]
     pub(super) fn charge(&self, record: &mut impl Record, count: u64, now: Moment) {
         let fill = self.fill(record, now);
-        // The period of an empty bucket starts with the first request that is put into it.
+        // The period of an empty bucket starts with its first request.
         let empty_at = if fill.drips == 0 { now } else { fill.empty_at };
         self.store(record, fill.count.saturating_add(count), empty_at, fill.drips);
     }
 
-    /// Tells the charges of one drip apart by how much of it they leave.
+    /// Distinguishes the charges of one drip by the part of it that they leave.
     #[inline]
     pub(super) fn mark(&self, record: &impl Record) -> u64 {
         record.word(0).saturating_sub(u64::from(record.aux()))
     }
 
-    pub(super) fn refund(&self, record: &mut impl Record, count: u64, charged: Charged, now: Moment) {
+    pub(super) fn refund(&self, record: &mut impl Record, count: u64, charged: Charge, now: Moment) {
         let fill = self.fill(record, now);
         if fill.drips == 0 {
             return;
@@ -101,7 +103,7 @@ impl Bucket {
                 self.store(record, fill.count.saturating_sub(count), fill.empty_at, fill.drips);
             }
         } else if self.drip == 1 {
-            // One drip at a time is a rate, which pays back evenly.
+            // A bucket with a drip of one is a rate, which is paid back evenly.
             let cost = self.every.times(count).as_nanos();
             let paid = now.since(self.paid_since(charged)).as_nanos();
             record.set_word(0, fill.empty_at.before(Span::from_nanos(cost.saturating_sub(paid))).as_nanos());
@@ -113,15 +115,16 @@ impl Bucket {
         }
     }
 
-    /// A request that was held is forwarded when its charge is within the size. Where drips are larger than one this is not looked at.
-    pub(super) fn paid_since(&self, charged: Charged) -> Moment {
+    /// A held request is forwarded when its charge is within the size. Buckets with larger drips do not use
+    /// this.
+    pub(super) fn paid_since(&self, charged: Charge) -> Moment {
         if self.drip > 1 {
             return charged.at;
         }
         Moment::from_nanos(charged.mark).before(self.every.times(u64::from(self.size))).max(charged.at)
     }
 
-    /// Writes `count` into a bucket that was going to be empty at `empty_at`, after `drips` drips.
+    /// Writes `count` into a bucket that would be empty at `empty_at`, after `drips` drips.
     #[inline]
     fn store(&self, record: &mut impl Record, count: u64, empty_at: Moment, drips: u64) {
         let drip = u64::from(self.drip);
@@ -145,7 +148,8 @@ impl Bucket {
         }
     }
 
-    /// A bucket that is empty later may still hold less, by the missing part of its last drip, but never by a whole drip.
+    /// A bucket that is empty later may still contain less, by the missing part of its last drip, but never
+    /// by a whole drip.
     pub(super) fn absorb(&self, into: &mut impl Record, from: &impl Record) {
         let (ours, theirs) = (self.clear_at(into), self.clear_at(from));
         let missing = if theirs >= ours + self.every {

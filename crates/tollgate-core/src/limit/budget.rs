@@ -1,38 +1,39 @@
 //! CPU-seconds per second: Tempomat's limit.
 //!
-//! What a request costs is known only afterwards, so credit may go below zero: a key is admitted unless it is in debt, and debt is
-//! repaid, at the pace of its share, before the next admission. The state is the moment at which the credit is full again.
+//! The cost of a request is known only afterwards, so the credit may become negative. A key is admitted
+//! unless it is in debt, and its debt is repaid at the rate of its share before the next admission. The state
+//! is the moment at which the credit is full again.
 
-use super::pace::{Ahead, Pace};
-use super::{Charged, LimitInfo, Misfit, Room};
+use super::pace::{FineTime, Pace};
+use super::{Charge, LimitError, LimitInfo, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
-/// Credit that regenerates at a part of the backend's cores, up to `burst` of CPU time.
+/// Credit that grows at a fraction of a core, up to `burst` of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     millionths: u32,
     burst: Span,
     pace: Pace,
-    /// How long a full burst takes to come back.
-    depth: Ahead,
+    /// The time that a full burst takes to recover.
+    depth: FineTime,
 }
 
 const MILLION: u64 = 1_000_000;
 
 impl Budget {
     /// A budget of `millionths` of a core, with a credit of at most `burst` of CPU time.
-    pub fn new(millionths: u32, burst: Span) -> Result<Self, Misfit> {
+    pub fn new(millionths: u32, burst: Span) -> Result<Self, LimitError> {
         if millionths == 0 || burst.is_zero() {
-            return Err(Misfit::Zero);
+            return Err(LimitError::Zero);
         }
-        let pace = Pace::new(u64::from(millionths), Span::from_nanos(MILLION)).ok_or(Misfit::TooFine)?;
-        let depth = pace.span_of(burst.as_nanos()).ok_or(Misfit::TooLong)?;
+        let pace = Pace::new(u64::from(millionths), Span::from_nanos(MILLION)).ok_or(LimitError::TooFine)?;
+        let depth = pace.span_of(burst.as_nanos()).ok_or(LimitError::TooLong)?;
         Ok(Self { millionths, burst, pace, depth })
     }
 
     /// Millionths of a core, and the burst in CPU time.
-    pub const fn figures(&self) -> (u32, Span) {
+    pub const fn parameters(&self) -> (u32, Span) {
         (self.millionths, self.burst)
     }
 
@@ -42,8 +43,8 @@ impl Budget {
 
     #[inline]
     pub(super) fn room(&self, record: &impl Record, now: Moment) -> Room {
-        let ahead = Ahead::read(record);
-        if ahead <= self.pace.plus(Ahead::at(now), self.depth) {
+        let ahead = FineTime::read(record);
+        if ahead <= self.pace.plus(FineTime::at(now), self.depth) {
             Room::Now
         } else {
             Room::From(self.pace.minus(ahead, self.depth).ceil())
@@ -52,24 +53,25 @@ impl Budget {
 
     #[inline]
     pub(super) fn charge(&self, record: &mut impl Record, cpu: Span, now: Moment) {
-        self.pace.later(Ahead::read(record).max(Ahead::at(now)), cpu.as_nanos()).write(record);
+        self.pace.later(FineTime::read(record).max(FineTime::at(now)), cpu.as_nanos()).write(record);
     }
 
-    pub(super) fn refund(&self, record: &mut impl Record, cpu: Span, charged: Charged, now: Moment) {
+    pub(super) fn refund(&self, record: &mut impl Record, cpu: Span, charged: Charge, now: Moment) {
         let cost = self.pace.cost_of(cpu.as_nanos());
         self.pace.refund(record, (cost, self.depth), (self.paid_since(cpu, charged), charged.mark), now);
     }
 
-    /// Gives back the part of `reserved` that was not spent. This is done even while requests are held, or the requests of a busy key would all
-    /// cost what was expected of the most expensive. They may then go on by as much sooner as they are held at most.
+    /// Refunds the unused part of `reserved`. This happens even while requests are held; otherwise every
+    /// request of a busy key would cost as much as the most expensive prediction. Held requests may then be
+    /// forwarded earlier, by at most the hold time.
     pub(super) fn give_back_surplus(
         &self,
         record: &mut impl Record,
         (reserved, actual): (Span, Span),
-        charged: Charged,
+        charged: Charge,
         now: Moment,
     ) {
-        let ahead = Ahead::read(record);
+        let ahead = FineTime::read(record);
         let surplus = self.pace.cost_of(reserved.as_nanos().saturating_sub(actual.as_nanos()));
         let is_newest = ahead.floor().as_nanos() == charged.mark;
         let since = self.paid_since(reserved, charged);
@@ -77,21 +79,21 @@ impl Budget {
         self.pace.minus(ahead, left).write(record);
     }
 
-    /// A request that was held is forwarded when there is no debt but its own charge.
-    pub(super) fn paid_since(&self, reserved: Span, charged: Charged) -> Moment {
-        let before = self.pace.earlier(Ahead::of_mark(charged.mark), reserved.as_nanos());
+    /// A held request is forwarded when its own charge is the only debt.
+    pub(super) fn paid_since(&self, reserved: Span, charged: Charge) -> Moment {
+        let before = self.pace.earlier(FineTime::of_mark(charged.mark), reserved.as_nanos());
         self.pace.minus(before, self.depth).floor().max(charged.at)
     }
 
     pub(super) fn clear_if_next(&self, next: Moment) -> Moment {
-        self.pace.plus(Ahead::at(next), self.depth).ceil()
+        self.pace.plus(FineTime::at(next), self.depth).ceil()
     }
 
-    /// What remains is the credit in milliseconds of CPU time.
+    /// The remaining quota is the credit in milliseconds of CPU time.
     #[inline]
     pub(super) fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
-        let ahead = Ahead::read(record).max(Ahead::at(now));
-        let credit = self.pace.units_between(ahead, self.pace.plus(Ahead::at(now), self.depth));
+        let ahead = FineTime::read(record).max(FineTime::at(now));
+        let credit = self.pace.units_between(ahead, self.pace.plus(FineTime::at(now), self.depth));
         LimitInfo {
             remaining: credit / MILLION,
             reset: self.room(record, now).wait(now),
@@ -101,6 +103,6 @@ impl Budget {
 
     #[inline]
     pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
-        Ahead::read(record).ceil()
+        FineTime::read(record).ceil()
     }
 }

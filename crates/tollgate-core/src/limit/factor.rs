@@ -1,11 +1,12 @@
-//! One number that makes a limit looser or tighter: Sharkey's factor.
+//! One factor that loosens or tightens a limit: Sharkey's factor.
 //!
-//! It scales size and rate together, so that half the factor allows twice as much at once and twice as much over time.
+//! It scales size and rate together: half the factor allows twice as many requests at once and twice as many
+//! over time.
 
-use super::{Bucket, Budget, InFlight, Limit, Misfit, Rate, Window};
+use super::{Bucket, Budget, InFlight, Limit, LimitError, Rate, Window};
 use crate::time::Span;
 
-/// How dear a limit is, in thousandths: 1000 leaves it as it is, less allows more.
+/// A factor in thousandths: 1000 leaves a limit unchanged, and a smaller one allows more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Factor {
     thousandths: u32,
@@ -13,46 +14,46 @@ pub struct Factor {
 
 impl Factor {
     /// A factor in thousandths.
-    pub fn new(thousandths: u32) -> Result<Self, Misfit> {
-        if thousandths == 0 { Err(Misfit::Zero) } else { Ok(Self { thousandths }) }
+    pub fn new(thousandths: u32) -> Result<Self, LimitError> {
+        if thousandths == 0 { Err(LimitError::Zero) } else { Ok(Self { thousandths }) }
     }
 
-    /// A quantity that grows as the factor shrinks, rounded up.
-    fn divide(self, quantity: u64) -> Result<u64, Misfit> {
+    /// A quantity divided by the factor, rounded up.
+    fn divide(self, quantity: u64) -> Result<u64, LimitError> {
         let scaled = (u128::from(quantity) * 1000).div_ceil(u128::from(self.thousandths));
-        u64::try_from(scaled).map_err(|_| Misfit::TooLong)
+        u64::try_from(scaled).map_err(|_| LimitError::TooLong)
     }
 
-    fn divide_count(self, count: u32) -> Result<u32, Misfit> {
-        u32::try_from(self.divide(u64::from(count))?).map_err(|_| Misfit::TooLong)
+    fn divide_count(self, count: u32) -> Result<u32, LimitError> {
+        u32::try_from(self.divide(u64::from(count))?).map_err(|_| LimitError::TooLong)
     }
 
-    /// A time that shrinks with the factor, rounded up.
-    fn multiply(self, span: Span) -> Result<Span, Misfit> {
+    /// A time multiplied by the factor, rounded up.
+    fn multiply(self, span: Span) -> Result<Span, LimitError> {
         let scaled = (u128::from(span.as_nanos()) * u128::from(self.thousandths)).div_ceil(1000);
-        u64::try_from(scaled).map(Span::from_nanos).map_err(|_| Misfit::TooLong)
+        u64::try_from(scaled).map(Span::from_nanos).map_err(|_| LimitError::TooLong)
     }
 }
 
 impl Limit {
-    /// The same limit under a factor. A window's ceiling stays where it is: nothing lifts it.
-    pub fn scaled(&self, factor: Factor) -> Result<Self, Misfit> {
+    /// This limit scaled by a factor. A window's ceiling does not change.
+    pub fn scaled(&self, factor: Factor) -> Result<Self, LimitError> {
         Ok(match self {
             Self::Budget(budget) => {
-                let (millionths, burst) = budget.figures();
+                let (millionths, burst) = budget.parameters();
                 let burst = Span::from_nanos(factor.divide(burst.as_nanos())?);
                 Self::Budget(Budget::new(factor.divide_count(millionths)?, burst)?)
             }
             Self::Rate(rate) => {
-                let (count, period, burst) = rate.figures();
+                let (count, period, burst) = rate.parameters();
                 Self::Rate(Rate::new(count, factor.multiply(period)?, factor.divide(burst)?)?)
             }
             Self::Bucket(bucket) => {
-                let (size, drip, every) = bucket.figures();
+                let (size, drip, every) = bucket.parameters();
                 Self::Bucket(Bucket::new(factor.divide_count(size)?, drip, factor.multiply(every)?)?)
             }
             Self::Window(window) => {
-                let (max, per, ceiling) = window.figures();
+                let (max, per, ceiling) = window.parameters();
                 let max = factor.divide_count(max)?;
                 Self::Window(Window::new(ceiling.map_or(max, |ceiling| max.min(ceiling)), per, ceiling)?)
             }
@@ -83,13 +84,13 @@ mod tests {
     fn a_large_factor_never_leaves_less_than_one() {
         let bucket = Limit::Bucket(Bucket::new(10, 1, Span::from_secs(1)).unwrap());
         let Limit::Bucket(tight) = scaled(bucket, 1_000_000) else { panic!() };
-        assert_eq!(tight.figures().0, 1);
+        assert_eq!(tight.parameters().0, 1);
     }
 
     #[test]
-    fn a_ceiling_is_lifted_by_nothing() {
+    fn a_factor_does_not_change_a_ceiling() {
         let window = Limit::Window(Window::new(5, Span::from_secs(10), Some(20)).unwrap());
         let Limit::Window(loose) = scaled(window, 1) else { panic!() };
-        assert_eq!(loose.figures(), (20, Span::from_secs(10), Some(20)));
+        assert_eq!(loose.parameters(), (20, Span::from_secs(10), Some(20)));
     }
 }

@@ -1,6 +1,6 @@
-//! How many requests of one key are at work at once.
+//! A limit on the concurrent requests of one key.
 
-use super::{LimitInfo, Misfit, Room};
+use super::{LimitError, LimitInfo, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
@@ -11,12 +11,12 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// At most `max` requests of a key at once.
-    pub fn new(max: u32) -> Result<Self, Misfit> {
-        if max == 0 { Err(Misfit::Zero) } else { Ok(Self { max }) }
+    /// At most `max` concurrent requests of a key.
+    pub fn new(max: u32) -> Result<Self, LimitError> {
+        if max == 0 { Err(LimitError::Zero) } else { Ok(Self { max }) }
     }
 
-    /// The most at once.
+    /// The maximum of concurrent requests.
     pub const fn max(&self) -> u32 {
         self.max
     }
@@ -25,7 +25,7 @@ impl InFlight {
         if record.aux() < self.max { Room::Now } else { Room::OnRelease }
     }
 
-    /// A request is at work once, whatever it counts as; one that only looks is not.
+    /// A request is in flight once, whatever its count; a toll with a count of 0 is not in flight.
     pub(super) fn charge(&self, record: &mut impl Record, count: u64) {
         record.set_aux(record.aux().saturating_add(u32::from(count > 0)));
     }
@@ -43,7 +43,7 @@ impl InFlight {
         into.set_aux(into.aux().max(from.aux()));
     }
 
-    /// A key with requests at work has no moment at which it is clear by itself.
+    /// A key with requests in flight has no time at which it is clear without an event.
     pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
         if record.aux() == 0 { Moment::ZERO } else { Moment::MAX }
     }

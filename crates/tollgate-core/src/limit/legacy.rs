@@ -1,41 +1,42 @@
-//! Limits as Sharkey wrote them before it had buckets: so many per duration, so far apart, or both.
+//! Sharkey's limits from before it had buckets: a quota per duration, a minimum interval, or both.
 //!
-//! The parent derives a bucket from the three figures and then forgets the distance. Here it is a limit of its own beside the bucket.
+//! Sharkey derives a bucket from the three parameters and then ignores the interval. Here the interval is a
+//! second limit beside the bucket.
 
-use super::{Bucket, Limit, Misfit, Rate};
+use super::{Bucket, Limit, LimitError, Rate};
 use crate::time::Span;
 
-/// The figures as they were written.
+/// The parameters as configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Legacy {
-    /// How many per `duration`, and the duration.
+    /// The number of requests per duration, and the duration.
     pub quota: Option<(u32, Span)>,
-    /// The least time between two requests.
+    /// The minimum time between two requests.
     pub min_interval: Option<Span>,
 }
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// Half up, in whole milliseconds, and at least 1: how the parent rounds.
+/// Rounds half up to whole milliseconds, at least 1, as Sharkey does.
 fn round_millis(numerator: u128, denominator: u128) -> u64 {
     u64::try_from((2 * numerator + denominator) / (2 * denominator)).unwrap_or(u64::MAX).max(1)
 }
 
 impl Legacy {
-    /// The limits that these figures mean: all of them hold at once.
-    pub fn limits(&self) -> Result<impl Iterator<Item = Limit> + use<>, Misfit> {
+    /// The limits that these parameters mean. All of them apply.
+    pub fn limits(&self) -> Result<impl Iterator<Item = Limit> + use<>, LimitError> {
         let spacing = self.min_interval.map(|interval| Rate::new(1, interval, 1).map(Limit::Rate)).transpose()?;
         let bucket = self.quota.map(|(max, duration)| self.bucket(max, duration).map(Limit::Bucket)).transpose()?;
         if spacing.is_none() && bucket.is_none() {
-            return Err(Misfit::Zero);
+            return Err(LimitError::Zero);
         }
         Ok(bucket.into_iter().chain(spacing))
     }
 
-    /// The parent's arithmetic, in its milliseconds.
-    fn bucket(&self, max: u32, duration: Span) -> Result<Bucket, Misfit> {
+    /// Sharkey's arithmetic, in milliseconds.
+    fn bucket(&self, max: u32, duration: Span) -> Result<Bucket, LimitError> {
         if max == 0 || duration.is_zero() {
-            return Err(Misfit::Zero);
+            return Err(LimitError::Zero);
         }
         let duration_ms = u128::from(duration.as_nanos().div_ceil(NANOS_PER_MILLI));
         let max_wide = u128::from(max);
@@ -45,7 +46,7 @@ impl Legacy {
         };
         let drip = round_millis(max_wide * u128::from(every_first), duration_ms);
         let every = round_millis(duration_ms * u128::from(drip), max_wide);
-        Bucket::new(max, u32::try_from(drip).map_err(|_| Misfit::TooFine)?, Span::from_millis(every))
+        Bucket::new(max, u32::try_from(drip).map_err(|_| LimitError::TooFine)?, Span::from_millis(every))
     }
 }
 
@@ -59,20 +60,20 @@ mod tests {
             min_interval: min_interval.map(Span::from_millis),
         };
         match legacy.limits().unwrap().next() {
-            Some(Limit::Bucket(bucket)) => bucket.figures(),
+            Some(Limit::Bucket(bucket)) => bucket.parameters(),
             other => panic!("not a bucket: {other:?}"),
         }
     }
 
     #[test]
-    fn translates_as_the_parent_does() {
+    fn legacy_limits_translate_as_in_sharkey() {
         assert_eq!(bucket_of((10, 5_000), Some(1_000)), (10, 2, Span::from_millis(1_000)));
         assert_eq!(bucket_of((4_096, 2_000), None), (4_096, 2, Span::from_millis(1)));
         assert_eq!(bucket_of((300, 3_600_000), Some(1_000)), (300, 1, Span::from_millis(12_000)));
     }
 
     #[test]
-    fn the_distance_is_a_limit_of_its_own() {
+    fn the_minimum_interval_is_a_separate_limit() {
         let legacy = Legacy { quota: Some((10, Span::from_secs(5))), min_interval: Some(Span::from_millis(200)) };
         let spacing = legacy.limits().unwrap().nth(1).unwrap();
         assert_eq!(spacing, Limit::Rate(Rate::new(1, Span::from_millis(200), 1).unwrap()));

@@ -1,7 +1,8 @@
-//! What a key may have: the five limits.
+//! The five limits of a key.
 //!
-//! A limit is a pure step on a [`Record`]: is there room for this toll, and if the caller goes ahead, charge it. Looking changes nothing,
-//! so a refusal costs nothing, and several limits can be looked at before any is charged.
+//! A limit is a pure function on a [`Record`]: it checks whether there is room for a toll, and charges the
+//! toll if the caller decides to. The check changes nothing, so a refusal costs nothing, and several limits
+//! can be checked before any is charged.
 
 mod bucket;
 mod budget;
@@ -27,25 +28,25 @@ use crate::toll::Toll;
 /// One limit, of one of five kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// CPU-seconds per second, with credit that may go below zero.
+    /// CPU-seconds per second. The credit may become negative.
     Budget(Budget),
-    /// So many per period, with a burst.
+    /// A number of requests per period, with a burst.
     Rate(Rate),
-    /// A bucket that leaks whole drips.
+    /// A bucket that leaks in whole drips.
     Bucket(Bucket),
-    /// So many in any window, and a ceiling.
+    /// A number of requests in any window of time, and a ceiling.
     Window(Window),
-    /// So many at once.
+    /// A number of concurrent requests.
     InFlight(InFlight),
 }
 
-/// A charge as its refund needs it.
+/// A charge, with the data that its refund needs.
 ///
-/// Time pays charges back, so a refund that ignores when its charge was made returns credit that time has already returned. A refund
-/// therefore returns the charge less what the limit has paid back since: in any time, the requests that were not refunded are then at most
-/// as many as the limit allows, however late refunds come.
+/// Charges are paid back over time, so a refund that ignores the time of its charge would return credit
+/// twice. A refund therefore returns the charge less the amount paid back since. The requests that were not
+/// refunded then never exceed the limit, however late refunds arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charged {
+pub struct Charge {
     /// When the charge was made.
     pub at: Moment,
     /// [`Limit::mark`] of the record right after the charge.
@@ -55,18 +56,18 @@ pub struct Charged {
 /// Whether there is room for a toll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// There is.
+    /// There is room now.
     Now,
-    /// From this moment on, if nothing else is charged until then.
+    /// There is room from this time on, if nothing else is charged before.
     From(Moment),
-    /// When a request that is at work ends.
+    /// There is room when a request in flight ends.
     OnRelease,
-    /// The toll is larger than the limit: waiting will not help.
+    /// The toll is larger than the limit, so waiting does not help.
     Never,
 }
 
 impl Room {
-    /// The time until there is room, where that is known.
+    /// The time until there is room, where known.
     pub(crate) fn wait(self, now: Moment) -> Span {
         match self {
             Self::From(moment) => moment.since(now),
@@ -75,34 +76,34 @@ impl Room {
     }
 }
 
-/// What a caller is told about a limit.
+/// The state of a limit for its caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitInfo {
-    /// What is left now: requests, or milliseconds of CPU time for a budget.
+    /// The remaining quota: requests, or milliseconds of CPU time for a budget.
     pub remaining: u64,
-    /// Time until one more fits; none when one fits now.
+    /// The time until one more request fits; zero if one fits now.
     pub reset: Span,
-    /// Time until everything is available again.
+    /// The time until the full quota is available.
     pub clear: Span,
 }
 
-/// Why figures do not make a limit.
+/// The reason why parameters do not make a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misfit {
-    /// A figure that must be positive is zero.
+pub enum LimitError {
+    /// A parameter that must be positive is zero.
     Zero,
-    /// More per nanosecond than can be counted.
+    /// The rate has more units per nanosecond than fit its counter.
     TooFine,
-    /// It would take longer than 584 years to refill.
+    /// A refill would take longer than 584 years.
     TooLong,
-    /// The ceiling is below the most per window.
+    /// The ceiling is below the window's maximum.
     CeilingBelowMax,
     /// A window's log would be longer than 65,535 entries.
     LogTooLong,
 }
 
 impl Limit {
-    /// How many words a record of this limit has.
+    /// The number of words in a record of this limit.
     pub fn words(&self) -> usize {
         match self {
             Self::Window(window) => window.log_length(),
@@ -110,7 +111,7 @@ impl Limit {
         }
     }
 
-    /// Whether a record of this limit ever has anything in the 32 bits beside its words.
+    /// Whether records of this limit use [`Record::aux`].
     pub fn uses_aux(&self) -> bool {
         match self {
             Self::Rate(rate) => rate.uses_aux(),
@@ -140,7 +141,7 @@ impl Limit {
         }
     }
 
-    /// Charges `toll`, room or not: what does not fit becomes debt.
+    /// Charges `toll` even without room; the excess becomes debt.
     #[inline]
     pub fn charge(&self, record: &mut impl Record, toll: Toll, now: Moment) {
         match self {
@@ -152,7 +153,8 @@ impl Limit {
         }
     }
 
-    /// Charges `toll` for a request that is held until `until`. A window counts it when it goes on; other limits count it in advance.
+    /// Charges `toll` for a request that is held until `until`. A window counts it at that time; other limits
+    /// count it in advance.
     #[inline]
     pub fn charge_held(&self, record: &mut impl Record, toll: Toll, until: Moment, now: Moment) {
         match self {
@@ -161,7 +163,8 @@ impl Limit {
         }
     }
 
-    /// Identifies the newest charge of a record: equal to the mark of a former charge as long as that is the newest.
+    /// Identifies the newest charge of a record: it equals the mark of an earlier charge while that is the
+    /// newest.
     #[inline]
     pub fn mark(&self, record: &impl Record) -> u64 {
         match self {
@@ -172,11 +175,12 @@ impl Limit {
         }
     }
 
-    /// Gives `toll` back, for a request that was not forwarded, less what time has paid back since it was `charged`.
+    /// Refunds `toll` for a request that was not forwarded, less the amount paid back since it was `charged`.
     ///
-    /// While a rate, budget or bucket holds requests, only its newest charge can be given back: the others have their moments, and a request
-    /// that came to stand between them would be forwarded together with one of them.
-    pub fn refund(&self, record: &mut impl Record, toll: Toll, charged: Charged, now: Moment) {
+    /// While a rate, budget or bucket holds requests, only its newest charge can be refunded. The others have
+    /// fixed times, and a request that took a freed slot between them would be forwarded together with one of
+    /// them.
+    pub fn refund(&self, record: &mut impl Record, toll: Toll, charged: Charge, now: Moment) {
         match self {
             Self::Budget(budget) => budget.refund(record, toll.cpu, charged, now),
             Self::Rate(rate) => rate.refund(record, toll.count, charged, now),
@@ -186,8 +190,9 @@ impl Limit {
         }
     }
 
-    /// From when on time has paid back a charge of `reserved`: when it was made, or when its request was forwarded if it was held.
-    pub fn paid_since(&self, reserved: Toll, charged: Charged) -> Moment {
+    /// The time from which a charge of `reserved` is paid back: when it was made, or when a held request was
+    /// forwarded.
+    pub fn paid_since(&self, reserved: Toll, charged: Charge) -> Moment {
         match self {
             Self::Budget(budget) => budget.paid_since(reserved.cpu, charged),
             Self::Rate(rate) => rate.paid_since(charged),
@@ -196,24 +201,28 @@ impl Limit {
         }
     }
 
-    /// How many of the requests in `toll` a refund at `now` returns at most. Peers that count whole requests round in favour of the caller, by
-    /// less than one request.
-    pub fn returnable(&self, toll: Toll, charged: Charged, now: Moment) -> u64 {
+    /// The number of requests in `toll` that a refund at `now` returns at most. Peers that count whole
+    /// requests round in favour of the client, by less than one request.
+    pub fn returnable(&self, toll: Toll, charged: Charge, now: Moment) -> u64 {
         match self {
             Self::Rate(rate) => rate.returnable(toll.count, charged, now),
             Self::Budget(_) | Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => toll.count,
         }
     }
 
-    /// Takes over what somebody else knows: all is paid back no earlier than at `clear`. Only for limits that pay back at a pace.
+    /// Raises the debt to what another copy of the state knows: it is paid back no earlier than `clear`. Only
+    /// rates and budgets support this.
     pub fn raise(&self, record: &mut impl Record, clear: Moment) {
         match self {
-            Self::Budget(_) | Self::Rate(_) => pace::Ahead::read(record).max(pace::Ahead::at(clear)).write(record),
+            Self::Budget(_) | Self::Rate(_) => {
+                pace::FineTime::read(record).max(pace::FineTime::at(clear)).write(record)
+            }
             Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => {}
         }
     }
 
-    /// When all is paid back if there is room for one more from `next` on and no earlier. Only for limits that pay back at a pace.
+    /// The time at which all debt is paid back if there is room for one more request from `next` on and no
+    /// earlier. `None` for limits other than rates and budgets.
     pub fn clear_if_next(&self, next: Moment) -> Option<Moment> {
         match self {
             Self::Budget(budget) => Some(budget.clear_if_next(next)),
@@ -222,8 +231,8 @@ impl Limit {
         }
     }
 
-    /// The request that was `charged` with `reserved` has ended and has cost `actual`.
-    pub fn settle(&self, record: &mut impl Record, reserved: Toll, actual: Toll, charged: Charged, now: Moment) {
+    /// Settles the request that was `charged` with `reserved` and has cost `actual`.
+    pub fn settle(&self, record: &mut impl Record, reserved: Toll, actual: Toll, charged: Charge, now: Moment) {
         match self {
             Self::Budget(budget) if actual.cpu > reserved.cpu => {
                 budget.charge(record, reserved.cpu_missing(actual), now);
@@ -234,7 +243,7 @@ impl Limit {
         }
     }
 
-    /// Whether `toll` is nothing to this limit, so that charging it changes nothing.
+    /// Whether charging `toll` changes nothing.
     #[inline]
     pub fn is_free(&self, toll: Toll) -> bool {
         match self {
@@ -243,17 +252,17 @@ impl Limit {
         }
     }
 
-    /// Worsens `into` until it leaves no more, now or at any later moment, than `from` does.
+    /// Tightens `into` so that it never leaves more room than `from`, now or later.
     pub fn absorb(&self, into: &mut impl Record, from: &impl Record) {
         match self {
-            Self::Budget(_) | Self::Rate(_) => pace::Ahead::absorb(into, from),
+            Self::Budget(_) | Self::Rate(_) => pace::FineTime::absorb(into, from),
             Self::Bucket(bucket) => bucket.absorb(into, from),
             Self::Window(window) => window.absorb(into, from),
             Self::InFlight(_) => InFlight::absorb(into, from),
         }
     }
 
-    /// What to tell the caller.
+    /// The state to report to the caller.
     #[inline]
     pub fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
         match self {
@@ -265,7 +274,7 @@ impl Limit {
         }
     }
 
-    /// From this moment on the record is as good as a fresh one: dropping it loses nothing.
+    /// The time from which the record equals a fresh one, so that it can be dropped.
     #[inline]
     pub fn clear_at(&self, record: &impl Record) -> Moment {
         match self {

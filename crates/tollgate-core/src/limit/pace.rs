@@ -1,29 +1,30 @@
-//! How fast a limit refills, as an exact fraction: the core of rate and budget.
+//! The refill rate of rates and budgets, as an exact fraction.
 //!
-//! Three requests a second are one every 333,333,333 and a third nanoseconds. Rounding that makes a limit too loose or too tight for as
-//! long as it runs, and at a billion a second by a third. A [`Pace`] keeps the fraction, and an [`Ahead`] keeps the rest that
-//! is left over, so a limit is exact over years.
+//! Three requests per second are one every 333,333,333 1/3 nanoseconds. Rounding that would make a limit too
+//! loose or too tight for as long as it runs, at a billion per second by a third. [`Pace`] keeps the fraction
+//! and [`FineTime`] keeps the remainder, so a limit is exact over years.
 
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
-/// The time that one unit takes to come back: `nanos / per` nanoseconds, in lowest terms.
+/// The time in which one unit is returned: `nanos / per` nanoseconds, in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     nanos: u64,
     per: u32,
-    /// What one unit takes: the common case needs no division.
-    one: Ahead,
+    /// The time of one unit, precomputed to avoid a division.
+    one: FineTime,
 }
 
-/// A moment with a fraction of a nanosecond, in parts of [`Pace::per`]: when all that was spent is paid back.
+/// A time in nanoseconds with a fraction in units of 1/[`Pace::per`]: the moment at which all charges are
+/// paid back, or a length of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ahead {
+pub(super) struct FineTime {
     nanos: u64,
     fraction: u32,
 }
 
-impl Ahead {
+impl FineTime {
     const NEVER: Self = Self { nanos: u64::MAX, fraction: 0 };
 
     #[inline]
@@ -42,12 +43,12 @@ impl Ahead {
         Self { nanos: moment.as_nanos(), fraction: 0 }
     }
 
-    /// Makes `into` the later of the two: the one that leaves less.
+    /// Sets `into` to the later of the two, which leaves less room.
     pub(super) fn absorb(into: &mut impl Record, from: &impl Record) {
         Self::read(into).max(Self::read(from)).write(into);
     }
 
-    /// As a length of time, if it is a whole one.
+    /// This as a length of time, if it has no fraction.
     pub(super) fn whole(self) -> Option<Span> {
         (self.fraction == 0).then_some(Span::from_nanos(self.nanos))
     }
@@ -70,7 +71,7 @@ impl Ahead {
 }
 
 impl Pace {
-    /// `units` every `period`, or `None` when the fraction does not fit.
+    /// `units` every `period`; `None` if the fraction does not fit.
     pub(super) fn new(units: u64, period: Span) -> Option<Self> {
         let divisor = gcd(units, period.as_nanos());
         let nanos = period.as_nanos().checked_div(divisor)?;
@@ -78,84 +79,84 @@ impl Pace {
         if nanos == 0 || per == 0 {
             return None;
         }
-        let one = Ahead { nanos: nanos / u64::from(per), fraction: (nanos % u64::from(per)) as u32 };
+        let one = FineTime { nanos: nanos / u64::from(per), fraction: (nanos % u64::from(per)) as u32 };
         Some(Self { nanos, per, one })
     }
 
-    /// How long one unit takes, if that is a whole number of nanoseconds: then sums never have a rest.
+    /// The time of one unit, if that is a whole number of nanoseconds. Sums then never have a fraction.
     pub(super) fn one(&self) -> Option<Span> {
         (self.per == 1).then_some(Span::from_nanos(self.nanos))
     }
 
-    /// How long `units` take, or `None` when that is longer than time.
-    pub(super) fn span_of(&self, units: u64) -> Option<Ahead> {
+    /// The time of `units`; `None` if it does not fit.
+    pub(super) fn span_of(&self, units: u64) -> Option<FineTime> {
         let total = u128::from(units) * u128::from(self.nanos);
         let nanos = u64::try_from(total / u128::from(self.per)).ok()?;
-        Some(Ahead { nanos, fraction: (total % u128::from(self.per)) as u32 })
+        Some(FineTime { nanos, fraction: (total % u128::from(self.per)) as u32 })
     }
 
-    /// `from` and `units` more.
+    /// `from` plus the time of `units`.
     #[inline]
-    pub(super) fn later(&self, from: Ahead, units: u64) -> Ahead {
+    pub(super) fn later(&self, from: FineTime, units: u64) -> FineTime {
         if units == 1 { self.plus(from, self.one) } else { self.plus(from, self.cost_of(units)) }
     }
 
-    /// `from` and `units` less; never before the origin.
-    pub(super) fn earlier(&self, from: Ahead, units: u64) -> Ahead {
+    /// `from` minus the time of `units`; never before the origin.
+    pub(super) fn earlier(&self, from: FineTime, units: u64) -> FineTime {
         self.minus(from, self.cost_of(units))
     }
 
-    /// How long `units` take, up to the end of time.
-    pub(super) fn cost_of(&self, units: u64) -> Ahead {
-        self.span_of(units).unwrap_or(Ahead::NEVER)
+    /// The time of `units`, saturating.
+    pub(super) fn cost_of(&self, units: u64) -> FineTime {
+        self.span_of(units).unwrap_or(FineTime::NEVER)
     }
 
-    /// Gives `cost` back, less what time has paid back of it since `since`. While `record` is beyond `depth`, which means that requests are
-    /// held, only if its charge is the newest.
+    /// Refunds `cost` less the part that was paid back since `since`. While `record` is beyond `depth`, which
+    /// means that requests are held, only the newest charge is refunded.
     pub(super) fn refund(
         &self,
         record: &mut impl Record,
-        (cost, depth): (Ahead, Ahead),
+        (cost, depth): (FineTime, FineTime),
         (since, mark): (Moment, u64),
         now: Moment,
     ) {
-        let ahead = Ahead::read(record);
+        let ahead = FineTime::read(record);
         let left = self.left_of(cost, since, now);
-        if ahead <= self.plus(Ahead::at(now), depth) {
+        if ahead <= self.plus(FineTime::at(now), depth) {
             self.minus(ahead, left).write(record);
         } else if ahead.nanos == mark {
             self.minus(ahead, cost).write(record);
         }
     }
 
-    /// What time has not paid back of `cost` since `since`.
-    pub(super) fn left_of(&self, cost: Ahead, since: Moment, now: Moment) -> Ahead {
-        self.minus(cost, Ahead { nanos: now.since(since).as_nanos(), fraction: 0 })
+    /// The part of `cost` that was not paid back since `since`.
+    pub(super) fn left_of(&self, cost: FineTime, since: Moment, now: Moment) -> FineTime {
+        self.minus(cost, FineTime { nanos: now.since(since).as_nanos(), fraction: 0 })
     }
 
     #[inline]
-    pub(super) fn plus(&self, a: Ahead, b: Ahead) -> Ahead {
+    pub(super) fn plus(&self, a: FineTime, b: FineTime) -> FineTime {
         let fraction = u64::from(a.fraction) + u64::from(b.fraction);
         let carry = fraction >= u64::from(self.per);
         match a.nanos.checked_add(b.nanos).and_then(|nanos| nanos.checked_add(u64::from(carry))) {
-            Some(nanos) => Ahead { nanos, fraction: (fraction - u64::from(carry) * u64::from(self.per)) as u32 },
-            None => Ahead::NEVER,
+            Some(nanos) => FineTime { nanos, fraction: (fraction - u64::from(carry) * u64::from(self.per)) as u32 },
+            None => FineTime::NEVER,
         }
     }
 
     #[inline]
-    pub(super) fn minus(&self, a: Ahead, b: Ahead) -> Ahead {
+    pub(super) fn minus(&self, a: FineTime, b: FineTime) -> FineTime {
         if a <= b {
-            return Ahead { nanos: 0, fraction: 0 };
+            return FineTime { nanos: 0, fraction: 0 };
         }
         let borrow = a.fraction < b.fraction;
         let fraction = u64::from(a.fraction) + u64::from(borrow) * u64::from(self.per) - u64::from(b.fraction);
-        Ahead { nanos: a.nanos - b.nanos - u64::from(borrow), fraction: fraction as u32 }
+        FineTime { nanos: a.nanos - b.nanos - u64::from(borrow), fraction: fraction as u32 }
     }
 
-    /// How many whole units fit between `from` and `to`; none when `to` is earlier.
+    /// The number of whole units between `from` and `to`; zero if `to` is earlier.
     #[inline]
-    pub(super) fn units_between(&self, from: Ahead, to: Ahead) -> u64 {
+    pub(super) fn units_between(&self, from: FineTime, to: FineTime) -> u64 {
         let span = self.minus(to, from);
         if self.per == 1 {
             return span.nanos / self.nanos;
@@ -182,19 +183,19 @@ mod tests {
     #[test]
     fn a_third_of_a_nanosecond_is_never_lost() {
         let pace = Pace::new(3, Span::from_nanos(10)).unwrap();
-        let mut ahead = Ahead::at(Moment::ZERO);
+        let mut ahead = FineTime::at(Moment::ZERO);
         for _ in 0..3_000_000 {
             ahead = pace.later(ahead, 1);
         }
-        assert_eq!(ahead, Ahead::at(Moment::from_nanos(10_000_000)));
-        assert_eq!(pace.units_between(Ahead::at(Moment::ZERO), ahead), 3_000_000);
-        assert_eq!(pace.earlier(ahead, 3_000_000), Ahead::at(Moment::ZERO));
+        assert_eq!(ahead, FineTime::at(Moment::from_nanos(10_000_000)));
+        assert_eq!(pace.units_between(FineTime::at(Moment::ZERO), ahead), 3_000_000);
+        assert_eq!(pace.earlier(ahead, 3_000_000), FineTime::at(Moment::ZERO));
     }
 
     #[test]
     fn sums_saturate_at_the_end_of_time() {
         let pace = Pace::new(1, Span::from_secs(86_400)).unwrap();
-        assert_eq!(pace.later(Ahead::at(Moment::MAX), 5), Ahead::NEVER);
+        assert_eq!(pace.later(FineTime::at(Moment::MAX), 5), FineTime::NEVER);
         assert_eq!(pace.span_of(u64::MAX), None);
     }
 }

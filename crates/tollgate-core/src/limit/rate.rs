@@ -1,10 +1,10 @@
-//! So many requests per period, with a burst: Smockron's limit, as a generic cell rate algorithm.
+//! A number of requests per period, with a burst: Smockron's limit, as a generic cell rate algorithm (GCRA).
 //!
-//! The state is the moment at which all that was charged is paid back. It only ever moves forward by what was admitted, so debt is kept
+//! The state is the moment at which all charges are paid back. Admissions move it forward, so debt is kept
 //! until it is repaid and the burst is exact: N at once, then one per interval.
 
-use super::pace::{Ahead, Pace};
-use super::{Charged, LimitInfo, Misfit, Room};
+use super::pace::{FineTime, Pace};
+use super::{Charge, LimitError, LimitInfo, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
@@ -15,28 +15,28 @@ pub struct Rate {
     period: Span,
     burst: u64,
     pace: Pace,
-    /// How long a full burst takes to come back.
-    depth: Ahead,
+    /// The time that a full burst takes to recover.
+    depth: FineTime,
 }
 
 impl Rate {
     /// A limit of `count` per `period` with bursts of `burst`.
-    pub fn new(count: u64, period: Span, burst: u64) -> Result<Self, Misfit> {
+    pub fn new(count: u64, period: Span, burst: u64) -> Result<Self, LimitError> {
         if count == 0 || period.is_zero() || burst == 0 {
-            return Err(Misfit::Zero);
+            return Err(LimitError::Zero);
         }
-        let pace = Pace::new(count, period).ok_or(Misfit::TooFine)?;
-        let depth = pace.span_of(burst).ok_or(Misfit::TooLong)?;
+        let pace = Pace::new(count, period).ok_or(LimitError::TooFine)?;
+        let depth = pace.span_of(burst).ok_or(LimitError::TooLong)?;
         Ok(Self { count, period, burst, pace, depth })
     }
 
-    /// How many requests per period, the period, and the burst.
-    pub const fn figures(&self) -> (u64, Span, u64) {
+    /// The number of requests per period, the period, and the burst.
+    pub const fn parameters(&self) -> (u64, Span, u64) {
         (self.count, self.period, self.burst)
     }
 
-    /// The interval and the time that a burst takes to come back, where both are whole.
-    pub(crate) fn beat(&self) -> Option<(Span, Span)> {
+    /// The interval and the recovery time of the burst, if both are whole nanoseconds.
+    pub(crate) fn whole_interval(&self) -> Option<(Span, Span)> {
         Some((self.pace.one()?, self.depth.whole()?))
     }
 
@@ -49,8 +49,8 @@ impl Rate {
         if count > self.burst {
             return Room::Never;
         }
-        let now = Ahead::at(now);
-        let spent = self.pace.later(Ahead::read(record).max(now), count);
+        let now = FineTime::at(now);
+        let spent = self.pace.later(FineTime::read(record).max(now), count);
         if spent <= self.pace.plus(now, self.depth) {
             Room::Now
         } else {
@@ -60,41 +60,41 @@ impl Rate {
 
     #[inline]
     pub(super) fn charge(&self, record: &mut impl Record, count: u64, now: Moment) {
-        self.pace.later(Ahead::read(record).max(Ahead::at(now)), count).write(record);
+        self.pace.later(FineTime::read(record).max(FineTime::at(now)), count).write(record);
     }
 
-    pub(super) fn refund(&self, record: &mut impl Record, count: u64, charged: Charged, now: Moment) {
+    pub(super) fn refund(&self, record: &mut impl Record, count: u64, charged: Charge, now: Moment) {
         let cost = self.pace.cost_of(count);
         self.pace.refund(record, (cost, self.depth), (self.paid_since(charged), charged.mark), now);
     }
 
-    /// A request that was held is forwarded when its charge is within the burst.
-    pub(super) fn paid_since(&self, charged: Charged) -> Moment {
-        self.pace.minus(Ahead::of_mark(charged.mark), self.depth).floor().max(charged.at)
+    /// A held request is forwarded when its charge is within the burst.
+    pub(super) fn paid_since(&self, charged: Charge) -> Moment {
+        self.pace.minus(FineTime::of_mark(charged.mark), self.depth).floor().max(charged.at)
     }
 
-    pub(super) fn returnable(&self, count: u64, charged: Charged, now: Moment) -> u64 {
+    pub(super) fn returnable(&self, count: u64, charged: Charge, now: Moment) -> u64 {
         let left = self.pace.left_of(self.pace.cost_of(count), self.paid_since(charged), now);
-        let nothing = Ahead::at(Moment::ZERO);
+        let nothing = FineTime::at(Moment::ZERO);
         let whole = self.pace.units_between(nothing, left);
         let has_rest = self.pace.cost_of(whole) < left;
         whole.saturating_add(u64::from(has_rest)).min(count)
     }
 
     pub(super) fn clear_if_next(&self, next: Moment) -> Moment {
-        self.pace.earlier(self.pace.plus(Ahead::at(next), self.depth), 1).ceil()
+        self.pace.earlier(self.pace.plus(FineTime::at(next), self.depth), 1).ceil()
     }
 
     #[inline]
     pub(super) fn info(&self, record: &impl Record, now: Moment) -> LimitInfo {
-        let ahead = Ahead::read(record).max(Ahead::at(now));
-        let remaining = self.pace.units_between(ahead, self.pace.plus(Ahead::at(now), self.depth));
+        let ahead = FineTime::read(record).max(FineTime::at(now));
+        let remaining = self.pace.units_between(ahead, self.pace.plus(FineTime::at(now), self.depth));
         let reset = if remaining == 0 { self.room(record, 1, now).wait(now) } else { Span::ZERO };
         LimitInfo { remaining, reset, clear: ahead.ceil().since(now) }
     }
 
     #[inline]
     pub(super) fn clear_at(&self, record: &impl Record) -> Moment {
-        Ahead::read(record).ceil()
+        FineTime::read(record).ceil()
     }
 }

@@ -1,9 +1,9 @@
-//! At most so many in any window of time, and a ceiling that nothing lifts: ScreenTinker's limit.
+//! A maximum in any window of time, and a ceiling that nothing lifts: ScreenTinker's limit.
 //!
-//! The state is a ring of the moments of what was admitted. Refused tries are not in it: counting them would make the announced
-//! retry time a lie, since waiting as told would find the window still full of one's own refusals.
+//! The state is a ring of the times of admitted requests. Refused requests are not recorded: the announced
+//! retry time would be wrong if a client that waits found the window still full of its own refusals.
 
-use super::{Charged, LimitInfo, Misfit, Room};
+use super::{Charge, LimitError, LimitInfo, Room};
 use crate::record::Record;
 use crate::time::{Moment, Span};
 
@@ -15,10 +15,10 @@ pub struct Window {
     ceiling: Option<u32>,
 }
 
-/// The longest log that a record can hold.
+/// The longest log that a record can hold: its length is stored in 16 bits.
 const LOG_MAX: u32 = u16::MAX as u32;
 
-/// Where the ring begins and how long it is, as kept in a record's 32 bits.
+/// The start and the length of the ring, stored in [`Record::aux`].
 #[derive(Clone, Copy)]
 struct Ring {
     oldest: usize,
@@ -36,46 +36,46 @@ impl Ring {
 }
 
 impl Window {
-    /// A window of `per` with room for `max`, and with a ceiling if there is one.
-    pub fn new(max: u32, per: Span, ceiling: Option<u32>) -> Result<Self, Misfit> {
+    /// A window of `per` with room for `max`, and an optional ceiling.
+    pub fn new(max: u32, per: Span, ceiling: Option<u32>) -> Result<Self, LimitError> {
         if max == 0 || per.is_zero() || ceiling == Some(0) {
-            return Err(Misfit::Zero);
+            return Err(LimitError::Zero);
         }
         if ceiling.is_some_and(|ceiling| ceiling < max) {
-            return Err(Misfit::CeilingBelowMax);
+            return Err(LimitError::CeilingBelowMax);
         }
         if ceiling.unwrap_or(max) > LOG_MAX {
-            return Err(Misfit::LogTooLong);
+            return Err(LimitError::LogTooLong);
         }
         Ok(Self { max, per, ceiling })
     }
 
-    /// The most per window, the window, and the ceiling.
-    pub const fn figures(&self) -> (u32, Span, Option<u32>) {
+    /// The maximum per window, the window, and the ceiling.
+    pub const fn parameters(&self) -> (u32, Span, Option<u32>) {
         (self.max, self.per, self.ceiling)
     }
 
-    /// How many moments a record must hold.
+    /// The number of entries in a record.
     pub(super) fn log_length(&self) -> usize {
         self.ceiling.unwrap_or(self.max) as usize
     }
 
-    /// The moment `index` places after the oldest.
+    /// The entry at `index`, counted from the oldest.
     fn hit(&self, record: &impl Record, ring: Ring, index: usize) -> Moment {
         Moment::from_nanos(record.word((ring.oldest + index) % self.log_length()))
     }
 
-    /// How many of the oldest entries have left the window. An entry exactly as old as the window is gone.
+    /// The number of entries that have left the window. An entry exactly as old as the window has left it.
     fn gone(&self, record: &impl Record, ring: Ring, now: Moment) -> usize {
         self.count_oldest(record, ring, |hit| now >= hit + self.per)
     }
 
-    /// How many entries are before `moment`.
+    /// The number of entries before `moment`.
     fn before(&self, record: &impl Record, ring: Ring, moment: Moment) -> usize {
         self.count_oldest(record, ring, |hit| hit < moment)
     }
 
-    /// How many of the oldest entries `is_older` holds for, which does not hold for any after the first that it does not hold for.
+    /// The number of oldest entries for which `is_older` holds. It must hold for a prefix of the entries.
     fn count_oldest(&self, record: &impl Record, ring: Ring, is_older: impl Fn(Moment) -> bool) -> usize {
         let (mut low, mut high) = (0, ring.length);
         while low < high {
@@ -114,7 +114,7 @@ impl Window {
         let before = Ring::read(record);
         let gone = self.gone(record, before, now);
         let mut ring = Ring { oldest: (before.oldest + gone) % log, length: before.length - gone };
-        // The ring stays in order even when a thread comes late with an older moment.
+        // The ring stays sorted even if a thread arrives late with an earlier time.
         let newest = ring.length.checked_sub(1).map_or(at, |last| at.max(self.hit(record, ring, last)));
         for _ in 0..count.min(log as u64) {
             if ring.length == log {
@@ -126,15 +126,16 @@ impl Window {
         ring.write(record);
     }
 
-    /// The moment of the newest entry.
+    /// The time of the newest entry.
     pub(super) fn mark(&self, record: &impl Record) -> u64 {
         let ring = Ring::read(record);
         ring.length.checked_sub(1).map_or(0, |last| self.hit(record, ring, last).as_nanos())
     }
 
-    /// Removes the request's own entries. Those of one moment are interchangeable. Entries of a request that is still held stay: they took the
-    /// place of older ones, which are in the window until the request would have been forwarded.
-    pub(super) fn refund(&self, record: &mut impl Record, count: u64, charged: Charged, now: Moment) {
+    /// Removes the entries of one request. Entries with the same time are interchangeable. Entries of a
+    /// request that is still held stay: they replaced older ones, which remain in the window until the
+    /// request would have been forwarded.
+    pub(super) fn refund(&self, record: &mut impl Record, count: u64, charged: Charge, now: Moment) {
         let (mut ring, own) = (Ring::read(record), Moment::from_nanos(charged.mark));
         if own > now {
             return;
@@ -160,7 +161,8 @@ impl Window {
         }
     }
 
-    /// From the newest backwards, the later moment of each pair: any window then holds as many as it did in either log.
+    /// Merges from the newest entry backwards, taking the later of each pair. Any window then has as many
+    /// entries as in either log.
     pub(super) fn absorb(&self, into: &mut impl Record, from: &impl Record) {
         let log = self.log_length();
         let (ours, theirs) = (Ring::read(into), Ring::read(from));

@@ -1,49 +1,49 @@
-//! Turns refusals into episodes that a person can look at, and into flags on accounts.
+//! Turns refusals into episodes for operators, and into flags on accounts.
 //!
-//! A flag is soft: it is set once, announced, and cleared by a person; nobody is banned by it. Two bounded tallies stand behind it, and
-//! they are apart: the view of who is being throttled right now, over all classes, and the counts that flags are decided
-//! on, over accounts alone. So no number of made-up addresses can push an account's evidence out, and none can flag an
-//! account falsely: what is compared with the threshold is only what the account itself was refused.
+//! A flag is set once, announced, and cleared by a person. It bans nobody. Two separate bounded counters
+//! exist: the view of currently throttled keys of all classes, and the counts of accounts on which flags are
+//! based. Made-up addresses therefore cannot evict the evidence against an account, and cannot flag an
+//! account falsely, because only the account's own refusals are compared with the threshold.
 //!
-//! After a flag is cleared the count begins at nothing, otherwise the next single refusal would bring it back.
+//! Clearing a flag resets the count; otherwise the next refusal would set the flag again.
 
-mod names;
-mod ranks;
-mod rolling;
-mod tally;
+mod indexed_heap;
+mod sliding_count;
+mod top_k;
 
 use crate::time::{Moment, Span};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
-use tally::Tally;
+use top_k::TopK;
 
-/// Episodes are shown for at least this long after their last refusal.
+/// The minimum time for which an episode is shown after its last refusal.
 const RETENTION_MIN: Span = Span::from_secs(3600);
-/// Classes longer than this are not names that anybody could read; they are ignored and counted.
+/// The maximum length of a class, so that one byte holds it. Longer classes are ignored and counted.
 const CLASS_BYTES_MAX: usize = 255;
-/// The same for keys. A byte that is no text takes four where it is written out, and all of 255 may be such.
+/// The maximum length of a key. A byte that is not text takes four bytes when escaped, and a key has up to
+/// 255 bytes.
 const KEY_BYTES_MAX: usize = 4 * 255;
 
-/// When to flag, and how much to remember.
+/// When to flag, and how much to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// So many refusals within the window flag an account.
+pub struct WatchSettings {
+    /// The number of refusals within the window that flags an account.
     pub flag_threshold: u64,
     /// The window in which refusals are counted.
     pub flag_window: Span,
     /// The class whose keys are accounts.
     pub account_class: Box<str>,
-    /// How many accounts are counted at once.
+    /// The maximum number of accounts that are counted.
     pub accounts_max: usize,
-    /// How many episodes are kept for the view.
+    /// The maximum number of episodes in the view.
     pub episodes_max: usize,
-    /// How many flags there can be.
+    /// The maximum number of flags.
     pub flags_max: usize,
 }
 
-impl Default for Settings {
+impl Default for WatchSettings {
     fn default() -> Self {
         Self {
             flag_threshold: 1000,
@@ -56,33 +56,33 @@ impl Default for Settings {
     }
 }
 
-/// Refusals of one key, as a gate or any gateway reports them.
+/// Refusals of one key, as reported by a gate or another gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusals<'a> {
-    /// How the caller was told apart.
+    /// The caller's class.
     pub class: &'a str,
-    /// The caller.
+    /// The caller's key.
     pub key: &'a [u8],
-    /// How many requests of it were refused.
+    /// The number of refused requests.
     pub count: u64,
 }
 
-/// One key's recent stretch of refusals.
+/// A recent span of refusals of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Episode {
-    /// How the caller was told apart.
+    /// The caller's class.
     pub class: Box<str>,
-    /// The caller.
+    /// The caller's key.
     pub key: Box<[u8]>,
-    /// Refusals within the retention.
+    /// Refusals within the retention time.
     pub count: u64,
-    /// The first of them.
+    /// The time of the first of them.
     pub first: Moment,
-    /// The last of them.
+    /// The time of the last of them.
     pub last: Moment,
 }
 
-/// The mark on an account.
+/// A flag on an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flag {
     /// When it was set.
@@ -91,62 +91,62 @@ pub struct Flag {
     pub count: u64,
 }
 
-/// Which of the two tallies a count belongs to.
+/// The counter that a count belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tallied {
-    /// The view of who is being throttled.
+pub enum CountKind {
+    /// The view of throttled keys.
     View,
-    /// The counts that flags are decided on.
+    /// The counts on which flags are based.
     Accounts,
 }
 
-/// One count as it is remembered, to be written down in one life of a process and given back in the next.
+/// One count in a form that can be saved and restored across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remembered<'a> {
+pub struct SavedCount<'a> {
     /// Where it belongs.
-    pub tallied: Tallied,
-    /// The class and the key as one name, as this watch keeps it.
+    pub kind: CountKind,
+    /// The class and key combined, as stored by the watch.
     pub name: &'a [u8],
-    /// When it was counted.
+    /// The time of the count.
     pub at: Moment,
-    /// How much.
+    /// The count.
     pub count: u64,
 }
 
-/// What the watch had to leave out, so that nothing is silent.
+/// The data that the watch had to drop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Omissions {
-    /// Reported refusals without a usable name or count.
+    /// Reported refusals without a valid name or count.
     pub ignored: u64,
-    /// Flags that were not set because there are too many.
+    /// Flags that were not set because of the limit.
     pub flags_dropped: u64,
-    /// Accounts whose count began anew because too many others were refused more.
-    pub accounts_pushed_out: u64,
-    /// Episodes that left the view because too many others were refused more.
-    pub episodes_pushed_out: u64,
+    /// Accounts whose count was evicted by accounts with more refusals.
+    pub accounts_evicted: u64,
+    /// Episodes that were evicted by keys with more refusals.
+    pub episodes_evicted: u64,
 }
 
 /// Episodes and flags.
 #[derive(Clone, Debug)]
 pub struct Watch<S> {
-    settings: Settings,
+    settings: WatchSettings,
     latest: Moment,
-    view: Tally<S>,
-    accounts: Tally<S>,
+    view: TopK<S>,
+    accounts: TopK<S>,
     flags: BTreeMap<Box<[u8]>, Flag>,
     ignored: u64,
     flags_dropped: u64,
-    /// Class and key of an episode as one name; kept to be reused.
+    /// Buffer for the class and key of an episode.
     name: Vec<u8>,
 }
 
 impl<S: BuildHasher + Clone> Watch<S> {
-    /// A watch that has seen nothing. Names are chosen by strangers: take a hasher that nobody can predict.
-    pub fn new(settings: Settings, hasher: S) -> Self {
+    /// An empty watch. Clients choose names, so the hasher must be unpredictable.
+    pub fn new(settings: WatchSettings, hasher: S) -> Self {
         let retention = settings.flag_window.max(RETENTION_MIN);
         Self {
-            view: Tally::new(settings.episodes_max, retention, hasher.clone()),
-            accounts: Tally::new(settings.accounts_max, settings.flag_window, hasher),
+            view: TopK::new(settings.episodes_max, retention, hasher.clone()),
+            accounts: TopK::new(settings.accounts_max, settings.flag_window, hasher),
             settings,
             latest: Moment::ZERO,
             flags: BTreeMap::new(),
@@ -156,30 +156,30 @@ impl<S: BuildHasher + Clone> Watch<S> {
         }
     }
 
-    /// Takes over when to flag whom. What was counted stays counted, unless accounts are something else from now on; flags stay. Who has reached a
-    /// lower threshold already is flagged when it is refused the next time.
+    /// Changes the flag settings. Counts stay, unless the account class changes; flags stay. An account that
+    /// is already above a lower threshold is flagged at its next refusal.
     pub fn set_flagging(&mut self, threshold: u64, window: Span, account_class: &str) {
         self.settings.flag_threshold = threshold;
         let are_others = *account_class != *self.settings.account_class;
         if !are_others && window == self.settings.flag_window {
             return;
         }
-        let kept = |known: &Remembered<'_>| known.tallied == Tallied::View || !are_others;
+        let kept = |known: &SavedCount<'_>| known.kind == CountKind::View || !are_others;
         let known: Vec<_> = self
-            .remembered()
+            .saved_counts()
             .filter(kept)
-            .map(|known| (known.tallied, known.name.to_vec(), known.at, known.count))
+            .map(|known| (known.kind, known.name.to_vec(), known.at, known.count))
             .collect();
         self.settings.flag_window = window;
         self.settings.account_class = account_class.into();
-        self.view = self.view.emptied(window.max(RETENTION_MIN));
-        self.accounts = self.accounts.emptied(window);
-        for (tallied, name, at, count) in &known {
-            self.remember(Remembered { tallied: *tallied, name, at: *at, count: *count });
+        self.view = self.view.with_window(window.max(RETENTION_MIN));
+        self.accounts = self.accounts.with_window(window);
+        for (kind, name, at, count) in &known {
+            self.restore_count(SavedCount { kind: *kind, name, at: *at, count: *count });
         }
     }
 
-    /// Takes a report entry. Returns the flag when this sets one.
+    /// Records refusals. Returns the flag if they set one.
     pub fn record(&mut self, refusals: Refusals<'_>, now: Moment) -> Option<Flag> {
         let Refusals { class, key, count } = refusals;
         let nameable = (1..=CLASS_BYTES_MAX).contains(&class.len()) && (1..=KEY_BYTES_MAX).contains(&key.len());
@@ -196,7 +196,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
         if class == &*self.settings.account_class { self.count_account(key, count) } else { None }
     }
 
-    /// Everything refused within the retention, the most refused first. What is too old is gone even if no report has come since.
+    /// All refusals within the retention time, the most refused key first.
     pub fn episodes(&mut self, now: Moment) -> Vec<Episode> {
         self.latest = self.latest.max(now);
         self.view.expire(self.latest);
@@ -205,7 +205,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
         episodes
     }
 
-    /// The flags that are set, by account.
+    /// The flags, by account.
     pub fn flags(&self) -> impl ExactSizeIterator<Item = (&[u8], &Flag)> {
         self.flags.iter().map(|(account, flag)| (&**account, flag))
     }
@@ -220,7 +220,7 @@ impl<S: BuildHasher + Clone> Watch<S> {
         self.flags.get(account)
     }
 
-    /// Sets a flag that was set before, in another life of this process or by another. Says whether there was room.
+    /// Restores a flag from a previous run or from another process. Returns whether there was room.
     pub fn restore(&mut self, account: &[u8], flag: Flag) -> bool {
         let fits = self.flags.len() < self.settings.flags_max || self.flags.contains_key(account);
         if fits {
@@ -231,52 +231,52 @@ impl<S: BuildHasher + Clone> Watch<S> {
         fits
     }
 
-    /// What `account` was refused so far does not count any more: somebody has looked at it.
+    /// Resets the count of `account`, because an operator has reviewed it.
     pub fn forget(&mut self, account: &[u8]) {
         self.accounts.forget(account);
     }
 
-    /// Everything that is counted, oldest first for each name.
-    pub fn remembered(&self) -> impl Iterator<Item = Remembered<'_>> {
-        let of = |tallied| move |(name, at, count)| Remembered { tallied, name, at, count };
-        self.view.points().map(of(Tallied::View)).chain(self.accounts.points().map(of(Tallied::Accounts)))
+    /// All counts, oldest first for each name.
+    pub fn saved_counts(&self) -> impl Iterator<Item = SavedCount<'_>> {
+        let of = |kind| move |(name, at, count)| SavedCount { kind, name, at, count };
+        self.view.points().map(of(CountKind::View)).chain(self.accounts.points().map(of(CountKind::Accounts)))
     }
 
-    /// Takes back what another life of this process had counted. It flags nobody: flags are restored by themselves.
-    pub fn remember(&mut self, remembered: Remembered<'_>) {
-        let Remembered { tallied, name, at, count } = remembered;
-        match tallied {
-            // The first byte of a name in the view is the length of the class in it.
-            Tallied::View if name.first().is_some_and(|&class| usize::from(class) < name.len()) => {
+    /// Restores a count from a previous run. This sets no flag, because flags are restored separately.
+    pub fn restore_count(&mut self, saved_counts: SavedCount<'_>) {
+        let SavedCount { kind, name, at, count } = saved_counts;
+        match kind {
+            // The first byte of a name in the view is the length of its class.
+            CountKind::View if name.first().is_some_and(|&class| usize::from(class) < name.len()) => {
                 self.view.add(name, count, at);
             }
-            Tallied::Accounts if !name.is_empty() => {
+            CountKind::Accounts if !name.is_empty() => {
                 self.accounts.add(name, count, at);
             }
-            Tallied::View | Tallied::Accounts => self.ignored = self.ignored.saturating_add(1),
+            CountKind::View | CountKind::Accounts => self.ignored = self.ignored.saturating_add(1),
         }
     }
 
-    /// How much `account` was refused within the window, as of `now`.
+    /// The number of refusals of `account` within the window at `now`.
     pub fn counted(&mut self, account: &[u8], now: Moment) -> u64 {
         self.latest = self.latest.max(now);
         self.accounts.counted(account, self.latest)
     }
 
-    /// Takes the flag off. It returns only for refusals from now on.
+    /// Removes the flag. Only later refusals can set it again.
     pub fn clear(&mut self, account: &[u8]) -> Option<Flag> {
         let flag = self.flags.remove(account)?;
         self.accounts.forget(account);
         Some(flag)
     }
 
-    /// What had to be left out so far.
+    /// The data dropped so far.
     pub fn omissions(&self) -> Omissions {
         Omissions {
             ignored: self.ignored,
             flags_dropped: self.flags_dropped,
-            accounts_pushed_out: self.accounts.pushed_out(),
-            episodes_pushed_out: self.view.pushed_out(),
+            accounts_evicted: self.accounts.evicted(),
+            episodes_evicted: self.view.evicted(),
         }
     }
 
@@ -313,7 +313,7 @@ mod tests {
     const MINUTE: Span = Span::from_secs(60);
 
     fn watch() -> Watch<RandomState> {
-        Watch::new(Settings::default(), RandomState::new())
+        Watch::new(WatchSettings::default(), RandomState::new())
     }
 
     fn refused<'a>(class: &'a str, key: &'a str, count: u64) -> Refusals<'a> {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn other_settings_keep_what_was_counted_of_the_same_accounts() {
+    fn a_settings_change_keeps_the_counts_of_the_same_account_class() {
         let mut watch = watch();
         watch.record(refused("user", "u1", 400), minute(1));
         watch.record(refused("user", "flagged", 1000), minute(1));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn other_accounts_begin_at_nothing() {
+    fn a_new_account_class_starts_with_empty_counts() {
         let mut watch = watch();
         watch.record(refused("user", "u1", 999), minute(1));
         watch.set_flagging(1000, MINUTE.times(10), "header:x-api-key");
@@ -376,7 +376,8 @@ mod tests {
         assert_eq!(watch.episodes(minute(1)).len(), 1);
     }
 
-    /// 250 made-up keys per report were enough to hide for ever in a view that dropped the least recently seen.
+    /// 250 made-up keys per report were enough to hide forever in a view that evicted the least recently seen
+    /// key.
     #[test]
     fn spraying_a_hundred_thousand_keys_prevents_no_flag_and_hides_no_offender() {
         let mut watch = watch();
@@ -394,7 +395,7 @@ mod tests {
         let worst = &watch.episodes(minute(5))[0];
         assert_eq!((&*worst.key, worst.count), (&b"offender"[..], 1000));
         assert_eq!(watch.flags().count(), 1);
-        assert!(watch.omissions().accounts_pushed_out > 300_000);
+        assert!(watch.omissions().accounts_evicted > 300_000);
     }
 
     #[test]
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_counts_on_in_the_next_life() {
+    fn saved_counts_continue_after_a_restart() {
         let mut first = watch();
         first.record(refused("user", "u1", 600), minute(1));
         first.record(refused("user", "u1", 399), minute(5));
@@ -423,14 +424,14 @@ mod tests {
         first.record(refused("user", "cleared", 5000), minute(5));
         first.clear(b"cleared");
         let mut second = watch();
-        for remembered in first.remembered() {
-            second.remember(remembered);
+        for saved_counts in first.saved_counts() {
+            second.restore_count(saved_counts);
         }
         assert_eq!(second.episodes(minute(6)), first.episodes(minute(6)));
         assert_eq!((second.counted(b"u1", minute(6)), second.counted(b"cleared", minute(6))), (999, 0));
         assert!(second.record(refused("user", "u1", 1), minute(11)).is_some());
         assert!(second.record(refused("user", "cleared", 999), minute(11)).is_none());
-        second.remember(Remembered { tallied: Tallied::View, name: &[9, 1], at: minute(11), count: 1 });
+        second.restore_count(SavedCount { kind: CountKind::View, name: &[9, 1], at: minute(11), count: 1 });
         assert_eq!(second.omissions().ignored, 1);
     }
 
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_tells_who_how_often_and_from_when_to_when() {
+    fn an_episode_has_the_key_the_count_and_both_times() {
         let mut watch = watch();
         watch.record(refused("ip/32", "a", 3), minute(1));
         watch.record(refused("ip/32", "b", 1), minute(1));
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_ignored_and_counted() {
+    fn invalid_reports_are_ignored_and_counted() {
         let mut watch = watch();
         let (long, class) = ("k".repeat(KEY_BYTES_MAX + 1), "c".repeat(CLASS_BYTES_MAX + 1));
         for refusals in [
@@ -479,8 +480,8 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_bounded_and_the_bound_is_not_silent() {
-        let mut watch = Watch::new(Settings { flags_max: 1, ..Settings::default() }, RandomState::new());
+    fn flags_are_bounded_and_dropped_flags_are_counted() {
+        let mut watch = Watch::new(WatchSettings { flags_max: 1, ..WatchSettings::default() }, RandomState::new());
         assert!(watch.record(refused("user", "a", 1000), minute(1)).is_some());
         assert!(watch.record(refused("user", "b", 1000), minute(1)).is_none());
         assert_eq!(watch.omissions().flags_dropped, 1);
@@ -490,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_does_not_count() {
+    fn a_forgotten_account_starts_from_zero() {
         let mut watch = watch();
         watch.record(refused("user", "u1", 999), minute(1));
         watch.forget(b"u1");
@@ -498,7 +499,8 @@ mod tests {
         assert!(watch.record(refused("user", "u1", 1), minute(1)).is_some());
     }
 
-    /// Eviction that looked at every series took a second and a half for 8,000 keys, and four times as long for twice as many.
+    /// An eviction that scanned every series took 1.5 seconds for 8,000 keys, and four times as long for
+    /// twice as many.
     #[test]
     fn a_report_costs_linear_time() {
         let nanos_per_key = |keys: u64| {
@@ -509,7 +511,7 @@ mod tests {
             }
             begin.elapsed().as_nanos() as u64 / keys
         };
-        // Neighbours on the machine only ever add time, so one good pair among several is enough.
+        // Other processes only add time, so one good pair of several is enough.
         let linear = |_| {
             let small = (0..5).map(|_| nanos_per_key(8_000)).min().unwrap();
             nanos_per_key(96_000) < 5 * small
@@ -517,34 +519,34 @@ mod tests {
         assert!((0..8).any(linear), "twelve times the keys take sixty times as long");
     }
 
-    /// What has expired is looked for now and then, not at every report: many small reports would otherwise cost their product with
-    /// all that is known.
+    /// Expired counts are removed now and then, not at every report. Otherwise many small reports would cost
+    /// their number times the size of the table.
     #[test]
-    fn a_small_report_does_not_look_at_all_that_is_known() {
+    fn a_small_report_does_not_scan_the_table() {
         for known in [500, 8_000] {
-            let settings = Settings { accounts_max: 10_000, episodes_max: 10_000, ..Settings::default() };
+            let settings = WatchSettings { accounts_max: 10_000, episodes_max: 10_000, ..WatchSettings::default() };
             let mut watch = Watch::new(settings, RandomState::new());
             for key in 0..known {
                 watch.record(refused("user", &format!("{key}"), 1), minute(1));
             }
-            let begin = watch.view.swept + watch.accounts.swept;
+            let begin = watch.view.examined + watch.accounts.examined;
             for report in 0..1_000 {
                 let now = minute(1) + Span::from_millis(10 * report);
                 watch.record(refused("user", &format!("{}", report % known), 1), now);
             }
-            let swept = watch.view.swept + watch.accounts.swept - begin;
-            assert!(swept <= 2 * known, "{swept} of {known} were looked at within ten seconds");
+            let examined = watch.view.examined + watch.accounts.examined - begin;
+            assert!(examined <= 2 * known, "{examined} of {known} were looked at within ten seconds");
             assert_eq!(watch.episodes(minute(2)).len() as u64, known);
         }
     }
 
     proptest! {
         #[test]
-        fn no_account_is_flagged_for_what_others_did(
+        fn no_account_is_flagged_for_the_refusals_of_others(
             reports in prop::collection::vec((0u8..20, 1u64..40, 0u64..90), 1..300),
             accounts_max in 1usize..10,
         ) {
-            let settings = Settings { flag_threshold: 100, accounts_max, ..Settings::default() };
+            let settings = WatchSettings { flag_threshold: 100, accounts_max, ..WatchSettings::default() };
             let (mut watch, mut now, mut all) = (Watch::new(settings, RandomState::new()), Moment::ZERO, Vec::new());
             for (account, count, elapsed_s) in reports {
                 now = now + Span::from_secs(elapsed_s);
@@ -557,7 +559,7 @@ mod tests {
         }
 
         #[test]
-        fn time_that_goes_backwards_changes_nothing(reports in prop::collection::vec((0u8..4, 1u64..400, 0u64..40), 1..60)) {
+        fn a_clock_that_goes_backwards_changes_nothing(reports in prop::collection::vec((0u8..4, 1u64..400, 0u64..40), 1..60)) {
             let (mut steady, mut shaken, mut latest) = (watch(), watch(), Moment::ZERO);
             for (account, count, at) in reports {
                 latest = latest.max(minute(at));

@@ -1,7 +1,8 @@
-//! Faults of a link, one place each. The seeded runs measure how late word came and forgive as much; these know exactly what is owed.
+//! Faults of a connection, one test each. The seeded runs allow for measured delays; these tests compare
+//! exact debts.
 
 use proptest::prelude::*;
-use tollgate_core::fleet::{Command, Gate, Master, Order, Outcome, Reading, Stamp};
+use tollgate_core::fleet::{ClockReading, Command, Gate, Master, Order, Outcome, Stamp};
 use tollgate_core::limit::Room;
 use tollgate_core::record::PlainRecord;
 use tollgate_core::time::{Moment, Span};
@@ -12,7 +13,7 @@ use crate::scenarios::{
     EPOCH, Hasher, WALL_MS, at, delay_until, gate, limit, master, master_called, notices, obey, pass, reports,
 };
 
-/// A gate on a machine whose clocks are its own.
+/// A gate with its own clocks.
 struct Host {
     gate: Gate<Hasher>,
     record: PlainRecord,
@@ -25,10 +26,10 @@ impl Host {
         Self { gate: gate(id), record: PlainRecord::new(1), origin_ms: 500_000 * id, skew_ms }
     }
 
-    /// What its clocks say so many milliseconds into the story.
-    fn at(&self, ms: u64) -> Reading {
+    /// The gate's clocks, `ms` milliseconds after the start of the test.
+    fn at(&self, ms: u64) -> ClockReading {
         let wall_ms = (WALL_MS + ms).checked_add_signed(self.skew_ms).unwrap();
-        Reading { now: Moment::from_millis(self.origin_ms + ms), wall_ms }
+        ClockReading { now: Moment::from_millis(self.origin_ms + ms), wall_ms }
     }
 
     fn hear(&mut self, order: &Order<'_>, ms: u64) {
@@ -46,26 +47,27 @@ impl Host {
         reports(&mut self.gate, reading)
     }
 
-    /// When its record is paid back, in milliseconds into the story.
+    /// The time at which the record is paid back, in milliseconds after the start.
     fn clear_ms(&self) -> u64 {
         limit().clear_at(&self.record).since(self.at(0).now).as_millis_ceil()
     }
 }
 
-/// When the client has paid all back by the master's books, in milliseconds into the story.
+/// The time at which the client's debt is paid back in the master's accounts, in milliseconds after the
+/// start.
 fn owed_ms(master: &Master<Hasher>, ms: u64) -> u64 {
-    let debt = master.debts(0..master.places(), at(ms).now).next();
+    let debt = master.debts(0..master.slots(), at(ms).now).next();
     debt.map_or(0, |(_, _, mut clears)| clears.next().unwrap().since(at(0).now).as_millis_ceil())
 }
 
 #[test]
-fn fault_36_a_restarted_master_charges_nobody_twice() {
+fn fault_36_a_restarted_master_charges_no_request_twice() {
     let (mut first, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&first.beacon(at(0).now), at(0));
     (0..10).for_each(|_| pass(&mut gate, &mut record, at(0)));
     assert_eq!(first.handle_report(&reports(&mut gate, at(0))[0].report(), at(0)), Outcome::Charged(10));
     gate.handle_order(&first.beacon(at(250).now), at(250));
-    // Another, with the books of the first.
+    // A second master, with the state of the first.
     let mut second = master_called(EPOCH + 1, limit());
     second.restore(b"default", b"client", 0, at(owed_ms(&first, 250)).now, at(500).now);
     gate.handle_order(&second.beacon(at(500).now), at(500));
@@ -73,20 +75,20 @@ fn fault_36_a_restarted_master_charges_nobody_twice() {
         assert_eq!(second.handle_report(&packet.report(), at(500)), Outcome::Repeated);
     }
     assert_eq!(owed_ms(&second, 500), 10_000);
-    // What comes now is new to it.
+    // The next request is new to it.
     pass(&mut gate, &mut record, at(600));
     assert_eq!(second.handle_report(&reports(&mut gate, at(600))[0].report(), at(600)), Outcome::Charged(1));
     assert_eq!(owed_ms(&second, 600), 11_000);
 }
 
 #[test]
-fn fault_36_a_new_master_knows_what_is_owed_before_the_gate_hears_it() {
+fn fault_36_a_new_master_learns_debts_before_the_gate_receives_its_beacon() {
     let (mut first, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&first.beacon(at(0).now), at(0));
     (0..10).for_each(|_| pass(&mut gate, &mut record, at(0)));
     assert_eq!(first.handle_report(&reports(&mut gate, at(0))[0].report(), at(0)), Outcome::Charged(10));
     gate.handle_order(&first.beacon(at(250).now), at(250));
-    // Another, without books, that nobody has heard yet.
+    // A second master without state, from which the gate has received nothing.
     gate.handle_disconnect();
     let mut second = master_called(EPOCH + 1, limit());
     pass(&mut gate, &mut record, at(1000));
@@ -97,12 +99,12 @@ fn fault_36_a_new_master_knows_what_is_owed_before_the_gate_hears_it() {
 }
 
 #[test]
-fn fault_37_what_was_served_in_a_partition_is_charged_as_of_when_it_was_served() {
+fn fault_37_requests_served_in_a_partition_are_charged_at_their_own_time() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
     pass(&mut gate, &mut record, at(0));
     assert_eq!(master.handle_report(&reports(&mut gate, at(0))[0].report(), at(0)), Outcome::Charged(1));
-    // One a second, which is its due, and none of it gets through.
+    // One request per second, which the limit allows; no report arrives.
     for turn in 1..=30 {
         pass(&mut gate, &mut record, at(turn * 990));
         reports(&mut gate, at(turn * 990));
@@ -115,10 +117,10 @@ fn fault_37_what_was_served_in_a_partition_is_charged_as_of_when_it_was_served()
 }
 
 #[test]
-fn fault_37_a_debt_that_is_told_after_a_partition_is_as_old_as_it_is() {
+fn fault_37_a_debt_reported_after_a_partition_keeps_its_age() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
-    // Cut off: ten at once, of which half is paid back when it heals.
+    // Ten requests at once during the partition; half of the debt is paid back when it ends.
     (0..10).for_each(|_| pass(&mut gate, &mut record, at(10_000)));
     reports(&mut gate, at(10_000));
     gate.handle_order(&master.beacon(at(15_000).now), at(15_000));
@@ -129,9 +131,9 @@ fn fault_37_a_debt_that_is_told_after_a_partition_is_as_old_as_it_is() {
 }
 
 #[test]
-fn fault_37_a_gate_that_does_not_hear_the_master_yet_charges_only_what_nobody_was_told() {
+fn fault_37_a_gate_without_a_master_charges_only_unreported_requests() {
     let (mut first, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
-    // One a second, without end, all of it heard.
+    // One request per second, all of them reported.
     for second in 0..30 {
         gate.handle_order(&first.beacon(at(second * 990).now), at(second * 990));
         pass(&mut gate, &mut record, at(second * 990));
@@ -139,7 +141,7 @@ fn fault_37_a_gate_that_does_not_hear_the_master_yet_charges_only_what_nobody_wa
             first.handle_report(&packet.report(), at(second * 990));
         }
     }
-    // Another master hears the gate before the gate hears it.
+    // The second master receives a report before the gate receives its beacon.
     gate.handle_disconnect();
     let mut second = master_called(EPOCH + 1, limit());
     for turn in 30..33 {
@@ -170,13 +172,13 @@ fn fault_37_a_report_that_was_stuck_for_half_a_minute_on_the_way_to_an_unknown_m
 }
 
 #[test]
-fn fault_38_an_older_counting_that_comes_late_is_not_counted() {
+fn fault_38_a_late_tally_of_an_older_count_is_ignored() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
     (0..5).for_each(|_| pass(&mut gate, &mut record, at(0)));
     let late = reports(&mut gate, at(0));
     gate.handle_order(&master.beacon(at(6000).now), at(6000));
-    // All is paid back, and forgotten.
+    // All debt is paid back and forgotten.
     reports(&mut gate, at(6000));
     assert_eq!(gate.identifiers(), 0);
     (0..7).for_each(|_| pass(&mut gate, &mut record, at(6000)));
@@ -188,10 +190,10 @@ fn fault_38_an_older_counting_that_comes_late_is_not_counted() {
 }
 
 proptest! {
-    /// A request's interval is a second, and all happens within a tenth of one: so books that are off by a request are off by far more
-    /// than the time that words take.
+    /// The interval of the limit is 1 s and everything happens within 100 ms. An error of one request is
+    /// therefore far larger than the transit times.
     #[test]
-    fn fault_38_reports_lost_doubled_and_out_of_order_charge_what_was_let_through_and_no_more(
+    fn fault_38_lost_duplicated_and_reordered_reports_charge_exactly_the_admitted_requests(
         passes in prop::collection::vec((any::<bool>(), any::<bool>()), 1..40),
         arrivals in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
     ) {
@@ -221,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn fault_38_orders_lost_doubled_and_out_of_order_never_let_go_of_a_debt_and_never_add_to_it(
+    fn fault_38_lost_duplicated_and_reordered_orders_neither_drop_nor_add_debt(
         requests in 10_u64..40,
         arrivals in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
     ) {
@@ -250,7 +252,7 @@ proptest! {
 }
 
 #[test]
-fn fault_39_whatever_wall_clocks_say_a_delay_is_as_long_as_the_debt() {
+fn fault_39_a_delay_is_as_long_as_the_debt_for_any_wall_clock() {
     for skew_ms in [-5000, 0, 5000] {
         let (mut master, mut hosts) = (master(), [Host::new(1, skew_ms), Host::new(2, -skew_ms)]);
         hosts.iter_mut().for_each(|host| host.hear(&master.beacon(at(0).now), 0));
@@ -269,7 +271,7 @@ fn fault_39_whatever_wall_clocks_say_a_delay_is_as_long_as_the_debt() {
 }
 
 #[test]
-fn fault_39_whatever_its_wall_clock_says_a_gate_that_hears_no_master_is_charged_what_it_let_through() {
+fn fault_39_a_gate_without_a_master_is_charged_its_requests_for_any_wall_clock() {
     for skew_ms in [-5000, 0, 5000] {
         let (mut master, mut host) = (master(), Host::new(1, skew_ms));
         (0..15).for_each(|_| host.pass(0));
@@ -281,17 +283,17 @@ fn fault_39_whatever_its_wall_clock_says_a_gate_that_hears_no_master_is_charged_
 }
 
 #[test]
-fn fault_39_who_hears_the_masters_own_clock_does_not_look_at_its_wall_clock() {
+fn fault_39_a_gate_with_the_masters_clock_ignores_its_wall_clock() {
     let mut host = Host::new(1, -5000);
     host.hear(&master().beacon(at(0).now), 0);
-    // For a gate whose clock is right these are three seconds, for this one eight.
+    // This is 3 s for a gate with a correct clock, and 8 s for this one.
     let command = Command::DelayUntil { until_ms: WALL_MS + 3000 };
     host.hear(&Order { domain: b"default", identifier: b"client", command }, 0);
     assert_eq!(limit().room(&host.record, Toll::ONE, host.at(0).now), Room::Now);
 }
 
 #[test]
-fn fault_39_a_word_that_was_long_on_its_way_does_not_move_the_masters_clock() {
+fn fault_39_a_late_message_does_not_shift_the_masters_clock() {
     let mut host = Host::new(1, 0);
     host.hear(&master().beacon(at(0).now), 0);
     let stamp = Stamp { master: EPOCH, tick: at(1000).now };
@@ -304,7 +306,7 @@ fn fault_39_a_word_that_was_long_on_its_way_does_not_move_the_masters_clock() {
 }
 
 #[test]
-fn fault_40_how_far_behind_reports_are_is_seen() {
+fn fault_40_the_lag_of_reports_is_visible() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
     pass(&mut gate, &mut record, at(10));

@@ -1,14 +1,15 @@
-//! The two laws of the fleet, over many seeds: too much is never let through, and nobody is delayed for what he has not done.
+//! The two laws of the fleet, over many seeds: over-admission is bounded, and no client is delayed without
+//! cause.
 
 use std::env;
 
 use crate::plan::{MILLI, Plan, SECOND};
-use crate::world::{ATTACKER, Findings, INNOCENT, World};
+use crate::simulated_fleet::{ATTACKER, Findings, INNOCENT, SimulatedFleet};
 
 const SEEDS: u64 = 100;
 
 #[test]
-fn over_admission_is_bounded_and_nobody_is_falsely_delayed() {
+fn over_admission_is_bounded_and_no_innocent_client_is_delayed() {
     let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seeds = match number("TOLLGATE_SEED") {
         Some(seed) => seed..seed + 1,
@@ -27,16 +28,16 @@ fn check(seed: u64) -> Result<(), String> {
     check_plan(&Plan::draw(seed), seed)
 }
 
-/// Runs a plan, and says which law it breaks.
+/// Runs a plan. Returns the law that it breaks.
 pub(crate) fn check_plan(plan: &Plan, seed: u64) -> Result<(), String> {
-    let findings = World::new(plan.clone(), seed).run();
+    let findings = SimulatedFleet::new(plan.clone(), seed).run();
     let fail = |what: String| Err(format!("TOLLGATE_SEED={seed}: {what}\n{plan:?}"));
     let (most, bound) = (most_above_rate(&findings.passed, plan.rate), bound(plan, &findings));
     if most > bound {
         return fail(format!("{most:.1} more than the rate at some point, the bound is {bound:.1}"));
     }
     let lag = findings.knowledge_lag(INNOCENT);
-    // Two ways, because what the gate hears is as old as its way; and what clocks may drift apart before it is noticed.
+    // Two transits, because the gate's copy of the clock is one transit old, plus the assumed clock drift.
     let delay = findings.innocent_delay_late(0);
     let allowed = lag + plan.round_trip + plan.length / 10_000 + MILLI;
     if delay > allowed {
@@ -49,7 +50,7 @@ pub(crate) fn check_plan(plan: &Plan, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The most by which what was let through has ever run ahead of the rate, over all stretches of time.
+/// The largest excess of admitted requests over the rate, over all stretches of time.
 fn most_above_rate(passed: &[u64], rate: u64) -> f64 {
     let (mut level, mut most, mut last) = (0.0_f64, 0.0_f64, 0);
     for &time in passed {
@@ -60,9 +61,9 @@ fn most_above_rate(passed: &[u64], rate: u64) -> f64 {
     most
 }
 
-/// The stated bound, less what the rate allows over time.
+/// The stated bound, without the requests that the rate allows over time.
 fn bound(plan: &Plan, findings: &Findings) -> f64 {
-    // A request that is held has been promised: what others let through meanwhile does not take it back.
+    // A held request has been promised, and requests that other gates admit later do not revoke it.
     let lag = findings.knowledge_lag(ATTACKER) + plan.round_trip + plan.hold_max;
     let (gates, burst) = (findings.gates as f64, plan.burst as f64);
     let offered = most_within(&findings.offered, lag) as f64;

@@ -1,4 +1,4 @@
-//! A message on its way.
+//! A message in transit.
 
 use tollgate_core::fleet::{Command, Order, Report, Status, Tally};
 

@@ -1,6 +1,6 @@
-//! What a run is like: the fleet, its network, its troubles and its clients, all drawn from the seed.
+//! The parameters of a run: fleet, network, faults and clients, all drawn from the seed.
 
-use crate::chance::Chance;
+use fastrand::Rng;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) const MILLI: u64 = 1_000_000;
@@ -8,38 +8,39 @@ pub(crate) const MILLI: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) gates: usize,
-    /// The longest way there and back.
+    /// The longest round trip.
     pub(crate) round_trip: u64,
     pub(crate) loss_permille: u64,
     pub(crate) double_permille: u64,
-    /// How far each wall clock may be off.
+    /// The largest error of a wall clock.
     pub(crate) skew_ms: u64,
-    /// Requests per second, and at once.
+    /// The limit: requests per second, and the burst.
     pub(crate) rate: u64,
     pub(crate) burst: u64,
-    /// How long a request may be held.
+    /// The longest hold.
     pub(crate) hold_max: u64,
     /// The attacker's requests per second.
     pub(crate) offered: u64,
-    /// Whether the attacker strikes everywhere at once and then pauses.
+    /// Whether the attacker sends to all gates at once and then pauses.
     pub(crate) in_waves: bool,
     pub(crate) length: u64,
-    pub(crate) troubles: Vec<(u64, Trouble)>,
-    /// Whether the master keeps its books in a file.
+    pub(crate) faults: Vec<(u64, Fault)>,
+    /// Whether the master saves its state.
     pub(crate) durable: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Trouble {
-    /// A gate cannot reach the master for so long.
+pub(crate) enum Fault {
+    /// A gate cannot reach the master for this long.
     Cut(usize, u64),
     KillGate(usize),
-    /// The master is down for so long.
+    /// The master is down for this long.
     KillMaster(u64),
 }
 
 impl Plan {
-    /// A good network, ten a second, five at once, and an attacker that wants five times that.
+    /// A reliable network, a limit of 10 per second with a burst of 5, and an attacker at five times that
+    /// rate.
     pub(crate) fn calm() -> Self {
         Self {
             gates: 2,
@@ -53,48 +54,48 @@ impl Plan {
             offered: 50,
             in_waves: false,
             length: 10 * SECOND,
-            troubles: Vec::new(),
+            faults: Vec::new(),
             durable: false,
         }
     }
 
     pub(crate) fn draw(seed: u64) -> Self {
-        let chance = &mut Chance::new(seed);
-        let rate = chance.one_of(&[1, 10, 100]);
-        let gates = chance.one_of(&[1, 2, 8, 32]);
-        let length = chance.one_of(&[10, 20, 30]) * SECOND;
+        let rng = &mut Rng::with_seed(seed);
+        let rate = rng.choice([1, 10, 100]).unwrap();
+        let gates = rng.choice([1, 2, 8, 32]).unwrap();
+        let length = rng.choice([10, 20, 30]).unwrap() * SECOND;
         Self {
             gates,
-            round_trip: chance.one_of(&[0, 5, 50, 500]) * MILLI,
-            loss_permille: chance.one_of(&[0, 100, 500]),
-            double_permille: chance.one_of(&[0, 100]),
-            skew_ms: chance.one_of(&[0, 5000]),
+            round_trip: rng.choice([0, 5, 50, 500]).unwrap() * MILLI,
+            loss_permille: rng.choice([0, 100, 500]).unwrap(),
+            double_permille: rng.choice([0, 100]).unwrap(),
+            skew_ms: rng.choice([0, 5000]).unwrap(),
             rate,
-            burst: chance.one_of(&[1, 5, 20]),
-            hold_max: chance.one_of(&[0, SECOND, 5 * SECOND]),
-            offered: (rate * chance.one_of(&[2, 5, 20])).min(400),
-            in_waves: chance.permille(300),
+            burst: rng.choice([1, 5, 20]).unwrap(),
+            hold_max: rng.choice([0, SECOND, 5 * SECOND]).unwrap(),
+            offered: (rate * rng.choice([2, 5, 20]).unwrap()).min(400),
+            in_waves: rng.u64(..1000) < 300,
             length,
-            troubles: troubles(chance, gates, length),
-            durable: chance.permille(500),
+            faults: faults(rng, gates, length),
+            durable: rng.u64(..1000) < 500,
         }
     }
 }
 
-fn troubles(chance: &mut Chance, gates: usize, length: u64) -> Vec<(u64, Trouble)> {
-    let mut troubles = Vec::new();
-    for _ in 0..chance.one_of(&[0, 0, 1, 3]) {
-        let when = chance.below(length);
-        let gate = chance.below(gates as u64) as usize;
-        let lasting = chance.one_of(&[200 * MILLI, SECOND, 5 * SECOND]);
-        troubles.push((
+fn faults(rng: &mut Rng, gates: usize, length: u64) -> Vec<(u64, Fault)> {
+    let mut faults = Vec::new();
+    for _ in 0..rng.choice([0, 0, 1, 3]).unwrap() {
+        let when = rng.u64(..length);
+        let gate = rng.u64(..gates as u64) as usize;
+        let lasting = rng.choice([200 * MILLI, SECOND, 5 * SECOND]).unwrap();
+        faults.push((
             when,
-            match chance.below(3) {
-                0 => Trouble::Cut(gate, lasting),
-                1 => Trouble::KillGate(gate),
-                _ => Trouble::KillMaster(lasting),
+            match rng.u64(..3) {
+                0 => Fault::Cut(gate, lasting),
+                1 => Fault::KillGate(gate),
+                _ => Fault::KillMaster(lasting),
             },
         ));
     }
-    troubles
+    faults
 }

@@ -1,10 +1,10 @@
-//! Single stories: each hole of the original that is closed, and each fault that a link can have.
+//! Single scenarios: each flaw of the original that is fixed, and each fault that a connection can have.
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use tollgate_core::fleet::{
-    Command, Domain, Gate, GateSettings, Instruction, Master, MasterSettings, Order, Outcome, Passage, Reading, Report,
-    Snapshot, Stamp, Status,
+    ClockReading, Command, Domain, Gate, GateSettings, Instruction, Master, MasterSettings, Order, Outcome, Report,
+    Snapshot, Stamp, Status, Usage,
 };
 use tollgate_core::limit::{Budget, Limit, Rate, Room};
 use tollgate_core::record::PlainRecord;
@@ -13,15 +13,15 @@ use tollgate_core::toll::Toll;
 
 use crate::laws;
 use crate::packet::{OrderPacket, ReportPacket};
-use crate::plan::{MILLI, Plan, SECOND, Trouble};
-use crate::world::World;
+use crate::plan::{Fault, MILLI, Plan, SECOND};
+use crate::simulated_fleet::SimulatedFleet;
 
 pub(crate) type Hasher = BuildHasherDefault<DefaultHasher>;
 
 pub(crate) const WALL_MS: u64 = 1_794_704_482_860;
 pub(crate) const EPOCH: u64 = 7;
 
-/// One per second, ten at once.
+/// One per second, with a burst of ten.
 pub(crate) fn limit() -> Limit {
     Limit::Rate(Rate::new(1, Span::from_secs(1), 10).unwrap())
 }
@@ -59,12 +59,12 @@ pub(crate) fn gate(id: u64) -> Gate<Hasher> {
     Gate::new(settings, id, Hasher::default())
 }
 
-/// So many milliseconds into the story.
-pub(crate) fn at(ms: u64) -> Reading {
-    Reading { now: Moment::from_millis(1_000_000 + ms), wall_ms: WALL_MS + ms }
+/// The clocks, `ms` milliseconds after the start.
+pub(crate) fn at(ms: u64) -> ClockReading {
+    ClockReading { now: Moment::from_millis(1_000_000 + ms), wall_ms: WALL_MS + ms }
 }
 
-/// An original gate lets one through, and says it was at `ms`.
+/// A report of an original gate that admitted a request at `ms`.
 fn accepted(ms: i64) -> Report<'static> {
     let received_ms = WALL_MS.checked_add_signed(ms).unwrap();
     Report {
@@ -79,8 +79,8 @@ fn accepted(ms: i64) -> Report<'static> {
     }
 }
 
-/// Until when original gates are told to delay the client, in milliseconds into the story.
-pub(crate) fn delay_until(master: &mut Master<Hasher>, reading: Reading) -> Option<u64> {
+/// The time until which original gates must delay the client, in milliseconds after the start.
+pub(crate) fn delay_until(master: &mut Master<Hasher>, reading: ClockReading) -> Option<u64> {
     let order = master.poll_notice(reading.now)?.original(reading.wall_ms)?;
     match order.command {
         Command::DelayUntil { until_ms } => Some(until_ms - WALL_MS),
@@ -88,14 +88,14 @@ pub(crate) fn delay_until(master: &mut Master<Hasher>, reading: Reading) -> Opti
     }
 }
 
-pub(crate) fn pass(gate: &mut Gate<Hasher>, record: &mut PlainRecord, reading: Reading) {
+pub(crate) fn pass(gate: &mut Gate<Hasher>, record: &mut PlainRecord, reading: ClockReading) {
     limit().charge(record, Toll::ONE, reading.now);
     let clear = limit().clear_at(record);
-    let passage = Passage { domain: 0, identifier: b"client", held_until: None, toll: Toll::ONE, clear, note: b"" };
-    gate.handle_passage(&passage, reading.now);
+    let usage = Usage { domain: 0, identifier: b"client", held_until: None, toll: Toll::ONE, clear, note: b"" };
+    gate.handle_usage(&usage, reading.now);
 }
 
-pub(crate) fn reports(gate: &mut Gate<Hasher>, reading: Reading) -> Vec<ReportPacket> {
+pub(crate) fn reports(gate: &mut Gate<Hasher>, reading: ClockReading) -> Vec<ReportPacket> {
     let mut packets = Vec::new();
     while let Some(report) = gate.poll_report(reading) {
         packets.push(ReportPacket::new(&report));
@@ -103,7 +103,7 @@ pub(crate) fn reports(gate: &mut Gate<Hasher>, reading: Reading) -> Vec<ReportPa
     packets
 }
 
-pub(crate) fn notices(master: &mut Master<Hasher>, reading: Reading) -> Vec<OrderPacket> {
+pub(crate) fn notices(master: &mut Master<Hasher>, reading: ClockReading) -> Vec<OrderPacket> {
     let mut packets = Vec::new();
     while let Some(notice) = master.poll_notice(reading.now) {
         packets.push(OrderPacket::new(&notice.own()));
@@ -111,7 +111,7 @@ pub(crate) fn notices(master: &mut Master<Hasher>, reading: Reading) -> Vec<Orde
     packets
 }
 
-pub(crate) fn obey(gate: &mut Gate<Hasher>, record: &mut PlainRecord, order: &Order<'_>, reading: Reading) {
+pub(crate) fn obey(gate: &mut Gate<Hasher>, record: &mut PlainRecord, order: &Order<'_>, reading: ClockReading) {
     if let Some((_, instruction)) = gate.handle_order(order, reading) {
         instruction.apply(&limit(), record);
     }
@@ -135,7 +135,7 @@ fn debt_is_kept_until_it_is_repaid() {
     let mut master = master();
     (0..30).for_each(|_| assert_eq!(master.handle_report(&accepted(0), at(0)), Outcome::Charged(1)));
     assert_eq!(delay_until(&mut master, at(0)), Some(21_000));
-    // The original forgets after ten seconds.
+    // The original forgets the debt after ten seconds.
     master.handle_report(&accepted(19_000), at(19_000));
     assert_eq!(delay_until(&mut master, at(19_000)), Some(22_000));
 }
@@ -151,7 +151,7 @@ fn fault_39_a_timestamp_in_the_future_counts_as_now() {
 }
 
 #[test]
-fn fault_37_what_an_original_gate_served_in_an_outage_punishes_nobody_after_it() {
+fn fault_37_requests_of_an_original_gate_in_an_outage_block_no_client_afterwards() {
     let mut master = master();
     for second in 0..15 {
         assert_eq!(master.handle_report(&accepted(second * 1000), at(15_000)), Outcome::Charged(1));
@@ -161,7 +161,7 @@ fn fault_37_what_an_original_gate_served_in_an_outage_punishes_nobody_after_it()
 }
 
 #[test]
-fn a_refusal_costs_nothing_and_an_unknown_domain_is_nobodys() {
+fn a_refusal_costs_nothing_and_an_unknown_domain_is_rejected() {
     let mut master = master();
     let refused = Report { status: Status::Rejected, ..accepted(0) };
     (0..100).for_each(|_| assert_eq!(master.handle_report(&refused, at(0)), Outcome::Refused));
@@ -171,9 +171,9 @@ fn a_refusal_costs_nothing_and_an_unknown_domain_is_nobodys() {
 }
 
 #[test]
-fn fault_35_a_gate_that_comes_late_hears_of_everyone_who_is_delayed() {
+fn fault_35_a_late_subscriber_receives_all_delays() {
     let mut master = master();
-    // More who are not delayed come first than are looked at in one go.
+    // More accounts without delay come first than one step of a snapshot examines.
     for client in 0..4000_u32 {
         let identifier = client.to_be_bytes();
         for _ in 0..if client < 3000 { 1 } else { 10 } {
@@ -193,7 +193,7 @@ fn fault_35_a_gate_that_comes_late_hears_of_everyone_who_is_delayed() {
 }
 
 #[test]
-fn fault_38_a_copy_of_a_tally_changes_nothing_and_a_lost_one_is_made_up_for() {
+fn fault_38_a_duplicate_tally_changes_nothing_and_a_lost_one_is_repaired() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
     for _ in 0..5 {
@@ -210,7 +210,7 @@ fn fault_38_a_copy_of_a_tally_changes_nothing_and_a_lost_one_is_made_up_for() {
 }
 
 #[test]
-fn fault_38_a_quiet_gate_repeats_what_is_owed_until_it_is_paid() {
+fn fault_38_an_idle_gate_repeats_debts_until_they_are_paid() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
     (0..3).for_each(|_| pass(&mut gate, &mut record, at(0)));
@@ -237,7 +237,7 @@ fn an_original_master_gets_one_message_for_each_request_and_no_repetitions() {
 }
 
 #[test]
-fn fault_36_a_restarted_master_learns_from_its_gates_what_is_owed() {
+fn fault_36_a_restarted_master_learns_debts_from_its_gates() {
     let (mut first, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&first.beacon(at(0).now), at(0));
     (0..10).for_each(|_| pass(&mut gate, &mut record, at(0)));
@@ -248,7 +248,7 @@ fn fault_36_a_restarted_master_learns_from_its_gates_what_is_owed() {
     gate.handle_order(&Order { domain: b"", identifier: b"", command: Command::Beacon { stamp } }, at(100));
     let told = reports(&mut gate, at(100));
     assert_eq!(told.len(), 1, "a new master need not wait for the slow timer");
-    // The same reports mean nothing to the first one any more.
+    // The same reports are invalid for the first master.
     assert_eq!(first.handle_report(&told[0].report(), at(100)), Outcome::Stranger);
     let clear = told[0].tally.unwrap().clear;
     assert_eq!(clear, Moment::from_millis(5 + 9900), "on the new master's clock");
@@ -265,16 +265,16 @@ fn a_pardon_is_final() {
     assert!(master.pardon(b"default", b"client", at(10)));
     let pardon = notices(&mut master, at(10));
     assert!(matches!(pardon[0].command, Command::Pardon { .. }));
-    // A gate that has not heard of it cannot bring the debt back, and is told again.
+    // A gate without the pardon cannot restore the debt, and receives the pardon again.
     let deaf = reports(&mut gate, at(1000));
     master.handle_report(&deaf[0].report(), at(1000));
     assert!(matches!(notices(&mut master, at(1000))[0].command, Command::Pardon { .. }));
     obey(&mut gate, &mut record, &pardon[0].order(), at(1001));
     assert_eq!(limit().room(&record, Toll::ONE, at(1001).now), Room::Now);
-    // Nor does an order from before it.
+    // An order from before the pardon does not either.
     obey(&mut gate, &mut record, &old[0].order(), at(1002));
     assert_eq!(limit().room(&record, Toll::ONE, at(1002).now), Room::Now);
-    // A second copy of the pardon does not forgive what came after it.
+    // A duplicate of the pardon does not remove debt from after it.
     (0..10).for_each(|_| pass(&mut gate, &mut record, at(1003)));
     obey(&mut gate, &mut record, &pardon[0].order(), at(1004));
     assert_ne!(limit().room(&record, Toll::ONE, at(1004).now), Room::Now);
@@ -300,12 +300,12 @@ fn fault_34_a_delay_until_the_year_9999_lasts_an_hour() {
 }
 
 #[test]
-fn fault_34_a_master_does_not_believe_a_gate_that_claims_centuries() {
+fn fault_34_a_master_caps_the_delay_that_a_gate_claims() {
     let (mut master, mut gate) = (master(), gate(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
-    let passage =
-        Passage { domain: 0, identifier: b"client", held_until: None, toll: Toll::ONE, clear: Moment::MAX, note: b"" };
-    gate.handle_passage(&passage, at(0).now);
+    let usage =
+        Usage { domain: 0, identifier: b"client", held_until: None, toll: Toll::ONE, clear: Moment::MAX, note: b"" };
+    gate.handle_usage(&usage, at(0).now);
     master.handle_report(&reports(&mut gate, at(0))[0].report(), at(0));
     assert!(delay_until(&mut master, at(0)).unwrap() <= 3_600_000);
 }
@@ -322,7 +322,7 @@ fn twenty_held_requests_are_an_interval_apart() {
 }
 
 #[test]
-fn an_order_about_another_domain_is_not_for_this_gate() {
+fn an_order_for_another_domain_is_ignored() {
     let command = Command::DelayUntil { until_ms: WALL_MS + 700 };
     let order = Order { domain: b"other", identifier: b"client", command };
     assert_eq!(gate(1).handle_order(&order, at(0)), None);
@@ -332,13 +332,13 @@ fn an_order_about_another_domain_is_not_for_this_gate() {
 }
 
 #[test]
-fn nothing_piles_up_for_a_master_that_is_away() {
+fn nothing_accumulates_for_an_unreachable_master() {
     let mut gate = gate(1);
     for client in 0..100_000_u32 {
         let identifier = client.to_be_bytes();
         let clear = at(1000).now;
-        gate.handle_passage(
-            &Passage { domain: 0, identifier: &identifier, held_until: None, toll: Toll::ONE, clear, note: b"" },
+        gate.handle_usage(
+            &Usage { domain: 0, identifier: &identifier, held_until: None, toll: Toll::ONE, clear, note: b"" },
             at(0).now,
         );
         gate.handle_refusal(0, &identifier);
@@ -359,7 +359,7 @@ fn one_of_ten_refusals_is_reported() {
 }
 
 #[test]
-fn more_gates_than_are_allowed_are_not_counted_but_believed() {
+fn gates_beyond_the_maximum_are_untracked_but_their_debts_count() {
     let mut master = master();
     for id in 0..20 {
         let (mut gate, mut record) = (gate(id), PlainRecord::new(1));
@@ -372,21 +372,21 @@ fn more_gates_than_are_allowed_are_not_counted_but_believed() {
 }
 
 #[test]
-fn fault_36_ten_restarts_of_the_master_in_a_minute_refill_nothing() {
+fn fault_36_ten_master_restarts_in_a_minute_refill_no_limit() {
     for seed in 0..3 {
-        let troubles = (1..=10).map(|place| (place * 6 * SECOND, Trouble::KillMaster(500 * MILLI))).collect();
+        let faults = (1..=10).map(|place| (place * 6 * SECOND, Fault::KillMaster(500 * MILLI))).collect();
         let plan =
-            Plan { gates: 4, length: 66 * SECOND, troubles, round_trip: 5 * MILLI, durable: seed == 0, ..Plan::calm() };
+            Plan { gates: 4, length: 66 * SECOND, faults, round_trip: 5 * MILLI, durable: seed == 0, ..Plan::calm() };
         laws::check_plan(&plan, seed).unwrap();
     }
 }
 
 #[test]
-fn fault_37_a_partition_of_half_a_minute_leaves_no_blocks_behind() {
+fn fault_37_a_partition_of_30_s_leaves_no_blocks_behind() {
     for seed in 0..3 {
-        let troubles = (0..4).map(|gate| (5 * SECOND, Trouble::Cut(gate, 30 * SECOND))).collect();
-        let plan = Plan { gates: 4, length: 60 * SECOND, troubles, round_trip: 5 * MILLI, ..Plan::calm() };
-        let findings = World::new(plan, seed).run();
+        let faults = (0..4).map(|gate| (5 * SECOND, Fault::Cut(gate, 30 * SECOND))).collect();
+        let plan = Plan { gates: 4, length: 60 * SECOND, faults, round_trip: 5 * MILLI, ..Plan::calm() };
+        let findings = SimulatedFleet::new(plan, seed).run();
         assert!(
             findings.innocent_delay_late(36 * SECOND) <= 50 * MILLI,
             "{} ms",
@@ -396,7 +396,7 @@ fn fault_37_a_partition_of_half_a_minute_leaves_no_blocks_behind() {
 }
 
 #[test]
-fn fault_38_half_of_all_lost_doubled_and_out_of_order_keeps_the_bound_and_blocks_nobody_for_longer() {
+fn fault_38_half_of_all_messages_lost_duplicated_and_reordered_keeps_the_bound() {
     for seed in 0..3 {
         let (loss_permille, double_permille) = (500, 300);
         let plan = Plan {
@@ -412,7 +412,7 @@ fn fault_38_half_of_all_lost_doubled_and_out_of_order_keeps_the_bound_and_blocks
 }
 
 #[test]
-fn fault_39_clocks_that_are_five_seconds_off_delay_nobody_and_unblock_nobody() {
+fn fault_39_clocks_that_are_five_seconds_off_change_no_delay() {
     for seed in 0..3 {
         let plan = Plan { gates: 4, length: 30 * SECOND, round_trip: 50 * MILLI, skew_ms: 5000, ..Plan::calm() };
         laws::check_plan(&plan, seed).unwrap();
@@ -420,12 +420,12 @@ fn fault_39_clocks_that_are_five_seconds_off_delay_nobody_and_unblock_nobody() {
 }
 
 #[test]
-fn fault_37_a_tally_that_was_stuck_for_too_long_is_not_charged_but_not_told_again_either() {
+fn fault_37_a_stale_tally_is_neither_charged_nor_repeated() {
     let (mut master, mut gate, mut record) = (master(), gate(1), PlainRecord::new(1));
     gate.handle_order(&master.beacon(at(0).now), at(0));
     (0..20).for_each(|_| pass(&mut gate, &mut record, at(0)));
     let stuck = reports(&mut gate, at(0));
-    // Twenty at once are paid back after twenty seconds: who waited them out owes nothing.
+    // Twenty requests at once are paid back after 20 s, so nothing is owed.
     assert_eq!(master.handle_report(&stuck[0].report(), at(20_001)), Outcome::Stale);
     assert_eq!(delay_until(&mut master, at(20_001)), None);
     gate.handle_order(&master.beacon(at(20_002).now), at(20_002));
@@ -435,11 +435,11 @@ fn fault_37_a_tally_that_was_stuck_for_too_long_is_not_charged_but_not_told_agai
 }
 
 #[test]
-fn what_did_not_take_place_is_given_back_with_the_next_request() {
+fn a_reverted_request_pays_for_the_next_one() {
     let (mut master, mut gate) = (master(), gate(1));
     let beacon = OrderPacket::new(&master.beacon(at(0).now));
     gate.handle_order(&beacon.order(), at(0));
-    let passage = |clear_ms: u64| Passage {
+    let usage = |clear_ms: u64| Usage {
         domain: 0,
         identifier: b"client",
         held_until: None,
@@ -451,23 +451,23 @@ fn what_did_not_take_place_is_given_back_with_the_next_request() {
         let report = ReportPacket::new(&gate.poll_report(at(ms)).unwrap());
         master.handle_report(&report.report(), at(ms))
     };
-    gate.handle_passage(&passage(1000), at(10).now);
+    gate.handle_usage(&usage(1000), at(10).now);
     assert_eq!(tell(&mut gate, &mut master, 20), Outcome::Charged(1));
     gate.handle_return(0, b"client", 1, at(0).now);
-    gate.handle_passage(&passage(1000), at(30).now);
+    gate.handle_usage(&usage(1000), at(30).now);
     assert_eq!(tell(&mut gate, &mut master, 40), Outcome::Repeated, "the second goes for the first");
-    gate.handle_passage(&passage(2000), at(50).now);
+    gate.handle_usage(&usage(2000), at(50).now);
     assert_eq!(tell(&mut gate, &mut master, 60), Outcome::Charged(1));
 }
 
 #[test]
-fn who_only_counts_messages_can_say_what_a_request_took() {
+fn an_original_gate_can_report_cpu_time() {
     let mut master = master_of(Limit::Budget(Budget::new(1_000_000, Span::from_secs(1)).unwrap()));
     let report = |cpu| Report { cpu: Some(Span::from_millis(cpu)), ..accepted(0) };
     assert_eq!(master.handle_report(&report(900), at(0)), Outcome::Charged(1));
     assert_eq!(delay_until(&mut master, at(0)), None);
     assert_eq!(master.handle_report(&report(1100), at(0)), Outcome::Charged(1));
-    // A second is at once, a second comes back each second, and two were spent.
+    // The burst is one second, one second is returned per second, and two were used.
     let until = delay_until(&mut master, at(0)).unwrap();
     assert!((1000..=1001).contains(&until), "{until}");
 }

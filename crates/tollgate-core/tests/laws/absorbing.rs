@@ -1,4 +1,4 @@
-//! One record may stand for many, and none of them gains by it.
+//! One record can stand for many keys, and none of them gets more room than before.
 
 use proptest::prelude::*;
 use tollgate_core::decision::Reason;
@@ -8,7 +8,7 @@ use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::generators::*;
 
 fn lived(rule: &Rule, arrivals: &[(Span, Toll)]) -> (PlainRecord, Moment) {
     let mut record = fresh(rule);
@@ -20,7 +20,7 @@ fn lived(rule: &Rule, arrivals: &[(Span, Toll)]) -> (PlainRecord, Moment) {
     (record, now)
 }
 
-/// The longer of two waits is the larger.
+/// Orders rooms by the length of the wait.
 fn order(room: Room) -> (u8, Moment) {
     match room {
         Room::Now => (0, Moment::ZERO),
@@ -38,7 +38,7 @@ fn is_no_looser(limit: &Limit, merged: &PlainRecord, part: &PlainRecord, toll: T
 
 proptest! {
     #[test]
-    fn what_absorbed_another_never_leaves_more_than_either(
+    fn a_merged_record_never_leaves_more_than_either_part(
         limit in limits(), one in arrivals(), other in arrivals(), later in arrivals(),
     ) {
         let rule = rule(limit);
@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn what_absorbed_another_admits_nothing_that_either_would_refuse(
+    fn a_merged_record_admits_nothing_that_either_part_refuses(
         limit in limits(), one in arrivals(), other in arrivals(), later in arrivals(),
     ) {
         let rule = rule(limit);
@@ -64,8 +64,9 @@ proptest! {
         rule.absorb(&mut merged, &other);
         let mut parts = [one, other];
         let mut now = one_end.max(other_end);
-        // The period of an empty bucket starts with its next request, so it may drip later than the one that absorbed it: by one drip.
-        let slack = match limit { Limit::Bucket(bucket) => u64::from(bucket.figures().1), _ => 0 };
+        // The period of an empty bucket starts with its next request, so it may leak one drip later than the
+        // bucket that absorbed it.
+        let slack = match limit { Limit::Bucket(bucket) => u64::from(bucket.parameters().1), _ => 0 };
         for (gap, toll) in later {
             if limit.room(&merged, toll, now) == Room::Now {
                 for part in &parts {
@@ -81,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn what_absorbed_another_is_clear_when_the_later_of_them_is(rule in rules(), one in arrivals(), other in arrivals()) {
+    fn a_merged_record_is_clear_when_the_later_part_is(rule in rules(), one in arrivals(), other in arrivals()) {
         let ((one, _), (other, _)) = (lived(&rule, &one), lived(&rule, &other));
         let mut merged = one.clone();
         rule.absorb(&mut merged, &other);
@@ -109,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn a_block_that_was_absorbed_lasts_as_long_and_heals_no_sooner(
+    fn a_merged_block_lasts_as_long_and_recovers_no_earlier(
         limit in limits(), escalation in escalations(), one in arrivals(), other in arrivals(), waits in arrivals(),
     ) {
         let rule = Rule { escalation: Some(escalation), ..rule(limit) };
@@ -122,7 +123,8 @@ proptest! {
             let answer = ask(&rule, &mut merged.clone(), look, &at(now));
             for part in [&one, &other] {
                 let of_part = ask(&rule, &mut part.clone(), look, &at(now));
-                // Who is blocked already commits no new violation by trying, and so is told of no new backoff.
+                // A blocked client commits no new violation with another attempt, so its backoff does not
+                // change.
                 let shielded = answer.reason == Reason::InBackoff && of_part.reason == Reason::OverLimit;
                 prop_assert!(shielded || answer.verdict >= of_part.verdict, "{answer:?} is looser than {of_part:?}");
                 prop_assert!(answer.verdict.is_refusal() || answer.level >= of_part.level);

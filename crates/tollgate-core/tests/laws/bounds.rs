@@ -1,4 +1,4 @@
-//! No window of time admits more than the limit says, and hammering gets what the limit says.
+//! No window of time admits more than the limit, and continuous retries get the full limit.
 
 use proptest::prelude::*;
 use tollgate_core::decision::Verdict;
@@ -7,9 +7,9 @@ use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::generators::*;
 
-/// Tries again exactly when told to, `tries` times; the moments of admission.
+/// Retries exactly at the announced time, `tries` times. Returns the times of admission.
 fn hammer(rule: &Rule, toll: Toll, tries: usize) -> Vec<Moment> {
     let mut record = fresh(rule);
     let mut now = millis(1);
@@ -26,7 +26,7 @@ fn hammer(rule: &Rule, toll: Toll, tries: usize) -> Vec<Moment> {
     admitted
 }
 
-/// The moments of admission of arbitrary arrivals.
+/// The times of admission of arbitrary arrivals.
 fn admitted(rule: &Rule, arrivals: Vec<(Span, Toll)>) -> Vec<(Moment, Toll)> {
     let mut record = fresh(rule);
     let mut now = Moment::ZERO;
@@ -48,7 +48,7 @@ fn over(units: u64, period: Span, span: Span) -> u128 {
 proptest! {
     #[test]
     fn any_window_admits_at_most_burst_and_rate(rate in rate_limits(), arrivals in arrivals()) {
-        let (count, period, burst) = rate.figures();
+        let (count, period, burst) = rate.parameters();
         let admitted = admitted(&rule(Limit::Rate(rate)), arrivals);
         for first in 0..admitted.len() {
             let mut sum = 0;
@@ -61,12 +61,13 @@ proptest! {
 
     #[test]
     fn hammering_a_rate_gets_all_of_it(rate in rate_limits(), tries in 1..300_usize) {
-        let (count, period, burst) = rate.figures();
+        let (count, period, burst) = rate.parameters();
         let admitted = hammer(&rule(Limit::Rate(rate)), Toll::ONE, tries);
         let span = admitted[admitted.len() - 1].since(admitted[0]);
         let bound = u128::from(burst) + over(count, period, span);
         prop_assert!(admitted.len() as u128 <= bound);
-        // With a burst of one there is no credit in which a fraction of a nanosecond could wait for the next whole one.
+        // With a burst of one there is no credit in which a fraction of a nanosecond could wait for the next
+        // whole one.
         let whole = period.as_nanos().is_multiple_of(count);
         if admitted.len() as u64 > burst && (burst > 1 || whole) {
             prop_assert!(admitted.len() as u128 + 1 >= bound, "{} of {bound}", admitted.len());
@@ -75,8 +76,8 @@ proptest! {
 
     #[test]
     fn a_rate_agrees_with_exact_fractions(rate in rate_limits(), arrivals in arrivals()) {
-        // The same algorithm with time counted in parts of 1/count nanoseconds, where nothing is ever rounded.
-        let (count, period, burst) = rate.figures();
+        // The same algorithm with time in units of 1/count nanoseconds, where nothing is rounded.
+        let (count, period, burst) = rate.parameters();
         let (scale, interval) = (u128::from(count), u128::from(period.as_nanos()));
         let mut oracle = 0_u128;
         let limit = rule(Limit::Rate(rate));
@@ -97,7 +98,7 @@ proptest! {
 
     #[test]
     fn any_window_of_a_bucket_admits_at_most_its_size_and_the_drips(bucket in buckets(), arrivals in arrivals()) {
-        let (size, drip, every) = bucket.figures();
+        let (size, drip, every) = bucket.parameters();
         let admitted = admitted(&rule(Limit::Bucket(bucket)), arrivals);
         for first in 0..admitted.len() {
             let mut sum = 0;
@@ -111,7 +112,7 @@ proptest! {
 
     #[test]
     fn hammering_a_bucket_gets_all_of_it(bucket in buckets(), tries in 1..300_usize) {
-        let (size, drip, every) = bucket.figures();
+        let (size, drip, every) = bucket.parameters();
         let drip = drip.min(size);
         let admitted = hammer(&rule(Limit::Bucket(bucket)), Toll::ONE, tries);
         let periods = admitted[admitted.len() - 1].since(admitted[0]).as_nanos() / every.as_nanos();
@@ -124,8 +125,8 @@ proptest! {
 
     #[test]
     fn a_bucket_agrees_with_counter_and_timestamp(bucket in buckets(), arrivals in arrivals()) {
-        // The parent's description, with the timestamp moved by whole periods only.
-        let (size, drip, every) = bucket.figures();
+        // Sharkey's description, with the timestamp moved by whole periods only.
+        let (size, drip, every) = bucket.parameters();
         let (mut counter, mut anchor) = (0_u128, Moment::ZERO);
         let limit = rule(Limit::Bucket(bucket));
         let mut record = fresh(&limit);
@@ -147,7 +148,7 @@ proptest! {
 
     #[test]
     fn a_budget_admits_its_burst_its_share_and_at_most_one_request_more(budget in budgets(), arrivals in arrivals()) {
-        let (millionths, burst) = budget.figures();
+        let (millionths, burst) = budget.parameters();
         let admitted = admitted(&rule(Limit::Budget(budget)), arrivals);
         for first in 0..admitted.len() {
             let mut sum = 0;
@@ -162,7 +163,7 @@ proptest! {
 
     #[test]
     fn no_window_holds_more_than_its_most(window in windows(), arrivals in arrivals()) {
-        let (max, per, _) = window.figures();
+        let (max, per, _) = window.parameters();
         let admitted = admitted(&rule(Limit::Window(window)), arrivals);
         for (index, (moment, _)) in admitted.iter().enumerate() {
             let inside = admitted[..=index].iter().filter(|(other, _)| moment.since(*other) < per);
@@ -173,7 +174,7 @@ proptest! {
     #[test]
     fn held_requests_are_spaced_and_never_released_together(rate in rate_limits(), requests in 1..40_usize) {
         let limit = Rule { hold_max: Span::MAX, ..rule(Limit::Rate(rate)) };
-        let (count, period, _) = rate.figures();
+        let (count, period, _) = rate.parameters();
         let mut record = fresh(&limit);
         let mut last: Option<Moment> = None;
         for _ in 0..requests {
@@ -206,7 +207,7 @@ fn a_billion_per_second_is_exact_over_a_day() {
 
 #[test]
 fn a_drip_of_two_is_not_leaked_twice_as_slowly() {
-    // Hammered for two minutes, the parent admits 140 of 260.
+    // Under continuous retries for two minutes, Sharkey admits 140 of 260.
     let limit = rule(Limit::Bucket(Bucket::new(20, 2, Span::from_secs(1)).unwrap()));
     let mut record = fresh(&limit);
     let hundredths = (0..12_000).map(|hundredth| millis(hundredth * 10));

@@ -1,4 +1,4 @@
-//! Repeated violations cost more each time, calm heals, and a band accuses nobody.
+//! The backoff grows with repeated violations and heals with time, and a band affects only offenders.
 
 use proptest::prelude::*;
 use tollgate_core::band::Band;
@@ -10,9 +10,9 @@ use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::generators::*;
 
-/// The device throttle that ScreenTinker ships: 5 per 10 s, backoff from 1 s to 60 s, one level forgiven per 30 s.
+/// ScreenTinker's device throttle: 5 per 10 s, backoff from 1 s to 60 s, one level removed per 30 s.
 fn reconnect() -> Rule {
     let backoffs = (Span::from_secs(1), Span::from_secs(60));
     let multipliers = (Multiplier::new(2_000).unwrap(), Multiplier::new(4_000).unwrap());
@@ -21,7 +21,7 @@ fn reconnect() -> Rule {
     Rule { escalation: Some(escalation), ..rule(Limit::Window(window)) }
 }
 
-/// Uses up the window at once and tries once more: one violation.
+/// Uses up the window and retries once: one violation.
 fn violate(rule: &Rule, record: &mut PlainRecord, now: Moment, band: Band) -> Decision {
     loop {
         let decision = ask(rule, record, Toll::ONE, &Situation { band, ..at(now) });
@@ -75,7 +75,7 @@ fn calm_forgives_one_level_per_release_without_any_traffic() {
 
 #[test]
 fn a_device_on_a_timer_of_its_own_is_let_in_again() {
-    // The parent restarted the backoff on every try and kept such devices out for ever.
+    // ScreenTinker restarts the backoff at every attempt, which locks such devices out permanently.
     for timer_ms in [200, 1_000, 1_500, 3_000] {
         let window = Window::new(5, Span::from_secs(10), Some(20)).unwrap();
         let rule = Rule { limit: Limit::Window(window), ..reconnect() };
@@ -96,7 +96,7 @@ proptest! {
         let mut record = fresh(&rule);
         let toll = Toll::of_cpu(Span::from_secs(100));
         let mut now = millis(1);
-        // Stops at the first violation; with a limit too fast to violate at one moment there is nothing to show.
+        // Stops at the first violation. A limit that is too fast to violate in one moment shows nothing.
         let refused = (0..200).find_map(|_| {
             let decision = ask(&rule, &mut record, toll, &at(now));
             decision.verdict.is_refusal().then_some(decision)
@@ -137,7 +137,7 @@ proptest! {
             let expected = ask(&rule, &mut calm, toll, &at(now));
             let decision = ask(&rule, &mut loaded, toll, &Situation { band, ..at(now) });
             if expected.verdict.is_refusal() {
-                // From the first violation on it is an offender, and the band may lengthen its backoff.
+                // After its first violation the client is an offender, and the band may lengthen its backoff.
                 prop_assert!(decision.verdict >= expected.verdict);
                 return Ok(());
             }

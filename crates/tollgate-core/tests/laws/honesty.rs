@@ -1,23 +1,23 @@
-//! Who waits as told is admitted, a refusal costs nothing, and silence heals.
+//! A client that waits as announced is admitted, a refusal costs nothing, and silence heals.
 
 use proptest::prelude::*;
 use tollgate_core::decision::Verdict;
-use tollgate_core::limit::{Charged, InFlight, Limit};
+use tollgate_core::limit::{Charge, InFlight, Limit};
 use tollgate_core::record::{PlainRecord, Record};
 use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::generators::*;
 
-/// The words of the limit alone, without those of its escalation.
+/// The words of the limit, without those of its escalation.
 fn limit_part(rule: &Rule, record: &PlainRecord) -> (u32, Vec<u64>) {
     (record.aux(), (0..rule.limit.words()).map(|index| record.word(index)).collect())
 }
 
 proptest! {
     #[test]
-    fn who_waits_exactly_as_told_is_admitted(rule in rules(), arrivals in arrivals(), band in bands()) {
+    fn a_client_that_waits_as_announced_is_admitted(rule in rules(), arrivals in arrivals(), band in bands()) {
         let mut record = fresh(&rule);
         let mut now = Moment::ZERO;
         for (gap, toll) in and_a_storm(arrivals) {
@@ -28,7 +28,8 @@ proptest! {
                 let in_millis = now + Span::from_millis(decision.verdict.retry_after(now).as_millis_ceil());
                 for later in [exactly, in_millis] {
                     let answer = ask(&rule, &mut record.clone(), toll, &at(later));
-                    // Not held either, not even for no time: what was announced is the moment from which on there is room.
+                    // A hold of zero length is wrong too: the announced time is the moment from which there
+                    // is room.
                     prop_assert_eq!(answer.verdict, Verdict::Admit, "{:?} at {:?}, then at {:?}", decision, now, later);
                 }
                 prop_assert!(exactly > now);
@@ -38,7 +39,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_told_to_wait_longer_than_needed(limit in limits(), arrivals in arrivals()) {
+    fn no_announced_wait_is_longer_than_needed(limit in limits(), arrivals in arrivals()) {
         let rule = rule(limit);
         let mut record = fresh(&rule);
         let mut now = Moment::ZERO;
@@ -66,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn a_look_changes_no_later_answer(rule in rules(), arrivals in arrivals()) {
+    fn a_zero_count_check_changes_no_later_answer(rule in rules(), arrivals in arrivals()) {
         let mut record = fresh(&rule);
         let mut looked_at = fresh(&rule);
         let mut now = Moment::ZERO;
@@ -98,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn a_clock_that_stands_still_or_jumps_a_year_hurts_nobody(rule in rules(), arrivals in arrivals()) {
+    fn a_clock_that_stands_still_or_jumps_a_year_blocks_no_client(rule in rules(), arrivals in arrivals()) {
         let mut record = fresh(&rule);
         for (_, toll) in &arrivals {
             ask(&rule, &mut record, *toll, &at(millis(5)));
@@ -110,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn what_did_not_take_place_is_given_back(limit in limits(), arrivals in arrivals(), cpu in 1..3_000_u64) {
+    fn a_refund_restores_the_quota(limit in limits(), arrivals in arrivals(), cpu in 1..3_000_u64) {
         let rule = rule(limit);
         let mut record = fresh(&rule);
         let mut now = Moment::ZERO;
@@ -121,10 +122,10 @@ proptest! {
         let toll = Toll::of_cpu(Span::from_millis(cpu));
         let before = limit.info(&record, now);
         limit.charge(&mut record, toll, now);
-        let charged = Charged { at: now, mark: limit.mark(&record) };
+        let charged = Charge { at: now, mark: limit.mark(&record) };
         limit.refund(&mut record, toll, charged, now);
         let after = limit.info(&record, now);
-        // A window that was full has lost its oldest entry to the charge, which was about to leave anyway.
+        // The charge replaced the oldest entry of a full window, which was about to expire anyway.
         if !matches!(limit, Limit::Window(_)) {
             prop_assert_eq!(before.remaining, after.remaining);
         }
@@ -133,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_larger_than_the_limit_is_refused_for_good() {
+fn a_toll_larger_than_the_limit_is_refused_permanently() {
     for limit in [Limit::Rate(rate(10)), Limit::Bucket(bucket(10)), Limit::Window(window(10))] {
         let rule = rule(limit);
         let toll = Toll { count: 11, cpu: Span::ZERO };
@@ -142,17 +143,17 @@ fn what_is_larger_than_the_limit_is_refused_for_good() {
 }
 
 #[test]
-fn a_place_in_flight_is_free_again_when_its_request_ends() {
+fn an_in_flight_slot_is_free_when_its_request_ends() {
     let rule = rule(Limit::InFlight(InFlight::new(2).unwrap()));
     let mut record = fresh(&rule);
     let now = at(Moment::ZERO);
     assert_eq!(ask(&rule, &mut record, Toll::ONE, &now).verdict, Verdict::Admit);
     assert_eq!(ask(&rule, &mut record, Toll::ONE, &now).verdict, Verdict::Admit);
     assert_eq!(ask(&rule, &mut record, Toll::ONE, &now).verdict, Verdict::RefuseUntilRelease);
-    rule.limit.settle(&mut record, Toll::ONE, Toll::ONE, Charged { at: now.now, mark: 0 }, now.now);
+    rule.limit.settle(&mut record, Toll::ONE, Toll::ONE, Charge { at: now.now, mark: 0 }, now.now);
     assert_eq!(ask(&rule, &mut record, Toll::ONE, &now).verdict, Verdict::Admit);
     for _ in 0..2 {
-        rule.limit.settle(&mut record, Toll::ONE, Toll::ONE, Charged { at: now.now, mark: 0 }, now.now);
+        rule.limit.settle(&mut record, Toll::ONE, Toll::ONE, Charge { at: now.now, mark: 0 }, now.now);
     }
     assert_eq!(record, fresh(&rule));
 }

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod absorbing;
-mod beat;
+
 mod bounds;
 mod escalation;
+mod fast_rate;
+mod generators;
 mod honesty;
 mod several;
 mod warmup;
-mod world;

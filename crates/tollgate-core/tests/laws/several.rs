@@ -1,4 +1,4 @@
-//! All rules are looked at, then all are charged or none, and the strictest decides.
+//! All rules are checked, then all or none are charged, and the strictest decides.
 
 use proptest::prelude::*;
 use tollgate_core::decide::{Claim, decide};
@@ -9,7 +9,7 @@ use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::generators::*;
 
 fn ask_all(rules: &[Rule], records: &mut [PlainRecord], toll: Toll, situation: &Situation) -> Decision {
     let mut claims: Vec<_> = rules
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rule_that_observes_decides_alike_and_lets_pass(rule in rules(), arrivals in arrivals()) {
+    fn a_rule_in_observe_mode_decides_the_same_and_admits(rule in rules(), arrivals in arrivals()) {
         let observing = Rule { mode: Mode::Observe, ..rule.clone() };
         let (mut enforced, mut observed) = (fresh(&rule), fresh(&rule));
         let mut now = Moment::ZERO;
@@ -86,7 +86,7 @@ proptest! {
 }
 
 #[test]
-fn the_figures_of_an_admission_are_those_of_the_rule_with_least_left() {
+fn an_admission_reports_the_rule_with_the_least_quota_left() {
     let rules = [bucket(10), bucket(3), bucket(7)];
     let decision = ask_all(&rules, &mut fresh_all(&rules), Toll::ONE, &at(millis(1)));
     assert_eq!((decision.rule, decision.info.unwrap().remaining), (Some(1), 2));

@@ -1,4 +1,4 @@
-//! After a restart everybody comes back at once; only ceilings apply until that is over.
+//! All clients reconnect after a restart; only ceilings apply until the warm-up ends.
 
 use tollgate_core::decision::{Reason, Verdict};
 use tollgate_core::escalation::{Escalation, Multiplier};
@@ -7,7 +7,7 @@ use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::generators::*;
 
 fn reconnect() -> Rule {
     let backoffs = (Span::from_secs(1), Span::from_secs(60));
@@ -20,11 +20,11 @@ fn reconnect() -> Rule {
 }
 
 #[test]
-fn a_full_fleet_reconnecting_after_a_deploy_throttles_no_device() {
+fn a_fleet_that_reconnects_after_a_deploy_is_not_throttled() {
     let rule = reconnect();
     for device in 0..10_000_u64 {
         let mut record = fresh(&rule);
-        // Each device needs up to eight attempts, more than the limit allows, spread over the first 30 s.
+        // Each device needs up to eight attempts within the first 30 s, more than the limit allows.
         for attempt in 0..=(device % 8) {
             let now = millis((device * 7919 + attempt * 400) % 27_000 + attempt * 300);
             assert_eq!(ask(&rule, &mut record, Toll::ONE, &at(now)).verdict, Verdict::Admit);
@@ -33,7 +33,7 @@ fn a_full_fleet_reconnecting_after_a_deploy_throttles_no_device() {
 }
 
 #[test]
-fn a_stormer_is_caught_by_the_ceiling_even_in_warmup_and_its_neighbour_is_unaffected() {
+fn the_ceiling_stops_an_offender_in_warmup_and_no_other_client() {
     let rule = reconnect();
     let mut stormer = fresh(&rule);
     let answers: Vec<_> = (0..30).map(|n| ask(&rule, &mut stormer, Toll::ONE, &at(millis(1_000 + n)))).collect();

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, interval, sleep};
-use tollgate_wire::zmtp::{Connection, Event, Kind};
+use tollgate_wire::zmtp::{Connection, Event, SocketKind};
 
 use super::connect::{NoConnection, PING_EVERY, Pauses, SILENCE_MAX, connect};
 use super::desk::{Desk, Master};
@@ -21,7 +21,7 @@ pub(super) async fn run(desk: Rc<Desk>, place: usize) {
     let master = &desk.masters[place];
     let mut pauses = Pauses::default();
     loop {
-        match connect(&master.settings.accounting, Kind::Pub, master.identity.as_ref()).await {
+        match connect(&master.settings.accounting, SocketKind::Pub, master.identity.as_ref()).await {
             Ok((stream, connection)) => {
                 MasterFigures::count(&master.figures.connections);
                 master.figures.accounting_up.store(true, Relaxed);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tollgate_wire::zmtp::{Connection, ENTROPY_BYTES, Entropy, Identity, Kind};
+use tollgate_wire::zmtp::{Connection, ENTROPY_BYTES, Entropy, Identity, SocketKind};
 
 /// Where somebody is: a host by name or address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl fmt::Display for NoConnection {
 /// Connects as a socket of this kind, and exchanges introductions.
 pub(super) async fn connect(
     endpoint: &Endpoint,
-    kind: Kind,
+    kind: SocketKind,
     identity: Option<&Identity>,
 ) -> Result<(TcpStream, Connection), NoConnection> {
     let late = |_| NoConnection::Away(io::ErrorKind::TimedOut.into());

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, interval, sleep, timeout};
 use tollgate_wire::smockron;
-use tollgate_wire::zmtp::{Connection, Event, Kind};
+use tollgate_wire::zmtp::{Connection, Event, SocketKind};
 
 use super::connect::{NoConnection, PING_EVERY, Pauses, SILENCE_MAX, connect};
 use super::desk::Desk;
@@ -21,7 +21,7 @@ pub(super) async fn run(desk: Rc<Desk>, place: usize) {
     let master = &desk.masters[place];
     let mut pauses = Pauses::default();
     loop {
-        match connect(&master.settings.control, Kind::Sub, master.identity.as_ref()).await {
+        match connect(&master.settings.control, SocketKind::Sub, master.identity.as_ref()).await {
             Ok((stream, connection)) => {
                 MasterFigures::count(&master.figures.connections);
                 master.figures.control_up.store(true, Relaxed);
@@ -46,9 +46,9 @@ async fn listen(
     place: usize,
 ) -> Result<(), NoConnection> {
     let master = &desk.masters[place];
-    connection.subscribe(&smockron::own_topic(&[]));
+    connection.subscribe(&smockron::tollgate_topic(&[]));
     for linked in &master.settings.rules {
-        connection.subscribe(&smockron::own_topic(linked.domain.as_bytes()));
+        connection.subscribe(&smockron::tollgate_topic(linked.domain.as_bytes()));
         connection.subscribe(&smockron::topic(linked.domain.as_bytes()));
     }
     let mut hears_originals = true;

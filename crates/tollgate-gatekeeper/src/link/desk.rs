@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
-use tollgate_core::fleet::{Gate, GateSettings, Order, Passage, Reading};
+use tollgate_core::fleet::{ClockReading, Gate, GateSettings, Order, Usage};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_wire::smockron;
@@ -149,11 +149,11 @@ impl Desk {
             MasterFigures::count(&master.figures.order_faults);
             return false;
         };
-        self.carry_out(master, &order);
+        self.apply(master, &order);
         true
     }
 
-    fn carry_out(&self, master: &Master, order: &Order<'_>) {
+    fn apply(&self, master: &Master, order: &Order<'_>) {
         let reading = self.read_clock();
         let (instruction, heard) = {
             let mut gate = master.gate.borrow_mut();
@@ -170,9 +170,9 @@ impl Desk {
         self.woken.notify_one();
     }
 
-    fn read_clock(&self) -> Reading {
+    fn read_clock(&self) -> ClockReading {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Reading { now: self.clock.now(), wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX) }
+        ClockReading { now: self.clock.now(), wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX) }
     }
 
     /// Takes in what a decision did. The answer is a master that must hear of it before the next: one that counts messages, and for which
@@ -185,17 +185,17 @@ impl Desk {
         let now = self.clock.now();
         let room = &mut Name::new();
         match word.act {
-            Act::Passage { hash, ref identifier, count, held_until, clear, ref note } => {
+            Act::Usage { hash, ref identifier, count, held_until, clear, ref note } => {
                 let identifier = identifier.write(room);
                 names.note(word.rule, hash, identifier);
                 let toll = Toll { count, cpu: Span::ZERO };
                 let note = note.as_deref().unwrap_or_default();
-                gate.handle_passage(&Passage { domain, identifier, held_until, toll, clear, note }, now);
+                gate.handle_usage(&Usage { domain, identifier, held_until, toll, clear, note }, now);
             }
             Act::Settlement { hash, cpu, clear } => {
                 let identifier = names.find(word.rule, hash)?;
                 let toll = Toll { count: 0, cpu };
-                gate.handle_passage(&Passage { domain, identifier, held_until: None, toll, clear, note: &[] }, now);
+                gate.handle_usage(&Usage { domain, identifier, held_until: None, toll, clear, note: &[] }, now);
             }
             Act::Return { hash, count, clear } => {
                 let identifier = names.find(word.rule, hash)?;

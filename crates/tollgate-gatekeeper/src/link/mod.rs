@@ -23,7 +23,7 @@ use tokio::task::LocalSet;
 use tollgate_core::fleet::Instruction;
 use tollgate_core::time::Moment;
 use tollgate_wire::zmtp::Identity;
-pub use tollgate_wire::zmtp::{KeyPair, NoKey, PublicKey};
+pub use tollgate_wire::zmtp::{KeyError, KeyPair, PublicKey};
 
 pub use connect::{Endpoint, NoEndpoint, draw_entropy};
 use desk::Desk;

@@ -7,7 +7,7 @@
 use redis::Value;
 use tollgate_core::decide::{Claim, decide};
 use tollgate_core::decision::{Decision, Verdict};
-use tollgate_core::limit::{Charged, Limit};
+use tollgate_core::limit::{Charge, Limit};
 use tollgate_core::record::{PlainRecord, Record};
 use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::Moment;
@@ -116,7 +116,7 @@ impl Reply {
         rules: &[(usize, &Rule)],
         toll: Toll,
         asked: &Situation,
-    ) -> Result<(Answer, Vec<Option<Charged>>), Unanswered> {
+    ) -> Result<(Answer, Vec<Option<Charge>>), Unanswered> {
         let mut claims = Vec::with_capacity(rules.len());
         for (place, rule, record) in self.records(rules)? {
             claims.push(Claim::new(place, rule, record));
@@ -125,7 +125,7 @@ impl Reply {
         if decision.verdict.is_refusal() == self.goes_on {
             return Err(Unanswered::Garbled);
         }
-        let charged = |claim: &Claim<'_, _>| claim.mark().map(|mark| Charged { at: self.now, mark });
+        let charged = |claim: &Claim<'_, _>| claim.mark().map(|mark| Charge { at: self.now, mark });
         Ok((Answer { decision, now: self.now }, claims.iter().map(charged).collect()))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_core::limit::Charged;
+use tollgate_core::limit::Charge;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
@@ -67,7 +67,7 @@ impl SharedTicket {
 pub(super) struct Slices {
     leases: Arc<Leases>,
     count: u64,
-    taken: Vec<(Arc<SharedRule>, Vec<u8>, Charged)>,
+    taken: Vec<(Arc<SharedRule>, Vec<u8>, Charge)>,
 }
 
 impl Slices {
@@ -90,7 +90,7 @@ impl Taking {
     }
 
     /// Some was taken out of the slice in `slot`, which was `charged` as a whole.
-    pub(super) fn add(&mut self, rule: &Arc<SharedRule>, slot: Vec<u8>, charged: Charged) {
+    pub(super) fn add(&mut self, rule: &Arc<SharedRule>, slot: Vec<u8>, charged: Charge) {
         self.0.taken.push((Arc::clone(rule), slot, charged));
     }
 

@@ -14,7 +14,7 @@ use tollgate_core::condition::Condition;
 use tollgate_core::decide::{Claim, decide};
 use tollgate_core::decision::Decision;
 use tollgate_core::escalation::{Escalation, Multiplier};
-use tollgate_core::limit::{Bucket, Budget, Charged, InFlight, Limit, Rate, Window};
+use tollgate_core::limit::{Bucket, Budget, Charge, InFlight, Limit, Rate, Window};
 use tollgate_core::record::{PlainRecord, Record};
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
@@ -94,7 +94,7 @@ struct Both<'store> {
     started: Moment,
     renewed: Moment,
     /// Those who are at work, with the rules that they were charged by.
-    at_work: Vec<(Work, Toll, Vec<Option<Charged>>)>,
+    at_work: Vec<(Work, Toll, Vec<Option<Charge>>)>,
     requests: u64,
 }
 
@@ -168,7 +168,7 @@ impl<'store> Both<'store> {
         }
     }
 
-    fn ask_core(&mut self, toll: Toll, situation: &Situation) -> (Decision, Vec<Option<Charged>>) {
+    fn ask_core(&mut self, toll: Toll, situation: &Situation) -> (Decision, Vec<Option<Charge>>) {
         let mut claims: Vec<_> = self
             .rules
             .iter()
@@ -177,7 +177,7 @@ impl<'store> Both<'store> {
             .map(|(place, (rule, record))| Claim::new(place, rule.rule(), record.clone()))
             .collect();
         let decision = decide(&mut claims, toll, situation);
-        let charged = claims.iter().map(|claim| claim.mark().map(|mark| Charged { at: situation.now, mark })).collect();
+        let charged = claims.iter().map(|claim| claim.mark().map(|mark| Charge { at: situation.now, mark })).collect();
         self.records = claims.into_iter().map(Claim::into_record).collect();
         (decision, charged)
     }
@@ -247,15 +247,15 @@ impl<'store> Both<'store> {
     fn after(
         &mut self,
         (work, reserved): (Work, Toll),
-        charged: &[Option<Charged>],
+        charged: &[Option<Charge>],
         now: Moment,
-        mut carry_out: impl FnMut(&Rule, &mut PlainRecord, Charged) -> Option<(Operation, Toll)>,
+        mut apply: impl FnMut(&Rule, &mut PlainRecord, Charge) -> Option<(Operation, Toll)>,
     ) {
         let situation = Situation { now, started: self.started, band: Band::Normal };
         let mut errands = Vec::new();
         for ((rule, record), charged) in self.rules.iter().zip(&mut self.records).zip(charged) {
             let Some(charged) = *charged else { continue };
-            let Some((operation, toll)) = carry_out(rule.rule(), record, charged) else { continue };
+            let Some((operation, toll)) = apply(rule.rule(), record, charged) else { continue };
             let claim = match operation {
                 Operation::Refund | Operation::Surplus => rule.refund_claim(operation, (toll, reserved), work, charged),
                 _ => rule.claim(operation, toll, work, &situation),

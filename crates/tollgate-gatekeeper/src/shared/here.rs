@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering;
 
 use tollgate_core::band::Band;
-use tollgate_core::decide::{carry_out, look};
+use tollgate_core::decide::{apply, check_all};
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::request::Request;
 use tollgate_core::time::Moment;
@@ -31,12 +31,12 @@ impl Limiter {
         let (mut keys, mut claims) = (Keys::new(), Claims::new());
         self.find_keys(among, request, &mut keys);
         self.claim_all(&keys, now, &mut claims);
-        let outlook = look(&mut claims, toll, &situation);
-        if !outlook.refuses() {
+        let summary = check_all(&mut claims, toll, &situation);
+        if !summary.refuses() {
             return None;
         }
-        let unlocked = (!outlook.changes())
-            .then(|| carry_out(&mut claims, outlook, toll, &situation))
+        let unlocked = (!summary.changes())
+            .then(|| apply(&mut claims, summary, toll, &situation))
             .filter(|_| claims.iter().all(|claim| claim.record().is_current()));
         let decision = unlocked.or_else(|| {
             let mut locks = Locks::new();
@@ -44,8 +44,8 @@ impl Limiter {
             for claim in &mut claims {
                 claim.record_mut().refresh();
             }
-            let outlook = look(&mut claims, toll, &situation);
-            outlook.refuses().then(|| carry_out(&mut claims, outlook, toll, &situation))
+            let summary = check_all(&mut claims, toll, &situation);
+            summary.refuses().then(|| apply(&mut claims, summary, toll, &situation))
         })?;
         self.note(request, &decision, &keys, now);
         Some(decision)
@@ -66,7 +66,7 @@ impl Limiter {
         for (place, hash) in keys {
             let post = &self.posts[place];
             let mut claims = [post.claim(place, hash, now)];
-            if look(&mut claims, toll, &situation).refuses() {
+            if check_all(&mut claims, toll, &situation).refuses() {
                 continue;
             }
             if ticket.stubs.is_full() {

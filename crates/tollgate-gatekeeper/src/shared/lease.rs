@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tollgate_core::limit::{Charged, Limit, LimitInfo};
+use tollgate_core::limit::{Charge, Limit, LimitInfo};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 
@@ -44,14 +44,14 @@ struct Lease {
     expires: Moment,
     info: LimitInfo,
     /// When the store charged the slice. None before the first.
-    charged: Option<Charged>,
+    charged: Option<Charge>,
 }
 
 /// What to do about a request whose rule is leased.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Slice {
     /// It is inside a slice, with these figures, that was charged like this.
-    Inside(LimitInfo, Charged),
+    Inside(LimitInfo, Charge),
     /// Take a slice: nobody else does.
     Fetch,
     /// Ask about this request alone.
@@ -84,9 +84,9 @@ impl core::error::Error for Unleasable {}
 /// How much a gate takes ahead: `millionths` of what a rule has room for, in requests.
 pub fn slice_of(rule: &Rule, millionths: u32) -> Result<u64, Unleasable> {
     let room = match &rule.limit {
-        Limit::Rate(rate) => rate.figures().2,
-        Limit::Bucket(bucket) => u64::from(bucket.figures().0),
-        Limit::Window(window) => u64::from(window.figures().0),
+        Limit::Rate(rate) => rate.parameters().2,
+        Limit::Bucket(bucket) => u64::from(bucket.parameters().0),
+        Limit::Window(window) => u64::from(window.parameters().0),
         Limit::Budget(_) | Limit::InFlight(_) => return Err(Unleasable::Kind),
     };
     if rule.mode != Mode::Enforce {
@@ -140,7 +140,7 @@ impl Leases {
     }
 
     /// A slice was taken, of which `left` is left. A former slice, if there is something left of it, goes back: each has its own date.
-    pub(super) fn put(&self, slot: &[u8], left: u64, (info, charged): (LimitInfo, Charged), now: Moment) -> bool {
+    pub(super) fn put(&self, slot: &[u8], left: u64, (info, charged): (LimitInfo, Charge), now: Moment) -> bool {
         let mut shard = self.shard(slot);
         let Some(lease) = shard.get_mut(slot) else { return false };
         self.give_back(slot, lease);
@@ -154,7 +154,7 @@ impl Leases {
 
     /// Puts back what was taken for a request that was not forwarded: into the slice that it was taken from, or when that is gone, into the
     /// store, which returns what time has not paid back since that slice was charged.
-    pub(super) fn put_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charged) {
+    pub(super) fn put_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charge) {
         let now = self.clock.now();
         let mut shard = self.shard(&slot);
         let is_its_own = |lease: &&mut Lease| now < lease.expires && lease.left > 0 && lease.charged == Some(charged);
@@ -244,7 +244,7 @@ mod tests {
         let (clock, _hand) = Clock::by_hand();
         let (leases, rule, now) = (Leases::new(nobody, clock.clone()), rule(), clock.now());
         assert_eq!(leases.take(&rule, b"slot", 1, now), Slice::Fetch);
-        let charged = Charged { at: now, mark: 0 };
+        let charged = Charge { at: now, mark: 0 };
         assert!(leases.put(b"slot", 9, (LimitInfo::default(), charged), now));
         assert!(matches!(leases.take(&rule, b"slot", 1, now), Slice::Inside(..)));
         assert_eq!(leases.take(&rule, b"slot", 1, now + LEASE_LIFE), Slice::Ask);
@@ -257,7 +257,7 @@ mod tests {
         let nobody = Store::open(Address::parse("redis://127.0.0.1:1", None).unwrap(), Options::default());
         let (clock, _hand) = Clock::by_hand();
         let (leases, rule, now) = (Leases::new(nobody, clock.clone()), rule(), clock.now());
-        let slices = [0, 1].map(|mark| Charged { at: now, mark });
+        let slices = [0, 1].map(|mark| Charge { at: now, mark });
         leases.take(&rule, b"slot", 1, now);
         for charged in slices {
             assert!(leases.put(b"slot", 9, (LimitInfo::default(), charged), now));

@@ -6,7 +6,7 @@
 use core::fmt;
 
 use tollgate_core::band::Band;
-use tollgate_core::limit::{Charged, Limit};
+use tollgate_core::limit::{Charge, Limit};
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -116,10 +116,10 @@ impl Parts {
 pub(super) fn pace(limit: &Limit) -> (u64, u64) {
     let (units, nanos) = match limit {
         Limit::Rate(rate) => {
-            let (count, period, _) = rate.figures();
+            let (count, period, _) = rate.parameters();
             (count, period.as_nanos())
         }
-        Limit::Budget(budget) => (u64::from(budget.figures().0), 1_000_000),
+        Limit::Budget(budget) => (u64::from(budget.parameters().0), 1_000_000),
         Limit::Bucket(_) | Limit::Window(_) | Limit::InFlight(_) => (1, 1),
     };
     let divisor = gcd(units, nanos).max(1);
@@ -139,7 +139,7 @@ impl SharedRule {
         shareable(&rule)?;
         let mut shared = Self { rule, slot_prefix: Vec::new() };
         // State under other figures means something else. A rule that changes starts afresh, under another name.
-        let figures = fingerprint(&shared.figures());
+        let figures = fingerprint(&shared.parameters());
         shared.slot_prefix = format!("{prefix}{domain}:{}:{figures:08x}:", shared.rule.name).into_bytes();
         Ok(shared)
     }
@@ -184,11 +184,11 @@ impl SharedRule {
         operation: Operation,
         (toll, reserved): (Toll, Toll),
         work: Work,
-        charged: Charged,
+        charged: Charge,
     ) -> ClaimBytes {
         let since = self.rule.limit.paid_since(reserved, charged).as_nanos();
-        let release = self.rule.escalation.map_or(Span::ZERO, |escalation| escalation.figures().2);
-        let levels = self.rule.escalation.map_or(0, |escalation| escalation.figures().1);
+        let release = self.rule.escalation.map_or(Span::ZERO, |escalation| escalation.parameters().2);
+        let levels = self.rule.escalation.map_or(0, |escalation| escalation.parameters().1);
         let pair = |nanos: u64| [nanos / NANOS_PER_MICRO, nanos % NANOS_PER_MICRO];
         let ([since_us, since_ns], [mark_us, mark_ns]) = (pair(since), pair(charged.mark));
         let first = [toll.count.min(COUNT_MAX), since_us, since_ns, mark_us, mark_ns, micros(release)];
@@ -204,11 +204,11 @@ impl SharedRule {
         let (_, per) = pace(&rule.limit);
         let hold = Parts::of_span(rule.hold_max, per);
         let (levels, release) = rule.escalation.map_or((0, Span::ZERO), |escalation| {
-            let (_, levels, release) = escalation.figures();
+            let (_, levels, release) = escalation.parameters();
             (levels, release)
         });
         let backoff = rule.escalation.map_or(Span::ZERO, |escalation| escalation.backoff(1, band));
-        let backoff_max = rule.escalation.map_or(Span::ZERO, |escalation| escalation.figures().0.1);
+        let backoff_max = rule.escalation.map_or(Span::ZERO, |escalation| escalation.parameters().0.1);
         let enforce = u8::from(rule.mode == Mode::Enforce);
         let first =
             [toll.count.min(COUNT_MAX), hold.us, hold.rest, micros(backoff), micros(backoff_max), micros(release)];
@@ -230,22 +230,22 @@ impl SharedRule {
         let pace = pace(&self.rule.limit);
         match &self.rule.limit {
             Limit::Rate(rate) => {
-                let burst = rate.figures().2;
+                let burst = rate.parameters().2;
                 let depth = Parts::of_units(burst, pace);
                 let span = Parts::of_units(toll.count, pace);
                 [pace.1, depth.us, depth.rest, span.us, span.rest, burst.min(COUNT_MAX - 1)]
             }
             Limit::Budget(budget) => {
-                let depth = Parts::of_units(budget.figures().1.as_nanos(), pace);
+                let depth = Parts::of_units(budget.parameters().1.as_nanos(), pace);
                 let span = Parts::of_units(toll.cpu.as_nanos(), pace);
                 [pace.1, depth.us, depth.rest, span.us, span.rest, 0]
             }
             Limit::Bucket(bucket) => {
-                let (size, drip, every) = bucket.figures();
+                let (size, drip, every) = bucket.parameters();
                 [u64::from(size), u64::from(drip), micros(every), 0, 0, 0]
             }
             Limit::Window(window) => {
-                let (max, per, ceiling) = window.figures();
+                let (max, per, ceiling) = window.parameters();
                 [u64::from(max), ceiling.map_or(0, u64::from), micros(per), 0, 0, 0]
             }
             Limit::InFlight(in_flight) => [u64::from(in_flight.max()), work.0, micros(WORK_LIFE), 0, 0, 0],
@@ -253,7 +253,7 @@ impl SharedRule {
     }
 
     /// What makes a state of this rule mean what it means: class, limit and escalation, whatever is done about it.
-    fn figures(&self) -> Vec<u8> {
+    fn parameters(&self) -> Vec<u8> {
         let calm = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
         let nothing = Toll { count: 0, cpu: Span::ZERO };
         let plain = Rule { hold_max: Span::ZERO, mode: Mode::Enforce, warmup: None, ..self.rule.clone() };
@@ -297,15 +297,15 @@ fn fingerprint(bytes: &[u8]) -> u32 {
 fn shareable(rule: &Rule) -> Result<(), Unshareable> {
     let pace = pace(&rule.limit);
     match &rule.limit {
-        Limit::Rate(rate) => remembers(Parts::of_units(rate.figures().2, pace))?,
-        Limit::Budget(budget) => remembers(Parts::of_units(budget.figures().1.as_nanos(), pace))?,
+        Limit::Rate(rate) => remembers(Parts::of_units(rate.parameters().2, pace))?,
+        Limit::Budget(budget) => remembers(Parts::of_units(budget.parameters().1.as_nanos(), pace))?,
         Limit::Bucket(bucket) => {
-            let (size, drip, every) = bucket.figures();
+            let (size, drip, every) = bucket.parameters();
             whole(every.times(u64::from(size.div_ceil(drip))))?;
             whole(every)?;
         }
         Limit::Window(window) => {
-            let (max, per, ceiling) = window.figures();
+            let (max, per, ceiling) = window.parameters();
             whole(per)?;
             if ceiling.unwrap_or(max) > LOG_MAX {
                 return Err(Unshareable::LogTooLong);
@@ -315,7 +315,7 @@ fn shareable(rule: &Rule) -> Result<(), Unshareable> {
         Limit::InFlight(_) => {}
     }
     if let Some(escalation) = &rule.escalation {
-        let ((_, backoff_max), levels, release) = escalation.figures();
+        let ((_, backoff_max), levels, release) = escalation.parameters();
         for span in [backoff_max, release, release.times(u64::from(levels))] {
             whole(span)?;
         }

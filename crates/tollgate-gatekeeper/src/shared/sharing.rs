@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use tokio::time::Instant;
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Decision, Reason, Verdict};
-use tollgate_core::limit::{Charged, LimitInfo};
+use tollgate_core::limit::{Charge, LimitInfo};
 use tollgate_core::request::Request;
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
@@ -357,7 +357,7 @@ impl Sharing {
         slot: &[u8],
         slice: u64,
         question: Question,
-    ) -> Option<(LimitInfo, Charged)> {
+    ) -> Option<(LimitInfo, Charge)> {
         let asked = [Asked { place: post.place, rule: &post.rule, key }];
         let toll = Toll { count: slice, cpu: Span::ZERO };
         let (answer, ticket) = self.store.decide_by(&asked, toll, &question.situation, question.expires).await.ok()?;

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout_at};
 use tollgate_core::decision::Decision;
-use tollgate_core::limit::Charged;
+use tollgate_core::limit::Charge;
 use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -203,7 +203,7 @@ impl Store {
     }
 
     /// Gives back `count` of what was `charged` ahead and not used.
-    pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charged) {
+    pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charge) {
         let taken = vec![Taken { rule: Arc::clone(rule), slot, charged }];
         let toll = Toll { count, cpu: Span::ZERO };
         Ticket { taken, toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
@@ -410,7 +410,7 @@ impl Group {
     /// What the store's reply means, and what it took.
     fn make_sense(&self, reply: &Reply, question: &Question) -> Result<(Answer, Vec<Taken>), Unanswered> {
         let (answer, charged) = reply.answer(&self.rules(), question.toll, &question.situation)?;
-        let taken = |(claimed, charged): (&Claimed, Option<Charged>)| {
+        let taken = |(claimed, charged): (&Claimed, Option<Charge>)| {
             let Claimed { rule, slot, .. } = claimed;
             charged.map(|charged| Taken { rule: Arc::clone(rule), slot: slot.clone(), charged })
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate_core::band::Band;
-use tollgate_core::limit::{Charged, Limit};
+use tollgate_core::limit::{Charge, Limit};
 use tollgate_core::rule::Situation;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
@@ -28,7 +28,7 @@ pub(super) struct Taken {
     pub(super) rule: Arc<SharedRule>,
     pub(super) slot: Vec<u8>,
     /// The charge, on the store's clock.
-    pub(super) charged: Charged,
+    pub(super) charged: Charge,
 }
 
 /// A claim that is made outside of a decision: neither time nor band matter.

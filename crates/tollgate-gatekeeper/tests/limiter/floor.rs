@@ -33,7 +33,7 @@ impl Endless {
         // The period of an empty bucket starts with its next request, so one that starts from a floor may drip earlier than its own
         // would have: by less than one drip, until it is empty.
         let phase = match limit {
-            Limit::Bucket(bucket) => u64::from(bucket.figures().1),
+            Limit::Bucket(bucket) => u64::from(bucket.parameters().1),
             _ => 0,
         };
         limit.room(record, toll, now) == Room::Now

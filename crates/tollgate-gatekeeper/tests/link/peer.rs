@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tollgate_core::fleet::{Command, Order, Stamp};
 use tollgate_core::time::Moment;
 use tollgate_wire::smockron;
-use tollgate_wire::zmtp::{Connection, Event, Kind};
+use tollgate_wire::zmtp::{Connection, Event, SocketKind};
 
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,7 +60,7 @@ impl Master {
 
     /// Meets the link on the accounting address and asks for everything.
     pub(crate) fn hear(&self) -> Talk {
-        let mut talk = Talk::meet(self.accounting.accept().unwrap().0, Kind::Sub);
+        let mut talk = Talk::meet(self.accounting.accept().unwrap().0, SocketKind::Sub);
         talk.connection.subscribe(b"");
         talk.flush();
         talk
@@ -68,7 +68,7 @@ impl Master {
 
     /// Meets the link on the control address and waits until it has asked for `topics`.
     pub(crate) fn speak(&self, topics: usize) -> Talk {
-        let mut talk = Talk::meet(self.control.accept().unwrap().0, Kind::Pub);
+        let mut talk = Talk::meet(self.control.accept().unwrap().0, SocketKind::Pub);
         while talk.topics.len() < topics {
             talk.read();
         }
@@ -77,7 +77,7 @@ impl Master {
 }
 
 impl Talk {
-    fn meet(stream: TcpStream, kind: Kind) -> Self {
+    fn meet(stream: TcpStream, kind: SocketKind) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut talk = Self { stream, connection: Connection::new(kind), topics: Vec::new() };
         while !talk.connection.is_ready() {

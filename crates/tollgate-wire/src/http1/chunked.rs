@@ -1,9 +1,10 @@
-//! The chunked transfer coding: a strict decoder, and what a writer needs.
+//! The chunked transfer coding: a strict decoder and an encoder.
 //!
-//! Chunk extensions and trailers are where lenient decoders part ways. Extensions are skipped within a bound, trailers are
-//! parsed within a bound, and every line ends in CRLF or the message is malformed.
+//! Lenient decoders disagree about chunk extensions and trailers. Here extensions are skipped and trailers
+//! are parsed, both within a bound, and a line that does not end in CRLF is malformed.
 
 use core::ops::Range;
+use std::io::Write as _;
 
 use super::fields::{Fields, Name};
 
@@ -17,20 +18,20 @@ const TRAILER_FIELDS_MAX: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// What the next bytes are.
+/// The result of one decoding step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// These bytes of the input are data; everything up to the end of the range is used up.
+    /// This range of the input is data. The input up to the end of the range is consumed.
     Data(Range<usize>),
-    /// All of the input up to here is used up, and more is needed.
+    /// The input up to this index is consumed, and more is needed.
     More(usize),
-    /// The body is complete, trailers (if any) are in [`Decoder::trailers`], and the input up to here is used up.
+    /// The body is complete and its trailers are in [`Decoder::trailers`]. The input up to this index is
+    /// consumed.
     End(usize),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Reading the size; the number of digits so far.
     #[default]
     Size,
     Extension,
@@ -54,7 +55,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Begins anew, for the next body, and keeps the memory.
+    /// Prepares for the next body and keeps the memory.
     pub fn reset(&mut self) {
         self.state = State::Size;
         self.left = 0;
@@ -64,12 +65,12 @@ impl Decoder {
         self.trailers.clear();
     }
 
-    /// The trailers, once the body has ended. Fields that would change how a message is read are not among them.
+    /// The trailers, once the body has ended, without fields that change the interpretation of a message.
     pub fn trailers(&self) -> &Fields {
         &self.trailers
     }
 
-    /// Decodes from the start of `input`, up to the first data or until the input is used up.
+    /// Decodes from the start of `input`, up to the first data or the end of the input.
     pub fn decode(&mut self, input: &[u8]) -> Result<Step, Malformed> {
         let mut at = 0;
         while at < input.len() {
@@ -158,7 +159,7 @@ impl Decoder {
     }
 }
 
-/// Adds a trailer unless it is a field that must not be one: those that frame, route or authenticate a message.
+/// Adds a trailer, unless the field must not be one: fields for framing, routing or authentication.
 pub fn push_trailer(trailers: &mut Fields, name: &[u8], value: &[u8]) {
     let lower = name.to_ascii_lowercase();
     let forbidden = matches!(
@@ -179,24 +180,12 @@ pub fn push_trailer(trailers: &mut Fields, name: &[u8], value: &[u8]) {
     }
 }
 
-/// Writes the line that begins a chunk of this many bytes.
+/// Writes the size line of a chunk.
 pub fn write_size(out: &mut Vec<u8>, length: usize) {
-    let mut digits = [0u8; 16];
-    let mut at = digits.len();
-    let mut left = length;
-    loop {
-        at -= 1;
-        digits[at] = b"0123456789abcdef"[left & 15];
-        left >>= 4;
-        if left == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
-    out.extend_from_slice(b"\r\n");
+    write!(out, "{length:x}\r\n").expect("writing to memory succeeds");
 }
 
-/// Writes the end of a body with its trailers.
+/// Writes the last chunk and the trailers.
 pub fn write_end(out: &mut Vec<u8>, trailers: Option<&Fields>) {
     out.extend_from_slice(b"0\r\n");
     for field in trailers.iter().flat_map(|trailers| trailers.iter()) {
@@ -214,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// Decodes `input` in pieces; gives the data, the trailers as text, and what was left over.
+    /// Decodes `input` in pieces. Returns the data, the trailers as text, and the rest.
     fn decode(input: &[u8], piece: usize) -> Result<(Vec<u8>, String, Vec<u8>), Malformed> {
         let mut decoder = Decoder::default();
         let (mut data, mut start, mut end) = (Vec::new(), 0, 0);
@@ -244,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_however_it_is_cut() {
+    fn a_body_is_decoded_for_any_segmentation() {
         let input = b"3\r\nabc\r\nA;x=\"y\"\r\n0123456789\r\n0\r\nX-Sum: 1\r\nContent-Length: 9\r\n\r\nGET /";
         for piece in 1..input.len() {
             let (data, trailers, rest) = decode(input, piece).unwrap();
@@ -255,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lenient_decoders_take_is_malformed() {
+    fn input_that_lenient_decoders_accept_is_malformed() {
         for input in [
             &b"0_2e\r\nx"[..],
             b"0x2\r\nab\r\n0\r\n\r\n",
@@ -305,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..20), piece in 1usize..400) {
+        fn written_data_is_read_back(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..20), piece in 1usize..400) {
             let mut coded = Vec::new();
             for chunk in &chunks {
                 write_size(&mut coded, chunk.len());

@@ -1,11 +1,12 @@
-//! Header fields, in one piece of memory that is used again for the next message.
+//! Header fields in one buffer that is reused for the next message.
 //!
-//! A map of owned strings allocates for every field of every request. A proxy reads a dozen fields and copies them on, so
-//! here they are slices of one text, in the order they came, with the few names that a gate must know about told apart once.
+//! A map of owned strings would allocate for every field of every request. A proxy reads a few fields and
+//! copies the rest, so the fields here are slices of one buffer, in the order received. The names that a gate
+//! uses are recognized once, when a field is added.
 
 use tollgate_core::inputs::{Inputs, separator, write_unrepeated_cookies};
 
-/// The field names that a gate acts on; every other one is [`Name::Other`].
+/// The field names that a gate uses; any other is [`Name::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     /// `accept`
@@ -53,7 +54,7 @@ pub enum Name {
 }
 
 impl Name {
-    /// The name that these lower-case bytes spell.
+    /// The name for these lower-case bytes.
     pub fn of(name: &[u8]) -> Self {
         match name {
             b"te" => Self::Te,
@@ -89,7 +90,7 @@ struct Slot {
     value_len: u32,
 }
 
-/// Header or trailer fields in the order they came, names in lower case.
+/// Header or trailer fields in the order received, with names in lower case.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     text: Vec<u8>,
@@ -99,37 +100,37 @@ pub struct Fields {
 /// One field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// The name told apart.
+    /// The recognized name.
     pub name: Name,
     /// The name as lower-case bytes.
     pub name_bytes: &'a [u8],
-    /// The value, without white space around it.
+    /// The value, without surrounding white space.
     pub value: &'a [u8],
 }
 
 impl Fields {
-    /// Forgets all fields and keeps the memory.
+    /// Removes all fields and keeps the memory.
     pub fn clear(&mut self) {
         self.text.clear();
         self.slots.clear();
     }
 
-    /// How many fields there are.
+    /// The number of fields.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// How many bytes the names and values have together.
+    /// The total length of names and values in bytes.
     pub fn bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Adds a field at the end. Name and value must be valid: they come from a parser or from us.
+    /// Appends a field. Name and value must be valid.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         let start = self.text.len();
         self.text.extend_from_slice(name);
@@ -149,12 +150,12 @@ impl Fields {
         self.slots.iter().map(|slot| self.field(slot))
     }
 
-    /// The values of every field of this name, in order.
+    /// The values of all fields with this name, in order.
     pub fn all(&self, name: Name) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.slots.iter().filter(move |slot| slot.name == name).map(|slot| self.field(slot).value)
     }
 
-    /// The value of the first field of this name.
+    /// The value of the first field with this name.
     pub fn first(&self, name: Name) -> Option<&[u8]> {
         self.all(name).next()
     }
@@ -164,7 +165,7 @@ impl Fields {
         self.iter().find(|field| field.name_bytes == name).map(|field| field.value)
     }
 
-    /// Whether any field of this name has `token` in its comma-separated list, in any case.
+    /// Whether a comma-separated list of this name contains `token`, ignoring case.
     pub fn has_token(&self, name: Name, token: &[u8]) -> bool {
         self.all(name).any(|value| tokens(value).any(|other| other.eq_ignore_ascii_case(token)))
     }
@@ -175,7 +176,8 @@ impl Fields {
         self.slots.retain(|slot| keep(field_in(text, slot)));
     }
 
-    /// Makes one field of all fields with this lower-case name, in the place of the first, with `separator` between their values.
+    /// Joins all fields with this lower-case name into one, at the position of the first, with `separator`
+    /// between the values.
     pub fn join(&mut self, name: &[u8], separator: &[u8]) {
         let has_name = |slot: &Slot| field_in(&self.text, slot).name_bytes == name;
         let Some(first) = self.slots.iter().position(has_name) else { return };
@@ -204,8 +206,9 @@ impl Fields {
         slot.value_len = (self.text.len() - start - name.len()) as u32;
     }
 
-    /// Makes one value of each header and cookie that rules use, so that the backend sees the value that rules have seen: lines of one
-    /// header are joined, cookies that repeat the name of another are dropped, and so are headers that only look like one of them.
+    /// Reduces each header and cookie that rules use to one value, so that the backend sees the same value as
+    /// the rules. Repeated headers are joined. Repeated cookies and headers with look-alike names are
+    /// dropped.
     pub fn unify(&mut self, inputs: &Inputs) {
         for name in inputs.headers() {
             self.join(name.as_bytes(), separator(name.as_bytes()));
@@ -221,7 +224,7 @@ impl Fields {
 
     fn drop_repeated_cookies(&mut self, inputs: &Inputs) {
         let Some(cookies) = self.first(Name::Cookie) else { return };
-        // Rare, so this may allocate.
+        // This is rare, so it may allocate.
         let mut unrepeated = Vec::new();
         if write_unrepeated_cookies(inputs, cookies, &mut unrepeated) {
             self.retain(|field| field.name != Name::Cookie);
@@ -243,7 +246,7 @@ fn field_in<'a>(text: &'a [u8], slot: &Slot) -> Field<'a> {
     }
 }
 
-/// The non-empty members of a comma-separated list, without white space around them.
+/// The non-empty members of a comma-separated list, without surrounding white space.
 pub fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
@@ -253,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_found_whatever_its_case_was() {
+    fn a_name_is_found_in_any_case() {
         let mut fields = Fields::default();
         fields.push(b"X-Api-Key", b"K");
         fields.push(b"CONTENT-LENGTH", b"5");
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_one_name_are_joined_in_the_place_of_the_first() {
+    fn lines_of_one_name_are_joined_at_the_position_of_the_first() {
         let mut fields = Fields::default();
         for (name, value) in [("a", "1"), ("x", "2"), ("A", "3"), ("y", "4"), ("a", ""), ("z", "5")] {
             fields.push(name.as_bytes(), value.as_bytes());

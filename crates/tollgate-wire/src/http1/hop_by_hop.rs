@@ -1,16 +1,17 @@
-//! Fields that are for this hop only.
+//! Hop-by-hop header fields.
 //!
-//! A client names hop-by-hop fields in `Connection`, and may name any: also the ones a gate adds to tell the backend who the
-//! client is. So the client's copies go first ([`strip_nominated`]), and only then are ours added. The fixed ones are left out when
-//! a head is written ([`is_hop_by_hop`]), because until then the gate needs to read them.
+//! A client lists hop-by-hop fields in `Connection`, and may list any field, including those that a gate adds
+//! to identify the client. Listed fields are therefore removed ([`strip_nominated`]) before the gate adds its
+//! own. The standard hop-by-hop fields are skipped when a head is written ([`is_hop_by_hop`]), because the
+//! gate reads them until then.
 
 use super::fields::{Fields, Name, tokens};
 
-/// The most names that one message may nominate: each is compared with each field. A request with more is refused when it
-/// is parsed.
+/// The maximum number of fields listed in `Connection`, each of which is compared with every field. A request
+/// with more is rejected by the parser.
 pub const NOMINATED_MAX: usize = 32;
 
-/// Whether a field of this name is never forwarded as it came.
+/// Whether a field of this name is never forwarded unchanged.
 pub fn is_hop_by_hop(name: Name) -> bool {
     matches!(
         name,
@@ -26,7 +27,7 @@ pub fn is_hop_by_hop(name: Name) -> bool {
     )
 }
 
-/// Removes the fields that `Connection` nominates.
+/// Removes the fields that `Connection` lists.
 pub fn strip_nominated(fields: &mut Fields) {
     let ordinary = |token: &[u8]| {
         [&b"keep-alive"[..], b"close", b"upgrade", b"te"].iter().any(|known| token.eq_ignore_ascii_case(known))
@@ -34,7 +35,7 @@ pub fn strip_nominated(fields: &mut Fields) {
     if fields.all(Name::Connection).all(|list| tokens(list).all(ordinary)) {
         return;
     }
-    // Rare, so this may allocate.
+    // This is rare, so it may allocate.
     let nominated: Vec<Vec<u8>> = fields
         .all(Name::Connection)
         .flat_map(tokens)
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn nominated_fields_are_removed_whatever_they_are() {
+    fn fields_listed_in_connection_are_removed() {
         let left = names_left(&[
             ("X-Forwarded-For", "1.2.3.4"),
             ("Connection", "close, X-Forwarded-For"),

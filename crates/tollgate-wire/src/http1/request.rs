@@ -9,32 +9,32 @@ use super::fields::{Fields, Name, tokens};
 use super::hop_by_hop::NOMINATED_MAX;
 use super::{Fault, Length, Version, content_length};
 
-/// The most fields a head may have.
+/// The maximum number of fields in a head.
 pub const FIELDS_MAX: usize = 128;
 
-/// A request's head as the gate forwards it: one method, one target, one authority.
+/// A request head as the gate forwards it: one method, one target, one authority.
 ///
-/// The memory is used again for the next request on the same connection.
+/// The memory is reused for the next request on the same connection.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
-    /// The method, as it came: methods are case-sensitive.
+    /// The method, unchanged, because methods are case-sensitive.
     pub method: Vec<u8>,
-    /// Path and query, beginning with `/`; or `*`. Written by [`set_target`](Self::set_target) alone.
+    /// Path and query, starting with `/`; or `*`. Only [`set_target`](Self::set_target) writes it.
     target: Vec<u8>,
     /// The readings of the path.
     normal_path: NormalPath,
-    /// Host and optional port: the one canonical source for who is addressed. Empty only on HTTP/1.0.
+    /// Host and optional port, the single source for the addressed host. Empty only for HTTP/1.0.
     pub authority: Vec<u8>,
-    /// The version the client speaks.
+    /// The client's HTTP version.
     pub version: Version,
-    /// How long the body is.
+    /// The length of the body.
     pub length: Length,
-    /// Every field but `Host` and `Content-Length`, which are in `authority` and `length`.
+    /// All fields except `Host` and `Content-Length`, which are in `authority` and `length`.
     pub fields: Fields,
 }
 
 impl RequestHead {
-    /// Parses the bytes of one whole head, as found by [`super::scan::Scan`].
+    /// Parses one complete head, as found by [`super::scan::Scan`].
     pub fn parse(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let mut slots = [const { MaybeUninit::uninit() }; FIELDS_MAX];
         let mut parsed = httparse::Request::new(&mut []);
@@ -64,7 +64,7 @@ impl RequestHead {
                 _ => self.fields.push(header.name.as_bytes(), header.value),
             }
         }
-        // Backends differ in what they make of several (RFC 9113, 8.2.3, says how to join them).
+        // Backends treat several `Cookie` lines differently. RFC 9113, 8.2.3, specifies how to join them.
         self.fields.join(b"cookie", separator(b"cookie"));
         self.length = framing.length(self.version)?;
         self.address(target.as_bytes(), host)?;
@@ -75,7 +75,7 @@ impl RequestHead {
         Ok(())
     }
 
-    /// Forgets the request and keeps the memory.
+    /// Removes the request and keeps the memory.
     pub fn clear(&mut self) {
         self.method.clear();
         self.set_target(b"");
@@ -85,12 +85,12 @@ impl RequestHead {
         self.length = Length::Empty;
     }
 
-    /// Path and query, beginning with `/`; or `*`.
+    /// Path and query, starting with `/`; or `*`.
     pub fn target(&self) -> &[u8] {
         &self.target
     }
 
-    /// Replaces the target and reads its path.
+    /// Replaces the target and normalizes its path.
     pub fn set_target(&mut self, target: &[u8]) {
         self.target.clear();
         self.target.extend_from_slice(target);
@@ -107,18 +107,18 @@ impl RequestHead {
         self.normal_path.differing()
     }
 
-    /// Path without the query.
+    /// The path without the query.
     pub fn path(&self) -> &[u8] {
         let end = memchr::memchr(b'?', &self.target).unwrap_or(self.target.len());
         &self.target[..end]
     }
 
-    /// Whether the answer has no body whatever it says.
+    /// Whether the response has no body, regardless of its fields.
     pub fn is_head(&self) -> bool {
         self.method == b"HEAD"
     }
 
-    /// Whether doing it twice does no more than doing it once (RFC 9110, 9.2.2).
+    /// Whether the method is idempotent (RFC 9110, 9.2.2).
     pub fn is_idempotent(&self) -> bool {
         matches!(&self.method[..], b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
     }
@@ -130,9 +130,9 @@ impl RequestHead {
             && self.fields.has_token(Name::Expect, b"100-continue")
     }
 
-    /// The protocol the client asks to upgrade to, if it asks and it is one that a gate may tunnel.
+    /// The protocol that the client asks to upgrade to, if a gate may tunnel it.
     ///
-    /// A tunnel to `h2c` would let requests past the gate unseen, so that one is never forwarded.
+    /// `h2c` is never forwarded, because requests in that tunnel would bypass the gate.
     pub fn upgrade(&self) -> Option<&[u8]> {
         if self.version != Version::Http11 || !self.fields.has_token(Name::Connection, b"upgrade") {
             return None;
@@ -200,7 +200,7 @@ impl RequestHead {
 
 impl Name {
     fn of_any_case(name: &str) -> Self {
-        // Only the three names that decide framing and address matter here; the others are told apart when pushed.
+        // Only the names for framing and addressing matter here; `push` recognizes the others.
         match name.len() {
             4 if name.eq_ignore_ascii_case("host") => Self::Host,
             14 if name.eq_ignore_ascii_case("content-length") => Self::ContentLength,
@@ -210,7 +210,7 @@ impl Name {
     }
 }
 
-/// What the fields say about the body, kept until all have spoken.
+/// The framing fields, collected until all have been read.
 #[derive(Default)]
 struct Framing {
     content_length: Option<u64>,
@@ -220,7 +220,7 @@ struct Framing {
 impl Framing {
     fn content_length(&mut self, value: &[u8], head: &[u8]) -> Result<(), Fault> {
         const FAULT: Fault = Fault::Malformed("Content-Length is not one plain number");
-        // White space around the number other than one space after the colon is legal, and read differently by some.
+        // More white space than one space after the colon is legal, but some servers read it differently.
         let before = value.as_ptr() as usize - head.as_ptr() as usize;
         let plain_before = head[before - 1] == b':' || (head[before - 1] == b' ' && head[before - 2] == b':');
         let plain_after = head.get(before + value.len()) == Some(&b'\r');
@@ -246,14 +246,14 @@ impl Framing {
             (true, Some(_)) => Err(Fault::Malformed("both Content-Length and Transfer-Encoding")),
             (true, None) if version == Version::Http10 => Err(Fault::Malformed("Transfer-Encoding on HTTP/1.0")),
             (true, None) => Ok(Length::Chunked),
-            // `Content-Length: 0` is kept: a POST without a body says so.
+            // `Content-Length: 0` is kept, because a POST without a body has it.
             (false, Some(length)) => Ok(Length::Fixed(length)),
             (false, None) => Ok(Length::Empty),
         }
     }
 }
 
-/// Whether these bytes can be a host with an optional port, and nothing else: no user, no path.
+/// Whether these bytes are a host with an optional port, without a user or path.
 pub fn is_authority(bytes: &[u8]) -> bool {
     let host_byte = |byte: &u8| {
         byte.is_ascii_alphanumeric()

@@ -5,40 +5,41 @@ use core::mem::MaybeUninit;
 use super::fields::{Fields, Name};
 use super::{Length, Version, content_length};
 
-/// Fields that are parsed on the stack. More take an allocation.
+/// The number of fields that are parsed on the stack. More need an allocation.
 const FIELDS_USUAL: usize = 128;
-/// The most fields of a response. The size of the head is the bound that matters; this one keeps the allocation below 64 KiB.
+/// The maximum number of fields in a response. The size of the head is the main bound; this one keeps the
+/// allocation below 64 KiB.
 pub const FIELDS_MAX: usize = 2048;
 
-/// A backend's answer that a gate cannot pass on.
+/// A response that a gate cannot forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Garbage(
-    /// What is wrong with it.
+pub struct ResponseError(
+    /// The problem.
     pub &'static str,
 );
 
-const TOO_MANY_FIELDS: Garbage = Garbage("the head has too many fields");
+const TOO_MANY_FIELDS: ResponseError = ResponseError("the head has too many fields");
 
-/// A response's head. The memory is used again for the next response.
+/// A response head. The memory is reused for the next response.
 #[derive(Clone, Debug, Default)]
 pub struct ResponseHead {
     /// The status code, 100 to 999.
     pub status: u16,
-    /// The reason phrase, as it came.
+    /// The reason phrase, unchanged.
     pub reason: Vec<u8>,
-    /// The version the backend speaks.
+    /// The backend's HTTP version.
     pub version: Version,
-    /// How long the body is.
+    /// The length of the body.
     pub length: Length,
-    /// Every field but `Content-Length`, which is in `length`.
+    /// All fields except `Content-Length`, which is in `length`.
     pub fields: Fields,
-    /// The `Content-Length` of an answer that has no body of its own (to HEAD, or 304): what it would have been.
+    /// The `Content-Length` of a response without a body (to HEAD, or 304).
     pub would_be_length: Option<u64>,
 }
 
 impl ResponseHead {
-    /// Parses the bytes of one whole head. `to_head` says that the request was a HEAD.
-    pub fn parse(&mut self, bytes: &[u8], to_head: bool) -> Result<(), Garbage> {
+    /// Parses one complete head. `to_head` means that the request was a HEAD.
+    pub fn parse(&mut self, bytes: &[u8], to_head: bool) -> Result<(), ResponseError> {
         let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
         match self.parse_in(bytes, to_head, &mut slots) {
             Err(TOO_MANY_FIELDS) => self.parse_in(bytes, to_head, &mut vec![MaybeUninit::uninit(); FIELDS_MAX]),
@@ -51,20 +52,20 @@ impl ResponseHead {
         bytes: &'b [u8],
         to_head: bool,
         slots: &mut [MaybeUninit<httparse::Header<'b>>],
-    ) -> Result<(), Garbage> {
+    ) -> Result<(), ResponseError> {
         let mut config = httparse::ParserConfig::default();
-        // RFC 9112, 5.1: a proxy removes the white space between a name and its colon from a response. The head is written afresh, so the
-        // client sees the same name that decided about the framing here.
+        // RFC 9112, 5.1: a proxy removes the white space between a name and its colon from a response. The
+        // head is serialized again, so the client sees the same names that determined the framing here.
         config.allow_spaces_after_header_name_in_responses(true);
         let mut parsed = httparse::Response::new(&mut []);
         match config.parse_response_with_uninit_headers(&mut parsed, bytes, slots) {
             Ok(httparse::Status::Complete(end)) if end == bytes.len() => {}
-            Ok(_) => return Err(Garbage("the head is cut short")),
+            Ok(_) => return Err(ResponseError("the head is cut short")),
             Err(httparse::Error::TooManyHeaders) => return Err(TOO_MANY_FIELDS),
-            Err(_) => return Err(Garbage("the head is not HTTP/1.1")),
+            Err(_) => return Err(ResponseError("the head is not HTTP/1.1")),
         }
         let (Some(status @ 100..), Some(minor)) = (parsed.code, parsed.version) else {
-            return Err(Garbage("the status line is incomplete"));
+            return Err(ResponseError("the status line is incomplete"));
         };
         self.clear();
         self.status = status;
@@ -74,13 +75,13 @@ impl ResponseHead {
         let mut chunked = None;
         for header in parsed.headers.iter() {
             if header.name.eq_ignore_ascii_case("content-length") {
-                let value = content_length(header.value).ok_or(Garbage("Content-Length is not a number"))?;
+                let value = content_length(header.value).ok_or(ResponseError("Content-Length is not a number"))?;
                 if length.replace(value).is_some_and(|other| other != value) {
-                    return Err(Garbage("two different Content-Lengths"));
+                    return Err(ResponseError("two different Content-Lengths"));
                 }
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
                 if chunked.replace(header.value.eq_ignore_ascii_case(b"chunked")).is_some() {
-                    return Err(Garbage("more than one Transfer-Encoding"));
+                    return Err(ResponseError("more than one Transfer-Encoding"));
                 }
             } else {
                 self.fields.push(header.name.as_bytes(), header.value);
@@ -89,7 +90,7 @@ impl ResponseHead {
         self.frame(length, chunked, to_head)
     }
 
-    /// Forgets the response and keeps the memory.
+    /// Removes the response and keeps the memory.
     pub fn clear(&mut self) {
         self.status = 0;
         self.reason.clear();
@@ -99,7 +100,7 @@ impl ResponseHead {
         self.would_be_length = None;
     }
 
-    /// Whether this is an interim answer, with the final one still to come. 101 is final: it ends HTTP.
+    /// Whether this is an interim response. 101 is final, because it ends HTTP on the connection.
     pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
@@ -113,9 +114,9 @@ impl ResponseHead {
             }
     }
 
-    fn frame(&mut self, length: Option<u64>, chunked: Option<bool>, to_head: bool) -> Result<(), Garbage> {
+    fn frame(&mut self, length: Option<u64>, chunked: Option<bool>, to_head: bool) -> Result<(), ResponseError> {
         if length.is_some() && chunked.is_some() {
-            return Err(Garbage("both Content-Length and Transfer-Encoding"));
+            return Err(ResponseError("both Content-Length and Transfer-Encoding"));
         }
         self.length = match (chunked, length) {
             _ if to_head || self.status < 200 || matches!(self.status, 204 | 304) => {
@@ -123,7 +124,7 @@ impl ResponseHead {
                 Length::Empty
             }
             (Some(true), _) if self.version == Version::Http11 => Length::Chunked,
-            (Some(_), _) => return Err(Garbage("a transfer coding other than chunked")),
+            (Some(_), _) => return Err(ResponseError("a transfer coding other than chunked")),
             (None, Some(length)) => Length::Fixed(length),
             (None, None) => Length::UntilClose,
         };
@@ -131,7 +132,7 @@ impl ResponseHead {
     }
 }
 
-/// The usual reason phrase of a status.
+/// The standard reason phrase of a status.
 pub fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
@@ -178,13 +179,13 @@ pub fn reason(status: u16) -> &'static str {
 mod tests {
     use super::*;
 
-    fn parse(text: &str, to_head: bool) -> Result<ResponseHead, Garbage> {
+    fn parse(text: &str, to_head: bool) -> Result<ResponseHead, ResponseError> {
         let mut head = ResponseHead::default();
         head.parse(text.as_bytes(), to_head).map(|()| head)
     }
 
     #[test]
-    fn the_body_ends_where_the_rules_say() {
+    fn the_body_length_follows_the_rules() {
         let length =
             |fields: &str, to_head| parse(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), to_head).unwrap().length;
         assert_eq!(length("Content-Length: 7\r\n", false), Length::Fixed(7));
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_can_be_read_in_two_ways_is_garbage() {
+    fn an_ambiguous_response_is_rejected() {
         for fields in [
             "Content-Length: 7\r\nTransfer-Encoding: chunked\r\n",
             "Content-Length: 7\r\nContent-Length: 8\r\n",
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_before_a_colon_is_removed_and_the_field_means_what_it_says() {
+    fn white_space_before_a_colon_is_removed_and_the_field_is_used() {
         let head = parse("HTTP/1.1 200 OK\r\nX-A : b\r\nX-B\t :c\r\nContent-Length : 7\r\n\r\n", false).unwrap();
         let fields: Vec<_> = head.fields.iter().map(|field| (field.name_bytes, field.value)).collect();
         assert_eq!(fields, [(&b"x-a"[..], &b"b"[..]), (b"x-b", b"c")]);
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_kept_when_both_can_tell_where_the_answer_ends() {
+    fn a_connection_is_kept_if_the_response_has_a_definite_end() {
         let keeps = |text| parse(text, false).unwrap().keeps_alive();
         assert!(keeps("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"));
         assert!(!keeps("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));

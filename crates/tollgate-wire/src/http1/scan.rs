@@ -1,11 +1,12 @@
-//! Where does a head end?
+//! Finds the end of a head.
 //!
-//! A client may send its head byte by byte. Parsing from the start on every arrival makes that quadratic, and cheap for the
-//! client. [`Scan`] remembers how far it has looked, so each byte is looked at once, and only a whole head is parsed.
+//! A client may send its head byte by byte. Parsing from the start on every arrival would take quadratic time
+//! at little cost for the client. [`Scan`] keeps its position, so each byte is scanned once and only a
+//! complete head is parsed.
 
 use super::Fault;
 
-/// How large a head may be.
+/// Size limits of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The longest first line, in bytes.
@@ -14,7 +15,7 @@ pub struct Bounds {
     pub head_bytes_max: usize,
 }
 
-/// Looks for the empty line that ends a head.
+/// Searches for the empty line that ends a head.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scan {
     seen: usize,
@@ -23,24 +24,24 @@ pub struct Scan {
     lines: usize,
 }
 
-/// What a look at more bytes has found.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The head begins at `start` (after empty lines that may precede it) and its last line end is just before `end`.
+    /// The head starts at `start`, after optional empty lines, and ends before `end`.
     Head {
-        /// Where the first line begins.
+        /// The start of the first line.
         start: usize,
         /// The first byte after the head.
         end: usize,
     },
-    /// The head goes on.
+    /// The head is incomplete.
     More,
 }
 
 impl Scan {
-    /// Looks at the bytes that have arrived since the last look. `bytes` must begin with the same bytes as before.
+    /// Scans the bytes that arrived since the last call. `bytes` must start with the same bytes as before.
     ///
-    /// With `strict`, a line that ends in a bare LF is a fault: two readers may not agree that it is a line.
+    /// With `strict`, a line that ends in a bare LF is an error, because two parsers may disagree about it.
     pub fn look(&mut self, bytes: &[u8], bounds: Bounds, strict: bool) -> Result<Found, Fault> {
         while let Some(found) = memchr::memchr(b'\n', &bytes[self.seen..]) {
             let newline = self.seen + found;
@@ -73,7 +74,7 @@ impl Scan {
         Ok(Found::More)
     }
 
-    /// Whether nothing but empty lines has been seen.
+    /// Whether only empty lines have been seen.
     pub fn is_blank(&self) -> bool {
         self.lines == 0 && self.line_start == self.seen
     }
@@ -83,7 +84,7 @@ impl Scan {
         if self.lines == 0 && read > bounds.line_bytes_max + 2 {
             return Err(Fault::TargetTooLong);
         }
-        // Empty lines before a head are skipped, but they are bytes all the same.
+        // Empty lines before a head are skipped, but their number is bounded.
         if read > bounds.head_bytes_max || self.head_start > 64 {
             return Err(Fault::HeadTooLarge);
         }
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_found_however_it_is_cut() {
+    fn a_head_is_found_for_any_segmentation() {
         for piece in 1..20 {
             let found = look_in_pieces(b"\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\nbody", piece, true);
             assert_eq!(found, Ok(Found::Head { start: 4, end: 31 }), "in pieces of {piece}");
@@ -118,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_lf_is_a_fault_only_where_we_are_strict() {
+    fn a_bare_lf_is_an_error_only_in_strict_mode() {
         let bytes = b"GET / HTTP/1.1\nhost: a\n\n";
         assert!(matches!(look_in_pieces(bytes, 3, true), Err(Fault::Malformed(_))));
         assert_eq!(look_in_pieces(bytes, 3, false), Ok(Found::Head { start: 0, end: bytes.len() }));
     }
 
     #[test]
-    fn what_is_too_long_is_known_before_it_ends() {
+    fn an_overlong_head_is_rejected_before_it_ends() {
         assert_eq!(look_in_pieces(&[b'a'; 50], 1, true), Err(Fault::TargetTooLong));
         let mut head = b"GET / HTTP/1.1\r\n".to_vec();
         head.extend([b'a'; 100]);

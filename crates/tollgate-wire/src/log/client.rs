@@ -1,18 +1,19 @@
-//! Who made a request, as a log names it: an address with or without its port, or a name.
+//! The client in a log line: an address with or without a port, or a name.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A client as recorded.
+/// A client as logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client<'a> {
-    /// An address; IPv4 in IPv6's clothes is unmapped.
+    /// An address. IPv4-mapped IPv6 addresses are converted to IPv4.
     Address(IpAddr),
-    /// What is no address: a host name that the server looked up, or any other name.
+    /// Anything else: a resolved host name, or any other name.
     Name(&'a [u8]),
 }
 
 impl<'a> Client<'a> {
-    /// Reads `203.0.113.7`, `203.0.113.7:4711`, `2001:db8::7`, `[2001:db8::7]:4711`, `fe80::7%eth0`, or a name.
+    /// Parses `203.0.113.7`, `203.0.113.7:4711`, `2001:db8::7`, `[2001:db8::7]:4711`, `fe80::7%eth0`, or a
+    /// name.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Self {
         match v4_prefix(bytes) {
@@ -24,8 +25,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The dotted quad that `bytes` begin with, and its length. Parts with leading zeros are refused as the standard library does:
-/// some read them as octal.
+/// The dotted quad at the start of `bytes`, and its length. Leading zeros are rejected as in the standard
+/// library, because some parsers treat them as octal.
 #[inline]
 fn v4_prefix(bytes: &[u8]) -> Option<(Ipv4Addr, usize)> {
     let mut at = 0;
@@ -64,7 +65,7 @@ fn v6(bytes: &[u8]) -> Option<Ipv6Addr> {
         }
         _ => bytes,
     };
-    // The longest address has 45 characters; a zone may follow it.
+    // The longest address has 45 characters; a zone may follow.
     let address = &inner[..inner.iter().take(46).position(|byte| *byte == b'%').unwrap_or(inner.len())];
     if address.len() > 45 {
         return None;
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_brackets_zones_and_mappings_do_not_change_who_it_is() {
+    fn ports_brackets_zones_and_mapping_do_not_change_the_address() {
         check("203.0.113.7", "203.0.113.7");
         check("203.0.113.7:4711", "203.0.113.7");
         check("2001:db8::7", "2001:db8::7");
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_a_name() {
+    fn any_other_text_is_a_name() {
         let long = "f".repeat(10_000);
         for name in [
             "crawl-66-249-66-1.googlebot.com",

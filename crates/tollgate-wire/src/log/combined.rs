@@ -1,13 +1,13 @@
-//! The combined log format of Apache and nginx, the common one it grew from, and what people append to it.
+//! The combined log format of Apache and nginx, the common format, and usual extensions of both.
 //!
 //! ```text
 //! 203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 2326 "http://example.org/" "Mozilla/5.0" 0.123
 //! ```
 //!
-//! The parts in front of the time and behind the user agent vary from site to site, so the line is read from its anchors, the
-//! bracketed time and the quoted request, and not by counting blanks. What was asked for may be garbage (a TLS handshake on
-//! a plain port, an idle connection that timed out): somebody still kept the server busy, so it is a request without
-//! method and target, and not a wrong line.
+//! The fields before the time and after the user agent vary between sites. The parser therefore starts from
+//! two anchors, the bracketed time and the quoted request, instead of counting fields. The request may be
+//! garbage, such as a TLS handshake on a plain port or an idle connection that timed out. It still used the
+//! server, so it becomes a request without method and target, not an error.
 
 use tollgate_core::time::Span;
 
@@ -17,37 +17,37 @@ use super::decimal::Decimal;
 use super::request::{Draft, Request};
 use super::scanner::plain_length;
 use super::text::{Scratch, Text};
-use super::{Expected, Fault};
+use super::{Expected, LineError};
 
-/// Reads one line.
-pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Request<'a>, Fault> {
+/// Parses one line.
+pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Request<'a>, LineError> {
     let line = line.trim_ascii_end();
     let mut draft = Draft::default();
     let (open, behind) = bracketed_time(line, &mut draft)?;
     draft.client = Some(client(line, open));
     let mut cursor = Cursor { line, at: behind };
     let Some(request) = cursor.quoted(scratch) else {
-        return Err(Fault::at(cursor.at, Expected::QuotedRequest));
+        return Err(LineError::at(cursor.at, Expected::QuotedRequest));
     };
     request_line(request, line, scratch, &mut draft);
-    let (column, text) = cursor.bare();
-    draft.status = status(text).map_err(|()| Fault::at(column, Expected::Status))?;
-    let (column, size) = cursor.bare();
+    let (column, text) = cursor.plain();
+    draft.status = status(text).map_err(|()| LineError::at(column, Expected::Status))?;
+    let (column, size) = cursor.plain();
     if !(size == b"-" || (!size.is_empty() && size.iter().all(u8::is_ascii_digit))) {
-        return Err(Fault::at(column, Expected::Size));
+        return Err(LineError::at(column, Expected::Size));
     }
     for name in ["referer", "user-agent"] {
         if let Some(value) = cursor.quoted(scratch) {
             add_header(name, value, line, scratch)?;
         }
     }
-    draft.cost = appendix(&mut cursor, scratch)?;
+    draft.cost = appended(&mut cursor, scratch)?;
     draft.finish(line, scratch, Expected::BracketedTime)
 }
 
-/// Finds the time, and returns where its brackets open and where the text behind them begins. A user name may have brackets
-/// and blanks of its own, so each opening one is tried.
-fn bracketed_time(line: &[u8], draft: &mut Draft) -> Result<(usize, usize), Fault> {
+/// Finds the time. Returns the positions of the opening bracket and of the text after the closing one. A user
+/// name may contain brackets and spaces, so every opening bracket is tried.
+fn bracketed_time(line: &[u8], draft: &mut Draft) -> Result<(usize, usize), LineError> {
     let mut from = 0;
     while let Some(open) = line[from..].iter().position(|byte| *byte == b'[').map(|offset| from + offset) {
         if let Some((text, b"]")) = line.get(open + 1..open + 28).and_then(|inside| inside.split_at_checked(26)) {
@@ -58,10 +58,10 @@ fn bracketed_time(line: &[u8], draft: &mut Draft) -> Result<(usize, usize), Faul
         }
         from = open + 1;
     }
-    Err(Fault::at(line.iter().position(|byte| *byte == b'[').unwrap_or(line.len()), Expected::BracketedTime))
+    Err(LineError::at(line.iter().position(|byte| *byte == b'[').unwrap_or(line.len()), Expected::BracketedTime))
 }
 
-/// The client is the first word; in a log of several hosts (`host:port client - -`) it is the second.
+/// The client is the first field; in a log of several hosts (`host:port client - -`) it is the second.
 fn client(line: &[u8], end: usize) -> Text {
     let first = word(line, 0, end);
     let second = word(line, first.1 + 1, end);
@@ -73,7 +73,7 @@ fn client(line: &[u8], end: usize) -> Text {
     Text::in_line(start, end)
 }
 
-/// The word from `start` to the next blank, both as indices and at most `end`.
+/// The field from `start` to the next space, as indices that are at most `end`.
 fn word(line: &[u8], start: usize, end: usize) -> (usize, usize) {
     let start = start.min(end);
     let length = line[start..end].iter().position(|byte| *byte == b' ').unwrap_or(end - start);
@@ -90,7 +90,7 @@ fn status(text: &[u8]) -> Result<Option<u16>, ()> {
     }
 }
 
-/// Takes `METHOD target HTTP/x` apart. Targets may hold blanks, which some clients send and servers log.
+/// Splits `METHOD target HTTP/x`. A target may contain spaces, which some clients send and servers log.
 pub(super) fn request_line(request: Text, line: &[u8], scratch: &Scratch, draft: &mut Draft) {
     let bytes = scratch.bytes(request, line);
     let Some(blank) = bytes.iter().take(33).position(|byte| *byte == b' ') else {
@@ -107,33 +107,33 @@ pub(super) fn request_line(request: Text, line: &[u8], scratch: &Scratch, draft:
     }
 }
 
-fn add_header(name: &str, value: Text, line: &[u8], scratch: &mut Scratch) -> Result<(), Fault> {
+fn add_header(name: &str, value: Text, line: &[u8], scratch: &mut Scratch) -> Result<(), LineError> {
     match scratch.bytes(value, line) {
         b"-" => Ok(()),
         _ => scratch.add_header(name, value, line.len()),
     }
 }
 
-/// How sure it is that a word behind the user agent is the time that the request took, the surest last.
+/// The certainty that a field after the user agent is the duration of the request, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Sure {
-    /// One whole number, all alone: Apache's `%D`, in microseconds.
+enum Certainty {
+    /// A single integer: Apache's `%D`, in microseconds.
     LoneNumber,
     /// A number with a decimal point: nginx's `$request_time`, in seconds.
     Fraction,
-    /// `rt=0.123` and the like.
+    /// `rt=0.123` and similar.
     Named,
-    /// `urt=0.123` and the like: what the backend took, without slow readers.
+    /// `urt=0.123` and similar: the backend's time, without slow clients.
     Backend,
-    /// `12ms`, as Traefik writes it.
+    /// `12ms`, as in Traefik's logs.
     Unit,
 }
 
-/// Reads what the site appended: the time taken, wherever it stands, and the addresses that a proxy forwarded.
-fn appendix(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<Option<Span>, Fault> {
-    let mut best: Option<(Sure, Span)> = None;
+/// Parses the fields that the site appended: the duration, at any position, and forwarded addresses.
+fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<Option<Span>, LineError> {
+    let mut best: Option<(Certainty, Span)> = None;
     let mut words = 0;
-    while let Some(text) = cursor.any(scratch) {
+    while let Some(text) = cursor.next_field(scratch) {
         words += 1;
         let word = scratch.bytes(text, cursor.line);
         if let Some(found) = time_taken(word).filter(|found| best.is_none_or(|best| found.0 > best.0)) {
@@ -146,14 +146,14 @@ fn appendix(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<Option<Spa
             scratch.add_header("x-forwarded-for", text, cursor.line.len())?;
         }
     }
-    Ok(best.filter(|best| best.0 > Sure::LoneNumber || words == 1).map(|best| best.1))
+    Ok(best.filter(|best| best.0 > Certainty::LoneNumber || words == 1).map(|best| best.1))
 }
 
-fn time_taken(word: &[u8]) -> Option<(Sure, Span)> {
+fn time_taken(word: &[u8]) -> Option<(Certainty, Span)> {
     if let Some(equals) = word.iter().take(32).position(|byte| *byte == b'=') {
         let sure = match &word[..equals] {
-            b"urt" | b"upstream_response_time" => Sure::Backend,
-            b"rt" | b"request_time" | b"time" | b"duration" => Sure::Named,
+            b"urt" | b"upstream_response_time" => Certainty::Backend,
+            b"rt" | b"request_time" | b"time" | b"duration" => Certainty::Named,
             _ => return None,
         };
         let value = word[equals + 1..].trim_ascii();
@@ -163,16 +163,16 @@ fn time_taken(word: &[u8]) -> Option<(Sure, Span)> {
     let (number, length) = Decimal::prefix(word)?;
     let span = |shift| number.scaled(shift).map(Span::from_nanos);
     match &word[length..] {
-        b"ms" => Some((Sure::Unit, span(6)?)),
-        b"us" => Some((Sure::Unit, span(3)?)),
-        b"s" => Some((Sure::Unit, span(9)?)),
-        b"" if word.contains(&b'.') => Some((Sure::Fraction, span(9)?)),
-        b"" => Some((Sure::LoneNumber, span(3)?)),
+        b"ms" => Some((Certainty::Unit, span(6)?)),
+        b"us" => Some((Certainty::Unit, span(3)?)),
+        b"s" => Some((Certainty::Unit, span(9)?)),
+        b"" if word.contains(&b'.') => Some((Certainty::Fraction, span(9)?)),
+        b"" => Some((Certainty::LoneNumber, span(3)?)),
         _ => None,
     }
 }
 
-/// Seconds; several, with commas or colons between them, if nginx asked more than one backend.
+/// Seconds. nginx writes several, separated by commas or colons, if it tried more than one backend.
 pub(super) fn seconds(text: &[u8]) -> Option<Span> {
     let mut sum = None;
     for part in text.split(|byte| matches!(byte, b',' | b':')).map(<[u8]>::trim_ascii) {
@@ -183,7 +183,7 @@ pub(super) fn seconds(text: &[u8]) -> Option<Span> {
     sum
 }
 
-/// Where we are behind the time.
+/// The position after the time.
 struct Cursor<'a> {
     line: &'a [u8],
     at: usize,
@@ -196,21 +196,21 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Where the next word begins, and the word; empty at the end of the line.
-    fn bare(&mut self) -> (usize, &'a [u8]) {
+    /// The position of the next field, and the field; empty at the end of the line.
+    fn plain(&mut self) -> (usize, &'a [u8]) {
         self.skip_blanks();
         let (start, end) = word(self.line, self.at, self.line.len());
         self.at = end;
         (start, &self.line[start..end])
     }
 
-    /// The next word, quoted or not; nothing at the end of the line.
-    fn any(&mut self, scratch: &mut Scratch) -> Option<Text> {
+    /// The next field, quoted or not; `None` at the end of the line.
+    fn next_field(&mut self, scratch: &mut Scratch) -> Option<Text> {
         if let Some(text) = self.quoted(scratch) {
             return Some(text);
         }
         let (start, mut end) = word(self.line, self.at, self.line.len());
-        // `urt="0.001, 0.002"` is one word.
+        // `urt="0.001, 0.002"` is one field.
         if self.line[start..end].windows(2).any(|two| two == b"=\"") && self.line[..end].last() != Some(&b'"') {
             let rest = self.line[end..].iter().position(|byte| *byte == b'"');
             end = rest.map_or(end, |offset| end + offset + 1);
@@ -219,7 +219,8 @@ impl<'a> Cursor<'a> {
         (start < end).then_some(Text::in_line(start, end))
     }
 
-    /// The next word if it is quoted. A quote ends it only in front of a blank or at the end: some servers do not escape quotes.
+    /// The next field if it is quoted. A quote ends it only before a space or at the end of the line, because
+    /// some servers do not escape quotes.
     fn quoted(&mut self, scratch: &mut Scratch) -> Option<Text> {
         self.skip_blanks();
         if self.line.get(self.at) != Some(&b'"') {
@@ -247,7 +248,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Undoes `\"`, `\\`, `\xhh` and the C escapes; leaves alone what is none of them.
+/// Decodes `\"`, `\\`, `\xhh` and the C escapes, and keeps other backslashes.
 fn unescape(mut raw: &[u8], bytes: &mut Vec<u8>) {
     while let Some(slash) = raw.iter().position(|byte| *byte == b'\\') {
         bytes.extend_from_slice(&raw[..slash]);
@@ -289,14 +290,14 @@ mod tests {
         }
     }
 
-    /// The line with this request line, and this text behind the size.
-    fn line(request: &str, appendix: &str) -> String {
-        format!(r#"203.0.113.7 - frank [10/Oct/2000:13:55:36 -0700] "{request}" 200 2326{appendix}"#)
+    /// A line with this request, and this text after the size.
+    fn line(request: &str, appended: &str) -> String {
+        format!(r#"203.0.113.7 - frank [10/Oct/2000:13:55:36 -0700] "{request}" 200 2326{appended}"#)
     }
 
-    fn cost_ms(appendix: &str) -> Option<f64> {
+    fn cost_ms(appended: &str) -> Option<f64> {
         let mut cost = None;
-        let line = line("GET / HTTP/1.1", &format!(r#" "-" "x"{appendix}"#));
+        let line = line("GET / HTTP/1.1", &format!(r#" "-" "x"{appended}"#));
         with_request(&line, |request| cost = request.cost.map(|cost| cost.as_nanos() as f64 / 1e6));
         cost
     }
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn the_time_taken_is_found_where_sites_put_it() {
-        for (appendix, expect) in [
+        for (appended, expect) in [
             ("", None),
             (" 0.123", Some(123.0)),
             (r#" "0.123""#, Some(123.0)),
@@ -342,7 +343,7 @@ mod tests {
             (r#" "-""#, None),
             (" -", None),
         ] {
-            assert_eq!(cost_ms(appendix), expect, "{appendix}");
+            assert_eq!(cost_ms(appended), expect, "{appended}");
         }
     }
 
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_that_was_asked_for_is_still_a_request() {
+    fn a_garbage_request_line_is_still_a_request() {
         for garbage in
             [r"\x16\x03\x01\x02\x00", "-", "", r"\n", "GET", " ", "GET  HTTP/1.1", "{}", &"A".repeat(100_000)]
         {
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_users_and_hosts_do_not_confuse_it() {
+    fn odd_user_and_host_names_are_parsed() {
         with_request(
             r#"www.example.org:443 203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 5 "-" "x""#,
             |request| {
@@ -389,7 +390,7 @@ mod tests {
         with_request(r#"crawl.example.org - a b [c] [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 5"#, |request| {
             assert_eq!(request.client, Client::Name(b"crawl.example.org"));
         });
-        // What identd said of the user happens to look like an address.
+        // The identd user looks like an address.
         with_request(
             r#"crawl.example.org 10.0.0.1 - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 5"#,
             |request| {
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_says_what_was_expected_and_where() {
+    fn an_invalid_line_gives_the_expected_item_and_its_position() {
         for (line, column, expected) in [
             ("", 1, Expected::BracketedTime),
             ("hello world", 12, Expected::BracketedTime),
@@ -414,8 +415,8 @@ mod tests {
             ("1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] \"GET /\" 200 many", 54, Expected::Size),
             ("1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] \"GET /\\", 42, Expected::QuotedRequest),
         ] {
-            let fault = Parser::new().parse(Format::Combined, line.as_bytes()).unwrap_err();
-            assert_eq!((fault.column, fault.expected), (column, expected), "{line}");
+            let error = Parser::new().parse(Format::Combined, line.as_bytes()).unwrap_err();
+            assert_eq!((error.column, error.expected), (column, expected), "{line}");
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Dates as logs write them, as nanoseconds since 1970 in UTC.
+//! Dates in logs, as nanoseconds since 1970 in UTC.
 
 use tollgate_core::time::Moment;
 
 use super::decimal::Decimal;
+use crate::decimal::parse as parse_digits;
 
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// `10/Oct/2000:13:55:36 -0700`: the time of the common log format, and nothing behind it.
+/// The time of the common log format, without trailing text: `10/Oct/2000:13:55:36 -0700`.
 #[inline]
 pub(super) fn common(text: &[u8]) -> Option<Moment> {
     let text: &[u8; 26] = text.try_into().ok()?;
@@ -15,21 +16,21 @@ pub(super) fn common(text: &[u8]) -> Option<Moment> {
         return None;
     }
     let month = 1 + MONTHS.iter().position(|month| *month == &text[3..6])? as u64;
-    let date = (digits(&text[7..11])?, month, digits(&text[..2])?);
-    let time = (digits(&text[12..14])?, digits(&text[15..17])?, digits(&text[18..20])?);
+    let date = (parse_digits(&text[7..11])?, month, parse_digits(&text[..2])?);
+    let time = (parse_digits(&text[12..14])?, parse_digits(&text[15..17])?, parse_digits(&text[18..20])?);
     moment(date, time, 0, zone(&text[21..])?)
 }
 
-/// `2026-11-15T03:27:00.123+01:00` and its relatives: a space for the `T`, slashes for the dashes, a comma for the point, the
-/// zone without its colon, or no zone at all, which is UTC.
+/// `2026-11-15T03:27:00.123+01:00` and its variants: a space instead of `T`, slashes instead of dashes, a
+/// comma instead of the point, a zone without colon, or no zone, which means UTC.
 pub(super) fn rfc3339(text: &[u8]) -> Option<Moment> {
     let (stamp, rest) = text.split_at_checked(19)?;
     let marks = [stamp[4], stamp[7], stamp[10], stamp[13], stamp[16]];
     if !matches!(marks, [b'-', b'-', b'T' | b't' | b' ', b':', b':'] | [b'/', b'/', b' ' | b'T', b':', b':']) {
         return None;
     }
-    let date = (digits(&stamp[..4])?, digits(&stamp[5..7])?, digits(&stamp[8..10])?);
-    let time = (digits(&stamp[11..13])?, digits(&stamp[14..16])?, digits(&stamp[17..])?);
+    let date = (parse_digits(&stamp[..4])?, parse_digits(&stamp[5..7])?, parse_digits(&stamp[8..10])?);
+    let time = (parse_digits(&stamp[11..13])?, parse_digits(&stamp[14..16])?, parse_digits(&stamp[17..])?);
     let (nanos, rest) = fraction(rest)?;
     let offset = match rest {
         [] | [b'Z' | b'z'] => 0,
@@ -38,8 +39,8 @@ pub(super) fn rfc3339(text: &[u8]) -> Option<Moment> {
     moment(date, time, nanos, offset)
 }
 
-/// A count since 1970 in seconds, milliseconds, microseconds or nanoseconds: its size tells which, for any time between
-/// 1973 and 5138.
+/// A Unix time in seconds, milliseconds, microseconds or nanoseconds. The magnitude determines the unit, for
+/// any time between 1973 and 5138.
 pub(super) fn epoch(count: Decimal) -> Option<Moment> {
     let shift = match count.scaled(0)? {
         0..100_000_000_000 => 9,
@@ -55,22 +56,18 @@ pub(super) fn parse(text: &[u8]) -> Option<Moment> {
     rfc3339(text).or_else(|| common(text)).or_else(|| epoch(Decimal::whole(text)?))
 }
 
-fn digits(text: &[u8]) -> Option<u64> {
-    text.iter().try_fold(0, |value, byte| byte.is_ascii_digit().then(|| value * 10 + u64::from(byte - b'0')))
-}
-
-/// The fraction of a second that `text` begins with, if any, in nanoseconds, and what follows.
+/// The fraction of a second at the start of `text`, if any, in nanoseconds, and the rest.
 fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
     let [b'.' | b',', rest @ ..] = text else {
         return Some((0, text));
     };
     let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (places, rest) = rest.split_at(length);
-    let nanos = digits(&places[..length.min(9)])? * 10u64.pow(9 - length.min(9) as u32);
+    let nanos = parse_digits(&places[..length.min(9)])? * 10u64.pow(9 - length.min(9) as u32);
     (length > 0).then_some((nanos, rest))
 }
 
-/// `+hhmm` or `+hh:mm`, in seconds east of Greenwich.
+/// `+hhmm` or `+hh:mm`, in seconds east of UTC.
 fn zone(text: &[u8]) -> Option<i64> {
     let (sign, hours, minutes) = match text {
         [sign, hours @ .., b':', a, b] => (sign, hours, [*a, *b]),
@@ -82,18 +79,18 @@ fn zone(text: &[u8]) -> Option<i64> {
         b'-' => -1,
         _ => return None,
     };
-    let (hours, minutes) = (digits(hours).filter(|_| hours.len() == 2)?, digits(&minutes)?);
+    let (hours, minutes) = (parse_digits(hours).filter(|_| hours.len() == 2)?, parse_digits(&minutes)?);
     (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3600 + minutes * 60) as i64)
 }
 
-/// The moment of a date and time in a zone; nothing before 1970 and nothing that is not on the calendar.
+/// The moment of a date and time in a zone; `None` before 1970 or for an invalid date.
 fn moment(
     (year, month, day): (u64, u64, u64),
     (hour, minute, second): (u64, u64, u64),
     nanos: u64,
     zone: i64,
 ) -> Option<Moment> {
-    // A leap second has the number 60; it is read as the second before, so that time does not run backwards.
+    // A leap second has the number 60. It is read as the second before, so that time does not go backwards.
     if hour > 23 || minute > 59 || second > 60 || !(1..=12).contains(&month) || day < 1 || day > month_days(year, month)
     {
         return None;
@@ -115,7 +112,7 @@ const fn month_days(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Days from 1970-01-01 to this one. Years begin in March here, so that the leap day is the last of its year.
+/// Days since 1970-01-01. Years start in March here, so that the leap day is the last day of its year.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     let year = year - u64::from(month <= 2).min(year);
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -170,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_none() {
+    fn invalid_dates_are_rejected() {
         for text in [
             "",
             "-",
@@ -210,12 +207,12 @@ mod tests {
         }
 
         #[test]
-        fn no_text_can_upset_a_date(text in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn no_text_makes_the_date_parser_panic(text in prop::collection::vec(any::<u8>(), 0..40)) {
             let _ = parse(&text);
         }
 
         #[test]
-        fn nearly_a_date_cannot_upset_it_either(text in "[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[T ][0-9:]{8}[.,+-]?[0-9:Z]{0,12}|[0-9]{2}/(Jan|Feb|Oct)/[0-9]{4}:[0-9:]{8} [+-][0-9:]{4}") {
+        fn no_damaged_date_makes_the_parser_panic(text in "[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[T ][0-9:]{8}[.,+-]?[0-9:Z]{0,12}|[0-9]{2}/(Jan|Feb|Oct)/[0-9]{4}:[0-9:]{8} [+-][0-9:]{4}") {
             let _ = parse(text.as_bytes());
         }
     }

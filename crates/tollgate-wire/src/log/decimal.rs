@@ -1,6 +1,7 @@
-//! Decimal numbers as people and programs write them, scaled to integers without passing through floating point.
+//! Decimal numbers, scaled to integers without floating point.
 //!
-//! `1646861401.5241024` seconds has more digits than a float holds exactly; times compared for order must not suffer from that.
+//! `1646861401.5241024` seconds has more digits than a `f64` can represent, and rounding could change the
+//! order of times.
 
 /// `mantissa` x 10^`exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,11 +11,11 @@ pub(super) struct Decimal {
     exponent: i32,
 }
 
-/// Larger exponents overflow and smaller ones vanish whatever the mantissa, so counting on is pointless.
+/// Larger exponents overflow and smaller ones give zero for any mantissa, so the value saturates here.
 const EXPONENT_MAX: i32 = 100_000;
 
 impl Decimal {
-    /// Reads the JSON number that `bytes` begin with; the second value is its length in bytes.
+    /// Parses the JSON number at the start of `bytes`. Also returns its length in bytes.
     #[inline]
     pub(super) fn prefix(bytes: &[u8]) -> Option<(Self, usize)> {
         let negative = bytes.first() == Some(&b'-');
@@ -37,18 +38,18 @@ impl Decimal {
         Some((number, at))
     }
 
-    /// Reads all of `bytes`.
+    /// Parses all of `bytes`.
     pub(super) fn whole(bytes: &[u8]) -> Option<Self> {
         Self::prefix(bytes).and_then(|(number, length)| (length == bytes.len()).then_some(number))
     }
 
-    /// Whether it was written without a decimal point and without a negative exponent.
+    /// Whether it has neither a decimal point nor a negative exponent.
     pub(super) const fn is_whole(self) -> bool {
         self.exponent >= 0
     }
 
-    /// Takes digits from `at` on and returns where they end. Each adds `step` to the exponent if it enters the mantissa, and
-    /// `step + 1` if the mantissa has no room for it.
+    /// Parses digits from `at` and returns their end. Each digit adds `step` to the exponent if the mantissa
+    /// has room for it, and `step + 1` otherwise.
     fn digits(&mut self, bytes: &[u8], mut at: usize, step: i32) -> usize {
         while let Some(digit) = bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
             if self.mantissa < u64::MAX / 10 {
@@ -62,7 +63,7 @@ impl Decimal {
         at
     }
 
-    /// Takes the exponent that begins at `at` and returns where it ends.
+    /// Parses the exponent at `at` and returns its end.
     fn power(&mut self, bytes: &[u8], mut at: usize) -> Option<usize> {
         let negative = bytes.get(at) == Some(&b'-');
         at += usize::from(matches!(bytes.get(at), Some(b'-' | b'+')));
@@ -76,7 +77,7 @@ impl Decimal {
         (at > start).then_some(at)
     }
 
-    /// This number x 10^`shift`, cut off to an integer; nothing if it is negative or does not fit.
+    /// This number times 10^`shift`, truncated to an integer; `None` if it is negative or does not fit.
     #[inline]
     pub(super) fn scaled(self, shift: i32) -> Option<u64> {
         if self.mantissa == 0 {
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_or_is_no_json_number_is_refused() {
+    fn numbers_that_do_not_fit_or_are_not_json_are_rejected() {
         for text in ["1e308", "99999999999999999999999", "-1", "-0.5", "1e99999999999999999999"] {
             check(text, 9, None);
         }

@@ -1,11 +1,11 @@
-//! Which kind of recording a file is, told from its first lines.
+//! Detects the format of a recording from its first lines.
 
 use super::{LINE_BYTES_MAX, Parser};
 
-/// A kind of recording.
+/// The format of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Our own trace, JSON Lines.
+    /// A Tollgate trace, in JSON Lines.
     Trace,
     /// Apache's and nginx's combined or common log format.
     Combined,
@@ -13,14 +13,14 @@ pub enum Format {
     Json,
 }
 
-/// How many lines are tried at most.
+/// The maximum number of lines that are tried.
 const LINES_MAX: usize = 32;
 
 impl Format {
-    /// Every format, the one that says most first.
+    /// All formats, the most specific first.
     pub const ALL: [Self; 3] = [Self::Trace, Self::Combined, Self::Json];
 
-    /// The name that a person types.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Trace => "trace",
@@ -29,8 +29,8 @@ impl Format {
         }
     }
 
-    /// The format in which most of the first lines can be read, if any can. `head` is how the recording begins; its last line may
-    /// be cut off.
+    /// The format in which most of the first lines are valid, if any. `head` is the start of the recording;
+    /// its last line may be incomplete.
     pub fn detect(head: &[u8]) -> Option<Self> {
         let mut parser = Parser::new();
         let mut scores = Self::ALL.map(|format| (0, format));
@@ -44,7 +44,7 @@ impl Format {
     }
 }
 
-/// The first lines that are worth a look.
+/// The first nonempty lines of acceptable length.
 fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
     let lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -60,7 +60,7 @@ mod tests {
     const JSON: &str = r#"{"time": "2026-11-15T03:27:00Z", "remote_addr": "203.0.113.7"}"#;
 
     #[test]
-    fn the_first_lines_tell_the_format() {
+    fn the_first_lines_determine_the_format() {
         assert_eq!(Format::detect(TRACE.as_bytes()), Some(Format::Trace));
         assert_eq!(Format::detect(COMBINED.as_bytes()), Some(Format::Combined));
         assert_eq!(Format::detect(JSON.as_bytes()), Some(Format::Json));
@@ -71,13 +71,13 @@ mod tests {
     }
 
     #[test]
-    fn a_few_wrong_lines_do_not_hide_it() {
+    fn a_few_invalid_lines_do_not_hide_the_format() {
         let head = format!("# rotated\n{TRACE}\n{COMBINED}\n{COMBINED}\n{{\"at_ms\": 10");
         assert_eq!(Format::detect(head.as_bytes()), Some(Format::Combined));
     }
 
     #[test]
-    fn what_is_no_recording_has_no_format() {
+    fn other_files_have_no_format() {
         for head in [&b""[..], b"\n\n\n", b"hello world", b"{}", b"\x1f\x8b\x08\0\0\0", &[b'['; 1_000_000]] {
             assert_eq!(Format::detect(head), None);
         }

@@ -1,9 +1,9 @@
-//! Access logs of one JSON object per line: nginx (whatever its `log_format` calls things), Caddy, Traefik, Envoy, and what
-//! follows ECS, Google's `httpRequest` or pino.
+//! Access logs with one JSON object per line: nginx with any `log_format`, Caddy, Traefik, Envoy, and loggers
+//! that follow ECS, Google's `httpRequest` or pino.
 //!
-//! There is no standard, but there are habits. One table says what a field of a given name means; where several tell the same
-//! thing the better one wins (a start over an end, the backend's time over the client's). Only objects that hold such
-//! fields are entered, so the depth is that of the table and not that of the line.
+//! There is no standard, but there are conventions. A table maps field names to meanings. If several fields
+//! have the same meaning, the better one wins: a start over an end, the backend's time over the total time.
+//! Only objects that the table contains are entered, so the table bounds the depth.
 
 use tollgate_core::time::Span;
 
@@ -12,40 +12,40 @@ use super::decimal::Decimal;
 use super::request::{Draft, Request};
 use super::scanner::Scanner;
 use super::text::{List, Scratch, Text};
-use super::{Expected, Fault, date, trace};
+use super::{Expected, LineError, date, trace};
 
-/// What a field means. Ranks: where several fields tell the same, the highest wins.
+/// The meaning of a field. If several fields have the same meaning, the highest rank wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    /// When, in any form; with its rank.
+    /// A time in any format, with its rank.
     Time(u8),
-    /// Who; with its rank.
+    /// The client, with its rank.
     Client(u8),
     Method,
-    /// What was asked for; with its rank.
+    /// The target, with its rank.
     Target(u8),
-    /// A whole request line, or an object that tells about the request.
+    /// A complete request line, or an object about the request.
     Request,
     Status,
-    /// How long it took: rank, unit.
+    /// The duration: rank and unit.
     Cost(u8, Unit),
-    /// A header, with its name.
+    /// A header with this name.
     Header(&'static str),
     /// An object of headers.
     Headers,
-    /// An object with fields of the table in it.
+    /// An object with fields of the table.
     Inside,
 }
 
-/// The unit of a time taken, as powers of ten to nanoseconds.
+/// The unit of a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Seconds,
     Millis,
     Micros,
     Nanos,
-    /// Milliseconds if it is a whole number, seconds if it has a fraction: the name alone does not tell.
-    Unsaid,
+    /// Milliseconds if it is an integer, seconds if it has a fraction, because the name is ambiguous.
+    Ambiguous,
 }
 
 fn meaning(path: &[u8]) -> Option<Meaning> {
@@ -86,7 +86,7 @@ fn meaning(path: &[u8]) -> Option<Meaning> {
         b"request_time" | b"httpRequest.latency" => Cost(1, Unit::Seconds),
         b"Duration" | b"event.duration" => Cost(1, Unit::Nanos),
         b"responseTime" => Cost(1, Unit::Millis),
-        b"duration" | b"latency" | b"elapsed" | b"response_time" => Cost(1, Unit::Unsaid),
+        b"duration" | b"latency" | b"elapsed" | b"response_time" => Cost(1, Unit::Ambiguous),
 
         b"user_agent" | b"userAgent" | b"agent" | b"user_agent.original" | b"httpRequest.userAgent" => {
             Header("user-agent")
@@ -103,7 +103,7 @@ fn meaning(path: &[u8]) -> Option<Meaning> {
     })
 }
 
-/// `duration_ms`, `request_time_us` and the like.
+/// `duration_ms`, `request_time_us` and similar.
 fn cost_with_unit(path: &[u8]) -> Option<Meaning> {
     let underscore = path.iter().rposition(|byte| *byte == b'_')?;
     let unit = match &path[underscore + 1..] {
@@ -120,20 +120,20 @@ fn cost_with_unit(path: &[u8]) -> Option<Meaning> {
     known.then_some(Meaning::Cost(1, unit))
 }
 
-/// Reads one line.
-pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Request<'a>, Fault> {
+/// Parses one line.
+pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Request<'a>, LineError> {
     let mut scanner = Scanner::new(line);
     let mut findings = Findings::default();
     findings.object(&mut scanner, scratch, &Path::default())?;
     scanner.end()?;
-    let Findings { draft, wrong_time, .. } = findings;
-    match (draft.at, wrong_time) {
-        (None, Some(fault)) => Err(fault),
+    let Findings { draft, time_error, .. } = findings;
+    match (draft.at, time_error) {
+        (None, Some(error)) => Err(error),
         _ => draft.finish(line, scratch, Expected::Time),
     }
 }
 
-/// What the line told so far, and how well.
+/// The values found so far, with their ranks.
 #[derive(Default)]
 struct Findings {
     draft: Draft,
@@ -141,17 +141,17 @@ struct Findings {
     client_rank: u8,
     target_rank: u8,
     cost_rank: u8,
-    wrong_time: Option<Fault>,
+    time_error: Option<LineError>,
 }
 
-/// A value that is a number or a text.
+/// A number or a text.
 enum Scalar {
     Number(Decimal),
     Text(Text),
 }
 
 impl Findings {
-    fn object(&mut self, scanner: &mut Scanner<'_>, scratch: &mut Scratch, parent: &Path) -> Result<(), Fault> {
+    fn object(&mut self, scanner: &mut Scanner<'_>, scratch: &mut Scratch, parent: &Path) -> Result<(), LineError> {
         scanner.enter_object()?;
         let mut first = true;
         while let Some(name) = scanner.next_field(first, scratch)? {
@@ -170,7 +170,7 @@ impl Findings {
         Ok(())
     }
 
-    fn field(&mut self, meaning: Meaning, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), Fault> {
+    fn field(&mut self, meaning: Meaning, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
         let column = scanner.index();
         let Some(scalar) = scalar(scanner, scratch)? else {
             return Ok(());
@@ -213,13 +213,13 @@ impl Findings {
                 self.draft.at = Some(at);
                 self.time_rank = rank;
             }
-            None => self.wrong_time = Some(Fault::at(column, Expected::Time)),
+            None => self.time_error = Some(LineError::at(column, Expected::Time)),
         }
     }
 
-    /// A field that the table does not have: a header if it is called `http_user_agent` (nginx) or `request_User-Agent`
-    /// (Traefik), and of no interest otherwise.
-    fn other(&mut self, name: Text, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), Fault> {
+    /// Handles a field that is not in the table: `http_user_agent` (nginx) and `request_User-Agent` (Traefik)
+    /// are headers; others are skipped.
+    fn other(&mut self, name: Text, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
         let bytes = scratch.bytes(name, scanner.line());
         let prefix = match bytes {
             [b'h', b't', b't', b'p', b'_', _, ..] => 5,
@@ -238,8 +238,8 @@ impl Findings {
     }
 }
 
-/// The number or non-empty text that is next; anything else is stepped over.
-fn scalar(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Scalar>, Fault> {
+/// The next number or nonempty text; other values are skipped.
+fn scalar(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Scalar>, LineError> {
     Ok(match scanner.peek() {
         Some(b'"') => Some(scanner.string(scratch)?).filter(|text| !text.is_empty()).map(Scalar::Text),
         Some(b'-' | b'0'..=b'9') => Some(Scalar::Number(scanner.number()?)),
@@ -258,7 +258,8 @@ fn status(scalar: Scalar, line: &[u8], scratch: &Scratch) -> Option<u16> {
     number.scaled(0).and_then(|status| u16::try_from(status).ok())
 }
 
-/// The time taken. Text may bring its own unit; nginx quotes its numbers, and lists them if it asked several backends.
+/// The duration. A text may include its unit. nginx quotes its numbers and lists one per backend that it
+/// tried.
 fn cost(scalar: Scalar, unit: Unit, line: &[u8], scratch: &Scratch) -> Option<Span> {
     let number = match scalar {
         Scalar::Number(number) => number,
@@ -288,7 +289,7 @@ impl Unit {
             Self::Millis => 6,
             Self::Micros => 3,
             Self::Nanos => 0,
-            Self::Unsaid => {
+            Self::Ambiguous => {
                 if number.is_whole() {
                     6
                 } else {
@@ -300,7 +301,7 @@ impl Unit {
     }
 }
 
-/// Names of objects and the field in them, with dots between.
+/// The names of nested objects and of a field, joined by dots.
 #[derive(Clone, Copy, Default)]
 struct Path {
     bytes: [u8; Self::BYTES_MAX],
@@ -308,14 +309,14 @@ struct Path {
 }
 
 impl Path {
-    /// Longer than any path of the table.
+    /// At least the length of the longest path in the table.
     const BYTES_MAX: usize = 32;
 
     fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    /// The path of a field in the object of this path; nothing if it is too long to be in the table.
+    /// The path of a field in this object; `None` if it is longer than any path in the table.
     fn join(&self, name: &[u8]) -> Option<Self> {
         let mut path = *self;
         if self.length > 0 {
@@ -341,7 +342,7 @@ mod tests {
         }
     }
 
-    /// The line must say this, and that a curl was at work.
+    /// Checks a line of a request by curl.
     fn check(line: &str, client: &str, (method, target): (&str, &str), cost_us: u64, status: u16, at_ms: u64) {
         with_request(line, |request| {
             assert_eq!(request.client, Client::Address(client.parse().unwrap()), "{line}");
@@ -356,7 +357,7 @@ mod tests {
 
     #[test]
     fn the_logs_of_the_usual_servers_are_read() {
-        // nginx, with the names of its variables.
+        // nginx, with its variable names.
         check(
             r#"{"time_local":"10/Oct/2000:13:55:36 -0700","remote_addr":"203.0.113.7","remote_user":"","request":"GET /a?b HTTP/1.1","status":"200","body_bytes_sent":"612","request_time":"0.250","upstream_response_time":"0.123","http_referrer":"","http_user_agent":"curl/8"}"#,
             "203.0.113.7",
@@ -391,7 +392,7 @@ mod tests {
             404,
             971_211_336_235,
         );
-        // Envoy, as Istio sets it up.
+        // Envoy, as configured by Istio.
         check(
             r#"{"start_time":"2000-10-10T20:55:36.123Z","method":"GET","path":"/z","protocol":"HTTP/1.1","response_code":200,"duration":12,"upstream_service_time":"11","user_agent":"curl/8","authority":"example.org","downstream_remote_address":"203.0.113.7:1234"}"#,
             "203.0.113.7",
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_field_or_its_text_tells_the_unit() {
+    fn the_unit_comes_from_the_field_name_or_its_text() {
         for (field, expect_us) in [
             (r#""duration_ms": 12"#, Some(12_000)),
             (r#""duration_us": 12"#, Some(12)),
@@ -455,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_nginx_was_told_to_log_are_headers() {
+    fn nginx_http_variables_are_headers() {
         with_request(r#"{"ts": 1, "ip": "::1", "http_x_api_key": "k", "http_cookie": "-", "http_": "x"}"#, |request| {
             let headers: Vec<_> = request.headers.iter().collect();
             assert_eq!(headers, [(&b"x-api-key"[..], &b"k"[..])]);
@@ -463,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_says_what_was_expected_and_where() {
+    fn an_invalid_line_gives_the_expected_item_and_its_position() {
         for (line, column, expected) in [
             ("{}", 3, Expected::Time),
             (r#"{"ip": "::1"}"#, 14, Expected::Time),
@@ -473,8 +474,8 @@ mod tests {
             (r#"{"ts": 1, "ip": "::1"} x"#, 24, Expected::End),
             (r#"{"ts": 1, "http": {"request": [}}"#, 32, Expected::Value),
         ] {
-            let fault = Parser::new().parse(Format::Json, line.as_bytes()).unwrap_err();
-            assert_eq!((fault.column, fault.expected), (column, expected), "{line}");
+            let error = Parser::new().parse(Format::Json, line.as_bytes()).unwrap_err();
+            assert_eq!((error.column, error.expected), (column, expected), "{line}");
         }
     }
 

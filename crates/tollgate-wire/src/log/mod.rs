@@ -1,41 +1,41 @@
-//! Recorded traffic: a trace of our own, or the access log that a web server wrote anyway.
+//! Recorded traffic: a Tollgate trace, or the access log of a web server.
 //!
-//! A day of a busy site is a hundred million lines, so a line is read where it lies: a parsed [`Request`] borrows from the line,
-//! and only text with escapes in it is copied, into a buffer that the next line uses again. General JSON readers build
-//! a value per field or validate what nobody looks at; the figures that decided for an own scanner are in
-//! `docs/decisions/reading-logs.md`.
+//! A day of a busy site has a hundred million lines, so lines are parsed in place. A parsed [`Request`]
+//! borrows from its line, and only text with escapes is copied, to a buffer that is reused for the next line.
+//! General JSON parsers build a value per field or validate unused ones; `docs/decisions/reading-logs.md` has
+//! the measurements.
 //!
-//! Lines come from strangers (a client chooses its path and its user agent), so nothing here recurses, trusts or grows with its
-//! input: lines are at most [`LINE_BYTES_MAX`] long, values nest at most [`DEPTH_MAX`] deep, a request has at most
-//! [`FIELDS_MAX`] headers, and what is wrong with a line is a small [`Fault`] with its column.
+//! Lines contain text from clients, such as paths and user agents, so nothing here recurses or grows with its
+//! input. Lines have at most [`LINE_BYTES_MAX`] bytes, values nest at most [`DEPTH_MAX`] levels, a request
+//! has at most [`FIELDS_MAX`] headers, and an invalid line gives a small [`LineError`] with its position.
 
 mod client;
 mod combined;
 mod date;
 mod decimal;
-mod fault;
 mod format;
 mod json;
+mod line_error;
 mod request;
 mod scanner;
 mod text;
 mod trace;
 
 pub use client::Client;
-pub use fault::{Expected, Fault};
 pub use format::Format;
-pub use request::{Fields, Line, Request};
+pub use line_error::{Expected, LineError};
+pub use request::{Line, LineFields, Request};
 
 use text::Scratch;
 
-/// The longest line that is looked at.
+/// The maximum length of a line in bytes.
 pub const LINE_BYTES_MAX: usize = 256 * 1024;
-/// How deep JSON values may nest.
+/// The maximum nesting of JSON values.
 pub const DEPTH_MAX: u32 = 64;
-/// The most headers, and the most attributes, that one request may have.
+/// The maximum number of headers, and of attributes, per request.
 pub const FIELDS_MAX: usize = 128;
 
-/// Reads lines, one after the other, with one buffer for all of them.
+/// Parses lines with one reusable buffer.
 #[derive(Debug, Default)]
 pub struct Parser {
     scratch: Scratch,
@@ -47,12 +47,12 @@ impl Parser {
         Self::default()
     }
 
-    /// Reads one line, given without its line feed.
+    /// Parses one line, without its line feed.
     ///
-    /// The values of the line borrow from `line` and from this parser, until it reads the next one.
-    pub fn parse<'a>(&'a mut self, format: Format, line: &'a [u8]) -> Result<Line<'a>, Fault> {
+    /// The result borrows from `line` and from this parser.
+    pub fn parse<'a>(&'a mut self, format: Format, line: &'a [u8]) -> Result<Line<'a>, LineError> {
         if line.len() > LINE_BYTES_MAX {
-            return Err(Fault::at(LINE_BYTES_MAX, Expected::ShorterLine));
+            return Err(LineError::at(LINE_BYTES_MAX, Expected::ShorterLine));
         }
         self.scratch.clear();
         match format {

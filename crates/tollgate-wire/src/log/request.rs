@@ -1,4 +1,4 @@
-//! What one line says.
+//! The content of one line.
 
 use core::net::IpAddr;
 
@@ -9,50 +9,50 @@ use tollgate_core::time::{Moment, Span};
 
 use super::client::Client;
 use super::text::{Scratch, Text};
-use super::{Expected, Fault};
+use super::{Expected, LineError};
 
 /// One line of a recording.
 #[derive(Clone, Copy, Debug)]
 pub enum Line<'a> {
     /// A request was made.
     Request(Request<'a>),
-    /// From now on the backend is loaded like this.
+    /// The load band of the backend from this time on.
     Band {
-        /// When.
+        /// The time.
         at: Moment,
-        /// How loaded.
+        /// The band.
         band: Band,
     },
 }
 
-/// A request as a trace or an access log tells it.
+/// A request in a trace or an access log.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// When, since the origin of the trace or since 1970.
+    /// The time, since the origin of the trace or since 1970.
     pub at: Moment,
-    /// Who.
+    /// The client.
     pub client: Client<'a>,
-    /// Who, in the words of the line.
+    /// The client, as logged.
     pub client_text: &'a [u8],
-    /// The method; nothing if the line does not tell or the request was no HTTP.
+    /// The method; `None` if it is missing or the request was not HTTP.
     pub method: Option<&'a [u8]>,
-    /// What was asked for, query included; nothing if the line does not tell or the request was no HTTP.
+    /// The target with its query; `None` if it is missing or the request was not HTTP.
     pub target: Option<&'a [u8]>,
     /// The readings of the path that differ from it.
     pub normal_path: Option<&'a NormalPath>,
-    /// The headers that the line tells of.
-    pub headers: Fields<'a>,
-    /// What else a caller named, for descriptors.
-    pub attributes: Fields<'a>,
-    /// What the request cost, or the time it took where the line knows no better.
+    /// The logged headers.
+    pub headers: LineFields<'a>,
+    /// Attributes of the caller, for descriptors.
+    pub attributes: LineFields<'a>,
+    /// The cost of the request, or its duration if the cost is not logged.
     pub cost: Option<Span>,
-    /// What it was answered with.
+    /// The status of the response.
     pub status: Option<u16>,
 }
 
-/// Names and values that came with one request.
+/// Names and values of one request.
 #[derive(Clone, Copy)]
-pub struct Fields<'a> {
+pub struct LineFields<'a> {
     line: &'a [u8],
     decoded: &'a [u8],
     texts: &'a [(Text, Text)],
@@ -89,14 +89,14 @@ impl tollgate_core::request::Request for Request<'_> {
         self.headers.first(name.as_bytes())
     }
 
-    /// What callers name, where a caller is all that is known, is the client as the line has it.
+    /// Rules on identifiers use the client as logged.
     fn attribute(&self, name: &str) -> Option<&[u8]> {
         self.attributes.first(name.as_bytes()).or_else(|| (name == "identifier").then_some(self.client_text))
     }
 }
 
-/// Authority and the rest of `http://host/path`, which is what clients of forward proxies ask for; of any other target,
-/// nothing and all of it.
+/// Splits `http://host/path`, the target form for forward proxies, into authority and the rest. Other targets
+/// have an empty authority.
 fn split_authority(target: &[u8]) -> (&[u8], &[u8]) {
     if target.first() == Some(&b'/') {
         return (b"", target);
@@ -109,13 +109,13 @@ fn split_authority(target: &[u8]) -> (&[u8], &[u8]) {
     (&rest[..end], if rest.get(end) == Some(&b'/') { &rest[end..] } else { b"/" })
 }
 
-impl<'a> Fields<'a> {
-    /// The first value of this name, whatever its case.
+impl<'a> LineFields<'a> {
+    /// The first value of this name, ignoring case.
     pub fn first(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.iter().find(|(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// All values of this name, whatever its case, in the order of the line.
+    /// All values of this name, ignoring case, in the order of the line.
     pub fn all<'n>(&self, name: &'n [u8]) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'n> {
         self.iter().filter(move |(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
@@ -127,14 +127,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl core::fmt::Debug for Fields<'_> {
+impl core::fmt::Debug for LineFields<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let text = |bytes| String::from_utf8_lossy(bytes);
         f.debug_map().entries(self.iter().map(|(name, value)| (text(name), text(value)))).finish()
     }
 }
 
-/// A request while its line is still being read.
+/// A request while its line is being parsed.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) at: Option<Moment>,
@@ -146,22 +146,24 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// The request, once the line was read; a fault if it lacks a time or a client. `time` says what kind of time was looked for.
+    /// The complete request, or an error if the time or the client is missing. `time` is the expected kind of
+    /// time.
     #[inline]
     pub(super) fn finish<'a>(
         self,
         line: &'a [u8],
         scratch: &'a mut Scratch,
         time: Expected,
-    ) -> Result<Request<'a>, Fault> {
+    ) -> Result<Request<'a>, LineError> {
         if let Some(target) = self.target {
             scratch.read_path(target, line, |target| split_authority(target).1);
         }
         let scratch = &*scratch;
         let decoded = scratch.decoded();
         let text = |text: Text| text.bytes(line, decoded);
-        let at = self.at.ok_or(Fault::at(line.len(), time))?;
-        let client = self.client.filter(|client| !client.is_empty()).ok_or(Fault::at(line.len(), Expected::Client))?;
+        let at = self.at.ok_or(LineError::at(line.len(), time))?;
+        let client =
+            self.client.filter(|client| !client.is_empty()).ok_or(LineError::at(line.len(), Expected::Client))?;
         Ok(Request {
             at,
             client: Client::parse(text(client)),
@@ -169,8 +171,8 @@ impl Draft {
             method: self.method.map(text),
             target: self.target.map(text),
             normal_path: self.target.and_then(|_| scratch.normal_path()),
-            headers: Fields { line, decoded, texts: scratch.headers() },
-            attributes: Fields { line, decoded, texts: scratch.attributes() },
+            headers: LineFields { line, decoded, texts: scratch.headers() },
+            attributes: LineFields { line, decoded, texts: scratch.attributes() },
             cost: self.cost,
             status: self.status,
         })
@@ -184,7 +186,7 @@ mod tests {
     use tollgate_core::request::Request as _;
 
     #[test]
-    fn a_target_is_what_the_backend_sees() {
+    fn a_target_has_no_authority_as_at_the_backend() {
         for (target, authority, rest) in [
             ("/", "", "/"),
             ("/a/b?c=/d", "", "/a/b?c=/d"),

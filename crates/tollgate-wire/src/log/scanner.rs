@@ -1,13 +1,14 @@
-//! A cursor over one line of JSON: takes what is wanted, steps over the rest, builds nothing.
+//! A cursor over one line of JSON that extracts some values and skips the rest, without building a tree.
 //!
-//! It accepts what RFC 8259 accepts, with two mercies for logs as they are: bytes that are not UTF-8 may stand in a string, and
-//! half of a surrogate pair becomes U+FFFD. Nesting is kept in the bits of one integer, so no input can exhaust the stack.
+//! It accepts RFC 8259 with two exceptions for real logs: strings may contain invalid UTF-8, and an unpaired
+//! surrogate becomes U+FFFD. The nesting is stored in the bits of one integer, so no input can exhaust the
+//! stack.
 
 use super::decimal::Decimal;
 use super::text::{Scratch, Text};
-use super::{DEPTH_MAX, Expected, Fault};
+use super::{DEPTH_MAX, Expected, LineError};
 
-/// Where in the line we are.
+/// The position in a line.
 #[derive(Debug)]
 pub(super) struct Scanner<'a> {
     line: &'a [u8],
@@ -19,7 +20,7 @@ impl<'a> Scanner<'a> {
         Self { line, at: 0 }
     }
 
-    /// The line that is read.
+    /// The line.
     pub(super) const fn line(&self) -> &'a [u8] {
         self.line
     }
@@ -29,9 +30,9 @@ impl<'a> Scanner<'a> {
         self.at
     }
 
-    /// A fault here.
-    pub(super) const fn fault(&self, expected: Expected) -> Fault {
-        Fault::at(self.at, expected)
+    /// An error at this position.
+    pub(super) const fn error(&self, expected: Expected) -> LineError {
+        LineError::at(self.at, expected)
     }
 
     /// The next byte that is not white space.
@@ -39,7 +40,7 @@ impl<'a> Scanner<'a> {
     pub(super) fn peek(&mut self) -> Option<u8> {
         loop {
             match self.line.get(self.at) {
-                // One comparison lets nearly everything through; only what is left is told apart.
+                // One comparison handles nearly every byte; only the rest is distinguished.
                 Some(byte) if *byte > b' ' => return Some(*byte),
                 Some(b' ' | b'\t' | b'\r' | b'\n') => self.at += 1,
                 other => return other.copied(),
@@ -47,7 +48,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Steps over `byte` if it is next.
+    /// Skips `byte` if it is next.
     #[inline(always)]
     pub(super) fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
@@ -56,24 +57,24 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline(always)]
-    fn require(&mut self, byte: u8, expected: Expected) -> Result<(), Fault> {
-        if self.take(byte) { Ok(()) } else { Err(self.fault(expected)) }
+    fn require(&mut self, byte: u8, expected: Expected) -> Result<(), LineError> {
+        if self.take(byte) { Ok(()) } else { Err(self.error(expected)) }
     }
 
-    /// Nothing but white space is left.
-    pub(super) fn end(&mut self) -> Result<(), Fault> {
-        if self.peek().is_none() { Ok(()) } else { Err(self.fault(Expected::End)) }
+    /// Requires that only white space is left.
+    pub(super) fn end(&mut self) -> Result<(), LineError> {
+        if self.peek().is_none() { Ok(()) } else { Err(self.error(Expected::End)) }
     }
 
     /// Enters an object.
-    pub(super) fn enter_object(&mut self) -> Result<(), Fault> {
+    pub(super) fn enter_object(&mut self) -> Result<(), LineError> {
         self.require(b'{', Expected::Object)
     }
 
-    /// The name of the next field, the colon behind it taken; nothing at the end of the object. `first` is whether this is the
-    /// first field.
+    /// The name of the next field, with its colon consumed; `None` at the end of the object. `first` marks
+    /// the first field.
     #[inline(always)]
-    pub(super) fn next_field(&mut self, first: bool, scratch: &mut Scratch) -> Result<Option<Text>, Fault> {
+    pub(super) fn next_field(&mut self, first: bool, scratch: &mut Scratch) -> Result<Option<Text>, LineError> {
         let mut next = self.peek();
         if next == Some(b'}') {
             self.at += 1;
@@ -81,20 +82,20 @@ impl<'a> Scanner<'a> {
         }
         if !first {
             if next != Some(b',') {
-                return Err(self.fault(Expected::CommaOrEnd));
+                return Err(self.error(Expected::CommaOrEnd));
             }
             self.at += 1;
             next = self.peek();
         }
         if next != Some(b'"') {
-            return Err(self.fault(Expected::FieldName));
+            return Err(self.error(Expected::FieldName));
         }
         let name = self.string(scratch)?;
         self.require(b':', Expected::Colon)?;
         Ok(Some(name))
     }
 
-    /// Steps over `null` if it is next.
+    /// Skips `null` if it is next.
     pub(super) fn null(&mut self) -> bool {
         self.peek();
         let found = self.line[self.at..].starts_with(b"null");
@@ -104,16 +105,16 @@ impl<'a> Scanner<'a> {
 
     /// A number.
     #[inline]
-    pub(super) fn number(&mut self) -> Result<Decimal, Fault> {
+    pub(super) fn number(&mut self) -> Result<Decimal, LineError> {
         self.peek();
-        let (number, length) = Decimal::prefix(&self.line[self.at..]).ok_or(self.fault(Expected::Number))?;
+        let (number, length) = Decimal::prefix(&self.line[self.at..]).ok_or(self.error(Expected::Number))?;
         self.at += length;
         Ok(number)
     }
 
     /// A string, decoded if it has escapes.
     #[inline(always)]
-    pub(super) fn string(&mut self, scratch: &mut Scratch) -> Result<Text, Fault> {
+    pub(super) fn string(&mut self, scratch: &mut Scratch) -> Result<Text, LineError> {
         self.require(b'"', Expected::String)?;
         let start = self.at;
         self.at += plain_length(&self.line[start..]);
@@ -124,16 +125,16 @@ impl<'a> Scanner<'a> {
         self.decoded_string(start, scratch)
     }
 
-    /// A string that has an escape and began at `start`.
+    /// A string with an escape that started at `start`.
     #[cold]
     #[inline(never)]
-    fn decoded_string(&mut self, start: usize, scratch: &mut Scratch) -> Result<Text, Fault> {
+    fn decoded_string(&mut self, start: usize, scratch: &mut Scratch) -> Result<Text, LineError> {
         let mut outcome = Ok(());
         let text = scratch.decode(|bytes| outcome = self.decode(start, bytes));
         outcome.map(|()| text)
     }
 
-    fn decode(&mut self, start: usize, bytes: &mut Vec<u8>) -> Result<(), Fault> {
+    fn decode(&mut self, start: usize, bytes: &mut Vec<u8>) -> Result<(), LineError> {
         bytes.extend_from_slice(&self.line[start..self.at]);
         loop {
             match self.line.get(self.at) {
@@ -142,8 +143,8 @@ impl<'a> Scanner<'a> {
                     return Ok(());
                 }
                 Some(b'\\') => self.escape(bytes)?,
-                Some(_) => return Err(self.fault(Expected::Escape)),
-                None => return Err(self.fault(Expected::String)),
+                Some(_) => return Err(self.error(Expected::Escape)),
+                None => return Err(self.error(Expected::String)),
             }
             let start = self.at;
             self.at += plain_length(&self.line[start..]);
@@ -151,8 +152,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn escape(&mut self, bytes: &mut Vec<u8>) -> Result<(), Fault> {
-        let fault = self.fault(Expected::Escape);
+    fn escape(&mut self, bytes: &mut Vec<u8>) -> Result<(), LineError> {
+        let error = self.error(Expected::Escape);
         self.at += 2;
         bytes.push(match self.line.get(self.at - 1) {
             Some(b'n') => b'\n',
@@ -162,16 +163,16 @@ impl<'a> Scanner<'a> {
             Some(b'f') => 12,
             Some(plain @ (b'"' | b'\\' | b'/')) => *plain,
             Some(b'u') => {
-                let symbol = self.symbol().ok_or(fault)?;
+                let symbol = self.symbol().ok_or(error)?;
                 bytes.extend_from_slice(symbol.encode_utf8(&mut [0; 4]).as_bytes());
                 return Ok(());
             }
-            _ => return Err(fault),
+            _ => return Err(error),
         });
         Ok(())
     }
 
-    /// The character behind `\u`, with its second half if it has one.
+    /// The character after `\u`, combined with its low surrogate if there is one.
     fn symbol(&mut self) -> Option<char> {
         let high = self.hex()?;
         if (0xD800..0xDC00).contains(&high) && self.line[self.at..].starts_with(b"\\u") {
@@ -192,8 +193,8 @@ impl<'a> Scanner<'a> {
         digits.iter().try_fold(0, |value, digit| Some(value * 16 + char::from(*digit).to_digit(16)?))
     }
 
-    /// Steps over a string without decoding it, but not over a wrong one.
-    fn skip_string(&mut self) -> Result<(), Fault> {
+    /// Skips a string without decoding it, but validates it.
+    fn skip_string(&mut self) -> Result<(), LineError> {
         self.at += 1;
         loop {
             self.at += plain_length(&self.line[self.at..]);
@@ -203,32 +204,32 @@ impl<'a> Scanner<'a> {
                     return Ok(());
                 }
                 Some(b'\\') => self.skip_escape()?,
-                Some(_) => return Err(self.fault(Expected::Escape)),
-                None => return Err(self.fault(Expected::String)),
+                Some(_) => return Err(self.error(Expected::Escape)),
+                None => return Err(self.error(Expected::String)),
             }
         }
     }
 
-    fn skip_escape(&mut self) -> Result<(), Fault> {
-        let fault = self.fault(Expected::Escape);
+    fn skip_escape(&mut self) -> Result<(), LineError> {
+        let error = self.error(Expected::Escape);
         self.at += 2;
         match self.line.get(self.at - 1) {
             Some(b'n' | b't' | b'r' | b'b' | b'f' | b'"' | b'\\' | b'/') => Ok(()),
-            Some(b'u') => self.hex().map(|_| ()).ok_or(fault),
-            _ => Err(fault),
+            Some(b'u') => self.hex().map(|_| ()).ok_or(error),
+            _ => Err(error),
         }
     }
 
-    /// Steps over any value.
-    pub(super) fn skip_value(&mut self) -> Result<(), Fault> {
-        // One bit per level: set for an object, clear for an array.
+    /// Skips any value.
+    pub(super) fn skip_value(&mut self) -> Result<(), LineError> {
+        // One bit per level: 1 for an object, 0 for an array.
         let mut levels = 0u64;
         let mut depth = 0;
         loop {
             let opened = self.skip_scalar_or_open()?;
             if let Some(object) = opened {
                 if depth == DEPTH_MAX {
-                    return Err(self.fault(Expected::ShallowerValue));
+                    return Err(self.error(Expected::ShallowerValue));
                 }
                 depth += 1;
                 levels = levels << 1 | u64::from(object);
@@ -255,8 +256,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Steps over a string, number or word, or into an object (`true`) or array (`false`).
-    fn skip_scalar_or_open(&mut self) -> Result<Option<bool>, Fault> {
+    /// Skips a string, number or literal, or enters an object (`true`) or array (`false`).
+    fn skip_scalar_or_open(&mut self) -> Result<Option<bool>, LineError> {
         match self.peek() {
             Some(open @ (b'{' | b'[')) => {
                 self.at += 1;
@@ -267,18 +268,18 @@ impl<'a> Scanner<'a> {
             _ => {
                 let rest = &self.line[self.at..];
                 let word = [&b"null"[..], b"true", b"false"].into_iter().find(|word| rest.starts_with(word));
-                self.at += word.ok_or(self.fault(Expected::Value))?.len();
+                self.at += word.ok_or(self.error(Expected::Value))?.len();
             }
         }
         Ok(None)
     }
 
-    fn skip_name_of(&mut self, object: bool) -> Result<(), Fault> {
+    fn skip_name_of(&mut self, object: bool) -> Result<(), LineError> {
         if !object {
             return Ok(());
         }
         if self.peek() != Some(b'"') {
-            return Err(self.fault(Expected::FieldName));
+            return Err(self.error(Expected::FieldName));
         }
         self.skip_string()?;
         self.require(b':', Expected::Colon)
@@ -289,8 +290,8 @@ const fn closer(object: bool) -> u8 {
     if object { b'}' } else { b']' }
 }
 
-/// How many bytes come before the first quote, backslash or control character: eight at a time, because most texts are short
-/// and a call to a vector search would cost more than it finds.
+/// The number of bytes before the first quote, backslash or control character. It processes eight bytes at a
+/// time, because most texts are too short for a vectorized search to pay off.
 #[inline]
 pub(super) fn plain_length(bytes: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -300,7 +301,7 @@ pub(super) fn plain_length(bytes: &[u8]) -> usize {
         let word = u64::from_le_bytes(*chunk);
         let quote = word ^ (ONES * b'"' as u64);
         let backslash = word ^ (ONES * b'\\' as u64);
-        // Per byte: below 0x20, or zero after the exclusive or. Borrows only disturb bytes above a true hit.
+        // Per byte: below 0x20, or zero after the XOR. Borrows only affect bytes above a true hit.
         let control = word.wrapping_sub(ONES * 0x20) & !word;
         let equal = (quote.wrapping_sub(ONES) & !quote) | (backslash.wrapping_sub(ONES) & !backslash);
         let hits = (control | equal) & TOPS;
@@ -320,7 +321,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn decoded(json: &str) -> Result<Vec<u8>, Fault> {
+    fn decoded(json: &str) -> Result<Vec<u8>, LineError> {
         let mut scratch = Scratch::default();
         let mut scanner = Scanner::new(json.as_bytes());
         let text = scanner.string(&mut scratch)?;
@@ -328,7 +329,7 @@ mod tests {
         Ok(scratch.bytes(text, json.as_bytes()).to_vec())
     }
 
-    fn skips(json: &[u8]) -> Result<(), Fault> {
+    fn skips(json: &[u8]) -> Result<(), LineError> {
         let mut scanner = Scanner::new(json);
         scanner.skip_value()?;
         scanner.end()
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_a_floor_however_deep_a_line_digs() {
+    fn nesting_is_bounded() {
         let nest = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
         assert_eq!(skips(&nest(64)), Ok(()));
         assert_eq!(skips(&nest(65)).unwrap_err().expected, Expected::ShallowerValue);
@@ -374,13 +375,13 @@ mod tests {
         }
 
         #[test]
-        fn exactly_json_is_stepped_over(json in "[\\[\\]{}:, \"a\\\\u01-9.eE+ntrulfs-]{0,24}") {
+        fn exactly_valid_json_is_skipped(json in "[\\[\\]{}:, \"a\\\\u01-9.eE+ntrulfs-]{0,24}") {
             let expect = serde_json::from_str::<serde::de::IgnoredAny>(&json);
             prop_assert_eq!(skips(json.as_bytes()).is_ok(), expect.is_ok(), "{:?} {:?}", json, expect);
         }
 
         #[test]
-        fn any_value_is_stepped_over_whole(value in value()) {
+        fn any_value_is_skipped_completely(value in value()) {
             let json = serde_json::to_vec(&value).unwrap();
             prop_assert_eq!(skips(&json), Ok(()));
             for cut in 1..json.len() {

@@ -1,14 +1,15 @@
-//! Text of a line: where it lies, and the buffer for the little of it that had to be decoded.
+//! Text within a line, and the buffer for decoded text.
 //!
-//! While a line is read its texts are positions, because the buffer may still move; once the line is whole they become slices.
+//! While a line is parsed, its texts are positions, because the buffer may move. Afterwards they become
+//! slices.
 
 use tollgate_core::inputs::separator;
 use tollgate_core::path::NormalPath;
 
-use super::{Expected, FIELDS_MAX, Fault};
+use super::{Expected, FIELDS_MAX, LineError};
 
-/// Where a text lies: in the line itself, or decoded in the scratch buffer. Two machine words with its fault are what a
-/// function can return without going through memory, so the side is the top bit of `end`.
+/// The position of a text, in the line or in the scratch buffer. With its error it fits two machine words,
+/// which a function can return in registers; the top bit of `end` selects the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Text {
     start: u32,
@@ -17,7 +18,7 @@ pub(super) struct Text {
 
 const DECODED: u32 = 1 << 31;
 
-/// The buffer that one line after the other uses.
+/// Buffers that are reused for every line.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     bytes: Vec<u8>,
@@ -26,7 +27,7 @@ pub(super) struct Scratch {
     normal_path: NormalPath,
 }
 
-/// Which list of fields.
+/// A list of fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum List {
     Headers,
@@ -43,12 +44,12 @@ impl Text {
         self.start == self.end & !DECODED
     }
 
-    /// The part of this text from `start` to `end`, both counted from where it begins.
+    /// The part from `start` to `end`, relative to the start of this text.
     pub(super) const fn slice(self, start: usize, end: usize) -> Self {
         Self { start: self.start + start as u32, end: (self.start + end as u32) | (self.end & DECODED) }
     }
 
-    /// The bytes meant.
+    /// The bytes of this text.
     pub(super) fn bytes<'a>(self, line: &'a [u8], decoded: &'a [u8]) -> &'a [u8] {
         let side = if self.end & DECODED == 0 { line } else { decoded };
         side.get(self.start as usize..(self.end & !DECODED) as usize).unwrap_or_default()
@@ -56,25 +57,25 @@ impl Text {
 }
 
 impl Scratch {
-    /// Forgets the last line; keeps the memory.
+    /// Removes the last line and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.headers.clear();
         self.attributes.clear();
     }
 
-    /// What was decoded so far.
+    /// The decoded text so far.
     pub(super) fn decoded(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Reads the path of the line, given its target without an authority.
+    /// Normalizes the path of the target, without its authority.
     pub(super) fn read_path(&mut self, target: Text, line: &[u8], without_authority: impl Fn(&[u8]) -> &[u8]) {
         let target = without_authority(target.bytes(line, &self.bytes));
         self.normal_path.read(target.split(|&byte| byte == b'?').next().unwrap_or_default());
     }
 
-    /// The readings of the path that was read last.
+    /// The readings of the last path.
     pub(super) fn normal_path(&self) -> Option<&NormalPath> {
         self.normal_path.differing()
     }
@@ -84,12 +85,12 @@ impl Scratch {
         &self.headers
     }
 
-    /// What else the caller named so far.
+    /// The attributes of the line so far.
     pub(super) fn attributes(&self) -> &[(Text, Text)] {
         &self.attributes
     }
 
-    /// The bytes of a text, while the line is still being read.
+    /// The bytes of a text while the line is being parsed.
     pub(super) fn bytes<'a>(&'a self, text: Text, line: &'a [u8]) -> &'a [u8] {
         text.bytes(line, &self.bytes)
     }
@@ -101,7 +102,7 @@ impl Scratch {
         Text { start: start as u32, end: self.bytes.len() as u32 | DECODED }
     }
 
-    /// The text with dashes for underscores.
+    /// The text with dashes instead of underscores.
     pub(super) fn dashed(&mut self, text: Text, line: &[u8]) -> Text {
         let start = self.bytes.len();
         if text.end & DECODED == 0 {
@@ -113,27 +114,27 @@ impl Scratch {
         Text { start: start as u32, end: self.bytes.len() as u32 | DECODED }
     }
 
-    /// Adds a field to a list; `column` is where to point if it is one too many.
-    pub(super) fn add(&mut self, list: List, name: Text, value: Text, column: usize) -> Result<(), Fault> {
+    /// Adds a field to a list; `column` is the position for the error if there are too many.
+    pub(super) fn add(&mut self, list: List, name: Text, value: Text, column: usize) -> Result<(), LineError> {
         let fields = match list {
             List::Headers => &mut self.headers,
             List::Attributes => &mut self.attributes,
         };
         if fields.len() >= FIELDS_MAX {
-            return Err(Fault::at(column, Expected::FewerFields));
+            return Err(LineError::at(column, Expected::FewerFields));
         }
         fields.push((name, value));
         Ok(())
     }
 
-    /// Adds a value to that of the last field of a list.
+    /// Joins a value to the last field of a list.
     pub(super) fn join_last(&mut self, list: List, value: Text, line: &[u8]) {
         let fields = match list {
             List::Headers => &self.headers,
             List::Attributes => &self.attributes,
         };
         let Some(&(name, before)) = fields.last() else { return };
-        // Rare, so this may allocate.
+        // This is rare, so it may allocate.
         let lower_case = self.bytes(name, line).to_ascii_lowercase();
         let joined = [self.bytes(before, line), separator(&lower_case), self.bytes(value, line)].concat();
         let joined = self.decode(|bytes| bytes.extend_from_slice(&joined));
@@ -146,8 +147,8 @@ impl Scratch {
         }
     }
 
-    /// Adds a header whose name is known here.
-    pub(super) fn add_header(&mut self, name: &str, value: Text, column: usize) -> Result<(), Fault> {
+    /// Adds a header with a fixed name.
+    pub(super) fn add_header(&mut self, name: &str, value: Text, column: usize) -> Result<(), LineError> {
         let name = self.decode(|bytes| bytes.extend_from_slice(name.as_bytes()));
         self.add(List::Headers, name, value, column)
     }

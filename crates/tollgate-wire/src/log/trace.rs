@@ -1,12 +1,13 @@
-//! The trace: one JSON object per line, a request or a change of band.
+//! The trace format: one JSON object per line, a request or a change of the load band.
 //!
 //! ```json
 //! {"at_ms": 1000, "client": "203.0.113.7", "method": "GET", "path": "/", "headers": {"user-agent": "x"}, "cost_ms": 250}
 //! {"at_ms": 2000, "band": "critical"}
 //! ```
 //!
-//! Fields come in any order; only `at_ms` and `client` (or `band`) are needed; fields of other names are ignored, and `null`
-//! is as good as absent. Milliseconds may have decimals. `"attributes": {"user": "u1"}` stands for what a caller of a door names.
+//! LineFields may be in any order. Only `at_ms` and `client` (or `band`) are required; unknown fields and `null`
+//! are ignored. Milliseconds may have decimals. `"attributes": {"user": "u1"}` are the attributes that a
+//! caller of a door supplies.
 
 use tollgate_core::band::Band;
 use tollgate_core::time::{Moment, Span};
@@ -14,13 +15,13 @@ use tollgate_core::time::{Moment, Span};
 use super::request::{Draft, Line};
 use super::scanner::Scanner;
 use super::text::{List, Scratch, Text};
-use super::{Expected, FIELDS_MAX, Fault};
+use super::{Expected, FIELDS_MAX, LineError};
 
 /// Powers of ten from milliseconds to nanoseconds.
 const MILLIS: i32 = 6;
 
-/// Reads one line of a trace.
-pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, Fault> {
+/// Parses one line of a trace.
+pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, LineError> {
     let mut scanner = Scanner::new(line);
     let mut draft = Draft::default();
     let mut band = None;
@@ -43,36 +44,36 @@ pub(super) fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line
     scanner.end()?;
     match (band, draft.client) {
         (Some(band), None) => {
-            let at = draft.at.ok_or(Fault::at(line.len(), Expected::AtMs))?;
+            let at = draft.at.ok_or(LineError::at(line.len(), Expected::AtMs))?;
             Ok(Line::Band { at, band })
         }
         (None, Some(_)) => draft.finish(line, scratch, Expected::AtMs).map(Line::Request),
-        _ => Err(Fault::at(line.len(), Expected::ClientOrBand)),
+        _ => Err(LineError::at(line.len(), Expected::ClientOrBand)),
     }
 }
 
 #[inline]
-fn millis(scanner: &mut Scanner<'_>, expected: Expected) -> Result<Option<u64>, Fault> {
+fn millis(scanner: &mut Scanner<'_>, expected: Expected) -> Result<Option<u64>, LineError> {
     if scanner.peek() == Some(b'n') && scanner.null() {
         return Ok(None);
     }
-    let fault = scanner.fault(expected);
-    let nanos = scanner.number().map_err(|_| fault)?.scaled(MILLIS);
-    nanos.map(Some).ok_or(fault)
+    let error = scanner.error(expected);
+    let nanos = scanner.number().map_err(|_| error)?.scaled(MILLIS);
+    nanos.map(Some).ok_or(error)
 }
 
 #[inline]
-fn string(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Text>, Fault> {
+fn string(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Text>, LineError> {
     if scanner.peek() == Some(b'n') && scanner.null() {
         return Ok(None);
     }
     scanner.string(scratch).map(Some)
 }
 
-fn named_band(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Band>, Fault> {
+fn named_band(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option<Band>, LineError> {
     scanner.peek();
-    let fault = scanner.fault(Expected::Band);
-    let Some(name) = string(scanner, scratch).map_err(|_| fault)? else {
+    let error = scanner.error(Expected::Band);
+    let Some(name) = string(scanner, scratch).map_err(|_| error)? else {
         return Ok(None);
     };
     let bands = [Band::Normal, Band::Elevated, Band::Critical];
@@ -80,11 +81,12 @@ fn named_band(scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<Option
         .into_iter()
         .find(|band| band.as_str().as_bytes() == scratch.bytes(name, scanner.line()))
         .map(Some)
-        .ok_or(fault)
+        .ok_or(error)
 }
 
-/// Adds the fields of an object: values are strings, or arrays of them for headers that came several times, which become one value.
-pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), Fault> {
+/// Adds the fields of an object. Values are strings, or arrays of strings for repeated headers, which are
+/// joined.
+pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
     if scanner.null() {
         return Ok(());
     }
@@ -96,13 +98,13 @@ pub(super) fn fields(list: List, scanner: &mut Scanner<'_>, scratch: &mut Scratc
             let mut values = 0;
             while !scanner.take(b']') {
                 if values > 0 && !scanner.take(b',') {
-                    return Err(scanner.fault(Expected::CommaOrEnd));
+                    return Err(scanner.error(Expected::CommaOrEnd));
                 }
                 let value = scanner.string(scratch)?;
                 match values {
                     0 => scratch.add(list, name, value, scanner.index())?,
                     1..FIELDS_MAX => scratch.join_last(list, value, scanner.line()),
-                    _ => return Err(scanner.fault(Expected::FewerFields)),
+                    _ => return Err(scanner.error(Expected::FewerFields)),
                 }
                 values += 1;
             }
@@ -126,13 +128,13 @@ mod tests {
         }
     }
 
-    fn fault(line: &str) -> (u32, Expected) {
-        let fault = Parser::new().parse(Format::Trace, line.as_bytes()).unwrap_err();
-        (fault.column, fault.expected)
+    fn error(line: &str) -> (u32, Expected) {
+        let error = Parser::new().parse(Format::Trace, line.as_bytes()).unwrap_err();
+        (error.column, error.expected)
     }
 
     #[test]
-    fn a_whole_request_is_read() {
+    fn a_complete_request_is_parsed() {
         with_request(
             r#"{"at_ms": 1000, "client": "203.0.113.7", "method": "GET", "path": "/a?b", "headers": {"user-agent": "x", "Accept": "y"}, "cost_ms": 250}"#,
             |request| {
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_fields_and_nulls_are_stepped_over() {
+    fn unknown_fields_and_nulls_are_skipped() {
         with_request(
             " { \"x\" : [ { \"y\" : [1e5, true, \"\\u0041\"] } , null ] , \"at_ms\":1e3,\"client\":\"::1\",\"method\":null,\"headers\":null,\"cost_ms\":null} \r",
             |request| {
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_kept() {
+    fn invalid_utf8_is_kept() {
         let line = b"{\"at_ms\":1,\"client\":\"\xff\xfe\",\"path\":\"/\xc3\"}";
         let mut parser = Parser::new();
         let Ok(Line::Request(request)) = parser.parse(Format::Trace, line) else { panic!("not read") };
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_says_what_was_expected_and_where() {
+    fn an_invalid_line_gives_the_expected_item_and_its_position() {
         for (line, column, expected) in [
             ("", 1, Expected::Object),
             ("hello", 1, Expected::Object),
@@ -225,19 +227,19 @@ mod tests {
             (r#"{"at_ms": 1, "client": "x",}"#, 28, Expected::FieldName),
             (r#"{"at_ms": 1, "headers": {"a": 1}}"#, 31, Expected::String),
         ] {
-            assert_eq!(fault(line), (column, expected), "{line}");
+            assert_eq!(error(line), (column, expected), "{line}");
         }
     }
 
     #[test]
-    fn too_much_of_anything_is_a_fault_and_not_a_burden() {
+    fn excessive_input_is_rejected() {
         let long = format!(r#"{{"at_ms": 1, "client": "{}"}}"#, "x".repeat(10_000_000));
-        assert_eq!(fault(&long).1, Expected::ShorterLine);
+        assert_eq!(error(&long).1, Expected::ShorterLine);
         let headers: Vec<_> = (0..200).map(|index| format!(r#""h{index}":"v""#)).collect();
         let crowded = format!(r#"{{"at_ms": 1, "client": "x", "headers": {{{}}}}}"#, headers.join(","));
-        assert_eq!(fault(&crowded).1, Expected::FewerFields);
+        assert_eq!(error(&crowded).1, Expected::FewerFields);
         let deep = format!(r#"{{"at_ms": 1, "x": {}}}"#, "[".repeat(100_000));
-        assert_eq!(fault(&deep).1, Expected::ShallowerValue);
+        assert_eq!(error(&deep).1, Expected::ShallowerValue);
     }
 
     proptest! {

@@ -1,31 +1,32 @@
-//! OTLP, as collectors of telemetry are told: figures and spans, in Protocol Buffers.
+//! OTLP: metrics and spans for OpenTelemetry collectors, in Protocol Buffers.
 //!
-//! Written by hand for the few messages that are sent; nothing of it is ever read. Field numbers are those of `opentelemetry-proto` 1.x.
+//! The few messages that are sent are encoded by hand; none is decoded. Field numbers are those of
+//! `opentelemetry-proto` 1.x.
 
-mod figures;
+mod metrics;
 mod protobuf;
 mod spans;
 
-pub use figures::write_figures;
-pub use spans::{Kind, Span, write_spans};
+pub use metrics::write_metrics;
+pub use spans::{Span, SpanKind, write_spans};
 
 use protobuf::Writer;
 
-/// Something said about a span or a sender.
+/// The value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Text.
     Text(String),
-    /// A whole number.
+    /// An integer.
     Whole(i64),
-    /// A number.
+    /// A floating-point number.
     Number(f64),
 }
 
-/// Who sends.
+/// The sender of an export.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sender {
-    /// What is known of it, such as `service.name`.
+    /// Resource attributes, such as `service.name`.
     pub attributes: Vec<(&'static str, Value)>,
     /// The version of the program.
     pub version: &'static str,

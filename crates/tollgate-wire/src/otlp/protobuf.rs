@@ -1,17 +1,18 @@
-//! Protocol Buffers, the writing half: the few kinds of fields that OTLP has.
+//! An encoder for Protocol Buffers, for the field types that OTLP uses.
 //!
-//! A message inside a message is preceded by its length, which is known only once it is written. It is written in place with room for the length
-//! before it, and moved back by the few bytes that the length did not need: no buffer per level, and no counting ahead.
+//! A nested message is preceded by its length, which is known only afterwards. The message is therefore
+//! written in place after a gap, and moved back by the unused bytes of the gap. This needs no buffer per
+//! level and no separate length computation.
 
-/// How many bytes a length may take.
+/// The maximum size of an encoded length in bytes.
 const LENGTH_BYTES: usize = 5;
 
-/// Writes fields of one message.
+/// Writes the fields of one message.
 #[derive(Debug)]
 pub(super) struct Writer<'a>(&'a mut Vec<u8>);
 
 impl<'a> Writer<'a> {
-    /// Writes at the end of these bytes.
+    /// Appends to these bytes.
     pub(super) fn new(bytes: &'a mut Vec<u8>) -> Self {
         Self(bytes)
     }
@@ -28,13 +29,13 @@ impl<'a> Writer<'a> {
         self.varint(u64::from(field) << 3 | kind);
     }
 
-    /// An integer, a truth or the number of an enumeration.
+    /// An integer, boolean or enum value.
     pub(super) fn integer(&mut self, field: u32, number: u64) {
         self.key(field, 0);
         self.varint(number);
     }
 
-    /// A number of eight bytes.
+    /// A 64-bit fixed-size number.
     pub(super) fn fixed(&mut self, field: u32, number: u64) {
         self.key(field, 1);
         self.0.extend_from_slice(&number.to_le_bytes());
@@ -45,21 +46,21 @@ impl<'a> Writer<'a> {
         self.fixed(field, number.to_bits());
     }
 
-    /// Bytes, or text.
+    /// Bytes or text.
     pub(super) fn bytes(&mut self, field: u32, bytes: &[u8]) {
         self.key(field, 2);
         self.varint(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
     }
 
-    /// Numbers of eight bytes, together.
+    /// Packed 64-bit fixed-size numbers.
     pub(super) fn packed(&mut self, field: u32, numbers: impl ExactSizeIterator<Item = u64>) {
         self.key(field, 2);
         self.varint(numbers.len() as u64 * 8);
         numbers.for_each(|number| self.0.extend_from_slice(&number.to_le_bytes()));
     }
 
-    /// A message.
+    /// A nested message.
     pub(super) fn message(&mut self, field: u32, write: impl FnOnce(&mut Writer<'_>)) {
         self.key(field, 2);
         let start = self.0.len();
@@ -77,16 +78,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A number as Protocol Buffers write it, and what follows it.
+    /// Decodes a varint. Returns the rest, too.
     fn varint(bytes: &[u8]) -> (u64, &[u8]) {
         let end = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
         let number = bytes[..end].iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f));
         (number, &bytes[end..])
     }
 
-    /// The examples of the encoding's own documentation.
+    /// The examples of the encoding's documentation.
     #[test]
-    fn what_is_written_is_what_the_documentation_shows() {
+    fn the_encoding_matches_its_documentation() {
         let mut bytes = Vec::new();
         let mut writer = Writer::new(&mut bytes);
         writer.integer(1, 150);
@@ -97,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_is_as_long_as_it_says(outer in 0usize..400, inner in 0usize..20_000) {
+        fn the_encoded_length_matches_the_message(outer in 0usize..400, inner in 0usize..20_000) {
             let mut bytes = Vec::new();
             Writer::new(&mut bytes).message(7, |writer| {
                 writer.bytes(1, &vec![1; outer]);

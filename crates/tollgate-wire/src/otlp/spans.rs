@@ -1,43 +1,43 @@
-//! What happened to single requests.
+//! Spans: traces of single requests.
 
 use super::protobuf::Writer;
 use super::{Sender, Value, write_attribute};
 
-/// What a span is a stretch of.
+/// The role of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Something within.
+pub enum SpanKind {
+    /// An internal step.
     Internal = 1,
-    /// Serving somebody's request.
+    /// A request received from a client.
     Server = 2,
-    /// Asking somebody.
+    /// A request sent to a backend.
     Client = 3,
 }
 
-/// A stretch of time in which something was done for a request.
+/// A timed step of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// The journey that it is a part of.
+    /// The trace that it belongs to.
     pub trace: [u8; 16],
-    /// Its own name.
+    /// The span's identifier.
     pub id: [u8; 8],
-    /// The span that it is a part of.
+    /// The parent span.
     pub parent: Option<[u8; 8]>,
-    /// What was done.
+    /// The name of the step.
     pub name: String,
-    /// For whom.
-    pub kind: Kind,
-    /// When it began, in nanoseconds since 1970.
+    /// The role of the step.
+    pub kind: SpanKind,
+    /// The start, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// When it was over.
+    /// The end, in nanoseconds since 1970.
     pub end_ns: u64,
-    /// What there is to say.
+    /// Attributes.
     pub attributes: Vec<(&'static str, Value)>,
-    /// Whether it went wrong.
+    /// Whether it failed.
     pub failed: bool,
 }
 
-/// Writes an export of spans.
+/// Encodes an export of spans.
 pub fn write_spans<'a>(sender: &Sender, spans: impl IntoIterator<Item = &'a Span>) -> Vec<u8> {
     let mut bytes = Vec::new();
     Writer::new(&mut bytes).message(1, |resource_spans| {

@@ -1,62 +1,62 @@
-//! One connection of a PUB or a SUB socket: bytes in, events and bytes out.
+//! One connection of a PUB or SUB socket, without I/O.
 
 use core::ops::Range;
 
-use super::curve::{BOXED_COMMAND, BOXED_MORE, Curve, Entropy, Identity};
+use super::curve::{Curve, Entropy, INNER_COMMAND, INNER_MORE, Identity};
 use super::frame::{self, Frames};
-use super::{Fault, MESSAGE_BYTES_MAX};
+use super::{MESSAGE_BYTES_MAX, ZmtpError};
 
-/// Which end of a stream of messages this side is.
+/// The socket type of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It publishes.
+pub enum SocketKind {
+    /// A publisher.
     Pub,
-    /// It subscribes.
+    /// A subscriber.
     Sub,
 }
 
-/// What a peer did.
+/// An event from the peer.
 #[expect(
     clippy::large_enum_variant,
-    reason = "it lives for one turn of a loop, and a box would be an allocation per message"
+    reason = "an event lives for one iteration of a loop, and a box would be an allocation per message"
 )]
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// It has introduced itself: messages may be sent.
+    /// The handshake is complete: messages may be sent.
     Ready,
-    /// It wants messages whose first frame begins with this.
+    /// The peer subscribes to messages whose first frame starts with this.
     Subscribe(&'a [u8]),
-    /// It no longer wants them.
+    /// The peer cancels a subscription.
     Cancel(&'a [u8]),
-    /// It sent a message.
+    /// A message.
     Message(Frames<'a>),
 }
 
-/// A connection, from the greeting on.
+/// The state of a connection from its greeting on.
 #[derive(Debug)]
 pub struct Connection {
-    kind: Kind,
-    stage: Stage,
-    /// What the peer sent; up to `consumed` it has been dealt with.
+    kind: SocketKind,
+    stage: ConnectionStage,
+    /// Received bytes; those before `consumed` are processed.
     input: Vec<u8>,
     consumed: usize,
     output: Vec<u8>,
     peer_minor: u8,
-    /// What seals and opens frames, on a link that is authenticated.
+    /// Encryption state of an authenticated connection.
     curve: Option<Box<Curve>>,
-    /// The frames of a message that came in boxes, as if they had come without.
-    unboxed: Vec<u8>,
-    /// Whether those frames are a whole message, which has been handed out.
-    is_handed_out: bool,
-    /// Memory for a box in the making.
-    boxed: Vec<u8>,
+    /// The decrypted frames of the current message, encoded as plain frames.
+    decrypted: Vec<u8>,
+    /// Whether those frames are a complete message that was returned.
+    is_message_returned: bool,
+    /// Reused buffer for encryption.
+    encrypted: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Goes on to `Handshake`.
+enum ConnectionStage {
+    /// Next: `Handshake`.
     Greeting,
-    /// Goes on to `Traffic`.
+    /// Next: `Traffic`.
     Handshake,
     Traffic,
 }
@@ -64,7 +64,7 @@ enum Stage {
 const GREETING_BYTES: usize = 64;
 const MAJOR: u8 = 3;
 const MINOR: u8 = 1;
-/// The last byte of the signature, the versions, and the mechanism, by where they stand in a greeting.
+/// Positions in a greeting: the last byte of the signature, the versions, and the mechanism.
 const SIGNATURE_END: usize = 9;
 const MAJOR_AT: usize = 10;
 const MINOR_AT: usize = 11;
@@ -79,14 +79,15 @@ const SUBSCRIBE: &[u8] = b"SUBSCRIBE";
 const CANCEL: &[u8] = b"CANCEL";
 const PING: &[u8] = b"PING";
 const PONG: &[u8] = b"PONG";
-/// A ping's time to live, which is not part of the answer.
+/// The length of a ping's time-to-live field, which is not part of the answer.
 const PING_TTL_BYTES: usize = 2;
-/// The longest text that a ping may ask to have back.
+/// The longest text in a ping that is answered.
 const PING_TEXT_BYTES_MAX: usize = 16;
-/// Answers to pings wait behind no more than this: who asks without reading gets no answer.
+/// Pings are not answered while more output than this is unsent, so that a peer that does not read cannot
+/// grow the buffer.
 const PONG_OUTPUT_MAX: usize = 4096;
 
-impl Kind {
+impl SocketKind {
     fn socket_type(self) -> &'static [u8] {
         match self {
             Self::Pub => b"PUB",
@@ -103,19 +104,19 @@ impl Kind {
 }
 
 impl Connection {
-    /// A connection that has just been made. Its greeting is already in [`output`](Self::output): a peer may wait for it
+    /// A new connection. Its greeting is already in [`output`](Self::output), because a peer may wait for it
     /// before it sends its own.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: SocketKind) -> Self {
         Self::speaking(kind, MINOR, None)
     }
 
-    /// A connection that is authenticated and private. `entropy` is for this connection alone.
-    pub fn secured(kind: Kind, identity: Identity, entropy: Entropy) -> Self {
+    /// An authenticated and encrypted connection. `entropy` must be used only once.
+    pub fn secured(kind: SocketKind, identity: Identity, entropy: Entropy) -> Self {
         Self::speaking(kind, MINOR, Some(Box::new(Curve::new(identity, entropy))))
     }
 
-    /// A connection that says it speaks ZMTP 3.`minor`.
-    fn speaking(kind: Kind, minor: u8, curve: Option<Box<Curve>>) -> Self {
+    /// A connection that announces ZMTP 3.`minor`.
+    fn speaking(kind: SocketKind, minor: u8, curve: Option<Box<Curve>>) -> Self {
         let mut greeting = [0; GREETING_BYTES];
         greeting[0] = 0xff;
         greeting[SIGNATURE_END - 1] = 1;
@@ -126,48 +127,48 @@ impl Connection {
         greeting[AS_SERVER_AT] = curve.as_ref().is_some_and(|curve| curve.is_server()).into();
         Self {
             kind,
-            stage: Stage::Greeting,
+            stage: ConnectionStage::Greeting,
             input: Vec::new(),
             consumed: 0,
             output: greeting.to_vec(),
             peer_minor: 0,
             curve,
-            unboxed: Vec::new(),
-            is_handed_out: false,
-            boxed: Vec::new(),
+            decrypted: Vec::new(),
+            is_message_returned: false,
+            encrypted: Vec::new(),
         }
     }
 
-    /// Where to append what the peer sent. [`poll`](Self::poll) until there is nothing before appending more: then this never holds more
-    /// than one incomplete message.
+    /// The buffer for received bytes. The caller must [`poll`](Self::poll) until there is no event before it
+    /// appends more; the buffer then never holds more than one incomplete message.
     pub fn input(&mut self) -> &mut Vec<u8> {
         self.input.drain(..self.consumed);
         self.consumed = 0;
         &mut self.input
     }
 
-    /// What to send to the peer. The caller takes from the front what it has sent.
+    /// The bytes to send. The caller removes the bytes that it has sent.
     pub fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
 
     /// Whether messages may be sent.
     pub fn is_ready(&self) -> bool {
-        self.stage == Stage::Traffic
+        self.stage == ConnectionStage::Traffic
     }
 
-    /// What happened next, if enough of it has arrived. After a fault the connection is of no more use.
-    pub fn poll(&mut self) -> Result<Option<Event<'_>>, Fault> {
-        if self.stage == Stage::Greeting && !self.greet()? {
+    /// The next event, if enough bytes have arrived. After an error the connection is unusable.
+    pub fn poll(&mut self) -> Result<Option<Event<'_>>, ZmtpError> {
+        if self.stage == ConnectionStage::Greeting && !self.greet()? {
             return Ok(None);
         }
-        if self.stage == Stage::Handshake {
-            return Ok(self.shake_hands()?.then_some(Event::Ready));
+        if self.stage == ConnectionStage::Handshake {
+            return Ok(self.handshake()?.then_some(Event::Ready));
         }
-        if self.curve.is_some() { self.poll_boxed() } else { self.poll_plain() }
+        if self.curve.is_some() { self.poll_encrypted() } else { self.poll_plain() }
     }
 
-    fn poll_plain(&mut self) -> Result<Option<Event<'_>>, Fault> {
+    fn poll_plain(&mut self) -> Result<Option<Event<'_>>, ZmtpError> {
         while let Some(&flags) = self.input.get(self.consumed) {
             if flags & 4 == 0 {
                 let Some((frames, end)) = frame::message(&self.input, self.consumed)? else { return Ok(None) };
@@ -176,62 +177,64 @@ impl Connection {
             }
             let Some(header) = frame::header(&self.input, self.consumed)? else { return Ok(None) };
             self.consumed = header.end;
-            if let Some(wish) = self.obey(header.start..header.end)? {
-                return Ok(Some(wish.event(&self.input)));
+            if let Some(change) = self.execute(header.start..header.end)? {
+                return Ok(Some(change.event(&self.input)));
             }
         }
         Ok(None)
     }
 
-    fn poll_boxed(&mut self) -> Result<Option<Event<'_>>, Fault> {
-        if core::mem::take(&mut self.is_handed_out) {
-            self.unboxed.clear();
+    fn poll_encrypted(&mut self) -> Result<Option<Event<'_>>, ZmtpError> {
+        if core::mem::take(&mut self.is_message_returned) {
+            self.decrypted.clear();
         }
         while let Some(header) = frame::header(&self.input, self.consumed)? {
             self.consumed = header.end;
-            let curve = self.curve.as_mut().ok_or(Fault::Frame)?;
+            let curve = self.curve.as_mut().ok_or(ZmtpError::Frame)?;
             let (flags, at) = curve.open_message(&mut self.input[header.start..header.end])?;
             let inside = header.start + at..header.end;
-            // The outer flags are not part of what is sealed, so they may say nothing.
-            if header.more || header.command || flags & !(BOXED_MORE | BOXED_COMMAND) != 0 {
-                return Err(Fault::Frame);
+            // The outer flags are not authenticated, so none may be set.
+            if header.more || header.command || flags & !(INNER_MORE | INNER_COMMAND) != 0 {
+                return Err(ZmtpError::Frame);
             }
-            if flags & BOXED_COMMAND != 0 {
-                if let Some(wish) = self.obey(inside)? {
-                    return Ok(Some(wish.event(&self.input)));
+            if flags & INNER_COMMAND != 0 {
+                if let Some(change) = self.execute(inside)? {
+                    return Ok(Some(change.event(&self.input)));
                 }
                 continue;
             }
-            frame::put(&mut self.unboxed, flags & BOXED_MORE != 0, &self.input[inside]);
-            if self.unboxed.len() > MESSAGE_BYTES_MAX {
-                return Err(Fault::TooLong);
+            frame::put(&mut self.decrypted, flags & INNER_MORE != 0, &self.input[inside]);
+            if self.decrypted.len() > MESSAGE_BYTES_MAX {
+                return Err(ZmtpError::TooLong);
             }
-            if flags & BOXED_MORE == 0 {
-                self.is_handed_out = true;
-                let (frames, _) = frame::message(&self.unboxed, 0)?.ok_or(Fault::Frame)?;
+            if flags & INNER_MORE == 0 {
+                self.is_message_returned = true;
+                let (frames, _) = frame::message(&self.decrypted, 0)?.ok_or(ZmtpError::Frame)?;
                 return event(self.kind, frames).map(Some);
             }
         }
         Ok(None)
     }
 
-    /// Does as a command says, and tells what the peer wishes, if it does.
-    fn obey(&mut self, body: Range<usize>) -> Result<Option<Wish>, Fault> {
+    /// Executes a command. Returns the subscription change if it is one.
+    fn execute(&mut self, body: Range<usize>) -> Result<Option<SubscriptionChange>, ZmtpError> {
         let (name, data) = command(&self.input[body.clone()])?;
         let data = body.start + data..body.end;
         Ok(match name {
-            SUBSCRIBE if self.kind == Kind::Pub => Some(Wish { is_subscription: true, topic: data }),
-            CANCEL if self.kind == Kind::Pub => Some(Wish { is_subscription: false, topic: data }),
+            SUBSCRIBE if self.kind == SocketKind::Pub => {
+                Some(SubscriptionChange { is_subscription: true, topic: data })
+            }
+            CANCEL if self.kind == SocketKind::Pub => Some(SubscriptionChange { is_subscription: false, topic: data }),
             PING => {
                 self.answer_ping(data);
                 None
             }
-            // A later version of the protocol may say more than this one understands.
+            // Later protocol versions may have further commands.
             _ => None,
         })
     }
 
-    /// Asks a publisher for messages whose first frame begins with `topic`, in the form that the peer's version understands.
+    /// Subscribes to messages whose first frame starts with `topic`, in the form of the peer's version.
     pub fn subscribe(&mut self, topic: &[u8]) {
         if self.peer_minor == 0 {
             let body: Vec<u8> = [&[1], topic].concat();
@@ -241,7 +244,7 @@ impl Connection {
         }
     }
 
-    /// Tells a publisher that messages whose first frame begins with `topic` are no longer wanted.
+    /// Cancels the subscription to `topic`.
     pub fn cancel(&mut self, topic: &[u8]) {
         if self.peer_minor == 0 {
             let body: Vec<u8> = [&[0], topic].concat();
@@ -251,7 +254,7 @@ impl Connection {
         }
     }
 
-    /// Asks the peer whether it is there, and says whether its version knows how to answer.
+    /// Sends a ping. Returns whether the peer's version can answer.
     pub fn ping(&mut self) -> bool {
         let can_answer = self.peer_minor > 0 && self.is_ready();
         if can_answer {
@@ -260,7 +263,7 @@ impl Connection {
         can_answer
     }
 
-    /// Sends messages that were written with [`frame::put_message`].
+    /// Sends messages that were encoded with [`frame::put_message`].
     pub fn send(&mut self, messages: &[u8]) {
         if self.curve.is_none() {
             return self.output.extend_from_slice(messages);
@@ -272,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// Whether what is sent goes out as it is, so that [`send`](Self::send) need not copy it.
+    /// Whether messages are sent unencrypted, so that [`send`](Self::send) need not copy them.
     pub fn is_plain(&self) -> bool {
         self.curve.is_none()
     }
@@ -281,9 +284,9 @@ impl Connection {
         match &mut self.curve {
             None => frame::put(&mut self.output, more, body),
             Some(curve) => {
-                self.boxed.clear();
-                curve.put_message(&mut self.boxed, if more { BOXED_MORE } else { 0 }, body);
-                frame::put(&mut self.output, false, &self.boxed);
+                self.encrypted.clear();
+                curve.put_message(&mut self.encrypted, if more { INNER_MORE } else { 0 }, body);
+                frame::put(&mut self.output, false, &self.encrypted);
             }
         }
     }
@@ -293,27 +296,27 @@ impl Connection {
             None => frame::put_command(&mut self.output, name, data),
             Some(curve) => {
                 let body = [&[name.len() as u8], name, data].concat();
-                self.boxed.clear();
-                curve.put_message(&mut self.boxed, BOXED_COMMAND, &body);
-                frame::put(&mut self.output, false, &self.boxed);
+                self.encrypted.clear();
+                curve.put_message(&mut self.encrypted, INNER_COMMAND, &body);
+                frame::put(&mut self.output, false, &self.encrypted);
             }
         }
     }
 
-    /// Checks as much of the peer's greeting as has arrived, and answers it when it is complete.
-    fn greet(&mut self) -> Result<bool, Fault> {
+    /// Checks the received part of the peer's greeting, and answers it when it is complete.
+    fn greet(&mut self) -> Result<bool, ZmtpError> {
         let greeting = &self.input[self.consumed..];
         let is = |at: usize, expected: u8| greeting.get(at).is_none_or(|&byte| byte == expected);
         let major_is_known = greeting.get(MAJOR_AT).is_none_or(|&major| major >= MAJOR);
         if !is(0, 0xff) || !is(SIGNATURE_END, 0x7f) || !major_is_known {
-            return Err(Fault::Greeting);
+            return Err(ZmtpError::Greeting);
         }
         if greeting.len() < GREETING_BYTES {
             return Ok(false);
         }
-        // Whether the peer says that it is the server is not looked at: libzmq's servers do not.
+        // The peer's as-server flag is ignored, because libzmq's servers do not set it.
         if greeting[MECHANISM] != if self.curve.is_some() { CURVE } else { NULL } {
-            return Err(Fault::Mechanism);
+            return Err(ZmtpError::Mechanism);
         }
         self.peer_minor = if greeting[MAJOR_AT] == MAJOR { greeting[MINOR_AT] } else { MINOR };
         self.consumed += GREETING_BYTES;
@@ -324,43 +327,43 @@ impl Connection {
         if let Some((name, data)) = first {
             frame::put_command(&mut self.output, name, &data);
         }
-        self.stage = Stage::Handshake;
+        self.stage = ConnectionStage::Handshake;
         Ok(true)
     }
 
-    /// What this side says about itself.
+    /// The metadata of this side.
     fn metadata(&self) -> Vec<u8> {
         put_property(b"Socket-Type", self.kind.socket_type())
     }
 
-    /// Goes through what has arrived of the introduction, and says whether it is over.
-    fn shake_hands(&mut self) -> Result<bool, Fault> {
+    /// Processes the received part of the handshake. Returns whether it is complete.
+    fn handshake(&mut self) -> Result<bool, ZmtpError> {
         let metadata = self.metadata();
         while let Some(header) = frame::header(&self.input, self.consumed)? {
             self.consumed = header.end;
             if !header.command {
-                return Err(Fault::Handshake);
+                return Err(ZmtpError::Handshake);
             }
             let body = &self.input[header.start..header.end];
             let (name, data) = command(body)?;
             let theirs = match (name, &mut self.curve) {
-                (ERROR, _) => return Err(Fault::Refused),
+                (ERROR, _) => return Err(ZmtpError::Refused),
                 (name, Some(curve)) => {
-                    let answer = curve.shake_hands(name, &body[data..], &metadata)?;
+                    let answer = curve.handshake(name, &body[data..], &metadata)?;
                     if let Some((name, data)) = answer.command {
                         frame::put_command(&mut self.output, name, &data);
                     }
                     answer.metadata
                 }
                 (READY, None) => Some(body[data..].to_vec()),
-                _ => return Err(Fault::Handshake),
+                _ => return Err(ZmtpError::Handshake),
             };
             let Some(theirs) = theirs else { continue };
-            let socket_type = property(&theirs, b"socket-type").ok_or(Fault::Handshake)?;
+            let socket_type = property(&theirs, b"socket-type").ok_or(ZmtpError::Handshake)?;
             if !self.kind.talks_to(socket_type) {
-                return Err(Fault::SocketType);
+                return Err(ZmtpError::SocketType);
             }
-            self.stage = Stage::Traffic;
+            self.stage = ConnectionStage::Traffic;
             return Ok(true);
         }
         Ok(false)
@@ -375,33 +378,33 @@ impl Connection {
     }
 }
 
-/// What a subscriber wants, or no longer wants, and where that stands in the input.
-struct Wish {
+/// A subscription or its cancellation, with the position of its topic in the input.
+struct SubscriptionChange {
     is_subscription: bool,
     topic: Range<usize>,
 }
 
-impl Wish {
+impl SubscriptionChange {
     fn event(self, input: &[u8]) -> Event<'_> {
         let topic = &input[self.topic];
         if self.is_subscription { Event::Subscribe(topic) } else { Event::Cancel(topic) }
     }
 }
 
-fn event(kind: Kind, frames: Frames<'_>) -> Result<Event<'_>, Fault> {
+fn event(kind: SocketKind, frames: Frames<'_>) -> Result<Event<'_>, ZmtpError> {
     Ok(match (kind, frames.bodies()) {
-        (Kind::Sub, _) => Event::Message(frames),
-        // The way of ZMTP 3.0: a message of one frame that begins with 1 or 0.
-        (Kind::Pub, &[[1, topic @ ..]]) => Event::Subscribe(topic),
-        (Kind::Pub, &[[0, topic @ ..]]) => Event::Cancel(topic),
-        (Kind::Pub, _) => return Err(Fault::Frame),
+        (SocketKind::Sub, _) => Event::Message(frames),
+        // ZMTP 3.0: a message with one frame that starts with 1 or 0.
+        (SocketKind::Pub, &[[1, topic @ ..]]) => Event::Subscribe(topic),
+        (SocketKind::Pub, &[[0, topic @ ..]]) => Event::Cancel(topic),
+        (SocketKind::Pub, _) => return Err(ZmtpError::Frame),
     })
 }
 
-/// The name of the command in `body`, and where its data begins.
-fn command(body: &[u8]) -> Result<(&[u8], usize), Fault> {
-    let (&length, rest) = body.split_first().ok_or(Fault::Frame)?;
-    let name = rest.get(..usize::from(length)).ok_or(Fault::Frame)?;
+/// The name of the command in `body`, and the position of its data.
+fn command(body: &[u8]) -> Result<(&[u8], usize), ZmtpError> {
+    let (&length, rest) = body.split_first().ok_or(ZmtpError::Frame)?;
+    let name = rest.get(..usize::from(length)).ok_or(ZmtpError::Frame)?;
     Ok((name, 1 + name.len()))
 }
 
@@ -410,7 +413,7 @@ fn put_property(name: &[u8], value: &[u8]) -> Vec<u8> {
     [&[name.len() as u8], name, &length, value].concat()
 }
 
-/// The value of the property `name`, which is given in lower case.
+/// The value of the property `name`, which is in lower case.
 fn property<'a>(mut list: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     while let Some((&length, rest)) = list.split_first() {
         let (found, rest) = rest.split_at_checked(usize::from(length))?;
@@ -429,8 +432,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Carries everything from one side to the other, `step` bytes at a time, and lists what happened there.
-    fn carry(from: &mut Connection, to: &mut Connection, step: usize) -> Result<Vec<String>, Fault> {
+    /// Transfers all bytes from one side to the other, `step` bytes at a time, and returns the events.
+    fn transfer(from: &mut Connection, to: &mut Connection, step: usize) -> Result<Vec<String>, ZmtpError> {
         let bytes = core::mem::take(from.output());
         let mut events = Vec::new();
         for chunk in bytes.chunks(step) {
@@ -449,18 +452,18 @@ mod tests {
         Ok(events)
     }
 
-    fn meet(publisher: &mut Connection, subscriber: &mut Connection, step: usize) {
-        // Two rounds: greetings first, introductions after.
+    fn connect(publisher: &mut Connection, subscriber: &mut Connection, step: usize) {
+        // Two rounds: greetings, then handshakes.
         for _ in 0..2 {
-            carry(publisher, subscriber, step).unwrap();
-            carry(subscriber, publisher, step).unwrap();
+            transfer(publisher, subscriber, step).unwrap();
+            transfer(subscriber, publisher, step).unwrap();
         }
         assert!(publisher.is_ready() && subscriber.is_ready());
     }
 
     #[test]
     fn greeting_and_introduction_are_libzmqs_byte_for_byte() {
-        let mut ours = Connection::new(Kind::Sub);
+        let mut ours = Connection::new(SocketKind::Sub);
         let mut greeting = hex("ff00000000000000017f0301");
         greeting.extend_from_slice(&hex("4e554c4c"));
         greeting.resize(GREETING_BYTES, 0);
@@ -480,75 +483,75 @@ mod tests {
             (0, b"", "000101"),
         ] {
             let (mut publisher, mut subscriber) =
-                (Connection::speaking(Kind::Pub, minor, None), Connection::new(Kind::Sub));
-            meet(&mut publisher, &mut subscriber, 1000);
+                (Connection::speaking(SocketKind::Pub, minor, None), Connection::new(SocketKind::Sub));
+            connect(&mut publisher, &mut subscriber, 1000);
             subscriber.subscribe(topic);
             assert_eq!(*subscriber.output(), hex(expected));
             let expected = format!("subscribe {}", topic.escape_ascii());
-            assert_eq!(carry(&mut subscriber, &mut publisher, 1000).unwrap(), [expected]);
+            assert_eq!(transfer(&mut subscriber, &mut publisher, 1000).unwrap(), [expected]);
         }
     }
 
     #[test]
     fn a_cancellation_is_understood_in_both_forms() {
-        let (mut publisher, mut subscriber) = (Connection::new(Kind::Pub), Connection::new(Kind::Sub));
-        meet(&mut publisher, &mut subscriber, 1000);
+        let (mut publisher, mut subscriber) = (Connection::new(SocketKind::Pub), Connection::new(SocketKind::Sub));
+        connect(&mut publisher, &mut subscriber, 1000);
         frame::put_command(subscriber.output(), CANCEL, b"a");
         frame::put(subscriber.output(), false, b"\0b");
-        assert_eq!(carry(&mut subscriber, &mut publisher, 1000).unwrap(), ["cancel a", "cancel b"]);
+        assert_eq!(transfer(&mut subscriber, &mut publisher, 1000).unwrap(), ["cancel a", "cancel b"]);
     }
 
     #[test]
     fn a_ping_is_answered_with_its_text_and_an_unknown_command_is_ignored() {
-        let (mut publisher, mut subscriber) = (Connection::new(Kind::Pub), Connection::new(Kind::Sub));
-        meet(&mut publisher, &mut subscriber, 1000);
+        let (mut publisher, mut subscriber) = (Connection::new(SocketKind::Pub), Connection::new(SocketKind::Sub));
+        connect(&mut publisher, &mut subscriber, 1000);
         frame::put_command(publisher.output(), b"FUTURE", b"x");
         frame::put_command(publisher.output(), PING, b"\0\x0ahi");
-        assert!(carry(&mut publisher, &mut subscriber, 1000).unwrap().is_empty());
+        assert!(transfer(&mut publisher, &mut subscriber, 1000).unwrap().is_empty());
         assert_eq!(*subscriber.output(), hex("0407 04504f4e47 6869"));
     }
 
     #[test]
-    fn who_asks_without_reading_is_not_answered_for_ever() {
-        let (mut publisher, mut subscriber) = (Connection::new(Kind::Pub), Connection::new(Kind::Sub));
-        meet(&mut publisher, &mut subscriber, 1000);
+    fn a_peer_that_pings_without_reading_gets_a_bounded_number_of_answers() {
+        let (mut publisher, mut subscriber) = (Connection::new(SocketKind::Pub), Connection::new(SocketKind::Sub));
+        connect(&mut publisher, &mut subscriber, 1000);
         for _ in 0..10_000 {
             frame::put_command(publisher.output(), PING, b"\0\0sixteen letters!");
         }
-        carry(&mut publisher, &mut subscriber, 60_000).unwrap();
+        transfer(&mut publisher, &mut subscriber, 60_000).unwrap();
         assert!(subscriber.output().len() < 2 * PONG_OUTPUT_MAX);
     }
 
     #[test]
-    fn strangers_are_cut_off_at_the_first_wrong_byte() {
+    fn invalid_peers_are_disconnected_at_the_first_wrong_byte() {
         for (bytes, fault) in [
-            (&b"GET / HTTP/1.1\r\n"[..], Fault::Greeting),
-            (&hex("ff000000000000000100"), Fault::Greeting),
-            // A libzmq of 2012 speaks ZMTP 2.
-            (&hex("ff00000000000000017f0100"), Fault::Greeting),
-            (&[&hex("ff00000000000000017f0301")[..], b"PLAIN", &[0; 47]].concat(), Fault::Mechanism),
+            (&b"GET / HTTP/1.1\r\n"[..], ZmtpError::Greeting),
+            (&hex("ff000000000000000100"), ZmtpError::Greeting),
+            // libzmq of 2012 uses ZMTP 2.
+            (&hex("ff00000000000000017f0100"), ZmtpError::Greeting),
+            (&[&hex("ff00000000000000017f0301")[..], b"PLAIN", &[0; 47]].concat(), ZmtpError::Mechanism),
         ] {
-            let mut ours = Connection::new(Kind::Sub);
+            let mut ours = Connection::new(SocketKind::Sub);
             ours.input().extend_from_slice(bytes);
             assert_eq!(ours.poll().unwrap_err(), fault, "{}", bytes.escape_ascii());
         }
     }
 
     #[test]
-    fn a_socket_of_the_wrong_kind_is_cut_off() {
-        let (mut one, mut other) = (Connection::new(Kind::Sub), Connection::new(Kind::Sub));
-        carry(&mut one, &mut other, 1000).unwrap();
-        assert_eq!(carry(&mut other, &mut one, 1000).unwrap_err(), Fault::SocketType);
+    fn an_incompatible_socket_type_is_disconnected() {
+        let (mut one, mut other) = (Connection::new(SocketKind::Sub), Connection::new(SocketKind::Sub));
+        transfer(&mut one, &mut other, 1000).unwrap();
+        assert_eq!(transfer(&mut other, &mut one, 1000).unwrap_err(), ZmtpError::SocketType);
     }
 
     proptest! {
         #[test]
-        fn messages_arrive_whole_however_the_bytes_are_cut(
+        fn messages_arrive_complete_for_any_segmentation(
             messages in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..8), 1..5),
             step in 1_usize..400,
         ) {
-            let (mut publisher, mut subscriber) = (Connection::new(Kind::Pub), Connection::new(Kind::Sub));
-            meet(&mut publisher, &mut subscriber, step);
+            let (mut publisher, mut subscriber) = (Connection::new(SocketKind::Pub), Connection::new(SocketKind::Sub));
+            connect(&mut publisher, &mut subscriber, step);
             let mut expected = Vec::new();
             for message in &messages {
                 let bodies: Vec<&[u8]> = message.iter().map(Vec::as_slice).collect();
@@ -557,19 +560,19 @@ mod tests {
                 publisher.send(&wire);
                 expected.push(bodies.iter().map(|body| body.escape_ascii().to_string()).collect::<Vec<_>>().join("|"));
             }
-            prop_assert_eq!(carry(&mut publisher, &mut subscriber, step).unwrap(), expected);
+            prop_assert_eq!(transfer(&mut publisher, &mut subscriber, step).unwrap(), expected);
         }
 
         #[test]
         fn no_bytes_make_a_connection_panic_or_hold_more_than_a_message(
-            kind in prop_oneof![Just(Kind::Pub), Just(Kind::Sub)],
+            kind in prop_oneof![Just(SocketKind::Pub), Just(SocketKind::Sub)],
             begun in any::<bool>(),
             chunks in prop::collection::vec(prop::collection::vec(prop_oneof![0_u8..8, any::<u8>()], 0..64), 0..64),
         ) {
             let mut ours = Connection::new(kind);
             if begun {
-                let peer = if kind == Kind::Pub { Kind::Sub } else { Kind::Pub };
-                carry(&mut Connection::new(peer), &mut ours, 1000).unwrap();
+                let peer = if kind == SocketKind::Pub { SocketKind::Sub } else { SocketKind::Pub };
+                transfer(&mut Connection::new(peer), &mut ours, 1000).unwrap();
                 frame::put_command(ours.input(), READY, &put_property(b"Socket-Type", peer.socket_type()));
                 prop_assert!(matches!(ours.poll(), Ok(Some(Event::Ready))));
             }

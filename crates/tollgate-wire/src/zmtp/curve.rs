@@ -1,45 +1,47 @@
-//! CURVE: the peer is who it says, and nobody else can read, change, replay or invent what it says (CurveZMQ, ZeroMQ's RFC 26).
+//! CURVE: authentication and encryption of ZMTP connections, with replay protection (CurveZMQ, ZeroMQ's RFC
+//! 26).
 //!
-//! Each side has a long-lived key pair, and draws another one for each connection. The client knows the server's public key beforehand
-//! and proves that it has its own secret key; the server lets in whom it knows. The order is HELLO, WELCOME, INITIATE, READY, then
-//! messages, each in a box of its own whose number only ever grows.
+//! Each side has a permanent key pair, and generates another one per connection. The client knows the
+//! server's public key and proves that it has its own secret key; the server accepts known clients. The order
+//! is HELLO, WELCOME, INITIATE, READY, then messages, each encrypted with an increasing nonce.
 //!
-//! The protocol lets a server forget a client between HELLO and INITIATE by sending it a sealed cookie. That protects one that
-//! serves datagrams; here a connection has a place and a deadline from its first byte on, so the cookie is a random number that is kept.
+//! The protocol lets a server forget a client between HELLO and INITIATE by sending it an encrypted cookie.
+//! That protects servers of datagrams. Here a connection has a slot and a deadline from its first byte, so
+//! the cookie is a random number that the server keeps.
 //!
-//! No randomness is drawn here: it comes in as an [`Entropy`].
+//! No randomness is generated here; the caller supplies an [`Entropy`].
 
 use std::sync::Arc;
 
 use crypto_box::aead::AeadInPlace;
 use crypto_box::{Nonce, PublicKey as Point, SalsaBox, SecretKey, Tag};
 
-use super::Fault;
+use super::ZmtpError;
 use super::key::{KEY_BYTES, KeyPair, PublicKey};
 
-/// Who this side is on a link that is authenticated, and who may be at the other end.
+/// The identity of this side on an authenticated connection, and the accepted peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// It lets in whom it knows.
+    /// A server that accepts known clients.
     Server {
-        /// Its own keys.
+        /// Its key pair.
         keys: Arc<KeyPair>,
-        /// Who may come in.
+        /// The accepted clients.
         known: Arc<[PublicKey]>,
     },
-    /// It comes to a server that it knows.
+    /// A client of a known server.
     Client {
-        /// Its own keys.
+        /// Its key pair.
         keys: Arc<KeyPair>,
-        /// The server's.
+        /// The server's public key.
         server: PublicKey,
     },
 }
 
-/// Random bytes for one connection, that nobody may know or guess.
+/// Secret random bytes for one connection.
 pub struct Entropy(pub [u8; ENTROPY_BYTES]);
 
-/// How many random bytes a connection takes.
+/// The number of random bytes per connection.
 pub const ENTROPY_BYTES: usize = KEY_BYTES + 2 * LONG_NONCE_BYTES + COOKIE_BYTES;
 
 impl core::fmt::Debug for Entropy {
@@ -48,30 +50,30 @@ impl core::fmt::Debug for Entropy {
     }
 }
 
-/// One side of a connection that is authenticated.
+/// One side of an authenticated connection.
 pub(super) struct Curve {
     identity: Identity,
-    stage: Stage,
-    /// This side's keys for this connection.
+    stage: CurveStage,
+    /// The key pair of this connection.
     own: SecretKey,
     entropy: [u8; ENTROPY_BYTES],
-    /// What both sides of the connection have in common, once both have drawn their keys.
+    /// The shared secret of both connection keys, once both are known.
     shared: Option<SalsaBox>,
-    /// The other side's key for this connection.
+    /// The peer's public key for this connection.
     theirs: [u8; KEY_BYTES],
     sent: u64,
     received: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// A server's first; goes on to `Initiate`.
+enum CurveStage {
+    /// First stage of a server. Next: `Initiate`.
     Hello,
-    /// A server's second; goes on to `Traffic`.
+    /// Second stage of a server. Next: `Traffic`.
     Initiate,
-    /// A client's first; goes on to `Ready`.
+    /// First stage of a client. Next: `Ready`.
     Welcome,
-    /// A client's second; goes on to `Traffic`.
+    /// Second stage of a client. Next: `Traffic`.
     Ready,
     Traffic,
 }
@@ -82,15 +84,15 @@ const TAG_BYTES: usize = 16;
 const SHORT_NONCE_BYTES: usize = 8;
 const PADDING_BYTES: usize = 72;
 const SIGNATURE_BYTES: usize = 64;
-/// A vouch: its nonce, and two keys in a box.
+/// A vouch: its nonce and two encrypted keys.
 const VOUCH_BYTES: usize = LONG_NONCE_BYTES + TAG_BYTES + 2 * KEY_BYTES;
 const VERSION: [u8; 2] = [1, 0];
-/// What a message begins with.
+/// The prefix of a message.
 const MESSAGE: &[u8] = b"\x07MESSAGE";
 
-/// The flags of a frame inside its box.
-pub(super) const BOXED_MORE: u8 = 1;
-pub(super) const BOXED_COMMAND: u8 = 2;
+/// The flags of a frame within its encrypted message.
+pub(super) const INNER_MORE: u8 = 1;
+pub(super) const INNER_COMMAND: u8 = 2;
 
 impl core::fmt::Debug for Curve {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -100,7 +102,7 @@ impl core::fmt::Debug for Curve {
 
 impl Curve {
     pub(super) fn new(identity: Identity, Entropy(entropy): Entropy) -> Self {
-        let stage = if matches!(identity, Identity::Server { .. }) { Stage::Hello } else { Stage::Welcome };
+        let stage = if matches!(identity, Identity::Server { .. }) { CurveStage::Hello } else { CurveStage::Welcome };
         let mut own = [0; KEY_BYTES];
         own.copy_from_slice(&entropy[..KEY_BYTES]);
         let own = SecretKey::from(own);
@@ -111,65 +113,65 @@ impl Curve {
         matches!(self.identity, Identity::Server { .. })
     }
 
-    /// What this side says first: the name of a command and its data.
+    /// The first command of this side, with its data.
     pub(super) fn begin(&mut self) -> Option<(&'static [u8], Vec<u8>)> {
         let Identity::Client { server, .. } = &self.identity else { return None };
-        let boxed = SalsaBox::new(&Point::from(server.0), &self.own);
+        let encrypted = SalsaBox::new(&Point::from(server.0), &self.own);
         let nonce = next(&mut self.sent);
         let mut data = VERSION.to_vec();
         data.extend_from_slice(&[0; PADDING_BYTES]);
         data.extend_from_slice(self.own.public_key().as_bytes());
         data.extend_from_slice(&nonce.to_be_bytes());
-        seal(&boxed, &short(b"CurveZMQHELLO---", nonce), &[0; SIGNATURE_BYTES], &mut data);
+        seal(&encrypted, &short(b"CurveZMQHELLO---", nonce), &[0; SIGNATURE_BYTES], &mut data);
         Some((b"HELLO", data))
     }
 
-    /// The other side's next word, and what this side answers. `metadata` is what it says about itself. When the other side has said
-    /// as much about itself, that is in the answer.
-    pub(super) fn shake_hands(&mut self, name: &[u8], data: &[u8], metadata: &[u8]) -> Result<Answer, Fault> {
+    /// Processes the peer's next handshake command. `metadata` is the metadata of this side. The answer
+    /// includes the peer's metadata once it is known.
+    pub(super) fn handshake(&mut self, name: &[u8], data: &[u8], metadata: &[u8]) -> Result<Answer, ZmtpError> {
         match (self.stage, name) {
-            (Stage::Hello, b"HELLO") => self.hello(data),
-            (Stage::Initiate, b"INITIATE") => self.initiate(data, metadata),
-            (Stage::Welcome, b"WELCOME") => self.welcome(data, metadata),
-            (Stage::Ready, b"READY") => self.ready(data),
-            _ => Err(Fault::Handshake),
+            (CurveStage::Hello, b"HELLO") => self.hello(data),
+            (CurveStage::Initiate, b"INITIATE") => self.initiate(data, metadata),
+            (CurveStage::Welcome, b"WELCOME") => self.welcome(data, metadata),
+            (CurveStage::Ready, b"READY") => self.ready(data),
+            _ => Err(ZmtpError::Handshake),
         }
     }
 
-    fn hello(&mut self, data: &[u8]) -> Result<Answer, Fault> {
-        let Identity::Server { keys, .. } = &self.identity else { return Err(Fault::Handshake) };
+    fn hello(&mut self, data: &[u8]) -> Result<Answer, ZmtpError> {
+        let Identity::Server { keys, .. } = &self.identity else { return Err(ZmtpError::Handshake) };
         let (version, rest) = split::<2>(data)?;
         let (_, rest) = split::<PADDING_BYTES>(rest)?;
         let (theirs, rest) = split::<KEY_BYTES>(rest)?;
         let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(rest)?;
         if version != VERSION {
-            return Err(Fault::Handshake);
+            return Err(ZmtpError::Handshake);
         }
         let nonce = later(&mut self.received, nonce)?;
-        let boxed = SalsaBox::new(&Point::from(theirs), &keys.secret);
-        let signature = open(&boxed, &short(b"CurveZMQHELLO---", nonce), sealed)?;
+        let encrypted = SalsaBox::new(&Point::from(theirs), &keys.secret);
+        let signature = open(&encrypted, &short(b"CurveZMQHELLO---", nonce), sealed)?;
         if signature != [0; SIGNATURE_BYTES] {
-            return Err(Fault::Unauthenticated);
+            return Err(ZmtpError::Unauthenticated);
         }
         self.theirs = theirs;
         let mut plain = self.own.public_key().to_bytes().to_vec();
         plain.extend_from_slice(self.cookie());
         let nonce = self.long_nonce(0);
         let mut answer = nonce.to_vec();
-        seal(&boxed, &long(b"WELCOME-", &nonce), &plain, &mut answer);
+        seal(&encrypted, &long(b"WELCOME-", &nonce), &plain, &mut answer);
         self.shared = Some(SalsaBox::new(&Point::from(theirs), &self.own));
-        self.stage = Stage::Initiate;
+        self.stage = CurveStage::Initiate;
         Ok(Answer { command: Some((b"WELCOME", answer)), metadata: None })
     }
 
-    fn welcome(&mut self, data: &[u8], metadata: &[u8]) -> Result<Answer, Fault> {
-        let Identity::Client { keys, server } = &self.identity else { return Err(Fault::Handshake) };
+    fn welcome(&mut self, data: &[u8], metadata: &[u8]) -> Result<Answer, ZmtpError> {
+        let Identity::Client { keys, server } = &self.identity else { return Err(ZmtpError::Handshake) };
         let (nonce, sealed) = split::<LONG_NONCE_BYTES>(data)?;
-        let boxed = SalsaBox::new(&Point::from(server.0), &self.own);
-        let plain = open(&boxed, &long(b"WELCOME-", &nonce), sealed)?;
+        let encrypted = SalsaBox::new(&Point::from(server.0), &self.own);
+        let plain = open(&encrypted, &long(b"WELCOME-", &nonce), sealed)?;
         let (theirs, cookie) = split::<KEY_BYTES>(&plain)?;
         if cookie.len() != COOKIE_BYTES {
-            return Err(Fault::Handshake);
+            return Err(ZmtpError::Handshake);
         }
         let shared = SalsaBox::new(&Point::from(theirs), &self.own);
         let mut inside = keys.public().0.to_vec();
@@ -185,18 +187,18 @@ impl Curve {
         seal(&shared, &short(b"CurveZMQINITIATE", nonce), &inside, &mut answer);
         self.shared = Some(shared);
         self.theirs = theirs;
-        self.stage = Stage::Ready;
+        self.stage = CurveStage::Ready;
         Ok(Answer { command: Some((b"INITIATE", answer)), metadata: None })
     }
 
-    fn initiate(&mut self, data: &[u8], metadata: &[u8]) -> Result<Answer, Fault> {
+    fn initiate(&mut self, data: &[u8], metadata: &[u8]) -> Result<Answer, ZmtpError> {
         let (Identity::Server { keys, known }, Some(shared)) = (&self.identity, &self.shared) else {
-            return Err(Fault::Handshake);
+            return Err(ZmtpError::Handshake);
         };
         let (cookie, rest) = split::<COOKIE_BYTES>(data)?;
         let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(rest)?;
         if cookie != *self.cookie() {
-            return Err(Fault::Unauthenticated);
+            return Err(ZmtpError::Unauthenticated);
         }
         let nonce = later(&mut self.received, nonce)?;
         let plain = open(shared, &short(b"CurveZMQINITIATE", nonce), sealed)?;
@@ -206,25 +208,25 @@ impl Curve {
         let from_them = SalsaBox::new(&Point::from(client), &self.own);
         let vouched = open(&from_them, &long(b"VOUCH---", &vouch_nonce), vouched)?;
         if vouched != [self.theirs, keys.public().0].concat() || !known.contains(&PublicKey(client)) {
-            return Err(Fault::Unauthenticated);
+            return Err(ZmtpError::Unauthenticated);
         }
         let nonce = next(&mut self.sent);
         let mut answer = nonce.to_be_bytes().to_vec();
         seal(shared, &short(b"CurveZMQREADY---", nonce), metadata, &mut answer);
-        self.stage = Stage::Traffic;
+        self.stage = CurveStage::Traffic;
         Ok(Answer { command: Some((b"READY", answer)), metadata: Some(theirs_about_itself.to_vec()) })
     }
 
-    fn ready(&mut self, data: &[u8]) -> Result<Answer, Fault> {
-        let Some(shared) = &self.shared else { return Err(Fault::Handshake) };
+    fn ready(&mut self, data: &[u8]) -> Result<Answer, ZmtpError> {
+        let Some(shared) = &self.shared else { return Err(ZmtpError::Handshake) };
         let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(data)?;
         let nonce = later(&mut self.received, nonce)?;
         let metadata = open(shared, &short(b"CurveZMQREADY---", nonce), sealed)?;
-        self.stage = Stage::Traffic;
+        self.stage = CurveStage::Traffic;
         Ok(Answer { command: None, metadata: Some(metadata) })
     }
 
-    /// Appends the body of a frame that holds `body` in a box.
+    /// Appends the body of a frame with `body` encrypted.
     pub(super) fn put_message(&mut self, output: &mut Vec<u8>, flags: u8, body: &[u8]) {
         let Some(shared) = &self.shared else { return };
         let nonce = next(&mut self.sent);
@@ -241,10 +243,10 @@ impl Curve {
         output[tag_at..tag_at + TAG_BYTES].copy_from_slice(&tag);
     }
 
-    /// Opens the box in the body of a frame, where it lies: the flags of the frame inside, and where its body begins.
-    pub(super) fn open_message(&mut self, frame: &mut [u8]) -> Result<(u8, usize), Fault> {
-        let Some(shared) = &self.shared else { return Err(Fault::Handshake) };
-        let sealed = frame.strip_prefix(MESSAGE).ok_or(Fault::Unauthenticated)?;
+    /// Decrypts the body of a frame in place. Returns the flags of the inner frame and the start of its body.
+    pub(super) fn open_message(&mut self, frame: &mut [u8]) -> Result<(u8, usize), ZmtpError> {
+        let Some(shared) = &self.shared else { return Err(ZmtpError::Handshake) };
+        let sealed = frame.strip_prefix(MESSAGE).ok_or(ZmtpError::Unauthenticated)?;
         let (nonce, sealed) = split::<SHORT_NONCE_BYTES>(sealed)?;
         let (tag, _) = split::<TAG_BYTES>(sealed)?;
         let nonce = later(&mut self.received, nonce)?;
@@ -252,8 +254,8 @@ impl Curve {
             if matches!(self.identity, Identity::Server { .. }) { b"CurveZMQMESSAGEC" } else { b"CurveZMQMESSAGES" };
         let start = MESSAGE.len() + SHORT_NONCE_BYTES + TAG_BYTES;
         let opened = shared.decrypt_in_place_detached(&short(prefix, nonce), &[], &mut frame[start..], &Tag::from(tag));
-        opened.map_err(|_| Fault::Unauthenticated)?;
-        Ok((*frame.get(start).ok_or(Fault::Frame)?, start + 1))
+        opened.map_err(|_| ZmtpError::Unauthenticated)?;
+        Ok((*frame.get(start).ok_or(ZmtpError::Frame)?, start + 1))
     }
 
     fn cookie(&self) -> &[u8] {
@@ -267,7 +269,7 @@ impl Curve {
     }
 }
 
-/// What this side says next, and what the other side has said about itself.
+/// The next command of this side, and the peer's metadata.
 pub(super) struct Answer {
     pub(super) command: Option<(&'static [u8], Vec<u8>)>,
     pub(super) metadata: Option<Vec<u8>>,
@@ -278,18 +280,18 @@ fn next(sent: &mut u64) -> u64 {
     *sent
 }
 
-/// A number that is larger than any before it: a box that is sent again has an old one.
-fn later(received: &mut u64, nonce: [u8; SHORT_NONCE_BYTES]) -> Result<u64, Fault> {
+/// Requires that the nonce is larger than all before, which prevents replays.
+fn later(received: &mut u64, nonce: [u8; SHORT_NONCE_BYTES]) -> Result<u64, ZmtpError> {
     let nonce = u64::from_be_bytes(nonce);
     if nonce <= *received {
-        return Err(Fault::Unauthenticated);
+        return Err(ZmtpError::Unauthenticated);
     }
     *received = nonce;
     Ok(nonce)
 }
 
-fn split<const N: usize>(data: &[u8]) -> Result<([u8; N], &[u8]), Fault> {
-    data.split_first_chunk().map(|(first, rest)| (*first, rest)).ok_or(Fault::Handshake)
+fn split<const N: usize>(data: &[u8]) -> Result<([u8; N], &[u8]), ZmtpError> {
+    data.split_first_chunk().map(|(first, rest)| (*first, rest)).ok_or(ZmtpError::Handshake)
 }
 
 fn short(prefix: &[u8; 16], nonce: u64) -> Nonce {
@@ -306,27 +308,27 @@ fn long(prefix: &[u8; 8], nonce: &[u8; LONG_NONCE_BYTES]) -> Nonce {
     Nonce::from(whole)
 }
 
-/// Appends `plain` in a box: its tag, and then as many bytes as it has.
-fn seal(boxed: &SalsaBox, nonce: &Nonce, plain: &[u8], output: &mut Vec<u8>) {
+/// Appends `plain` encrypted: the tag, then the ciphertext.
+fn seal(encrypted: &SalsaBox, nonce: &Nonce, plain: &[u8], output: &mut Vec<u8>) {
     let tag_at = output.len();
     output.extend_from_slice(&[0; TAG_BYTES]);
     output.extend_from_slice(plain);
-    let sealed = boxed.encrypt_in_place_detached(nonce, &[], &mut output[tag_at + TAG_BYTES..]);
+    let sealed = encrypted.encrypt_in_place_detached(nonce, &[], &mut output[tag_at + TAG_BYTES..]);
     let tag = sealed.expect("a handshake is shorter than a box can hold");
     output[tag_at..tag_at + TAG_BYTES].copy_from_slice(&tag);
 }
 
-fn open(boxed: &SalsaBox, nonce: &Nonce, sealed: &[u8]) -> Result<Vec<u8>, Fault> {
+fn open(encrypted: &SalsaBox, nonce: &Nonce, sealed: &[u8]) -> Result<Vec<u8>, ZmtpError> {
     let (tag, sealed) = split::<TAG_BYTES>(sealed)?;
     let mut plain = sealed.to_vec();
-    let opened = boxed.decrypt_in_place_detached(nonce, &[], &mut plain, &Tag::from(tag));
-    opened.map_err(|_| Fault::Unauthenticated)?;
+    let opened = encrypted.decrypt_in_place_detached(nonce, &[], &mut plain, &Tag::from(tag));
+    opened.map_err(|_| ZmtpError::Unauthenticated)?;
     Ok(plain)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::connection::{Connection, Event, Kind};
+    use super::super::connection::{Connection, Event, SocketKind};
     use super::super::frame;
     use super::*;
     use proptest::prelude::*;
@@ -339,23 +341,23 @@ mod tests {
         Entropy(core::array::from_fn(|at| number.wrapping_add(at as u8)))
     }
 
-    /// A server that knows the client with the keys 2, as a socket of this kind.
-    fn server(kind: Kind) -> Connection {
+    /// A server that accepts the client with key pair 2.
+    fn server(kind: SocketKind) -> Connection {
         let identity = Identity::Server { keys: keys(1), known: [keys(2).public()].into() };
         Connection::secured(kind, identity, entropy(10))
     }
 
-    fn client(kind: Kind, number: u8) -> Connection {
+    fn client(kind: SocketKind, number: u8) -> Connection {
         Connection::secured(kind, Identity::Client { keys: keys(number), server: keys(1).public() }, entropy(20))
     }
 
-    /// Carries everything from one side to the other: the messages and wishes that arrive.
-    fn carry(from: &mut Connection, to: &mut Connection) -> Result<Vec<Vec<u8>>, Fault> {
+    /// Transfers all bytes from one side to the other. Returns the messages and subscriptions that arrive.
+    fn transfer(from: &mut Connection, to: &mut Connection) -> Result<Vec<Vec<u8>>, ZmtpError> {
         let bytes = core::mem::take(from.output());
         feed(to, &bytes)
     }
 
-    fn feed(to: &mut Connection, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Fault> {
+    fn feed(to: &mut Connection, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ZmtpError> {
         to.input().extend_from_slice(bytes);
         let mut arrived = Vec::new();
         while let Some(event) = to.poll()? {
@@ -368,10 +370,10 @@ mod tests {
         Ok(arrived)
     }
 
-    fn meet(one: &mut Connection, other: &mut Connection) -> Result<(), Fault> {
+    fn connect(one: &mut Connection, other: &mut Connection) -> Result<(), ZmtpError> {
         for _ in 0..4 {
-            carry(one, other)?;
-            carry(other, one)?;
+            transfer(one, other)?;
+            transfer(other, one)?;
         }
         assert!(one.is_ready() && other.is_ready());
         Ok(())
@@ -385,11 +387,11 @@ mod tests {
 
     #[test]
     fn handshakes_have_the_lengths_of_the_specification() {
-        let (mut server, mut client) = (server(Kind::Pub), client(Kind::Sub, 2));
+        let (mut server, mut client) = (server(SocketKind::Pub), client(SocketKind::Sub, 2));
         for (from_client, length) in [(true, 64), (false, 64), (true, 202), (false, 170), (true, 285), (false, 51)] {
             let (from, to) = if from_client { (&mut client, &mut server) } else { (&mut server, &mut client) };
             let bytes = core::mem::take(from.output());
-            // A header of two bytes, or of nine where 255 are not enough.
+            // The header has two bytes, or nine if the length exceeds 255.
             assert_eq!(bytes.len(), length, "{}", bytes.escape_ascii());
             feed(to, &bytes).unwrap();
         }
@@ -397,47 +399,56 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_is_understood_and_nobody_else_can_read_it() {
-        let (mut publisher, mut subscriber) = (client(Kind::Pub, 2), server(Kind::Sub));
-        meet(&mut publisher, &mut subscriber).unwrap();
+    fn a_known_client_can_communicate_and_the_traffic_is_encrypted() {
+        let (mut publisher, mut subscriber) = (client(SocketKind::Pub, 2), server(SocketKind::Sub));
+        connect(&mut publisher, &mut subscriber).unwrap();
         subscriber.subscribe(b"topic");
-        assert_eq!(carry(&mut subscriber, &mut publisher).unwrap(), [b"topic"]);
+        assert_eq!(transfer(&mut subscriber, &mut publisher).unwrap(), [b"topic"]);
         publisher.send(&message(&[b"topic", b"a secret", b""]));
         assert!(!publisher.output().windows(8).any(|bytes| bytes == b"a secret"));
-        assert_eq!(carry(&mut publisher, &mut subscriber).unwrap(), [b"topic|a secret|"]);
+        assert_eq!(transfer(&mut publisher, &mut subscriber).unwrap(), [b"topic|a secret|"]);
         assert!(publisher.ping());
-        carry(&mut publisher, &mut subscriber).unwrap();
+        transfer(&mut publisher, &mut subscriber).unwrap();
         assert!(!subscriber.output().is_empty(), "a ping in a box is answered");
     }
 
     #[test]
-    fn fault_33_a_stranger_is_not_let_in() {
-        assert_eq!(meet(&mut client(Kind::Pub, 3), &mut server(Kind::Sub)), Err(Fault::Unauthenticated));
+    fn fault_33_an_unknown_client_is_rejected() {
+        assert_eq!(
+            connect(&mut client(SocketKind::Pub, 3), &mut server(SocketKind::Sub)),
+            Err(ZmtpError::Unauthenticated)
+        );
     }
 
     #[test]
-    fn fault_33_a_server_that_is_another_is_not_spoken_to() {
+    fn fault_33_another_server_is_rejected() {
         let identity = Identity::Server { keys: keys(9), known: [keys(2).public()].into() };
-        let mut impostor = Connection::secured(Kind::Sub, identity, entropy(10));
-        assert_eq!(meet(&mut client(Kind::Pub, 2), &mut impostor), Err(Fault::Unauthenticated));
+        let mut impostor = Connection::secured(SocketKind::Sub, identity, entropy(10));
+        assert_eq!(connect(&mut client(SocketKind::Pub, 2), &mut impostor), Err(ZmtpError::Unauthenticated));
     }
 
     #[test]
-    fn fault_33_nobody_gets_in_without_a_key_and_no_key_is_shown_to_who_asks_for_none() {
-        assert_eq!(meet(&mut Connection::new(Kind::Pub), &mut server(Kind::Sub)), Err(Fault::Mechanism));
-        assert_eq!(meet(&mut client(Kind::Pub, 2), &mut Connection::new(Kind::Sub)), Err(Fault::Mechanism));
-        let mut both = (client(Kind::Pub, 2), client(Kind::Sub, 2));
-        assert_eq!(meet(&mut both.0, &mut both.1), Err(Fault::Handshake));
+    fn fault_33_plain_and_encrypted_peers_reject_each_other() {
+        assert_eq!(
+            connect(&mut Connection::new(SocketKind::Pub), &mut server(SocketKind::Sub)),
+            Err(ZmtpError::Mechanism)
+        );
+        assert_eq!(
+            connect(&mut client(SocketKind::Pub, 2), &mut Connection::new(SocketKind::Sub)),
+            Err(ZmtpError::Mechanism)
+        );
+        let mut both = (client(SocketKind::Pub, 2), client(SocketKind::Sub, 2));
+        assert_eq!(connect(&mut both.0, &mut both.1), Err(ZmtpError::Handshake));
     }
 
-    /// What a server makes of a client that vouches for this: a key of the session, and the server that it means to speak to.
-    fn vouch_for(session: [u8; KEY_BYTES], meant: [u8; KEY_BYTES]) -> Result<(), Fault> {
+    /// The server's result for a client that vouches for this session key and server key.
+    fn vouch_for(session: [u8; KEY_BYTES], meant: [u8; KEY_BYTES]) -> Result<(), ZmtpError> {
         let known = [keys(2).public()].into();
         let mut server = Curve::new(Identity::Server { keys: keys(1), known }, entropy(10));
         let identity = Identity::Client { keys: keys(2), server: keys(1).public() };
         let mut client = Curve::new(identity, entropy(20));
         let (name, hello) = client.begin().unwrap();
-        let (_, welcome) = server.shake_hands(name, &hello, b"").unwrap().command.unwrap();
+        let (_, welcome) = server.handshake(name, &hello, b"").unwrap().command.unwrap();
         let (nonce, sealed) = split::<LONG_NONCE_BYTES>(&welcome).unwrap();
         let to_server = SalsaBox::new(&Point::from(keys(1).public().0), &client.own);
         let plain = open(&to_server, &long(b"WELCOME-", &nonce), sealed).unwrap();
@@ -449,21 +460,21 @@ mod tests {
         let mut initiate = [cookie, &2_u64.to_be_bytes()].concat();
         let shared = SalsaBox::new(&Point::from(theirs), &client.own);
         seal(&shared, &short(b"CurveZMQINITIATE", 2), &inside, &mut initiate);
-        server.shake_hands(b"INITIATE", &initiate, b"").map(|_| ())
+        server.handshake(b"INITIATE", &initiate, b"").map(|_| ())
     }
 
     #[test]
-    fn fault_33_a_client_that_meant_another_server_or_another_session_is_not_let_in() {
+    fn fault_33_a_vouch_for_another_server_or_session_is_rejected() {
         let own = SecretKey::from(*entropy(20).0.first_chunk().unwrap()).public_key().to_bytes();
         assert_eq!(vouch_for(own, keys(1).public().0), Ok(()));
-        assert_eq!(vouch_for(own, keys(9).public().0), Err(Fault::Unauthenticated));
-        assert_eq!(vouch_for(keys(9).public().0, keys(1).public().0), Err(Fault::Unauthenticated));
+        assert_eq!(vouch_for(own, keys(9).public().0), Err(ZmtpError::Unauthenticated));
+        assert_eq!(vouch_for(keys(9).public().0, keys(1).public().0), Err(ZmtpError::Unauthenticated));
     }
 
     #[test]
-    fn fault_33_a_handshake_whose_box_was_changed_ends_at_once() {
+    fn fault_33_a_changed_handshake_is_rejected_immediately() {
         for step in 2..6 {
-            let (mut one, mut other) = (client(Kind::Pub, 2), server(Kind::Sub));
+            let (mut one, mut other) = (client(SocketKind::Pub, 2), server(SocketKind::Sub));
             for turn in 0..=step {
                 let (from, to) = if turn % 2 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
                 let mut bytes = core::mem::take(from.output());
@@ -471,62 +482,63 @@ mod tests {
                     *bytes.last_mut().unwrap() ^= 1;
                 }
                 let arrived = feed(to, &bytes);
-                assert_eq!(arrived.err(), (turn == step).then_some(Fault::Unauthenticated), "in step {turn}");
+                assert_eq!(arrived.err(), (turn == step).then_some(ZmtpError::Unauthenticated), "in step {turn}");
             }
         }
     }
 
     #[test]
-    fn fault_33_a_message_whose_box_was_changed_ends_the_connection() {
-        // Behind the header of the frame, which says how long it is: the name, the number and the box of the first.
+    fn fault_33_a_changed_message_ends_the_connection() {
+        // The bytes after the frame header: name, nonce and ciphertext of the first message.
         for at in 2..2 + MESSAGE.len() + SHORT_NONCE_BYTES + TAG_BYTES + 1 + b"default".len() {
-            let (mut publisher, mut subscriber) = (client(Kind::Pub, 2), server(Kind::Sub));
-            meet(&mut publisher, &mut subscriber).unwrap();
+            let (mut publisher, mut subscriber) = (client(SocketKind::Pub, 2), server(SocketKind::Sub));
+            connect(&mut publisher, &mut subscriber).unwrap();
             publisher.send(&message(&[b"default", b"ACCEPTED"]));
             let mut bytes = core::mem::take(publisher.output());
             bytes[at] ^= 1;
-            assert_eq!(feed(&mut subscriber, &bytes), Err(Fault::Unauthenticated), "byte {at}");
+            assert_eq!(feed(&mut subscriber, &bytes), Err(ZmtpError::Unauthenticated), "byte {at}");
         }
     }
 
     #[test]
-    fn fault_33_what_was_said_before_is_not_heard_again() {
-        let (mut publisher, mut subscriber) = (client(Kind::Pub, 2), server(Kind::Sub));
-        meet(&mut publisher, &mut subscriber).unwrap();
+    fn fault_33_a_replayed_message_is_rejected() {
+        let (mut publisher, mut subscriber) = (client(SocketKind::Pub, 2), server(SocketKind::Sub));
+        connect(&mut publisher, &mut subscriber).unwrap();
         publisher.send(&message(&[b"once"]));
         let bytes = core::mem::take(publisher.output());
         assert_eq!(feed(&mut subscriber, &bytes).unwrap(), [b"once"]);
-        assert_eq!(feed(&mut subscriber, &bytes), Err(Fault::Unauthenticated));
+        assert_eq!(feed(&mut subscriber, &bytes), Err(ZmtpError::Unauthenticated));
     }
 
     #[test]
-    fn endless_frames_in_boxes_are_cut_off() {
-        let (mut publisher, mut subscriber) = (client(Kind::Pub, 2), server(Kind::Sub));
-        meet(&mut publisher, &mut subscriber).unwrap();
+    fn endless_encrypted_frames_are_rejected() {
+        let (mut publisher, mut subscriber) = (client(SocketKind::Pub, 2), server(SocketKind::Sub));
+        connect(&mut publisher, &mut subscriber).unwrap();
         let long = vec![7; 30_000];
         for _ in 0..2 {
             publisher.send(&message(&[&long, b""])[..30_009]);
         }
-        assert!(carry(&mut publisher, &mut subscriber).unwrap().is_empty());
+        assert!(transfer(&mut publisher, &mut subscriber).unwrap().is_empty());
         publisher.send(&message(&[&long, b""])[..30_009]);
-        assert_eq!(carry(&mut publisher, &mut subscriber), Err(Fault::TooLong));
+        assert_eq!(transfer(&mut publisher, &mut subscriber), Err(ZmtpError::TooLong));
     }
 
     proptest! {
         #[test]
-        fn fault_33_no_changed_byte_is_believed(
+        fn fault_33_no_changed_byte_is_accepted(
             step in 0_usize..6,
             place in any::<prop::sample::Index>(),
             change in 1_u8..,
         ) {
-            let (mut one, mut other) = (client(Kind::Pub, 2), server(Kind::Sub));
+            let (mut one, mut other) = (client(SocketKind::Pub, 2), server(SocketKind::Sub));
             for turn in 0..6 {
                 let (from, to) = if turn % 2 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
                 let mut bytes = core::mem::take(from.output());
                 if turn == step {
                     let at = place.index(bytes.len());
                     bytes[at] ^= change;
-                    // The greeting has bytes that mean nothing; and a length that is longer only waits for more.
+                    // Some bytes of the greeting have no meaning, and a larger length only waits for more
+                    // bytes.
                     prop_assert!(feed(to, &bytes).is_err() || turn < 2 || !to.is_ready());
                     return Ok(());
                 }
@@ -540,8 +552,8 @@ mod tests {
             place in any::<prop::sample::Index>(),
             change in 1_u8..,
         ) {
-            let (mut one, mut other) = (client(Kind::Pub, 2), server(Kind::Sub));
-            meet(&mut one, &mut other).unwrap();
+            let (mut one, mut other) = (client(SocketKind::Pub, 2), server(SocketKind::Sub));
+            connect(&mut one, &mut other).unwrap();
             let bodies: Vec<&[u8]> = bodies.iter().map(Vec::as_slice).collect();
             one.send(&message(&bodies));
             let mut bytes = core::mem::take(one.output());
@@ -557,10 +569,10 @@ mod tests {
             turns in 0_usize..5,
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..8),
         ) {
-            let (mut one, mut other) = (client(Kind::Pub, 2), server(Kind::Sub));
+            let (mut one, mut other) = (client(SocketKind::Pub, 2), server(SocketKind::Sub));
             for turn in 0..turns {
                 let (from, to) = if turn % 2 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
-                carry(from, to).unwrap();
+                transfer(from, to).unwrap();
             }
             let victim = if is_server { &mut other } else { &mut one };
             for chunk in chunks {

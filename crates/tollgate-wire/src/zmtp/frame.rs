@@ -1,25 +1,25 @@
-//! One frame: a byte of flags, a length of one or eight bytes, and a body.
+//! A frame: one byte of flags, a length of one or eight bytes, and a body.
 
-use super::{FRAMES_MAX, Fault, MESSAGE_BYTES_MAX};
+use super::{FRAMES_MAX, MESSAGE_BYTES_MAX, ZmtpError};
 
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// A frame's header, read.
+/// A parsed frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Whether another frame of the same message follows.
     pub more: bool,
-    /// Whether it is for the protocol itself.
+    /// Whether it is a command.
     pub command: bool,
-    /// Where the body begins.
+    /// The start of the body.
     pub start: usize,
-    /// Where the body, and the frame, ends.
+    /// The end of the body and of the frame.
     pub end: usize,
 }
 
-/// The bodies of one message's frames.
+/// The frames of one message.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames<'a> {
     bodies: [&'a [u8]; FRAMES_MAX],
@@ -64,12 +64,12 @@ fn put_flagged(output: &mut Vec<u8>, flags: u8, parts: &[&[u8]]) {
     }
 }
 
-/// The header of the frame that begins at `at`, once all of the frame is there.
-pub(super) fn header(input: &[u8], at: usize) -> Result<Option<Header>, Fault> {
+/// The header of the frame at `at`, once the frame is complete.
+pub(super) fn header(input: &[u8], at: usize) -> Result<Option<Header>, ZmtpError> {
     let Some(&flags) = input.get(at) else { return Ok(None) };
     let (more, command) = (flags & MORE != 0, flags & COMMAND != 0);
     if flags & !(MORE | LONG | COMMAND) != 0 || (more && command) {
-        return Err(Fault::Frame);
+        return Err(ZmtpError::Frame);
     }
     let (start, length) = if flags & LONG == 0 {
         let Some(&length) = input.get(at + 1) else { return Ok(None) };
@@ -77,28 +77,28 @@ pub(super) fn header(input: &[u8], at: usize) -> Result<Option<Header>, Fault> {
     } else {
         let Some(length) = input.get(at + 1..at + 9) else { return Ok(None) };
         let length = length.iter().fold(0_u64, |length, &byte| length << 8 | u64::from(byte));
-        (at + 9, usize::try_from(length).map_err(|_| Fault::TooLong)?)
+        (at + 9, usize::try_from(length).map_err(|_| ZmtpError::TooLong)?)
     };
-    // Before any memory is set aside for it: nine bytes must not make anybody reserve an exabyte.
+    // Check before any allocation, because a header of nine bytes could announce an exabyte.
     if length > MESSAGE_BYTES_MAX {
-        return Err(Fault::TooLong);
+        return Err(ZmtpError::TooLong);
     }
     let end = start + length;
     Ok((end <= input.len()).then_some(Header { more, command, start, end }))
 }
 
-/// The message that begins at `at` and where it ends, once all of it is there.
-pub(super) fn message(input: &[u8], at: usize) -> Result<Option<(Frames<'_>, usize)>, Fault> {
+/// The message at `at` and its end, once it is complete.
+pub(super) fn message(input: &[u8], at: usize) -> Result<Option<(Frames<'_>, usize)>, ZmtpError> {
     let mut frames = Frames { bodies: [&[]; FRAMES_MAX], count: 0 };
     let mut from = at;
     loop {
-        // A message that has outgrown its bound is cut off before its end arrives.
+        // A message that exceeds its bound is rejected before it is complete.
         if from - at > MESSAGE_BYTES_MAX || frames.count == FRAMES_MAX {
-            return Err(Fault::TooLong);
+            return Err(ZmtpError::TooLong);
         }
         let Some(header) = header(input, from)? else { return Ok(None) };
         if header.command {
-            return Err(Fault::Frame);
+            return Err(ZmtpError::Frame);
         }
         frames.bodies[frames.count] = &input[header.start..header.end];
         frames.count += 1;
@@ -117,23 +117,23 @@ mod tests {
     fn a_length_beyond_the_bound_is_refused_from_its_header_alone() {
         let mut huge = vec![LONG];
         huge.extend_from_slice(&(1_u64 << 62).to_be_bytes());
-        assert_eq!(header(&huge, 0), Err(Fault::TooLong));
+        assert_eq!(header(&huge, 0), Err(ZmtpError::TooLong));
         huge[1..].copy_from_slice(&u64::MAX.to_be_bytes());
-        assert_eq!(header(&huge, 0), Err(Fault::TooLong));
+        assert_eq!(header(&huge, 0), Err(ZmtpError::TooLong));
     }
 
     #[test]
-    fn endless_frames_are_cut_off() {
+    fn endless_frames_are_rejected() {
         let endless: Vec<u8> = [MORE, 0].repeat(FRAMES_MAX + 1);
-        assert_eq!(message(&endless, 0).unwrap_err(), Fault::TooLong);
+        assert_eq!(message(&endless, 0).unwrap_err(), ZmtpError::TooLong);
         let long = [vec![MORE | LONG], (60_000_u64).to_be_bytes().to_vec(), vec![0; 60_000]].concat().repeat(2);
-        assert_eq!(message(&long, 0).unwrap_err(), Fault::TooLong);
+        assert_eq!(message(&long, 0).unwrap_err(), ZmtpError::TooLong);
     }
 
     #[test]
     fn unknown_flags_are_refused() {
-        assert_eq!(header(&[0x08, 0], 0), Err(Fault::Frame));
-        assert_eq!(header(&[MORE | COMMAND, 0], 0), Err(Fault::Frame));
+        assert_eq!(header(&[0x08, 0], 0), Err(ZmtpError::Frame));
+        assert_eq!(header(&[MORE | COMMAND, 0], 0), Err(ZmtpError::Frame));
     }
 
     #[test]

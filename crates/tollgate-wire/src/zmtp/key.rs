@@ -1,50 +1,51 @@
-//! Keys: 32 bytes, written as 40 characters that survive a shell, a URL and a settings file (ZeroMQ's Z85).
+//! CURVE keys: 32 bytes, encoded as 40 characters that need no quoting in a shell, URL or settings file
+//! (ZeroMQ's Z85).
 
 use core::fmt;
 
 use crypto_box::SecretKey;
 
-/// A key that may be known to everybody.
+/// A public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PublicKey(pub(super) [u8; KEY_BYTES]);
 
-/// A public key, and the secret that goes with it.
+/// A key pair.
 #[derive(Clone)]
 pub struct KeyPair {
     pub(super) secret: SecretKey,
 }
 
-/// A text that is no key, or a file without one.
+/// The reason why a text or file has no valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoKey {
-    /// Not forty characters of Z85.
+pub enum KeyError {
+    /// Not 40 characters of Z85.
     Text,
-    /// No `secret-key` in it.
+    /// No `secret-key` line.
     File,
-    /// Its public key is another one's.
+    /// The public key does not match the secret key.
     Mismatch,
 }
 
-impl fmt::Display for NoKey {
+impl fmt::Display for KeyError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Text => "a key is forty characters, as `tollgate keys` prints them",
-            Self::File => "no line `secret-key = \"...\"` in it, as `tollgate keys` writes",
+            Self::File => "missing line `secret-key = \"...\"`, as written by `tollgate keys`",
             Self::Mismatch => "its public key does not belong to its secret key",
         })
     }
 }
 
-impl core::error::Error for NoKey {}
+impl core::error::Error for KeyError {}
 
 pub(super) const KEY_BYTES: usize = 32;
 const TEXT_BYTES: usize = KEY_BYTES / 4 * 5;
 const ALPHABET: &[u8; 85] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
 
 impl PublicKey {
-    /// Reads forty characters.
-    pub fn parse(text: &str) -> Result<Self, NoKey> {
-        decode(text).map(Self).ok_or(NoKey::Text)
+    /// Parses 40 characters.
+    pub fn parse(text: &str) -> Result<Self, KeyError> {
+        decode(text).map(Self).ok_or(KeyError::Text)
     }
 }
 
@@ -61,7 +62,7 @@ impl fmt::Debug for KeyPair {
 }
 
 impl PartialEq for KeyPair {
-    /// By what may be known: two secrets that differ have two public keys.
+    /// Compares public keys, which are different for different secret keys.
     fn eq(&self, other: &Self) -> bool {
         self.public() == other.public()
     }
@@ -70,30 +71,30 @@ impl PartialEq for KeyPair {
 impl Eq for KeyPair {}
 
 impl KeyPair {
-    /// The pair whose secret is these bytes, which nobody else may know.
+    /// The key pair with this secret key.
     pub fn from_secret(secret: [u8; KEY_BYTES]) -> Self {
         Self { secret: SecretKey::from(secret) }
     }
 
-    /// What others may know.
+    /// The public key.
     pub fn public(&self) -> PublicKey {
         PublicKey(self.secret.public_key().to_bytes())
     }
 
-    /// Reads a file as [`write`](Self::write) writes it. Files of czmq and pyzmq are such files.
-    pub fn read(file: &str) -> Result<Self, NoKey> {
+    /// Parses a file written by [`write`](Self::write), czmq or pyzmq.
+    pub fn read(file: &str) -> Result<Self, KeyError> {
         let value = |name: &str| {
             let line = file.lines().find_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix('='));
             line.map(|value| value.trim().trim_matches('"'))
         };
-        let pair = Self::from_secret(decode(value("secret-key").ok_or(NoKey::File)?).ok_or(NoKey::Text)?);
+        let pair = Self::from_secret(decode(value("secret-key").ok_or(KeyError::File)?).ok_or(KeyError::Text)?);
         match value("public-key") {
-            Some(public) if PublicKey::parse(public)? != pair.public() => Err(NoKey::Mismatch),
+            Some(public) if PublicKey::parse(public)? != pair.public() => Err(KeyError::Mismatch),
             _ => Ok(pair),
         }
     }
 
-    /// A file for this pair, which nobody else may read.
+    /// The content of a file for this key pair, which must be kept secret.
     pub fn write(&self) -> String {
         format!(
             "#   A key pair for links between gates and masters (ZeroMQ CURVE). Keep it secret.\n\
@@ -150,15 +151,15 @@ mod tests {
         assert_eq!(KeyPair::read(&pair.write()), Ok(pair.clone()));
         assert!(!format!("{pair:?}").contains(SECRET));
         let other = KeyPair::from_secret([7; 32]).public().to_string();
-        assert_eq!(KeyPair::read(&file.replace(PUBLIC, &other)), Err(NoKey::Mismatch));
-        assert_eq!(KeyPair::read(&file.replace(SECRET, "short")), Err(NoKey::Text));
-        assert_eq!(KeyPair::read("curve\n"), Err(NoKey::File));
+        assert_eq!(KeyPair::read(&file.replace(PUBLIC, &other)), Err(KeyError::Mismatch));
+        assert_eq!(KeyPair::read(&file.replace(SECRET, "short")), Err(KeyError::Text));
+        assert_eq!(KeyPair::read("curve\n"), Err(KeyError::File));
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn invalid_keys_are_rejected() {
         for text in ["", "x", &"#".repeat(40), &"0".repeat(39), &"0".repeat(41), &"\"".repeat(40), &"é".repeat(20)] {
-            assert_eq!(PublicKey::parse(text), Err(NoKey::Text), "{text}");
+            assert_eq!(PublicKey::parse(text), Err(KeyError::Text), "{text}");
         }
     }
 

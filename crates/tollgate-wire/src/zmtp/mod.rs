@@ -1,49 +1,51 @@
-//! ZMTP 3.0 and 3.1, the protocol that libzmq's sockets speak over TCP, as far as PUB and SUB need it.
+//! ZMTP 3.0 and 3.1, the protocol of libzmq's sockets over TCP, as far as PUB and SUB need it.
 //!
-//! A gate that embeds a whole message queue inherits its queues: the original, while its master was away, stored a thousand reports
-//! and delivered them all at its return, punishing clients for what had long been forgiven. Here is only the protocol, as a [`Connection`]
-//! that eats bytes and yields events. Who drives it decides what is kept and what is dropped, sees who subscribes to what, and
-//! can put a bound on everything that a peer makes it hold: see [`MESSAGE_BYTES_MAX`] and [`FRAMES_MAX`].
+//! An embedded message queue would bring its own buffers: the original gate stored a thousand reports while
+//! its master was away and delivered all of them at its return, which punished clients for requests long paid
+//! back. This module has only the protocol, as a [`Connection`] that takes bytes and returns events. Its
+//! caller decides which messages are kept or dropped, sees the subscriptions, and bounds the memory that a
+//! peer can use: see [`MESSAGE_BYTES_MAX`] and [`FRAMES_MAX`].
 //!
-//! Off loopback a link must be authenticated: see [`Connection::secured`].
+//! Connections beyond loopback must be authenticated: see [`Connection::secured`].
 
 mod connection;
 mod curve;
 pub mod frame;
 mod key;
 
-pub use connection::{Connection, Event, Kind};
+pub use connection::{Connection, Event, SocketKind};
 pub use curve::{ENTROPY_BYTES, Entropy, Identity};
-pub use key::{KeyPair, NoKey, PublicKey};
+pub use key::{KeyError, KeyPair, PublicKey};
 
-/// The longest message, over all of its frames and their headers. A peer that sends a longer one is cut off.
+/// The maximum length of a message with all its frames and headers. A peer that sends a longer one is
+/// disconnected.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// The most frames of one message. A peer that sends more is cut off.
+/// The maximum number of frames in a message. A peer that sends more is disconnected.
 pub const FRAMES_MAX: usize = 16;
 
-/// Why a peer is cut off.
+/// The reason why a peer is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
-    /// It does not speak ZMTP 3.
+pub enum ZmtpError {
+    /// The peer does not use ZMTP 3.
     Greeting,
-    /// It wants another way of authentication than this side.
+    /// The peer uses another authentication mechanism.
     Mechanism,
-    /// Its introduction makes no sense.
+    /// The handshake is invalid.
     Handshake,
-    /// It is a socket of a kind that this side does not talk to.
+    /// The peer's socket type is incompatible.
     SocketType,
-    /// A frame's header makes no sense.
+    /// A frame header is invalid.
     Frame,
-    /// It is not who it says, or not known, or what it says was changed or said before.
+    /// Authentication failed: the peer is unknown, or a message was forged, changed or replayed.
     Unauthenticated,
-    /// It does not let this side in.
+    /// The peer rejected this side.
     Refused,
-    /// A message is longer than [`MESSAGE_BYTES_MAX`] or has more than [`FRAMES_MAX`] frames.
+    /// A message exceeds [`MESSAGE_BYTES_MAX`] or [`FRAMES_MAX`].
     TooLong,
 }
 
-impl Fault {
-    /// The word for metrics and logs.
+impl ZmtpError {
+    /// The name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Greeting => "greeting",

@@ -102,8 +102,8 @@ fn status_value(console: &Console) -> Value {
             "refusals_ignored": omissions.ignored,
             "refusals_dropped": standing.feed_dropped,
             "flags_dropped": omissions.flags_dropped,
-            "accounts_pushed_out": omissions.accounts_pushed_out,
-            "episodes_pushed_out": omissions.episodes_pushed_out,
+            "accounts_pushed_out": omissions.accounts_evicted,
+            "episodes_pushed_out": omissions.episodes_evicted,
         },
         "reload": console.config().reload(),
     });

@@ -82,7 +82,7 @@ mod tests {
     use axum::http::Request;
     use prometheus_client::registry::Registry;
     use serde_json::{Value, json};
-    use tollgate_core::watch::Settings;
+    use tollgate_core::watch::WatchSettings;
     use tollgate_gatekeeper::clock::Clock;
     use tower_service::Service;
 
@@ -117,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn a_disk_that_hangs_holds_up_only_those_who_ask_for_what_it_has() {
         let calendar = Calendar::new(Clock::by_hand().0);
-        let watch = Arc::new(Watch::new(Settings::default(), Home::Memory, Arc::default(), calendar));
+        let watch = Arc::new(Watch::new(WatchSettings::default(), Home::Memory, Arc::default(), calendar));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(WatchMetrics(watch.clone())));
         let guard = Guard::new(Tokens::none(), Vec::new());

@@ -24,7 +24,7 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::NoSharedLimiter;
 use tollgate_wire::http1::Fields;
-use tollgate_wire::server_timing::{self, Nonsense};
+use tollgate_wire::server_timing::{self, InvalidDuration};
 
 use super::claims::{Claim, Claims};
 use super::elsewhere::{Charge, Elsewhere, Ways};
@@ -552,13 +552,13 @@ impl Ticket {
     }
 
     /// The backend says how much CPU time it took, or says something else.
-    pub(crate) fn reported(&mut self, report: Result<Option<Span>, Nonsense>) {
+    pub(crate) fn reported(&mut self, report: Result<Option<Span>, InvalidDuration>) {
         let wall = self.started.map_or(Span::ZERO, |started| self.admission.clock.now().since(started));
         let cores_milli = self.admission.cores_milli.load(Ordering::Relaxed);
         match report {
             Ok(None) => {}
             Ok(Some(cpu)) if server_timing::is_plausible(cpu, wall, cores_milli) => self.cpu = Some(cpu),
-            Ok(Some(_)) | Err(Nonsense) => {
+            Ok(Some(_)) | Err(InvalidDuration) => {
                 self.admission.reports_ignored.fetch_add(1, Ordering::Relaxed);
             }
         }

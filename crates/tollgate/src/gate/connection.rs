@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tollgate_core::network::unmapped;
-use tollgate_wire::proxy_protocol::{self, Opening, Source};
+use tollgate_wire::proxy_protocol::{self, ParsedHeader, Source};
 
 use super::buffer::Buffer;
 use super::caps::{Counted, NoRoom};
@@ -132,19 +132,19 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
     loop {
         let peeked = stream.peek(&mut bytes).await?;
         match proxy_protocol::parse(&bytes[..peeked]) {
-            Ok(Opening::Header { length, source }) => {
+            Ok(ParsedHeader::Header { length, source }) => {
                 stream.read_exact(&mut bytes[..length]).await?;
                 return Ok(source);
             }
-            Ok(Opening::More) if peeked > seen => seen = peeked,
-            Ok(Opening::More) => {
+            Ok(ParsedHeader::More) if peeked > seen => seen = peeked,
+            Ok(ParsedHeader::More) => {
                 // Nothing new: the other end is gone, or the header comes in pieces, which happens about never.
                 if peeked == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            Err(proxy_protocol::NoHeader) => return Err(io::ErrorKind::InvalidData.into()),
+            Err(proxy_protocol::InvalidHeader) => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }

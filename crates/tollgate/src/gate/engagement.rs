@@ -10,7 +10,7 @@ use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::names::Name;
-use tollgate_wire::rate_limit_headers::Standing;
+use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use super::rules::Rules;
 
@@ -136,7 +136,7 @@ pub(crate) struct QueueAct {
 }
 
 /// What the caller has used of its limit, with what it asked for now; more than is allowed where there is debt.
-fn observed(limit: &Limit, standing: &Standing<'_>, act: Act) -> u64 {
+fn observed(limit: &Limit, standing: &LimitStatus<'_>, act: Act) -> u64 {
     let used = match (limit, standing.window) {
         // These fill up at a steady pace, so the time until they are full tells what is used, debt included.
         (Limit::Budget(_) | Limit::Rate(_), Some(window)) if !window.is_zero() => {

@@ -2,14 +2,14 @@
 
 use tollgate_core::time::Span;
 use tollgate_wire::http1::Fields;
-use tollgate_wire::server_timing::{self, Nonsense};
+use tollgate_wire::server_timing::{self, InvalidDuration};
 
 use crate::settings::TollSource;
 
 const SERVER_TIMING: &str = "server-timing";
 
 /// Takes what the backend says out of its answer, unless the client is to see it too.
-pub(crate) fn take(fields: &mut Fields, source: &TollSource) -> Result<Option<Span>, Nonsense> {
+pub(crate) fn take(fields: &mut Fields, source: &TollSource) -> Result<Option<Span>, InvalidDuration> {
     let name = source.header.as_bytes();
     let Some(value) = fields.find(name) else { return Ok(None) };
     if source.header != SERVER_TIMING {
@@ -81,7 +81,7 @@ mod tests {
     fn fault_28_nonsense_is_nonsense_and_does_not_reach_the_client_either() {
         for value in ["cpu;dur=NaN", "cpu;dur=-5", "cpu;dur=1e300", "cpu;dur=abc", "cpu"] {
             let mut answer = fields(&[("server-timing", value)]);
-            assert_eq!(take(&mut answer, &source("server-timing", false)), Err(Nonsense), "{value}");
+            assert_eq!(take(&mut answer, &source("server-timing", false)), Err(InvalidDuration), "{value}");
             assert!(answer.is_empty(), "{value}");
         }
     }

@@ -15,7 +15,7 @@ use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::{Limiter, NoLimiter, Plan};
 use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::standing;
-use tollgate_wire::rate_limit_headers::Standing;
+use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use super::elsewhere::{Charge, Elsewhere};
 use crate::settings::{Domain, Hold};
@@ -222,13 +222,13 @@ impl Rules {
         });
     }
 
-    fn standing(&self, decision: &Decision) -> Option<Standing<'_>> {
+    fn standing(&self, decision: &Decision) -> Option<LimitStatus<'_>> {
         self.face(decision).filter(|face| face.headers)?;
         self.figures(decision)
     }
 
     /// Where the caller stands with the rule that decided, whether or not it is told.
-    pub(crate) fn figures(&self, decision: &Decision) -> Option<Standing<'_>> {
+    pub(crate) fn figures(&self, decision: &Decision) -> Option<LimitStatus<'_>> {
         let rule = self.limiter.rule(decision.rule?)?;
         Some(standing::of(&self.face(decision)?.name, &rule.limit, decision.info?))
     }

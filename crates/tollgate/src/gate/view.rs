@@ -281,7 +281,7 @@ impl Running {
     /// What every rule that touches a caller of a class would say to it, those who have a say being asked.
     pub(crate) async fn standings_everywhere(&self, class: &Class, request: &impl Request) -> Vec<Standing> {
         let rules = self.shared.admission.rules();
-        let own = self.own_words(&rules, |rule| rule.class.is_told_by(class), request);
+        let own = self.own_words(&rules, |rule| rule.class.is_determined_by(class), request);
         let band = self.shared.admission.load().band();
         let explained = rules.elsewhere().explain(rules.limiter(), own, request, Toll::ONE, band).await;
         explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
@@ -367,7 +367,7 @@ fn standing(rules: &Rules, said: Explained) -> Option<Standing> {
 }
 
 /// By how much somebody is over a limit: what was used beyond all that there is, which takes longer to come back than all of it does.
-fn over(figures: tollgate_wire::rate_limit_headers::Standing<'_>) -> u64 {
+fn over(figures: tollgate_wire::rate_limit_headers::LimitStatus<'_>) -> u64 {
     let Some(window) = figures.window.filter(|window| *window > Span::ZERO) else { return 0 };
     let beyond = figures.clear.as_nanos().saturating_sub(window.as_nanos());
     let over = (u128::from(beyond) * u128::from(figures.quota)).div_ceil(u128::from(window.as_nanos()));

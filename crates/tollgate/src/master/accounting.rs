@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate_wire::zmtp::{Connection, Event, Fault, Identity, Kind};
+use tollgate_wire::zmtp::{Connection, Event, Identity, SocketKind, ZmtpError};
 
 use super::Shared;
 use super::listener::{self, Seat};
@@ -16,7 +16,7 @@ const READ_BYTES: usize = 64 * 1024;
 pub(super) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(listener: TcpListener, books: Shared, identity: Option<Identity>) {
-    listener::accept(listener, |stream, seat| match listener::begin(Kind::Sub, identity.as_ref()) {
+    listener::accept(listener, |stream, seat| match listener::begin(SocketKind::Sub, identity.as_ref()) {
         Ok(connection) => drop(tokio::task::spawn_local(hear(stream, connection, seat, books.clone()))),
         Err(fault) => books.borrow_mut().note_fault(fault),
     })
@@ -50,7 +50,7 @@ async fn hear(mut stream: TcpStream, mut connection: Connection, _seat: Seat, bo
 async fn introduce(stream: &mut TcpStream, connection: &mut Connection) -> Result<(), &'static str> {
     let left = |_: io::Error| "handshake";
     loop {
-        let is_ready = connection.poll().map_err(Fault::as_str)?.is_some();
+        let is_ready = connection.poll().map_err(ZmtpError::as_str)?.is_some();
         let output = std::mem::take(connection.output());
         stream.write_all(&output).await.map_err(left)?;
         if is_ready {
@@ -64,7 +64,7 @@ async fn introduce(stream: &mut TcpStream, connection: &mut Connection) -> Resul
 }
 
 /// Everything that has arrived goes into the books at once, and what they have to say about it goes out.
-fn take_in(connection: &mut Connection, books: &Shared) -> Result<(), Fault> {
+fn take_in(connection: &mut Connection, books: &Shared) -> Result<(), ZmtpError> {
     let mut books = books.borrow_mut();
     let reading = books.read_clock();
     while let Some(event) = connection.poll()? {

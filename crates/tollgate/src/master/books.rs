@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tollgate_core::fleet::{Domain, Master, MasterSettings, Notice, Outcome, Reading, Snapshot};
+use tollgate_core::fleet::{ClockReading, Domain, Master, MasterSettings, Notice, Outcome, Snapshot};
 use tollgate_core::time::Span;
 use tollgate_wire::smockron;
 use tollgate_wire::zmtp::Connection;
@@ -33,7 +33,7 @@ struct Census {
     delayed: usize,
 }
 
-/// How many places one beat counts: two million take eight seconds, and one beat less than a millisecond.
+/// How many slots one beat counts: two million take eight seconds, and one beat less than a millisecond.
 const CENSUS_STRETCH: usize = 65_536;
 
 /// A gate that listens.
@@ -71,7 +71,7 @@ impl Books {
         }
     }
 
-    pub(super) fn read_clock(&self) -> Reading {
+    pub(super) fn read_clock(&self) -> ClockReading {
         self.clock.read()
     }
 
@@ -80,7 +80,7 @@ impl Books {
     }
 
     /// A gate said something.
-    pub(super) fn take_in(&mut self, frames: &[&[u8]], reading: Reading) {
+    pub(super) fn take_in(&mut self, frames: &[&[u8]], reading: ClockReading) {
         let report = match smockron::read_report(frames) {
             Ok(report) => report,
             Err(fault) => return self.counts.fault(fault.as_str()),
@@ -116,7 +116,7 @@ impl Books {
             domains.iter().filter(|domain| before.contains(domain)).map(|domain| domain.name.clone()).collect()
         };
         let mut next = master(domains, &self.clock);
-        for (domain, identifier, clears) in self.master.debts(0..self.master.places(), now) {
+        for (domain, identifier, clears) in self.master.debts(0..self.master.slots(), now) {
             if unchanged.iter().any(|name| **name == *domain) {
                 for (place, clear) in clears.enumerate() {
                     next.restore(domain, identifier, place, clear, now);
@@ -152,7 +152,7 @@ impl Books {
         if let Some(beacon) = self.master.poll_beacon(reading.now) {
             own.clear();
             smockron::put_order(&mut own, &beacon);
-            let topic = smockron::own_topic(&[]);
+            let topic = smockron::tollgate_topic(&[]);
             for subscriber in self.subscribers.iter().filter(|subscriber| subscriber.wants(&topic)) {
                 dropped += u64::from(!subscriber.post(&own));
             }
@@ -172,7 +172,7 @@ impl Books {
     pub(super) fn catch_up(&self, subscriber: &Subscriber) {
         let reading = self.clock.read();
         let Some(mut cursor) = subscriber.cursor.get() else { return };
-        if cursor == 0 && subscriber.wants(&smockron::own_topic(&[])) {
+        if cursor == 0 && subscriber.wants(&smockron::tollgate_topic(&[])) {
             smockron::put_order(&mut subscriber.outbox.borrow_mut(), &self.master.beacon(reading.now));
         }
         while subscriber.outbox.borrow().len() < OUTBOX_BYTES_LOW {
@@ -194,7 +194,7 @@ impl Books {
         let (gates, lag) = self.master.gates(self.clock.read().now);
         let standing = Standing {
             identifiers: self.master.identifiers(),
-            forgotten: self.master.forgotten(),
+            forgotten: self.master.evicted_with_debt(),
             gates,
             lag_ms: lag.as_millis_ceil(),
             subscribers: self.subscribers.len(),
@@ -204,11 +204,11 @@ impl Books {
             statsd.send();
         }
         let now = self.clock.read().now;
-        self.master.figures(now).for_each(|figures| self.figures.publish_domain(&figures));
+        self.master.overshoots(now).for_each(|figures| self.figures.publish_domain(&figures));
         let to = self.census.from + CENSUS_STRETCH;
         self.census.delayed += self.master.delayed(self.census.from..to, now);
         self.census.from = to;
-        if to >= self.master.places() {
+        if to >= self.master.slots() {
             self.figures.publish_delayed(self.census.delayed);
             self.census = Census::default();
         }
@@ -287,7 +287,7 @@ impl Subscriber {
     /// Sends a notice in the forms that are wanted. Says whether there was room.
     fn hear(&self, notice: &Notice<'_>, own: &[u8], original: &[u8]) -> bool {
         let domain = notice.own().domain;
-        let own_fits = !self.wants(&smockron::own_topic(domain)) || self.post(own);
+        let own_fits = !self.wants(&smockron::tollgate_topic(domain)) || self.post(own);
         let original_fits = original.is_empty() || !self.wants(&smockron::topic(domain)) || self.post(original);
         own_fits && original_fits
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use tollgate_core::fleet::Reading;
+use tollgate_core::fleet::ClockReading;
 use tollgate_core::time::{Moment, Span};
 
 /// The monotonic clock since the start, and the wall clock.
@@ -19,9 +19,9 @@ impl Clock {
         Self { origin: Instant::now() }
     }
 
-    pub(super) fn read(&self) -> Reading {
+    pub(super) fn read(&self) -> ClockReading {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
-        Reading { now: Moment::ZERO + HEAD_START + Span::from(self.origin.elapsed()), wall_ms }
+        ClockReading { now: Moment::ZERO + HEAD_START + Span::from(self.origin.elapsed()), wall_ms }
     }
 }

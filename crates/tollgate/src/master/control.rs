@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate_wire::zmtp::{Connection, Event, Identity, Kind};
+use tollgate_wire::zmtp::{Connection, Event, Identity, SocketKind};
 
 use super::Shared;
 use super::accounting::HANDSHAKE_MAX;
@@ -17,7 +17,7 @@ const TOPIC_BYTES_MAX: usize = 512;
 const TOPICS_MAX: usize = 256;
 
 pub(super) async fn serve(listener: TcpListener, books: Shared, identity: Option<Identity>) {
-    listener::accept(listener, |stream, seat| match listener::begin(Kind::Pub, identity.as_ref()) {
+    listener::accept(listener, |stream, seat| match listener::begin(SocketKind::Pub, identity.as_ref()) {
         Ok(connection) => drop(tokio::task::spawn_local(tell(stream, connection, seat, books.clone()))),
         Err(fault) => books.borrow_mut().note_fault(fault),
     })

@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tollgate_core::fleet::DomainFigures;
+use tollgate_core::fleet::DomainOvershoot;
 
 /// What operators can read. Cloning shares it.
 #[derive(Clone, Debug, Default)]
@@ -217,7 +217,7 @@ impl Figures {
     }
 
     /// Takes over how a domain is kept.
-    pub(super) fn publish_domain(&self, figures: &DomainFigures<'_>) {
+    pub(super) fn publish_domain(&self, figures: &DomainOvershoot<'_>) {
         let name = DomainName(String::from_utf8_lossy(figures.name).into_owned());
         self.bounds.get_or_create(&name).set(figures.bound);
         self.overshoots.get_or_create(&name).set(figures.overshoot);

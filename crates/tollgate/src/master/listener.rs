@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::TcpKeepalive;
 use tokio::net::{TcpListener, TcpStream};
 use tollgate_gatekeeper::link::draw_entropy;
-use tollgate_wire::zmtp::{Connection, Identity, Kind};
+use tollgate_wire::zmtp::{Connection, Identity, SocketKind};
 
 /// One of a bounded number of connections, for as long as it lives.
 pub(super) struct Seat(Rc<Cell<usize>>);
@@ -24,7 +24,7 @@ const CONNECTIONS_MAX: usize = 1024;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What is spoken on a new connection: as a socket of this kind, and authenticated if there is an `identity`.
-pub(super) fn begin(kind: Kind, identity: Option<&Identity>) -> Result<Connection, &'static str> {
+pub(super) fn begin(kind: SocketKind, identity: Option<&Identity>) -> Result<Connection, &'static str> {
     match identity {
         None => Ok(Connection::new(kind)),
         Some(identity) => {

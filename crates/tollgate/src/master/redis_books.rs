@@ -152,7 +152,7 @@ impl RedisBooks {
             let (page, places) = {
                 let mut books = books.borrow_mut();
                 let now = books.read_clock().now;
-                (Page::of(&mut books, number * PAGE..(number + 1) * PAGE, now), books.master().places())
+                (Page::of(&mut books, number * PAGE..(number + 1) * PAGE, now), books.master().slots())
             };
             self.write(number, page).await?;
             number += 1;

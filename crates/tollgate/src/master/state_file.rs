@@ -69,7 +69,7 @@ async fn written_down(books: &Shared) -> Vec<u8> {
         let places = {
             let mut books = books.borrow_mut();
             bytes.append(&mut Page::of(&mut books, from..to, reading.now).bytes);
-            books.master().places()
+            books.master().slots()
         };
         if to >= places {
             page::seal(&mut bytes);

@@ -32,7 +32,7 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch;
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::{Limiter, Plan};
-use tollgate_wire::log::{Expected, Fault, Format, LINE_BYTES_MAX, Line, Parser};
+use tollgate_wire::log::{Expected, Format, LINE_BYTES_MAX, Line, LineError, Parser};
 
 use crate::cli::WRONG;
 use crate::settings::{DEFAULT_DOMAIN, Settings};
@@ -259,7 +259,7 @@ impl Reading<'_> {
                 }
                 Some(Piece::Line(line)) => parser.parse(self.format, line),
                 Some(Piece::TooLong) => {
-                    Err(Fault { column: LINE_BYTES_MAX as u32 + 1, expected: Expected::ShorterLine })
+                    Err(LineError { column: LINE_BYTES_MAX as u32 + 1, expected: Expected::ShorterLine })
                 }
                 None => return Ok(()),
             };
@@ -286,12 +286,12 @@ fn watched(settings: &Settings, limiter: &Limiter) -> Watched {
     Watched::new(watch_settings(settings), limiter.rules().map(|rule| rule.class.to_string()).collect())
 }
 
-fn watch_settings(settings: &Settings) -> watch::Settings {
-    watch::Settings {
+fn watch_settings(settings: &Settings) -> watch::WatchSettings {
+    watch::WatchSettings {
         flag_threshold: settings.watch.flag_threshold,
         flag_window: settings.watch.flag_window,
         account_class: settings.watch.account_class.as_str().into(),
-        ..watch::Settings::default()
+        ..watch::WatchSettings::default()
     }
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tollgate_core::limit::Limit;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
-use tollgate_wire::log::{Fault, Format};
+use tollgate_wire::log::{Format, LineError};
 
 use super::player::Player;
 use super::shown::{length, shown};
@@ -240,7 +240,7 @@ impl Unreadable {
     const FIRST_MAX: usize = 5;
 
     /// Counts a line that could not be read.
-    pub(super) fn add(&mut self, line: u64, fault: Fault) {
+    pub(super) fn add(&mut self, line: u64, fault: LineError) {
         self.lines += 1;
         if self.first.len() < Self::FIRST_MAX {
             self.first.push(UnreadableLine { line, column: fault.column, expected: fault.expected.to_string() });
@@ -382,19 +382,19 @@ fn limit_text(limit: &Limit) -> String {
     };
     match limit {
         Limit::Budget(budget) => {
-            let (millionths, burst) = budget.figures();
+            let (millionths, burst) = budget.parameters();
             format!("{} cores, burst {}", f64::from(millionths) / 1e6, length(burst))
         }
         Limit::Rate(rate) => {
-            let (count, period, burst) = rate.figures();
+            let (count, period, burst) = rate.parameters();
             format!("{count}{}, burst {burst}", per(period))
         }
         Limit::Bucket(bucket) => {
-            let (size, drip, every) = bucket.figures();
+            let (size, drip, every) = bucket.parameters();
             format!("{size}, drips {drip}{}", per(every))
         }
         Limit::Window(window) => {
-            let (max, span, _) = window.figures();
+            let (max, span, _) = window.parameters();
             format!("{max} in {}", length(span))
         }
         Limit::InFlight(in_flight) => format!("{} at once", in_flight.max()),

@@ -5,7 +5,7 @@ use std::hash::RandomState;
 
 use foldhash::fast::FixedState;
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::watch::{Refusals, Settings, Watch};
+use tollgate_core::watch::{Refusals, Watch, WatchSettings};
 
 use super::name::Name;
 
@@ -44,10 +44,10 @@ pub(super) struct SetFlag {
 
 impl Watched {
     /// A watch over rules of these classes.
-    pub(super) fn new(settings: Settings, classes: Vec<String>) -> Self {
+    pub(super) fn new(settings: WatchSettings, classes: Vec<String>) -> Self {
         let calm = settings.flag_window.max(CALM_MIN);
         Self {
-            watch: Watch::new(Settings { flags_max: FLAGS_MAX, ..settings }, RandomState::new()),
+            watch: Watch::new(WatchSettings { flags_max: FLAGS_MAX, ..settings }, RandomState::new()),
             calm,
             classes,
             report: HashMap::default(),
@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn an_account_that_is_refused_often_enough_is_flagged_once() {
-        let settings = Settings { flag_threshold: 50, account_class: "user-agent".into(), ..Settings::default() };
+        let settings =
+            WatchSettings { flag_threshold: 50, account_class: "user-agent".into(), ..WatchSettings::default() };
         let mut watched = Watched::new(settings, vec!["user-agent".into(), "ip/32".into()]);
         for second in 0..200 {
             let now = Moment::from_millis(second * 1000);

@@ -2,7 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-use tollgate_core::limit::{Bucket, Budget, InFlight, Legacy, Limit, Misfit, Rate, Window};
+use tollgate_core::limit::{Bucket, Budget, InFlight, Legacy, Limit, LimitError, Rate, Window};
 use tollgate_core::time::Span;
 use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
@@ -220,16 +220,16 @@ pub(super) fn nonzero(span: &Placed<Span>, faults: &mut Collector) -> Option<Spa
 }
 
 /// Reports why figures that are each right do not make a limit together.
-pub(super) fn fit<T, P>(made: Result<T, Misfit>, place: &Placed<P>, faults: &mut Collector) -> Option<T> {
+pub(super) fn fit<T, P>(made: Result<T, LimitError>, place: &Placed<P>, faults: &mut Collector) -> Option<T> {
     let message = match made {
         Ok(made) => return Some(made),
-        Err(Misfit::Zero) => "no figure of a limit may be 0",
-        Err(Misfit::TooFine) => "these figures allow more per nanosecond than can be counted: write a lower rate",
-        Err(Misfit::TooLong) => {
+        Err(LimitError::Zero) => "no figure of a limit may be 0",
+        Err(LimitError::TooFine) => "these figures allow more per nanosecond than can be counted: write a lower rate",
+        Err(LimitError::TooLong) => {
             "a full burst would take longer than 584 years to come back: write a higher rate or a smaller burst"
         }
-        Err(Misfit::CeilingBelowMax) => "the upper bound is below the lower: write a larger one",
-        Err(Misfit::LogTooLong) => {
+        Err(LimitError::CeilingBelowMax) => "the upper bound is below the lower: write a larger one",
+        Err(LimitError::LogTooLong) => {
             "a window remembers at most 65535 requests: write a smaller `max` and `ceiling`, or use `rate`"
         }
     };

@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use tokio::sync::mpsc::Receiver;
 use tollgate_wire::openmetrics;
-use tollgate_wire::otlp::{Sender, Value, write_figures, write_spans};
+use tollgate_wire::otlp::{Sender, Value, write_metrics, write_spans};
 
 use super::tracer::{Told, Tracer};
 use crate::post::Poster;
@@ -98,7 +98,7 @@ impl Telemetry {
         loop {
             moments.tick().await;
             let text = figures();
-            let body = write_figures(&self.sender, &openmetrics::read(&text), self.start_ns, now_ns());
+            let body = write_metrics(&self.sender, &openmetrics::read(&text), self.start_ns, now_ns());
             if let Err(fault) = self.send(&self.figures, &body).await {
                 self.complain(&fault);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tollgate_wire::otlp::{Kind, Span, Value};
+use tollgate_wire::otlp::{Span, SpanKind, Value};
 use tollgate_wire::trace_context::TraceParent;
 
 /// How much of a path is told.
@@ -110,7 +110,7 @@ impl Journey {
             attributes: Vec::new(),
             failed: false,
         };
-        let mut whole = span(self.own, self.parent, &self.method, Kind::Server, Duration::ZERO, over);
+        let mut whole = span(self.own, self.parent, &self.method, SpanKind::Server, Duration::ZERO, over);
         whole.attributes = self.attributes();
         whole.failed = self.status.is_some_and(|status| status >= 500);
         let mut spans = vec![whole];
@@ -119,10 +119,10 @@ impl Journey {
             // Told apart from the other two by its last bit, which nothing else of this trace has that way.
             let mut id = self.own;
             id[7] ^= 1;
-            spans.push(span(id, Some(self.own), "wait", Kind::Internal, Duration::ZERO, waited));
+            spans.push(span(id, Some(self.own), "wait", SpanKind::Internal, Duration::ZERO, waited));
         }
         if let Some(went) = self.went {
-            let mut backend = span(self.onward, Some(self.own), "backend", Kind::Client, went, over);
+            let mut backend = span(self.onward, Some(self.own), "backend", SpanKind::Client, went, over);
             backend.attributes.push(("http.request.method", Value::Text(self.method.clone())));
             backend.failed = whole_failed(self.status);
             spans.push(backend);

@@ -110,7 +110,7 @@ mod tests {
 
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
-    use tollgate_core::watch::Settings;
+    use tollgate_core::watch::WatchSettings;
     use tollgate_gatekeeper::clock::Clock;
 
     use super::super::{Calendar, Entry, Home, WatchMetrics};
@@ -121,7 +121,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (clock, hand) = Clock::by_hand();
         let (home, calendar) = (Home::Directory(folder.path().to_path_buf()), Calendar::new(clock));
-        let watch = Arc::new(Watch::new(Settings::default(), home, Arc::default(), calendar));
+        let watch = Arc::new(Watch::new(WatchSettings::default(), home, Arc::default(), calendar));
         assert!(watch.standing().flags == 0 && watch.standing().is_kept);
         watch.report("r1", &[Entry { class: "user".into(), key: "u1".into(), count: 1000 }]).unwrap();
         let mut registry = Registry::default();

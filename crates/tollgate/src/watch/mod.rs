@@ -146,7 +146,7 @@ pub(crate) struct NotKept(pub(crate) io::Error);
 impl Watch {
     /// A watch that knows what the last one knew that had this home. A directory that cannot be used is said, and tried again if somebody has asked for it.
     pub(crate) fn new(
-        settings: tollgate_core::watch::Settings,
+        settings: tollgate_core::watch::WatchSettings,
         home: Home,
         feed: Arc<Feed>,
         calendar: Calendar,

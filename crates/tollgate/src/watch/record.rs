@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use tollgate_core::time::Moment;
-use tollgate_core::watch::Tallied;
+use tollgate_core::watch::CountKind;
 
 /// One thing that happened, or was so when the journal was written anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) enum Record {
     /// A report with this id was counted.
     Reported { id: String },
     /// So much had been counted.
-    Count { tallied: Tallied, name: Vec<u8>, at: Moment, count: u64 },
+    Count { tallied: CountKind, name: Vec<u8>, at: Moment, count: u64 },
     /// Somebody changed something.
     Change { at: Moment, by: String, let_in: String, what: String },
     /// A flag was set and cleared at another gate: what was counted here before that does not count any more.
@@ -115,7 +115,7 @@ impl Record {
                 out.kind(5).text(id);
             }
             Self::Count { tallied, name, at, count } => {
-                let tallied = u8::from(*tallied == Tallied::Accounts);
+                let tallied = u8::from(*tallied == CountKind::Accounts);
                 out.kind(6).kind(tallied).bytes(name).moment(*at).long(*count);
             }
             Self::Change { at, by, let_in, what } => {
@@ -158,7 +158,7 @@ impl Record {
             },
             5 => Self::Reported { id: content.text()? },
             6 => Self::Count {
-                tallied: if content.kind()? == 0 { Tallied::View } else { Tallied::Accounts },
+                tallied: if content.kind()? == 0 { CountKind::View } else { CountKind::Accounts },
                 name: content.bytes()?.to_vec(),
                 at: content.moment()?,
                 count: content.long()?,
@@ -325,7 +325,7 @@ mod tests {
             text.prop_map(|id| Record::Reported { id }),
             (any::<bool>(), prop::collection::vec(any::<u8>(), 0..20), at.clone(), 0u64..9).prop_map(
                 |(accounts, name, at, count)| {
-                    let tallied = if accounts { Tallied::Accounts } else { Tallied::View };
+                    let tallied = if accounts { CountKind::Accounts } else { CountKind::View };
                     Record::Count { tallied, name, at, count }
                 }
             ),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::watch::{self as core, Episode, Omissions, Refusals, Remembered};
+use tollgate_core::watch::{self as core, Episode, Omissions, Refusals, SavedCount};
 
 use super::record::{Entry, Record};
 
@@ -70,7 +70,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(settings: core::Settings) -> Self {
+    pub(super) fn new(settings: core::WatchSettings) -> Self {
         Self {
             account_class: settings.account_class.clone(),
             core: core::Watch::new(settings, RandomState::default()),
@@ -145,7 +145,7 @@ impl State {
                 self.reports.insert(&id);
             }
             Record::Count { tallied, name, at, count } => {
-                self.core.remember(Remembered { tallied, name: &name, at: at.min(now), count });
+                self.core.restore_count(SavedCount { kind: tallied, name: &name, at: at.min(now), count });
             }
             Record::Change { at, by, let_in, what } => {
                 if what.starts_with(LOGGED_IN) {
@@ -198,7 +198,7 @@ impl State {
 
     /// Writes everything down, in an order in which it can be taken in.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        for Remembered { tallied, name, at, count } in self.core.remembered() {
+        for SavedCount { kind: tallied, name, at, count } in self.core.saved_counts() {
             Record::Count { tallied, name: name.to_vec(), at, count }.write(out);
         }
         for flag in self.past.iter().rev() {

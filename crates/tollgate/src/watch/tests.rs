@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use tollgate_core::time::{Moment, Span};
-use tollgate_core::watch::Settings;
+use tollgate_core::watch::WatchSettings;
 use tollgate_gatekeeper::clock::{Clock, Hand};
 
 use super::*;
@@ -9,7 +9,7 @@ use super::*;
 fn watch(directory: Option<&Path>) -> (Watch, Hand) {
     let (clock, hand) = Clock::by_hand();
     let home = directory.map_or(Home::Memory, |directory| Home::Directory(directory.to_path_buf()));
-    (Watch::new(Settings::default(), home, Arc::default(), Calendar::new(clock)), hand)
+    (Watch::new(WatchSettings::default(), home, Arc::default(), Calendar::new(clock)), hand)
 }
 
 fn refused(key: &str, count: u64) -> Vec<Entry<'static>> {
@@ -266,7 +266,7 @@ fn a_home_that_nobody_asked_for_is_used_by_one_and_others_are_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let at_home = |directory: &Path| {
         let home = Home::IfPossible(directory.to_path_buf());
-        Watch::new(Settings::default(), home, Arc::default(), Calendar::new(Clock::by_hand().0))
+        Watch::new(WatchSettings::default(), home, Arc::default(), Calendar::new(Clock::by_hand().0))
     };
     let (first, second) = (at_home(folder.path()), at_home(folder.path()));
     assert_eq!((first.state_dir(), second.state_dir()), (Some(folder.path()), None));

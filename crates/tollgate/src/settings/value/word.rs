@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tollgate_core::class::{Class, NoClass, PLAIN_CLASSES};
+use tollgate_core::class::{Class, ClassError, PLAIN_CLASSES};
 use tollgate_core::network::Network;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -83,12 +83,12 @@ impl Value for Class {
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
         read_text(value, faults, &Self::shape(), |text| {
             Self::parse(text).map_err(|no_class| match no_class {
-                NoClass::Unknown(part) => unknown_class(&part),
-                NoClass::Prefix(part) => format!(
+                ClassError::Unknown(part) => unknown_class(&part),
+                ClassError::Prefix(part) => format!(
                     "{} is no network: write `ip/32`, `ip/24`, `ip/16`, or prefix lengths for IPv4 and IPv6 as in `ip/20,52`",
                     shown(&part)
                 ),
-                NoClass::Nameless(part) => format!("{0} needs a name after the colon", shown(&part)),
+                ClassError::Nameless(part) => format!("{0} needs a name after the colon", shown(&part)),
             })
         })
     }

@@ -1,17 +1,17 @@
-//! What is wrong with a line, and where.
+//! Errors in log lines, with their positions.
 
 use core::fmt;
 
-/// Why a line could not be read: what was expected at which byte.
+/// The reason why a line is invalid: the expected item and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// The byte of the line, counted from 1, at which something else was expected.
+pub struct LineError {
+    /// The position in the line, in bytes from 1.
     pub column: u32,
-    /// What should have been there.
+    /// The expected item.
     pub expected: Expected,
 }
 
-/// What a line should have had.
+/// An item that a line must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Expected {
@@ -61,19 +61,19 @@ pub enum Expected {
     Size,
 }
 
-impl Fault {
+impl LineError {
     pub(crate) const fn at(index: usize, expected: Expected) -> Self {
         Self { column: index as u32 + 1, expected }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "column {}: expected {}", self.column, self.expected)
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for LineError {}
 
 impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,54 +1,57 @@
-//! The simulated fleet: the real state machines of gates and a master, driven by a virtual clock and a seeded network.
+//! The simulated fleet: the real state machines of gates and a master, driven by a virtual clock and a seeded
+//! network.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
-use tollgate_core::fleet::{Command, Domain, Gate, GateSettings, Master, MasterSettings, Passage, Reading, Snapshot};
+use tollgate_core::fleet::{
+    ClockReading, Command, Domain, Gate, GateSettings, Master, MasterSettings, Snapshot, Usage,
+};
 use tollgate_core::limit::{Limit, Rate, Room};
 use tollgate_core::record::PlainRecord;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::chance::Chance;
 use crate::packet::{OrderPacket, ReportPacket};
-use crate::plan::{MILLI, Plan, SECOND, Trouble};
+use crate::plan::{Fault, MILLI, Plan, SECOND};
+use fastrand::Rng;
 
 type Hasher = BuildHasherDefault<DefaultHasher>;
 
-/// Where the wall clocks would stand if they were right.
+/// The correct wall-clock time at the start.
 const WALL_MS: u64 = 1_794_704_482_860;
 const REPEAT_EVERY: u64 = SECOND;
 
 pub(crate) const ATTACKER: &[u8] = b"attacker";
 pub(crate) const INNOCENT: &[u8] = b"innocent";
 
-/// What the laws are about.
+/// The measurements for the laws.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// When the attacker's requests went on, in true time.
+    /// The times at which the attacker's requests were forwarded, in true time.
     pub(crate) passed: Vec<u64>,
-    /// When they were made.
+    /// The times at which they were sent.
     pub(crate) offered: Vec<u64>,
-    /// How long it took at most until the master knew what a gate had let through.
+    /// The longest time until the master knew of a request that a gate had admitted.
     report_lag: HashMap<Vec<u8>, u64>,
-    /// How long it took at most from there until all gates knew.
+    /// The longest time from there until all gates knew.
     order_lag: HashMap<Vec<u8>, u64>,
-    /// How many gates there were, counting a restarted one as another.
+    /// The number of gates; a restarted gate counts as another.
     pub(crate) gates: u64,
-    /// When and how long the innocent client was told to wait.
+    /// The delays of the innocent client, with their times.
     pub(crate) innocent_delays: Vec<(u64, u64)>,
     pub(crate) innocent_requests: u64,
 }
 
 impl Findings {
-    /// How long it took at most until all gates knew what one had let through.
+    /// The longest time until all gates knew of a request that one had admitted.
     pub(crate) fn knowledge_lag(&self, identifier: &[u8]) -> u64 {
         let lag = |lags: &HashMap<Vec<u8>, u64>| lags.get(identifier).copied().unwrap_or_default();
         lag(&self.report_lag) + lag(&self.order_lag)
     }
 
-    /// The longest that the innocent client was told to wait from `time` on.
+    /// The longest delay of the innocent client from `time` on.
     pub(crate) fn innocent_delay_late(&self, time: u64) -> u64 {
         self.innocent_delays.iter().filter(|&&(when, _)| when >= time).map(|&(_, wait)| wait).max().unwrap_or_default()
     }
@@ -59,7 +62,7 @@ enum Event {
         gate: usize,
         identifier: &'static [u8],
     },
-    /// An innocent client would like to send another.
+    /// The innocent client may send another request.
     Innocent,
     ToMaster {
         gate: usize,
@@ -81,7 +84,7 @@ enum Event {
         gate: usize,
         life: u64,
     },
-    Trouble(Trouble),
+    Fault(Fault),
     MasterUp,
     Save,
 }
@@ -90,21 +93,21 @@ struct GateHost {
     gate: Gate<Hasher>,
     records: BTreeMap<Vec<u8>, PlainRecord>,
     life: u64,
-    /// What its clocks show at true time 0.
+    /// The gate's clock at true time 0.
     origin: u64,
     wall_ms: u64,
     cut_until: u64,
-    /// When it is going to be polled next, if nothing happens before.
+    /// The time of the next poll, if no event happens before.
     poll_due: u64,
-    /// True times of what it let through and the master has not heard of.
-    untold: HashMap<Vec<u8>, VecDeque<u64>>,
-    /// Since when the master has wanted it to know something that it does not.
+    /// The true times of admitted requests that the master does not know of.
+    unreported: HashMap<Vec<u8>, VecDeque<u64>>,
+    /// The time since which the master has had an order that the gate does not know of.
     awaited: HashMap<Vec<u8>, (u64, Moment)>,
 }
 
-pub(crate) struct World {
+pub(crate) struct SimulatedFleet {
     plan: Plan,
-    chance: Chance,
+    rng: Rng,
     now: u64,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     events: HashMap<u64, Event>,
@@ -115,16 +118,16 @@ pub(crate) struct World {
     master_origin: u64,
     master_wall_ms: u64,
     saved: Vec<(Vec<u8>, u64)>,
-    /// The innocent client's own books, which tell it when it may.
+    /// The innocent client's own record, which limits its rate.
     innocent: PlainRecord,
     findings: Findings,
 }
 
-impl World {
+impl SimulatedFleet {
     pub(crate) fn new(plan: Plan, seed: u64) -> Self {
         let limit = Limit::Rate(Rate::new(plan.rate, Span::from_secs(1), plan.burst).unwrap());
-        let mut world = Self {
-            chance: Chance::new(!seed),
+        let mut simulated_fleet = Self {
+            rng: Rng::with_seed(!seed),
             now: 0,
             queue: BinaryHeap::new(),
             events: HashMap::new(),
@@ -139,19 +142,19 @@ impl World {
             findings: Findings { gates: plan.gates as u64, ..Findings::default() },
             plan,
         };
-        world.start_master();
-        for gate in 0..world.plan.gates {
-            let host = world.host(gate as u64);
-            world.gates.push(host);
-            world.connect(gate);
+        simulated_fleet.start_master();
+        for gate in 0..simulated_fleet.plan.gates {
+            let host = simulated_fleet.host(gate as u64);
+            simulated_fleet.gates.push(host);
+            simulated_fleet.connect(gate);
         }
-        world.offer();
-        for (when, trouble) in world.plan.troubles.clone() {
-            world.at(when, Event::Trouble(trouble));
+        simulated_fleet.offer();
+        for (when, fault) in simulated_fleet.plan.faults.clone() {
+            simulated_fleet.at(when, Event::Fault(fault));
         }
-        world.at(0, Event::Innocent);
-        world.at(SECOND, Event::Save);
-        world
+        simulated_fleet.at(0, Event::Innocent);
+        simulated_fleet.at(SECOND, Event::Save);
+        simulated_fleet
     }
 
     pub(crate) fn run(mut self) -> Findings {
@@ -161,17 +164,17 @@ impl World {
             }
             self.now = time;
             let event = self.events.remove(&sequence).unwrap();
-            self.happen(event);
+            self.handle(event);
         }
         self.now = self.plan.length;
         for gate in 0..self.gates.len() {
-            self.admit_ignorance(gate);
+            self.close_lags(gate);
         }
         self.findings.passed.sort_unstable();
         self.findings
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Request { gate, identifier } => self.request(gate, identifier),
             Event::Innocent => self.innocent_turn(),
@@ -181,7 +184,7 @@ impl World {
             Event::PollGate { .. } => {}
             Event::PollMaster => self.poll_master(),
             Event::Subscribe { gate, life } => self.subscribe(gate, life),
-            Event::Trouble(trouble) => self.trouble(trouble),
+            Event::Fault(fault) => self.fault(fault),
             Event::MasterUp => self.master_up(),
             Event::Save => self.save(),
         }
@@ -193,17 +196,17 @@ impl World {
         self.queue.push(Reverse((time, self.sequence)));
     }
 
-    /// The attacker's whole campaign.
+    /// Schedules all requests of the attacker.
     fn offer(&mut self) {
         let plan = self.plan.clone();
         let count = plan.offered * plan.length / SECOND;
         for _ in 0..count {
-            let mut time = self.chance.below(plan.length);
+            let mut time = self.rng.u64(..plan.length);
             if plan.in_waves {
                 // The same number of requests, in the first tenth of every five seconds.
                 time = time / (5 * SECOND) * (5 * SECOND) + time % (5 * SECOND) / 10;
             }
-            let gate = self.chance.below(plan.gates as u64) as usize;
+            let gate = self.rng.u64(..plan.gates as u64) as usize;
             self.findings.offered.push(time);
             self.at(time, Event::Request { gate, identifier: ATTACKER });
         }
@@ -217,10 +220,10 @@ impl World {
             _ => {
                 self.limit.charge(&mut self.innocent, Toll::ONE, now);
                 self.findings.innocent_requests += 1;
-                let gate = self.chance.below(self.plan.gates as u64) as usize;
+                let gate = self.rng.u64(..self.plan.gates as u64) as usize;
                 self.request(gate, INNOCENT);
-                // Now as fast as it may, now with a pause.
-                let pause = if self.chance.permille(200) { self.chance.below(5 * SECOND) } else { 0 };
+                // Sometimes at the full rate, sometimes with a pause.
+                let pause = if self.rng.u64(..1000) < 200 { self.rng.u64(..5 * SECOND) } else { 0 };
                 self.at(self.now + pause, Event::Innocent);
             }
         }
@@ -243,9 +246,9 @@ impl World {
         self.limit.charge(record, Toll::ONE, now);
         let held_until = (wait > 0).then_some(now + Span::from_nanos(wait));
         let clear = self.limit.clear_at(record);
-        let passage = Passage { domain: 0, identifier, held_until, toll: Toll::ONE, clear, note: b"" };
-        host.gate.handle_passage(&passage, now);
-        host.untold.entry(identifier.to_vec()).or_default().push_back(self.now);
+        let usage = Usage { domain: 0, identifier, held_until, toll: Toll::ONE, clear, note: b"" };
+        host.gate.handle_usage(&usage, now);
+        host.unreported.entry(identifier.to_vec()).or_default().push_back(self.now);
         if identifier == ATTACKER {
             self.findings.passed.push(self.now + wait);
         }
@@ -256,7 +259,7 @@ impl World {
         let mut packets = Vec::new();
         let host = &mut self.gates[gate];
         let reading =
-            Reading { now: Moment::from_nanos(host.origin + self.now), wall_ms: host.wall_ms + self.now / MILLI };
+            ClockReading { now: Moment::from_nanos(host.origin + self.now), wall_ms: host.wall_ms + self.now / MILLI };
         while let Some(report) = host.gate.poll_report(reading) {
             packets.push(ReportPacket::new(&report));
         }
@@ -266,7 +269,7 @@ impl World {
             if self.lost(gate) {
                 continue;
             }
-            let copies = if self.chance.permille(self.plan.double_permille) { 2 } else { 1 };
+            let copies = if self.rng.u64(..1000) < self.plan.double_permille { 2 } else { 1 };
             for _ in 0..copies {
                 let arrival = self.arrival();
                 self.at(arrival, Event::ToMaster { gate, life, packet: packet.clone() });
@@ -289,13 +292,13 @@ impl World {
         let outcome = master.handle_report(&report, reading);
         let host = &mut self.gates[gate];
         if host.life == life && !matches!(outcome, tollgate_core::fleet::Outcome::Stranger) {
-            let untold = host.untold.entry(report.identifier.to_vec()).or_default();
+            let unreported = host.unreported.entry(report.identifier.to_vec()).or_default();
             let lag = self.findings.report_lag.entry(report.identifier.to_vec()).or_default();
             match packet.tally {
                 Some(tally) if tally.master.is_some() => {
-                    // What was let through up to the last that this tally knows of, give or take the way of the master's clock.
-                    let told = untold.len().min(
-                        untold
+                    // The requests up to the last one in this tally, within the error of the master's clock.
+                    let told = unreported.len().min(
+                        unreported
                             .iter()
                             .filter(|&&time| {
                                 let known = tally.last.as_nanos() + self.plan.round_trip / 2 + MILLI;
@@ -303,12 +306,12 @@ impl World {
                             })
                             .count(),
                     );
-                    for time in untold.drain(..told) {
+                    for time in unreported.drain(..told) {
                         *lag = (*lag).max(self.now - time);
                     }
                 }
                 _ => {
-                    if let Some(time) = untold.pop_front() {
+                    if let Some(time) = unreported.pop_front() {
                         *lag = (*lag).max(self.now - time);
                     }
                 }
@@ -345,7 +348,7 @@ impl World {
             return;
         }
         let life = self.gates[gate].life;
-        let copies = if self.chance.permille(self.plan.double_permille) { 2 } else { 1 };
+        let copies = if self.rng.u64(..1000) < self.plan.double_permille { 2 } else { 1 };
         for _ in 0..copies {
             let arrival = self.arrival();
             self.at(arrival, Event::ToGate { gate, life, packet: packet.clone() });
@@ -358,7 +361,7 @@ impl World {
             return;
         }
         let reading =
-            Reading { now: Moment::from_nanos(host.origin + self.now), wall_ms: host.wall_ms + self.now / MILLI };
+            ClockReading { now: Moment::from_nanos(host.origin + self.now), wall_ms: host.wall_ms + self.now / MILLI };
         let order = packet.order();
         if let Some((_, instruction)) = host.gate.handle_order(&order, reading) {
             let record = host.records.entry(order.identifier.to_vec()).or_insert_with(|| PlainRecord::new(1));
@@ -375,7 +378,7 @@ impl World {
         self.poll_gate(gate);
     }
 
-    /// A newcomer hears the master's clock and everything in force.
+    /// A new subscriber receives the master's clock and all delays in force.
     fn subscribe(&mut self, gate: usize, life: u64) {
         let now = self.master_reading().now;
         let Some(master) = &self.master else { return };
@@ -396,21 +399,21 @@ impl World {
         }
     }
 
-    fn trouble(&mut self, trouble: Trouble) {
-        match trouble {
-            Trouble::Cut(gate, lasting) => {
+    fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Cut(gate, lasting) => {
                 self.gates[gate].cut_until = self.now + lasting;
                 let life = self.gates[gate].life;
                 self.at(self.now + lasting, Event::Subscribe { gate, life });
             }
-            Trouble::KillGate(gate) => {
-                self.admit_ignorance(gate);
+            Fault::KillGate(gate) => {
+                self.close_lags(gate);
                 self.findings.gates += 1;
                 let id = 1000 + self.findings.gates;
                 self.gates[gate] = self.host(id);
                 self.connect(gate);
             }
-            Trouble::KillMaster(lasting) => {
+            Fault::KillMaster(lasting) => {
                 self.master = None;
                 self.at(self.now + lasting, Event::MasterUp);
             }
@@ -436,9 +439,9 @@ impl World {
             beacon_every: Span::from_millis(250),
             delay_max: Span::from_secs(3600),
         };
-        self.master_origin = 3600 * SECOND + self.chance.below(3600 * SECOND);
+        self.master_origin = 3600 * SECOND + self.rng.u64(..3600 * SECOND);
         self.master_wall_ms = self.wall();
-        let epoch = self.chance.number() | 1;
+        let epoch = self.rng.u64(..) | 1;
         let now = Moment::from_nanos(self.master_origin + self.now);
         let mut master = Master::new(settings, epoch, Hasher::default(), now);
         if self.plan.durable {
@@ -455,7 +458,7 @@ impl World {
         let now = self.master_reading().now;
         if let Some(master) = &self.master {
             let origin = self.master_origin;
-            let debts = master.debts(0..master.places(), now);
+            let debts = master.debts(0..master.slots(), now);
             self.saved = debts
                 .map(|(_, identifier, mut clear)| (identifier.to_vec(), clear.next().unwrap().as_nanos() - origin))
                 .collect();
@@ -482,39 +485,39 @@ impl World {
             gate: Gate::new(settings, id, Hasher::default()),
             records: BTreeMap::new(),
             life: id,
-            origin: self.chance.below(1000 * SECOND),
+            origin: self.rng.u64(..1000 * SECOND),
             wall_ms: self.wall(),
             cut_until: 0,
             poll_due: 0,
-            untold: HashMap::new(),
+            unreported: HashMap::new(),
             awaited: HashMap::new(),
         }
     }
 
     fn wall(&mut self) -> u64 {
         let skew = self.plan.skew_ms;
-        WALL_MS - skew + self.chance.below(2 * skew + 1)
+        WALL_MS - skew + self.rng.u64(..2 * skew + 1)
     }
 
     fn lost(&mut self, gate: usize) -> bool {
-        self.now < self.gates[gate].cut_until || self.chance.permille(self.plan.loss_permille)
+        self.now < self.gates[gate].cut_until || self.rng.u64(..1000) < self.plan.loss_permille
     }
 
     fn arrival(&mut self) -> u64 {
-        self.now + self.chance.below(self.plan.round_trip / 2 + 1)
+        self.now + self.rng.u64(..self.plan.round_trip / 2 + 1)
     }
 
-    fn master_reading(&self) -> Reading {
-        Reading {
+    fn master_reading(&self) -> ClockReading {
+        ClockReading {
             now: Moment::from_nanos(self.master_origin + self.now),
             wall_ms: self.master_wall_ms + self.now / MILLI,
         }
     }
 
-    /// What never got through took until now.
-    fn admit_ignorance(&mut self, gate: usize) {
+    /// Counts reports and orders that never arrived as late until now.
+    fn close_lags(&mut self, gate: usize) {
         let host = &self.gates[gate];
-        for (identifier, times) in &host.untold {
+        for (identifier, times) in &host.unreported {
             let lag = self.findings.report_lag.entry(identifier.clone()).or_default();
             *lag = (*lag).max(times.front().map_or(0, |since| self.now - since));
         }

@@ -1,14 +1,14 @@
-//! Figures: the same as at `/metrics`.
+//! Metrics: the same as at `/metrics`.
 
 use super::protobuf::Writer;
 use super::{Sender, Value, write_attribute};
-use crate::openmetrics::{Family, Kind, Series};
+use crate::openmetrics::{Family, MetricKind, Series};
 
-/// Counts since the start, not since the last time.
+/// Aggregation temporality: counts since the start.
 const CUMULATIVE: u64 = 2;
 
-/// Writes an export of figures that were counted from `start_ns` to `now_ns`, in nanoseconds since 1970.
-pub fn write_figures(sender: &Sender, families: &[Family<'_>], start_ns: u64, now_ns: u64) -> Vec<u8> {
+/// Encodes an export of metrics counted from `start_ns` to `now_ns`, in nanoseconds since 1970.
+pub fn write_metrics(sender: &Sender, families: &[Family<'_>], start_ns: u64, now_ns: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     Writer::new(&mut bytes).message(1, |resource_metrics| {
         sender.write_resource(resource_metrics);
@@ -39,13 +39,13 @@ fn write_family(metric: &mut Writer<'_>, family: &Family<'_>, start_ns: u64, now
         });
     };
     match family.kind {
-        Kind::Gauge => metric.message(5, |gauge| family.series.iter().for_each(|series| number(gauge, series))),
-        Kind::Counter => metric.message(7, |sum| {
+        MetricKind::Gauge => metric.message(5, |gauge| family.series.iter().for_each(|series| number(gauge, series))),
+        MetricKind::Counter => metric.message(7, |sum| {
             family.series.iter().for_each(|series| number(sum, series));
             sum.integer(2, CUMULATIVE);
             sum.integer(3, 1);
         }),
-        Kind::Histogram => metric.message(9, |histogram| {
+        MetricKind::Histogram => metric.message(9, |histogram| {
             for series in &family.series {
                 histogram.message(1, |point| {
                     point.fixed(2, start_ns);

@@ -1,35 +1,35 @@
-//! Which place has the lowest rank: a heap that knows where in it each place is.
+//! A min-heap that tracks the position of each element.
 //!
-//! A newcomer takes the place of the lowest and goes down from the top, once; a tree would be searched four times for that.
+//! A new element replaces the minimum and sinks from the top, once. A tree would need four searches.
 
 use alloc::vec::Vec;
 
-/// Ranks of places, the lowest at hand. Of equal ones the lowest place counts as lower.
+/// IndexedHeap of slots; the minimum is available in constant time. Ties are broken by the lower slot.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ranks {
+pub(super) struct IndexedHeap {
     heap: Vec<(u64, u32)>,
-    /// Where in the heap a place is.
+    /// The position of each slot in the heap.
     at: Vec<Option<u32>>,
 }
 
-impl Ranks {
-    /// How many places have a rank.
+impl IndexedHeap {
+    /// The number of slots with a rank.
     pub(super) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// The lowest rank and whose it is.
+    /// The lowest rank and its slot.
     pub(super) fn first(&self) -> Option<(u64, usize)> {
-        self.heap.first().map(|&(rank, place)| (rank, place as usize))
+        self.heap.first().map(|&(rank, slot)| (rank, slot as usize))
     }
 
-    /// Gives a place this rank, whether or not it had one.
-    pub(super) fn set(&mut self, place: usize, rank: u64) {
-        if self.at.len() <= place {
-            self.at.resize(place + 1, None);
+    /// Sets the rank of a slot.
+    pub(super) fn set(&mut self, slot: usize, rank: u64) {
+        if self.at.len() <= slot {
+            self.at.resize(slot + 1, None);
         }
-        let ranked = (rank, place as u32);
-        let at = self.at[place].map_or(self.heap.len(), |at| at as usize);
+        let ranked = (rank, slot as u32);
+        let at = self.at[slot].map_or(self.heap.len(), |at| at as usize);
         match self.heap.get(at) {
             Some(&same) if same == ranked => return,
             Some(_) => {}
@@ -38,16 +38,16 @@ impl Ranks {
         self.settle(at, ranked);
     }
 
-    /// Takes its rank from a place.
-    pub(super) fn remove(&mut self, place: usize) {
-        let Some(at) = self.at.get_mut(place).and_then(Option::take) else { return };
+    /// Removes a slot.
+    pub(super) fn remove(&mut self, slot: usize) {
+        let Some(at) = self.at.get_mut(slot).and_then(Option::take) else { return };
         let Some(last) = self.heap.pop() else { return };
         if (at as usize) < self.heap.len() {
             self.settle(at as usize, last);
         }
     }
 
-    /// Puts `ranked` where it belongs, from the gap at `at` on.
+    /// Moves `ranked` to its position, starting from the gap at `at`.
     fn settle(&mut self, mut at: usize, ranked: (u64, u32)) {
         while at > 0 && ranked < self.heap[(at - 1) / 2] {
             self.put(at, self.heap[(at - 1) / 2]);
@@ -83,19 +83,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_lowest_is_first_whatever_came_and_went(steps in prop::collection::vec((0usize..40, 0u64..30), 1..400)) {
-            let (mut ranks, mut model) = (Ranks::default(), BTreeMap::new());
-            for (place, rank) in steps {
+        fn the_lowest_rank_is_first_after_any_changes(steps in prop::collection::vec((0usize..40, 0u64..30), 1..400)) {
+            let (mut indexed_heap, mut model) = (IndexedHeap::default(), BTreeMap::new());
+            for (slot, rank) in steps {
                 if rank == 0 {
-                    ranks.remove(place);
-                    model.remove(&place);
+                    indexed_heap.remove(slot);
+                    model.remove(&slot);
                 } else {
-                    ranks.set(place, rank);
-                    model.insert(place, rank);
+                    indexed_heap.set(slot, rank);
+                    model.insert(slot, rank);
                 }
-                let in_order: BTreeSet<_> = model.iter().map(|(&place, &rank)| (rank, place)).collect();
-                prop_assert_eq!(ranks.first(), in_order.first().copied());
-                prop_assert_eq!(ranks.len(), model.len());
+                let in_order: BTreeSet<_> = model.iter().map(|(&slot, &rank)| (rank, slot)).collect();
+                prop_assert_eq!(indexed_heap.first(), in_order.first().copied());
+                prop_assert_eq!(indexed_heap.len(), model.len());
             }
         }
     }

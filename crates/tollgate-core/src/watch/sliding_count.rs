@@ -1,22 +1,22 @@
-//! How many in the last so-and-so long, in bounded memory.
+//! A count over a sliding window, in bounded memory.
 //!
-//! A list of points is exact and grows with every report; a ring of counters forgets when within its slice a point fell. This keeps
-//! points, and adds to the last one while that is younger than a [`SLICES`]th of the window. So points that far apart are counted
-//! exactly, closer ones leave the window together with the first of them: the count is never too high, and too low by at most what came
-//! within one slice.
+//! A list of timestamps is exact but grows with every report, and a ring of counters loses the time within
+//! its slices. This keeps timestamped counts, and adds to the last one while that is younger than
+//! 1/[`SLICES`] of the window. Counts further apart are exact; closer ones expire together with the first of
+//! them. The sum is therefore never too high, and too low by at most the counts of one slice.
 
 use crate::time::{Moment, Span};
 use alloc::collections::VecDeque;
 
-/// Into so many parts a window is divided.
+/// The number of slices in a window.
 const SLICES: u64 = 60;
 
-/// Counts with their times, none older than a window.
+/// Timestamped counts, none older than a window.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rolling {
+pub(super) struct SlidingCount {
     points: VecDeque<Point>,
     last: Moment,
-    /// Of all points, which are too few for it to overflow.
+    /// The sum of all points. Their number is too small for an overflow.
     sum: u128,
 }
 
@@ -26,8 +26,8 @@ struct Point {
     count: u64,
 }
 
-impl Rolling {
-    /// Counts `count` at `now`, and drops what has left the window.
+impl SlidingCount {
+    /// Adds `count` at `now`, and drops expired points.
     pub(super) fn add(&mut self, count: u64, window: Span, now: Moment) {
         self.expire(window, now);
         self.last = now;
@@ -45,32 +45,32 @@ impl Rolling {
         }
     }
 
-    /// Drops what is older than the window. What is exactly as old as the window is in it.
+    /// Drops points older than the window. A point exactly as old as the window stays.
     pub(super) fn expire(&mut self, window: Span, now: Moment) {
         while let Some(point) = self.points.pop_front_if(|point| now.since(point.at) > window) {
             self.sum -= u128::from(point.count);
         }
     }
 
-    /// Drops everything, and keeps the memory for what comes.
+    /// Removes all points and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.points.clear();
         (self.last, self.sum) = (Moment::ZERO, 0);
     }
 
-    /// The sum of what has not been dropped.
+    /// The sum of all points.
     pub(super) fn sum(&self) -> u64 {
         self.sum.min(u64::MAX.into()) as u64
     }
 
-    /// Each count with its time, and at last nothing at the time of the newest.
+    /// Each count with its time, followed by a zero at the time of the newest count.
     pub(super) fn points(&self) -> impl Iterator<Item = (Moment, u64)> {
         let newest = (!self.points.is_empty()).then_some((self.last, 0));
         self.points.iter().map(|point| (point.at, point.count)).chain(newest)
     }
 
-    /// When the oldest that has not been dropped was counted, and the newest; `None` when there is nothing.
-    pub(super) fn stretch(&self) -> Option<(Moment, Moment)> {
+    /// The times of the oldest and of the newest count; `None` if there is none.
+    pub(super) fn span(&self) -> Option<(Moment, Moment)> {
         self.points.front().map(|point| (point.at, self.last))
     }
 }
@@ -87,25 +87,25 @@ mod tests {
             steps in prop::collection::vec((0u64..2_000, 0u64..100), 1..300),
             window in 1u64..30_000,
         ) {
-            let (mut rolling, mut all, mut now) = (Rolling::default(), Vec::new(), 0);
+            let (mut sliding, mut all, mut now) = (SlidingCount::default(), Vec::new(), 0);
             for (elapsed, count) in steps {
                 now += elapsed;
                 all.push((now, count));
-                rolling.add(count, Span::from_nanos(window), Moment::from_nanos(now));
+                sliding.add(count, Span::from_nanos(window), Moment::from_nanos(now));
                 let within = |span: u64| all.iter().filter(|(at, _)| now - at <= span).map(|(_, count)| count).sum::<u64>();
-                prop_assert!(rolling.sum() <= within(window));
-                prop_assert!(rolling.sum() >= within(window - window / SLICES));
-                prop_assert!(rolling.points.len() <= SLICES as usize * 2 + 1);
+                prop_assert!(sliding.sum() <= within(window));
+                prop_assert!(sliding.sum() >= within(window - window / SLICES));
+                prop_assert!(sliding.points.len() <= SLICES as usize * 2 + 1);
             }
         }
     }
 
     #[test]
     fn sums_saturate() {
-        let mut rolling = Rolling::default();
+        let mut sliding = SlidingCount::default();
         for second in 0..100 {
-            rolling.add(u64::MAX, Span::from_secs(60), Moment::from_millis(1000 * second));
+            sliding.add(u64::MAX, Span::from_secs(60), Moment::from_millis(1000 * second));
         }
-        assert_eq!(rolling.sum(), u64::MAX);
+        assert_eq!(sliding.sum(), u64::MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! Rules, arrivals, and a key of its own for each rule: what the laws are tried on.
+//! Generators of rules and arrivals for the laws.
 
 use proptest::prelude::*;
 use tollgate_core::band::Band;
@@ -107,7 +107,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
         .prop_map(|(limit, escalation, hold)| Rule { escalation, hold_max: Span::from_millis(hold), ..rule(limit) })
 }
 
-/// Gaps between arrivals, from none to far beyond any limit's memory, and what each costs.
+/// Gaps between arrivals, from zero to far beyond any limit's memory, and the toll of each.
 pub(crate) fn arrivals() -> impl Strategy<Value = Vec<(Span, Toll)>> {
     let gap = prop_oneof![
         4 => Just(0_u64),
@@ -120,7 +120,7 @@ pub(crate) fn arrivals() -> impl Strategy<Value = Vec<(Span, Toll)>> {
     prop::collection::vec((gap.prop_map(Span::from_nanos), toll), 1..80)
 }
 
-/// These arrivals, and then more at once than any burst has room for: a law about refusals says nothing where there are none.
+/// These arrivals, followed by more at once than any burst allows, so that refusals occur.
 pub(crate) fn and_a_storm(arrivals: Vec<(Span, Toll)>) -> impl Iterator<Item = (Span, Toll)> {
     let storm = (Span::ZERO, Toll::of_cpu(Span::from_secs(1)));
     arrivals.into_iter().chain(core::iter::repeat_n(storm, 120))

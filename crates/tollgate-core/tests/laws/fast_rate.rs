@@ -1,16 +1,16 @@
-//! The short way says what the long way says.
+//! The fast path agrees with the general path.
 
 use proptest::prelude::*;
-use tollgate_core::beat::Beat;
+use tollgate_core::fast_rate::FastRate;
 use tollgate_core::limit::{Bucket, Limit, Rate};
 use tollgate_core::record::Record;
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::generators::*;
 
-fn limits_with_a_beat() -> impl Strategy<Value = Limit> {
+fn limits_with_a_fast_path() -> impl Strategy<Value = Limit> {
     prop_oneof![
         (1..5_000_000_000_u64, 1..50_u64)
             .prop_map(|(nanos, burst)| Limit::Rate(Rate::new(1, Span::from_nanos(nanos), burst).unwrap())),
@@ -23,14 +23,14 @@ fn limits_with_a_beat() -> impl Strategy<Value = Limit> {
 
 proptest! {
     #[test]
-    fn a_beat_decides_as_its_rule_does(
-        limit in limits_with_a_beat(), hold_ms in prop_oneof![Just(0_u64), 0..5_000_u64], arrivals in arrivals(), start in any::<u64>(),
+    fn the_fast_path_decides_as_its_rule_does(
+        limit in limits_with_a_fast_path(), hold_ms in prop_oneof![Just(0_u64), 0..5_000_u64], arrivals in arrivals(), start in any::<u64>(),
     ) {
         let rule = Rule { hold_max: Span::from_millis(hold_ms), ..rule(limit) };
-        let beat = Beat::of(&rule).expect("these limits have a beat");
+        let beat = FastRate::of(&rule).expect("these limits have a beat");
         let mut record = fresh(&rule);
         let mut word = Moment::ZERO;
-        // Far from the end of time, where sums saturate and nothing is exact any more.
+        // The start is far from the end of time, where sums saturate and are not exact.
         let mut now = Moment::from_nanos(start / 4);
         for (gap, _) in arrivals {
             now = now + gap;
@@ -44,10 +44,10 @@ proptest! {
     }
 
     #[test]
-    fn a_beat_holds_exactly_as_long_as_its_rule_does(burst in 1..5_u64, steps in 0..5_u64) {
+    fn the_fast_path_holds_exactly_as_long_as_its_rule_does(burst in 1..5_u64, steps in 0..5_u64) {
         let limit = Limit::Rate(Rate::new(1, Span::from_secs(1), burst).unwrap());
         let rule = Rule { hold_max: Span::from_secs(steps), ..rule(limit) };
-        let beat = Beat::of(&rule).unwrap();
+        let beat = FastRate::of(&rule).unwrap();
         let mut record = fresh(&rule);
         for _ in 0..12 {
             let (verdict, _) = beat.decide(Moment::from_nanos(record.word(0)), millis(500));
@@ -56,16 +56,16 @@ proptest! {
     }
 
     #[test]
-    fn a_rule_with_more_to_it_has_no_beat(limit in limits_with_a_beat(), escalation in escalations()) {
-        prop_assert_eq!(Beat::of(&Rule { escalation: Some(escalation), ..rule(limit) }), None);
-        prop_assert_eq!(Beat::of(&Rule { warmup: Some(Span::from_secs(1)), ..rule(limit) }), None);
-        prop_assert_eq!(Beat::of(&Rule { mode: Mode::Observe, ..rule(limit) }), None);
+    fn a_rule_with_escalation_warmup_or_observe_mode_has_no_fast_path(limit in limits_with_a_fast_path(), escalation in escalations()) {
+        prop_assert_eq!(FastRate::of(&Rule { escalation: Some(escalation), ..rule(limit) }), None);
+        prop_assert_eq!(FastRate::of(&Rule { warmup: Some(Span::from_secs(1)), ..rule(limit) }), None);
+        prop_assert_eq!(FastRate::of(&Rule { mode: Mode::Observe, ..rule(limit) }), None);
     }
 }
 
 #[test]
-fn an_interval_that_is_not_whole_or_a_drip_of_several_has_no_beat() {
+fn a_fractional_interval_or_a_larger_drip_has_no_fast_path() {
     let thirds = Limit::Rate(Rate::new(3, Span::from_secs(1), 3).unwrap());
     let pairs = Limit::Bucket(Bucket::new(10, 2, Span::from_secs(1)).unwrap());
-    assert_eq!((Beat::of(&rule(thirds)), Beat::of(&rule(pairs))), (None, None));
+    assert_eq!((FastRate::of(&rule(thirds)), FastRate::of(&rule(pairs))), (None, None));
 }
