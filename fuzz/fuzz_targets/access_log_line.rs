@@ -1,4 +1,4 @@
-//! A line of an access log, and the guess at its format.
+//! A line of an access log, and the detection of its format.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

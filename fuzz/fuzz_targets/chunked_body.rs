@@ -1,4 +1,4 @@
-//! The chunked coding: cut anywhere, a body is the same body or the same fault.
+//! The chunked coding: any segmentation of a body gives the same result.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Path normalisation: any bytes have a bounded normal form, which is its own normal form.
+//! Path normalization: any bytes have a bounded normal form, which is its own normal form.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

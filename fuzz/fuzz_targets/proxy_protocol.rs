@@ -1,4 +1,4 @@
-//! The PROXY protocol: a header is whole only once all of it is there.
+//! The PROXY protocol: no prefix of a header is a complete header.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

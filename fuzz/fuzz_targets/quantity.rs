@@ -1,4 +1,5 @@
-//! Any text is a duration, a rate, a size or a number, or is refused: what is read is what was written.
+//! Any text is a duration, a rate, a size or a number, or is rejected; a parsed value is printed as it was
+//! written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A request's head: whatever is taken can be written and read again as the same request.
+//! A request head: an accepted one can be serialized and parsed as the same request.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

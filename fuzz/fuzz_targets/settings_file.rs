@@ -1,4 +1,4 @@
-//! Any text is a settings file, or has faults that are at places of the text.
+//! Any text is a settings file, or has errors with positions in the text.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

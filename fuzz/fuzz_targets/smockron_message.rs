@@ -1,5 +1,5 @@
-//! Whatever frames gates and masters are sent: no panic, and books that stay within their bounds. Words that mean something are among the frames,
-//! so that more than the first of them is looked at.
+//! Any frames to gates and masters: no panic, and bounded state. Valid words are among the frames, so that
+//! more than the first is parsed.
 #![no_main]
 
 use std::collections::hash_map::RandomState;
@@ -14,7 +14,7 @@ use tollgate_wire::smockron;
 const WALL_MS: u64 = 1_794_704_482_860;
 const IDENTIFIERS_MAX: usize = 16;
 
-/// A frame: one of those that mean something, with more behind it, or just this.
+/// A frame: a valid word with a suffix, or these bytes.
 fn frame(word: u8, rest: &[u8]) -> Vec<u8> {
     let words: [&[u8]; 14] = [
         b"",
@@ -92,7 +92,7 @@ fuzz_target!(|messages: Vec<(u16, Vec<(u8, Vec<u8>)>)>| {
         while let Some(notice) = master.poll_notice(reading.now) {
             smockron::put_order(&mut Vec::new(), &notice.own());
         }
-        // What a gate says of whatever it was told has to be bearable for a master, too.
+        // A master must also handle the gate's reports about any orders.
         while let Some(report) = gate.poll_report(reading) {
             smockron::put_report(&mut Vec::new(), &report);
             master.handle_report(&report, reading);

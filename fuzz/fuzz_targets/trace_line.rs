@@ -1,4 +1,4 @@
-//! A line of a trace: whatever it is, it is read or refused; what is read is JSON to others as well.
+//! A line of a trace is parsed or rejected; a parsed line is valid JSON for other parsers, too.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +9,7 @@ fuzz_target!(|line: &[u8]| {
     let mut parser = Parser::new();
     match parser.parse(Format::Trace, line) {
         Ok(read) => {
-            // Bytes that are not UTF-8 are a mercy of our reader.
+            // Our parser also accepts invalid UTF-8.
             let text = String::from_utf8_lossy(line);
             if let Err(error) = serde_json::from_str::<&serde_json::value::RawValue>(&text) {
                 panic!("read what is not JSON: {error}: {text:?}");

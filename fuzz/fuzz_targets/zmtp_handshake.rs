@@ -1,4 +1,5 @@
-//! Whatever a peer sends, on a link with or without keys, before and after the introduction: no panic, and no more held than a message.
+//! Any bytes from a peer, with or without keys, before and after the handshake: no panic, and no more memory
+//! than one message.
 #![no_main]
 
 use std::sync::Arc;
@@ -14,7 +15,7 @@ fn entropy(number: u8) -> Entropy {
     Entropy([number; ENTROPY_BYTES])
 }
 
-/// Carries what one side has to say to the other.
+/// Transfers the output of one side to the other.
 fn carry(from: &mut Connection, to: &mut Connection) {
     let bytes = std::mem::take(from.output());
     to.input().extend_from_slice(&bytes);

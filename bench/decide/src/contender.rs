@@ -1,4 +1,4 @@
-//! Who decides: our limiter by rate and by bucket, and the governor crate.
+//! The implementations: our limiter by rate and by bucket, and the governor crate.
 
 use std::num::NonZeroU32;
 
@@ -19,11 +19,11 @@ use tollgate_gatekeeper::table::table_bytes_for;
 
 use crate::keys::key;
 
-/// 100 per second with a burst of 10, for everybody.
+/// 100 per second with a burst of 10, for every key.
 const PER_SECOND: u32 = 100;
 const BURST: u32 = 10;
 
-/// Who decides.
+/// An implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Rate,
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// A limiter that has seen all of `keys` keys, and has room for as many as `room`.
+    /// A limiter that has seen all of `keys` keys, with room for `room`.
     pub(crate) fn contender(self, keys: u32, room: u32) -> Contender {
         let contender = match self {
             Self::Rate => Contender::ours(rate(), room, Seed::random()),
@@ -65,12 +65,12 @@ impl Kind {
 }
 
 fn rate() -> Limit {
-    Limit::Rate(Rate::new(PER_SECOND.into(), Span::from_secs(1), BURST.into()).expect("these figures make a rate"))
+    Limit::Rate(Rate::new(PER_SECOND.into(), Span::from_secs(1), BURST.into()).expect("the parameters are valid"))
 }
 
 fn bucket() -> Limit {
     let every = Span::from_millis(1_000 / u64::from(PER_SECOND));
-    Limit::Bucket(Bucket::new(BURST, 1, every).expect("these figures make a bucket"))
+    Limit::Bucket(Bucket::new(BURST, 1, every).expect("the parameters are valid"))
 }
 
 /// A limiter with its clock.
@@ -98,7 +98,7 @@ impl Contender {
         Self::Ours { limiter, clock: Clock::start() }
     }
 
-    /// One decision per key, each at the time that its clock shows; says how many were admitted.
+    /// One decision per key, each at the current time of its clock. Returns the number of admissions.
     pub(crate) fn decide_all(&self, keys: impl Iterator<Item = u32>) -> u64 {
         match self {
             Self::Ours { limiter, clock } => keys
@@ -112,7 +112,7 @@ impl Contender {
         }
     }
 
-    /// What it takes outside the heap.
+    /// Its memory outside of the heap in bytes.
     pub(crate) fn mapped_bytes(&self) -> usize {
         match self {
             Self::Ours { limiter, .. } => limiter.table(0).map_or(0, |table| table.bytes),

@@ -1,11 +1,11 @@
-//! Which key comes when.
+//! Sequences of keys.
 
-/// How keys are drawn.
+/// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Draw {
-    /// Each as often as any other.
+    /// Uniform.
     Uniform,
-    /// The n-th most frequent in proportion to 1/n^0.99.
+    /// Zipf: the n-th most frequent key in proportion to 1/n^0.99.
     Zipf,
 }
 
@@ -43,7 +43,7 @@ impl Draw {
     }
 }
 
-/// The eight bytes of a key: neighbours in rank are no neighbours in memory.
+/// The eight bytes of a key. Keys of adjacent rank are not adjacent in memory.
 #[inline]
 pub(crate) const fn key(number: u32) -> u64 {
     (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)

@@ -1,6 +1,6 @@
-//! One keyed decision, against the governor crate in the same run: see `bench/README.md`.
+//! One keyed decision, compared with the governor crate in the same run: see `bench/README.md`.
 #![deny(unsafe_code)]
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the person who started it")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output is a table")]
 
 mod contender;
 mod heap;
@@ -26,15 +26,15 @@ struct Arguments {
     keys: Vec<u32>,
 }
 
-/// Contenders that have seen so many keys, and of which ours have room for so many.
+/// Implementations that have seen this many keys, and room for this many in ours.
 struct Case {
     keys: u32,
     room: u32,
-    /// Each with what it takes in bytes for each key that it has room for.
+    /// Each with its memory in bytes per key of its capacity.
     contenders: Vec<(Kind, Contender, f64)>,
 }
 
-/// One contender's times, a figure per round: nanoseconds per decision as one thread sees it.
+/// The times of one implementation, one value per round: nanoseconds per decision of one thread.
 #[derive(Clone, Default)]
 struct Times {
     nanos: Vec<f64>,
@@ -49,7 +49,7 @@ fn main() {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     let [few, many] = arguments.keys[..] else { unreachable!("there are as many as asked for") };
-    // A table is as large as the day with the most callers needs it, so few callers in a large table are a case of their own.
+    // A table is sized for its busiest day, so few keys in a large table are a separate case.
     let cases = [(few, few), (few, many), (many, many)].map(|(keys, room)| Case::new(keys, room));
     for draw in Draw::ALL {
         let (draws_of_few, draws_of_many) = (draw.draw(few, arguments.decisions), draw.draw(many, arguments.decisions));
@@ -75,8 +75,8 @@ impl Case {
     }
 }
 
-/// All rounds of all contenders of all cases, in turn, each beginning with another contender: whatever befalls the machine meanwhile befalls
-/// all alike, so that figures of one round can be compared.
+/// Runs all rounds of all implementations of all cases in turn, each round starting with another one, so that
+/// disturbances affect all of them equally and values of one round are comparable.
 fn measure<'d>(
     cases: &[Case],
     draws: impl Fn(&Case) -> &'d Vec<u32>,
@@ -99,10 +99,11 @@ fn measure<'d>(
     times
 }
 
-/// Every thread decides all of `draws`, each from another place on; nanoseconds per decision, and the share admitted.
+/// Every thread decides all of `draws` from a different start. Returns nanoseconds per decision, and the
+/// share of admissions.
 ///
-/// What counts is the time that a thread had a processor: on an idle machine that is the time that passed, and on a busy one the
-/// neighbours' work is left out.
+/// It measures CPU time of the thread: on an idle machine that equals wall time, and on a busy one it
+/// excludes other processes.
 fn run(contender: &Contender, draws: &[u32], threads: usize) -> (f64, f64) {
     let decide = |thread: usize| {
         let (tail, head) = draws.split_at(draws.len() * thread / threads);
@@ -119,13 +120,13 @@ fn run(contender: &Contender, draws: &[u32], threads: usize) -> (f64, f64) {
     (sum(|done| done.0) / decisions, sum(|done| done.1) / decisions)
 }
 
-/// How long this thread has had a processor.
+/// The CPU time of this thread.
 fn cpu_nanos() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// One row for each contender of `case`: with its own times, and those of the case with the fewest keys.
+/// One row per implementation of `case`, compared with the case with the fewest keys.
 fn report(case: &Case, draw: Draw, threads: usize, times: &[Times], fewest: &[Times]) {
     let governor = case.contenders.iter().position(|(kind, ..)| *kind == Kind::Governor).expect("governor takes part");
     let ratios = |of: &Times, to: &Times| of.nanos.iter().zip(&to.nanos).map(|(of, to)| of / to).collect();
@@ -145,14 +146,14 @@ fn report(case: &Case, draw: Draw, threads: usize, times: &[Times], fewest: &[Ti
     }
 }
 
-/// The median, and from where to where.
+/// The median and the range.
 fn spread(mut figures: Vec<f64>, digits: usize) -> String {
     figures.sort_by(f64::total_cmp);
     let (first, median, last) = (figures[0], figures[figures.len() / 2], figures[figures.len() - 1]);
     format!("**{median:.digits$}** ({first:.digits$}..{last:.digits$})")
 }
 
-/// What it ran on.
+/// A description of the machine.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let processor = read("/proc/cpuinfo")

@@ -1,8 +1,8 @@
-//! How fast a line of a trace is read: Tollgate's scanner beside the JSON readers it was chosen over.
+//! The speed of parsing trace lines: Tollgate's scanner compared with JSON parsers.
 //!
-//! All of them read the same million lines, in alternating rounds, into the same fields: time, client, method, path, one header
-//! and cost, borrowed where the reader can borrow. `cargo run --release` prints a table of medians; names of readers behind
-//! `--` leave the others out.
+//! All of them parse the same million lines in alternating rounds into the same fields: time, client, method,
+//! path, one header and cost, borrowed where possible. `cargo run --release` prints a table of medians;
+//! parser names after `--` select some of them.
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -14,7 +14,7 @@ use tollgate_wire::log::{Format, Line, Parser};
 const LINES: usize = 1_000_000;
 const ROUNDS: usize = 7;
 
-/// The fields that replay needs, as serde reads them.
+/// The fields that replay needs, for serde.
 #[derive(Deserialize)]
 struct Request<'a> {
     at_ms: f64,
@@ -37,7 +37,7 @@ struct Headers<'a> {
 }
 
 impl Request<'_> {
-    /// Something of every field, so that none is optimised away.
+    /// A part of every field, so that none is optimized away.
     fn digest(&self) -> u64 {
         let length = |text: &Option<Cow<'_, str>>| text.as_ref().map_or(0, |text| text.len());
         let client: std::net::IpAddr = self.client.parse().expect("the lines have addresses");
@@ -48,7 +48,7 @@ impl Request<'_> {
     }
 }
 
-/// Every line but the empty one behind the last line feed.
+/// All lines, without the empty one after the last line feed.
 fn each(lines: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut start = 0;
     memchr::memchr_iter(b'\n', lines).map(move |end| &lines[std::mem::replace(&mut start, end + 1)..end])
@@ -81,7 +81,7 @@ fn simd_json(lines: &[u8]) -> u64 {
     let mut copy = Vec::new();
     let mut sum = 0;
     for line in each(lines) {
-        // It unescapes in place, so it needs a copy that it may write to.
+        // It unescapes in place, so it needs a writable copy.
         copy.clear();
         copy.extend_from_slice(line);
         sum += simd_json::serde::from_slice_with_buffers::<Request<'_>>(&mut copy, &mut buffers).expect("a trace").digest();
@@ -89,7 +89,8 @@ fn simd_json(lines: &[u8]) -> u64 {
     sum
 }
 
-/// Lines of a site with many visitors; the generator is a plain linear congruence, so every run reads the same.
+/// Lines of a site with many visitors. The generator is a linear congruence, so every run parses the same
+/// lines.
 fn lines() -> Vec<u8> {
     use std::fmt::Write;
     let agents = ["Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "curl/8.9.1", "GreedyBot/2.1 (+http://bot.example/)"];
@@ -113,7 +114,7 @@ fn lines() -> Vec<u8> {
     text.into_bytes()
 }
 
-/// CPU time of this thread, which neighbours on the machine cannot add to.
+/// CPU time of this thread, which excludes other processes.
 fn cpu_nanos() -> i64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec

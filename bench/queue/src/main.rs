@@ -1,5 +1,5 @@
-//! The cost of the fair queue: one event pair (arrive, done) behind a mutex with 1 to 16 threads, and one dispatch with many requests
-//! waiting.
+//! The cost of the fair queue: one event pair (arrive, done) behind a mutex with 1 to 16 threads, and one
+//! dispatch with many waiting requests.
 #![allow(clippy::print_stdout)]
 
 use std::hint::black_box;
@@ -95,7 +95,7 @@ fn pairs(threads: usize) -> (f64, f64) {
     (per_request(spent.iter().map(|spent| spent.0).sum()), per_request(spent.iter().map(|spent| spent.1).sum()))
 }
 
-/// Nanoseconds per dispatch while so many requests of so many clients wait.
+/// Nanoseconds per dispatch while this many requests of this many clients wait.
 fn dispatches(waiting: usize, clients: u64) -> f64 {
     let mut now = Moment::from_millis(1);
     let hold_max = Span::from_secs(1_000_000);

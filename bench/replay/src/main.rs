@@ -1,9 +1,9 @@
-//! How many lines a second `tollgate replay` reads on one core, and in how much memory.
+//! The speed and memory of `tollgate replay` on one core.
 //!
-//! A trace is made up and piped into the real binary, so neither a disk nor the page cache has a part in it. What is counted is
-//! the CPU time that the binary used, reading the pipe included: neighbours on the machine cannot add to it.
-//! `cargo build --release -p tollgate && cargo run --release -p bench-replay [-- path/to/tollgate]`
-#![expect(clippy::print_stdout, reason = "its answer is a table for people")]
+//! A generated trace is piped into the real binary, so neither disk nor page cache is involved. The result is
+//! the CPU time of the binary, including reading the pipe, which excludes other processes. `cargo build
+//! --release -p tollgate && cargo run --release -p bench-replay [-- path/to/tollgate]`
+#![expect(clippy::print_stdout, reason = "the output is a table")]
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -41,7 +41,7 @@ fn main() -> io::Result<()> {
     std::fs::remove_file(config)
 }
 
-/// Replays so many lines, and says how many KiB of memory that took at most.
+/// Replays this many lines. Returns the peak memory in KiB.
 fn replay(binary: &PathBuf, config: &PathBuf, mode: &str, lines: u64) -> io::Result<u64> {
     let mut child = Command::new(binary)
         .args(["replay", mode, "--format", "trace", "--config"])
@@ -53,28 +53,28 @@ fn replay(binary: &PathBuf, config: &PathBuf, mode: &str, lines: u64) -> io::Res
         .map_err(|error| io::Error::other(format!("{}: {error}: build it first", binary.display())))?;
     let mut stdin = child.stdin.take().expect("it was asked for");
     write_trace(lines, &mut stdin)?;
-    // All but what fits into the pipe has been read.
+    // All lines but those in the pipe have been read.
     let peak_kib = peak_kib(child.id())?;
     drop(stdin);
     let status = child.wait()?;
     if status.success() { Ok(peak_kib) } else { Err(io::Error::other(format!("replay ended with {status}"))) }
 }
 
-/// The most memory that a process had so far.
+/// The peak memory of a process.
 fn peak_kib(id: u32) -> io::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
     Ok(line.trim().trim_end_matches(" kB").parse().unwrap_or(0))
 }
 
-/// Two requests a millisecond from many clients, some of whom come far more often than others.
+/// Two requests per millisecond from many clients with very different rates.
 fn write_trace(lines: u64, output: &mut impl Write) -> io::Result<()> {
     let mut state = 7u64;
     let mut text = String::new();
     for line in 0..lines {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let dice = state >> 32;
-        // The product of two dice is small more often than not.
+        // The product of two random numbers is small more often than not.
         let client = (dice % CLIENTS) * (dice / 7 % 1000) / 1000;
         let _ = writeln!(
             text,
@@ -95,7 +95,7 @@ fn write_trace(lines: u64, output: &mut impl Write) -> io::Result<()> {
     output.write_all(text.as_bytes())
 }
 
-/// CPU time of all children that have ended, in seconds.
+/// CPU time of all ended children, in seconds.
 fn cpu_s() -> io::Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;

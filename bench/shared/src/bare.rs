@@ -1,4 +1,5 @@
-//! What the machine and the server take without any of ours: two threads and one socket, at the same pace and with as much to do for the server.
+//! The baseline of machine and server: two threads and one socket, with the same rate and the same load for
+//! the server.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -9,11 +10,12 @@ use std::time::{Duration, Instant};
 use crate::server::Server;
 use crate::{Failure, KEYS};
 
-/// So many commands stand for a request: about what a decision costs the server.
+/// The number of commands per request, which cost the server about as much as a decision.
 const COMMANDS: usize = 3;
 const ANSWER: &[u8] = b"+OK\r\n";
 
-/// How long requests take from when each was due, in milliseconds, at `rate` per second for `span`; and the server's CPU time for each, in microseconds.
+/// The latencies of requests in milliseconds, measured from their due times, at `rate` per second for `span`;
+/// and the server's CPU time per request in microseconds.
 pub(crate) fn bare(server: &Server, rate: f64, span: Duration) -> Result<(Vec<f64>, f64), Failure> {
     let mut to = TcpStream::connect(server.socket())?;
     to.set_nodelay(true)?;
@@ -46,7 +48,7 @@ pub(crate) fn bare(server: &Server, rate: f64, span: Duration) -> Result<(Vec<f6
     Ok((times, (server.cpu() - cpu) * 1e6 / total as f64))
 }
 
-/// Reads answers until all have come.
+/// Reads until all answers have arrived.
 fn read(from: &mut TcpStream, under_way: &Mutex<VecDeque<Instant>>, total: u64) -> Result<Vec<f64>, Failure> {
     let (mut times, mut bytes, mut unread) = (Vec::new(), vec![0; 1 << 16], 0);
     while (times.len() as u64) < total {

@@ -1,4 +1,4 @@
-//! The same with a slice of each bucket taken ahead.
+//! The same with leased slices of each bucket.
 
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr};
@@ -54,7 +54,7 @@ impl Request for Caller {
     }
 }
 
-/// Decisions per second by a gate that takes slices ahead.
+/// Decisions per second of a gate that leases slices.
 pub(crate) async fn rate(server: &Server) -> Result<f64, Failure> {
     let rule = Rule { name: "leased".into(), ..rule(Allowance { size: SIZE, drip: SIZE }) };
     let bytes = table_bytes_for(&rule, CALLERS as usize);
@@ -74,7 +74,7 @@ pub(crate) async fn rate(server: &Server) -> Result<f64, Failure> {
             tokio::spawn(async move {
                 let (mut caller, mut decided) = (task, 0_u64);
                 while Instant::now() < end {
-                    // Others are to have their turn too: a slice is used up without waiting.
+                    // Yields, because a slice is used up without waiting.
                     tokio::task::yield_now().await;
                     for _ in 0..100 {
                         caller = (caller + 7) % CALLERS;

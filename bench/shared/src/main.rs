@@ -1,12 +1,12 @@
-//! Shared decisions per second through one Redis, against the scheme of the limiter that Tollgate descends from and against what
-//! `redis-benchmark` gets out of the same server with a script of one line. Rounds alternate, and ratios are of the same round.
+//! Shared decisions per second through one Redis, compared with Sharkey's scheme and with `redis-benchmark`
+//! running a one-line script on the same server. Rounds alternate, and ratios are within one round.
 #![expect(clippy::print_stdout, reason = "the table is the output")]
 
 mod bare;
 mod leased;
 mod parent;
 mod server;
-mod stillness;
+mod stalls;
 
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,25 +19,25 @@ use tollgate_core::limit::{Bucket, Limit};
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
-use tollgate_gatekeeper::shared::{Asked, Options, SharedRule, Store};
+use tollgate_gatekeeper::shared::{AskedRule, Options, SharedRule, Store};
 
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(2);
-/// Requests that are under way at once, in every scheme.
+/// Concurrent requests, in every scheme.
 const CONCURRENT: usize = 256;
-/// Clients whose buckets are asked for.
+/// The number of clients, each with a bucket.
 const KEYS: u64 = 10_000;
 
-/// What callers are allowed: room for so many requests, of which so many come back every second.
+/// The limit: a bucket size, and the refill per second.
 #[derive(Clone, Copy)]
 struct Allowance {
     size: u32,
     drip: u32,
 }
 
-/// Everybody is admitted: each time there is something to write, and the parent needs two transactions at least.
+/// Every request is admitted: each one writes, and Sharkey's scheme needs at least two transactions.
 const WITHIN: Allowance = Allowance { size: 1_000, drip: 1_000 };
-/// Nearly everybody is refused: nothing is written, and the parent needs one transaction.
+/// Nearly every request is refused: nothing is written, and Sharkey's scheme needs one transaction.
 const OVER: Allowance = Allowance { size: 10, drip: 1 };
 
 type Failure = Box<dyn core::error::Error + Send + Sync>;
@@ -52,19 +52,20 @@ async fn run() -> Result<(), Failure> {
     let server = server::Server::start()?;
     let within = Arc::new(SharedRule::new("bench:", "within", rule(WITHIN))?);
     let over = Arc::new(SharedRule::new("bench:", "over", rule(OVER))?);
-    // A number measures only how long decisions take at so many a second, for two seconds a round, or for so many as a second number says.
+    // With a number, only latencies are measured at this rate, for two seconds per round or for the second
+    // number of seconds.
     if let Some(rate) = std::env::args().nth(1) {
         let secs = std::env::args().nth(2).map_or(Ok(ROUND.as_secs()), |secs| secs.parse())?;
         return latencies(&server, &within, rate.parse()?, Duration::from_secs(secs)).await;
     }
     let mut schemes = [
         Scheme::new("shared: one script call, pipelined", 0),
-        Scheme::new("the parent's: 2 to 4 transactions, a connection per request under way", 0),
-        Scheme::new("the parent's, all on one connection", 0),
+        Scheme::new("Sharkey's scheme: 2 to 4 transactions, one connection per concurrent request", 0),
+        Scheme::new("Sharkey's scheme, all on one connection", 0),
         Scheme::new("redis-benchmark: a script of one line", 0),
         Scheme::new("shared, a tenth of each bucket leased", 0),
         Scheme::new("shared, nearly all refused", 5),
-        Scheme::new("the parent's on one connection, nearly all refused: mostly 1 transaction", 5),
+        Scheme::new("Sharkey's scheme on one connection, nearly all refused: mostly 1 transaction", 5),
     ];
     for round in 1..=ROUNDS {
         println!("round {round} of {ROUNDS}");
@@ -90,19 +91,20 @@ async fn run() -> Result<(), Failure> {
     }
     let times: Vec<_> =
         schemes[4].rates.iter().zip(&schemes[1].rates).map(|(leased, parent)| leased / parent).collect();
-    println!("\nLeased, against the parent's on connections of their own: {:.0}x.", median(&times));
+    println!("\nLeased, compared with Sharkey's scheme on separate connections: {:.0}x.", median(&times));
     println!("\nShared at half that load:\n");
     latencies(&server, &within, median(&schemes[0].rates) / 2.0, ROUND).await
 }
 
-/// How long decisions take at `rate`; how long it takes without any of ours, and with nobody to ask; and how much of the time the machine stands still.
+/// The latency of decisions at `rate`, the latency of the baseline with and without a server, and the share
+/// of time in which the machine stalls.
 async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64, span: Duration) -> Result<(), Failure> {
     println!(
-        "| decisions/s | p50 | p99 | server's CPU | left to the local state | in a pipeline | bare: p50 | p99 | server's CPU | nobody asked: p99 | a core stands still |"
+        "| decisions/s | p50 | p99 | server's CPU | left to the local state | in a pipeline | bare: p50 | p99 | server's CPU | no store: p99 | a core stalls |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     for _ in 0..ROUNDS {
-        let still = tokio::task::spawn_blocking(stillness::stillness).await.unwrap_or_default();
+        let still = tokio::task::spawn_blocking(stalls::stalls).await.unwrap_or_default();
         let idle = latency(None, rule, rate, span).await;
         let asked = latency(Some(server), rule, rate, span).await;
         let (mut bare, bare_cpu) = tokio::task::block_in_place(|| bare::bare(server, rate, span))?;
@@ -124,10 +126,10 @@ async fn latencies(server: &server::Server, rule: &Arc<SharedRule>, rate: f64, s
     Ok(())
 }
 
-/// A way to decide, with what each round made of it.
+/// A scheme with the results of each round.
 struct Scheme {
     name: &'static str,
-    /// Where the shared one with the same callers is.
+    /// The index of the shared scheme with the same callers.
     against: usize,
     rates: Vec<f64>,
     /// CPU time of the server and of the gate, in microseconds per decision.
@@ -161,7 +163,7 @@ impl Scheme {
     }
 }
 
-/// CPU time so far, or since, and the time on the wall.
+/// CPU time and wall time, absolute or as a difference.
 struct Cpu {
     server: f64,
     gate: f64,
@@ -186,7 +188,7 @@ impl Cpu {
 }
 
 fn rule(Allowance { size, drip }: Allowance) -> Rule {
-    let bucket = Bucket::new(size, drip, Span::from_secs(1)).expect("the figures make a bucket");
+    let bucket = Bucket::new(size, drip, Span::from_secs(1)).expect("the parameters are valid");
     Rule {
         name: "api".into(),
         when: Condition::default(),
@@ -206,14 +208,14 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// Asks as a gate does, and says whether there was an answer.
+/// Asks like a gate. Returns whether there was an answer.
 async fn ask(store: &Store, rule: &Arc<SharedRule>, key: u64) -> bool {
     let key = format!("10.0.{}.{}", key / 256, key % 256);
     let situation = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
-    store.decide(&[Asked { place: 0, rule, key: key.as_bytes() }], Toll::ONE, &situation).await.is_ok()
+    store.decide(&[AskedRule { place: 0, rule, key: key.as_bytes() }], Toll::ONE, &situation).await.is_ok()
 }
 
-/// Decisions per second when `CONCURRENT` requests are always under way.
+/// Decisions per second with `CONCURRENT` requests always in flight.
 async fn rate(server: &server::Server, rule: &Arc<SharedRule>) -> f64 {
     let patient = Options { deadline: Duration::from_secs(5), ..Options::default() };
     let store = Store::open(server.address(), patient);
@@ -244,14 +246,14 @@ struct Latency {
     p99: f64,
     asked: usize,
     unanswered: u64,
-    /// How many calls went together.
+    /// The number of calls per pipeline.
     together: f64,
-    /// The server's CPU time for each, in microseconds.
+    /// The server's CPU time per decision in microseconds.
     cpu: f64,
 }
 
-/// Times from when each request was due, at `rate` per second, with the default deadline. Without a server nobody is asked: what that takes, the
-/// machine takes.
+/// Latencies from the due time of each request, at `rate` per second, with the default deadline. Without a
+/// server, this measures the machine alone.
 async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: f64, span: Duration) -> Latency {
     let store = server.map(|server| Store::open(server.address(), Options::default()));
     // The first connection is made in the background.
@@ -266,7 +268,8 @@ async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: 
     let cpu_before = cpu();
     let times = Arc::new(Mutex::new(Vec::with_capacity((rate * span.as_secs_f64()) as usize + 1)));
     let crowd = Crowd { store: store.clone(), rule: Arc::clone(rule), times: Arc::clone(&times) };
-    // Who makes the requests is on the worker, as a gate's own sockets are: another thread would take the core away from it ten times a millisecond.
+    // Requests are generated on the worker thread, like those of a gate's sockets. Another thread would take
+    // the core away ten times per millisecond.
     let pace = async move {
         let (start, mut sent) = (Instant::now(), 0);
         while start.elapsed() < span {
@@ -294,7 +297,7 @@ async fn latency(server: Option<&server::Server>, rule: &Arc<SharedRule>, rate: 
     Latency { p50, p99, asked, unanswered: after.unanswered() - before.unanswered(), together, cpu }
 }
 
-/// Those who ask, and how long each of them took, in milliseconds.
+/// The requesters and their latencies in milliseconds.
 #[derive(Clone)]
 struct Crowd {
     store: Option<Store>,

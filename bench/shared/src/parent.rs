@@ -1,5 +1,5 @@
-//! The scheme of the parent, from its description: two numbers per key, a transaction to read them, one to leak, one to take the leak back
-//! if somebody else was faster, and one to count. Nothing is charged in the step in which it is checked.
+//! Sharkey's scheme, from its description: two numbers per key, a transaction to read them, one to leak, one
+//! to revert the leak if another request was faster, and one to count. Check and charge are separate steps.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use crate::{Allowance, CONCURRENT, Failure, KEYS, ROUND};
 const DRIP_MS: i64 = 1_000;
 const EXPIRE_S: i64 = 10;
 
-/// Checks per second with `CONCURRENT` under way: on a connection each, or all on one.
+/// Checks per second with `CONCURRENT` in flight, on separate connections or on one.
 pub(crate) async fn rate(server: &Server, allowance: Allowance, own_connections: bool) -> Result<f64, Failure> {
     let client = redis::Client::open(server.url())?;
     let shared = client.get_multiplexed_async_connection().await?;
@@ -52,7 +52,7 @@ fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Whether a call of `actor` is let through.
+/// Whether a call of `actor` is admitted.
 async fn check(
     connection: &mut MultiplexedConnection,
     actor: &str,

@@ -1,4 +1,4 @@
-//! A Redis of its own on a free port, and what `redis-benchmark` gets out of it.
+//! A Redis server on a free port, and the result of `redis-benchmark` on it.
 
 use core::time::Duration;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -46,12 +46,13 @@ impl Server {
         Address::parse(&self.url(), None).expect("it is an address")
     }
 
-    /// CPU time that the server has taken so far, in seconds.
+    /// The server's CPU time so far, in seconds.
     pub(crate) fn cpu(&self) -> f64 {
         cpu_of(&self.process.id().to_string())
     }
 
-    /// Calls per second of a script of one line, by `redis-benchmark` with as many clients as we have requests under way.
+    /// Calls per second of a one-line script, by `redis-benchmark` with as many clients as concurrent
+    /// requests.
     pub(crate) fn one_line_rate(&self) -> Result<f64, Failure> {
         let mut connection = redis::Client::open(self.url())?.get_connection()?;
         let digest: String =
@@ -75,15 +76,15 @@ impl Drop for Server {
     }
 }
 
-/// CPU time of a process, in seconds; the kernel counts it in hundredths.
+/// CPU time of a process in seconds; the kernel counts in hundredths.
 pub(crate) fn cpu_of(process: &str) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
     fields.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// Gives a process, and the threads that it will make, one core of its own: server and gate do not wait for each other then. Where there is no such core, all
-/// stays as it is.
+/// Pins a process and its threads to a separate core, so that server and gate do not compete. Without such a
+/// core nothing changes.
 pub(crate) fn pin(process: u32, core: u32) {
     let pinned = Command::new("taskset").args(["-a", "-cp", &core.to_string(), &process.to_string()]).output();
     drop(pinned);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_who_come_late_still_see_a_whole_storm() {
+    fn late_people_still_see_a_complete_storm() {
         let second = Duration::from_secs(1);
         let phases = Phases { calm: second * 9, storm: second * 12, recovery: second };
         let alone = Course::Alone3s.phases(phases);

@@ -1,5 +1,5 @@
-//! The storms that were played, one per line of a file. A storm in the journal is not played again, so that a
-//! measurement of hours can be played in parts, and an interruption loses one storm.
+//! The journal of played storms, one per line. A storm in the journal is not played again, so that a
+//! measurement of hours can be interrupted and continued.
 
 use crate::{course::Course, run::Outcome, scenario::Scenario, variation::Variation};
 use bench_storm::peers::Peer;
@@ -22,7 +22,7 @@ pub(crate) struct Played {
     pub(crate) outcome: Outcome,
 }
 
-/// Everything that tells one storm from another. Storms of the same title are equal and are played once.
+/// The identity of a storm. Storms with the same title are equal and are played once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Title {
     pub(crate) scenario: Scenario,
@@ -31,18 +31,18 @@ pub(crate) struct Title {
     pub(crate) phases: Phases,
     pub(crate) alike: bool,
     pub(crate) crawler_round_trip_ms: u64,
-    /// Fingerprint of the Tollgate binary; none for its peers.
+    /// The fingerprint of the Tollgate binary; `None` for its peers.
     pub(crate) build: Option<u64>,
     /// The order in which people and the crawler arrive.
     #[serde(default)]
     pub(crate) course: Course,
-    /// The parameters that the seed draws; none in the fixed scenarios.
+    /// The parameters drawn from the seed; `None` in the fixed scenarios.
     #[serde(default)]
     pub(crate) variation: Option<Variation>,
 }
 
 impl Title {
-    /// Everybody's requests.
+    /// All requests of the storm.
     pub(crate) fn plan(&self) -> Plan {
         let mut plan = Plan::new(self.seed, self.phases, self.scenario.origin());
         plan.alike = self.alike;
@@ -79,26 +79,26 @@ impl Title {
     }
 }
 
-/// The storms played so far, and where they are written down, if anywhere.
+/// The storms played so far, and their file, if any.
 pub(crate) struct Journal {
     file: Option<File>,
     played: Vec<Played>,
 }
 
 impl Journal {
-    /// Goes on with the journal at `path`.
+    /// Continues the journal at `path`.
     pub(crate) fn open(path: Option<&Path>) -> io::Result<Self> {
         let Some(path) = path else { return Ok(Self { file: None, played: Vec::new() }) };
         let played = if path.exists() { read(path)? } else { Vec::new() };
         Ok(Self { file: Some(File::options().create(true).append(true).open(path)?), played })
     }
 
-    /// Whether a storm was played already.
+    /// Whether a storm was already played.
     pub(crate) fn has(&self, title: &Title) -> bool {
         self.played.iter().any(|one| one.title == *title)
     }
 
-    /// Writes a storm down.
+    /// Records a storm.
     pub(crate) fn add(&mut self, one: Played) -> io::Result<()> {
         if let Some(file) = &mut self.file {
             let mut line = serde_json::to_vec(&one)?;
@@ -109,7 +109,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Those of the storms that were asked for.
+    /// The storms that were requested.
     pub(crate) fn of_titles(&self, titles: &[Title]) -> Vec<&Played> {
         self.played.iter().filter(|one| titles.contains(&one.title)).collect()
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_played_is_there_after_a_break_and_is_not_played_again() {
+    fn a_played_storm_is_not_repeated_after_an_interruption() {
         let dir = ScratchDir::new().unwrap();
         let path = dir.path().join("journal");
         let view = View {

@@ -151,7 +151,7 @@ pub(crate) fn worst(windows: &Windows, scenario: Scenario, course: Course) -> Di
     let bounds = Bounds::of(scenario, course);
     let mut parts: Vec<Distance> = Vec::new();
     let mut at_most = |part: &str, value: f64, bound: f64| {
-        // A window without page views says nothing.
+        // A window without page views is skipped.
         if !value.is_nan() {
             parts.push(Distance { part: format!("{part} {value:.1}x, at most {bound:.1}x"), times: value / bound });
         }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crawler_is_judged_by_what_people_leave_to_it() {
+    fn the_crawler_is_judged_by_the_cpu_time_that_people_leave() {
         let mut starved = outcome(50, Some(50));
         starved.storm.cpu[Crowd::Crawler as usize] = SECOND * 10;
         let starved = judge(&starved, Scenario::S1, Course::Storm);

@@ -1,4 +1,4 @@
-//! The parts of the storm benchmark that other benchmarks share: a site in a process of its own, and what can stand
+//! The parts of the storm benchmark that other benchmarks share: a site in a separate process, and the gates
 //! in front of it.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]

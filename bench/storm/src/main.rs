@@ -1,7 +1,7 @@
 //! The crawler storm and the no-storm tax, against peers in the same run: see `bench/README.md`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to the person who started it")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output is a table")]
 
 mod course;
 mod journal;
@@ -205,7 +205,7 @@ fn titles(arguments: &StormArguments, build: u64) -> Vec<Title> {
     for seed in (0..arguments.runs).map(|run| arguments.seed.wrapping_add(run)) {
         for &course in &arguments.courses {
             for &scenario in &arguments.scenarios {
-                // Without a crawler, all courses are alike.
+                // Without a crawler, all courses are equal.
                 if scenario != Scenario::S0 {
                     add(seed, scenario, course, phases, None);
                 } else if course == arguments.courses[0] {
@@ -224,7 +224,7 @@ fn random_phases(variation: &Variation, is_quick: bool) -> Phases {
     }
 }
 
-/// Tells one build of a program from another.
+/// Identifies a build of a program.
 fn fingerprint(program: &Path) -> io::Result<u64> {
     let mut hasher = DefaultHasher::new();
     hasher.write(&std::fs::read(program)?);

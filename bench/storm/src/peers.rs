@@ -118,7 +118,7 @@ const ADDRESS_TABLE: &str = "stick-table type ip size 100k expire 60s store http
 const NETWORK_TABLE: &str = "stick-table type ip size 100k expire 60s store conn_cur
     tcp-request connection track-sc0 src,ipmask(24)";
 
-/// A gate that is up, with what is needed to ask it questions.
+/// A running gate with its addresses.
 pub struct Gate {
     /// The address that clients connect to.
     pub listen: SocketAddr,
@@ -176,7 +176,7 @@ impl Peer {
         })
     }
 
-    /// Where it stands in [`ALL`].
+    /// Its index in [`ALL`].
     pub fn place(self) -> Option<usize> {
         ALL.iter().position(|peer| *peer == self)
     }
@@ -191,7 +191,7 @@ impl Peer {
         matches!(self.kind, Kind::Tollgate { .. })
     }
 
-    /// What is not on this machine but needed, as what to do about it.
+    /// The missing programs, with instructions.
     pub fn missing(self) -> Option<String> {
         let (program, package) = match self.kind {
             Kind::Nothing | Kind::Tollgate { .. } => return None,
@@ -302,7 +302,7 @@ fn program(name: &str) -> io::Result<PathBuf> {
     find_program(name).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name} is not installed")))
 }
 
-/// Where `bench/storm/setup` puts it, or on the path.
+/// Finds a program where `bench/storm/setup` puts it, or on the path.
 fn find_envoy() -> Option<PathBuf> {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/storm/envoy/envoy/_bin/envoy");
     if installed.is_file() { installed.canonicalize().ok() } else { find_program("envoy") }

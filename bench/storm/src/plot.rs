@@ -1,4 +1,4 @@
-//! Pictures of storms that were played, drawn from the journal. Nothing is smoothed or left out: one dot is one visit.
+//! Plots of storms from the journal. Nothing is smoothed or left out: one dot is one visit.
 
 use crate::{
     journal::{self, Played},
@@ -9,22 +9,22 @@ use clap::Args;
 use std::{fmt::Write, io, path::PathBuf, time::Duration};
 use tollgate_storm::{crowd::Crowd, plan::Phases};
 
-/// What to draw.
+/// Options of the plots.
 #[derive(Args)]
 pub(crate) struct PlotArguments {
     /// The file that `--journal` wrote.
     #[arg(long)]
     journal: PathBuf,
-    /// Where the crawler sits.
+    /// The crawler's networks.
     #[arg(long, value_enum, default_value_t = Scenario::S2)]
     scenario: Scenario,
     /// The gates to draw, one below the other.
     #[arg(long, value_delimiter = ',', value_parser = Peer::of_name, default_values = ["none", "tollgate"])]
     gates: Vec<Peer>,
-    /// The picture of page times.
+    /// The file for the plot of page times.
     #[arg(long)]
     pages: Option<PathBuf>,
-    /// The picture of who had the core.
+    /// The file for the plot of CPU shares.
     #[arg(long)]
     cpu: Option<PathBuf>,
 }
@@ -34,13 +34,13 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 const PANEL: f64 = 170.0;
 const GAP: f64 = 46.0;
-/// Page times from here to there, on a logarithmic scale.
+/// The range of page times on the logarithmic axis.
 const LEAST_MS: f64 = 10.0;
 const MOST_MS: f64 = 5000.0;
 /// The colour and the name of each crowd, in the order of [`Crowd::ALL`].
 const COLOURS: [(&str, &str); 3] = [("#1f6feb", "people"), ("#2a9d55", "the office"), ("#c8553d", "the crawler")];
 
-/// Draws what was asked for.
+/// Draws the requested plots.
 pub(crate) fn draw(arguments: &PlotArguments) -> io::Result<()> {
     let played = journal::read(&arguments.journal)?;
     let find = |gate: &Peer| last_run(&played, arguments.scenario, *gate);
@@ -79,9 +79,9 @@ fn legend(out: &mut String, colours: &[(&str, &str)], y: f64) {
     }
 }
 
-/// Page times over time, one panel for each gate.
+/// Page times over time, one panel per gate.
 fn pages(runs: &[&Played]) -> String {
-    // All runs of a journal's picture have the same phases: it is one scenario of one command.
+    // All runs of a plot have the same phases, because they are one scenario of one command.
     let seconds = |of: fn(Phases) -> Duration| runs.first().map_or(1.0, |run| of(run.title.phases).as_secs_f64());
     let (storm, recovery, end) = (seconds(Phases::storm_at), seconds(Phases::recovery_at), seconds(Phases::end_at));
     let height = 40.0 + runs.len() as f64 * (PANEL + GAP);
@@ -130,7 +130,7 @@ fn pages(runs: &[&Played]) -> String {
     out + "</svg>\n"
 }
 
-/// What each crowd had of the core while the crawler was there.
+/// The CPU share of each crowd while the crawler is active.
 fn cpu(runs: &[&Played]) -> String {
     let height = 40.0 + runs.len() as f64 * 44.0;
     let mut out = begin(height);

@@ -20,7 +20,7 @@ use tollgate_storm::{
     tally::{Crawled, Tally, View},
 };
 
-/// Where things run, and the program under test.
+/// The cores and the program under test.
 pub(crate) struct Bench {
     /// The core that only the site uses.
     pub(crate) site_core: usize,
@@ -90,7 +90,7 @@ pub(crate) fn run(bench: &Bench, title: &Title) -> io::Result<Outcome> {
     let Edges { meeting, first, later, end } =
         watch.join().map_err(|_| io::Error::other("the thread that reads the counters failed"))??;
     let tolls = match admin {
-        // A gate that was restarted has forgotten the tolls of its first life.
+        // A restarted gate has lost the tolls of its first run.
         Some(admin) if course != Course::Restart => settle(site_address, admin)?,
         _ => None,
     };
@@ -154,7 +154,7 @@ fn settle(site: SocketAddr, admin: SocketAddr) -> io::Result<Option<f64>> {
     Ok(scrape::tolls(admin).map(|charged| charged.as_secs_f64() / burnt.as_secs_f64()))
 }
 
-/// The books once the site has worked off what was left behind.
+/// The counters after the site has finished abandoned work.
 fn wait_until_idle(site: SocketAddr) -> io::Result<Reading> {
     let begin = Instant::now();
     let mut last = site::read_counters(site)?;

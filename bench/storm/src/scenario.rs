@@ -1,4 +1,4 @@
-//! The storms that are played, by where the crawler sits.
+//! The scenarios, by the crawler's networks.
 
 use serde::{Deserialize, Serialize};
 use tollgate_storm::crowd::Origin;
@@ -6,7 +6,7 @@ use tollgate_storm::crowd::Origin;
 /// A storm by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Scenario {
-    /// Nobody crawls: the same visits as in the storms, for comparison.
+    /// No crawler: the same visits as in the storms, for comparison.
     S0,
     /// The crawler has one address.
     S1,

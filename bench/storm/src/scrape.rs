@@ -1,4 +1,4 @@
-//! What Tollgate says about itself: figures off its `/metrics` and its interface for operators.
+//! Reads Tollgate's metrics from `/metrics` and from the admin API.
 
 use serde_json::Value;
 use std::{
@@ -11,14 +11,14 @@ use tollgate_storm::crowd;
 const TOLLS: &str = "tollgate_toll_seconds_total";
 const ANSWER_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The sum of all tolls charged so far; nothing when the gate does not tell.
+/// The sum of all tolls charged so far; `None` if the gate does not report it.
 pub(crate) fn tolls(admin: SocketAddr) -> Option<Duration> {
     let text = fetch(admin, "/metrics").ok()?;
     let seconds = sum(&text, TOLLS)?;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// What each crowd was charged so far, by the addresses of its clients; nothing when the gate does not tell.
+/// The tolls of each crowd so far, by the addresses of its clients; `None` if the gate does not report them.
 pub(crate) fn crowd_tolls(admin: SocketAddr) -> Option<[Duration; 3]> {
     let answer = fetch(admin, "/api/v1/buckets?class=ip/32&top=500").ok()?;
     of_crowds(serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()?)
@@ -42,7 +42,7 @@ fn fetch(address: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// The sum over all labels of the metric called `name`.
+/// The sum of the metric `name` over all labels.
 fn sum(text: &str, name: &str) -> Option<f64> {
     let values: Vec<f64> = text.lines().filter_map(|line| value(line, name)).collect();
     (!values.is_empty()).then(|| values.iter().sum())
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tolls_are_added_up_by_whose_address_it_is() {
+    fn tolls_are_summed_by_crowd() {
         let bucket = |key: &str, cpu_ms: u64| serde_json::json!({ "key": key, "cpu_ms": cpu_ms });
         let buckets = [bucket("127.10.1.1/32", 20), bucket("127.200.1.1/32", 300), bucket("127.200.1.2/32", 300)];
         let tolls = of_crowds(serde_json::json!({ "buckets": buckets })).unwrap();

@@ -1,7 +1,8 @@
-//! The tax: what a gate costs when there is no storm.
+//! The overhead of a gate without a storm.
 //!
-//! The gate has a core to itself; a backend as cheap as can be and the load generator share the other. Absolute figures on a
-//! shared machine drift by tens of percent within minutes, so gates take turns and are compared within their round.
+//! The gate has a core of its own; a minimal backend and the load generator share the other. Absolute values
+//! on a shared machine drift by tens of percent within minutes, so gates take turns and are compared within
+//! each round.
 
 use crate::wrk::{self, Round};
 use bench_storm::{
@@ -20,32 +21,32 @@ use tokio::sync::Semaphore;
 use tollgate_storm::{client::Client, cpu, crowd::Crowd};
 
 const OPENING_AT_ONCE: usize = 128;
-/// How many addresses knock before their connections are let go.
+/// The number of addresses per batch of connections.
 const BATCH: usize = 1000;
 const MEGABYTE: f64 = 1e6;
 
-/// How the tax is measured.
+/// Options of the measurement.
 #[derive(clap::Args)]
 pub(crate) struct TaxArguments {
-    /// Which gates to compare; the first is the measure.
+    /// The gates to compare; the first is the reference.
     #[arg(long, value_delimiter = ',', default_values = FORWARDING)]
     gates: Vec<String>,
-    /// How often each gate has its turn.
+    /// The number of rounds.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How long a turn is, in seconds.
+    /// The duration of a turn in seconds.
     #[arg(long, default_value_t = 8)]
     seconds: u64,
-    /// How many connections sit idle while memory is read.
+    /// The number of idle connections while memory is measured.
     #[arg(long, default_value_t = 10_000)]
     connections: u32,
-    /// How many addresses knock once each.
+    /// The number of addresses that send one request each.
     #[arg(long, default_value_t = 1_000_000)]
     addresses: u32,
-    /// The core of the gate, which has it alone.
+    /// The core of the gate. Nothing else runs on it.
     #[arg(long, default_value_t = 1)]
     gate_core: usize,
-    /// The core of the backend and of the load.
+    /// The core of the backend and of the load generator.
     #[arg(long, default_value_t = 0)]
     load_core: usize,
     /// The Tollgate to test; built from this source if not given.
@@ -53,7 +54,7 @@ pub(crate) struct TaxArguments {
     tollgate: Option<PathBuf>,
 }
 
-/// A gate in its two moods.
+/// A gate in its two configurations: forwarding and refusing.
 struct Pair {
     name: &'static str,
     forwarding: Gate,
@@ -62,7 +63,7 @@ struct Pair {
     rounds: Vec<Turn>,
 }
 
-/// One gate's turn in one round.
+/// The results of one gate in one round.
 struct Turn {
     forwarded: Round,
     forwarded_cpu_us: f64,
@@ -70,7 +71,7 @@ struct Turn {
     refused_cpu_us: f64,
 }
 
-/// Measures and prints all of it.
+/// Measures and prints everything.
 pub(crate) fn levy(arguments: &TaxArguments) -> io::Result<()> {
     let tollgate = match arguments.gates.iter().any(|name| name == "tollgate") {
         true => find_tollgate(arguments.tollgate.as_deref())?,
@@ -127,7 +128,7 @@ impl Pair {
     }
 }
 
-/// A turn of load, and the CPU microseconds that the gate used per request.
+/// One turn of load, and the gate's CPU time per request in microseconds.
 fn measure(gate: &Gate, span: Duration) -> io::Result<(Round, f64)> {
     let cpu = || gate.child.as_ref().map_or(Duration::ZERO, |child| child.cpu_time());
     let before = cpu();
@@ -180,7 +181,7 @@ fn megabytes(gate: &Gate) -> f64 {
     gate.child.as_ref().map_or(0.0, |child| child.memory_bytes() as f64 / MEGABYTE)
 }
 
-/// Addresses come first: memory that many connections once needed would hide what addresses add.
+/// Addresses are measured first, because memory of earlier connections would hide the effect of addresses.
 fn print_memory(pairs: &[Pair], arguments: &TaxArguments) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     println!("| gate | addresses answered | in | memory before | at a quarter | at half | at the end |");
@@ -223,7 +224,8 @@ fn print_addresses(pair: &Pair, addresses: u32, runtime: &tokio::runtime::Runtim
     );
 }
 
-/// One request from each of these addresses; gives back the clients that were answered, with their connections open.
+/// Sends one request from each of these addresses. Returns the clients that got a response, with open
+/// connections.
 async fn knock(target: SocketAddr, addresses: std::ops::Range<u32>) -> Vec<Client> {
     let turns = Arc::new(Semaphore::new(OPENING_AT_ONCE));
     let mut clients = tokio::task::JoinSet::new();
@@ -238,7 +240,7 @@ async fn knock(target: SocketAddr, addresses: std::ops::Range<u32>) -> Vec<Clien
     clients.join_all().await.into_iter().flatten().collect()
 }
 
-/// The address of number `index`, in 127/8 beyond the ones that a machine uses itself.
+/// Address number `index`, in the part of 127/8 that machines do not use themselves.
 fn address(index: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 16, 0, 1)) + index)
 }

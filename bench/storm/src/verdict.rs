@@ -1,7 +1,9 @@
-//! What an outcome means: success, slowdown, containment and recovery, each judged against the same gate without a storm.
+//! The assessment of a storm: success, slowdown, containment and recovery, each compared with the same gate
+//! without a storm.
 //!
-//! A page is compared with its own kind: one in fifty costs fifteen times the others, so a p99 over all pages says mostly
-//! how often the dear ones met. The overall figure is given too, because it is what an outsider would measure.
+//! A page is compared with its own kind: one page in fifty costs fifteen times as much as the others, so a
+//! p99 over all pages mostly shows how often expensive ones coincided. The overall p99 is reported, too,
+//! because an external observer would measure it.
 
 use crate::run::Outcome;
 use std::{ops::Range, time::Duration};
@@ -12,11 +14,12 @@ use tollgate_storm::{
     tally::{View, percentile},
 };
 
-/// A page is slow from this many times its calm p99 on.
+/// A page is slow if it exceeds its calm p99 by this factor.
 const SLOW_FROM: u32 = 2;
-/// The stretch that must be clean for the storm to count as contained, or the site as recovered.
+/// The time without slow pages after which the storm counts as contained, or the site as recovered.
 const CLEAN_STRETCH: Duration = Duration::from_secs(1);
-/// What is left out at both ends of the calm: cold connections, and pages that the storm's first second reaches.
+/// The time that is ignored at both ends of the calm phase: cold connections, and pages that the first second
+/// of the storm affects.
 const CALM_MARGIN: Duration = Duration::from_secs(1);
 
 /// People's page p99, by kind of page.
@@ -28,12 +31,12 @@ pub(crate) struct PageTimes {
 }
 
 impl PageTimes {
-    /// What humans saw of the visits that fall into storms, where nobody crawled, over any number of runs.
+    /// Human page views during storms in scenarios without a crawler, over any number of runs.
     pub(crate) fn of_no_storm<'a>(views: impl Iterator<Item = &'a View> + Clone, phases: Phases) -> Self {
         Self::of_humans(views, phases.storm_at()..phases.recovery_at())
     }
 
-    /// What humans in the calm before the storm saw, over any number of runs.
+    /// Human page views in the calm phase before the storm, over any number of runs.
     pub(crate) fn of_calm<'a>(views: impl Iterator<Item = &'a View> + Clone, phases: Phases) -> Self {
         let calm = CALM_MARGIN..phases.storm_at().saturating_sub(CALM_MARGIN);
         Self::of_humans(views, calm)
@@ -57,18 +60,18 @@ impl PageTimes {
     }
 }
 
-/// What one storm did to people, and what it cost.
+/// The effect of one storm on people, and its cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Verdict {
     /// Share of the humans' page views in the storm that were complete.
     pub(crate) humans_ok: f64,
-    /// The same of the office.
+    /// The same for the office.
     pub(crate) office_ok: f64,
     /// Page p99 of humans in the storm.
     pub(crate) pages: PageTimes,
-    /// From the crawler's coming until people no longer notice; nothing when they never cease to.
+    /// The time from the crawler's arrival until people are unaffected; `None` if that never happens.
     pub(crate) contained: Option<Duration>,
-    /// From the crawler's leaving until people no longer notice that it was there.
+    /// The time from the crawler's departure until people are unaffected.
     pub(crate) recovered: Option<Duration>,
     /// Share of the core that the crawler had in the storm.
     pub(crate) crawler_cpu: f64,
@@ -76,9 +79,9 @@ pub(crate) struct Verdict {
     pub(crate) core_used: f64,
     /// Share of its own core that the gate used in the storm.
     pub(crate) gate_cpu: f64,
-    /// Tolls charged per CPU time truly burnt, over the whole run.
+    /// Tolls charged per CPU time used, over the whole run.
     pub(crate) tolls: Option<f64>,
-    /// The same in the storm and for each crowd, by the order of [`Crowd::ALL`].
+    /// The same in the storm for each crowd, in the order of [`Crowd::ALL`].
     pub(crate) crowd_tolls: Option<[f64; 3]>,
 }
 
@@ -109,13 +112,13 @@ pub(crate) fn share_ok(views: &[View], crowd: Crowd, when: &Range<Duration>) -> 
     seen.iter().filter(|view| view.whole.is_ok()).count() as f64 / seen.len() as f64
 }
 
-/// How long after the beginning of `phase` all was well again: the first moment with a clean second after it and with p99
-/// within bounds from there to the end of the phase. Nothing if there is no such moment.
+/// The time after the start of `phase` at which the site recovered: the first moment that is followed by a
+/// clean second and has a p99 within bounds until the end of the phase. `None` if there is no such moment.
 fn calm_again(views: &[View], calm: &PageTimes, phase: &Range<Duration>) -> Option<Duration> {
     let mut seen: Vec<&View> = views.iter().filter(|view| phase.contains(&view.at)).collect();
     seen.sort_by_key(|view| view.at);
     let bad: Vec<bool> = seen.iter().map(|view| is_bad(view, calm)).collect();
-    // Only the beginning of the phase and the moments just after a bad page can be the first good moment.
+    // Only the start of the phase and the moments just after a slow page can be the first good moment.
     let after_bad = (0..seen.len()).filter(|&index| bad[index]).map(|index| (index + 1, seen[index].at));
     std::iter::once((0, phase.start)).chain(after_bad).find_map(|(first, moment)| {
         if moment + CLEAN_STRETCH > phase.end {

@@ -1,14 +1,14 @@
-//! One round of `wrk`, the load generator, and what it reports.
+//! One round of the load generator `wrk`, and its results.
 
 use bench_storm::machine::find_program;
 use std::{io, net::SocketAddr, process::Command, time::Duration};
 
-/// What a round showed.
+/// The results of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Round {
     pub(crate) requests_per_second: f64,
     pub(crate) requests: u64,
-    /// Answers that were not 2xx or 3xx.
+    /// Responses other than 2xx or 3xx.
     pub(crate) refused: u64,
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
@@ -76,7 +76,7 @@ Transfer/sec:     58.79MB
 ";
 
     #[test]
-    fn what_wrk_says_is_understood() {
+    fn the_output_of_wrk_is_parsed() {
         let round = parse(SAID).unwrap();
         assert!((round.requests_per_second - 49_363.1).abs() < 1e-6);
         assert_eq!((round.requests, round.refused), (395_016, 12));

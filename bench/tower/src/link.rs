@@ -1,9 +1,9 @@
-//! What a decision costs with the link to a master up, down and flapping, and without one.
+//! The cost of a decision with the link to a master up, down and flapping, and without one.
 //!
-//! The master is the built program, which is killed and started again a few times a second where the link flaps. Requests come a thousand at a time with
-//! pauses in between, as a busy gate gets them. Where there are two cores, the deciding thread has one, and masters, links and whoever kills share the other:
-//! what is measured is what a decision does, and not who was given the processor. Both the time that passes and the time that the
-//! thread had a processor are told.
+//! The master is the built program, which is killed and restarted a few times per second where the link
+//! flaps. Requests come in batches of a thousand with pauses, as at a busy gate. With two cores, the deciding
+//! thread has one, and masters, links and the restarting thread share the other, so that scheduling does not
+//! affect the result. Both wall time and CPU time are reported.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -22,10 +22,10 @@ const ROUND: Duration = Duration::from_secs(2);
 const BATCH: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(5);
 const KILL_EVERY: Duration = Duration::from_millis(300);
-/// How long a link may take to stand.
+/// The timeout until a link is up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A master at an address of its own.
+/// A master at a separate address.
 struct Master {
     accounting: SocketAddr,
     control: SocketAddr,
@@ -96,14 +96,14 @@ impl Drop for Master {
     }
 }
 
-/// Two cores that this process may use: for decisions, and for all others.
+/// Two cores that this process may use: one for decisions, one for everything else.
 fn cores() -> Option<(usize, usize)> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
     Some((cores.next()?, cores.next()?))
 }
 
-/// Keeps this thread, and whatever it starts, on one core.
+/// Pins this thread and its children to one core.
 fn stay_on(core: Option<usize>) {
     let Some(core) = core else { return };
     let mut cores = CpuSet::new();
@@ -118,13 +118,13 @@ struct Cost {
     wall: f64,
 }
 
-/// How long this thread has had a processor.
+/// The CPU time of this thread.
 fn cpu_nanos() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What each request took.
+/// The time per request.
 fn measure(runtime: &tokio::runtime::Runtime, layer: &KeeperLayer) -> Cost {
     let end = Instant::now() + ROUND;
     let (mut spent, mut passed, mut requests) = (0, Duration::ZERO, 0);
@@ -140,7 +140,7 @@ fn measure(runtime: &tokio::runtime::Runtime, layer: &KeeperLayer) -> Cost {
     Cost { cpu: each(spent as f64), wall: each(passed.as_nanos() as f64) }
 }
 
-/// The same while `master` is killed and started again, on another core.
+/// The same while `master` is killed and restarted, on another core.
 fn measure_flapping(
     runtime: &tokio::runtime::Runtime,
     layer: &KeeperLayer,
@@ -167,7 +167,7 @@ fn until_up(layer: &KeeperLayer) {
     let end = Instant::now() + PATIENCE;
     let is_up = || layer.keeper().link().unwrap().masters().all(|(_, report)| report.heard && report.accounting_up);
     while !is_up() {
-        assert!(Instant::now() < end, "the master is not heard");
+        assert!(Instant::now() < end, "the master sends no beacon");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -184,7 +184,7 @@ pub(crate) fn table(runtime: &tokio::runtime::Runtime) {
     until_up(&layers[0]);
     let mut figures: [Vec<Cost>; 4] = Default::default();
     for round in 0..ROUNDS {
-        // Each begins in turn, so that what the machine does meanwhile hits all alike.
+        // Each one is first in turn, so that disturbances affect all of them equally.
         for turn in 0..figures.len() {
             let place = (round + turn) % figures.len();
             figures[place].push(match place {
@@ -202,9 +202,7 @@ pub(crate) fn table(runtime: &tokio::runtime::Runtime) {
         PAUSE.as_millis()
     );
     println!("| the master | CPU ns a request (min..max) | ns a request (min..max) |\n|---|---|---|");
-    for (name, costs) in
-        ["none is asked for", "up", "down", "killed and started again all the time"].into_iter().zip(figures)
-    {
+    for (name, costs) in ["no master configured", "up", "down", "restarted continuously"].into_iter().zip(figures) {
         let column = |of: fn(&Cost) -> f64| {
             let mut figures: Vec<_> = costs.iter().map(of).collect();
             figures.sort_by(f64::total_cmp);

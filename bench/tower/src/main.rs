@@ -1,5 +1,6 @@
-//! What the tower layer costs a request: the same service with and without it, in turns. With the argument `link`, what the link to a master adds.
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a table for people")]
+//! The cost of the tower layer per request: the same service with and without it, in turns. With the argument
+//! `link`, the cost of the link to a master.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "the output is a table")]
 
 mod link;
 
@@ -21,7 +22,7 @@ const ROUNDS: usize = 9;
 const REQUESTS: u32 = 500_000;
 const CALLERS: u32 = 10_000;
 
-/// One rule that lets everybody through (`per_second` is large) or hardly anybody.
+/// One rule that admits every request (`per_second` is large) or almost none.
 fn plan(per_second: u64) -> Plan {
     let rule = Rule {
         name: "each".into(),

@@ -1,4 +1,4 @@
-//! The built gate, what it is asked, and the CPU time that each of its threads has used.
+//! The built gate, its admin requests, and the CPU time of each of its threads.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Accounts are keys of two headers. Those of the first may do one request an hour, so all but the first are refused; those of the second may do what they like, and
-/// are counted all the same.
+/// Accounts are keys of two headers. Those of the first may send one request per hour, so all others are
+/// refused. Those of the second are not limited, but counted, too.
 const RULES: &str = "[watch]\naccount_class = \"header:x-api-key\"\nflag_threshold = 1000000000\nstate_dir = \"FOLDER/state\"\n\
     [[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
     [[rule]]\nname = \"members\"\nclass = \"header:x-member\"\nbucket = { size = 1000000, drip = 1000, every = \"1s\" }\n";
 
-/// A running gate. Ends with the value.
+/// A running gate, which is stopped when it is dropped.
 pub(crate) struct Gate {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -25,7 +25,7 @@ pub(crate) struct Gate {
 pub(crate) struct Used {
     /// Of the threads that serve requests.
     pub(crate) serving_ns: u64,
-    /// Of all others: the watch, the console, what they write to disk.
+    /// Of all others: the watch, the console, and their disk writes.
     pub(crate) others_ns: u64,
 }
 
@@ -54,18 +54,18 @@ impl Gate {
                 address = address_in(&line);
             }
         }
-        // A log that nobody reads would hold the gate up.
+        // An unread log would block the gate.
         std::thread::spawn(move || lines.for_each(drop));
         let nowhere = || io::Error::other("no address in the log");
         Ok(Self { child, address: address.ok_or_else(nowhere)?, admin: admin.ok_or_else(nowhere)?, _folder: folder })
     }
 
-    /// The CPU time that was used up to now.
+    /// The CPU time so far.
     pub(crate) fn used(&self) -> io::Result<Used> {
         let mut used = Used::default();
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
-            // A thread may end while it is looked at.
+            // A thread may end while it is measured.
             let (Ok(name), Ok(times)) =
                 (std::fs::read_to_string(task.join("comm")), std::fs::read_to_string(task.join("schedstat")))
             else {
@@ -89,7 +89,7 @@ fn address_in(line: &str) -> Option<SocketAddr> {
     line.split("\"address\":\"").nth(1)?.split('"').next()?.parse().ok()
 }
 
-/// A site that says yes to everything. Each connection has a thread, so it is soon with any of them.
+/// A backend that answers every request. Each connection has a thread, so none waits for another.
 fn backend() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -118,7 +118,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Asks operators' address something, and says with which status it was answered.
+/// Sends a request to the admin address and returns the status.
 pub(crate) fn ask(admin: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(admin)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;

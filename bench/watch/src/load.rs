@@ -1,4 +1,5 @@
-//! Requests of ten thousand accounts: let in, refused, or one after the other. Refusals are what the watch is there for, and what costs it most.
+//! Requests of ten thousand accounts: admitted, refused, or alternating. Refusals are the purpose of the
+//! watch and its largest cost.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,16 +8,16 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use memchr::memmem;
 
-/// How many accounts there are.
+/// The number of accounts.
 pub(crate) const ACCOUNTS: usize = 10_000;
 const CONNECTIONS: usize = 8;
-/// How many requests are sent on a connection before their answers are read.
+/// The number of pipelined requests per connection.
 const AT_ONCE: usize = 32;
 
-/// What becomes of requests.
+/// The decision on the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mix {
-    /// All are let in, and answered by the backend.
+    /// All are admitted, and answered by the backend.
     Admitted,
     /// Every other one is refused.
     Half,
@@ -25,7 +26,8 @@ pub(crate) enum Mix {
 }
 
 impl Mix {
-    /// How many requests a second are made. The aim is for a hundred thousand; one worker cannot forward as many as it can refuse.
+    /// The target rate in requests per second. The aim is a hundred thousand; one worker cannot forward as
+    /// many as it can refuse.
     pub(crate) fn rate(self) -> f64 {
         match self {
             Self::Refused => 100_000.0,
@@ -35,24 +37,25 @@ impl Mix {
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Admitted => "all let in",
+            Self::Admitted => "all admitted",
             Self::Half => "every other one refused",
             Self::Refused => "all refused",
         }
     }
 
-    /// The header that says whose the request with this number is.
+    /// The header with the account of request number `number`.
     fn header(self, number: usize) -> &'static str {
         match self {
             Self::Admitted => "X-Member",
-            // The turns are of whole rounds of accounts and of single ones, so that each account is now one and now the other.
+            // The alternation covers whole rounds and single accounts, so that each account has both
+            // outcomes.
             Self::Half if (number + number / ACCOUNTS).is_multiple_of(2) => "X-Member",
             Self::Half | Self::Refused => "X-Api-Key",
         }
     }
 }
 
-/// Connections that ask.
+/// The client connections.
 pub(crate) struct Load {
     mix: Mix,
     connections: Vec<TcpStream>,
@@ -73,7 +76,7 @@ impl Load {
         Ok(Self { mix, connections, next: 0, out: Vec::new(), answer: vec![0; 1 << 16] })
     }
 
-    /// Asks for so long, and says how many requests were answered.
+    /// Sends requests for this long, and returns the number of responses.
     pub(crate) fn run(&mut self, time: Duration) -> io::Result<u64> {
         let rate_max = self.mix.rate();
         let (began, mut answered) = (Instant::now(), 0);
@@ -88,7 +91,7 @@ impl Load {
         Ok(answered)
     }
 
-    /// Every account twice: who may do one request has done it then.
+    /// Sends two requests per account, which uses up the limit of one.
     pub(crate) fn warm_up(&mut self) -> io::Result<()> {
         for _ in 0..(2 * ACCOUNTS).div_ceil(CONNECTIONS * AT_ONCE) {
             self.once()?;
@@ -96,7 +99,7 @@ impl Load {
         Ok(())
     }
 
-    /// A batch on every connection.
+    /// Sends a batch on every connection.
     fn once(&mut self) -> io::Result<u64> {
         for connection in &mut self.connections {
             self.out.clear();
@@ -114,7 +117,7 @@ impl Load {
     }
 }
 
-/// Reads as many answers as there were requests.
+/// Reads as many responses as there were requests.
 fn await_answers(connection: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<()> {
     let (mut filled, mut answers) = (0, 0);
     while answers < AT_ONCE {
@@ -131,7 +134,7 @@ fn await_answers(connection: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result
     Ok(())
 }
 
-/// How many answers are whole.
+/// The number of complete responses.
 fn whole_answers(mut bytes: &[u8]) -> io::Result<usize> {
     let mut answers = 0;
     while let Some(end) = memmem::find(bytes, b"\r\n\r\n") {

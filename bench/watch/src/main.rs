@@ -1,15 +1,16 @@
-//! What the watch and the console cost a gate, and how long a large report takes.
+//! The cost of the watch and of the console for a gate, and the time of a large report.
 //!
-//! The gate is the built binary, and what is compared is CPU time, which neighbours on the machine add little to. Its threads that serve requests have names
-//! of their own, so what the watch and the console use beside them can be seen. What they cost on those threads themselves is the difference
-//! to a gate that is built so that it sees nobody. Gates are started anew for each round and take short turns; ratios are taken within a round.
+//! The gate is the built binary, and CPU time is compared, which other processes affect little. The threads
+//! that serve requests have their own names, so the cost of other threads is measured directly. The cost of
+//! the watch on the serving threads is the difference to a gate that is built without it. Gates are restarted
+//! for each round and take short turns; ratios are within a round.
 //!
 //! ```sh
 //! cargo build --release -p tollgate
 //! cargo build --release -p tollgate --features blind --target-dir target/blind
 //! cargo run --release -p bench-watch
 //! ```
-#![expect(clippy::print_stdout, reason = "its answer is a table for people")]
+#![expect(clippy::print_stdout, reason = "the output is a table")]
 
 mod gate;
 mod load;
@@ -23,25 +24,26 @@ use clap::Parser;
 use gate::{Gate, ask};
 use load::{ACCOUNTS, Load, Mix};
 
-/// What the watch and the console cost a gate, and how long a large report takes.
+/// The cost of the watch and of the console for a gate, and the time of a large report.
 #[derive(Parser)]
 struct Options {
     /// The binary
     #[arg(long, default_value = "target/release/tollgate")]
     binary: PathBuf,
-    /// The same, built with the feature `blind`: to be compared with
+    /// The same, built with the feature `blind`, for comparison
     #[arg(long, default_value = "target/blind/release/tollgate")]
     without: PathBuf,
-    /// How many rounds
+    /// The number of rounds
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// How many seconds a part of a round takes. Refusals of many are gathered for four: take a multiple of that
+    /// The duration of a part of a round in seconds. Refusals are collected for four seconds, so use a
+    /// multiple of that
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// What becomes of requests; everything that can, one after the other, unless given
+    /// The decision on the requests; all of them in turn by default
     #[arg(long, value_enum)]
     mix: Option<Mix>,
-    /// Leaves the reports out
+    /// Skips the reports
     #[arg(long)]
     no_reports: bool,
 }
@@ -68,13 +70,13 @@ impl Part {
     }
 }
 
-/// How long a gate works before it is looked at.
+/// The warm-up time of a gate.
 const WARM_UP: Duration = Duration::from_millis(1200);
 
-/// How long a gate serves before it is the turn of the next.
+/// The time for which a gate serves before the next one.
 const TURN: Duration = Duration::from_millis(100);
 
-/// A gate that is compared.
+/// A gate to compare.
 struct Kind<'a> {
     name: &'a str,
     binary: &'a Path,
@@ -91,10 +93,10 @@ fn main() -> io::Result<()> {
     if options.no_reports { Ok(()) } else { reports(&options) }
 }
 
-/// The way of a request.
+/// Forwarding or refusing.
 fn path(options: &Options, mix: Mix) -> io::Result<()> {
     let kinds = [
-        Kind { name: "sees nobody", binary: &options.without, open: false },
+        Kind { name: "without the watch", binary: &options.without, open: false },
         Kind { name: "console closed", binary: &options.binary, open: false },
         Kind { name: "console open", binary: &options.binary, open: true },
     ];
@@ -129,12 +131,12 @@ fn path(options: &Options, mix: Mix) -> io::Result<()> {
     Ok(())
 }
 
-/// A gate at work.
+/// A running gate.
 struct Running {
     gate: Gate,
     load: Load,
     console: Option<Console>,
-    /// What it has served while gates took turns, and the CPU time of its workers for that.
+    /// Its requests during the turns, and the CPU time of its workers for them.
     requests: u64,
     serving_ns: u64,
 }
@@ -145,12 +147,13 @@ impl Running {
         let mut load = Load::connect(gate.address, mix)?;
         load.warm_up()?;
         let console = if kind.open { Some(Console::open(gate.admin)?) } else { None };
-        // The watch meets everybody for the first time.
+        // The watch sees every account for the first time.
         load.run(WARM_UP)?;
         Ok(Self { gate, load, console, requests: 0, serving_ns: 0 })
     }
 
-    /// What its workers use: a turn is so short that a machine which is now fast and now slow is the same for all who take turns.
+    /// The CPU time of its workers. Turns are short, so that changes of the machine's speed affect all gates
+    /// equally.
     fn take_turn(&mut self) -> io::Result<()> {
         let before = self.gate.used()?.serving_ns;
         self.requests += self.load.run(TURN)?;
@@ -158,7 +161,8 @@ impl Running {
         Ok(())
     }
 
-    /// What everything else uses, which comes in bursts some seconds apart: all of them in one piece.
+    /// The CPU time of all other threads, which work in bursts every few seconds, so it is measured in one
+    /// piece.
     fn finish(mut self, time: Duration) -> io::Result<Part> {
         let (before, began) = (self.gate.used()?.others_ns, Instant::now());
         let requests = self.load.run(time)?;
@@ -174,13 +178,13 @@ impl Running {
     }
 }
 
-/// All gates, one round.
+/// All gates in one round.
 fn round(options: &Options, mix: Mix, kinds: &[Kind<'_>], number: usize) -> io::Result<Vec<Part>> {
     let mut gates = kinds.iter().map(|kind| Running::start(kind, mix)).collect::<io::Result<Vec<_>>>()?;
     let time = Duration::from_secs_f64(options.seconds);
     let turns = (options.seconds / TURN.as_secs_f64()).ceil() as usize;
     for turn in 0..turns {
-        // Whoever comes first has a machine that has rested.
+        // The first gate has an advantage, so the order changes.
         for place in (0..kinds.len()).map(|place| (place + turn + number) % kinds.len()) {
             gates[place].take_turn()?;
         }
@@ -188,7 +192,7 @@ fn round(options: &Options, mix: Mix, kinds: &[Kind<'_>], number: usize) -> io::
     gates.into_iter().map(|gate| gate.finish(time)).collect()
 }
 
-/// A console that is open: it reads events and asks once a second who spends.
+/// An open console, which reads events and polls spenders once per second.
 struct Console {
     events: TcpStream,
     reading: std::thread::JoinHandle<u64>,
@@ -214,7 +218,7 @@ impl Console {
         Ok(Self { events, reading })
     }
 
-    /// Closes it, if it has seen anything.
+    /// Closes it, and checks that it received data.
     fn close(self) -> io::Result<()> {
         self.events.shutdown(Shutdown::Both)?;
         match self.reading.join() {
@@ -224,7 +228,7 @@ impl Console {
     }
 }
 
-/// Reports through the door that any gateway uses, on disk when they are acknowledged.
+/// Sends reports through the public endpoint; they are on disk when they are acknowledged.
 fn reports(options: &Options) -> io::Result<()> {
     println!("\nA report of so many keys, from its first byte to its acknowledgement:\n");
     println!("| keys | bytes | ms | us per key |\n|---|---|---|---|");
@@ -262,7 +266,7 @@ fn report(round: usize, keys: u32) -> String {
     format!("{{\"id\": \"{round}-{keys}\", \"entries\": [{}]}}", entries.join(", "))
 }
 
-/// The middle of some figures, and the ends.
+/// The median and the range.
 struct Spread {
     least: f64,
     middle: f64,

@@ -1,8 +1,8 @@
-//! A site with a keeper in front: `cargo run -p tollgate-gatekeeper --features tower --example axum`
+//! A site behind a keeper: `cargo run -p tollgate-gatekeeper --features tower --example axum`
 //!
-//! Every address may have five requests at once and one more each second. The example serves on a free port, asks itself ten times in a
-//! row, waits as long as it was told, and asks again.
-#![allow(clippy::print_stdout, reason = "an example is to be watched")]
+//! Every address may send five requests at once and one more per second. The example serves on a free port,
+//! sends itself ten requests, waits as announced, and sends another one.
+#![allow(clippy::print_stdout, reason = "the output is for the user")]
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The status of the answer, and what it says about the limit.
+/// The status of the response and its rate-limit headers.
 async fn ask(address: SocketAddr) -> Result<String, Box<dyn Error>> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: example\r\nconnection: close\r\n\r\n").await?;

@@ -1,4 +1,5 @@
-//! A service that shares a limit with every other instance of it: ten requests per API key, one more each second, however many instances there are.
+//! A service that shares a limit with all its other instances: ten requests per API key and one more per
+//! second, for any number of instances.
 //!
 //! ```sh
 //! redis-server --port 6379 &
@@ -7,7 +8,7 @@
 //! for i in $(seq 12); do curl -s -o /dev/null -w '%{http_code} ' -H 'X-Api-Key: me' http://127.0.0.1:808$((1 + i % 2))/; done
 //! ```
 //!
-//! The HTTP in here is as little as the example needs; what matters is in `decide`.
+//! The HTTP code is minimal; the relevant part is `decide`.
 #![expect(clippy::print_stdout, reason = "it talks to the person who runs it")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -51,7 +52,8 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The rules of this service, and where they are shared. Redis need not be there yet: until it is, this instance decides for itself.
+/// The rules of this service and their store. Redis need not be available: until it is, this instance decides
+/// by itself.
 fn limiter(redis: &str) -> Result<SharedLimiter, Failure> {
     let per_key = Rule {
         name: "per-key".into(),
@@ -65,7 +67,7 @@ fn limiter(redis: &str) -> Result<SharedLimiter, Failure> {
         mode: Mode::Enforce,
     };
     let clock = Clock::start();
-    // Memory for so many callers at once, for when Redis does not answer.
+    // Memory for this many concurrent callers, for times without Redis.
     let bytes = table_bytes_for(&per_key, 10_000);
     let plan = SharedPlan {
         plan: Plan { rules: vec![(per_key, bytes)], started: clock.now(), seed: Seed::random(), names_max: 64 },
@@ -82,7 +84,7 @@ async fn serve(listener: TcpListener, limiter: Arc<SharedLimiter>) -> io::Result
         let (stream, peer) = listener.accept().await?;
         let limiter = Arc::clone(&limiter);
         tokio::spawn(async move {
-            // A client that breaks off is no news.
+            // A client may disconnect at any time.
             drop(answer(stream, peer.ip(), &limiter).await);
         });
     }
@@ -96,12 +98,12 @@ async fn answer(mut stream: TcpStream, client: IpAddr, limiter: &SharedLimiter) 
     stream.write_all(said.as_bytes()).await
 }
 
-/// The one question per request: may it go on?
+/// Decides on one request.
 async fn decide(limiter: &SharedLimiter, call: &Call<'_>) -> String {
     let (decision, ticket) = limiter.decide(call, Toll::ONE, Band::Normal).await;
     if decision.verdict == Verdict::Admit {
         let remaining = decision.info.map_or(0, |info| info.remaining);
-        // The work is done here. Settling ends it; `refund` would say that it did not take place.
+        // The service does its work here. `settle` ends the request; `refund` would revert it.
         limiter.settle(ticket, Toll::ONE);
         return format!(
             "HTTP/1.1 200 OK\r\nX-RateLimit-Remaining: {remaining}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -111,7 +113,7 @@ async fn decide(limiter: &SharedLimiter, call: &Call<'_>) -> String {
     format!("HTTP/1.1 429 Too Many Requests\r\nRetry-After: {secs}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 }
 
-/// A request, as rules look at it.
+/// A request as rules see it.
 struct Call<'head> {
     client: IpAddr,
     head: &'head str,
@@ -140,7 +142,7 @@ impl Request for Call<'_> {
         self.header("host")
     }
 
-    // This service has one path, and its rules look at none.
+    // This service has one path, and no rule uses it.
     fn normal_path(&self) -> Option<&NormalPath> {
         None
     }
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_instances_admit_together_what_the_limit_says() {
+    async fn two_instances_together_admit_the_limit() {
         let server = RedisServer::start(&[]);
         let mut addresses = Vec::new();
         for _ in 0..2 {
@@ -182,7 +184,7 @@ mod tests {
         for call in 0..14 {
             admitted += usize::from(status(addresses[call % 2]).await == "200");
         }
-        // Ten, and one more if a second has passed meanwhile; each by itself would have let seven through.
+        // Ten, and one more if a second has passed. Each instance alone would have admitted seven.
         assert!((10..=11).contains(&admitted), "{admitted}");
     }
 }

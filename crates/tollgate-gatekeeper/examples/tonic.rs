@@ -1,8 +1,9 @@
-//! A gRPC service with a keeper in front: `cargo run -p tollgate-gatekeeper --features tower --example tonic`
+//! A gRPC service behind a keeper: `cargo run -p tollgate-gatekeeper --features tower --example tonic`
 //!
-//! The service is gRPC's own health check. Every caller, by the `x-account` of its metadata, may have three calls at once and one more each
-//! second. The example serves on a free port and calls itself five times as one caller, and once as another.
-#![allow(clippy::print_stdout, reason = "an example is to be watched")]
+//! The service is gRPC's health check. Every caller, identified by `x-account` in its metadata, may make
+//! three calls at once and one more per second. The example serves on a free port and calls itself five times
+//! as one caller and once as another.
+#![allow(clippy::print_stdout, reason = "the output is for the user")]
 
 use std::error::Error;
 
@@ -51,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         match client.check(call).await {
             Ok(answer) => println!("{account}: served, {:?}", answer.metadata().get("ratelimit")),
             Err(status) => {
-                println!("{account}: {:?}, come back in {:?} s", status.code(), status.metadata().get("retry-after"));
+                println!("{account}: {:?}, retry in {:?} s", status.code(), status.metadata().get("retry-after"));
             }
         }
     }

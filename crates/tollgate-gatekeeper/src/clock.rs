@@ -1,8 +1,9 @@
-//! The one place that reads the machine's clock.
+//! The only module that reads the machine's clock.
 //!
-//! Decisions run on a monotonic clock that starts at zero with the process. Asking the system costs more than the decision itself, and
-//! keeps the processor from working ahead; so where the kernel itself trusts the processor's counter, that is read directly. Where
-//! it does not (a virtual machine that may move to another host, an old processor), the system is asked.
+//! Decisions use a monotonic clock that starts at zero with the process. A system call would take longer than
+//! the decision itself and stall the processor. If the kernel trusts the processor's time-stamp counter, the
+//! counter is read directly. Otherwise (a virtual machine that can migrate, an old processor), the system
+//! clock is read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use std::time::Instant;
 
 use tollgate_core::time::{Moment, Span};
 
-/// Tells the time since it was started. Copies tell the same time.
+/// Measures the time since its start. Clones return the same time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: Source,
@@ -23,11 +24,11 @@ enum Source {
     Hand { nanos: Arc<AtomicU64> },
 }
 
-/// The pace of a counter is how many nanoseconds pass while it counts to this power of two: fine enough to lose less than a millisecond in a
-/// thousand years. It is worked out once, since every decision asks for the time.
+/// The pace of a counter is the number of nanoseconds in which it advances by 2^`PACE_BITS`. The error is
+/// below one millisecond in a thousand years. It is computed once, because every decision reads the clock.
 const PACE_BITS: u32 = 48;
 
-/// Moves a clock that was made with [`Clock::by_hand`].
+/// Controls a clock that was created with [`Clock::by_hand`].
 #[derive(Clone, Debug)]
 pub struct Hand {
     nanos: Arc<AtomicU64>,
@@ -50,7 +51,7 @@ impl Clock {
         Self { source: Source::System { start: Instant::now() } }
     }
 
-    /// A clock for tests, which stands still until its hand is moved.
+    /// A clock for tests, which advances only by its [`Hand`].
     pub fn by_hand() -> (Self, Hand) {
         let nanos = Arc::new(AtomicU64::new(0));
         (Self { source: Source::Hand { nanos: Arc::clone(&nanos) } }, Hand { nanos })
@@ -76,13 +77,14 @@ impl Hand {
         self.set(Moment::from_nanos(self.nanos.load(Ordering::Relaxed)) + span);
     }
 
-    /// Puts the clock to `moment`, be it in the past.
+    /// Sets the clock to `moment`, even to a past one.
     pub fn set(&self, moment: Moment) {
         self.nanos.store(moment.as_nanos(), Ordering::Relaxed);
     }
 }
 
-/// Whether the kernel keeps its own time by the processor's counter, and so vouches that it is steady and the same on all cores.
+/// Whether the kernel uses the processor's counter for its own time, so that it is steady and the same on all
+/// cores.
 fn kernel_trusts_counter() -> bool {
     let source = if cfg!(target_arch = "aarch64") { "arch_sys_counter" } else { "tsc" };
     std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -104,7 +106,7 @@ mod tests {
                 last = now;
             }
             let (ours, theirs) = (clock.now().since(before).as_nanos() as f64, system.elapsed().as_nanos() as f64);
-            // The thread may lose its processor between the two readings.
+            // The thread may be descheduled between the two readings.
             assert!((ours / theirs - 1.0).abs() < 0.5, "{ours} against {theirs}");
         }
     }

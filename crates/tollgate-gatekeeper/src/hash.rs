@@ -1,10 +1,11 @@
-//! From a key to where it is kept.
+//! Hashes of keys, which determine their rows.
 //!
-//! Keys are chosen by strangers. With a hash that they could compute, or whose collisions do not depend on the seed, they would choose
-//! keys that share a line with a victim and push it out. SipHash-1-3 with a seed of 128 random bits is a pseudorandom function:
-//! who does not know the seed can do no better than chance, even by watching, so that is what a limiter uses unless it is told
-//! otherwise. The fast hashes cost 10 ns less, a fifth of a whole decision, and nobody can prepare collisions for them either; but their
-//! authors do not promise that the seed stays unknown to who can try and watch for long.
+//! Clients choose keys. With a hash that they could compute, or whose collisions do not depend on the seed,
+//! they could choose keys that share a row with a victim and evict it. SipHash-1-3 with a random 128-bit seed
+//! is a pseudorandom function: without the seed, an attacker can do no better than chance, even with
+//! observations. It is the default. The fast hash saves 10 ns, a fifth of a decision, and has no known
+//! precomputed collisions, but its authors do not promise that the seed stays secret from an attacker who can
+//! observe for long.
 
 use core::fmt;
 use core::hash::Hasher;
@@ -17,7 +18,7 @@ use siphasher::sip::SipHasher13;
 use tollgate_core::class::KeySink;
 use tollgate_core::network::Network;
 
-/// How keys are hashed, and what makes one table's hashes different from any other's.
+/// The hash function and its seed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed {
     halves: [u64; 2],
@@ -25,19 +26,21 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// A seed that nobody can guess, or learn by trying keys and watching what happens to them.
+    /// An unpredictable seed that cannot be learned by observing keys.
     pub fn random() -> Self {
-        // Each `RandomState` is keyed by the system's random numbers, and hashing under an unknown key tells nothing of it.
+        // Each `RandomState` is keyed by system randomness, and a hash under an unknown key reveals nothing
+        // about it.
         Self { halves: [0_u64, 1].map(|half| RandomState::new().hash_one(half)), quick: false }
     }
 
-    /// A seed that nobody can guess, for the quicker hash: where keys come from one's own books, such as numbers of accounts or of
-    /// devices, and not from whoever sends a request. Not for limiters that obey a master, who names keys in other pieces.
+    /// An unpredictable seed for the fast hash. It is for keys from trusted sources, such as account or
+    /// device numbers, not for keys that clients choose. It does not support limiters with a master, which
+    /// splits keys in another way.
     pub fn quick() -> Self {
         Self { quick: true, ..Self::random() }
     }
 
-    /// The same seed every time, where the same run must come out the same: replays and tests.
+    /// A fixed seed, for reproducible runs in replays and tests.
     pub const fn fixed(seed: u64) -> Self {
         Self { halves: [seed, !seed], quick: false }
     }
@@ -49,18 +52,18 @@ impl fmt::Debug for Seed {
     }
 }
 
-/// A key's hash in one table.
+/// The hash of a key in one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyHash(pub(crate) u64);
 
 impl KeyHash {
-    /// Which of `lines` the key belongs to: the high bits decide, and any number of lines will do.
+    /// The row of the key, of `rows` rows. The high bits decide, so any number of rows works.
     #[inline]
-    pub(crate) const fn line(self, lines: u64) -> usize {
-        ((self.0 as u128 * lines as u128) >> 64) as usize
+    pub(crate) const fn row(self, rows: u64) -> usize {
+        ((self.0 as u128 * rows as u128) >> 64) as usize
     }
 
-    /// What tells the key from others in its line: the low bits. Never zero, which marks an empty slot.
+    /// The low bits, which distinguish the key from others in its row. Never zero, which marks an empty slot.
     #[inline]
     pub(crate) const fn fingerprint(self) -> u32 {
         let low = self.0 as u32;
@@ -83,7 +86,8 @@ impl KeyHasher {
         }
     }
 
-    /// The hash of a key that is at hand as a whole. Where it is called the length of the key is often known, and then so is the way through.
+    /// The hash of a complete key. The length is often a compile-time constant at the call site, so this is
+    /// inlined.
     #[inline(always)]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash(match self {
@@ -96,7 +100,7 @@ impl KeyHasher {
         })
     }
 
-    /// For a key that comes piece by piece. A key of one piece hashes as it does as a whole.
+    /// A hasher for a key in several pieces. A key in one piece has the same hash as with [`Self::hash`].
     #[inline]
     pub(crate) fn pieces(&self) -> Pieces<'_> {
         let hasher = match self {
@@ -107,13 +111,13 @@ impl KeyHasher {
     }
 }
 
-/// A key that comes piece by piece. Equal keys of one class come in equal pieces.
+/// The hash state of a key in pieces. Equal keys of one class have equal pieces.
 pub(crate) struct Pieces<'s> {
     hasher: Either<'s>,
     bytes: u64,
     part_bytes: u64,
-    /// The length of a part that is complete, hashed only if another part follows: so that the key of a class with one part is
-    /// simply its bytes, and no two keys of several parts run into each other.
+    /// The length of a complete part, which is hashed only if another part follows. The key of a class with
+    /// one part is then just its bytes, and keys of several parts are unambiguous.
     pending: Option<u64>,
 }
 
@@ -133,7 +137,7 @@ impl Either<'_> {
 }
 
 impl Pieces<'_> {
-    /// The hash of all that was written.
+    /// The hash of all bytes written.
     #[inline]
     pub(crate) fn finish(&self) -> KeyHash {
         KeyHash(match &self.hasher {
@@ -142,7 +146,7 @@ impl Pieces<'_> {
         })
     }
 
-    /// How many bytes were written.
+    /// The number of bytes written.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_move_from_one_part_to_the_next_make_another_key() {
+    fn a_byte_in_another_part_makes_another_key() {
         for seed in seeds() {
             assert_ne!(hash_of(seed, &[&[b"ab"], &[b"c"]]), hash_of(seed, &[&[b"a"], &[b"bc"]]));
             assert_ne!(hash_of(seed, &[&[b""], &[b"abc"]]), hash_of(seed, &[&[b"abc"], &[b""]]));
@@ -217,34 +221,34 @@ mod tests {
         }
     }
 
-    /// Counted in fixed keys of a fixed seed, so that it comes out the same every time.
+    /// A fixed seed and fixed keys make the result reproducible.
     #[test]
-    fn neighbouring_keys_fill_lines_and_fingerprints_evenly() {
+    fn adjacent_keys_are_distributed_evenly() {
         for seed in seeds() {
             let hasher = KeyHasher::new(seed);
-            let mut lines = [0_u32; 256];
+            let mut rows = [0_u32; 256];
             let mut fingerprints = [0_u32; 256];
             for number in 0..256_000_u64 {
                 let hash = hasher.hash(&number.to_le_bytes());
-                lines[hash.line(256)] += 1;
+                rows[hash.row(256)] += 1;
                 fingerprints[hash.fingerprint() as usize % 256] += 1;
             }
-            // A thousand each on average, with a deviation of 32: six of them on either side.
-            assert!(lines.iter().chain(&fingerprints).all(|count| (800..1_200).contains(count)));
+            // The average is 1000 with a standard deviation of 32; the bounds are six of them.
+            assert!(rows.iter().chain(&fingerprints).all(|count| (800..1_200).contains(count)));
         }
     }
 
     proptest! {
         #[test]
-        fn a_key_of_one_piece_hashes_as_it_does_as_a_whole(key in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn a_key_in_one_piece_has_the_hash_of_the_whole(key in prop::collection::vec(any::<u8>(), 0..100)) {
             for seed in seeds() {
                 prop_assert_eq!(hash_of(seed, &[&[&key]]), KeyHasher::new(seed).hash(&key));
             }
         }
 
         #[test]
-        fn every_key_has_a_line_and_a_fingerprint(hash in any::<u64>(), lines in 1..1_u64 << 40) {
-            prop_assert!((KeyHash(hash).line(lines) as u64) < lines);
+        fn every_key_has_a_row_and_a_fingerprint(hash in any::<u64>(), rows in 1..1_u64 << 40) {
+            prop_assert!((KeyHash(hash).row(rows) as u64) < rows);
             prop_assert!(KeyHash(hash).fingerprint() != 0);
         }
     }

@@ -1,7 +1,9 @@
-//! A key as gates and masters call it: text that every gate writes alike, and of which every gate finds its own record again.
+//! The identifiers of keys in messages between gates and masters: text from which every gate finds its own
+//! record.
 //!
-//! Smockron calls a client by its address, or by whatever the service says. A key of one part is called just so, so that original peers
-//! keep the same books. Parts of several are joined by a bar, and [`Class::write_identified`] takes them apart again.
+//! Smockron identifies a client by its address or by a text from the service. A key with one part is written
+//! in the same way, so that original peers have the same accounts. Several parts are joined by `|`, and
+//! [`Class::write_identified`] splits them.
 
 use core::fmt::{self, Write};
 
@@ -11,29 +13,30 @@ use tollgate_core::network::Network;
 use tollgate_core::request::Request;
 use tollgate_wire::smockron::IDENTIFIER_BYTES_MAX;
 
-use crate::cut::{DIGEST_BYTES, Tail};
+use crate::truncation::{DIGEST_BYTES, Tail};
 
-/// What has room for every name.
+/// A buffer for every identifier.
 pub type Name = ArrayVec<u8, IDENTIFIER_BYTES_MAX>;
 
-/// So long a name is kept where the identifier is.
+/// The longest identifier that is stored inline.
 const SHORT_BYTES_MAX: usize = 22;
 
-/// The name of a key on the wire. One is made for each request and handed to another thread, so what is long or has to be written out first is
-/// not in it: an address stays an address until [`write`](Self::write), and a long name is somewhere else.
+/// The identifier of a key. One is created per request and sent to another thread, so it is small: an address
+/// is formatted only by [`write`](Self::write), and a long identifier is in a separate allocation.
 #[derive(Debug)]
 pub enum Identifier {
-    /// An address or a network, by itself.
+    /// A single address or network.
     Network(Network),
-    /// A short name: so many of these bytes.
+    /// A short identifier: its length and bytes.
     Short(u8, [u8; SHORT_BYTES_MAX]),
-    /// A long one.
+    /// A long identifier.
     Long(Box<Name>),
 }
 
 impl Identifier {
-    /// The name of `request`'s key in `class`; none if it has no such key, or one that is empty. A name that would fill [`Name`] is cut, with a
-    /// digest of what is cut off at its end ([`crate::cut`]). `spare` has a place for a long one.
+    /// The identifier of `request`'s key in `class`; `None` if it has no such key or an empty one. An
+    /// identifier that would fill [`Name`] is truncated ([`crate::truncation`]). `spare` supplies a buffer for a
+    /// long one.
     pub fn of(class: &Class, request: &impl Request, spare: impl FnOnce() -> Box<Name>) -> Option<Self> {
         let name = Self::Short(0, [0; SHORT_BYTES_MAX]);
         let mut sink = Sink { name, spare: Some(spare), is_joined: class.is_joined(), is_between: false, tail: None };
@@ -45,7 +48,7 @@ impl Identifier {
         (present && !is_empty).then_some(sink.name)
     }
 
-    /// Its bytes, for which `room` is there.
+    /// The bytes of the identifier; `room` is a buffer for them.
     pub fn write<'a>(&'a self, room: &'a mut Name) -> &'a [u8] {
         match self {
             Self::Network(network) => {
@@ -60,7 +63,7 @@ impl Identifier {
     }
 }
 
-/// Smockron's gatekeepers call a client by its bare address.
+/// Smockron's gatekeepers identify a client by its plain address.
 fn write_network(network: Network, room: &mut Name) -> fmt::Result {
     let mut text = Text(room);
     let address = network.address();
@@ -78,11 +81,11 @@ impl Write for Text<'_> {
 
 struct Sink<F> {
     name: Identifier,
-    /// Whoever has a place for a long name, until it was asked for.
+    /// Supplies a buffer for a long identifier, until it is used.
     spare: Option<F>,
     is_joined: bool,
     is_between: bool,
-    /// What is cut off the name, if it is too long.
+    /// The truncated part of the identifier.
     tail: Option<Tail>,
 }
 
@@ -99,7 +102,7 @@ impl<F: FnOnce() -> Box<Name>> Sink<F> {
         self.put_long(bytes);
     }
 
-    /// Goes on in a place for long names.
+    /// Continues in a buffer for long identifiers.
     #[cold]
     fn put_long(&mut self, bytes: &[u8]) {
         if let (Identifier::Short(length, begun), Some(spare)) = (&self.name, self.spare.take()) {
@@ -163,20 +166,20 @@ impl<F: FnOnce() -> Box<Name>> KeySink for Sink<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cut::is_cut;
     use crate::hash::{KeyHasher, Seed};
+    use crate::truncation::is_cut;
     use core::net::IpAddr;
     use proptest::prelude::*;
     use tollgate_core::path::NormalPath;
 
-    struct Asked<'a> {
+    struct TestRequest<'a> {
         client: IpAddr,
         agent: &'a [u8],
         target: &'a [u8],
         normal: NormalPath,
     }
 
-    impl Request for Asked<'_> {
+    impl Request for TestRequest<'_> {
         fn client(&self) -> Option<IpAddr> {
             Some(self.client)
         }
@@ -198,13 +201,14 @@ mod tests {
     }
 
     fn name(class: &str, client: &str, agent: &[u8]) -> Option<Vec<u8>> {
-        let request = Asked { client: client.parse().unwrap(), agent, target: b"/", normal: NormalPath::default() };
+        let request =
+            TestRequest { client: client.parse().unwrap(), agent, target: b"/", normal: NormalPath::default() };
         Identifier::of(&Class::parse(class).unwrap(), &request, Box::default)
             .map(|name| name.write(&mut Name::new()).to_vec())
     }
 
     #[test]
-    fn a_client_is_called_as_smockron_calls_it() {
+    fn a_client_has_smockrons_identifier() {
         assert_eq!(name("ip/32", "203.0.113.7", b"").unwrap(), b"203.0.113.7");
         assert_eq!(name("ip/24", "203.0.113.7", b"").unwrap(), b"203.0.113.0/24");
         assert_eq!(name("ip/32", "2001:db8::1", b"").unwrap(), b"2001:db8::/64");
@@ -213,39 +217,43 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_same_wherever_it_is_kept() {
+    fn an_identifier_is_the_same_in_any_representation() {
         for length in 1..IDENTIFIER_BYTES_MAX {
             let agent: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
             assert_eq!(name("user-agent", "::1", &agent).unwrap(), agent);
         }
-        // Whoever had the place before is not part of it.
-        let request =
-            Asked { client: [10, 0, 0, 1].into(), agent: &[b'y'; 30], target: b"/", normal: NormalPath::default() };
+        // The previous content of the buffer is not part of it.
+        let request = TestRequest {
+            client: [10, 0, 0, 1].into(),
+            agent: &[b'y'; 30],
+            target: b"/",
+            normal: NormalPath::default(),
+        };
         let used = || Box::new(Name::from([b'x'; IDENTIFIER_BYTES_MAX]));
         let name = Identifier::of(&Class::parse("user-agent").unwrap(), &request, used).unwrap();
         assert_eq!(name.write(&mut Name::new()), [b'y'; 30]);
     }
 
     #[test]
-    fn an_identifier_is_small_enough_to_be_handed_on_for_every_request() {
+    fn an_identifier_is_small() {
         assert!(size_of::<Identifier>() <= 24, "{}", size_of::<Identifier>());
     }
 
     #[test]
-    fn long_names_are_cut_and_stay_apart() {
+    fn long_identifiers_are_truncated_and_stay_distinct() {
         assert_eq!(name("user-agent", "::1", b""), None);
         let long: Vec<_> = [256, 257, 300, 5_000].map(|length| name("user-agent", "::1", &vec![b'x'; length])).into();
         for (index, name) in long.iter().enumerate() {
             assert!(is_cut(name.as_ref().unwrap(), IDENTIFIER_BYTES_MAX));
             assert!(!long[..index].contains(name));
         }
-        // Piece by piece, and with escapes.
+        // In pieces and with escapes.
         let bars = name("ip/32+user-agent", "::1", &[b'|'; 300]).unwrap();
         assert!(is_cut(&bars, IDENTIFIER_BYTES_MAX) && bars.starts_with(b"::/64|\\|\\|"));
     }
 
     #[test]
-    fn what_stands_for_no_key_is_refused() {
+    fn an_invalid_identifier_is_rejected() {
         let found = |class: &str, identifier: &[u8]| {
             Class::parse(class).unwrap().write_identified(identifier, &mut KeyHasher::new(Seed::fixed(7)).pieces())
         };
@@ -257,7 +265,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_record_of_an_identifier_is_that_of_the_request(
+        fn an_identifier_finds_the_record_of_its_request(
             client in any::<IpAddr>(),
             agent in prop::collection::vec(prop_oneof![Just(b'|'), Just(b'\\'), any::<u8>()], 0..40),
             target in prop::collection::vec(prop_oneof![Just(b'/'), Just(b'7'), any::<u8>()], 0..40),
@@ -267,7 +275,7 @@ mod tests {
         ) {
             let class = Class::parse(class).unwrap();
             let normal = NormalPath::of(target.split(|byte| *byte == b'?').next().unwrap());
-            let request = Asked { client, agent: &agent, target: &target, normal };
+            let request = TestRequest { client, agent: &agent, target: &target, normal };
             let hasher = KeyHasher::new(Seed::fixed(7));
             let mut direct = hasher.pieces();
             prop_assert!(class.write_key(&request, &mut direct));

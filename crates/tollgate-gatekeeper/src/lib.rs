@@ -1,18 +1,19 @@
-//! What a Rust service embeds: bounded tables, a clock and the limiter.
+//! The limiter as a library for Rust services: bounded tables, a clock and the decisions.
 //!
-//! A [`limiter`] holds rules and, for each, a table of fixed size with the state of every caller. It decides from memory, from any number of
-//! threads, without allocating and without a lock that they all share. What it let in comes back to it as a [`ticket`].
-//! Time comes from a [`clock`], and is an argument everywhere else. What masters are to hear of it goes into a [`relay`].
+//! A [`limiter`] has rules and, for each, a table of fixed size with the state of every caller. It decides
+//! from memory on any number of threads, without allocation and without a shared lock. An admitted request
+//! has a [`ticket`], which is returned when it ends. Time comes from a [`clock`] and is an argument
+//! everywhere else. Reports to masters pass through a [`relay`].
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod clock;
-pub mod cut;
-mod front;
 pub mod hash;
+mod hot_slots;
 pub mod identifier;
+mod key_record;
+pub mod limit_status;
 pub mod limiter;
-mod line;
 #[cfg(feature = "link")]
 pub mod link;
 mod lock;
@@ -20,18 +21,18 @@ mod memory;
 #[cfg(all(test, tollgate_model))]
 mod model;
 pub mod names;
-#[cfg_attr(not(feature = "link"), allow(dead_code, reason = "it is the link that carries on what is dropped here"))]
+#[cfg_attr(not(feature = "link"), allow(dead_code, reason = "only the link reads the relay"))]
 pub mod relay;
 mod report;
+mod row;
 pub mod sample;
-mod seat;
 #[cfg(feature = "redis")]
 pub mod shared;
-pub mod standing;
 mod sync;
 pub mod table;
 pub mod ticket;
 #[cfg(feature = "tower")]
 pub mod tower;
+pub mod truncation;
 
-pub use memory::NoMemory;
+pub use memory::OutOfMemory;

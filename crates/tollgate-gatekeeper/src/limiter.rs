@@ -1,9 +1,9 @@
-//! Rules with their tables: what decides in a running process.
+//! The limiter: rules with their tables.
 //!
-//! All rules that apply are looked at, then all are charged or none. Between the look and the charge nobody else may charge, or two
-//! requests that each fit would both go in where one does. A lock around it all would make the limiter the bottleneck that it is there
-//! to prevent, so only the lines concerned are locked, all at once, in one order for all threads, for some nanoseconds. And a
-//! decision that changes nothing, as nearly all refusals are, locks nothing.
+//! All rules that apply are checked, then all or none are charged. No other thread may charge between the
+//! check and the charge; otherwise two requests could both use the last free quota. One lock around
+//! everything would be a bottleneck, so only the rows concerned are locked, all together, in one order for
+//! all threads, for some nanoseconds. A decision that changes nothing, such as most refusals, takes no lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,87 +20,88 @@ use tollgate_core::rule::{Rule, Situation};
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
-use crate::front::Front;
 use crate::hash::{KeyHash, Seed};
+use crate::hot_slots::HotSlots;
+use crate::key_record::{KeyRecord, Location};
 use crate::lock::Locked;
 use crate::names::{Names, Throttled, Throttling};
-use crate::relay::{Act, Relay};
+use crate::relay::{EventKind, Relay};
 use crate::sample::Sample;
-use crate::seat::{Place, Seat};
-use crate::table::{NoTable, Table, TableReport};
-use crate::ticket::{RULES_AT_ONCE_MAX, Stub, Ticket};
+use crate::table::{Table, TableError, TableReport};
+use crate::ticket::{RULES_AT_ONCE_MAX, TableCharge, Ticket};
 
 /// The rules of one domain, with the state of all callers.
 pub struct Limiter {
-    pub(crate) posts: Box<[Post]>,
+    pub(crate) rules: Box<[ActiveRule]>,
     started: Moment,
     names: Arc<Names>,
-    pub(crate) passed_over: AtomicU64,
+    pub(crate) rules_skipped: AtomicU64,
 }
 
-/// A rule on duty.
-pub(crate) struct Post {
+/// A rule with its table.
+pub(crate) struct ActiveRule {
     pub(crate) rule: Rule,
-    beat: Option<FastRate>,
+    fast_rate: Option<FastRate>,
     pub(crate) table: Arc<Table>,
-    /// Where to tell masters about it, and what it is called there.
+    /// The relay to masters, and the rule's number there.
     pub(crate) relay: Option<(Relay, u16)>,
 }
 
-/// Makes a [`Limiter`].
+/// The parameters of a [`Limiter`].
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The rules, each with the size of its table in bytes.
     pub rules: Vec<(Rule, usize)>,
-    /// When warm-up begins.
+    /// The start of the warm-up.
     pub started: Moment,
-    /// How keys are hashed: [`Seed::random`] unless there is a reason for another.
+    /// The hash seed: [`Seed::random`] unless there is a reason for another.
     pub seed: Seed,
-    /// How many names of throttled callers are kept for people to see.
+    /// The maximum number of throttled callers whose names are kept for display.
     pub names_max: usize,
 }
 
-/// A rule whose table cannot be made.
+/// A rule whose table cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoLimiter {
-    /// Which rule, by its place.
+pub struct LimiterError {
+    /// The index of the rule.
     pub rule: usize,
-    /// Why.
-    pub cause: NoTable,
+    /// The reason.
+    pub cause: TableError,
 }
 
-impl core::fmt::Display for NoLimiter {
+impl core::fmt::Display for LimiterError {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(formatter, "rule {}: {}", self.rule + 1, self.cause)
     }
 }
 
-impl core::error::Error for NoLimiter {}
+impl core::error::Error for LimiterError {}
 
-/// Rules by their places, with a key for each.
+/// Rule indices with the request's key for each.
 pub(crate) type Keys = ArrayVec<(usize, KeyHash), RULES_AT_ONCE_MAX>;
-pub(crate) type Claims<'t> = ArrayVec<Claim<'t, Seat<'t>>, RULES_AT_ONCE_MAX>;
+pub(crate) type Claims<'t> = ArrayVec<Claim<'t, KeyRecord<'t>>, RULES_AT_ONCE_MAX>;
 pub(crate) type Locks<'t> = ArrayVec<Locked<'t>, RULES_AT_ONCE_MAX>;
 
 impl Limiter {
-    /// A limiter to which everybody is new.
-    pub fn new(plan: Plan) -> Result<Self, NoLimiter> {
+    /// A limiter without state.
+    pub fn new(plan: Plan) -> Result<Self, LimiterError> {
         let names = Arc::new(Names::new(plan.names_max));
         Self::build(plan, names, |_| None)
     }
 
-    /// A limiter for changed rules that takes over the state, and the names, of this one: all that a rule knows stays known unless its
-    /// class, its limit or its escalation changed. A table that is taken over keeps its size, since everybody would be new to another. Both
-    /// may decide at the same time, and tickets of the old one can be settled with the new one.
-    pub fn succeeded_by(&self, plan: Plan) -> Result<Self, NoLimiter> {
+    /// A limiter for changed rules that takes over the state and names of this one. A rule keeps its state
+    /// unless its class, limit or escalation changed. An inherited table keeps its size, because a new one
+    /// would be empty. Both limiters may decide concurrently, and tickets of the old one can be settled with
+    /// the new one.
+    pub fn succeeded_by(&self, plan: Plan) -> Result<Self, LimiterError> {
         let started = self.started;
         Self::build(Plan { started, ..plan }, Arc::clone(&self.names), |rule| {
-            let means_the_same = |post: &&Post| {
-                let old = &post.rule;
+            let means_the_same = |active: &&ActiveRule| {
+                let old = &active.rule;
                 (&old.name, &old.class, &old.limit, &old.escalation)
                     == (&rule.name, &rule.class, &rule.limit, &rule.escalation)
             };
-            self.posts.iter().find(means_the_same).map(|post| Arc::clone(&post.table))
+            self.rules.iter().find(means_the_same).map(|active| Arc::clone(&active.table))
         })
     }
 
@@ -108,44 +109,45 @@ impl Limiter {
         plan: Plan,
         names: Arc<Names>,
         inherited: impl Fn(&Rule) -> Option<Arc<Table>>,
-    ) -> Result<Self, NoLimiter> {
-        let post = |(place, (rule, bytes)): (usize, (Rule, usize))| {
+    ) -> Result<Self, LimiterError> {
+        let active = |(place, (rule, bytes)): (usize, (Rule, usize))| {
             let table = match inherited(&rule) {
                 Some(table) => table,
-                None => Table::new(&rule, bytes, plan.seed).map_err(|cause| NoLimiter { rule: place, cause })?,
+                None => Table::new(&rule, bytes, plan.seed).map_err(|cause| LimiterError { rule: place, cause })?,
             };
-            Ok(Post { beat: FastRate::of(&rule), rule, table, relay: None })
+            Ok(ActiveRule { fast_rate: FastRate::of(&rule), rule, table, relay: None })
         };
-        let posts = plan.rules.into_iter().enumerate().map(post).collect::<Result<_, _>>()?;
-        Ok(Self { posts, started: plan.started, names, passed_over: AtomicU64::new(0) })
+        let rules = plan.rules.into_iter().enumerate().map(active).collect::<Result<_, _>>()?;
+        Ok(Self { rules, started: plan.started, names, rules_skipped: AtomicU64::new(0) })
     }
 
-    /// The rule at `place`.
+    /// The rule with index `place`.
     pub fn rule(&self, place: usize) -> Option<&Rule> {
-        self.posts.get(place).map(|post| &post.rule)
+        self.rules.get(place).map(|active| &active.rule)
     }
 
     /// All rules, in their order.
     pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
-        self.posts.iter().map(|post| &post.rule)
+        self.rules.iter().map(|active| &active.rule)
     }
 
-    /// How the table of the rule at `place` is doing.
+    /// The size and pressure of the table of the rule with index `place`.
     pub fn table(&self, place: usize) -> Option<TableReport> {
-        self.posts.get(place).map(|post| post.table.report())
+        self.rules.get(place).map(|active| active.table.report())
     }
 
-    /// How often a rule was not looked at because more than [`RULES_AT_ONCE_MAX`] applied to a request.
+    /// The number of times that a rule was skipped because more than [`RULES_AT_ONCE_MAX`] applied to a
+    /// request.
     pub fn rules_passed_over(&self) -> u64 {
-        self.passed_over.load(Ordering::Relaxed)
+        self.rules_skipped.load(Ordering::Relaxed)
     }
 
-    /// Decides about a request that is expected to cost `toll`, and charges it if it goes on, held or not.
+    /// Decides on a request with the expected cost `toll`, and charges it if it is admitted or held.
     pub fn decide(&self, request: &impl Request, toll: Toll, band: Band, now: Moment) -> (Decision, Ticket) {
         self.decide_among(|_| true, request, toll, band, now)
     }
 
-    /// Decides by the rules whose place is among those given, as if there were no others.
+    /// Decides by the rules whose index `among` accepts, as if there were no others.
     #[inline]
     pub(crate) fn decide_among(
         &self,
@@ -155,24 +157,25 @@ impl Limiter {
         band: Band,
         now: Moment,
     ) -> (Decision, Ticket) {
-        // Everything is written where it stays: what is returned is copied, with all the room in it, which takes longer than to decide.
+        // The arrays are filled in place, because returning them by value would copy their full capacity,
+        // which takes longer than the decision.
         let situation = self.situation(band, now);
         let (mut keys, mut claims, mut locks) = (Keys::new(), Claims::new(), Locks::new());
         self.find_keys(among, request, &mut keys);
         self.claim_all(&keys, now, &mut claims);
-        let decision = carry_through(&mut claims, toll, &situation, |claims| self.lock_all(claims, &mut locks));
+        let decision = decide_claims(&mut claims, toll, &situation, |claims| self.lock_all(claims, &mut locks));
         locks.clear();
         self.note(request, &decision, &keys, now);
-        let mut outcome = (decision, Ticket { toll, at: now, stubs: ArrayVec::new() });
+        let mut outcome = (decision, Ticket { toll, at: now, charges: ArrayVec::new() });
         for (claim, &(place, hash)) in claims.iter().zip(&keys) {
-            outcome.1.stubs.extend(self.posts[place].stub(claim, hash));
+            outcome.1.charges.extend(self.rules[place].charge_made(claim, hash));
         }
         outcome
     }
 
-    /// Decides by the rule at `place` alone, about a caller whose key is at hand: the shortest way, for embedding where rules need not be
-    /// matched. It tells the verdict and no figures, and keeps no name, since who asks has it. The time is asked for when the key's
-    /// record is already on its way to the processor. `None` when there is no such rule.
+    /// Decides by the rule with index `place` alone, for a caller with a known key. This is the fastest path,
+    /// for services that need no rule matching. It returns only the verdict and keeps no name. The clock is
+    /// read after the key's row is prefetched. `None` if there is no such rule.
     #[inline]
     pub fn decide_key(
         &self,
@@ -182,26 +185,26 @@ impl Limiter {
         band: Band,
         now: impl FnOnce() -> Moment,
     ) -> Option<(Verdict, Ticket<1>)> {
-        let post = self.posts.get(place)?;
-        let hash = post.table.hasher().hash(key);
-        let now = match post.beat {
-            Some(beat) if toll.count == 1 => {
-                let front = post.table.front_soon(hash);
+        let active = self.rules.get(place)?;
+        let hash = active.table.hasher().hash(key);
+        let now = match active.fast_rate {
+            Some(fast_rate) if toll.count == 1 => {
+                let front = active.table.hot_slots_soon(hash);
                 let now = now();
-                if let Some(answer) = post.decide_by_beat(beat, front, hash, toll, now) {
+                if let Some(answer) = active.decide_fast(fast_rate, front, hash, toll, now) {
                     return Some(answer);
                 }
                 now
             }
             _ => {
-                post.table.prefetch(hash);
+                active.table.prefetch(hash);
                 now()
             }
         };
-        Some(post.decide_any(hash, toll, &self.situation(band, now)))
+        Some(active.decide_general(hash, toll, &self.situation(band, now)))
     }
 
-    /// What each rule that applies would say, for people who ask why. Nothing is charged, nobody takes a place.
+    /// The decision of each rule that applies, for explanation. Nothing is charged and no slot is assigned.
     pub fn explain(
         &self,
         request: &impl Request,
@@ -210,14 +213,14 @@ impl Limiter {
         now: Moment,
     ) -> ArrayVec<Decision, RULES_AT_ONCE_MAX> {
         let situation = self.situation(band, now);
-        let explain = |&(place, hash): &(usize, KeyHash)| self.posts[place].explain(place, hash, toll, &situation);
+        let explain = |&(place, hash): &(usize, KeyHash)| self.rules[place].explain(place, hash, toll, &situation);
         let mut keys = Keys::new();
         self.find_keys(|_| true, request, &mut keys);
         keys.iter().map(explain).collect()
     }
 
-    /// What the rule at `place` would say to a caller, whether or not it applies to `request`: of that, only the key is looked at. `None`
-    /// when there is no such rule, or no such key.
+    /// The decision of the rule with index `place` on the key of `request`, even if the rule does not apply
+    /// to it. `None` if there is no such rule or key.
     pub fn explain_rule(
         &self,
         place: usize,
@@ -226,91 +229,97 @@ impl Limiter {
         band: Band,
         now: Moment,
     ) -> Option<Decision> {
-        let post = self.posts.get(place)?;
-        Some(post.explain(place, post.hash(request)?, toll, &self.situation(band, now)))
+        let active = self.rules.get(place)?;
+        Some(active.explain(place, active.hash(request)?, toll, &self.situation(band, now)))
     }
 
-    /// What the rule that throttled a caller would say to it now. Its name is not needed for that, which may have been cut. `None` when there is
-    /// no such rule any more.
+    /// The decision of the rule that throttled a caller. This needs no name, which may be truncated. `None`
+    /// if the rule is gone.
     pub fn explain_throttled(&self, caller: &Throttled, toll: Toll, band: Band, now: Moment) -> Option<Decision> {
         let place = self.place_of(caller)?;
-        Some(self.posts[place].explain(place, caller.hash, toll, &self.situation(band, now)))
+        Some(self.rules[place].explain(place, caller.hash, toll, &self.situation(band, now)))
     }
 
-    /// Makes the rule at `place` forget a caller, as if it had never been seen. Says whether there was something to forget: what is at work
-    /// stays counted, and so does what a caller has in common with others.
+    /// Removes a caller's state from the rule with index `place`. Returns whether there was any. Requests in
+    /// flight stay counted, and so does state that is shared with other callers.
     pub fn forget(&self, place: usize, request: &impl Request, now: Moment) -> bool {
-        let post = self.posts.get(place);
-        post.is_some_and(|post| post.hash(request).is_some_and(|hash| post.forget(hash, now)))
+        let active = self.rules.get(place);
+        active.is_some_and(|active| active.hash(request).is_some_and(|hash| active.forget(hash, now)))
     }
 
-    /// Makes the rule that throttled a caller forget it, as [`forget`](Self::forget) does, without its name.
+    /// Removes a throttled caller's state, as [`forget`](Self::forget) does, without its name.
     pub fn forget_throttled(&self, caller: &Throttled, now: Moment) -> bool {
-        self.place_of(caller).is_some_and(|place| self.posts[place].forget(caller.hash, now))
+        self.place_of(caller).is_some_and(|place| self.rules[place].forget(caller.hash, now))
     }
 
-    /// Where the rule is that throttled a caller, if it is still there.
+    /// The index of the rule that throttled a caller, if it still exists.
     fn place_of(&self, caller: &Throttled) -> Option<usize> {
-        self.posts.iter().position(|post| post.table.id() == caller.table)
+        self.rules.iter().position(|active| active.table.id() == caller.table)
     }
 
-    /// The request with this ticket has ended and has cost `actual`.
+    /// Settles a request that has ended and has cost `actual`.
     pub fn settle<const N: usize>(&self, ticket: Ticket<N>, actual: Toll, now: Moment) {
         let (reserved, at) = (ticket.toll, ticket.at);
-        // What only counts requests was paid when they came.
-        let is_open = |stub: &&Stub| {
-            self.post(stub).is_some_and(|post| matches!(post.rule.limit, Limit::InFlight(_) | Limit::Budget(_)))
+        // Limits that only count requests are paid on admission.
+        let is_open = |charge_made: &&TableCharge| {
+            self.active(charge_made)
+                .is_some_and(|active| matches!(active.rule.limit, Limit::InFlight(_) | Limit::Budget(_)))
         };
-        for stub in ticket.stubs.iter().filter(is_open) {
-            self.with_charged(stub, now, |post, seat| {
-                let limit = &post.rule.limit;
-                // What is missing is charged even to a key that has lost its place. What is too much is only given back where it
-                // was taken: the floor stands for others too.
-                if matches!(limit, Limit::InFlight(_)) || actual.cpu > reserved.cpu || seat.has_slot() {
-                    limit.settle(seat, reserved, actual, stub.charged(at), now);
+        for charge_made in ticket.charges.iter().filter(is_open) {
+            self.with_charged(charge_made, now, |active, record| {
+                let limit = &active.rule.limit;
+                // Additional cost is charged even to a key that lost its slot. A surplus is returned only to
+                // the key's own slot, because the overflow record is shared with other keys.
+                if matches!(limit, Limit::InFlight(_)) || actual.cpu > reserved.cpu || record.has_slot() {
+                    limit.settle(record, reserved, actual, charge_made.charged(at), now);
                 }
                 if matches!(limit, Limit::Budget(_)) {
-                    let act = |clear| Act::Settlement { hash: stub.hash, cpu: actual.cpu, clear };
-                    post.tell_fate(stub, seat, act);
+                    let act = |clear| EventKind::Settlement { hash: charge_made.hash, cpu: actual.cpu, clear };
+                    active.report_end(charge_made, record, act);
                 }
             });
         }
     }
 
-    /// The request with this ticket was not forwarded. Each rule gives back what it charged, less what time has paid back since.
+    /// Refunds a request that was not forwarded. Each rule returns its charge, less the amount paid back
+    /// since.
     pub fn refund<const N: usize>(&self, ticket: Ticket<N>, now: Moment) {
-        for stub in &ticket.stubs {
-            let charged = stub.charged(ticket.at);
-            self.with_charged(stub, now, |post, seat| {
-                let limit = &post.rule.limit;
-                if seat.has_slot() || matches!(limit, Limit::InFlight(_)) {
-                    limit.refund(seat, ticket.toll, charged, now);
+        for charge_made in &ticket.charges {
+            let charged = charge_made.charged(ticket.at);
+            self.with_charged(charge_made, now, |active, record| {
+                let limit = &active.rule.limit;
+                if record.has_slot() || matches!(limit, Limit::InFlight(_)) {
+                    limit.refund(record, ticket.toll, charged, now);
                 }
                 let count = limit.returnable(ticket.toll, charged, now);
                 if count > 0 {
-                    post.tell_fate(stub, seat, |clear| Act::Return { hash: stub.hash, count, clear });
+                    active.report_end(charge_made, record, |clear| EventKind::Return {
+                        hash: charge_made.hash,
+                        count,
+                        clear,
+                    });
                 }
             });
         }
     }
 
-    /// The callers that were held or refused most, and what is left to them. While thousands are throttled every second, how often each was is
-    /// nearly right.
+    /// The most throttled callers, with their remaining quota. The counts are approximate while thousands are
+    /// throttled per second.
     pub fn throttled(&self, most: usize, now: Moment) -> Vec<Throttled> {
         self.throttled_by(|_| true, most, now)
     }
 
-    /// The same for some of the rules, by their places.
+    /// The same for some rules, by index.
     pub fn throttled_by(&self, rules: impl Fn(usize) -> bool, most: usize, now: Moment) -> Vec<Throttled> {
-        let places = self.posts.iter().enumerate().filter(|(place, _)| rules(*place));
-        let tables: Vec<u32> = places.map(|(_, post)| post.table.id()).collect();
+        let places = self.rules.iter().enumerate().filter(|(place, _)| rules(*place));
+        let tables: Vec<u32> = places.map(|(_, active)| active.table.id()).collect();
         let mut throttled = self.names.top(|table| tables.contains(&table), most, now);
         throttled.retain_mut(|caller| {
             let Some(place) = self.place_of(caller) else { return false };
-            let post = &self.posts[place];
-            let seat = post.table.seat(&post.rule, caller.hash, now);
+            let active = &self.rules[place];
+            let record = active.table.record(&active.rule, caller.hash, now);
             caller.rule = place;
-            caller.info = post.rule.limit.info(&seat, now);
+            caller.info = active.rule.limit.info(&record, now);
             true
         });
         throttled
@@ -320,34 +329,35 @@ impl Limiter {
         Situation { now, started: self.started, band }
     }
 
-    /// Adds the rules among those given that apply, with the request's key for each, whose lines are on their way to the processor then.
+    /// Adds the rules that `among` accepts and that apply, with the request's keys, and prefetches their
+    /// rows.
     #[inline]
     pub(crate) fn find_keys(&self, among: impl Fn(usize) -> bool, request: &impl Request, keys: &mut Keys) {
-        for (place, post) in self.posts.iter().enumerate() {
-            if !among(place) || !post.rule.applies(request) {
+        for (place, active) in self.rules.iter().enumerate() {
+            if !among(place) || !active.rule.applies(request) {
                 continue;
             }
-            let Some(hash) = post.hash(request) else { continue };
-            post.table.prefetch(hash);
+            let Some(hash) = active.hash(request) else { continue };
+            active.table.prefetch(hash);
             if keys.try_push((place, hash)).is_err() {
-                self.passed_over.fetch_add(1, Ordering::Relaxed);
+                self.rules_skipped.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// Adds what the rules of `keys` claim.
+    /// Adds the claims of the rules in `keys`.
     #[inline]
     pub(crate) fn claim_all<'t>(&'t self, keys: &Keys, now: Moment, claims: &mut Claims<'t>) {
         for &(place, hash) in keys {
-            claims.push(self.posts[place].claim(place, hash, now));
+            claims.push(self.rules[place].claim(place, hash, now));
         }
     }
 
-    /// Locks the lines of all claims, in the order of their tables.
+    /// Locks the rows of all claims, in the order of their tables.
     #[inline]
-    pub(crate) fn lock_all<'t>(&'t self, claims: &[Claim<'t, Seat<'t>>], locks: &mut Locks<'t>) {
-        let table = |claim: &Claim<'t, Seat<'t>>| self.posts[claim.place()].table.id();
-        // Tables are made in the order of their rules, unless a reload has taken some of them over.
+    pub(crate) fn lock_all<'t>(&'t self, claims: &[Claim<'t, KeyRecord<'t>>], locks: &mut Locks<'t>) {
+        let table = |claim: &Claim<'t, KeyRecord<'t>>| self.rules[claim.place()].table.id();
+        // Tables are created in the order of their rules, unless a reload has inherited some.
         if claims.is_sorted_by_key(table) {
             claims.iter().for_each(|claim| locks.push(claim.record().lock()));
         } else {
@@ -357,46 +367,52 @@ impl Limiter {
         }
     }
 
-    /// The rule that `stub` was charged to. One that a reload has dropped has nothing left to settle.
-    fn post(&self, stub: &Stub) -> Option<&Post> {
-        self.posts.iter().find(|post| post.table.id() == stub.table)
+    /// The rule that `charge_made` was charged to; `None` if a reload has removed it.
+    fn active(&self, charge_made: &TableCharge) -> Option<&ActiveRule> {
+        self.rules.iter().find(|active| active.table.id() == charge_made.table)
     }
 
-    /// Calls `change` with what `stub` was charged to, if it is still there and has anything to settle.
-    fn with_charged(&self, stub: &Stub, now: Moment, change: impl FnOnce(&Post, &mut Seat<'_>)) {
-        let Some(post) = self.post(stub) else { return };
-        let mut seat = post.table.seat(&post.rule, stub.hash, now);
-        let _held = seat.lock();
-        seat.refresh();
-        if stub.on_floor {
-            seat.sit_on_floor();
-        } else if matches!(post.rule.limit, Limit::InFlight(_)) && !seat.has_slot() {
+    /// Calls `change` with the record that `charge_made` was charged to, if it still exists and has anything to
+    /// settle.
+    fn with_charged(
+        &self,
+        charge_made: &TableCharge,
+        now: Moment,
+        change: impl FnOnce(&ActiveRule, &mut KeyRecord<'_>),
+    ) {
+        let Some(active) = self.active(charge_made) else { return };
+        let mut record = active.table.record(&active.rule, charge_made.hash, now);
+        let _held = record.lock();
+        record.refresh();
+        if charge_made.in_overflow {
+            record.use_overflow();
+        } else if matches!(active.rule.limit, Limit::InFlight(_)) && !record.has_slot() {
             return;
         }
-        change(post, &mut seat);
+        change(active, &mut record);
     }
 
-    /// Keeps the name of a caller that was held or refused, or would have been.
+    /// Records the name of a caller that was throttled, or would have been.
     pub(crate) fn note(&self, request: &impl Request, decision: &Decision, keys: &[(usize, KeyHash)], now: Moment) {
         let Some(throttling) = Throttling::of(decision) else { return };
         let Some(place) = decision.rule else { return };
         let Some(&(_, hash)) = keys.iter().find(|key| key.0 == place) else { return };
         let Some(times) = times_to_note(now) else { return };
-        let post = &self.posts[place];
-        self.names.note(post.table.id(), hash, throttling, times, now, |name| {
-            post.rule.class.write_key(request, name);
+        let active = &self.rules[place];
+        self.names.note(active.table.id(), hash, throttling, times, now, |name| {
+            active.rule.class.write_key(request, name);
         });
     }
 }
 
-/// How often whoever is throttled now counts as throttled, for people to see; none if not at all.
+/// The number of throttled requests that the current one counts for; `None` if it is not sampled.
 fn times_to_note(now: Moment) -> Option<u64> {
     thread_local!(static SAMPLE: Sample = const { Sample::new() });
     SAMPLE.with(|sample| sample.times(now))
 }
 
-impl Post {
-    /// Where a request's key is, if it has one.
+impl ActiveRule {
+    /// The hash of a request's key, if it has one.
     #[inline]
     fn hash(&self, request: &impl Request) -> Option<KeyHash> {
         let mut pieces = self.table.hasher().pieces();
@@ -406,42 +422,42 @@ impl Post {
         Some(self.hash_of_cut(request, pieces.bytes()).unwrap_or_else(|| pieces.finish()))
     }
 
-    /// What the rule would say to a key; it is at `place`.
+    /// The decision on a key, for the rule with index `place`.
     fn explain(&self, place: usize, hash: KeyHash, toll: Toll, situation: &Situation) -> Decision {
-        let mut seat = self.claim(place, hash, situation.now).into_record();
-        let held = seat.lock();
-        seat.refresh();
-        let check = self.rule.check(&seat, toll, situation);
-        let decision = self.rule.decision(place, &check, &seat, situation);
+        let mut record = self.claim(place, hash, situation.now).into_record();
+        let held = record.lock();
+        record.refresh();
+        let check = self.rule.check(&record, toll, situation);
+        let decision = self.rule.decision(place, &check, &record, situation);
         drop(held);
         decision
     }
 
-    /// Makes the rule forget a key; whether there was something to forget.
+    /// Removes a key's state. Returns whether there was any.
     fn forget(&self, hash: KeyHash, now: Moment) -> bool {
-        let mut seat = self.table.seat(&self.rule, hash, now);
-        let _held = seat.lock();
-        seat.refresh();
-        if matches!(self.rule.limit, Limit::InFlight(_)) || !seat.has_slot() {
+        let mut record = self.table.record(&self.rule, hash, now);
+        let _held = record.lock();
+        record.refresh();
+        if matches!(self.rule.limit, Limit::InFlight(_)) || !record.has_slot() {
             return false;
         }
-        seat.set_aux(0);
-        (0..self.rule.words()).for_each(|word| seat.set_word(word, 0));
+        record.set_aux(0);
+        (0..self.rule.words()).for_each(|word| record.set_word(word, 0));
         true
     }
 
     #[inline]
-    pub(crate) fn claim(&self, place: usize, hash: KeyHash, now: Moment) -> Claim<'_, Seat<'_>> {
-        Claim::new(place, &self.rule, self.table.seat(&self.rule, hash, now))
+    pub(crate) fn claim(&self, place: usize, hash: KeyHash, now: Moment) -> Claim<'_, KeyRecord<'_>> {
+        Claim::new(place, &self.rule, self.table.record(&self.rule, hash, now))
     }
 
-    /// Decides about a key that has a place in the front of its line, or can have one because nothing else matters there; `None` when that
-    /// is not so, or when another thread came between.
+    /// Decides on a key that has a hot slot, or can take one because no cold record has debt. `None` if
+    /// neither holds, or if another thread changed the row.
     #[inline(always)]
-    fn decide_by_beat(
+    fn decide_fast(
         &self,
-        beat: FastRate,
-        front: Front<'_>,
+        fast_rate: FastRate,
+        front: HotSlots<'_>,
         hash: KeyHash,
         toll: Toll,
         now: Moment,
@@ -452,13 +468,13 @@ impl Post {
             Some(slot) => (slot, Moment::from_nanos(front.state(slot).load(Ordering::Relaxed))),
             None => {
                 let (slot, clear_at) = front.best();
-                let is_fresh = clear_at <= now && front.hindsight() <= now && !front.back_matters(now);
+                let is_fresh = clear_at <= now && front.evicted_until() <= now && !front.has_cold_debt(now);
                 is_fresh.then_some((slot, Moment::ZERO))?
             }
         };
-        let (verdict, spent) = beat.decide(paid_at, now);
+        let (verdict, spent) = fast_rate.decide(paid_at, now);
         if verdict.is_refusal() {
-            let nothing = || Ticket { toll, at: now, stubs: ArrayVec::new() };
+            let nothing = || Ticket { toll, at: now, charges: ArrayVec::new() };
             return front.lock().is_still(version).then(|| (verdict, nothing()));
         }
         let held = front.lock().take_still(version)?;
@@ -468,46 +484,52 @@ impl Post {
             front.state(slot).store(spent.as_nanos(), Ordering::Relaxed);
         }
         drop(held);
-        let stub = Stub { table: self.table.id(), hash, mark: spent.as_nanos(), on_floor: false, told: false };
-        Some((verdict, Ticket { toll, at: now, stubs: ArrayVec::from([stub]) }))
+        let charge_made = TableCharge {
+            table: self.table.id(),
+            hash,
+            mark: spent.as_nanos(),
+            in_overflow: false,
+            is_reported: false,
+        };
+        Some((verdict, Ticket { toll, at: now, charges: ArrayVec::from([charge_made]) }))
     }
 
-    /// Decides about any key, by any rule.
+    /// Decides on any key by any rule.
     #[inline(never)]
-    fn decide_any(&self, hash: KeyHash, toll: Toll, situation: &Situation) -> (Verdict, Ticket<1>) {
+    fn decide_general(&self, hash: KeyHash, toll: Toll, situation: &Situation) -> (Verdict, Ticket<1>) {
         let mut claims = [self.claim(0, hash, situation.now)];
-        let decision = carry_through(&mut claims, toll, situation, |claims| claims[0].record().lock());
-        let stubs = claims.iter().filter_map(|claim| self.stub(claim, hash)).collect();
-        (decision.verdict, Ticket { toll, at: situation.now, stubs })
+        let decision = decide_claims(&mut claims, toll, situation, |claims| claims[0].record().lock());
+        let charges = claims.iter().filter_map(|claim| self.charge_made(claim, hash)).collect();
+        (decision.verdict, Ticket { toll, at: situation.now, charges })
     }
 
-    /// The key with `hash` is blocked elsewhere.
+    /// Records that another process blocks the key with `hash`.
     #[cfg(feature = "redis")]
     pub(crate) fn block(&self, hash: KeyHash, level: u8, until: Moment, now: Moment) {
-        let mut seat = self.table.seat(&self.rule, hash, now);
-        let _held = seat.lock();
-        seat.refresh();
-        self.rule.block(&mut seat, level, until);
+        let mut record = self.table.record(&self.rule, hash, now);
+        let _held = record.lock();
+        record.refresh();
+        self.rule.block(&mut record, level, until);
     }
 
-    /// What is to be settled of `claim`.
-    pub(crate) fn stub(&self, claim: &Claim<'_, Seat<'_>>, hash: KeyHash) -> Option<Stub> {
-        let on_floor = claim.record().place() == Place::Floor;
+    /// The charge of `claim` to settle later.
+    pub(crate) fn charge_made(&self, claim: &Claim<'_, KeyRecord<'_>>, hash: KeyHash) -> Option<TableCharge> {
+        let in_overflow = claim.record().location() == Location::Overflow;
         let mark = claim.mark()?;
-        if on_floor {
+        if in_overflow {
             self.table.count_shared();
         }
-        Some(Stub { table: self.table.id(), hash, mark, on_floor, told: false })
+        Some(TableCharge { table: self.table.id(), hash, mark, in_overflow, is_reported: false })
     }
 }
 
-/// Looks, and carries it out: without any lock if nothing changes, else under what `lock` takes.
+/// Checks and applies: without a lock if nothing changes, otherwise under `lock`.
 #[inline]
-pub(crate) fn carry_through<'t, L>(
-    claims: &mut [Claim<'t, Seat<'t>>],
+pub(crate) fn decide_claims<'t, L>(
+    claims: &mut [Claim<'t, KeyRecord<'t>>],
     toll: Toll,
     situation: &Situation,
-    lock: impl FnOnce(&[Claim<'t, Seat<'t>>]) -> L,
+    lock: impl FnOnce(&[Claim<'t, KeyRecord<'t>>]) -> L,
 ) -> Decision {
     let mut summary = check_all(claims, toll, situation);
     if !summary.changes() {

@@ -1,25 +1,26 @@
-//! The lock of one line: a sequence lock in the low half of a word.
+//! The lock of one row: a sequence lock in the low half of a word.
 //!
-//! It is odd while somebody changes the line, and larger afterwards. Who only looks compares it before and after and writes nothing, so any
-//! number of cores can refuse the same offender without taking the line from each other. Every word of a line is an atomic, so what
-//! a reader sees in the middle of a change is wrong, never undefined, and is thrown away.
+//! The version is odd while a thread changes the row, and increases with every change. Readers compare it
+//! before and after and write nothing, so any number of cores can refuse the same offender without contention
+//! for the cache line. Every word of a row is atomic, so a read during a change gives a wrong value, never
+//! undefined behaviour, and is discarded.
 
 use crate::sync::{AtomicU64, Ordering, fence, wait_while};
 
 const LOCKED: u64 = 1;
 const VERSION_STEP: u32 = 2;
 
-/// The lock of one line.
+/// The lock of one row.
 #[derive(Clone, Copy)]
 pub(crate) struct Lock<'t> {
     head: &'t AtomicU64,
 }
 
-/// The lock's word as it was once seen.
+/// A value of the lock's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version(u64);
 
-/// The right to change a line, until it is dropped.
+/// A guard that permits changes to a row until it is dropped.
 pub(crate) struct Locked<'t> {
     head: &'t AtomicU64,
 }
@@ -31,21 +32,21 @@ impl<'t> Lock<'t> {
         Self { head }
     }
 
-    /// What the lock says, to be compared later.
+    /// The current version, for a later comparison.
     #[inline(always)]
     pub(crate) fn version(self) -> Version {
         Version(self.head.load(Ordering::Acquire))
     }
 
-    /// Whether all that was read since `version` was taken is what the line held at that time.
+    /// Whether all reads since `version` are consistent.
     #[inline]
     pub(crate) fn is_still(self, version: Version) -> bool {
-        // The loads before this must not sink below the one after it.
+        // Earlier loads must not be reordered after the following one.
         fence(Ordering::Acquire);
         version.0 & LOCKED == 0 && self.head.load(Ordering::Relaxed) == version.0
     }
 
-    /// Takes the line if it is free and nobody has changed it since `version`.
+    /// Locks the row if it is free and unchanged since `version`.
     #[inline(always)]
     pub(crate) fn take_still(self, version: Version) -> Option<Locked<'t>> {
         let (free, taken) = (version.0 & !LOCKED, version.0 | LOCKED);
@@ -53,8 +54,8 @@ impl<'t> Lock<'t> {
         Some(Locked::new(self.head))
     }
 
-    /// Waits for the line to be free and takes it. Whoever holds it does so for some nanoseconds and never waits for anything but
-    /// further lines, in one order for all.
+    /// Waits until the row is free and locks it. A holder keeps it for some nanoseconds, and waits only for
+    /// further rows, which all threads lock in one order.
     pub(crate) fn take(self) -> Locked<'t> {
         let mut seen = self.head.load(Ordering::Relaxed);
         loop {
@@ -69,14 +70,14 @@ impl<'t> Lock<'t> {
         Locked::new(self.head)
     }
 
-    /// Whether nobody has changed the line between `version` and the lock that the caller holds now.
+    /// Whether the row was unchanged between `version` and the lock that the caller holds.
     #[inline]
     pub(crate) fn was_still(self, version: Version) -> bool {
         debug_assert!(self.is_taken());
         version.0 & LOCKED == 0 && self.head.load(Ordering::Relaxed) == version.0 | LOCKED
     }
 
-    /// Whether somebody is changing the line.
+    /// Whether a thread holds the lock.
     pub(crate) fn is_taken(self) -> bool {
         self.head.load(Ordering::Relaxed) & LOCKED != 0
     }
@@ -85,7 +86,7 @@ impl<'t> Lock<'t> {
 impl<'t> Locked<'t> {
     #[inline]
     fn new(head: &'t AtomicU64) -> Self {
-        // No change may be seen before the lock is.
+        // No change may be visible before the lock is.
         fence(Ordering::Release);
         Self { head }
     }

@@ -1,32 +1,32 @@
-//! A fixed number of words, all zero, shared by threads, and never more.
+//! A fixed number of zeroed words, shared by threads.
 //!
-//! A vector of zeroes would be touched from end to end when it is made, on small pages, of which a large table needs more than the
-//! processor can remember addresses for. So on Linux the words are mapped: they cost nothing until they are used, and huge pages are
-//! asked for. This is the only module with unsafe code.
+//! A zeroed vector would touch all its memory at once, on small pages, of which a large table needs more than
+//! the TLB holds. On Linux the words are mapped instead: they use no memory until they are accessed, and huge
+//! pages are requested. This is the only module with unsafe code.
 
-#![allow(unsafe_code, reason = "mapping memory and hinting the processor cannot be said otherwise")]
+#![allow(unsafe_code, reason = "memory mapping and prefetch hints need it")]
 
 #[cfg(all(target_os = "linux", not(tollgate_model)))]
-pub(crate) use mapped::Memory;
+pub(crate) use mapped::MappedMemory as Memory;
 #[cfg(not(all(target_os = "linux", not(tollgate_model))))]
-pub(crate) use owned::Memory;
+pub(crate) use owned::OwnedMemory as Memory;
 
 use core::fmt;
 
-/// The machine did not give as much memory as a table was to have.
+/// The system did not provide the memory for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoMemory {
-    /// How much was asked for.
+pub struct OutOfMemory {
+    /// The requested size in bytes.
     pub bytes: usize,
 }
 
-impl fmt::Display for NoMemory {
+impl fmt::Display for OutOfMemory {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "this machine does not give {} bytes for a table", self.bytes)
+        write!(formatter, "cannot allocate {} bytes for a table", self.bytes)
     }
 }
 
-impl core::error::Error for NoMemory {}
+impl core::error::Error for OutOfMemory {}
 
 #[cfg(all(target_os = "linux", not(tollgate_model)))]
 mod mapped {
@@ -36,54 +36,56 @@ mod mapped {
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-    use super::NoMemory;
+    use super::OutOfMemory;
 
     const HUGE_PAGE: usize = 2 << 20;
 
-    /// Words that threads share, all zero at first.
-    pub(crate) struct Memory {
+    /// Zero-initialized words that threads share.
+    pub(crate) struct MappedMemory {
         words: NonNull<AtomicU64>,
         length: usize,
         mapping: NonNull<core::ffi::c_void>,
         mapping_bytes: usize,
     }
 
-    // SAFETY: the mapping is this value's alone, lives as long as it, and is only ever seen as atomics.
-    unsafe impl Send for Memory {}
+    // SAFETY: this value owns the mapping, and it is accessed only as atomics.
+    unsafe impl Send for MappedMemory {}
     // SAFETY: as above; atomics may be shared.
-    unsafe impl Sync for Memory {}
+    unsafe impl Sync for MappedMemory {}
 
-    impl Memory {
-        /// `length` zeroes.
-        pub(crate) fn zeroed(length: usize) -> Result<Self, NoMemory> {
+    impl MappedMemory {
+        /// Allocates `length` zeroed words.
+        pub(crate) fn zeroed(length: usize) -> Result<Self, OutOfMemory> {
             let bytes = length.checked_mul(size_of::<AtomicU64>()).filter(|&bytes| bytes > 0);
-            let Some(bytes) = bytes else { return Err(NoMemory { bytes: usize::MAX }) };
+            let Some(bytes) = bytes else { return Err(OutOfMemory { bytes: usize::MAX }) };
             let huge = bytes >= HUGE_PAGE;
             let Some(mapping_bytes) = bytes.checked_add(if huge { HUGE_PAGE } else { 0 }) else {
-                return Err(NoMemory { bytes });
+                return Err(OutOfMemory { bytes });
             };
-            // SAFETY: no address is asked for, so no mapping that exists is replaced.
+            // SAFETY: no address is requested, so no existing mapping is replaced.
             let mapping = unsafe {
                 mmap_anonymous(null_mut(), mapping_bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
             };
-            let mapping = mapping.ok().and_then(NonNull::new).ok_or(NoMemory { bytes })?;
+            let mapping = mapping.ok().and_then(NonNull::new).ok_or(OutOfMemory { bytes })?;
             let skip = if huge { mapping.align_offset(HUGE_PAGE) } else { 0 };
-            // SAFETY: the mapping is longer than `bytes` by a huge page, and so by more than the way to the next boundary of one.
+            // SAFETY: the mapping is longer than `bytes` by a huge page, which is more than the distance to
+            // its next boundary.
             let start = unsafe { mapping.byte_add(skip) };
             if huge {
-                // A machine without huge pages serves small ones. SAFETY: the range is within the mapping, and is only advised on.
+                // Without huge pages the kernel uses small ones. SAFETY: the range is within the mapping, and
+                // this is only advice.
                 let _ = unsafe { madvise(start.as_ptr(), bytes, Advice::LinuxHugepage) };
             }
             Ok(Self { words: start.cast(), length, mapping, mapping_bytes })
         }
 
-        /// Says that the words at `index` and after will be wanted soon.
+        /// Prefetches the words at `index`.
         #[inline]
         pub(crate) fn prefetch(&self, index: usize) {
             #[cfg(target_arch = "x86_64")]
             if index < self.length {
                 use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                // SAFETY: a hint, and its address is within the mapping.
+                // SAFETY: a hint for an address within the mapping.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(self.words.as_ptr().add(index).cast()) };
             }
             #[cfg(not(target_arch = "x86_64"))]
@@ -91,19 +93,21 @@ mod mapped {
         }
     }
 
-    impl Deref for Memory {
+    impl Deref for MappedMemory {
         type Target = [AtomicU64];
 
         #[inline]
         fn deref(&self) -> &[AtomicU64] {
-            // SAFETY: the mapping holds `length` words, aligned to a page, zeroed by the system, and lives as long as `self`.
+            // SAFETY: the mapping holds `length` words, aligned to a page and zeroed by the kernel, and lives
+            // as long as `self`.
             unsafe { core::slice::from_raw_parts(self.words.as_ptr(), self.length) }
         }
     }
 
-    impl Drop for Memory {
+    impl Drop for MappedMemory {
         fn drop(&mut self) {
-            // SAFETY: what is unmapped is what was mapped, and no reference outlives `self`. Failing, it stays mapped: harmless.
+            // SAFETY: this unmaps the whole mapping, and no reference outlives `self`. A failure leaves it
+            // mapped, which is harmless.
             let _ = unsafe { munmap(self.mapping.as_ptr(), self.mapping_bytes) };
         }
     }
@@ -113,28 +117,28 @@ mod mapped {
 mod owned {
     use core::ops::Deref;
 
-    use super::NoMemory;
+    use super::OutOfMemory;
     use crate::sync::AtomicU64;
 
-    /// Words that threads share, all zero at first.
-    pub(crate) struct Memory(Box<[AtomicU64]>);
+    /// Zero-initialized words that threads share.
+    pub(crate) struct OwnedMemory(Box<[AtomicU64]>);
 
-    impl Memory {
-        /// `length` zeroes.
-        pub(crate) fn zeroed(length: usize) -> Result<Self, NoMemory> {
+    impl OwnedMemory {
+        /// Allocates `length` zeroed words.
+        pub(crate) fn zeroed(length: usize) -> Result<Self, OutOfMemory> {
             let mut words = Vec::new();
             words
                 .try_reserve_exact(length)
-                .map_err(|_| NoMemory { bytes: length.saturating_mul(size_of::<AtomicU64>()) })?;
+                .map_err(|_| OutOfMemory { bytes: length.saturating_mul(size_of::<AtomicU64>()) })?;
             words.extend((0..length).map(|_| AtomicU64::new(0)));
             Ok(Self(words.into_boxed_slice()))
         }
 
-        /// Says that the words at `index` and after will be wanted soon.
+        /// Does nothing.
         pub(crate) fn prefetch(&self, _index: usize) {}
     }
 
-    impl Deref for Memory {
+    impl Deref for OwnedMemory {
         type Target = [AtomicU64];
 
         fn deref(&self) -> &[AtomicU64] {
@@ -148,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_zero_and_a_line_is_never_split_over_pages() {
+    fn memory_is_zeroed_and_aligned() {
         for length in [1, 16, 4096, 600_000] {
             let memory = Memory::zeroed(length).unwrap();
             assert_eq!(memory.len(), length);
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_an_answer_and_not_a_crash() {
+    fn too_large_a_size_is_an_error() {
         assert!(Memory::zeroed(usize::MAX / 8).is_err());
         assert!(Memory::zeroed(usize::MAX).is_err());
     }

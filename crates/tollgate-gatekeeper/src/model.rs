@@ -1,7 +1,7 @@
-//! The limiter under a model checker: every order in which two threads can meet in one line.
+//! The limiter under a model checker: every order in which two threads can access one row.
 //!
-//! Run with `RUSTFLAGS="--cfg tollgate_model"`; lines then have two slots, and atomics are the checker's. The cfg is not called
-//! `loom`, as is usual, because tokio would take that to mean itself.
+//! Run with `RUSTFLAGS="--cfg tollgate_model"`; rows then have two slots, and atomics are those of the
+//! checker. The cfg is not called `loom`, as usual, because tokio would react to it.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -55,7 +55,7 @@ fn bucket(size: u32, drip: u32) -> Limit {
     Limit::Bucket(Bucket::new(size, drip, Span::from_secs(60)).unwrap())
 }
 
-/// A limiter with one line per rule.
+/// A limiter with one row per rule.
 fn limiter(limits: impl IntoIterator<Item = Limit>) -> Arc<Limiter> {
     let rule = |limit| Rule {
         name: "rule".into(),
@@ -80,7 +80,7 @@ fn admits(limiter: &Limiter, key: &str) -> bool {
     !ask(limiter, key).0.is_refusal()
 }
 
-/// Explores what `one` and `other` can do to a limiter at the same time, and how `judge` finds it afterwards.
+/// Explores all interleavings of `one` and `other` on a limiter, and checks the result with `judge`.
 fn explore<A, B>(
     make: impl Fn() -> Arc<Limiter> + Send + Sync + 'static,
     one: fn(&Limiter) -> A,
@@ -128,9 +128,9 @@ fn two_threads_on_a_known_key_with_room_for_one_admit_one() {
     );
 }
 
-/// Both slots are taken by keys in debt. While a newcomer takes the place of one of them, that one tries again.
+/// Both slots are taken by keys with debt. While a new key takes one of them, the evicted key tries again.
 #[test]
-fn a_key_that_loses_its_place_while_it_asks_gets_nothing_extra() {
+fn a_key_that_is_evicted_during_a_request_gains_nothing() {
     let make = || {
         let limiter = limiter([bucket(1, 1)]);
         assert!(admits(&limiter, "first") && admits(&limiter, "second"));
@@ -163,9 +163,9 @@ fn two_rules_are_charged_both_or_neither() {
     );
 }
 
-/// A bucket that leaks three at a time has its count in two words. Who looks while they change must not mix them.
+/// A bucket with a drip of three has its count in two words, and a reader must not mix old and new ones.
 #[test]
-fn who_looks_sees_a_record_before_or_after_a_change_and_never_in_between() {
+fn a_reader_sees_a_record_before_or_after_a_change() {
     let make = || {
         let limiter = limiter([bucket(4, 3)]);
         for _ in 0..3 {
@@ -188,7 +188,7 @@ fn who_looks_sees_a_record_before_or_after_a_change_and_never_in_between() {
 }
 
 #[test]
-fn a_place_in_flight_that_is_given_back_is_not_lost() {
+fn a_released_in_flight_slot_is_not_lost() {
     let make = || limiter([Limit::InFlight(InFlight::new(1).unwrap())]);
     let work = |limiter: &Limiter| {
         let (verdict, ticket) = ask(limiter, "key");

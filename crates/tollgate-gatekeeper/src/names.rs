@@ -1,10 +1,11 @@
-//! The names of those who were throttled, for people to see.
+//! The names of throttled callers, for display.
 //!
-//! Tables keep fingerprints, not names: a name per key would cost more than the key's state. A person wants to see only who is held or
-//! refused, and those are few, unless somebody invents callers to hide among. So the store has a fixed number of places and counts by
-//! the Space-Saving rule: a newcomer takes the place with the least weight and inherits that weight, so one who was throttled often stays
-//! however many are seen once. What is shown is counted since the name took its place, and is never more than what happened; while thousands are
-//! throttled every second it is a little more or less ([`crate::sample`]).
+//! Tables store fingerprints, not names, because a name per key would cost more than the key's state. Only
+//! throttled callers need a name, and they are few unless an attacker invents callers to hide among them. The
+//! store has a fixed number of entries and uses the space-saving algorithm: a new name replaces the entry
+//! with the least weight and inherits that weight, so that a caller that is throttled often stays. The
+//! displayed counts start when the name was stored, and never exceed the truth; while thousands are throttled
+//! per second they are approximate ([`crate::sample`]).
 
 use core::fmt::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,40 +16,40 @@ use tollgate_core::limit::LimitInfo;
 use tollgate_core::network::Network;
 use tollgate_core::time::{Moment, Span};
 
-use crate::cut::{self, Tail};
 use crate::hash::KeyHash;
+use crate::truncation::{self, Tail};
 
-/// The longest name that is kept. A name that is as long or longer is cut, with a digest of what is cut off at its end ([`crate::cut`]). Most
-/// user agents fit.
+/// The maximum length of a name. A name of this length or longer is truncated ([`crate::truncation`]). Most user
+/// agents fit.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Who was not throttled for so long weighs nothing any more.
+/// The time after which a caller that was not throttled again has no weight.
 const MEMORY: Span = Span::from_secs(3_600);
 const SHARD_NAMES: usize = 16;
 
-/// A caller that was throttled.
+/// A throttled caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Throttled {
-    /// By which rule, by its place.
+    /// The index of the rule.
     pub rule: usize,
-    /// Its key, as it came: escape it before it goes to a terminal or a page.
+    /// The key, unescaped: escape it before displaying it.
     pub key: Vec<u8>,
-    /// Whether the key was too long, so that a digest is in the place of its end.
+    /// Whether the key was truncated and ends with a digest.
     pub cut: bool,
-    /// How often it was held, or would have been by a rule that observes.
+    /// The number of holds, including those that a rule in observe mode would have made.
     pub held: u64,
-    /// How often it was refused, or would have been by a rule that observes.
+    /// The number of refusals, including those that a rule in observe mode would have made.
     pub refused: u64,
-    /// When that began, as far as is remembered.
+    /// The time of the first of them that is known.
     pub first: Moment,
-    /// When it happened last.
+    /// The time of the last of them.
     pub last: Moment,
-    /// What is left to it now.
+    /// The current state of its limit.
     pub info: LimitInfo,
     pub(crate) table: u32,
     pub(crate) hash: KeyHash,
 }
 
-/// What is remembered of a decision.
+/// The throttling of a request that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Throttling {
     Hold,
@@ -71,11 +72,12 @@ pub(crate) struct Names {
     shards: Box<[Mutex<Shard>]>,
 }
 
-/// Some places. What is looked at to find one is apart from what is in it, and together: a store of names is larger than what the processor keeps at hand.
+/// Some entries. The fields that a search reads are separate from the entries and adjacent, because the store
+/// exceeds the cache.
 #[derive(Clone, Copy)]
 struct Shard {
     hashes: [KeyHash; SHARD_NAMES],
-    /// What was counted, with the weight of the one whose place it was.
+    /// The count, plus the weight of the replaced entry.
     weights: [u64; SHARD_NAMES],
     lasts: [Moment; SHARD_NAMES],
     entries: [Entry; SHARD_NAMES],
@@ -91,13 +93,13 @@ struct Entry {
 }
 
 impl Names {
-    /// Places for at least `most` names; no name is kept where that is 0.
+    /// A store for at least `most` names, or for none if that is 0.
     pub(crate) fn new(most: usize) -> Self {
         let shards = most.div_ceil(SHARD_NAMES);
         Self { shards: (0..shards).map(|_| Mutex::new(Shard::EMPTY)).collect() }
     }
 
-    /// Counts that the key with `hash` was throttled so many times; `write` gives its name, if that is not known yet.
+    /// Counts that the key with `hash` was throttled `times` times; `write` supplies its name if it is new.
     pub(crate) fn note(
         &self,
         table: u32,
@@ -110,7 +112,7 @@ impl Names {
         if self.shards.is_empty() {
             return;
         }
-        let mut shard = lock(&self.shards[hash.line(self.shards.len() as u64)]);
+        let mut shard = lock(&self.shards[hash.row(self.shards.len() as u64)]);
         let at = shard.find(table, hash, now).unwrap_or_else(|| {
             let at = shard.lightest(now);
             shard.hashes[at] = hash;
@@ -122,7 +124,7 @@ impl Names {
         shard.count(at, throttling, times, now);
     }
 
-    /// Those who were throttled most, by rules with such tables.
+    /// The most throttled callers of rules with these tables.
     pub(crate) fn top(&self, of_table: impl Fn(u32) -> bool, most: usize, now: Moment) -> Vec<Throttled> {
         let mut all: Vec<Throttled> = Vec::new();
         for shard in &self.shards {
@@ -193,7 +195,7 @@ impl Entry {
     const EMPTY: Self = Self { table: 0, held: 0, refused: 0, first: Moment::ZERO, name: Name::EMPTY };
 }
 
-/// A key as a person reads it, as far as it fits, without a place in memory of its own.
+/// A readable key of bounded length, stored inline.
 #[derive(Clone, Copy)]
 pub struct Name {
     bytes: [u8; NAME_BYTES_MAX],
@@ -202,7 +204,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// The name of nothing.
+    /// An empty name.
     pub const EMPTY: Self = Self { bytes: [0; NAME_BYTES_MAX], length: 0, is_cut: false };
 
     /// The name of a key that `write` writes.
@@ -210,17 +212,17 @@ impl Name {
         let mut writer = NameWriter { name: Self::EMPTY, tail: None, part_ended: false };
         write(&mut writer);
         let NameWriter { mut name, tail, .. } = writer;
-        cut::finish(&mut name.bytes, &tail);
+        truncation::finish(&mut name.bytes, &tail);
         name.is_cut = tail.is_some();
         name
     }
 
-    /// The name as it came, or what is left of it: escape it before it goes to a terminal or a page.
+    /// The name, unescaped and possibly truncated: escape it before displaying it.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// Whether a digest is in the place of a part of it.
+    /// Whether a digest replaces a part of it.
     pub const fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -231,14 +233,14 @@ impl Name {
 pub struct NameWriter {
     name: Name,
     tail: Option<Tail>,
-    /// Whether a part is complete: if another follows, a space goes between.
+    /// Whether a part is complete, so that a space follows if there is another.
     part_ended: bool,
 }
 
 impl NameWriter {
     fn push(&mut self, bytes: &[u8]) {
         let mut length = usize::from(self.name.length);
-        cut::push(&mut self.name.bytes, &mut length, &mut self.tail, bytes);
+        truncation::push(&mut self.name.bytes, &mut length, &mut self.tail, bytes);
         self.name.length = length as u8;
     }
 }
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offender_stays_however_many_are_seen_once() {
+    fn an_offender_stays_among_any_number_of_other_names() {
         let names = Names::new(64);
         for round in 0..100_000 {
             note(&names, &format!("sprayed {round}"), scattered(round + 1), Moment::ZERO);
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_never_more_than_what_happened() {
+    fn counts_never_exceed_the_truth() {
         let names = Names::new(16);
         for number in 0..1_000 {
             note(&names, "once", scattered(number + 1), Moment::ZERO);
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn who_behaves_is_forgotten_after_an_hour() {
+    fn a_name_without_throttling_expires_after_an_hour() {
         let names = Names::new(16);
         for _ in 0..1_000 {
             note(&names, "yesterday", 1, Moment::ZERO);
@@ -330,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_and_refusals_are_told_apart_and_have_their_times() {
+    fn holds_and_refusals_are_counted_separately_with_their_times() {
         let names = Names::new(16);
         let at = Moment::from_millis;
         names.note(3, KeyHash(9), Throttling::Hold, 1, at(1), |name| name.write(b"k"));
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_and_parts_are_apart() {
+    fn names_are_truncated_and_parts_are_separated() {
         let write = |writer: &mut NameWriter| {
             writer.write(b"GET");
             writer.end_part();

@@ -1,4 +1,4 @@
-//! What masters hear of decisions, and what they have to say about the next ones.
+//! Reports of decisions to masters, and their orders for the next ones.
 
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::fleet::Instruction;
@@ -9,94 +9,99 @@ use tollgate_wire::smockron::IDENTIFIER_BYTES_MAX;
 
 use crate::hash::KeyHash;
 use crate::identifier::Identifier;
-use crate::limiter::{Limiter, Post};
-use crate::relay::{Act, Relay, Word};
-use crate::seat::Seat;
-use crate::ticket::{Stub, Ticket};
+use crate::key_record::KeyRecord;
+use crate::limiter::{ActiveRule, Limiter};
+use crate::relay::{EventKind, Relay, RelayEvent};
+use crate::ticket::{TableCharge, Ticket};
 
 impl Limiter {
-    /// From now on masters hear, through `relay`, of the rules that it has the names of: what is told with [`report`](Self::report), and
-    /// what becomes of it.
+    /// Reports the rules that `relay` knows by name: decisions passed to [`report`](Self::report), and what
+    /// follows from them.
     pub fn report_to(&mut self, relay: &Relay) {
-        for post in &mut self.posts {
-            post.relay = relay.place(&post.rule.name).map(|place| (relay.clone(), place));
+        for active in &mut self.rules {
+            active.relay = relay.place(&active.rule.name).map(|place| (relay.clone(), place));
         }
     }
 
-    /// Tells masters what was decided about a request, once everybody who decides has decided: `ticket` is what this limiter gave
-    /// for it, and `decision` is final.
+    /// Reports the final `decision` on a request; `ticket` is this limiter's.
     pub fn report(&self, request: &impl Request, decision: &Decision, ticket: &mut Ticket, now: Moment) {
         if decision.verdict.is_refusal() {
             return self.report_refusal(request, decision);
         }
         let held_until = if let Verdict::Hold(until) = decision.verdict { Some(until) } else { None };
-        for stub in &mut ticket.stubs {
-            let Some(post) = self.posts.iter().find(|post| post.table.id() == stub.table) else { continue };
-            let Some((relay, rule)) = &post.relay else { continue };
-            let Some(identifier) = Identifier::of(&post.rule.class, request, || relay.spare()) else {
-                relay.leave_untold();
+        for charge_made in &mut ticket.charges {
+            let Some(active) = self.rules.iter().find(|active| active.table.id() == charge_made.table) else {
                 continue;
             };
-            let clear = match post.rule.limit {
-                // What a budget has reserved is a guess. What it came to is told when it is known.
-                Limit::Budget(_) => Moment::ZERO,
-                _ => post.owed(&post.table.seat(&post.rule, stub.hash, now)),
+            let Some((relay, rule)) = &active.relay else { continue };
+            let Some(identifier) = Identifier::of(&active.rule.class, request, || relay.spare()) else {
+                relay.count_unreported();
+                continue;
             };
-            stub.told = true;
-            let note = relay.tells_about().then(|| about(request));
+            let clear = match active.rule.limit {
+                // The reserved cost of a budget is a prediction. The actual cost is reported when it is
+                // known.
+                Limit::Budget(_) => Moment::ZERO,
+                _ => active.owed(&active.table.record(&active.rule, charge_made.hash, now)),
+            };
+            charge_made.is_reported = true;
+            let note = relay.describes_requests().then(|| describe(request));
             let count = ticket.toll.count;
-            let act = Act::Usage { hash: stub.hash, identifier, count, held_until, clear, note };
-            relay.tell(Word { rule: *rule, act });
+            let kind = EventKind::Usage { hash: charge_made.hash, identifier, count, held_until, clear, note };
+            relay.push(RelayEvent { rule: *rule, kind });
         }
     }
 
     fn report_refusal(&self, request: &impl Request, decision: &Decision) {
-        let Some(post) = decision.rule.and_then(|place| self.posts.get(place)) else { return };
-        let Some((relay, rule)) = &post.relay else { return };
+        let Some(active) = decision.rule.and_then(|place| self.rules.get(place)) else { return };
+        let Some((relay, rule)) = &active.relay else { return };
         if relay.samples_refusal()
-            && let Some(identifier) = Identifier::of(&post.rule.class, request, || relay.spare())
+            && let Some(identifier) = Identifier::of(&active.rule.class, request, || relay.spare())
         {
-            relay.tell(Word { rule: *rule, act: Act::Refusal { identifier } });
+            relay.push(RelayEvent { rule: *rule, kind: EventKind::Refusal { identifier } });
         }
     }
 
-    /// Does as a master says with the record of `identifier` under the rule of this name. Says whether there is such a rule and such a key.
+    /// Applies a master's order to the record of `identifier` in the rule with this name. Returns whether
+    /// there is such a rule and key.
     pub fn obey(&self, rule: &str, identifier: &[u8], instruction: Instruction, now: Moment) -> bool {
-        let Some(post) = self.posts.iter().find(|post| post.rule.name == rule) else { return false };
-        let Some(hash) = post.hash_of_identifier(identifier) else { return false };
-        let mut seat = post.table.seat(&post.rule, hash, now);
-        let _held = seat.lock();
-        seat.refresh();
-        instruction.apply(&post.rule.limit, &mut seat);
+        let Some(active) = self.rules.iter().find(|active| active.rule.name == rule) else { return false };
+        let Some(hash) = active.hash_of_identifier(identifier) else { return false };
+        let mut record = active.table.record(&active.rule, hash, now);
+        let _held = record.lock();
+        record.refresh();
+        instruction.apply(&active.rule.limit, &mut record);
         true
     }
 }
 
-/// How much of a path and of an agent is told.
+/// The maximum length of the path and of the user agent in a report.
 const PATH_BYTES_MAX: usize = 128;
 const AGENT_BYTES_MAX: usize = 128;
 
-/// What a request is about: method, path and agent. Only what can be printed, so that it can be written into a log.
-fn about(request: &impl Request) -> Box<[u8]> {
+/// A description of a request: method, path and user agent, in printable ASCII for logs.
+fn describe(request: &impl Request) -> Box<[u8]> {
     let target = request.target();
     let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
     let agent = request.header("user-agent").unwrap_or(b"-");
     let parts = [(request.method(), 16), (path, PATH_BYTES_MAX), (agent, AGENT_BYTES_MAX)];
-    let mut about = Vec::new();
+    let mut describe = Vec::new();
     for (part, most) in parts {
-        if !about.is_empty() {
-            about.push(b' ');
+        if !describe.is_empty() {
+            describe.push(b' ');
         }
-        about.extend(part.iter().take(most).map(|&byte| if (b' '..=b'~').contains(&byte) { byte } else { b'?' }));
+        describe.extend(part.iter().take(most).map(|&byte| if (b' '..=b'~').contains(&byte) { byte } else { b'?' }));
     }
-    about.into()
+    describe.into()
 }
 
-/// A key of fewer bytes is never too long for the wire, even if each of them is escaped and addresses are written out.
+/// A key with fewer bytes always fits an identifier, even if every byte is escaped and addresses are
+/// formatted.
 const SHORT_KEY_BYTES: u64 = IDENTIFIER_BYTES_MAX as u64 / 4;
 
-impl Post {
-    /// Where a request's key of so many bytes is by its name on the wire, if that name is cut: peers know the key by that name only.
+impl ActiveRule {
+    /// The hash of a request's key by its identifier, if that is truncated, because peers know the key only
+    /// by its truncated identifier. `bytes` is the length of the key.
     #[inline]
     pub(crate) fn hash_of_cut(&self, request: &impl Request, bytes: u64) -> Option<KeyHash> {
         let (relay, _) = self.relay.as_ref().filter(|_| bytes >= SHORT_KEY_BYTES)?;
@@ -106,7 +111,7 @@ impl Post {
         hash
     }
 
-    /// Where the key is that a peer calls by this name.
+    /// The hash of the key with this identifier.
     fn hash_of_identifier(&self, identifier: &[u8]) -> Option<KeyHash> {
         if identifier.len() == IDENTIFIER_BYTES_MAX {
             return Some(self.table.hasher().hash(identifier));
@@ -115,18 +120,23 @@ impl Post {
         self.rule.class.write_identified(identifier, &mut pieces).then(|| pieces.finish())
     }
 
-    /// Tells masters what became of a request that they were told of.
-    pub(crate) fn tell_fate(&self, stub: &Stub, seat: &Seat<'_>, act: impl FnOnce(Moment) -> Act) {
-        if stub.told
+    /// Reports what became of a reported request.
+    pub(crate) fn report_end(
+        &self,
+        charge_made: &TableCharge,
+        record: &KeyRecord<'_>,
+        kind: impl FnOnce(Moment) -> EventKind,
+    ) {
+        if charge_made.is_reported
             && let Some((relay, rule)) = &self.relay
         {
-            relay.tell(Word { rule: *rule, act: act(self.owed(seat)) });
+            relay.push(RelayEvent { rule: *rule, kind: kind(self.owed(record)) });
         }
     }
 
-    /// When all is paid back, as far as it is this key's own debt and not what it shares with others for want of places.
-    fn owed(&self, seat: &Seat<'_>) -> Moment {
-        if seat.has_slot() { self.rule.limit.clear_at(seat) } else { Moment::ZERO }
+    /// The time at which the key's own debt is paid back, without debt that it shares in an overflow record.
+    fn owed(&self, record: &KeyRecord<'_>) -> Moment {
+        if record.has_slot() { self.rule.limit.clear_at(record) } else { Moment::ZERO }
     }
 }
 
@@ -149,11 +159,11 @@ mod tests {
     use crate::table::table_bytes_min;
 
     #[derive(Default)]
-    struct Anybody {
+    struct ReportedRequest {
         agent: Vec<u8>,
     }
 
-    impl Request for Anybody {
+    impl Request for ReportedRequest {
         fn client(&self) -> Option<IpAddr> {
             Some([203, 0, 113, 7].into())
         }
@@ -179,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A limiter with one request per second for each of `class`, and what it reports to.
+    /// A limiter with one request per second for each key of `class`, and its relay.
     fn reporting(class: &str) -> (Limiter, Relay) {
         let rule = Rule {
             name: "rule".into(),
@@ -200,23 +210,24 @@ mod tests {
         (limiter, relay)
     }
 
-    /// What masters are told that comes back of three requests, refunded `after` they were let in, at one request per second.
+    /// The number of requests that masters get back of three, refunded `after` their admission, at one
+    /// request per second.
     fn returned(after: Span) -> Option<u64> {
         let (limiter, relay) = reporting("ip/32");
         let now = Moment::from_millis(1);
         let toll = Toll { count: 3, cpu: Span::ZERO };
-        let (decision, mut ticket) = limiter.decide(&Anybody::default(), toll, Band::Normal, now);
-        limiter.report(&Anybody::default(), &decision, &mut ticket, now);
+        let (decision, mut ticket) = limiter.decide(&ReportedRequest::default(), toll, Band::Normal, now);
+        limiter.report(&ReportedRequest::default(), &decision, &mut ticket, now);
         limiter.refund(ticket, now + after);
-        assert!(matches!(relay.next()?.act, Act::Usage { .. }));
-        match relay.next()?.act {
-            Act::Return { count, .. } => Some(count),
-            act => panic!("{act:?}"),
+        assert!(matches!(relay.next()?.kind, EventKind::Usage { .. }));
+        match relay.next()?.kind {
+            EventKind::Return { count, .. } => Some(count),
+            kind => panic!("{kind:?}"),
         }
     }
 
     #[test]
-    fn masters_get_back_what_time_has_not_paid_back() {
+    fn a_refund_returns_what_is_not_paid_back_yet() {
         assert_eq!(returned(Span::ZERO), Some(3));
         assert_eq!(returned(Span::from_millis(900)), Some(3));
         assert_eq!(returned(Span::from_millis(1_000)), Some(2));
@@ -224,16 +235,16 @@ mod tests {
         assert_eq!(returned(Span::from_millis(3_000)), None);
     }
 
-    /// Other gates may have seen a key that this one has not: an order must find it all the same.
+    /// Other gates may know a key that this one does not; an order must find it anyway.
     #[test]
-    fn masters_know_long_keys_and_delay_no_others() {
+    fn masters_delay_exactly_the_long_key() {
         let now = Moment::from_millis(1);
         for class in ["user-agent", "user-agent+method"] {
-            let [one, other] = [b'1', b'2'].map(|last| Anybody { agent: [&[b'x'; 300][..], &[last]].concat() });
+            let [one, other] = [b'1', b'2'].map(|last| ReportedRequest { agent: [&[b'x'; 300][..], &[last]].concat() });
             let (limiter, relay) = reporting(class);
             let (decision, mut ticket) = limiter.decide(&one, Toll::ONE, Band::Normal, now);
             limiter.report(&one, &decision, &mut ticket, now);
-            let Act::Usage { identifier, .. } = relay.next().unwrap().act else { panic!("it was let in") };
+            let EventKind::Usage { identifier, .. } = relay.next().unwrap().kind else { panic!("it was let in") };
             let mut room = crate::identifier::Name::new();
             let identifier = identifier.write(&mut room);
             let (elsewhere, _relay) = reporting(class);

@@ -1,25 +1,25 @@
-//! Whom to count while more come than are worth counting one by one.
+//! Samples events that are too frequent to be counted individually.
 //!
-//! Counting somebody by name touches memory that the processor does not have at hand, which takes longer than to refuse them. Nobody can tell on a page
-//! whether somebody was refused 81,240 or 81,260 times. So of those who come within a moment the first are counted one by one, and of the
-//! others one in thirty-two, by chance, for thirty-two. By chance, because callers who take turns would otherwise be counted always or never.
-//! Nothing is decided by such counts: limits and flags have their own.
+//! Counting a caller by name touches memory outside of the cache, which takes longer than its refusal. A
+//! display cannot show whether a caller was refused 81,240 or 81,260 times. Within each interval, the first
+//! events are therefore counted individually, and then one in 32 at random, with a weight of 32. A regular
+//! pattern would always count or always miss callers that take turns. These counts decide nothing; limits and
+//! flags have their own.
 
 use core::cell::Cell;
 
 use tollgate_core::time::Moment;
 
-/// A moment is about half a second: so many bits of a time in nanoseconds are not looked at.
-const MOMENT_NS_LOG2: u32 = 29;
-/// One in so many is counted, for all of them.
-const PART: u64 = 32;
+/// The length of an interval as a power of two in nanoseconds: about half a second.
+const INTERVAL_NS_LOG2: u32 = 29;
+/// One of this many events is counted, with this weight.
+const WEIGHT: u64 = 32;
 
-/// Who is counted, within one moment after the other. One for each thread.
+/// The sampler of one thread.
 #[derive(Debug)]
 pub struct Sample {
     moment: Cell<u64>,
-    passed: Cell<u32>,
-    random: Cell<u64>,
+    counted: Cell<u32>,
 }
 
 impl Default for Sample {
@@ -29,35 +29,29 @@ impl Default for Sample {
 }
 
 impl Sample {
-    /// How many are counted one by one.
+    /// The number of events per interval that are counted individually.
     pub const ONE_BY_ONE: u32 = 512;
 
-    /// Nobody has come yet.
+    /// A sampler without events.
     pub const fn new() -> Self {
-        Self { moment: Cell::new(0), passed: Cell::new(0), random: Cell::new(0x9e37_79b9_7f4a_7c15) }
+        Self { moment: Cell::new(0), counted: Cell::new(0) }
     }
 
-    /// For how many the one who comes now is counted; none if not at all.
+    /// The weight with which the current event is counted; `None` if it is not sampled.
     #[inline]
     pub fn times(&self, now: Moment) -> Option<u64> {
-        let moment = now.as_nanos() >> MOMENT_NS_LOG2;
-        // Only what is later begins anew: who was held for a while comes with the time of its arrival, in between the others.
+        let moment = now.as_nanos() >> INTERVAL_NS_LOG2;
+        // Only a later interval resets the count: a request that was held has the time of its arrival.
         if moment > self.moment.get() {
             self.moment.set(moment);
-            self.passed.set(0);
+            self.counted.set(0);
         }
-        let passed = self.passed.get();
-        if passed < Self::ONE_BY_ONE {
-            self.passed.set(passed + 1);
+        let counted = self.counted.get();
+        if counted < Self::ONE_BY_ONE {
+            self.counted.set(counted + 1);
             return Some(1);
         }
-        // Marsaglia's xorshift: no secret hangs on it.
-        let mut random = self.random.get();
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        self.random.set(random);
-        (random >> 32).is_multiple_of(PART).then_some(PART)
+        (fastrand::u64(..WEIGHT) == 0).then_some(WEIGHT)
     }
 }
 
@@ -66,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_are_counted_one_by_one() {
+    fn few_events_are_counted_individually() {
         let sample = Sample::new();
         for secs in 0..3 {
             assert!((0..Sample::ONE_BY_ONE).all(|_| sample.times(Moment::from_millis(secs * 1000)) == Some(1)));
@@ -74,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_everybody_is_counted_nearly_right_even_if_they_take_turns() {
+    fn many_alternating_callers_are_counted_approximately() {
         for callers in [1, 16, 32, 100] {
             let mut counts = vec![0; callers];
             let sample = Sample::new();
@@ -88,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn few_of_many_are_looked_at() {
+    fn few_of_many_events_are_sampled() {
         let sample = Sample::new();
         let looked_at = (0..100_000).filter(|_| sample.times(Moment::ZERO).is_some()).count();
         assert!(looked_at < 10_000, "{looked_at}");
     }
 
     #[test]
-    fn times_that_go_back_and_forth_are_no_way_to_be_looked_at_more_often() {
+    fn alternating_times_do_not_increase_the_samples() {
         let sample = Sample::new();
         let times = (0..100_000).map(|turn| Moment::from_millis(10_000 - turn % 2 * 5000));
         let looked_at = times.filter(|now| sample.times(*now).is_some()).count();

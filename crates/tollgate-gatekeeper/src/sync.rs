@@ -1,12 +1,12 @@
-//! The atomics that the table is made of: the machine's, or those of the model checker.
+//! The atomics of the table: those of the machine, or of the model checker.
 
 #[cfg(tollgate_model)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(tollgate_model))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Waits a little while another thread makes `busy` true: first on the processor, then, in case that thread has lost its own, by
-/// giving ours away. It may come back early.
+/// Waits briefly while another thread makes `busy` true: spins first, then yields in case that thread is
+/// descheduled. It may return early.
 #[cfg(not(tollgate_model))]
 #[cold]
 pub(crate) fn wait_while(busy: impl Fn() -> bool) {
@@ -19,7 +19,7 @@ pub(crate) fn wait_while(busy: impl Fn() -> bool) {
     std::thread::yield_now();
 }
 
-/// Lets the other threads of the model go on.
+/// Lets the other threads of the model run.
 #[cfg(tollgate_model)]
 pub(crate) fn wait_while(_busy: impl Fn() -> bool) {
     loom::thread::yield_now();

@@ -1,18 +1,22 @@
-//! The records of one rule for all keys, in memory that never grows.
+//! The records of one rule for all keys, in memory of fixed size.
 //!
-//! A map that grows can be made to eat the machine, and one that forgets its oldest entries hands an offender a fresh budget for the price
-//! of some invented keys. Here a key belongs to one line of nine records, or of seven ([`Line`]). When all are taken, a newcomer takes the
-//! place of a record that is clear, which loses nothing, or else of the one in best standing, and then the line's floor absorbs
-//! that record. A key that is not found starts from the floor as long as that is not clear. So:
+//! A growing map can exhaust memory, and a map that evicts its oldest entries gives an offender a fresh
+//! budget for the price of some invented keys. Here a key belongs to one row of nine or seven records
+//! ([`Row`]). If all are in use, a new key takes a record without debt, which loses nothing, or else the one
+//! that is clear soonest, which is merged into the row's overflow record. A key without a record starts from
+//! the overflow record while that has debt. Two properties follow:
 //!
-//! - No key is ever better off than it would be in a table without bounds, whatever is sprayed at it.
-//! - An innocent newcomer is worse off by at most the floor, which is at most the best standing of five keys that are all in debt: an
-//!   attacker must keep five keys per line in debt, in all lines, all the time, and then still cannot get more than each line's share.
+//! - No key ever gets more than in an unbounded table, for any sequence of keys.
+//! - A new key gets less by at most the overflow record, which is at most the smallest debt of five keys that
+//!   all have debt. An attacker must keep five keys per row in debt, in all rows, all the time, and still
+//!   gets only each row's share.
 //!
-//! A decision takes as long as the way to memory. Where records are small, four of the nine are in the line's [`Front`], which a processor
-//! keeps at hand however large the table is; the other five are only looked at while somebody there is in debt.
+//! The time of a decision is dominated by memory access. For small records, four of the nine are in the row's
+//! [`HotSlots`], which fits the cache for any size of the table; the other five are read only while one of them
+//! has debt.
 //!
-//! A record that cannot become clear by itself, because its requests are at work, is never given up: then newcomers share the floor.
+//! A record with requests in flight does not become clear by itself and is never evicted; new keys then share
+//! the overflow record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,223 +24,229 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_core::rule::Rule;
 use tollgate_core::time::Moment;
 
-use crate::front::{self, Front};
 use crate::hash::{KeyHash, KeyHasher, Seed};
-use crate::line::{self, Line, Shape};
-use crate::memory::{Memory, NoMemory};
-use crate::seat::Seat;
+use crate::hot_slots::{self, HotSlots};
+use crate::key_record::KeyRecord;
+use crate::memory::{Memory, OutOfMemory};
+use crate::row::{self, Row, RowLayout};
 
-/// What the processor fetches at once: 64 bytes.
-const WORDS_FETCHED: usize = 8;
-/// All fronts together: what a processor of today keeps at hand and still has room for other work.
-const FRONT_BYTES_MAX: usize = 12 << 20;
+/// The number of words per cache row of 64 bytes.
+const WORDS_PER_CACHE_LINE: usize = 8;
+/// The maximum size of all hot slots. They must fit the cache with room for other work.
+const HOT_BYTES_MAX: usize = 12 << 20;
 
 /// The records of one rule for all keys.
 pub(crate) struct Table {
     id: u32,
     memory: Memory,
-    shape: Shape,
-    plot: Plot,
+    shape: RowLayout,
+    layout: TableLayout,
     hasher: KeyHasher,
-    strain: Strain,
+    pressure: TablePressure,
 }
 
-/// How the memory of a table is divided: all fronts, then all backs, then all floors that lie outside of their lines.
+/// The division of a table's memory: all hot slots, then all cold slots, then all overflow records outside of
+/// their rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Plot {
-    fronts: usize,
-    front_words: usize,
-    backs_per_front: usize,
+struct TableLayout {
+    hot_groups: usize,
+    hot_words: usize,
+    cold_per_hot: usize,
 }
 
-impl Plot {
-    /// As many fronts as the cache can hold, and behind each as many backs as there is memory for, but at least one.
-    fn new(shape: Shape, bytes: usize) -> Option<Self> {
-        let front_words = shape.front_words()?;
+impl TableLayout {
+    /// As many groups of hot slots as fit the cache, and as many groups of cold slots per group as fit the
+    /// memory, but at least one.
+    fn new(shape: RowLayout, bytes: usize) -> Option<Self> {
+        let hot_words = shape.hot_words()?;
         let words = bytes / size_of::<u64>();
-        let per_back = shape.back_words() + shape.floor_words();
-        let fronts_max = FRONT_BYTES_MAX / size_of::<u64>() / front_words;
-        let backs_per_front = match shape {
-            Shape::Lean => words.div_ceil(fronts_max).saturating_sub(front_words).div_ceil(per_back).max(1),
-            Shape::Full { .. } => 0,
+        let words_per_cold = shape.cold_words() + shape.overflow_words();
+        let hot_groups_max = HOT_BYTES_MAX / size_of::<u64>() / hot_words;
+        let cold_per_hot = match shape {
+            RowLayout::Compact => {
+                words.div_ceil(hot_groups_max).saturating_sub(hot_words).div_ceil(words_per_cold).max(1)
+            }
+            RowLayout::Full { .. } => 0,
         };
-        let fronts = words / (front_words + backs_per_front * per_back);
-        (fronts > 0).then_some(Self { fronts, front_words, backs_per_front })
+        let hot_groups = words / (hot_words + cold_per_hot * words_per_cold);
+        (hot_groups > 0).then_some(Self { hot_groups, hot_words, cold_per_hot })
     }
 
-    fn backs(self) -> usize {
-        self.fronts * self.backs_per_front
+    fn cold_groups(self) -> usize {
+        self.hot_groups * self.cold_per_hot
     }
 
-    /// Which front and which back the key with `hash` has. The high bits of the hash decide on both, so that backs next to each other
-    /// share their front, and nobody else's.
+    /// The hot and the cold group of the key with `hash`. The high bits of the hash determine both, so that
+    /// adjacent cold groups share one hot group.
     #[inline]
-    fn front_and_back(self, hash: KeyHash) -> (usize, usize) {
-        (hash.line(self.fronts as u64), hash.line(self.backs() as u64))
+    fn hot_and_cold(self, hash: KeyHash) -> (usize, usize) {
+        (hash.row(self.hot_groups as u64), hash.row(self.cold_groups() as u64))
     }
 }
 
-/// How often a table had too few places. All zero in a table that is large enough.
+/// Counters of a table that is too small. All are zero if it is large enough.
 #[derive(Debug, Default)]
-pub(crate) struct Strain {
+pub(crate) struct TablePressure {
     pub(crate) evicted: AtomicU64,
-    pub(crate) from_floor: AtomicU64,
+    pub(crate) from_overflow: AtomicU64,
     pub(crate) shared: AtomicU64,
 }
 
-/// How large a table is, and how often it was too small.
+/// The size of a table, and how often it was too small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableReport {
-    /// Its size.
+    /// The size in bytes.
     pub bytes: usize,
-    /// How many keys it has places for.
+    /// The number of slots.
     pub places: usize,
-    /// How often a key that was not clear yet lost its place. Its debt went into the floor of its line.
+    /// The number of keys with debt that were evicted. Their debt was merged into an overflow record.
     pub evicted: u64,
-    /// How often a key that had no place started from a floor that was not clear, and so with less than a fresh budget.
-    pub from_floor: u64,
-    /// How often a key was counted together with others, because all places had requests at work.
+    /// The number of keys without a record that started from an overflow record with debt.
+    pub from_overflow: u64,
+    /// The number of charges to an overflow record because all slots had requests in flight.
     pub shared: u64,
 }
 
-/// Why a table cannot be made.
+/// The reason why a table cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoTable {
-    /// Not even one line fits.
+pub enum TableError {
+    /// The size is less than one row.
     TooSmall {
-        /// The least that works.
+        /// The minimum size.
         bytes_min: usize,
     },
-    /// The machine has not that much.
-    NoMemory(NoMemory),
+    /// The system does not provide the memory.
+    OutOfMemory(OutOfMemory),
 }
 
-impl core::fmt::Display for NoTable {
+impl core::fmt::Display for TableError {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::TooSmall { bytes_min } => write!(formatter, "a table for this rule takes at least {bytes_min} bytes"),
-            Self::NoMemory(no_memory) => no_memory.fmt(formatter),
+            Self::TooSmall { bytes_min } => write!(formatter, "a table for this rule needs at least {bytes_min} bytes"),
+            Self::OutOfMemory(no_memory) => no_memory.fmt(formatter),
         }
     }
 }
 
-impl core::error::Error for NoTable {}
+impl core::error::Error for TableError {}
 
-/// How many bytes a table of `rule` takes at least: one line.
+/// The minimum size of a table for `rule` in bytes: one row.
 pub fn table_bytes_min(rule: &Rule) -> usize {
-    let shape = Shape::of(rule);
-    let words = shape.front_words().and_then(|words| words.checked_add(shape.back_words() + shape.floor_words()));
+    let shape = RowLayout::of(rule);
+    let words = shape.hot_words().and_then(|words| words.checked_add(shape.cold_words() + shape.overflow_words()));
     words.and_then(|words| words.checked_mul(size_of::<u64>())).unwrap_or(usize::MAX)
 }
 
-/// How many bytes a table of `rule` needs for `keys` keys.
+/// The size of a table for `keys` keys of `rule` in bytes.
 ///
-/// Keys fall into lines by chance, so more places are needed than there are keys: with as many as this, one key in thirty finds its line
-/// full if all are in debt at once.
+/// Keys are distributed to rows at random, so more slots than keys are needed. With this size, one key in
+/// thirty finds its row full if all keys have debt at once.
 pub fn table_bytes_for(rule: &Rule, keys: usize) -> usize {
     let bytes_min = table_bytes_min(rule);
-    let (keys_per_ten, bytes) = match Shape::of(rule) {
-        // What counts is the backs, since the fronts are few where keys are many; where they are not, there is room to spare.
-        Shape::Lean => (27, size_of::<u64>() * (line::BACK_WORDS + line::FLOOR_WORDS)),
-        Shape::Full { .. } => (43, bytes_min),
+    let (keys_per_ten, bytes) = match RowLayout::of(rule) {
+        // Only cold slots count, because hot slots are few if there are many keys. Smaller tables have room
+        // to spare.
+        RowLayout::Compact => (27, size_of::<u64>() * (row::COLD_WORDS + row::OVERFLOW_WORDS)),
+        RowLayout::Full { .. } => (43, bytes_min),
     };
     keys.saturating_mul(10).div_ceil(keys_per_ten).saturating_mul(bytes).max(bytes_min)
 }
 
 impl Table {
     /// A table for records of `rule`, of at most `bytes` bytes.
-    pub(crate) fn new(rule: &Rule, bytes: usize, seed: Seed) -> Result<Arc<Self>, NoTable> {
-        // Ids order the locks of all tables of the process, whichever limiter they belong to.
+    pub(crate) fn new(rule: &Rule, bytes: usize, seed: Seed) -> Result<Arc<Self>, TableError> {
+        // The order of identifiers is the locking order of all tables of the process, for any limiter.
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let shape = Shape::of(rule);
-        let plot = Plot::new(shape, bytes).ok_or(NoTable::TooSmall { bytes_min: table_bytes_min(rule) })?;
-        let words = plot.fronts * plot.front_words + plot.backs() * (shape.back_words() + shape.floor_words());
+        let shape = RowLayout::of(rule);
+        let layout = TableLayout::new(shape, bytes).ok_or(TableError::TooSmall { bytes_min: table_bytes_min(rule) })?;
+        let words =
+            layout.hot_groups * layout.hot_words + layout.cold_groups() * (shape.cold_words() + shape.overflow_words());
         Ok(Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            memory: Memory::zeroed(words).map_err(NoTable::NoMemory)?,
+            memory: Memory::zeroed(words).map_err(TableError::OutOfMemory)?,
             shape,
-            plot,
+            layout,
             hasher: KeyHasher::new(seed),
-            strain: Strain::default(),
+            pressure: TablePressure::default(),
         }))
     }
 
-    /// What tells this table from all others of the process.
+    /// The table's identifier within the process.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
-    /// What a key is hashed with.
+    /// The hasher of the table's keys.
     #[inline]
     pub(crate) fn hasher(&self) -> &KeyHasher {
         &self.hasher
     }
 
-    /// Says that the line of `hash` will be wanted soon.
+    /// Prefetches the row of `hash`.
     #[inline]
     pub(crate) fn prefetch(&self, hash: KeyHash) {
-        let start = hash.line(self.plot.fronts as u64) * self.plot.front_words;
+        let start = hash.row(self.layout.hot_groups as u64) * self.layout.hot_words;
         self.memory.prefetch(start);
-        if self.plot.front_words > WORDS_FETCHED {
-            self.memory.prefetch(start + WORDS_FETCHED);
+        if self.layout.hot_words > WORDS_PER_CACHE_LINE {
+            self.memory.prefetch(start + WORDS_PER_CACHE_LINE);
         }
     }
 
-    /// The front of the line of `hash`, which will be wanted soon, in a table whose lines are known to be lean.
+    /// Prefetches and returns the hot slots of `hash`. The rows of the table must be compact.
     #[inline]
-    pub(crate) fn front_soon(&self, hash: KeyHash) -> Front<'_> {
-        debug_assert_eq!(self.shape, Shape::Lean);
-        let start = hash.line(self.plot.fronts as u64) * front::WORDS;
+    pub(crate) fn hot_slots_soon(&self, hash: KeyHash) -> HotSlots<'_> {
+        debug_assert_eq!(self.shape, RowLayout::Compact);
+        let start = hash.row(self.layout.hot_groups as u64) * hot_slots::WORDS;
         self.memory.prefetch(start);
-        self.front_at(start)
+        self.hot_slots_at(start)
     }
 
     #[inline]
-    fn front_at(&self, start: usize) -> Front<'_> {
-        Front::new(self.memory[start..].first_chunk().expect("the front of a line lies in the table as a whole"))
+    fn hot_slots_at(&self, start: usize) -> HotSlots<'_> {
+        HotSlots::new(self.memory[start..].first_chunk().expect("the hot of a row lies in the table as a whole"))
     }
 
-    /// The line of `hash`.
+    /// The row of `hash`.
     #[inline]
-    pub(crate) fn line(&self, hash: KeyHash) -> Line<'_> {
-        let Plot { fronts, front_words, .. } = self.plot;
-        let (front, back) = self.plot.front_and_back(hash);
-        let start = front * front_words;
+    pub(crate) fn row(&self, hash: KeyHash) -> Row<'_> {
+        let TableLayout { hot_groups, hot_words, .. } = self.layout;
+        let (hot, cold) = self.layout.hot_and_cold(hash);
+        let start = hot * hot_words;
         match self.shape {
-            Shape::Lean => {
-                let backs = &self.memory[fronts * front_words..];
-                let (backs, floors) = backs.split_at(self.plot.backs() * line::BACK_WORDS);
-                Line::Lean {
-                    front: self.front_at(start),
-                    back: &backs[back * line::BACK_WORDS..][..line::BACK_WORDS],
-                    floor: &floors[back * line::FLOOR_WORDS..][..line::FLOOR_WORDS],
+            RowLayout::Compact => {
+                let cold_groups = &self.memory[hot_groups * hot_words..];
+                let (cold_groups, floors) = cold_groups.split_at(self.layout.cold_groups() * row::COLD_WORDS);
+                Row::Compact {
+                    hot: self.hot_slots_at(start),
+                    cold: &cold_groups[cold * row::COLD_WORDS..][..row::COLD_WORDS],
+                    overflow: &floors[cold * row::OVERFLOW_WORDS..][..row::OVERFLOW_WORDS],
                 }
             }
-            Shape::Full { words } => {
-                Line::Full { words: &self.memory[start..start + front_words], record_words: words }
+            RowLayout::Full { words } => {
+                Row::Full { words: &self.memory[start..start + hot_words], record_words: words }
             }
         }
     }
 
-    /// Where the key with `hash` sits at `now`, or would sit.
+    /// The record of the key with `hash` at `now`, or the one that it would get.
     #[inline]
-    pub(crate) fn seat<'t>(&'t self, rule: &'t Rule, hash: KeyHash, now: Moment) -> Seat<'t> {
-        Seat::new(self.line(hash), rule, &self.strain, hash.fingerprint(), now)
+    pub(crate) fn record<'t>(&'t self, rule: &'t Rule, hash: KeyHash, now: Moment) -> KeyRecord<'t> {
+        KeyRecord::new(self.row(hash), rule, &self.pressure, hash.fingerprint(), now)
     }
 
-    /// Counts that a key was charged together with others.
+    /// Counts a charge to an overflow record.
     pub(crate) fn count_shared(&self) {
-        self.strain.shared.fetch_add(1, Ordering::Relaxed);
+        self.pressure.shared.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Its size and its strain.
+    /// The size and the counters.
     pub(crate) fn report(&self) -> TableReport {
         TableReport {
             bytes: self.memory.len() * size_of::<u64>(),
-            places: self.plot.fronts * self.shape.slots().0 + self.plot.backs() * self.shape.slots().1,
-            evicted: self.strain.evicted.load(Ordering::Relaxed),
-            from_floor: self.strain.from_floor.load(Ordering::Relaxed),
-            shared: self.strain.shared.load(Ordering::Relaxed),
+            places: self.layout.hot_groups * self.shape.slots().0 + self.layout.cold_groups() * self.shape.slots().1,
+            evicted: self.pressure.evicted.load(Ordering::Relaxed),
+            from_overflow: self.pressure.from_overflow.load(Ordering::Relaxed),
+            shared: self.pressure.shared.load(Ordering::Relaxed),
         }
     }
 }
@@ -248,20 +258,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fronts_stay_near_and_everybody_behind_one_shares_its_lock(bytes in 136..1_usize << 34, hash in any::<u64>()) {
-            let plot = Plot::new(Shape::Lean, bytes).unwrap();
-            let used = size_of::<u64>() * (plot.fronts * plot.front_words + plot.backs() * 9);
-            // What is left over is less than a part in twenty, or than one line.
+        fn hot_slots_fit_the_cache_and_cold_groups_share_their_lock(bytes in 136..1_usize << 34, hash in any::<u64>()) {
+            let layout = TableLayout::new(RowLayout::Compact, bytes).unwrap();
+            let used = size_of::<u64>() * (layout.hot_groups * layout.hot_words + layout.cold_groups() * 9);
+            // The unused part is less than 5 %, or less than one row.
             prop_assert!(used <= bytes && bytes - used < (bytes / 20).max(136));
-            prop_assert!(plot.fronts * plot.front_words * size_of::<u64>() <= FRONT_BYTES_MAX);
-            let (front, back) = plot.front_and_back(KeyHash(hash));
-            prop_assert_eq!(back / plot.backs_per_front, front);
+            prop_assert!(layout.hot_groups * layout.hot_words * size_of::<u64>() <= HOT_BYTES_MAX);
+            let (hot, cold) = layout.hot_and_cold(KeyHash(hash));
+            prop_assert_eq!(cold / layout.cold_per_hot, hot);
         }
     }
 
     #[test]
-    fn less_than_one_line_is_no_table() {
-        assert_eq!(Plot::new(Shape::Lean, 135), None);
-        assert_eq!(Plot::new(Shape::Full { words: usize::MAX }, usize::MAX), None);
+    fn less_than_one_row_is_no_table() {
+        assert_eq!(TableLayout::new(RowLayout::Compact, 135), None);
+        assert_eq!(TableLayout::new(RowLayout::Full { words: usize::MAX }, usize::MAX), None);
     }
 }

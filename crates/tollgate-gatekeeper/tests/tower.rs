@@ -1,4 +1,4 @@
-//! A service with a keeper in front, as its callers meet it.
+//! A service behind a keeper, from the point of view of its callers.
 #![cfg(feature = "tower")]
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::hash::Seed;
 use tollgate_gatekeeper::limiter::Plan;
-use tollgate_gatekeeper::tower::{Keeper, KeeperLayer, Seen};
+use tollgate_gatekeeper::tower::{Keeper, KeeperLayer, RequestView};
 use tower::{Layer, ServiceExt, service_fn};
 
 fn rule(class: &str, limit: Limit, hold: Span) -> Rule {
@@ -56,7 +56,7 @@ async fn ask(layer: &KeeperLayer, request: Request<String>) -> Response<String> 
 }
 
 #[tokio::test]
-async fn who_is_over_the_limit_is_refused_and_told_when_to_come_back() {
+async fn a_caller_over_the_limit_is_refused_with_retry_after() {
     let layer = layer(rule("ip/32", bucket(2), Span::ZERO));
     let first = ask(&layer, from("203.0.113.7")).await;
     assert_eq!((first.status(), first.body().as_str()), (StatusCode::OK, "served"));
@@ -88,7 +88,7 @@ async fn a_spelling_of_a_path_does_not_bypass_its_rule() {
 }
 
 #[tokio::test]
-async fn the_service_sees_the_one_value_by_which_a_rule_told_the_caller_apart() {
+async fn the_service_sees_the_value_that_rules_used() {
     let layer = layer(rule("header:x-key+cookie:sid", bucket(1), Span::ZERO));
     let request = |keys: [&str; 2], cookies: [&str; 2]| {
         let mut request = Request::builder().header("x_key", "z");
@@ -112,7 +112,7 @@ async fn the_service_sees_the_one_value_by_which_a_rule_told_the_caller_apart() 
 }
 
 #[tokio::test]
-async fn a_refusal_of_grpc_is_grpcs() {
+async fn a_grpc_refusal_has_a_grpc_status() {
     let layer = layer(rule("ip/32", bucket(1), Span::ZERO));
     let grpc = || {
         let mut request = from("203.0.113.7");
@@ -129,8 +129,8 @@ async fn a_refusal_of_grpc_is_grpcs() {
 }
 
 #[tokio::test]
-async fn callers_are_told_apart_as_the_service_says() {
-    let account = |seen: Seen<'_>| seen.headers.get("x-forwarded-for")?.to_str().ok()?.parse().ok();
+async fn the_service_identifies_callers() {
+    let account = |seen: RequestView<'_>| seen.headers.get("x-forwarded-for")?.to_str().ok()?.parse().ok();
     let by_address = layer(rule("ip/32", bucket(1), Span::ZERO)).client(account);
     let request = |address: &str| Request::builder().header("x-forwarded-for", address).body(String::new()).unwrap();
     assert_eq!(ask(&by_address, request("203.0.113.1")).await.status(), StatusCode::OK);
@@ -146,7 +146,7 @@ async fn callers_are_told_apart_as_the_service_says() {
 }
 
 #[tokio::test]
-async fn who_is_a_little_over_is_held_and_those_held_are_an_interval_apart() {
+async fn requests_slightly_over_the_limit_are_held_in_intervals() {
     let rate = Limit::Rate(Rate::new(20, Span::from_secs(1), 1).unwrap());
     let layer = layer(rule("ip/32", rate, Span::from_secs(5))).held_max(3);
     let begin = Instant::now();
@@ -166,7 +166,7 @@ async fn futures_of(layer: &KeeperLayer, count: usize) -> Vec<StatusCode> {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_while_held_gives_everything_back() {
+async fn a_held_request_that_is_dropped_is_refunded() {
     let rate = Limit::Rate(Rate::new(1, Span::from_secs(1), 1).unwrap());
     let layer = layer(rule("ip/32", rate, Span::from_secs(5))).held_max(1);
     ask(&layer, from("203.0.113.7")).await;
@@ -177,7 +177,7 @@ async fn a_request_that_is_dropped_while_held_gives_everything_back() {
 }
 
 #[tokio::test]
-async fn requests_at_work_are_counted_until_they_end_or_are_dropped() {
+async fn requests_in_flight_are_counted_until_they_end_or_are_dropped() {
     let layer = layer(rule("ip/32", Limit::InFlight(InFlight::new(1).unwrap()), Span::ZERO));
     let begun = Arc::new(AtomicU32::new(0));
     let slow = {
@@ -190,19 +190,19 @@ async fn requests_at_work_are_counted_until_they_end_or_are_dropped() {
             }
         })
     };
-    let at_work = tokio::spawn(layer.layer(slow).oneshot(from("203.0.113.7")));
+    let in_flight = tokio::spawn(layer.layer(slow).oneshot(from("203.0.113.7")));
     while begun.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
     }
     assert_eq!(ask(&layer, from("203.0.113.7")).await.status(), StatusCode::TOO_MANY_REQUESTS);
-    at_work.abort();
-    let _ = at_work.await;
+    in_flight.abort();
+    let _ = in_flight.await;
     assert_eq!(ask(&layer, from("203.0.113.7")).await.status(), StatusCode::OK);
 }
 
 #[tokio::test]
 async fn a_budget_is_charged_for_work_and_not_for_waiting() {
-    // A thousandth of a core, with 50 ms saved up.
+    // A thousandth of a core, with a burst of 50 ms.
     let layer = layer(rule("ip/32", Limit::Budget(Budget::new(1_000, Span::from_millis(50)).unwrap()), Span::ZERO));
     let run = |work: Duration, wait: Duration| {
         let service = service_fn(move |_: Request<String>| async move {

@@ -1,7 +1,7 @@
-//! A process that we started, and end: by its own id, when the value goes out of scope.
+//! A child process that is stopped when its value is dropped.
 //!
-//! A parent that is killed cannot clean up, and a server left behind holds its port and its core. So the kernel is asked to
-//! end the child with its parent.
+//! A parent that is killed cannot clean up, and an orphaned server keeps its port and its core. The kernel is
+//! therefore asked to kill the child with its parent.
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use std::{
@@ -21,14 +21,14 @@ const START_MAX: Duration = Duration::from_secs(15);
 const LOG_BYTES_MAX: u64 = 64 * 1024;
 const STOP_MAX: Duration = Duration::from_secs(3);
 
-/// A running process with what it wrote to standard error.
+/// A running process with its standard error.
 pub struct Child {
     process: std::process::Child,
     log: File,
 }
 
 impl Child {
-    /// Starts `program` on the cores that this thread is pinned to, and waits until it listens on `address`.
+    /// Starts `program` on the cores of this thread, and waits until it listens on `address`.
     pub fn start<I, S>(program: &Path, args: I, address: SocketAddr) -> io::Result<Self>
     where
         I: IntoIterator<Item = S>,
@@ -37,7 +37,7 @@ impl Child {
         Self::start_with_state(program, args, address, None)
     }
 
-    /// As [`Child::start`], for a program that keeps its state below `state_home`; without one it keeps none.
+    /// As [`Child::start`], for a program that stores state below `state_home`; without one it stores none.
     pub fn start_with_state<I, S>(
         program: &Path,
         args: I,
@@ -51,7 +51,7 @@ impl Child {
         let log = nameless_file()?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);
-        // The child must neither read nor leave state in the home directory of the person who starts it.
+        // The child must neither read nor leave state in the user's home directory.
         command.env_remove("HOME").env_remove("XDG_STATE_HOME").env_remove("STATE_DIRECTORY");
         if let Some(state_home) = state_home {
             command.env("XDG_STATE_HOME", state_home);
@@ -84,41 +84,42 @@ impl Child {
         let mut text = String::new();
         let read = (&self.log).rewind().and_then(|()| (&self.log).take(LOG_BYTES_MAX).read_to_string(&mut text));
         if read.is_err() {
-            return "and what it said is not readable".to_owned();
+            return "its output is not readable".to_owned();
         }
         let tail: Vec<&str> = text.lines().rev().take(5).collect();
         tail.into_iter().rev().collect::<Vec<_>>().join(" | ")
     }
 
-    /// The process and its children: nginx works in one.
+    /// The process and its children, because nginx serves from one.
     fn family(&self) -> Vec<u32> {
         let pid = self.process.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         std::iter::once(pid).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok())).collect()
     }
 
-    /// Ends the process and its children at once, without a chance to drain or to save state: a crash.
+    /// Kills the process and its children without a chance to drain or to save state.
     pub fn crash(mut self) {
         let family = self.family();
         let _ = self.process.kill();
-        // The children are ended after their parent, because nginx replaces a worker that ends.
+        // The children are killed after their parent, because nginx replaces a worker that ends.
         for pid in family.iter().skip(1).filter_map(|&pid| Pid::from_raw(pid.try_into().ok()?)) {
             let _ = kill_process(pid, Signal::KILL);
         }
         let _ = self.process.wait();
-        // A child holds the listening socket until it has ended, and would accept a connection that it then resets.
+        // A child holds the listening socket until it has ended, and would accept a connection that it then
+        // resets.
         let begin = Instant::now();
         while family.iter().any(|&pid| is_running(pid)) && begin.elapsed() < STOP_MAX {
             sleep(Duration::from_millis(1));
         }
     }
 
-    /// CPU time used so far, by all threads of the process and its children.
+    /// The CPU time of all threads of the process and its children.
     pub fn cpu_time(&self) -> Duration {
         self.family().into_iter().filter_map(cpu_time_of).sum()
     }
 
-    /// Memory that would come free if it ended (proportional set size), in bytes.
+    /// The memory that would be freed if it ended (proportional set size), in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.family().into_iter().filter_map(memory_bytes_of).sum()
     }
@@ -140,7 +141,7 @@ impl Drop for Child {
     }
 }
 
-/// A file that has no name any more, so that nothing is left of it however we end.
+/// An unlinked file, so that nothing is left of it in any case.
 fn nameless_file() -> io::Result<File> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let name = format!("tollgate-storm-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
@@ -150,20 +151,21 @@ fn nameless_file() -> io::Result<File> {
     Ok(file)
 }
 
-#[expect(unsafe_code, reason = "what runs between fork and exec is beyond the compiler")]
+#[expect(unsafe_code, reason = "the compiler cannot check code between fork and exec")]
 fn die_with_parent(command: &mut Command) {
     let ask = || set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from);
-    // SAFETY: the closure makes one system call and touches no memory of the parent, so it may run after a fork.
+    // SAFETY: the closure makes one system call and touches no memory of the parent, so it may run after a
+    // fork.
     unsafe { command.pre_exec(ask) };
 }
 
-/// Whether a process has not ended yet. A process that has ended but was not waited for holds no sockets.
+/// Whether a process has not ended. A zombie holds no sockets.
 fn is_running(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|text| !text.lines().any(|line| line.starts_with("State:\tZ")))
 }
 
-/// The scheduler's own sum for every thread, in nanoseconds; `stat` counts only in ticks of 10 ms.
+/// The scheduler's sum for every thread, in nanoseconds; `stat` counts only in ticks of 10 ms.
 fn cpu_time_of(pid: u32) -> Option<Duration> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let nanos = |thread: fs::DirEntry| -> Option<u64> {
@@ -178,7 +180,7 @@ fn memory_bytes_of(pid: u32) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// An address on loopback that nobody listens on at the moment.
+/// A free loopback address.
 pub fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_that_ends_at_once_is_reported_with_what_it_said() {
+    fn a_child_that_ends_immediately_is_reported_with_its_output() {
         let args = ["-c", "echo no such port >&2; exit 3"];
         let error = Child::start(Path::new("/bin/sh"), args, free_address().unwrap()).err().unwrap();
         assert!(error.to_string().contains("no such port"), "{error}");

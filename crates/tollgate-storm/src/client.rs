@@ -1,6 +1,7 @@
-//! A client with a source address of its own choosing, and no more HTTP/1.1 than the storm needs.
+//! A minimal HTTP/1.1 client with a chosen source address.
 //!
-//! Client libraries pool, retry and choose addresses by themselves; each of these would change what the storm measures.
+//! Client libraries pool connections, retry and choose addresses by themselves, each of which would change
+//! the measurement.
 
 use crate::{
     crowd::{self, Crowd},
@@ -18,7 +19,7 @@ use tokio::{
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 
-/// One client: who it is, where it asks, and the connection that it keeps while the server lets it.
+/// One client: its crowd, source, target, and keep-alive connection.
 pub struct Client {
     crowd: Crowd,
     source: Ipv4Addr,
@@ -27,12 +28,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has not connected yet.
+    /// A client without a connection.
     pub const fn new(crowd: Crowd, source: Ipv4Addr, target: SocketAddr) -> Self {
         Self { crowd, source, target, connection: None }
     }
 
-    /// Asks for `path`; anything but the page is a failure.
+    /// Requests `path`; anything but the page is a failure.
     pub async fn ask(&mut self, path: &str) -> Result<(), Failure> {
         let answer = self.exchange(path).await.map_err(|_| Failure::Broken)?;
         match answer.status {
@@ -58,14 +59,14 @@ struct Connection {
     buffer: Vec<u8>,
 }
 
-/// What came back, and whether the connection can carry another request.
+/// The status of a response, and whether the connection can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Answer {
     status: u16,
     reusable: bool,
 }
 
-/// How an answer's body ends.
+/// A response head with the length of its body.
 struct Head {
     answer: Answer,
     bytes: usize,
@@ -75,7 +76,8 @@ struct Head {
 impl Connection {
     async fn open(source: Ipv4Addr, target: SocketAddr) -> io::Result<Self> {
         let socket = TcpSocket::new_v4()?;
-        // One address opens thousands of connections a minute: its ports must be free again before TIME_WAIT is over.
+        // One address opens thousands of connections per minute, so its ports must be reusable during
+        // TIME_WAIT.
         socket.set_reuseaddr(true)?;
         socket.set_nodelay(true)?;
         socket.bind((source, 0).into())?;
@@ -136,7 +138,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Head>> {
         std::str::from_utf8(header.value).ok()
     };
     if value("transfer-encoding").is_some() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "neither the site nor a refusal is sent in chunks"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected chunked response"));
     }
     let body_bytes = value("content-length").and_then(|value| value.parse().ok());
     let close = value("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// Sends `bytes` as the answer to the first request and closes; gives what the client made of it and who it was.
+    /// Answers the first request with `bytes` and closes. Returns the client's result and its address.
     async fn check(bytes: &'static [u8]) -> (io::Result<Answer>, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = listener.local_addr().unwrap();

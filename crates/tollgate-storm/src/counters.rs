@@ -1,6 +1,6 @@
-//! The site's own books: requests and true CPU per crowd, as the thread clock measured them.
+//! The site's counters: requests and exact CPU time per crowd, measured by the thread clock.
 //!
-//! They travel as lines of words (`human 12 240000000`), which is all that two programs of one build need.
+//! They are sent as lines of text (`human 12 240000000`), which is enough between two programs of one build.
 
 use crate::{cpu, crowd::Crowd};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The books while they are being written.
+/// The live counters.
 pub(crate) struct Counters {
     opened: Instant,
     crowds: [Entry; 3],
@@ -22,16 +22,16 @@ struct Entry {
     cpu_ns: AtomicU64,
 }
 
-/// The books at one moment.
+/// A snapshot of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Time since the site opened.
+    /// The time since the site started.
     pub uptime: Duration,
-    /// CPU time of the whole site, what no crowd is charged with included.
+    /// The CPU time of the whole site, including time that no crowd is charged for.
     pub process_cpu: Duration,
-    /// Requests begun, per crowd in the order of [`Crowd::ALL`].
+    /// Started requests per crowd, in the order of [`Crowd::ALL`].
     pub requests: [u64; 3],
-    /// CPU time burnt, per crowd in the order of [`Crowd::ALL`], up to this moment, unfinished requests included.
+    /// CPU time per crowd so far, in the order of [`Crowd::ALL`], including unfinished requests.
     pub cpu: [Duration; 3],
 }
 
@@ -60,12 +60,12 @@ impl Counters {
 }
 
 impl Reading {
-    /// The CPU time burnt for `crowd`.
+    /// The CPU time of `crowd`.
     pub const fn cpu_of(&self, crowd: Crowd) -> Duration {
         self.cpu[crowd as usize]
     }
 
-    /// What was added since `earlier`.
+    /// The difference to `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let index = [0, 1, 2];
         Self {
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reading_survives_the_way_to_its_reader() {
+    fn a_snapshot_is_parsed_as_it_was_written() {
         let counters = Counters::new();
         counters.begin(Crowd::Office);
         counters.spend(Crowd::Crawler, Duration::from_millis(300));
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_reading() {
+    fn invalid_text_is_no_snapshot() {
         for text in ["", "site 1\n", "site 1 2\nhuman 1 2\n", "site 1 2\nhuman 1 2\noffice 1 2\ncrawler 1 x\n"] {
             assert_eq!(Reading::of_text(text), None, "{text:?}");
         }
     }
 
     #[test]
-    fn a_difference_of_readings_is_what_happened_between_them() {
+    fn a_difference_of_snapshots_covers_the_time_between_them() {
         let counters = Counters::new();
         counters.spend(Crowd::Human, Duration::from_millis(20));
         let before = counters.read();

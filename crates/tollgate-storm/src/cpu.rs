@@ -1,7 +1,7 @@
-//! CPU time: pinning it to a core, reading it exactly, and burning it.
+//! CPU time: pinning to a core, measuring, and burning.
 //!
-//! A page that sleeps costs nothing, and a page that spins for a stretch of wall time costs less the busier the core is. Only
-//! the thread's own CPU clock says what was really taken, so pages burn until that clock has moved.
+//! A page that sleeps costs nothing, and a page that spins for a fixed wall time costs less on a busy core.
+//! Only the thread's CPU clock gives the exact cost, so pages burn until that clock has advanced.
 
 use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
@@ -9,7 +9,7 @@ use rustix::{
 };
 use std::{hint::black_box, io, time::Duration};
 
-/// Keeps this thread, and the threads and processes it starts from now on, on one core.
+/// Pins this thread, and the threads and processes that it starts, to one core.
 pub fn pin(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {core}")));
@@ -25,12 +25,12 @@ pub fn cores() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
 }
 
-/// The CPU time that this thread has used.
+/// The CPU time of this thread.
 pub fn thread_time() -> Duration {
     read(ClockId::ThreadCPUTime)
 }
 
-/// The CPU time that this process has used, over all its threads.
+/// The CPU time of all threads of this process.
 pub fn process_time() -> Duration {
     read(ClockId::ProcessCPUTime)
 }
@@ -39,7 +39,7 @@ fn read(clock: ClockId) -> Duration {
     Duration::try_from(clock_gettime(clock)).expect("a CPU clock starts at zero and only grows")
 }
 
-/// A few microseconds of work that the compiler cannot leave out.
+/// A few microseconds of work that the compiler cannot remove.
 pub(crate) fn work() {
     let mut state = black_box(1u64);
     for _ in 0..4_000 {

@@ -1,40 +1,40 @@
-//! Who comes to the site, and from which addresses.
+//! The clients of the site and their addresses.
 //!
-//! Every client has a loopback address of its own (127.x.y.z), bound before it connects, so whatever stands in between sees
-//! distinct clients without any header. The crowd itself travels in [`HEADER`], for the site's books only: nothing that
-//! decides about requests may read it.
+//! Every client binds a separate loopback address (127.x.y.z) before it connects, so a proxy sees distinct
+//! clients without any header. [`HEADER`] has the crowd, for the site's counters only; nothing that decides
+//! on requests may read it.
 
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
-/// The request header in which a client tells the site its crowd.
+/// The request header with the client's crowd.
 pub const HEADER: &str = "x-crowd";
 
-/// How many people browse, each from a network of their own.
+/// The number of people, each in a separate network.
 pub const HUMANS: u8 = 40;
 
-/// Connections that the crawler keeps busy unless a plan sets another number.
+/// The default number of the crawler's connections.
 pub const CRAWLER_CONNECTIONS: u8 = 64;
 
 /// The number of /16s of a crawler that is [`Origin::Everywhere`].
 const NETWORKS: u8 = 64;
 
-/// A group of clients whose experience is reported together.
+/// A group of clients that is reported together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Crowd {
-    /// People, each behind an address of their own.
+    /// People, each with a separate address.
     Human,
     /// Thirty people behind one address.
     Office,
-    /// The one who would take everything.
+    /// The client that causes the overload.
     Crawler,
 }
 
 impl Crowd {
-    /// All of them, in the order in which they are reported.
+    /// All crowds, in the order of reports.
     pub const ALL: [Self; 3] = [Self::Human, Self::Office, Self::Crawler];
 
-    /// The crowd's name, as it stands in [`HEADER`].
+    /// The crowd's name in [`HEADER`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::Human => "human",
@@ -49,7 +49,7 @@ impl Crowd {
     }
 }
 
-/// Where the crawler's connections come from.
+/// The networks of the crawler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// All from one address.
@@ -74,10 +74,10 @@ impl Origin {
     }
 }
 
-/// The one address of the whole office.
+/// The address of the office.
 pub const OFFICE: Ipv4Addr = Ipv4Addr::new(127, 90, 1, 1);
 
-/// Whose address this is.
+/// The crowd of this address.
 pub fn of_address(address: Ipv4Addr) -> Crowd {
     if address == OFFICE {
         Crowd::Office
@@ -88,7 +88,7 @@ pub fn of_address(address: Ipv4Addr) -> Crowd {
     }
 }
 
-/// The address of human number `index`, in a /24 (and /16) of its own.
+/// The address of human number `index`, in a separate /24 and /16.
 pub const fn human(index: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 10 + index % HUMANS, 1, 1)
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crawler_occupies_the_networks_that_its_origin_says() {
+    fn the_crawler_uses_the_networks_of_its_origin() {
         let networks = |origin| (distinct(origin, 4), distinct(origin, 3), distinct(origin, 2));
         assert_eq!(networks(Origin::Address), (1, 1, 1));
         assert_eq!(networks(Origin::Network), (64, 1, 1));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_tells_whose_it_is() {
+    fn an_address_determines_the_crowd() {
         assert_eq!(of_address(OFFICE), Crowd::Office);
         assert_eq!(of_address(human(39)), Crowd::Human);
         for origin in [Origin::Address, Origin::Network, Origin::Block, Origin::Everywhere] {

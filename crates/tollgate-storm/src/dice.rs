@@ -1,5 +1,5 @@
-//! Random numbers from a seed: SplitMix64, written out so that a seed means the same storm on every machine and with
-//! every version of a library.
+//! Seeded random numbers (SplitMix64), implemented here so that a seed gives the same storm on every machine
+//! and with every library version.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Dice {
         u64::try_from(wide >> 64).expect("a 64-bit product's high half fits")
     }
 
-    /// The pause before the next arrival of a Poisson stream of `per_second`.
+    /// The time to the next arrival of a Poisson process with this rate.
     pub fn pause(&mut self, per_second: f64) -> Duration {
         Duration::from_secs_f64(-(1.0 - self.unit()).ln() / per_second)
     }
@@ -38,7 +38,7 @@ impl Dice {
         (self.roll() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A duration between `low` and `high`, each octave as likely as the next.
+    /// A log-uniform duration between `low` and `high`.
     pub fn log_uniform(&mut self, low: Duration, high: Duration) -> Duration {
         low.mul_f64((high.as_secs_f64() / low.as_secs_f64()).powf(self.unit()))
     }
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_uniform_duration_falls_into_both_halves_of_its_range_alike() {
+    fn a_log_uniform_duration_is_in_both_halves_equally_often() {
         let mut dice = Dice::new(5);
         let (low, high) = (Duration::from_millis(10), Duration::from_secs(1));
         let drawn: Vec<Duration> = (0..10_000).map(|_| dice.log_uniform(low, high)).collect();

@@ -1,10 +1,10 @@
-//! A site that can be overloaded, and the crowds that do it.
+//! A site that can be overloaded, and the load that does it.
 //!
-//! The demo and the storm benchmark show the same thing to different people, so they share one site and one load generator:
-//! this crate. It knows nothing of Tollgate; whatever stands between the crowds and the site is only an address.
+//! The demo and the storm benchmark share this site and load generator. The crate does not know Tollgate; a
+//! gate in front of the site is only an address.
 //!
 //! ```text
-//! plan (who comes when, from one seed) -> storm (walks the plan over sockets) -> tally (what each visitor saw)
+//! plan (all visits, from one seed) -> storm (plays the plan over sockets) -> tally (what each visitor saw)
 //!                                                        |
 //!                                                      site (burns exact CPU per page, counts it per crowd)
 //! ```
@@ -22,4 +22,4 @@ pub mod plan;
 pub mod site;
 pub mod storm;
 pub mod tally;
-mod turnstile;
+mod worker_slots;

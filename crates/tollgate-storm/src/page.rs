@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr, time::Duration};
 /// Ids from here on are archive pages even where the path calls them articles.
 const ARCHIVE_ID_MIN: u64 = 1_000_000;
 
-/// A kind of page, by what it costs.
+/// A kind of page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// The page that people read.
@@ -97,8 +97,8 @@ impl Costs {
 }
 
 impl Kind {
-    /// The path of page number `id`. With `alike`, archive pages look like articles, so that a cost learned per route cannot
-    /// tell them apart.
+    /// The path of page number `id`. With `alike`, archive pages have paths of articles, so that routes do not
+    /// reveal the cost.
     pub fn path(self, id: u64, alike: bool) -> String {
         match self {
             Self::Article => format!("/article/{}", id % ARCHIVE_ID_MIN),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_nobody_is_no_page() {
+    fn an_unknown_path_is_no_page() {
         for path in ["", "/", "/article", "/article/", "/article/x", "/login/1", "archive/1"] {
             assert_eq!(Kind::of_path(path), None, "{path:?}");
         }

@@ -1,9 +1,9 @@
-//! Who comes when: the whole storm, decided before it starts.
+//! The plan of a storm, computed before it starts.
 //!
-//! People do not slow down because a site is slow, so their visits are an open loop: the schedule is fixed by the seed, and
-//! a visit's time counts from the moment it was due, not from the moment a free client got round to it. A closed loop would
-//! stop asking while the site hangs and so forget to measure the worst of it. The crawler is the opposite: it asks again as
-//! soon as it has an answer.
+//! People do not slow down because a site is slow, so their visits are an open loop: the seed fixes the
+//! schedule, and the time of a visit counts from its planned start, not from the start of a free client. A
+//! closed loop would send nothing while the site hangs, and miss the worst times. The crawler is a closed
+//! loop: it requests again as soon as it has a response.
 
 use crate::{
     crowd::{self, CRAWLER_CONNECTIONS, Crowd, Origin},
@@ -20,7 +20,7 @@ const OFFICE_VIEWS_PER_SECOND: f64 = 3.75;
 /// One page in this many is an archive page.
 const ARCHIVE_ONE_IN: u64 = 50;
 
-/// How long each part of a storm lasts.
+/// The duration of each phase of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phases {
     /// People alone, before the crawler.
@@ -32,57 +32,57 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// When the crawler comes.
+    /// The time at which the crawler arrives.
     pub const fn storm_at(self) -> Duration {
         self.calm
     }
 
-    /// When the crawler leaves.
+    /// The time at which the crawler leaves.
     pub fn recovery_at(self) -> Duration {
         self.calm + self.storm
     }
 
-    /// When the last visit has come.
+    /// The time of the last visit.
     pub fn end_at(self) -> Duration {
         self.calm + self.storm + self.recovery
     }
 }
 
-/// One person's look at one page with what it pulls in.
+/// One page view with its assets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// When it is due, since the start.
+    /// The planned start, since the start of the plan.
     pub at: Duration,
     /// Human or office.
     pub crowd: Crowd,
     /// The client's address.
     pub source: Ipv4Addr,
-    /// An article, or now and then an archive page.
+    /// An article, or sometimes an archive page.
     pub kind: Kind,
-    /// Which page of that kind.
+    /// The number of the page.
     pub id: u64,
 }
 
-/// Everything that will happen.
+/// All planned events.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How long it takes.
+    /// The phases.
     pub phases: Phases,
     /// People's visits, in order of time.
     pub visits: Vec<Visit>,
-    /// Where the crawler sits; none when nobody crawls.
+    /// The crawler's networks; `None` without a crawler.
     pub origin: Option<Origin>,
-    /// Whether archive pages look like articles from outside.
+    /// Whether archive pages have the same paths as articles.
     pub alike: bool,
-    /// The network's round trip that the crawler waits before each try: loopback has none, and a crawler that is refused in
-    /// no time would measure nothing but how fast this machine can refuse.
+    /// The simulated network round trip before each request of the crawler. Loopback has none, and a crawler
+    /// that is refused immediately would only measure the refusal rate of this machine.
     pub crawler_round_trip: Duration,
-    /// Connections that the crawler keeps busy.
+    /// The number of the crawler's connections.
     pub crawler_connections: u8,
 }
 
 impl Plan {
-    /// The plan that `seed` stands for.
+    /// The plan of `seed`.
     pub fn new(seed: u64, phases: Phases, origin: impl Into<Option<Origin>>) -> Self {
         let mut humans = Dice::new(seed);
         let mut office = Dice::new(!seed);

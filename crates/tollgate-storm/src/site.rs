@@ -1,18 +1,19 @@
-//! The site: HTTP/1.1 on loopback, a few workers, first come first served. Every page burns exact CPU time, sleeps,
+//! The site: HTTP/1.1 on loopback with a few workers in FIFO order. Every page burns exact CPU time, sleeps,
 //! or both.
 //!
-//! It is as plain as an overloaded site is: a request that has begun is finished although its client has left, because most
-//! servers notice too late. So a storm leaves work behind that nobody waits for, and a benchmark sees it.
+//! It behaves like a typical overloaded site: a request that has started is finished even if its client has
+//! left, because most servers notice that too late. A storm therefore leaves abandoned work behind, which a
+//! benchmark can see.
 //!
-//! A connection is a thread that burns its own requests behind the [`Turnstile`]. That is the simplest server with exact
-//! CPU accounting; its few hundred threads are asleep nearly always.
+//! A connection is a thread that burns its own requests behind the [`WorkerSlots`]. This is the simplest server
+//! with exact CPU accounting; its few hundred threads sleep most of the time.
 
 use crate::{
     counters::{Counters, Reading},
     cpu,
     crowd::{self, Crowd},
     page::{Costs, Kind},
-    turnstile::Turnstile,
+    worker_slots::WorkerSlots,
 };
 use std::{
     fmt::Write as _,
@@ -33,14 +34,14 @@ const THREAD_STACK_BYTES: usize = 128 * 1024;
 const IDLE_MAX: Duration = Duration::from_secs(75);
 const COUNTERS_PATH: &str = "/-/counters";
 
-/// How the site is set up.
+/// The settings of the site.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Requests served at once; the rest queue.
+    /// Concurrent requests; further ones are queued.
     pub workers: usize,
     /// Cost of each kind of page.
     pub costs: Costs,
-    /// Whether answers tell their CPU time in `Server-Timing`.
+    /// Whether responses have their CPU time in `Server-Timing`.
     pub server_timing: bool,
 }
 
@@ -52,23 +53,23 @@ impl Default for Settings {
 
 struct Site {
     settings: Settings,
-    turnstile: Turnstile,
+    worker_slots: WorkerSlots,
     counters: Counters,
     connections: AtomicUsize,
 }
 
-/// Serves until the process ends. Stays on the core that the calling thread is pinned to.
+/// Serves until the process ends, on the core of the calling thread.
 pub fn serve(listener: &TcpListener, settings: Settings) -> ! {
     let site = Arc::new(Site {
         settings,
-        turnstile: Turnstile::new(settings.workers),
+        worker_slots: WorkerSlots::new(settings.workers),
         counters: Counters::new(),
         connections: AtomicUsize::new(0),
     });
     loop {
         let (stream, _) = match listener.accept() {
             Ok(accepted) => accepted,
-            // Out of descriptors, or the client left between knock and answer: neither ends a site.
+            // Out of file descriptors, or the client left early: the site continues.
             Err(_) => {
                 thread::sleep(Duration::from_millis(10));
                 continue;
@@ -80,7 +81,7 @@ pub fn serve(listener: &TcpListener, settings: Settings) -> ! {
         }
         let server = Arc::clone(&site);
         let thread = thread::Builder::new().stack_size(THREAD_STACK_BYTES).spawn(move || {
-            // A client that left or sent nonsense ends its connection and nothing else.
+            // An error ends only this connection.
             let _ = server.converse(stream);
             server.connections.fetch_sub(1, Relaxed);
         });
@@ -90,7 +91,7 @@ pub fn serve(listener: &TcpListener, settings: Settings) -> ! {
     }
 }
 
-/// Asks the site at `address` for its books.
+/// Fetches the counters of the site at `address`.
 pub fn read_counters(address: SocketAddr) -> io::Result<Reading> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -99,10 +100,10 @@ pub fn read_counters(address: SocketAddr) -> io::Result<Reading> {
     stream.take(HEAD_BYTES_MAX as u64).read_to_string(&mut answer)?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     Reading::of_text(body)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the site's books are not readable"))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the site's counters are not readable"))
 }
 
-/// What a request asks for, as far as the site cares.
+/// A parsed request.
 struct Request {
     path: String,
     crowd: Crowd,
@@ -132,7 +133,7 @@ impl Site {
             return answer(404, "no such page\n", None);
         };
         let start = cpu::thread_time();
-        let _pass = self.turnstile.enter();
+        let _slot = self.worker_slots.enter();
         self.counters.begin(request.crowd);
         let cost = self.settings.costs.of(kind);
         if cost.sleep > Duration::ZERO {
@@ -143,7 +144,8 @@ impl Site {
         answer(200, &"x".repeat(kind.body_bytes()), cpu)
     }
 
-    /// Burns until this thread has used `until`. Books it as it goes, because a reading may fall into the middle of a page.
+    /// Burns until this thread has used `until`. It counts continuously, because a snapshot may be taken
+    /// within a page.
     fn burn(&self, crowd: Crowd, until: Duration) {
         let mut used = cpu::thread_time();
         while used < until {
@@ -166,7 +168,7 @@ fn answer(status: u16, body: &str, cpu: Option<Duration>) -> String {
     answer
 }
 
-/// The next request off the connection, or nothing when the client is done.
+/// The next request of the connection; `None` when the client has closed it.
 fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
     let mut chunk = [0; 2048];
     loop {
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_burns_its_cost_and_says_so() {
+    fn a_page_burns_its_cost_and_reports_it() {
         let address = open(Settings { server_timing: true, ..Settings::default() });
         let mut stream = TcpStream::connect(address).unwrap();
         ask(&mut stream, "/article/1", Crowd::Office);
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn work_goes_on_when_the_client_has_left() {
+    fn abandoned_requests_are_finished() {
         let address = open(Settings { workers: 1, ..Settings::default() });
         for _ in 0..3 {
             let mut stream = TcpStream::connect(address).unwrap();

@@ -1,7 +1,7 @@
-//! Walks a plan over real sockets.
+//! Plays a plan over real sockets.
 //!
-//! One thread carries it: run [`play`] on a current-thread runtime, pinned away from the site's core, so that the load
-//! generator takes nothing from what it measures.
+//! It uses one thread: run [`play`] on a current-thread runtime, pinned to another core than the site, so
+//! that the load generator does not disturb the measurement.
 
 use crate::{
     client::Client,
@@ -16,11 +16,11 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
-/// What a page pulls in: one more request on the page's connection and this many on new ones, as browsers do.
+/// The assets of a page: one more request on the page's connection and this many on new ones, as in browsers.
 const ASSETS_ON_NEW_CONNECTIONS: u64 = 3;
 
-/// Lets everything happen that `plan` says, against whatever listens at `target`, and writes it into `tally`.
-/// Ends when the last visitor has an answer or no patience left.
+/// Plays `plan` against `target` and records the results in `tally`. Ends when the last visitor has a
+/// response or has given up.
 pub async fn play(plan: Arc<Plan>, target: SocketAddr, start: std::time::Instant, tally: Arc<Tally>) {
     let start = Instant::from_std(start);
     let mut clients = JoinSet::new();
@@ -37,13 +37,13 @@ pub async fn play(plan: Arc<Plan>, target: SocketAddr, start: std::time::Instant
             let view = look(visit, alike, target, start).await;
             tally.views().push(view);
         });
-        // Finished clients are let go as we walk, so that only those still waiting take memory.
+        // Removes finished clients along the way, to bound memory.
         while clients.try_join_next().is_some() {}
     }
     while clients.join_next().await.is_some() {}
 }
 
-/// One person's look at a page: the page, then everything on it at once.
+/// One page view: the page, then all its assets at once.
 async fn look(visit: Visit, alike: bool, target: SocketAddr, start: Instant) -> View {
     let due = start + visit.at;
     let mut client = Client::new(visit.crowd, visit.source, target);
@@ -75,7 +75,7 @@ async fn patiently(deadline: Instant, asking: impl Future<Output = Result<(), Fa
     timeout_at(deadline, asking).await.unwrap_or(Err(Failure::Late))
 }
 
-/// One of the crawler's connections: asks, takes what comes, asks again; heeds nothing.
+/// One connection of the crawler: requests continuously and ignores the responses.
 async fn crawl(plan: Arc<Plan>, index: u8, mut client: Client, start: Instant, tally: Arc<Tally>) {
     let first_id = u64::from(index) * 10_000;
     sleep_until(start + plan.phases.storm_at()).await;
@@ -85,7 +85,7 @@ async fn crawl(plan: Arc<Plan>, index: u8, mut client: Client, start: Instant, t
             tally.crawl(client.ask(&Kind::Archive.path(id, plan.alike)).await);
         }
     };
-    // Whatever it waits for when the storm ends, it walks away from.
+    // It abandons its request when the storm ends.
     let _ = timeout_at(start + plan.phases.recovery_at(), crawling).await;
 }
 

@@ -1,4 +1,4 @@
-//! What the crowds saw, while and after it happened.
+//! The results of a storm, during and after it.
 
 use crate::{crowd::Crowd, page::Kind};
 use serde::{Deserialize, Serialize};
@@ -10,56 +10,56 @@ use std::{
     time::Duration,
 };
 
-/// How long a person waits for anything before giving up; what failed counts as this long.
+/// The time after which a person gives up. A failure counts as this long.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a person did not get what was asked for.
+/// The reason of a failed page view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Failure {
-    /// An answer came, but not the page.
+    /// A response other than the page.
     Refused(u16),
-    /// No answer within [`PATIENCE`].
+    /// No response within [`PATIENCE`].
     Late,
     /// The connection failed.
     Broken,
 }
 
-/// One visit, as the visitor saw it.
+/// The result of one page view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// When it was due, since the start.
+    /// The planned start, since the start of the plan.
     pub at: Duration,
-    /// Whose it was.
+    /// The visitor's crowd.
     pub crowd: Crowd,
-    /// What it asked for.
+    /// The kind of page.
     pub kind: Kind,
-    /// From when it was due until the page was there.
+    /// The time from the planned start to the page.
     pub page: Result<Duration, Failure>,
-    /// From when it was due until everything on the page was there.
+    /// The time from the planned start to the page with all its assets.
     pub whole: Result<Duration, Failure>,
-    /// When it was over, one way or the other, since the start.
+    /// The end of the view, since the start of the plan.
     pub ended: Duration,
 }
 
 impl View {
-    /// The page's time, failures at their price.
+    /// The page's time, or [`PATIENCE`] for a failure.
     pub fn page_time(&self) -> Duration {
         self.page.unwrap_or(PATIENCE)
     }
 }
 
-/// The crawler's answers so far.
+/// The crawler's results so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crawled {
-    /// Pages that it got.
+    /// Pages received.
     pub answered: u64,
-    /// Answers that were not the page.
+    /// Responses other than the page.
     pub refused: u64,
-    /// Tries that ended without an answer.
+    /// Requests without a response.
     pub broken: u64,
 }
 
-/// Everything seen so far; shared between those who see and those who watch.
+/// All results so far, shared between the clients and the display.
 #[derive(Debug, Default)]
 pub struct Tally {
     views: Mutex<Vec<View>>,
@@ -69,12 +69,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// The visits that are over, in the order in which they ended. Their number is bounded by the plan's.
+    /// The finished views, in the order of their end. The plan bounds their number.
     pub fn views(&self) -> MutexGuard<'_, Vec<View>> {
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the crawler got.
+    /// The crawler's results.
     pub fn crawled(&self) -> Crawled {
         Crawled {
             answered: self.answered.load(Relaxed),
@@ -93,7 +93,7 @@ impl Tally {
     }
 }
 
-/// The smallest of `times` that at least `percent` % of them do not exceed; nothing of nothing.
+/// The smallest of `times` that at least `percent` % of them do not exceed; `None` without times.
 pub fn percentile(times: &mut [Duration], percent: f64) -> Option<Duration> {
     times.sort_unstable();
     let rank = (percent / 100.0 * times.len() as f64).ceil() as usize;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crawlers_answers_are_counted_by_what_they_were() {
+    fn the_crawlers_responses_are_counted_by_outcome() {
         let tally = Tally::default();
         for outcome in [Ok(()), Err(Failure::Refused(429)), Err(Failure::Refused(503)), Err(Failure::Broken)] {
             tally.crawl(outcome);

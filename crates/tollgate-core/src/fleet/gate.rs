@@ -391,7 +391,7 @@ impl<S: BuildHasher> Gate<S> {
         self.settings.domains.iter().zip(0..).find(|(domain, _)| ***domain == *name).map(|(_, index)| index)
     }
 
-    /// Numbers a new count, and computes the part that a new master need not be told.
+    /// Numbers a new count, and computes the part that a new master already knows.
     fn keep_current(&mut self, id: EntryId, now: Moment) {
         let Some(running) = self.counts.value_mut(id) else { return };
         if running.serial == 0 {

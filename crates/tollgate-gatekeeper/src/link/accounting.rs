@@ -1,4 +1,4 @@
-//! The connection on which a master hears what was let through.
+//! The accounting connection, on which reports are sent to a master.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,51 +8,52 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, interval, sleep};
 use tollgate_wire::zmtp::{Connection, Event, SocketKind};
 
-use super::connect::{NoConnection, PING_EVERY, Pauses, SILENCE_MAX, connect};
-use super::desk::{Desk, Master};
-use super::figures::MasterFigures;
+use super::connect::{Backoff, ConnectError, PING_EVERY, SILENCE_MAX, connect};
+use super::dispatcher::{Dispatcher, Master};
+use super::master_metrics::MasterMetrics;
 
-/// How many topics a master may ask for, and how long one may be. Masters ask for everything.
+/// The maximum number of topics that a master may subscribe to, and their maximum length. Masters subscribe
+/// to everything.
 const TOPICS_MAX: usize = 256;
 const TOPIC_BYTES_MAX: usize = 512;
 
-/// Reports to the master, again and again.
-pub(super) async fn run(desk: Rc<Desk>, place: usize) {
-    let master = &desk.masters[place];
-    let mut pauses = Pauses::default();
+/// Reports to a master, reconnecting forever.
+pub(super) async fn run(dispatcher: Rc<Dispatcher>, place: usize) {
+    let master = &dispatcher.masters[place];
+    let mut backoff = Backoff::default();
     loop {
         match connect(&master.settings.accounting, SocketKind::Pub, master.identity.as_ref()).await {
             Ok((stream, connection)) => {
-                MasterFigures::count(&master.figures.connections);
-                master.figures.accounting_up.store(true, Relaxed);
-                pauses.reset();
-                if report(stream, connection, &desk, master).await.is_err() {
-                    MasterFigures::count(&master.figures.failures);
+                MasterMetrics::count(&master.metrics.connections);
+                master.metrics.accounting_up.store(true, Relaxed);
+                backoff.reset();
+                if report(stream, connection, &dispatcher, master).await.is_err() {
+                    MasterMetrics::count(&master.metrics.failures);
                 }
-                master.figures.accounting_up.store(false, Relaxed);
-                // What was not sent is not kept for who comes next.
+                master.metrics.accounting_up.store(false, Relaxed);
+                // Unsent reports are not kept for the next connection.
                 master.outbox.borrow_mut().clear();
             }
-            Err(_) => MasterFigures::count(&master.figures.failures),
+            Err(_) => MasterMetrics::count(&master.metrics.failures),
         }
-        sleep(pauses.next()).await;
+        sleep(backoff.next()).await;
     }
 }
 
-/// Until the master leaves, falls silent, or says something that is not ZMTP.
+/// Runs until the master disconnects, is silent, or violates ZMTP.
 async fn report(
     mut stream: TcpStream,
     mut connection: Connection,
-    desk: &Desk,
+    dispatcher: &Dispatcher,
     master: &Master,
-) -> Result<(), NoConnection> {
+) -> Result<(), ConnectError> {
     let (mut reader, mut writer) = stream.split();
     let mut sending: Vec<u8> = Vec::new();
     let mut sent = 0;
     let mut pings = interval(PING_EVERY);
-    let mut heard = Instant::now();
+    let mut heard_at = Instant::now();
     loop {
-        while let Some(event) = connection.poll().map_err(|fault| NoConnection::Wrong(fault.as_str()))? {
+        while let Some(event) = connection.poll().map_err(|fault| ConnectError::Protocol(fault.as_str()))? {
             note(event, master)?;
         }
         if sent == sending.len() {
@@ -62,22 +63,22 @@ async fn report(
             if !posted.is_empty() {
                 connection.send(posted);
                 posted.clear();
-                desk.room_again();
+                dispatcher.notify_room();
             }
             core::mem::swap(&mut sending, connection.output());
         }
         tokio::select! {
-            written = writer.write(&sending[sent..]), if sent < sending.len() => match written.map_err(NoConnection::Away)? {
+            written = writer.write(&sending[sent..]), if sent < sending.len() => match written.map_err(ConnectError::Unreachable)? {
                 0 => return Ok(()),
                 count => sent += count,
             },
-            read = reader.read_buf(connection.input()) => match read.map_err(NoConnection::Away)? {
+            read = reader.read_buf(connection.input()) => match read.map_err(ConnectError::Unreachable)? {
                 0 => return Ok(()),
-                _ => heard = Instant::now(),
+                _ => heard_at = Instant::now(),
             },
             () = master.posted.notified(), if sent == sending.len() => {}
             _ = pings.tick() => {
-                if connection.ping() && heard.elapsed() > SILENCE_MAX {
+                if connection.ping() && heard_at.elapsed() > SILENCE_MAX {
                     return Ok(());
                 }
             }
@@ -85,14 +86,14 @@ async fn report(
     }
 }
 
-/// Remembers what the master wants to hear.
-fn note(event: Event<'_>, master: &Master) -> Result<(), NoConnection> {
+/// Records the master's subscriptions.
+fn note(event: Event<'_>, master: &Master) -> Result<(), ConnectError> {
     let topics = &mut master.outbox.borrow_mut().topics;
     match event {
-        // One more master behind a proxy.
+        // Another master behind the same proxy.
         Event::Subscribe(topic) if topics.iter().any(|known| **known == *topic) => {}
         Event::Subscribe(topic) if topic.len() > TOPIC_BYTES_MAX || topics.len() >= TOPICS_MAX => {
-            return Err(NoConnection::Wrong("topics"));
+            return Err(ConnectError::Protocol("topics"));
         }
         Event::Subscribe(topic) => topics.push(topic.into()),
         Event::Cancel(topic) => {

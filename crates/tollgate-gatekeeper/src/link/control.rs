@@ -1,4 +1,4 @@
-//! The connection on which a master says whom to delay.
+//! The control connection, on which a master sends its orders.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,60 +9,60 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use tollgate_wire::smockron;
 use tollgate_wire::zmtp::{Connection, Event, SocketKind};
 
-use super::connect::{NoConnection, PING_EVERY, Pauses, SILENCE_MAX, connect};
-use super::desk::Desk;
-use super::figures::MasterFigures;
+use super::connect::{Backoff, ConnectError, PING_EVERY, SILENCE_MAX, connect};
+use super::dispatcher::Dispatcher;
+use super::master_metrics::MasterMetrics;
 
-/// How much is read at once.
+/// The size of a read in bytes.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Listens to the master, again and again.
-pub(super) async fn run(desk: Rc<Desk>, place: usize) {
-    let master = &desk.masters[place];
-    let mut pauses = Pauses::default();
+/// Listens to a master, reconnecting forever.
+pub(super) async fn run(dispatcher: Rc<Dispatcher>, place: usize) {
+    let master = &dispatcher.masters[place];
+    let mut backoff = Backoff::default();
     loop {
         match connect(&master.settings.control, SocketKind::Sub, master.identity.as_ref()).await {
             Ok((stream, connection)) => {
-                MasterFigures::count(&master.figures.connections);
-                master.figures.control_up.store(true, Relaxed);
-                pauses.reset();
-                if listen(stream, connection, &desk, place).await.is_err() {
-                    MasterFigures::count(&master.figures.failures);
+                MasterMetrics::count(&master.metrics.connections);
+                master.metrics.control_up.store(true, Relaxed);
+                backoff.reset();
+                if listen(stream, connection, &dispatcher, place).await.is_err() {
+                    MasterMetrics::count(&master.metrics.failures);
                 }
-                master.figures.control_up.store(false, Relaxed);
-                master.lose_sight();
+                master.metrics.control_up.store(false, Relaxed);
+                master.handle_disconnect();
             }
-            Err(_) => MasterFigures::count(&master.figures.failures),
+            Err(_) => MasterMetrics::count(&master.metrics.failures),
         }
-        sleep(pauses.next()).await;
+        sleep(backoff.next()).await;
     }
 }
 
-/// Until the master leaves, falls silent, or says something that is not ZMTP.
+/// Runs until the master disconnects, is silent, or violates ZMTP.
 async fn listen(
     mut stream: TcpStream,
     mut connection: Connection,
-    desk: &Desk,
+    dispatcher: &Dispatcher,
     place: usize,
-) -> Result<(), NoConnection> {
-    let master = &desk.masters[place];
+) -> Result<(), ConnectError> {
+    let master = &dispatcher.masters[place];
     connection.subscribe(&smockron::tollgate_topic(&[]));
     for linked in &master.settings.rules {
         connection.subscribe(&smockron::tollgate_topic(linked.domain.as_bytes()));
         connection.subscribe(&smockron::topic(linked.domain.as_bytes()));
     }
-    let mut hears_originals = true;
+    let mut has_original_topics = true;
     let mut pings = interval(PING_EVERY);
-    let mut heard = Instant::now();
+    let mut heard_at = Instant::now();
     loop {
-        while let Some(event) = connection.poll().map_err(|fault| NoConnection::Wrong(fault.as_str()))? {
+        while let Some(event) = connection.poll().map_err(|fault| ConnectError::Protocol(fault.as_str()))? {
             if let Event::Message(frames) = event {
-                desk.hear(place, frames.bodies());
+                dispatcher.handle_message(place, frames.bodies());
             }
         }
-        if hears_originals && master.is_own() {
-            // It says the same on its own clock.
-            hears_originals = false;
+        if has_original_topics && master.is_tollgate_master() {
+            // The master sends the same orders on its own clock.
+            has_original_topics = false;
             master
                 .settings
                 .rules
@@ -71,16 +71,16 @@ async fn listen(
         }
         let output = core::mem::take(connection.output());
         let written = timeout(PING_EVERY, stream.write_all(&output)).await;
-        written.map_err(|_| NoConnection::Wrong("unread"))?.map_err(NoConnection::Away)?;
+        written.map_err(|_| ConnectError::Protocol("unread"))?.map_err(ConnectError::Unreachable)?;
         let input = connection.input();
         input.reserve(READ_BYTES);
         tokio::select! {
-            read = stream.read_buf(input) => match read.map_err(NoConnection::Away)? {
+            read = stream.read_buf(input) => match read.map_err(ConnectError::Unreachable)? {
                 0 => return Ok(()),
-                _ => heard = Instant::now(),
+                _ => heard_at = Instant::now(),
             },
             _ = pings.tick() => {
-                if connection.ping() && heard.elapsed() > SILENCE_MAX {
+                if connection.ping() && heard_at.elapsed() > SILENCE_MAX {
                     return Ok(());
                 }
             }

@@ -1,17 +1,17 @@
-//! The link to masters: what this process let through goes there, and whom to delay comes from there.
+//! The link to masters: sends usage reports and receives orders to delay clients.
 //!
-//! Decisions never wait for it. They drop what they did into a [`Relay`], and whoever a master delays is delayed in the limiter's own records.
-//! Between the two is one thread with everything that can block, fail or be attacked: connections that are made again when they
-//! break, at growing and random pauses, so that a thousand gates do not come back in one instant; and what is to be said, which is dropped
-//! and counted while nobody hears it. A message queue's sockets would keep it, and charge clients at the end of an outage for
-//! what was forgiven long ago.
+//! Decisions never wait for the link. They write events to a [`Relay`], and orders change the limiter's own
+//! records. One thread between them does everything that can block, fail or be attacked: it reconnects with
+//! jittered backoff, so that a thousand gates do not reconnect at once, and it drops and counts reports while
+//! no master is connected. The sockets of a message queue would keep them, and clients would be charged at
+//! the end of an outage for requests that were paid back long ago.
 
 mod accounting;
-mod bound_names;
 mod connect;
 mod control;
-mod desk;
-mod figures;
+mod dispatcher;
+mod identifier_cache;
+mod master_metrics;
 
 use std::io;
 use std::rc::Rc;
@@ -25,65 +25,65 @@ use tollgate_core::time::Moment;
 use tollgate_wire::zmtp::Identity;
 pub use tollgate_wire::zmtp::{KeyError, KeyPair, PublicKey};
 
-pub use connect::{Endpoint, NoEndpoint, draw_entropy};
-use desk::Desk;
-pub use figures::{MasterFigures, MasterReport};
+pub use connect::{Endpoint, EndpointError, draw_entropy};
+use dispatcher::Dispatcher;
+pub use master_metrics::{MasterMetrics, MasterReport};
 
 use crate::clock::Clock;
 use crate::relay::Relay;
 
-/// Whom to report to, and about what.
+/// The masters and the reported rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkSettings {
     /// The masters.
     pub masters: Vec<MasterSettings>,
-    /// One of how many refusals is reported; none are if absent.
+    /// One of this many refusals is reported; `None` reports none.
     pub refusals_sampled: Option<u32>,
-    /// How many identifiers are counted at most for each master.
+    /// The maximum number of identifiers that are counted per master.
     pub identifiers_max: usize,
-    /// Whether reports say what a request was about and what CPU time it took, in Smockron's log info.
+    /// Whether reports describe requests and their CPU time, in Smockron's log info.
     pub log_info: bool,
-    /// The keys that masters know this process by.
+    /// The key pair that identifies this process to masters.
     pub keys: Option<Arc<KeyPair>>,
 }
 
-/// One master, and the rules that it keeps the books of.
+/// One master and its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterSettings {
-    /// Where it hears reports.
+    /// The endpoint for reports.
     pub accounting: Endpoint,
-    /// Where it says whom to delay.
+    /// The endpoint for orders.
     pub control: Endpoint,
-    /// Its public key, if the link is authenticated.
+    /// The master's public key, if the connection is authenticated.
     pub key: Option<PublicKey>,
     /// The rules.
     pub rules: Vec<LinkedRule>,
 }
 
 impl MasterSettings {
-    /// Who this process is to this master, on a link that is authenticated.
+    /// The identity of this process on an authenticated connection to this master.
     fn identity(&self, keys: Option<&Arc<KeyPair>>) -> Option<Identity> {
         Some(Identity::Client { keys: keys?.clone(), server: self.key? })
     }
 }
 
-/// A rule that a master knows of.
+/// A rule that a master accounts for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkedRule {
-    /// Its name here.
+    /// The rule's name in this process.
     pub rule: String,
-    /// The domain that the master keeps its books under. Different for all rules of one master.
+    /// The domain under which the master accounts for it. It must be unique among the rules of one master.
     pub domain: String,
 }
 
-/// Does as a master says: the rule's name, the identifier, and what to do with its record at this moment.
-pub type Obey = Box<dyn Fn(&str, &[u8], Instruction, Moment) + Send>;
+/// Applies an order: the rule's name, the identifier, and the instruction for its record at this moment.
+pub type ApplyOrder = Box<dyn Fn(&str, &[u8], Instruction, Moment) + Send>;
 
-/// The link, for as long as it lives.
+/// The link and its thread.
 pub struct Link {
     settings: LinkSettings,
     relay: Relay,
-    figures: Vec<Arc<MasterFigures>>,
+    metrics: Vec<Arc<MasterMetrics>>,
     begin: Arc<Notify>,
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
@@ -96,27 +96,27 @@ impl core::fmt::Debug for Link {
 }
 
 impl Link {
-    /// A link that looks for the masters once it is told to [`begin`](Self::begin). `clock` is the one that the limiter decides by.
-    pub fn start(settings: LinkSettings, clock: Clock, obey: Obey) -> io::Result<Self> {
-        let [woken, begin, stop] = [(); 3].map(|()| Arc::new(Notify::new()));
+    /// Creates a link, which connects after [`begin`](Self::begin). `clock` must be the limiter's.
+    pub fn start(settings: LinkSettings, clock: Clock, apply_order: ApplyOrder) -> io::Result<Self> {
+        let [wake, begin, stop] = [(); 3].map(|()| Arc::new(Notify::new()));
         let rules =
             settings.masters.iter().flat_map(|master| &master.rules).map(|linked| linked.rule.clone()).collect();
-        let wake = woken.clone();
-        let relay = Relay::new(rules, settings.refusals_sampled, settings.log_info, move || wake.notify_one());
-        let figures: Vec<_> = settings.masters.iter().map(|_| Arc::new(MasterFigures::default())).collect();
+        let wake_link = wake.clone();
+        let relay = Relay::new(rules, settings.refusals_sampled, settings.log_info, move || wake_link.notify_one());
+        let metrics: Vec<_> = settings.masters.iter().map(|_| Arc::new(MasterMetrics::default())).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = {
-            let (settings, relay, figures) = (settings.clone(), relay.clone(), figures.clone());
+            let (settings, relay, metrics) = (settings.clone(), relay.clone(), metrics.clone());
             let (begin, stop) = (begin.clone(), stop.clone());
             move || {
-                let desk = Rc::new(Desk::new(&settings, relay, &figures, clock, obey, woken));
+                let dispatcher = Rc::new(Dispatcher::new(&settings, relay, &metrics, clock, apply_order, wake));
                 let serve = async {
                     begin.notified().await;
                     for master in 0..settings.masters.len() {
-                        tokio::task::spawn_local(control::run(desk.clone(), master));
-                        tokio::task::spawn_local(accounting::run(desk.clone(), master));
+                        tokio::task::spawn_local(control::run(dispatcher.clone(), master));
+                        tokio::task::spawn_local(accounting::run(dispatcher.clone(), master));
                     }
-                    desk.clone().carry_on().await;
+                    dispatcher.clone().run().await;
                 };
                 LocalSet::new().block_on(&runtime, async {
                     tokio::select! {
@@ -127,40 +127,41 @@ impl Link {
             }
         };
         let thread = std::thread::Builder::new().name("link".to_string()).spawn(run)?;
-        Ok(Self { settings, relay, figures, begin, stop, thread: Some(thread) })
+        Ok(Self { settings, relay, metrics, begin, stop, thread: Some(thread) })
     }
 
-    /// Begins to look for the masters. What is in force is told to whoever comes, once: so nobody comes before there are records that can be
-    /// changed.
+    /// Starts to connect to the masters. A master sends its snapshot only once, so the records that it
+    /// changes must exist before.
     pub fn begin(&self) {
         self.begin.notify_one();
     }
 
-    /// Where decisions drop what masters are to hear.
+    /// The relay to which decisions write.
     pub fn relay(&self) -> &Relay {
         &self.relay
     }
 
-    /// What it was started with.
+    /// The settings of the link.
     pub fn settings(&self) -> &LinkSettings {
         &self.settings
     }
 
-    /// How it goes with each master, in the order of the settings.
+    /// A snapshot of the metrics of each master, in the order of the settings.
     pub fn masters(&self) -> impl Iterator<Item = (&MasterSettings, MasterReport)> {
-        self.settings.masters.iter().zip(&self.figures).map(|(master, figures)| (master, figures.read()))
+        self.settings.masters.iter().zip(&self.metrics).map(|(master, metrics)| (master, metrics.read()))
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         self.stop.notify_one();
-        // Whoever carries out an order may be the last to let go of the link, and cannot wait for itself.
+        // The link's own thread may drop the last reference while it applies an order, and cannot join
+        // itself.
         let other = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id());
         if let Some(thread) = other
             && thread.join().is_err()
         {
-            // It has said why where panics are said. Decisions go on without masters.
+            // The panic message was printed. Decisions continue without masters.
             debug_assert!(std::thread::panicking(), "the link's thread panicked");
         }
     }

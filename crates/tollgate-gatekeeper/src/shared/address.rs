@@ -1,4 +1,4 @@
-//! Where the store is, as people write it, and how to get a connection there.
+//! Addresses of stores, and connections to them.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,10 +11,10 @@ use redis::{
     TlsCertificates,
 };
 
-/// A connection may take as long to be made as it may be silent, but at least this.
+/// The minimum timeout for connecting. Otherwise it equals the longest silence of a connection.
 const CONNECT_MIN: Duration = Duration::from_millis(500);
 
-/// Where the store is.
+/// The address of a store.
 ///
 /// | written | means |
 /// |---|---|
@@ -24,65 +24,65 @@ const CONNECT_MIN: Duration = Duration::from_millis(500);
 /// | `redis+cluster://host:7000,host:7001` | a Cluster, by some of its nodes |
 /// | `redis+sentinel://host:26379,host:26380/mymaster` | the master that Sentinels know by this name |
 ///
-/// User, password and database are written as for one server, and so is TLS.
+/// User, password, database and TLS are written as for one server.
 #[derive(Clone)]
 pub struct Address {
-    kind: Kind,
+    kind: StoreTopology,
     certificates: TlsCertificates,
 }
 
 #[derive(Clone)]
-enum Kind {
+enum StoreTopology {
     Single(Client),
     /// Some of its nodes.
     Cluster(Vec<ConnectionInfo>),
     Sentinel {
         sentinels: Vec<Client>,
         master: String,
-        /// The master's address with a host and port to be filled in.
+        /// The master's address without host and port.
         template: ConnectionInfo,
     },
 }
 
-/// What is wrong with an address.
+/// The reason why an address is invalid.
 #[derive(Debug)]
-pub struct AddressFault(String);
+pub struct AddressError(String);
 
-impl fmt::Display for AddressFault {
+impl fmt::Display for AddressError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
     }
 }
 
-impl core::error::Error for AddressFault {}
+impl core::error::Error for AddressError {}
 
-impl From<RedisError> for AddressFault {
+impl From<RedisError> for AddressError {
     fn from(error: RedisError) -> Self {
         Self(error.to_string())
     }
 }
 
 impl fmt::Debug for Address {
-    // Without the password.
+    // The password is omitted.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Single(client) => write!(formatter, "{}", client.get_connection_info().addr()),
-            Kind::Cluster(_) => formatter.write_str("a cluster"),
-            Kind::Sentinel { master, .. } => write!(formatter, "{master}, by its sentinels"),
+            StoreTopology::Single(client) => write!(formatter, "{}", client.get_connection_info().addr()),
+            StoreTopology::Cluster(_) => formatter.write_str("a cluster"),
+            StoreTopology::Sentinel { master, .. } => write!(formatter, "{master}, by its sentinels"),
         }
     }
 }
 
-/// A connection that calls can be sent on.
+/// A connection for calls.
 #[derive(Clone)]
 pub(super) enum Connection {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-impl Kind {
-    fn parse(text: &str, certificates: &TlsCertificates) -> Result<Self, AddressFault> {
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| AddressFault(format!("no scheme in {text:?}")))?;
+impl StoreTopology {
+    fn parse(text: &str, certificates: &TlsCertificates) -> Result<Self, AddressError> {
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| AddressError(format!("no scheme in {text:?}")))?;
         match scheme.split_once('+') {
             None => Ok(Self::Single(client(text, certificates)?)),
             Some((scheme, "cluster")) => {
@@ -91,7 +91,7 @@ impl Kind {
                     .split(',')
                     .map(|host| format!("{scheme}://{credentials}{host}{path}").into_connection_info())
                     .collect::<RedisResult<_>>()?;
-                // Finds what is wrong now, and not when it is too late.
+                // Detects errors now instead of at the first connection.
                 cluster(&nodes, certificates).build()?;
                 Ok(Self::Cluster(nodes))
             }
@@ -100,7 +100,7 @@ impl Kind {
                 let (master, database) =
                     path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), "0"));
                 if master.is_empty() {
-                    return Err(AddressFault("the address of sentinels ends with /name of the master".into()));
+                    return Err(AddressError("a Sentinel address must end with /name-of-the-master".into()));
                 }
                 let sentinels = hosts
                     .split(',')
@@ -110,24 +110,24 @@ impl Kind {
                 Ok(Self::Sentinel { sentinels, master: master.into(), template })
             }
             Some((_, other)) => {
-                Err(AddressFault(format!("unknown kind of store {other:?}: cluster or sentinel is known")))
+                Err(AddressError(format!("unknown kind of store {other:?}: expected cluster or sentinel")))
             }
         }
     }
 }
 
 impl Address {
-    /// Reads an address. `roots` are certificates (PEM) to trust instead of those of the system, for TLS.
-    pub fn parse(text: &str, roots: Option<Vec<u8>>) -> Result<Self, AddressFault> {
-        // The program may have chosen a provider already, which is as good.
+    /// Parses an address. `roots` are certificates (PEM) that replace those of the system for TLS.
+    pub fn parse(text: &str, roots: Option<Vec<u8>>) -> Result<Self, AddressError> {
+        // The program may have installed a provider already, which is as good.
         drop(rustls::crypto::ring::default_provider().install_default());
         let certificates = TlsCertificates { client_tls: None, root_cert: roots };
-        Ok(Self { kind: Kind::parse(text, &certificates)?, certificates })
+        Ok(Self { kind: StoreTopology::parse(text, &certificates)?, certificates })
     }
 
     /// Whether rules of different keys may be on different nodes.
     pub(super) fn is_cluster(&self) -> bool {
-        matches!(self.kind, Kind::Cluster(_))
+        matches!(self.kind, StoreTopology::Cluster(_))
     }
 
     fn client_of(&self, template: &ConnectionInfo, host: String, port: u16) -> RedisResult<Client> {
@@ -140,11 +140,11 @@ impl Address {
         client(template.clone().set_addr(addr), &self.certificates)
     }
 
-    /// Makes a connection, to whoever is the master now, that is given up when it is silent for `silence_max` while an answer is due.
+    /// Connects to the current master. The connection is closed if an answer takes longer than `silence_max`.
     pub(super) async fn connect(&self, silence_max: Duration) -> RedisResult<Connection> {
         match &self.kind {
-            Kind::Single(client) => connect(client, silence_max).await.map(Connection::Single),
-            Kind::Cluster(nodes) => {
+            StoreTopology::Single(client) => connect(client, silence_max).await.map(Connection::Single),
+            StoreTopology::Cluster(nodes) => {
                 let builder = cluster(nodes, &self.certificates)
                     .connection_timeout(silence_max.max(CONNECT_MIN))
                     .response_timeout(silence_max)
@@ -154,10 +154,10 @@ impl Address {
                     .max_retry_wait(4);
                 builder.build()?.get_async_connection().await.map(Connection::Cluster)
             }
-            Kind::Sentinel { sentinels, master, template } => {
+            StoreTopology::Sentinel { sentinels, master, template } => {
                 let mut last =
                     RedisError::from((redis::ErrorKind::MasterNameNotFoundBySentinel, "no sentinel answers"));
-                // One that does not answer leaves time for the others, and for the master.
+                // A Sentinel that does not answer leaves time for the others and for the master.
                 let share = silence_max / (sentinels.len() as u32 + 1);
                 for sentinel in sentinels {
                     match ask_sentinel(sentinel, master, share).await {
@@ -190,7 +190,7 @@ fn cluster(nodes: &[ConnectionInfo], certificates: &TlsCertificates) -> ClusterC
     }
 }
 
-/// User and password up to and with the at sign, hosts, and the path with its slash.
+/// The credentials with their at sign, the hosts, and the path with its slash.
 fn parts(rest: &str) -> (&str, &str, &str) {
     let (authority, path) = rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash));
     let (credentials, hosts) = authority.rfind('@').map_or(("", authority), |at| authority.split_at(at + 1));

@@ -1,8 +1,9 @@
-//! What the script answers, as a decision.
+//! Turns answers of the script into decisions.
 //!
-//! The script says when it decided, whether the request goes on, and which states it found. Everything that is told to a client
-//! follows from those by the core itself, run on the same states at the same moment: there is no second implementation of figures and
-//! reasons that could drift from the first. Where the two disagree about the outcome, nothing is believed.
+//! The script returns the time of the decision, whether the request is admitted, and the states that it
+//! found. The core computes everything else from the same states at the same moment, so there is no second
+//! implementation of limits and reasons that could diverge. If the two disagree about the outcome, the answer
+//! is rejected.
 
 use redis::Value;
 use tollgate_core::decide::{Claim, decide};
@@ -16,25 +17,27 @@ use tollgate_core::toll::Toll;
 use super::Unanswered;
 use super::rule::{kind, pace};
 
-/// The bytes before the numbers of a limit: tag, time of writing, end of the block with its nanoseconds, and level.
+/// The length of the head before the numbers of a limit: tag, time of writing, end of the block with its
+/// nanoseconds, and level.
 const HEAD_LENGTH: usize = 2 + 4 * 8;
-/// Those of whom no rule has ever blocked, if the limit keeps no log: tag and time of writing; and how long the state is.
+/// The short head of a state that was never blocked, for limits without a log: tag and time of writing. The
+/// second constant is the length of such a state.
 const SHORT_HEAD_LENGTH: usize = 2 + 8;
 const SHORT_LENGTH: usize = SHORT_HEAD_LENGTH + 3 * 8;
 const NANOS_PER_MICRO: u64 = 1_000;
 const MICROS_PER_SEC: u64 = 1_000_000;
 
-/// What the store decided.
+/// A decision of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What all shared rules together say, in the store's time.
+    /// The combined decision of all shared rules, on the store's clock.
     pub decision: Decision,
-    /// The store's time when it decided.
+    /// The time of the decision on the store's clock.
     pub now: Moment,
 }
 
 impl Answer {
-    /// The decision on the clock of a caller who got the answer at `now`: what is to be waited for is as long.
+    /// The decision on the clock of a caller that received the answer at `now`. Waits keep their length.
     pub fn on_clock(&self, now: Moment) -> Decision {
         let moved = |moment: Moment| now + moment.since(self.now);
         let verdict = match self.decision.verdict {
@@ -46,12 +49,12 @@ impl Answer {
     }
 }
 
-/// Why there is nothing to make sense of.
+/// The reason why a reply is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoReply {
-    /// This one of the errands, by its place, met a value that is not ours.
+pub(super) enum ReplyError {
+    /// The errand with this index found a value of other software.
     Foreign(usize),
-    /// It is not what the script says.
+    /// The reply is not one of the script.
     Garbled,
 }
 
@@ -63,7 +66,7 @@ fn number_of(value: Value) -> Option<i64> {
     }
 }
 
-/// What the script said, before it is made sense of.
+/// A parsed reply of the script.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reply {
     now: Moment,
@@ -72,13 +75,14 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Makes sense of what came over the wire about requests of so many claims each. What is wrong with one is nothing to the others.
-    pub(super) fn parse(value: Value, claims: impl ExactSizeIterator<Item = usize>) -> Vec<Result<Self, NoReply>> {
+    /// Parses the reply to several requests, with the number of claims of each. An error in one does not
+    /// affect the others.
+    pub(super) fn parse(value: Value, claims: impl ExactSizeIterator<Item = usize>) -> Vec<Result<Self, ReplyError>> {
         let requests = claims.len();
-        Self::parse_all(value, claims).unwrap_or_else(|| (0..requests).map(|_| Err(NoReply::Garbled)).collect())
+        Self::parse_all(value, claims).unwrap_or_else(|| (0..requests).map(|_| Err(ReplyError::Garbled)).collect())
     }
 
-    fn parse_all(value: Value, claims: impl Iterator<Item = usize>) -> Option<Vec<Result<Self, NoReply>>> {
+    fn parse_all(value: Value, claims: impl Iterator<Item = usize>) -> Option<Vec<Result<Self, ReplyError>>> {
         let Value::Array(items) = value else { return None };
         let mut items = items.into_iter();
         let (secs, micros) =
@@ -96,7 +100,7 @@ impl Reply {
             let states: Vec<_> = items.by_ref().take(count).map(state).collect::<Option<_>>()?;
             let foreign = outcome.checked_neg().and_then(|errand| usize::try_from(errand.checked_sub(1)?).ok());
             replies.push(match foreign {
-                Some(errand) => Err(NoReply::Foreign(errand)),
+                Some(errand) => Err(ReplyError::Foreign(errand)),
                 None if states.len() == count => Ok(Self { now, goes_on: outcome == 1, states }),
                 None => return None,
             });
@@ -104,13 +108,13 @@ impl Reply {
         Some(replies)
     }
 
-    /// Whether the script let the request go on.
+    /// Whether the script admitted the request.
     #[cfg(test)]
     pub(super) const fn goes_on(&self) -> bool {
         self.goes_on
     }
 
-    /// What the core says about the states that the script found, and what each rule was charged, if it was.
+    /// The core's decision on the states that the script found, and the charge of each rule, if any.
     pub(super) fn answer(
         &self,
         rules: &[(usize, &Rule)],
@@ -134,7 +138,7 @@ impl Reply {
         self.states.iter().map(Option::is_some)
     }
 
-    /// What each rule says about the state that the script found, by its place.
+    /// The decision of each rule on the state that the script found, with its index.
     pub(super) fn explain(
         &self,
         rules: &[(usize, &Rule)],
@@ -149,7 +153,7 @@ impl Reply {
         Ok(self.records(rules)?.into_iter().map(explain).collect())
     }
 
-    /// The core's records of the states that the script found.
+    /// The core's records for the states that the script found.
     fn records<'rule>(
         &self,
         rules: &[(usize, &'rule Rule)],
@@ -164,13 +168,13 @@ impl Reply {
         rules.iter().zip(&self.states).map(record).collect()
     }
 
-    /// The circumstances of a decision, at the store. Warm-up runs on the gate's clock: it is as far on as it was there.
+    /// The situation on the store's clock. The warm-up has progressed as far as on the gate's clock.
     fn situation(&self, asked: &Situation) -> Situation {
         Situation { now: self.now, started: self.now.before(asked.now.since(asked.started)), band: asked.band }
     }
 }
 
-/// The core's record of what the script keeps as `state`.
+/// The core's record for a `state` of the script.
 fn record(rule: &Rule, state: Option<&[u8]>, now: Moment) -> Option<PlainRecord> {
     let mut record = PlainRecord::new(rule.words());
     let Some(state) = state else { return Some(record) };
@@ -207,18 +211,18 @@ fn record(rule: &Rule, state: Option<&[u8]>, now: Moment) -> Option<PlainRecord>
             record.set_aux(length as u32);
         }
         Limit::InFlight(_) => {
-            let mut at_work = 0_u32;
+            let mut in_flight = 0_u32;
             for entry in 0..body.len() / 16 {
                 let until = number(body, 2 * entry + 1)?;
-                at_work += u32::from(Moment::from_nanos(until.saturating_mul(NANOS_PER_MICRO)) > now);
+                in_flight += u32::from(Moment::from_nanos(until.saturating_mul(NANOS_PER_MICRO)) > now);
             }
-            record.set_aux(at_work);
+            record.set_aux(in_flight);
         }
     }
     Some(record)
 }
 
-/// The number at `index`, which the script has found to be whole.
+/// The number at `index`, which the script has validated to be an integer.
 fn number(bytes: &[u8], index: usize) -> Option<u64> {
     let bytes = bytes.get(index * 8..index * 8 + 8)?;
     Some(f64::from_le_bytes(bytes.try_into().ok()?) as u64)

@@ -1,42 +1,45 @@
-//! Stops asking a store that does not answer, and tries it again now and then.
+//! A circuit breaker that stops calls to an unavailable store and probes it now and then.
 //!
-//! Without it every request would wait for its whole deadline for as long as the store is gone. After a few misses in a row
-//! nobody asks any more; then one request at a time is let through as a probe, at growing and jittered pauses, until one is answered.
+//! Without it, every request would wait for its full deadline while the store is down. After a few failures
+//! in a row, no calls are made; then one request at a time is let through as a probe, with jittered and
+//! growing pauses, until one succeeds.
 //!
-//! Many requests are under way at once, so one short standstill is many misses in a row. It must not count as an outage: misses must go on for
-//! longer than that. And what was asked before the store counted as gone says nothing about it since: only probes make pauses grow.
+//! Many requests are in flight at once, so a short stall causes many failures in a row. It must not count as
+//! an outage, so the failures must last for a minimum time. Calls that started before the breaker opened say
+//! nothing about the store's later state, so only probes lengthen the pauses.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tollgate_core::time::{Moment, Span};
 
-/// So many misses in a row, over so long, and the store counts as gone.
+/// The breaker opens after this many failures in a row over this time.
 const MISSES_MAX: u32 = 5;
 const MISSING_MIN: Span = Span::from_millis(10);
 const PAUSE_MIN: Span = Span::from_millis(50);
 const PAUSE_MAX: Span = Span::from_secs(1);
 
-/// Whether a store, or a part of a Cluster, is worth asking.
+/// The circuit breaker of a store, or of a part of a Cluster.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     misses: AtomicU32,
-    /// When the first of these misses was, in nanoseconds.
+    /// The time of the first of these failures, in nanoseconds.
     missing_since: AtomicU64,
-    /// When the store began to count as gone, in nanoseconds.
+    /// The time at which the breaker opened, in nanoseconds.
     gone_since: AtomicU64,
-    /// When the next probe may go, in nanoseconds; 0 while the store is asked as usual.
+    /// The time of the next probe, in nanoseconds; 0 while the breaker is closed.
     probe_at: AtomicU64,
-    /// How many probes were missed.
+    /// The number of failed probes.
     probes_missed: AtomicU32,
 }
 
 impl Breaker {
-    /// Whether [`Self::lets_through`] can say yes at `now`.
+    /// Whether [`Self::lets_through`] can return `true` at `now`.
     pub(super) fn may_ask(&self, now: Moment) -> bool {
         now.as_nanos() >= self.probe_at.load(Ordering::Relaxed)
     }
 
-    /// Whether to ask at `now`. A yes while the store counts as gone is a probe, and the only one until the next pause is over.
+    /// Whether to make a call at `now`. While the breaker is open, `true` permits a probe, and the only one
+    /// until the next pause ends.
     pub(super) fn lets_through(&self, now: Moment) -> bool {
         let probe_at = self.probe_at.load(Ordering::Relaxed);
         if probe_at == 0 {
@@ -49,9 +52,9 @@ impl Breaker {
         self.probe_at.compare_exchange(probe_at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The store has answered in time.
+    /// Records an answer in time.
     pub(super) fn answered(&self) {
-        // The common case writes nothing, so that cores do not fight for the line.
+        // The common case writes nothing, which avoids contention for the cache line.
         if self.misses.load(Ordering::Relaxed) != 0 {
             self.misses.store(0, Ordering::Relaxed);
             self.probes_missed.store(0, Ordering::Relaxed);
@@ -59,7 +62,7 @@ impl Breaker {
         }
     }
 
-    /// The store has not answered in time what it was asked at `asked`; `random` spreads the probes of many gates.
+    /// Records a failure of a call that started at `asked`; `random` jitters the probes of many gates.
     pub(super) fn missed(&self, asked: Moment, now: Moment, random: u64) {
         if self.is_open() {
             if asked.as_nanos() >= self.gone_since.load(Ordering::Relaxed) {
@@ -79,14 +82,14 @@ impl Breaker {
         }
     }
 
-    /// Puts the next probe off, for the longer the more have been missed.
+    /// Delays the next probe, longer after more failed ones.
     fn pause(&self, probes_missed: u32, now: Moment, random: u64) {
         let pause = PAUSE_MIN.times(1 << probes_missed.min(10)).min(PAUSE_MAX).as_nanos();
         let jittered = pause / 2 + random % (pause / 2 + 1);
         self.probe_at.store((now + Span::from_nanos(jittered)).as_nanos().max(1), Ordering::Relaxed);
     }
 
-    /// Whether the store counts as gone.
+    /// Whether the breaker is open.
     pub(super) fn is_open(&self) -> bool {
         self.probe_at.load(Ordering::Relaxed) != 0
     }
@@ -100,7 +103,7 @@ mod tests {
         Moment::from_millis(millis)
     }
 
-    /// A store that counts as gone since 10 ms.
+    /// A breaker that opened at 10 ms.
     fn broken() -> Breaker {
         let breaker = Breaker::default();
         for miss in 0..=u64::from(MISSES_MAX) {
@@ -111,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn a_few_misses_in_a_row_and_nobody_asks() {
+    fn a_few_failures_in_a_row_open_the_breaker() {
         let breaker = broken();
         assert!(breaker.is_open());
         assert!(!breaker.lets_through(at(10)));
     }
 
     #[test]
-    fn misses_that_are_not_in_a_row_do_not_count() {
+    fn failures_that_are_not_in_a_row_do_not_count() {
         let breaker = Breaker::default();
         for miss in 0..100 {
             breaker.missed(at(miss), at(miss + 5), 0);
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standstill_that_many_notice_at_once_is_no_outage() {
+    fn a_short_stall_of_many_calls_is_no_outage() {
         let breaker = Breaker::default();
         for miss in 0..1_000 {
             breaker.missed(at(0), at(5 + miss / 200), 0);
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_before_the_store_was_gone_does_not_put_probes_off() {
+    fn calls_from_before_the_outage_do_not_delay_probes() {
         let breaker = broken();
         for _ in 0..1_000 {
             breaker.missed(at(9), at(14), u64::MAX);
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answered_probe_opens_the_way_for_all() {
+    fn an_answered_probe_closes_the_breaker() {
         let breaker = broken();
         assert!(breaker.lets_through(at(60)));
         breaker.answered();

@@ -1,7 +1,8 @@
-//! The script and the core are two implementations of one step: whatever happens to one happens to the other, and they must agree.
+//! The script and the core implement the same function, and must agree on any sequence of events.
 //!
-//! The core runs on a record of its own; the script on a real server, with a clock that the test drives. What the script answers is turned
-//! into a decision from the states that it kept, so one digit wrong in what it keeps shows in what is said next.
+//! The core runs on its own record, and the script on a real server with a clock that the test controls. A
+//! decision is derived from the states that the script stored, so one wrong digit in a state shows in the
+//! next decision.
 
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use super::answer::{NoReply, Reply};
+use super::answer::{Reply, ReplyError};
 use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
 use super::script::{Errand, Script};
 
@@ -28,17 +29,19 @@ use super::script::{Errand, Script};
 mod redis_server;
 use redis_server::RedisServer;
 
-/// When the driven clock starts: in 2026, so that numbers are as large as they will be.
+/// The start of the controlled clock: in 2026, so that numbers have realistic sizes.
 const START_US: u64 = 1_794_700_000_123_457;
 
 const RENEW_EVERY: Span = Span::from_secs(20);
-/// How much longer than it is needed, or than twice that, a state may be kept: a second, and what rounding adds.
+/// The maximum time for which a state is kept beyond its need, or beyond twice that: one second plus
+/// rounding.
 const KEPT_LONGER: Span = Span::from_millis(1_003);
-/// How much longer than it is needed a state must be kept to be left with the expiry that it has.
+/// The minimum time beyond its need at which a state keeps its expiry.
 const KEPT_LONGER_MIN: Span = Span::from_millis(500);
 
-/// A clock that the test drives. Expiries go by the server's own, so everything is kept for a thousand times as long: a machine that stands still for some
-/// seconds while the test's clock does, too, must not make it forget.
+/// The script on a clock that the test controls. Expiries use the server's clock, so everything is kept a
+/// thousand times as long; a stall of some seconds while the test's clock stands still must not expire a
+/// state.
 const CLOCK: &str = r"
 local time = redis.call('LRANGE', 'clock', 0, -1)
 local server = redis
@@ -50,14 +53,14 @@ end }
 ";
 const KEPT_TIMES: u32 = 1_000;
 
-/// A server whose clock the test drives.
-struct Store {
+/// A server with a clock that the test controls.
+struct TestStore {
     _server: RedisServer,
     connection: Connection,
     script: Script,
 }
 
-impl Store {
+impl TestStore {
     fn start() -> Self {
         let server = RedisServer::start(&[]);
         let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
@@ -86,29 +89,29 @@ impl Store {
     }
 }
 
-/// The rules of one key, twice: in the core's records and in the store.
+/// The rules of one key, in the core's records and in the store.
 struct Both<'store> {
-    store: &'store mut Store,
+    store: &'store mut TestStore,
     rules: Vec<SharedRule>,
     records: Vec<PlainRecord>,
     started: Moment,
     renewed: Moment,
-    /// Those who are at work, with the rules that they were charged by.
-    at_work: Vec<(Work, Toll, Vec<Option<Charge>>)>,
+    /// The requests in flight, with their charges.
+    in_flight: Vec<(Work, Toll, Vec<Option<Charge>>)>,
     requests: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(Toll, Band),
-    /// A request in flight, by its place modulo how many there are, was not forwarded.
+    /// A request in flight, by its index modulo their number, was not forwarded.
     Refund(usize),
-    /// The oldest request at work has ended, having taken this much CPU time.
+    /// The oldest request in flight has ended with this CPU time.
     Settle(Span),
 }
 
 impl<'store> Both<'store> {
-    fn new(store: &'store mut Store, rules: &[Rule], started: Moment) -> Self {
+    fn new(store: &'store mut TestStore, rules: &[Rule], started: Moment) -> Self {
         redis::cmd("FLUSHALL").exec(&mut store.connection).unwrap();
         Self {
             store,
@@ -120,16 +123,16 @@ impl<'store> Both<'store> {
             records: rules.iter().map(|rule| PlainRecord::new(rule.words())).collect(),
             started,
             renewed: started,
-            at_work: Vec::new(),
+            in_flight: Vec::new(),
             requests: 0,
         }
     }
 
-    /// Lets time pass: the gate says every now and then which requests are still at work.
+    /// Lets time pass; the gate regularly renews its requests in flight.
     fn pass(&mut self, to: Moment) {
         while to.since(self.renewed) > RENEW_EVERY {
             self.renewed = self.renewed + RENEW_EVERY;
-            for (work, toll, charged) in self.at_work.clone() {
+            for (work, toll, charged) in self.in_flight.clone() {
                 self.after((work, toll), &charged, self.renewed, |rule, _, _| {
                     matches!(rule.limit, Limit::InFlight(_)).then_some((Operation::Charge, toll))
                 });
@@ -146,18 +149,18 @@ impl<'store> Both<'store> {
                 let (expected, charged) = self.ask_core(toll, &situation);
                 assert_eq!(self.ask_store(toll, work, &situation), expected, "{name}, at {now:?}");
                 if charged.iter().any(Option::is_some) {
-                    self.at_work.push((work, toll, charged));
+                    self.in_flight.push((work, toll, charged));
                 }
             }
-            Step::Refund(which) if !self.at_work.is_empty() => {
-                let (work, toll, charged) = self.at_work.remove(which % self.at_work.len());
+            Step::Refund(which) if !self.in_flight.is_empty() => {
+                let (work, toll, charged) = self.in_flight.remove(which % self.in_flight.len());
                 self.after((work, toll), &charged, now, |rule, record, charged| {
                     rule.limit.refund(record, toll, charged, now);
                     Some((Operation::Refund, toll))
                 });
             }
-            Step::Settle(cpu) if !self.at_work.is_empty() => {
-                let (work, toll, charged) = self.at_work.remove(0);
+            Step::Settle(cpu) if !self.in_flight.is_empty() => {
+                let (work, toll, charged) = self.in_flight.remove(0);
                 let actual = Toll { cpu, ..toll };
                 self.after((work, toll), &charged, now, |rule, record, charged| {
                     rule.limit.settle(record, toll, actual, charged, now);
@@ -196,7 +199,7 @@ impl<'store> Both<'store> {
         answer.decision
     }
 
-    /// Until when the store says that it keeps each rule's state, for those of which it says that.
+    /// The time until which the store keeps each rule's state, for states that contain it.
     fn kept(&mut self) -> Vec<Option<Moment>> {
         let connection = &mut self.store.connection;
         let kept = |rule: &SharedRule| {
@@ -208,10 +211,11 @@ impl<'store> Both<'store> {
         self.rules.iter().map(kept).collect()
     }
 
-    /// What was written since `begun`, at `now`, is kept until it has nothing left to say, and not for much longer.
+    /// Checks that states written since `begun` are kept until they are clear, and not for much longer.
     ///
-    /// The server's own clock hardly moves meanwhile. So what is written in place is looked at for what it says about its end, and that is compared with
-    /// the server's when it is written anew.
+    /// The server's own clock hardly advances. A state that is overwritten in place is therefore checked by
+    /// the expiry that it contains, and that is compared with the server's when the state is written with an
+    /// expiry.
     fn assert_kept(&mut self, before: &[(PlainRecord, Option<Moment>)], now: Moment, begun: Instant) {
         let kept = self.kept();
         for (((rule, record), before), kept) in self.rules.iter().zip(&self.records).zip(before).zip(kept) {
@@ -219,10 +223,10 @@ impl<'store> Both<'store> {
                 continue;
             }
             let life_ms: i64 = redis::cmd("PTTL").arg(rule.slot(b"key")).query(&mut self.store.connection).unwrap();
-            assert_ne!(life_ms, -1, "it is kept for ever");
+            assert_ne!(life_ms, -1, "it never expires");
             let life = Span::from_millis(u64::try_from(life_ms).unwrap_or(0) / u64::from(KEPT_TIMES));
             let passed = Span::from(begun.elapsed() / KEPT_TIMES);
-            // Whoever is at work is forgotten when its gate gives no sign any more; all others when they owe nothing.
+            // A request in flight expires when its gate does not renew it; other states when they are clear.
             let mut idle = record.clone();
             let is_at_work = matches!(rule.rule().limit, Limit::InFlight(_)) && record.aux() > 0;
             if is_at_work {
@@ -328,7 +332,7 @@ fn rules() -> impl Strategy<Value = Rule> {
         })
 }
 
-/// What happens, and how long after what happened before.
+/// Steps with the time since the previous one.
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let gap_us = prop_oneof![
         4 => Just(0_u64),
@@ -347,11 +351,11 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     prop::collection::vec((gap_us, step), 1..60)
 }
 
-/// Rules and steps by chance, the same at every run; `each` is told of every step when it is due.
-fn by_chance(seed: u8, cases: u32, mut each: impl FnMut(&mut Both<'_>, Step, Moment)) {
+/// Runs random rules and steps, the same at every run, and passes each step to `each` when it is due.
+fn at_random(seed: u8, cases: u32, mut each: impl FnMut(&mut Both<'_>, Step, Moment)) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]));
-    let (mut store, each) = (Store::start(), core::cell::RefCell::new(&mut each));
+    let (mut store, each) = (TestStore::start(), core::cell::RefCell::new(&mut each));
     let store = core::cell::RefCell::new(&mut store);
     runner
         .run(&(prop::collection::vec(rules(), 1..4), steps()), |(rules, steps)| {
@@ -370,14 +374,14 @@ fn by_chance(seed: u8, cases: u32, mut each: impl FnMut(&mut Both<'_>, Step, Mom
 
 #[test]
 fn the_script_decides_as_the_core_does() {
-    by_chance(7, 300, |both, step, now| {
+    at_random(7, 300, |both, step, now| {
         both.step(step, now, "by chance");
     });
 }
 
 #[test]
-fn what_is_kept_outlives_its_debt_and_is_gone_soon_after() {
-    by_chance(13, 150, |both, step, now| {
+fn a_state_outlives_its_debt_and_expires_soon_after() {
+    at_random(13, 150, |both, step, now| {
         let before: Vec<_> = both.records.clone().into_iter().zip(both.kept()).collect();
         let begun = Instant::now();
         both.step(step, now, "by chance");
@@ -385,10 +389,10 @@ fn what_is_kept_outlives_its_debt_and_is_gone_soon_after() {
     });
 }
 
-/// An expiry is dear to write.
+/// Writing an expiry is expensive.
 #[test]
-fn an_expiry_that_is_far_enough_is_left_as_it_is() {
-    let mut store = Store::start();
+fn a_sufficient_expiry_is_not_rewritten() {
+    let mut store = TestStore::start();
     let now = Moment::from_nanos(START_US * 1_000);
     let bucket = rule(Limit::Bucket(Bucket::new(20, 1, Span::from_secs(1)).unwrap()));
     let mut both = Both::new(&mut store, core::slice::from_ref(&bucket), now);
@@ -401,7 +405,7 @@ fn an_expiry_that_is_far_enough_is_left_as_it_is() {
         let rest = info.split_once(&format!("cmdstat_{command}:calls=")).map(|(_, rest)| rest);
         rest.and_then(|rest| rest.split_once(',')?.0.parse::<u32>().ok()).unwrap_or(0)
     };
-    // What is owed grows from one second to twenty, and is doubled each time.
+    // The debt grows from 1 to 20 seconds, and the expiry doubles each time.
     assert_eq!((calls("set"), calls("setrange")), (4, 16), "{info}");
 }
 
@@ -412,7 +416,7 @@ fn escalated(limit: Limit, backoff_ms: u64, release_ms: u64) -> Rule {
     Rule { escalation: Some(escalation), ..rule(limit) }
 }
 
-/// One of each kind, with room for a few.
+/// One rule of each kind, with a small limit.
 fn one_of_each() -> Vec<Rule> {
     let second = Span::from_secs(1);
     vec![
@@ -424,10 +428,10 @@ fn one_of_each() -> Vec<Rule> {
     ]
 }
 
-/// Steps by when they happen, in microseconds.
+/// Steps by their time in microseconds.
 type Steps = Vec<(u64, Step)>;
 
-/// What chance would seldom find.
+/// Cases that random tests would rarely find.
 fn cases() -> Vec<(&'static str, Rule, Steps)> {
     let ask = Step::Ask(Toll::of_cpu(Span::from_millis(900)), Band::Normal);
     let look = Step::Ask(Toll { count: 0, cpu: Span::ZERO }, Band::Normal);
@@ -435,14 +439,14 @@ fn cases() -> Vec<(&'static str, Rule, Steps)> {
     let budget = Limit::Budget(Budget::new(500_000, second).unwrap());
     let thirds = Limit::Rate(Rate::new(3, second, 1).unwrap());
     let mut cases = vec![
-        ("who looks violates nothing", escalated(budget, 1, 1_000), vec![(0, ask), (0, ask), (0, look), (0, ask)]),
+        ("a check alone violates nothing", escalated(budget, 1, 1_000), vec![(0, ask), (0, ask), (0, look), (0, ask)]),
         (
             "a block that ends within a microsecond",
             escalated(thirds, 1, 100),
             vec![(0, ask), (0, ask), (333_333, ask), (333_334, look), (433_333, ask), (433_333, ask), (433_333, ask)],
         ),
         (
-            "a request that ends twice as dear, and one that ends for nothing",
+            "a request that ends at twice its cost, and one that ends for free",
             rule(budget),
             vec![(0, ask), (0, Step::Settle(second)), (0, ask), (5, Step::Settle(Span::ZERO)), (9, ask), (9, ask)],
         ),
@@ -450,14 +454,14 @@ fn cases() -> Vec<(&'static str, Rule, Steps)> {
     for drip in [1, 2, 5] {
         let bucket = rule(Limit::Bucket(Bucket::new(7, drip, second).unwrap()));
         let hammering = (0..300).map(|step| (step * 33_000, ask)).collect();
-        cases.push(("a bucket that is hammered", bucket, hammering));
+        cases.push(("a bucket under continuous requests", bucket, hammering));
     }
     cases
 }
 
 #[test]
-fn the_script_agrees_on_what_chance_would_not_find() {
-    let mut store = Store::start();
+fn the_script_agrees_on_rare_cases() {
+    let mut store = TestStore::start();
     for (name, rule, steps) in cases() {
         let start = Moment::from_nanos(START_US * 1_000);
         let mut both = Both::new(&mut store, core::slice::from_ref(&rule), start);
@@ -468,8 +472,8 @@ fn the_script_agrees_on_what_chance_would_not_find() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_neither_blocks_nor_frees() {
-    let mut store = Store::start();
+fn a_clock_that_is_set_back_neither_blocks_nor_unblocks() {
+    let mut store = TestStore::start();
     let (toll, late) = (Toll::of_cpu(Span::from_millis(900)), Moment::from_nanos(START_US * 1_000));
     let early = late.before(Span::from_secs(3_600));
     for rule in one_of_each().into_iter().chain([escalated(
@@ -494,8 +498,8 @@ fn a_clock_that_is_set_back_neither_blocks_nor_frees() {
 }
 
 #[test]
-fn requests_in_one_call_are_decided_each_by_itself_and_one_after_the_other() {
-    let mut store = Store::start();
+fn requests_in_one_call_are_decided_separately_in_order() {
+    let mut store = TestStore::start();
     let now = Moment::from_nanos(START_US * 1_000);
     let situation = Situation { now, started: Moment::ZERO, band: Band::Normal };
     let bucket = Limit::Bucket(Bucket::new(1, 1, Span::from_secs(60)).unwrap());
@@ -506,14 +510,14 @@ fn requests_in_one_call_are_decided_each_by_itself_and_one_after_the_other() {
     };
     redis::cmd("RPUSH").arg(rule.slot(b"list")).arg("a").exec(&mut store.connection).unwrap();
     let requests: Vec<Vec<Errand>> = [
-        // The first takes what there is, the second finds it taken.
+        // The first takes the quota, the second finds it used.
         &["a"][..],
         &["a"],
         &["b"],
-        // What one rule refuses takes nothing of the other.
+        // A refusal by one rule charges nothing to the other.
         &["a", "c"],
         &["c"],
-        // What is not ours concerns only who asked about it, and takes nothing of the other either.
+        // A foreign value affects only its own request, and charges nothing to the other rule.
         &["d", "list"],
         &["d"],
         &["list"],
@@ -526,17 +530,17 @@ fn requests_in_one_call_are_decided_each_by_itself_and_one_after_the_other() {
     let value = store.call_all(&requests, now);
     let replies = Reply::parse(value, requests.iter().map(|request| request.len()));
     let goes_on: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(Reply::goes_on).map_err(|why| *why)).collect();
-    let (foreign_second, foreign_first) = (Err(NoReply::Foreign(1)), Err(NoReply::Foreign(0)));
+    let (foreign_second, foreign_first) = (Err(ReplyError::Foreign(1)), Err(ReplyError::Foreign(0)));
     assert_eq!(
         goes_on,
         [Ok(true), Ok(false), Ok(true), Ok(false), Ok(true), foreign_second, Ok(true), foreign_first, Ok(true)]
     );
 }
 
-/// A request of a test: by which rules, of which callers, and what is done.
-type Wish = (Vec<(usize, u8)>, Operation, u64);
+/// A request of a test: its rules and keys, the operation, and the count.
+type TestRequest = (Vec<(usize, u8)>, Operation, u64);
 
-fn wishes() -> impl Strategy<Value = Vec<Wish>> {
+fn test_requests() -> impl Strategy<Value = Vec<TestRequest>> {
     let operation = prop_oneof![
         6 => Just(Operation::Decide),
         1 => Just(Operation::Charge),
@@ -548,11 +552,11 @@ fn wishes() -> impl Strategy<Value = Vec<Wish>> {
 }
 
 #[test]
-fn a_call_for_many_requests_does_what_as_many_calls_do() {
-    let mut store = Store::start();
+fn one_call_for_many_requests_equals_many_calls() {
+    let mut store = TestStore::start();
     let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[11; 32]));
-    let strategy = (prop::collection::vec(rules(), 3), prop::collection::vec(wishes(), 1..4));
+    let strategy = (prop::collection::vec(rules(), 3), prop::collection::vec(test_requests(), 1..4));
     let store = core::cell::RefCell::new(&mut store);
     runner
         .run(&strategy, |(rules, rounds)| {
@@ -563,7 +567,7 @@ fn a_call_for_many_requests_does_what_as_many_calls_do() {
                 let shared = rules.iter().map(|rule| SharedRule::new(prefix, "default", rule.clone()).unwrap());
                 shared.collect::<Vec<_>>()
             });
-            for wishes in rounds {
+            for test_requests in rounds {
                 now = now + Span::from_millis(37);
                 let situation = Situation { now, started: Moment::ZERO, band: Band::Normal };
                 let [one, each] = shared.each_ref().map(|rules| {
@@ -576,10 +580,10 @@ fn a_call_for_many_requests_does_what_as_many_calls_do() {
                             &situation,
                         ),
                     };
-                    let errands = |(asked, operation, count): &Wish| {
+                    let errands = |(asked, operation, count): &TestRequest| {
                         asked.iter().map(|asked| errand(asked, *operation, *count)).collect::<Vec<_>>()
                     };
-                    wishes.iter().map(errands).collect::<Vec<_>>()
+                    test_requests.iter().map(errands).collect::<Vec<_>>()
                 });
                 let requests: Vec<&[Errand]> = one.iter().map(Vec::as_slice).collect();
                 let together =

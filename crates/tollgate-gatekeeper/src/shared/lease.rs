@@ -1,9 +1,10 @@
-//! A slice of a limit that a gate has taken ahead: decisions inside it need nobody.
+//! Leased slices of a limit, which a gate takes in advance to decide without the store.
 //!
-//! The store has charged the whole slice when it was taken, so gates together never have more than the limit. A slice can be used later than
-//! it was charged, when time has paid part of it back already: in any time, callers may get more than the rule says by what is leased at
-//! that moment, which is at most a slice per gate and key. The rest of a slice that is not used up within [`LEASE_LIFE`] goes back, less what
-//! time has paid back since the slice was charged.
+//! The store charges a whole slice when it is taken, so all gates together never exceed the limit. A slice
+//! can be used later than it was charged, when part of it is already paid back. In any stretch of time,
+//! callers may therefore exceed the rule by the amount leased at that moment, at most one slice per gate and
+//! key. The rest of a slice that is not used within [`LEASE_LIFE`] is returned, less the amount paid back
+//! since it was charged.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,60 +13,61 @@ use tollgate_core::limit::{Charge, Limit, LimitInfo};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 
-use super::count::Level;
+use super::counters::Gauge;
 use super::{SharedRule, Store};
 use crate::clock::Clock;
 
-/// How long a slice is kept.
+/// The lifetime of a slice.
 pub const LEASE_LIFE: Span = Span::from_secs(1);
-/// How long after a slice could not be had the store is asked for single requests.
+/// The time after a failed attempt to take a slice in which the store is asked about single requests.
 const REST: Span = Span::from_millis(100);
-/// So many keys at most have slices; others are asked about one by one.
+/// The maximum number of keys with slices; others are asked about individually.
 const KEYS_MAX: usize = 65_536;
 const SHARDS: usize = 64;
 
-/// The slices that this process holds.
+/// The slices of this process.
 #[derive(Debug)]
 pub(super) struct Leases {
     shards: Box<[Mutex<Shard>]>,
-    leased: Level,
+    leased: Gauge,
     store: Store,
     clock: Clock,
 }
 
-/// Slices by the names of their slots.
+/// Slices by slot name.
 type Shard = HashMap<Vec<u8>, Lease>;
 
 #[derive(Debug)]
 struct Lease {
     rule: Arc<SharedRule>,
     left: u64,
-    /// When what is left goes back. With nothing left, when another slice may be taken: meanwhile one is being taken, or could not be had.
+    /// The time at which the rest is returned. With nothing left, the time from which another slice may be
+    /// taken; until then, one is being taken or could not be taken.
     expires: Moment,
     info: LimitInfo,
-    /// When the store charged the slice. None before the first.
+    /// The store's charge for the slice; `None` before the first slice.
     charged: Option<Charge>,
 }
 
-/// What to do about a request whose rule is leased.
+/// The result for a request with a leased rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Slice {
-    /// It is inside a slice, with these figures, that was charged like this.
+    /// The request is within a slice with this state and charge.
     Inside(LimitInfo, Charge),
-    /// Take a slice: nobody else does.
+    /// The caller must fetch a slice; no other thread does.
     Fetch,
-    /// Ask about this request alone.
+    /// The caller must ask about this request alone.
     Ask,
 }
 
-/// Why a rule cannot be leased.
+/// The reason why a rule cannot be leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unleasable {
-    /// What a request costs is known when it ends, or it takes a place until then: nothing can be decided ahead.
+    /// The cost or the slot of a request depends on its end, so nothing can be decided in advance.
     Kind,
-    /// It only observes.
+    /// The rule is in observe mode.
     Observes,
-    /// The part to be taken ahead is less than two requests: nothing would be saved.
+    /// The slice is less than two requests, so nothing would be saved.
     TooSmall,
 }
 
@@ -73,15 +75,15 @@ impl core::fmt::Display for Unleasable {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         formatter.write_str(match self {
             Self::Kind => "only a bucket, a rate or a window can be leased",
-            Self::Observes => "a rule that only observes cannot be leased",
-            Self::TooSmall => "this part of the limit is less than two requests, so nothing would be taken ahead",
+            Self::Observes => "a rule in observe mode cannot be leased",
+            Self::TooSmall => "this part of the limit is less than two requests, so a lease saves nothing",
         })
     }
 }
 
 impl core::error::Error for Unleasable {}
 
-/// How much a gate takes ahead: `millionths` of what a rule has room for, in requests.
+/// The size of a slice in requests: `millionths` of the rule's limit.
 pub fn slice_of(rule: &Rule, millionths: u32) -> Result<u64, Unleasable> {
     let room = match &rule.limit {
         Limit::Rate(rate) => rate.parameters().2,
@@ -97,20 +99,20 @@ pub fn slice_of(rule: &Rule, millionths: u32) -> Result<u64, Unleasable> {
 }
 
 impl Leases {
-    /// None yet, from `store`.
+    /// No slices yet, from `store`.
     pub(super) fn new(store: Store, clock: Clock) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let leases = Arc::new(Self { shards, leased: Level::default(), store, clock });
+        let leases = Arc::new(Self { shards, leased: Gauge::default(), store, clock });
         leases.store.runtime().spawn(sweep(Arc::downgrade(&leases)));
         leases
     }
 
-    /// How many requests are leased and not used.
+    /// The number of leased and unused requests.
     pub(super) fn leased(&self) -> u64 {
         self.leased.now()
     }
 
-    /// Takes `count` out of the slice for `slot`, if there is one.
+    /// Takes `count` from the slice for `slot`, if there is one.
     pub(super) fn take(&self, rule: &Arc<SharedRule>, slot: &[u8], count: u64, now: Moment) -> Slice {
         let mut shard = self.shard(slot);
         let Some(lease) = shard.get_mut(slot) else {
@@ -139,7 +141,8 @@ impl Leases {
         Slice::Inside(LimitInfo { remaining, reset: Span::ZERO, ..lease.info }, charged)
     }
 
-    /// A slice was taken, of which `left` is left. A former slice, if there is something left of it, goes back: each has its own date.
+    /// Stores a slice with `left` requests left. The rest of a previous slice is returned, because each has
+    /// its own charge.
     pub(super) fn put(&self, slot: &[u8], left: u64, (info, charged): (LimitInfo, Charge), now: Moment) -> bool {
         let mut shard = self.shard(slot);
         let Some(lease) = shard.get_mut(slot) else { return false };
@@ -152,8 +155,8 @@ impl Leases {
         true
     }
 
-    /// Puts back what was taken for a request that was not forwarded: into the slice that it was taken from, or when that is gone, into the
-    /// store, which returns what time has not paid back since that slice was charged.
+    /// Returns the part for a request that was not forwarded: to its own slice, or if that is gone, to the
+    /// store, which refunds it less the amount paid back since the slice was charged.
     pub(super) fn put_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charge) {
         let now = self.clock.now();
         let mut shard = self.shard(&slot);
@@ -167,7 +170,7 @@ impl Leases {
         self.store.give_back(rule, slot, count, charged);
     }
 
-    /// Gives back to the store what is left of a slice.
+    /// Returns the rest of a slice to the store.
     fn give_back(&self, slot: &[u8], lease: &mut Lease) {
         let left = core::mem::take(&mut lease.left);
         if let Some(charged) = lease.charged.filter(|_| left > 0) {
@@ -176,7 +179,7 @@ impl Leases {
         }
     }
 
-    /// Gives back to the store what is left of slices that are too old at `now`, and forgets those.
+    /// Returns the rest of expired slices to the store, and removes them.
     fn sweep(&self, now: Moment) {
         for shard in &*self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,13 +200,13 @@ impl Leases {
 }
 
 impl Drop for Leases {
-    /// What was taken ahead goes back.
+    /// Returns all slices.
     fn drop(&mut self) {
         self.sweep(Moment::MAX);
     }
 }
 
-/// Gives back slices that were not used up.
+/// Returns unused slices.
 async fn sweep(leases: Weak<Leases>) {
     let mut ticks = tokio::time::interval(core::time::Duration::from(LEASE_LIFE) / 4);
     loop {
@@ -239,7 +242,7 @@ mod tests {
 
     /// It may not have been swept yet.
     #[tokio::test]
-    async fn a_slice_is_not_used_beyond_its_life() {
+    async fn an_expired_slice_is_not_used() {
         let nobody = Store::open(Address::parse("redis://127.0.0.1:1", None).unwrap(), Options::default());
         let (clock, _hand) = Clock::by_hand();
         let (leases, rule, now) = (Leases::new(nobody, clock.clone()), rule(), clock.now());
@@ -251,9 +254,9 @@ mod tests {
         assert_eq!(leases.leased(), 8);
     }
 
-    /// Otherwise a request that is given up late would move credit from a slice that time has paid back into a new one.
+    /// Otherwise a late refund would move credit from a slice that is paid back to a new one.
     #[tokio::test]
-    async fn what_was_taken_from_a_former_slice_is_not_put_into_the_next() {
+    async fn a_refund_does_not_go_to_a_later_slice() {
         let nobody = Store::open(Address::parse("redis://127.0.0.1:1", None).unwrap(), Options::default());
         let (clock, _hand) = Clock::by_hand();
         let (leases, rule, now) = (Leases::new(nobody, clock.clone()), rule(), clock.now());

@@ -1,4 +1,4 @@
-//! Rules of which some are shared: the store decides those where it answers, and this process where it does not.
+//! A limiter with shared rules: the store decides on them, or this process while the store does not answer.
 
 use arrayvec::ArrayVec;
 use tollgate_core::band::Band;
@@ -6,35 +6,35 @@ use tollgate_core::decision::Decision;
 use tollgate_core::request::Request;
 use tollgate_core::toll::Toll;
 
-use super::sharing::{Explained, NoSharing, Share, Sharing};
+use super::sharing::{Explained, Share, Sharing, SharingError};
 use super::{SharedTicket, Store};
 use crate::clock::Clock;
-use crate::limiter::{Limiter, NoLimiter, Plan};
+use crate::limiter::{Limiter, LimiterError, Plan};
 use crate::ticket::RULES_AT_ONCE_MAX;
 
-/// Makes a [`SharedLimiter`].
+/// The parameters of a [`SharedLimiter`].
 #[derive(Debug)]
 pub struct SharedPlan<'plan> {
     /// All rules.
     pub plan: Plan,
-    /// How each of them is shared, in their order; those beyond its end are not.
+    /// How each rule is shared, in order; further rules are not.
     pub shares: &'plan [Option<Share>],
-    /// What the names of slots begin with.
+    /// The prefix of slot names.
     pub prefix: &'plan str,
-    /// The domain that the rules belong to.
+    /// The domain of the rules.
     pub domain: &'plan str,
 }
 
-/// Why a limiter cannot be made.
+/// The reason why a limiter cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoSharedLimiter {
-    /// A table cannot be.
-    Limiter(NoLimiter),
+pub enum SharedLimiterError {
+    /// A table cannot be created.
+    Limiter(LimiterError),
     /// A rule cannot be shared.
-    Sharing(NoSharing),
+    Sharing(SharingError),
 }
 
-impl core::fmt::Display for NoSharedLimiter {
+impl core::fmt::Display for SharedLimiterError {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Limiter(cause) => cause.fmt(formatter),
@@ -43,7 +43,7 @@ impl core::fmt::Display for NoSharedLimiter {
     }
 }
 
-impl core::error::Error for NoSharedLimiter {}
+impl core::error::Error for SharedLimiterError {}
 
 /// Rules of which some are shared.
 pub struct SharedLimiter {
@@ -59,33 +59,34 @@ impl core::fmt::Debug for SharedLimiter {
 }
 
 impl SharedLimiter {
-    /// A limiter for `plan`, with `store` for what is shared.
-    pub fn new(plan: SharedPlan<'_>, store: Store, clock: Clock) -> Result<Self, NoSharedLimiter> {
+    /// A limiter for `plan`, with `store` for shared rules.
+    pub fn new(plan: SharedPlan<'_>, store: Store, clock: Clock) -> Result<Self, SharedLimiterError> {
         let SharedPlan { plan, shares, prefix, domain } = plan;
         let shares = shares.iter().copied().chain(core::iter::repeat(None));
         let rules: Vec<_> = plan.rules.iter().map(|(rule, _)| rule.clone()).zip(shares).collect();
-        let limiter = Limiter::new(plan).map_err(NoSharedLimiter::Limiter)?;
-        let sharing = Sharing::new(store, clock.clone(), (prefix, domain), rules).map_err(NoSharedLimiter::Sharing)?;
+        let limiter = Limiter::new(plan).map_err(SharedLimiterError::Limiter)?;
+        let sharing =
+            Sharing::new(store, clock.clone(), (prefix, domain), rules).map_err(SharedLimiterError::Sharing)?;
         Ok(Self { limiter, sharing, clock })
     }
 
-    /// The rules with their tables here: what is known of callers without the store.
+    /// The rules with their local tables, which are used without the store.
     pub const fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 
-    /// How many requests are leased and not used yet: by so many may callers be ahead of their rules.
+    /// The number of leased and unused requests, by which callers may exceed their rules.
     pub fn leased(&self) -> u64 {
         self.sharing.leased()
     }
 
-    /// The store that is asked.
+    /// The store.
     pub const fn store(&self) -> &Store {
         self.sharing.store()
     }
 
-    /// Decides about a request that is expected to cost `toll`, and charges it if it goes on, held or not. Waits for the store, if
-    /// that has to be asked, no longer than its deadline.
+    /// Decides on a request with the expected cost `toll`, and charges it if it is admitted or held. It waits
+    /// for the store no longer than its deadline.
     pub async fn decide(&self, request: &impl Request, toll: Toll, band: Band) -> (Decision, SharedTicket) {
         if self.sharing.concerns(request) {
             return self.sharing.decide(&self.limiter, request, toll, band).await;
@@ -94,7 +95,7 @@ impl SharedLimiter {
         (decision, ticket.into())
     }
 
-    /// What each rule that applies would say, for people who ask why. Nothing is charged.
+    /// The decision of each rule that applies, for explanation. Nothing is charged.
     pub async fn explain(
         &self,
         request: &impl Request,
@@ -104,12 +105,12 @@ impl SharedLimiter {
         self.sharing.explain(&self.limiter, request, toll, band).await
     }
 
-    /// The request with this ticket has ended and has cost `actual`.
+    /// Settles a request that has ended and has cost `actual`.
     pub fn settle(&self, ticket: SharedTicket, actual: Toll) {
         ticket.settle(&self.limiter, actual, self.clock.now());
     }
 
-    /// The request with this ticket did not take place.
+    /// Refunds a request that was not forwarded.
     pub fn refund(&self, ticket: SharedTicket) {
         ticket.refund(&self.limiter, self.clock.now());
     }

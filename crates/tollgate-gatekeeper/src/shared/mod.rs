@@ -1,78 +1,78 @@
 //! Limits that are exact across processes, on Redis, Valkey or a Redis Cluster.
 //!
-//! A read, a decision and a write from here would let as many requests through as there are gates between the read and the write. So
-//! the decision is a script that runs in the store, on the store's clock: all shared rules of a request in one step and one round trip.
+//! With a read, a local decision and a write, every gate between the read and the write could admit a
+//! request. The decision is therefore a script that runs in the store, on the store's clock: all shared rules
+//! of a request in one step and one round trip.
 //!
-//! The store is never in the way. An [`Answer`] that does not come within the deadline is not waited for, and a [`Store`] that
-//! does not answer is not asked; then there is a reason ([`Unanswered`]) instead of an answer, and the caller decides by its local state. A rule
-//! for which exactness is worth more than that has another [`OnTimeout`].
+//! A request never waits for long. If an [`Answer`] does not arrive within the deadline, or the [`Store`] is
+//! known to be down, the result is a reason ([`Unanswered`]), and the caller decides by its local state.
+//! Rules that need exactness more can use another [`OnTimeout`].
 //!
-//! A [`SharedLimiter`] does all of that for rules of which some are shared and some are not. Whoever has a limiter of its own already
-//! asks [`Sharing`] about the requests that it concerns.
+//! A [`SharedLimiter`] does this for rules of which some are shared. A service with its own limiter uses
+//! [`Sharing`] for the requests that it concerns.
 //!
-//! On a Cluster, rules of one key are on one node and are decided in one step. Rules of different keys are decided on their nodes side
-//! by side, and if one refuses, the others give back what they took.
+//! On a Cluster, the rules of one key are on one node and are decided in one step. Rules of different keys
+//! are decided on their nodes concurrently, and if one refuses, the others are refunded.
 mod address;
 mod answer;
-mod aside;
+mod answer_times;
 mod breaker;
-mod charge;
-mod count;
-mod courier;
+mod cluster_parts;
+mod counters;
+mod fenced_pages;
 mod flags;
-mod here;
-mod key;
+mod health;
+mod key_text;
 mod lease;
 mod limiter;
-mod parts;
-mod random;
+mod local;
+mod pipeline;
 mod rule;
 mod script;
+mod shared_ticket;
 mod sharing;
-mod shelf;
+mod side_connection;
 mod slot;
 mod store;
-mod ticket;
-mod times;
-mod vitals;
+mod store_ticket;
 
 #[cfg(test)]
 mod conformance;
 
-pub use address::{Address, AddressFault};
+pub use address::{Address, AddressError};
 pub use answer::Answer;
-pub use charge::SharedTicket;
-pub use count::Counts;
-pub use flags::{Clearing, FlagChanges, SharedFlag, SharedFlags, Since, Telling};
+pub use answer_times::AnswerTimes;
+pub use counters::Counts;
+pub use fenced_pages::{FencedPages, FinishedTerm, Page, WriteOutcome};
+pub use flags::{Clearing, FlagChanges, FlagWriteOutcome, SharedFlag, SharedFlags, Since};
+pub use health::StoreHealth;
 pub use lease::{LEASE_LIFE, Unleasable, slice_of};
-pub use limiter::{NoSharedLimiter, SharedLimiter, SharedPlan};
+pub use limiter::{SharedLimiter, SharedLimiterError, SharedPlan};
 pub use rule::{LOG_MAX, SharedRule, Unshareable, WORK_LIFE};
-pub use sharing::{Authority, Explained, NoSharing, OnTimeout, Share, Sharing};
-pub use shelf::{Legacy, Page, Shelf, Writing};
-pub use store::{Asked, Options, Store};
-pub use ticket::Ticket;
-pub use times::AnswerTimes;
-pub use vitals::Vitals;
+pub use shared_ticket::SharedTicket;
+pub use sharing::{Authority, Explained, OnTimeout, Share, Sharing, SharingError};
+pub use store::{AskedRule, Options, Store};
+pub use store_ticket::StoreTicket;
 
-/// Why the store did not decide, so that the local state has to.
+/// The reason why the store did not decide, so that the local state must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unanswered {
     /// The deadline has passed.
     Late,
-    /// The store does not answer.
+    /// The store is down.
     Down,
-    /// Too many are waiting for it.
+    /// Too many calls are waiting.
     Busy,
-    /// The store said that it cannot: it is full, or read-only, or its user may not.
+    /// The store returned an error: it is full or read-only, or the user lacks permission.
     Failed,
-    /// What is kept under the name of a key is not ours.
+    /// The slot of a key has a value of other software.
     Foreign,
-    /// The answer makes no sense.
+    /// The reply is invalid.
     Garbled,
 }
 
 impl Unanswered {
-    /// The word that people and programs see.
+    /// The name in logs, metrics and APIs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Late => "late",

@@ -1,7 +1,8 @@
-//! A rule as the script sees it: its figures in the script's numbers, and the name of the slot that holds a key's state.
+//! A rule for the script: its parameters in the script's numbers, and the slot names of its keys.
 //!
-//! The script counts in doubles, which are exact up to 2^53, so not every rule can be shared: one that is finer than the server's
-//! clock, or that remembers for longer than a century, is turned away when the settings are read and not when it is too late.
+//! The script computes with doubles, which are exact up to 2^53, so not every rule can be shared. Rules that
+//! are finer than the server's clock, or whose state lasts longer than a century, are rejected when the
+//! settings are read.
 
 use core::fmt;
 
@@ -11,14 +12,14 @@ use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-/// Why a rule cannot be shared.
+/// The reason why a rule cannot be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unshareable {
-    /// A time of it is not a whole number of microseconds, which is as fine as the server's clock is.
+    /// A time is not a whole number of microseconds, the resolution of the server's clock.
     TooFine,
-    /// It remembers for longer than a century.
+    /// Its state lasts longer than a century.
     TooLong,
-    /// It counts more than [`LOG_MAX`] requests one by one.
+    /// It counts more than [`LOG_MAX`] requests individually.
     LogTooLong,
 }
 
@@ -26,7 +27,7 @@ impl fmt::Display for Unshareable {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooFine => formatter.write_str("times of a shared rule must be whole microseconds"),
-            Self::TooLong => formatter.write_str("a shared rule must not remember for longer than a century"),
+            Self::TooLong => formatter.write_str("the state of a shared rule must not last longer than a century"),
             Self::LogTooLong => {
                 write!(formatter, "a shared window or in-flight limit must not be larger than {LOG_MAX}")
             }
@@ -36,63 +37,63 @@ impl fmt::Display for Unshareable {
 
 impl core::error::Error for Unshareable {}
 
-/// The longest log of a shared window, and the most at work: all of it travels with every answer.
+/// The maximum log of a shared window, and of requests in flight. The log is part of every reply.
 pub const LOG_MAX: u32 = 1024;
 
 /// A century, beyond which the script's numbers would not be exact.
 const CENTURY_US: u64 = 100 * 365 * 86_400 * 1_000_000;
 const NANOS_PER_MICRO: u64 = 1_000;
-/// Longer keys are named by their digest, so that a client cannot fill the store with names.
+/// Longer keys are replaced by their digest, so that clients cannot fill the store with names.
 const NAME_MAX: usize = 96;
 
-/// What the script is to do with a claim.
+/// The operation of the script on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Look, and charge if every claim of the request has room.
+    /// Check, and charge if every claim of the request has room.
     Decide,
-    /// Charge in any case.
+    /// Charge unconditionally.
     Charge,
-    /// Give back what a request was charged that was not forwarded, or that is not in flight any more.
+    /// Refund a request that was not forwarded or is no longer in flight.
     Refund,
     /// Change nothing.
     Read,
-    /// Drop the state, unless it counts what is at work.
+    /// Remove the state, unless it counts requests in flight.
     Forget,
-    /// Give back the part of a charge that was not spent.
+    /// Refund the unused part of a charge.
     Surplus,
 }
 
-/// One request at work, as the store tells it from others: were only a number kept, a gate that died would leave it too large for good.
+/// Identifies one request in flight. With a plain counter, a gate that dies would leave the count too high.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Work(u64);
 
 impl Work {
-    /// From random bits, of which the script can tell 52 apart.
+    /// From random bits, of which the script uses 52.
     pub(super) const fn new(random: u64) -> Self {
         Self(random >> 12)
     }
 }
 
-/// How long a request counts as being at work after the last sign of its gate.
+/// The time for which a request counts as in flight after the last renewal by its gate.
 pub const WORK_LIFE: Span = Span::from_secs(60);
 
 /// A rule whose state is shared.
 #[derive(Clone, Debug)]
 pub struct SharedRule {
     rule: Rule,
-    /// The name of a slot up to the key.
+    /// The slot name up to the key.
     slot_prefix: Vec<u8>,
 }
 
-/// A length of time as the script adds it up: microseconds, and parts of `1 / (1000 * per)` of one.
+/// A length of time for the script: microseconds, and a rest in units of `1 / (1000 * per)` of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct FineSpan {
     us: u64,
     rest: u64,
 }
 
-impl Parts {
-    /// How long `units` take when `nanos / per` nanoseconds are one; no longer than a century.
+impl FineSpan {
+    /// The time of `units` if `nanos / per` nanoseconds are one; at most a century.
     fn of_units(units: u64, (nanos, per): (u64, u64)) -> Self {
         let total = u128::from(units) * u128::from(nanos);
         let parts = u128::from(per) * u128::from(NANOS_PER_MICRO);
@@ -102,7 +103,7 @@ impl Parts {
         }
     }
 
-    /// `span`, in parts of a limit that has `per` of them in a nanosecond.
+    /// `span` for a limit with `per` units per nanosecond.
     fn of_span(span: Span, per: u64) -> Self {
         let us = micros(span);
         if us >= CENTURY_US {
@@ -112,7 +113,8 @@ impl Parts {
     }
 }
 
-/// How long one unit of a rate or budget takes to come back, as a fraction in lowest terms: nanoseconds, per so many units.
+/// The time in which one unit of a rate or budget is returned, as a fraction in lowest terms: nanoseconds per
+/// this many units.
 pub(super) fn pace(limit: &Limit) -> (u64, u64) {
     let (units, nanos) = match limit {
         Limit::Rate(rate) => {
@@ -134,11 +136,11 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
 }
 
 impl SharedRule {
-    /// `rule` of `domain`, under names that begin with `prefix`.
+    /// `rule` of `domain`, with slot names that start with `prefix`.
     pub fn new(prefix: &str, domain: &str, rule: Rule) -> Result<Self, Unshareable> {
         shareable(&rule)?;
         let mut shared = Self { rule, slot_prefix: Vec::new() };
-        // State under other figures means something else. A rule that changes starts afresh, under another name.
+        // State has another meaning under other parameters, so a rule that changes starts with new slots.
         let figures = fingerprint(&shared.parameters());
         shared.slot_prefix = format!("{prefix}{domain}:{}:{figures:08x}:", shared.rule.name).into_bytes();
         Ok(shared)
@@ -149,7 +151,7 @@ impl SharedRule {
         &self.rule
     }
 
-    /// The name of the slot that holds `key`'s state. What is in braces decides about the node of a Cluster, so that the
+    /// The name of the slot with `key`'s state. The part in braces determines the node of a Cluster, so all
     /// rules of one key are on one node.
     pub fn slot(&self, key: &[u8]) -> Vec<u8> {
         let mut slot = Vec::with_capacity(self.slot_prefix.len() + key.len().min(NAME_MAX) + 2);
@@ -167,7 +169,8 @@ impl SharedRule {
         slot
     }
 
-    /// What is left to do when a request that was charged `reserved` has ended and has cost `actual`.
+    /// The operation that settles a request that was charged `reserved` and has cost `actual`, if one is
+    /// needed.
     pub(super) fn settlement(rule: &Rule, reserved: Toll, actual: Toll) -> Option<(Operation, Toll)> {
         let (more, less) = (reserved.cpu_missing(actual), actual.cpu_missing(reserved));
         match &rule.limit {
@@ -178,7 +181,7 @@ impl SharedRule {
         }
     }
 
-    /// What the script needs to know to give back `toll` of what was `charged` for a request with the cost `reserved`.
+    /// The script's input to refund `toll` of a request that was `charged` with `reserved`.
     pub(super) fn refund_claim(
         &self,
         operation: Operation,
@@ -195,14 +198,14 @@ impl SharedRule {
         self.bytes([operation as u8, 1, 0, levels], first, self.numbers(toll, work))
     }
 
-    /// What the script needs to know to do `operation`, unless that is to give something back.
+    /// The script's input for `operation`, except for refunds.
     pub(super) fn claim(&self, operation: Operation, toll: Toll, work: Work, situation: &Situation) -> ClaimBytes {
         let rule = &self.rule;
         let warm = rule.warmup.is_some_and(|warmup| situation.now.since(situation.started) < warmup);
-        // Warm-up is calm by definition.
+        // The band does not matter during the warm-up.
         let band = if warm { Band::Normal } else { situation.band };
         let (_, per) = pace(&rule.limit);
-        let hold = Parts::of_span(rule.hold_max, per);
+        let hold = FineSpan::of_span(rule.hold_max, per);
         let (levels, release) = rule.escalation.map_or((0, Span::ZERO), |escalation| {
             let (_, levels, release) = escalation.parameters();
             (levels, release)
@@ -225,19 +228,19 @@ impl SharedRule {
         claim
     }
 
-    /// What the kind of limit needs, in the script's order.
+    /// The numbers of the limit, in the script's order.
     fn numbers(&self, toll: Toll, work: Work) -> [u64; 6] {
         let pace = pace(&self.rule.limit);
         match &self.rule.limit {
             Limit::Rate(rate) => {
                 let burst = rate.parameters().2;
-                let depth = Parts::of_units(burst, pace);
-                let span = Parts::of_units(toll.count, pace);
+                let depth = FineSpan::of_units(burst, pace);
+                let span = FineSpan::of_units(toll.count, pace);
                 [pace.1, depth.us, depth.rest, span.us, span.rest, burst.min(COUNT_MAX - 1)]
             }
             Limit::Budget(budget) => {
-                let depth = Parts::of_units(budget.parameters().1.as_nanos(), pace);
-                let span = Parts::of_units(toll.cpu.as_nanos(), pace);
+                let depth = FineSpan::of_units(budget.parameters().1.as_nanos(), pace);
+                let span = FineSpan::of_units(toll.cpu.as_nanos(), pace);
                 [pace.1, depth.us, depth.rest, span.us, span.rest, 0]
             }
             Limit::Bucket(bucket) => {
@@ -252,7 +255,7 @@ impl SharedRule {
         }
     }
 
-    /// What makes a state of this rule mean what it means: class, limit and escalation, whatever is done about it.
+    /// The parameters that determine the meaning of a state: class, limit and escalation.
     fn parameters(&self) -> Vec<u8> {
         let calm = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
         let nothing = Toll { count: 0, cpu: Span::ZERO };
@@ -264,14 +267,14 @@ impl SharedRule {
     }
 }
 
-/// The bytes of a claim: five of them, and twelve numbers.
+/// The length of a claim in bytes: five bytes and twelve numbers.
 const CLAIM_LENGTH: usize = 5 + 12 * 8;
-/// A claim as the script reads it.
+/// A claim in the script's format.
 pub(super) type ClaimBytes = [u8; CLAIM_LENGTH];
-/// More than any limit has room for.
+/// More than any limit.
 const COUNT_MAX: u64 = 1 << 52;
 
-/// The letter by which the script tells limits apart.
+/// The script's letter for the kind of limit.
 pub(super) const fn kind(limit: &Limit) -> u8 {
     match limit {
         Limit::Rate(_) => b'r',
@@ -286,7 +289,7 @@ const fn micros(span: Span) -> u64 {
     span.as_nanos() / NANOS_PER_MICRO
 }
 
-/// FNV-1a, folded: the same in every process and every version.
+/// FNV-1a, folded. It must be the same in every process and version.
 fn fingerprint(bytes: &[u8]) -> u32 {
     let hash = bytes
         .iter()
@@ -297,8 +300,8 @@ fn fingerprint(bytes: &[u8]) -> u32 {
 fn shareable(rule: &Rule) -> Result<(), Unshareable> {
     let pace = pace(&rule.limit);
     match &rule.limit {
-        Limit::Rate(rate) => remembers(Parts::of_units(rate.parameters().2, pace))?,
-        Limit::Budget(budget) => remembers(Parts::of_units(budget.parameters().1.as_nanos(), pace))?,
+        Limit::Rate(rate) => remembers(FineSpan::of_units(rate.parameters().2, pace))?,
+        Limit::Budget(budget) => remembers(FineSpan::of_units(budget.parameters().1.as_nanos(), pace))?,
         Limit::Bucket(bucket) => {
             let (size, drip, every) = bucket.parameters();
             whole(every.times(u64::from(size.div_ceil(drip))))?;
@@ -326,7 +329,7 @@ fn shareable(rule: &Rule) -> Result<(), Unshareable> {
     Ok(())
 }
 
-fn remembers(depth: Parts) -> Result<(), Unshareable> {
+fn remembers(depth: FineSpan) -> Result<(), Unshareable> {
     if depth.us < CENTURY_US { Ok(()) } else { Err(Unshareable::TooLong) }
 }
 

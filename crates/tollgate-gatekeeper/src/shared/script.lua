@@ -1,32 +1,38 @@
--- All shared rules of one request in one step: every claim is looked at, then all are charged or none. Several requests can be decided in one call,
--- one after the other: what a call costs by itself is then paid once for all of them.
+-- Decides on all shared rules of one request in one step: every claim is checked, then all or none are
+-- charged. Several requests can be decided in one call, in order, which shares the fixed cost of a call.
 --
--- The server's clock is the only clock, in microseconds. Nanoseconds since 1970 do not fit the 53 bits of a number here, so a moment
--- is a pair: whole microseconds, and the rest in parts of 1/(1000 * per) of one, where a rate comes back `per` times in so many
--- nanoseconds. Pairs are only added, subtracted and compared, so nothing is ever rounded.
+-- The server's clock is the only clock, in microseconds. Nanoseconds since 1970 do not fit the 53 bits of a
+-- number here, so a time is a pair: whole microseconds, and a rest in units of 1/(1000 * per) of one, where
+-- `per` units of a rate are returned per whole number of nanoseconds. Pairs are only added, subtracted and
+-- compared, so nothing is rounded.
 --
--- KEYS[i] and ARGV[i] are a claim; an ARGV[i] that is empty or not there is the one before it, and the last one of a request says so. The answer is { seconds, microseconds }, the time of the decisions, and
--- then for each request an outcome and its states as they were found, from which the caller knows every figure. The outcome is 1 when the request
--- goes on, 0 when it does not, and -i when its i-th value is not ours: then nothing was done for it.
+-- KEYS[i] and ARGV[i] are a claim. An empty or missing ARGV[i] repeats the one before it, and a flag marks
+-- the last claim of a request. The answer is { seconds, microseconds }, the time of the decisions, followed
+-- for each request by an outcome and its states as they were found, from which the caller derives everything
+-- else. The outcome is 1 if the request is admitted, 0 if it is refused, and -i if its i-th value is of other
+-- software; then nothing was changed for it.
 --
--- A state is a head (tag, time of writing, end of the block with its nanoseconds, level) and what the limit keeps:
---   r, c  rate and budget: when all that was spent is paid back, as a pair
---   b     bucket: when it will be empty, and how much less than a full drip the last drip is
---         These three end with the moment until which the server keeps them. It is asked to do so for twice as long as is owed, so that most
---         writes find that it is long enough: writing in place costs a third of writing with an expiry. And of whom no rule has ever blocked, the head
---         is only tag and time: most are, and half the numbers are taken apart and put together in half the time.
---   w     window: a log of the moments of what was admitted, oldest first
---   f     in flight: a log of requests and until when they count as being at work, the latest last
--- Logs stay strings: they are long, and taking them apart would be paid for by every request.
+-- A state is a head (tag, time of writing, end of the block with its nanoseconds, level) and the data of the
+-- limit:
+--     r, c  rate and budget: the time at which all charges are paid back, as a pair
+--     b     bucket: the time at which it will be empty, and by how much the last drip is less than a full one
+--           These three end with the time until which the server keeps them. The expiry is set to twice the remaining
+--           debt, so that most writes need not change it: writing in place costs a third of writing with an expiry.
+--           If no rule has ever blocked the key, the head is only tag and time. Most states have this form, and half
+--           as many numbers are packed and unpacked in half the time.
+--     w     window: a log of the times of admitted requests, oldest first
+--     f     in flight: a log of requests and the times until which they count as in flight, the latest last
+-- Logs stay strings: they are long, and every request would pay for unpacking them.
 --
--- The server makes all functions anew for every call, and dearly so where they share variables. Hence few functions, all of them
--- of their arguments alone, and one straight way through.
+-- The server creates all functions again for every call, which is expensive if they share variables. There
+-- are therefore few functions, all of which use only their arguments, and the main part is one straight
+-- sequence.
 local now = time[1] * 1000000 + time[2]
 
 local function plus(us, sub, more, more_sub, parts)
   us, sub = us + more, sub + more_sub
   if sub >= parts then us, sub = us + 1, sub - parts end
-  -- The year 2255. Later than that is never.
+  -- The year 2255. Later times are never reached.
   if us >= 9000000000000000 then return 9000000000000000, 0 end
   return us, sub
 end
@@ -47,7 +53,7 @@ local function divide_up(number, by)
   return (up - up % by) / by
 end
 
--- The moment of an entry of a log.
+-- The time of a log entry.
 local function entry(log, width, index)
   return (struct.unpack('<d', log, index * width - 7))
 end
@@ -55,33 +61,36 @@ end
 -- Looked up once for all requests.
 local keys, claims, count_of_claims, take_apart, pack, max, min = KEYS, ARGV, #KEYS, struct.unpack, struct.pack, math.max, math.min
 local call = redis.call
--- The server would write a whole number as if it had a fraction, which takes it four times as long.
+-- The server would format an integer like a fraction, which takes four times as long.
 local format = string.format
--- All values in one command: a command costs more than what it fetches. What is not there, or is no string, is asked for again by itself.
+-- Fetch all values with one command, because a command costs more than the data. Missing values and other
+-- types are fetched again individually.
 local values = count_of_claims > 1 and call('MGET', unpack(keys)) or {}
--- What requests before have left under a name: false for nothing.
+-- Values that earlier requests of this call have written, by name; false for removed ones.
 local written = {}
 
 local answer, last = { time[1], time[2], 1 }, 3
--- What is to be written, and for how many milliseconds where it is not kept for long enough already: 0 if there is nothing to keep. Some in any case, some
--- only if no rule refuses.
+-- The states to write, and their expiry in milliseconds where it must change; 0 to remove the state. Some are
+-- written always, some only if no rule refuses.
 local states, lives, always = {}, {}, {}
--- Of the request at hand: where its outcome goes, its first claim, whether it is refused, and which value is not ours.
+-- The current request: the position of its outcome, its first claim, whether it is refused, and the index of
+-- a foreign value.
 local outcome, first, refused, foreign = 3, 1, false, 0
 
--- What is asked of a key. Requests that are decided together often ask the same: an empty claim is the one before once more.
+-- The parameters of the claim. An empty claim repeats the previous one.
 local kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f
 local ends, gives_back, paced, parts, tag_of_kind
 
 for i = 1, count_of_claims do
-  -- The operation is 0 to decide, 1 to charge in any case, 2 to give back, 3 only to read, 4 to forget, 5 to give back what was not spent; and 8
-  -- more for the last claim of a request. To give something back, hold and hold_sub are the microseconds and nanoseconds since when time has paid the
-  -- charge back, and backoff and backoff_max are those of the charge's mark.
-  -- What a to f are depends on the kind:
+  -- The operation is 0 to decide, 1 to charge unconditionally, 2 to refund, 3 to read, 4 to remove, 5 to
+  -- refund the unused part; plus 8 for the last claim of a request. For refunds, hold and hold_sub are the
+  -- time from which the charge is paid back, in microseconds and nanoseconds, and backoff and backoff_max are
+  -- those of the charge's mark.
+  -- The meaning of a to f depends on the kind:
   --   r, c  per, depth (a pair), toll (a pair), burst
   --   b     size, drip, time between drips
-  --   w     most, ceiling (0 for none), length
-  --   f     most, request, life
+  --     w     maximum, ceiling (0 for none), length
+  --     f     maximum, request, lifetime
   local claim = claims[i]
   if claim and claim ~= '' then
     kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f =
@@ -95,7 +104,7 @@ for i = 1, count_of_claims do
   end
   last = last + 1
   answer[last] = false
-  -- Left early by what is not ours.
+  -- Left early for a foreign value.
   repeat
     if foreign > 0 then break end
 
@@ -105,7 +114,7 @@ for i = 1, count_of_claims do
       value = values[i]
       if not value then
         value = redis.pcall('GET', keys[i])
-        -- A list, or whatever else has no value.
+        -- A list or another type without a string value.
         if type(value) == 'table' then value = '' end
       end
     end
@@ -130,7 +139,7 @@ for i = 1, count_of_claims do
           has_block = true
           tag, at, blocked, blocked_ns, level, x, y, kept = take_apart('<Hddddddd', value)
         end
-        -- Whole numbers, as `whole` has it: this is on everybody's way, and a call is dear.
+        -- The check of `whole`, inlined, because every request runs this and a call is expensive.
         ours = x >= 0 and x <= 9000000000000000 and x % 1 == 0 and y >= 0 and y < (paced and parts or b) and y % 1 == 0
           and kept >= 0 and kept <= 9000000000000000
       end
@@ -144,7 +153,7 @@ for i = 1, count_of_claims do
         break
       end
       if at > now then
-        -- The clock was set back since: every moment goes back with it, so that nobody waits for the step.
+        -- The clock was set back: shift all times back, so that no client waits for the difference.
         local back = at - now
         blocked, x = max(blocked - back, 0), max(x - back, 0)
         if log then
@@ -166,7 +175,8 @@ for i = 1, count_of_claims do
       answer[last] = value
     end
 
-    -- What the state means now: a log without what is over, the drips still to come and what is in the bucket.
+    -- The current meaning of the state: a log without expired entries, the remaining drips and the content of
+    -- the bucket.
     local length, drips, filled = 0, 0, 0
     if log then
       local life = kind == 'w' and c or 0
@@ -179,7 +189,7 @@ for i = 1, count_of_claims do
       length = #log / width
     elseif kind == 'b' then
       if x > now then
-        -- `divide_up`, without the call.
+        -- `divide_up`, inlined.
         local up = x - now + c - 1
         drips = (up - up % c) / c
       end
@@ -187,7 +197,7 @@ for i = 1, count_of_claims do
       if filled < 0 then filled = 0 end
     end
 
-    -- Look: is there room now, from a moment on, or is there no moment to name?
+    -- Check: is there room now, from some time on, or at no known time?
     local takes, punished = operation == 1, false
     local room, from, from_sub = 'now', 0, 0
     if operation == 0 then
@@ -209,7 +219,7 @@ for i = 1, count_of_claims do
         if count > a then
           room = 'no'
         elseif over > 0 then
-          -- `divide_up`, without the call.
+          -- `divide_up`, inlined.
           local up = over + b - 1
           local left = drips - (up - up % b) / b
           room, from = 'from', x
@@ -228,7 +238,8 @@ for i = 1, count_of_claims do
 
       takes = true
       if warm == 1 and room ~= 'now' then
-        -- Only a ceiling applies. A log takes what that lets through; others do not run into debt while they are not enforced.
+        -- Only a ceiling applies. A log records the requests that it admits; other limits run up no debt
+        -- while they are not enforced.
         room = 'now'
         takes = log ~= nil
         if kind == 'w' and b > 0 then
@@ -254,7 +265,7 @@ for i = 1, count_of_claims do
         if now < blocked or (now == blocked and blocked_ns > 0) then
           refuses = true
         elseif refuses and room == 'from' and count > 0 then
-          -- Calm is counted in whole microseconds: a block that ends within one ends with the next.
+          -- Recovery is counted in whole microseconds: a block that ends within one ends with the next.
           local calm = now - blocked - (blocked_ns > 0 and 1 or 0)
           level = min(max(level - (calm - calm % release) / release, 0) + 1, levels)
           blocked, blocked_ns = now + min(backoff * 2 ^ min(level - 1, 63), backoff_max), 0
@@ -269,7 +280,7 @@ for i = 1, count_of_claims do
       refused = refused or (refuses and enforce == 1)
     end
 
-    -- Carry out.
+    -- Apply.
     if takes then
       if paced then
         if x < now then x, y = now, 0 end
@@ -277,20 +288,21 @@ for i = 1, count_of_claims do
       elseif kind == 'b' then
         local up = filled + count + b - 1
         local drips_new = (up - up % b) / b
-        -- The period of an empty bucket starts with the first request that is put into it.
+        -- The period of an empty bucket starts with its first request.
         if drips == 0 then x = now end
         x, y = x + (drips_new - drips) * c, drips_new * b - filled - count
         if x > 9000000000000000 then x = 9000000000000000 end
       elseif kind == 'w' then
         local most = max(a, b)
         local more = min(count, most)
-        -- A request that is held counts when it goes on.
+        -- A held request counts at the time at which it is forwarded.
         local at = room == 'from' and from or now
         local newest = length > 0 and max(at, entry(log, width, length)) or at
         log = string.sub(log, max(length + more - most, 0) * 8 + 1) .. string.rep(pack('<d', newest), more)
       end
     elseif gives_back then
-      -- What time has paid back since the charge is not given back. While requests are held, only the newest charge is.
+      -- The amount paid back since the charge is not refunded. While requests are held, only the newest
+      -- charge is refunded.
       if paced then
         local most, most_sub = plus(now, 0, b, c, parts)
         local holds = x > most or (x == most and y > most_sub)
@@ -325,7 +337,7 @@ for i = 1, count_of_claims do
       end
     end
     if kind == 'f' and (takes or operation == 2) then
-      -- The request is not at work any more, or is as of now.
+      -- The request is no longer in flight, or is as of now.
       local name, at = pack('<d', b), 0
       repeat at = string.find(log, name, at + 1, true) until not at or at % 16 == 1
       if at then log = string.sub(log, 1, at - 1) .. string.sub(log, at + 16) end
@@ -333,7 +345,7 @@ for i = 1, count_of_claims do
     end
 
     if takes or punished or gives_back then
-      -- From when on does the state say nothing any more? It is kept for longer than that.
+      -- The time from which the state is clear. It is kept longer than that.
       local clear = x
       if log and #log > 0 then
         clear = entry(log, width, #log / width) + (kind == 'w' and c or 0)

@@ -1,14 +1,14 @@
-//! The script that decides in the store, and the command that calls it.
+//! The script that decides in the store, and its commands.
 
 use redis::Cmd;
 
 use super::rule::ClaimBytes;
 
-/// The store's clock is the only clock that all gates share.
+/// The store's clock is the only one that all gates share.
 const CLOCK: &str = "local time = redis.call('TIME')\n";
 const BODY: &str = include_str!("script.lua");
 
-/// The script by its text and by its digest.
+/// The script's text and digest.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     text: String,
@@ -20,21 +20,21 @@ impl Script {
         Self::with_clock(CLOCK)
     }
 
-    /// The script on another clock: `clock` makes a `time` of seconds and microseconds.
+    /// The script with another clock: `clock` must define `time` as seconds and microseconds.
     pub(super) fn with_clock(clock: &str) -> Self {
         let text = format!("{clock}{BODY}");
         let digest = sha1_smol::Sha1::from(&text).digest().to_string();
         Self { text, digest }
     }
 
-    /// The command that makes the script known to a server.
+    /// The command that loads the script.
     pub(super) fn load(&self) -> Cmd {
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(&self.text);
         command
     }
 
-    /// The command that runs the script on the errands of several requests, one after the other.
+    /// The command that runs the script on the errands of several requests, in order.
     pub(super) fn call<'call>(&self, requests: impl Iterator<Item = &'call [Errand]> + Clone) -> Cmd {
         let count: usize = requests.clone().map(<[Errand]>::len).sum();
         let names: usize = requests.clone().flatten().map(|errand| errand.slot.len()).sum();
@@ -43,7 +43,8 @@ impl Script {
         for errand in requests.clone().flatten() {
             command.arg(&errand.slot[..]);
         }
-        // The same once more is not said again, and at the end not even that: callers of one rule mostly ask the same.
+        // A repeated claim is sent as an empty argument, and omitted at the end, because most callers of a
+        // rule have the same claim.
         let (mut before, mut same) = (None, 0);
         for errands in requests {
             for (place, errand) in errands.iter().enumerate() {
@@ -66,15 +67,15 @@ impl Script {
     }
 }
 
-/// Where the operation is in a claim, and what is added to that of a request's last one.
+/// The position of the operation in a claim, and the flag of a request's last claim.
 const OPERATION_AT: usize = 1;
 const LAST: u8 = 8;
 
-/// What to do for one rule and key.
+/// An operation for one rule and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Errand {
-    /// The name under which the state is kept.
+    /// The name of the slot.
     pub(super) slot: Vec<u8>,
-    /// The rule's figures and what to do, as the script reads them.
+    /// The rule's parameters and the operation, in the script's format.
     pub(super) claim: ClaimBytes,
 }

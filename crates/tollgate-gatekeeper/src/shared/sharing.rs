@@ -1,10 +1,10 @@
-//! Which of a limiter's rules are shared, and how a request is decided that one of them applies to.
+//! The shared rules of a limiter, and decisions on requests that they apply to.
 //!
-//! Every rule has a table in the limiter, shared or not. The table of a shared rule is told what the store admitted, so
-//! when the store is gone its callers are no strangers, and when the store is back it simply decides again: nobody is
-//! blocked for what happened in between.
+//! Every rule has a local table, shared or not. The table of a shared rule records what the store admitted.
+//! If the store fails, its callers are therefore known locally; when it returns, it decides again, and nobody
+//! is blocked for requests in between.
 //!
-//! Where a rule is leased, a slice of it is taken ahead and decided on from memory.
+//! A leased rule takes a slice of its limit in advance and decides from memory.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use super::charge::Taking;
-use super::key::KeyText;
+use super::key_text::KeyText;
 use super::lease::{Leases, Slice, Unleasable, slice_of};
-use super::{Answer, Asked, SharedRule, SharedTicket, Store, Ticket as StoreTicket, Unanswered, Unshareable};
+use super::shared_ticket::Taking;
+use super::{Answer, AskedRule, SharedRule, SharedTicket, Store, StoreTicket, Unanswered, Unshareable};
 use crate::clock::Clock;
 use crate::limiter::Limiter;
 use crate::ticket::RULES_AT_ONCE_MAX;
@@ -29,35 +29,36 @@ use crate::ticket::RULES_AT_ONCE_MAX;
 /// How one rule is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// The part of the rule's room that is taken ahead, in millionths; none where every request asks the store.
+    /// The fraction of the rule's limit that is leased, in millionths; `None` asks the store about every
+    /// request.
     pub lease_millionths: Option<u32>,
-    /// What happens to a request about which the store does not decide in time.
+    /// The action if the store does not decide in time.
     pub on_timeout: OnTimeout,
 }
 
-/// What happens to a request about which the store does not decide in time.
+/// The action if the store does not decide in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnTimeout {
-    /// The local state decides.
+    /// Decide by the local state.
     #[default]
     Local,
-    /// The answer is waited for for longer ([`Options::wait`](super::Options::wait)); then the local state decides. A store that counts as
-    /// gone is not waited for.
+    /// Wait longer for the answer ([`Options::wait`](super::Options::wait)), then decide by the local state.
+    /// A store that is known to be down is not waited for.
     Wait,
-    /// The request is refused, also while the store counts as gone.
+    /// Refuse, also while the store is known to be down.
     Refuse,
 }
 
-/// Why a rule, by its place, cannot be shared.
+/// The reason why a rule, by its index, cannot be shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoSharing {
-    /// The store cannot keep it exactly.
+pub enum SharingError {
+    /// The store cannot represent it exactly.
     Unshareable(usize, Unshareable),
     /// It cannot be leased.
     Unleasable(usize, Unleasable),
 }
 
-impl core::fmt::Display for NoSharing {
+impl core::fmt::Display for SharingError {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Unshareable(place, cause) => write!(formatter, "rule {}: {cause}", place + 1),
@@ -66,82 +67,83 @@ impl core::fmt::Display for NoSharing {
     }
 }
 
-impl core::error::Error for NoSharing {}
+impl core::error::Error for SharingError {}
 
-/// The shared ones among the rules of a limiter.
+/// The shared rules of a limiter.
 #[derive(Debug)]
 pub struct Sharing {
-    posts: Box<[Post]>,
-    /// Whether the rule at a place is shared.
+    rules: Box<[ActiveSharedRule]>,
+    /// Whether the rule at an index is shared.
     is_shared: Box<[bool]>,
     leases: Arc<Leases>,
     store: Store,
     clock: Clock,
 }
 
-/// What a rule would say, and on whose knowledge.
+/// The decision of a rule, and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Explained {
-    /// What it would say.
+    /// The decision.
     pub decision: Decision,
-    /// Who knows it.
+    /// Its source.
     pub by: Authority,
 }
 
-/// On whose knowledge somebody is told what a rule would say.
+/// The source of a rule's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authority {
-    /// This process decides by the rule.
+    /// This process decides on the rule.
     Own,
-    /// The store does, and has said so.
+    /// The store decides on the rule, and has answered.
     Store,
-    /// The store does, but did not answer: what this process would decide in its place.
+    /// The store decides on the rule but did not answer: the local decision in its place.
     Instead(Unanswered),
 }
 
-/// A shared rule on duty.
+/// A shared rule with its settings.
 #[derive(Debug)]
-struct Post {
+struct ActiveSharedRule {
     place: usize,
     rule: Arc<SharedRule>,
-    /// How much of it is taken ahead, in requests.
+    /// The size of a slice in requests.
     slice: Option<u64>,
     on_timeout: OnTimeout,
 }
 
-/// What clients are told to wait that are refused because the store does not decide: it is tried again within that time.
+/// The retry time of requests that are refused because the store does not decide. It is probed within that
+/// time.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
-/// The shared rules that apply to a request, each with the request's key.
-type Matches<'sharing> = Vec<(&'sharing Post, Vec<u8>)>;
+/// The shared rules that apply to a request, with the request's key for each.
+type Matches<'sharing> = Vec<(&'sharing ActiveSharedRule, Vec<u8>)>;
 
-/// What is asked about every rule.
+/// The common part of the questions about all rules.
 #[derive(Clone, Copy)]
-struct Question {
+struct RuleQuestion {
     toll: Toll,
     situation: Situation,
     expires: Instant,
 }
 
 impl Sharing {
-    /// Shares those of `rules` for which there is a [`Share`], in their order, through `store`. The names of slots begin with `prefix` and
+    /// Shares those of `rules` that have a [`Share`], through `store`. Slot names start with `prefix` and
     /// `domain`.
     pub fn new(
         store: Store,
         clock: Clock,
         (prefix, domain): (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, NoSharing> {
+    ) -> Result<Self, SharingError> {
         let leases = Leases::new(store.clone(), clock.clone());
         Self::build(store, clock, leases, (prefix, domain), rules)
     }
 
-    /// The shared ones among changed rules, on the same store: slices that were taken stay taken.
+    /// The same for changed rules, on the same store. Leased slices are kept.
     pub fn succeeded_by(
         &self,
         (prefix, domain): (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, NoSharing> {
+    ) -> Result<Self, SharingError> {
         let leases = Arc::clone(&self.leases);
         Self::build(self.store.clone(), self.clock.clone(), leases, (prefix, domain), rules)
     }
@@ -152,38 +154,40 @@ impl Sharing {
         leases: Arc<Leases>,
         (prefix, domain): (&str, &str),
         rules: impl IntoIterator<Item = (Rule, Option<Share>)>,
-    ) -> Result<Self, NoSharing> {
-        let (mut posts, mut is_shared) = (Vec::new(), Vec::new());
+    ) -> Result<Self, SharingError> {
+        let (mut active, mut is_shared) = (Vec::new(), Vec::new());
         for (place, (rule, share)) in rules.into_iter().enumerate() {
             is_shared.push(share.is_some());
             let Some(Share { lease_millionths, on_timeout }) = share else { continue };
             let slice = match lease_millionths {
                 None => None,
-                Some(part) => Some(slice_of(&rule, part).map_err(|cause| NoSharing::Unleasable(place, cause))?),
+                Some(part) => Some(slice_of(&rule, part).map_err(|cause| SharingError::Unleasable(place, cause))?),
             };
-            let rule = SharedRule::new(prefix, domain, rule).map_err(|cause| NoSharing::Unshareable(place, cause))?;
-            posts.push(Post { place, rule: Arc::new(rule), slice, on_timeout });
+            let rule =
+                SharedRule::new(prefix, domain, rule).map_err(|cause| SharingError::Unshareable(place, cause))?;
+            active.push(ActiveSharedRule { place, rule: Arc::new(rule), slice, on_timeout });
         }
-        Ok(Self { posts: posts.into(), is_shared: is_shared.into(), leases, store, clock })
+        Ok(Self { rules: active.into(), is_shared: is_shared.into(), leases, store, clock })
     }
 
-    /// How many requests are leased and not used yet: by so many may callers be ahead of their rules.
+    /// The number of leased and unused requests, by which callers may exceed their rules.
     pub fn leased(&self) -> u64 {
         self.leases.leased()
     }
 
-    /// The store that is asked.
+    /// The store.
     pub const fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Whether a shared rule may apply to `request`. If none does, the limiter alone decides.
+    /// Whether a shared rule may apply to `request`. Otherwise the limiter alone decides.
     pub fn concerns(&self, request: &impl Request) -> bool {
-        self.posts.iter().any(|post| post.rule.rule().applies(request))
+        self.rules.iter().any(|active| active.rule.rule().applies(request))
     }
 
-    /// Decides about a request that is expected to cost `toll` by all rules of `limiter`, and charges it if it goes on, held or not. Waits
-    /// for the store, if that has to be asked, no longer than its deadline, or longer if a rule is to wait.
+    /// Decides on a request with the expected cost `toll` by all rules of `limiter`, and charges it if it is
+    /// admitted or held. It waits for the store no longer than its deadline, or longer if a rule is set to
+    /// wait.
     pub async fn decide(
         &self,
         limiter: &Limiter,
@@ -196,9 +200,9 @@ impl Sharing {
             return (refusal, SharedTicket::default());
         }
         let mut matches = self.matches(request);
-        let waits = matches.iter().any(|(post, _)| post.on_timeout == OnTimeout::Wait);
+        let waits = matches.iter().any(|(active, _)| active.on_timeout == OnTimeout::Wait);
         let expires = if waits { self.store.late_expiry() } else { self.store.expiry() };
-        let question = Question { toll, situation: limiter.situation(band, now), expires };
+        let question = RuleQuestion { toll, situation: limiter.situation(band, now), expires };
         let mut slices = Taking::new(&self.leases, toll.count);
         let inside = self.enter_slices(&mut matches, &mut slices, question).await;
         let asked = self.ask(&matches, question).await;
@@ -206,8 +210,8 @@ impl Sharing {
         if let (Err(_), Some(place)) = (&asked, refusing(&matches)) {
             return (refusal_by(place, band, now), SharedTicket::default());
         }
-        // What nobody answered for is decided here, in one step with what is decided here anyway.
-        let is_left_to_us = |place| asked.is_err() && matches.iter().any(|(post, _)| post.place == place);
+        // Rules without an answer are decided locally, in one step with the local rules.
+        let is_left_to_us = |place| asked.is_err() && matches.iter().any(|(active, _)| active.place == place);
         let (mut decision, mut here) = match &asked {
             Ok(Some((answer, _))) if answer.decision.verdict.is_refusal() => {
                 let decision = answer.on_clock(now);
@@ -222,7 +226,7 @@ impl Sharing {
         }
         let (answer, store) = asked.unwrap_or_default().unzip();
         if decision.verdict.is_refusal() {
-            // Somebody took the room here while the store was asked.
+            // Another request took the local quota while the store was asked.
             if let Some(ticket) = store {
                 ticket.refund();
             }
@@ -238,8 +242,8 @@ impl Sharing {
         (decision, SharedTicket { here, store, slices: slices.keep() })
     }
 
-    /// What each rule of `limiter` that applies would say, for people who ask why: the store for shared rules, as long as it answers. Nothing is
-    /// charged.
+    /// The decision of each rule of `limiter` that applies, for explanation; the store's for shared rules if
+    /// it answers. Nothing is charged.
     pub async fn explain(
         &self,
         limiter: &Limiter,
@@ -251,8 +255,8 @@ impl Sharing {
         self.ask_why(limiter, own, request, toll, band).await.into_iter().collect()
     }
 
-    /// What rules of `limiter` would say, of which `own` is what this process says by itself: the store for those that are shared, as long as it
-    /// answers, whether or not they apply to `request`. Nothing is charged.
+    /// Replaces the local decisions in `own` by the store's for shared rules, if it answers, even if the
+    /// rules do not apply to `request`. Nothing is charged.
     pub async fn ask_why(
         &self,
         limiter: &Limiter,
@@ -264,7 +268,8 @@ impl Sharing {
         let situation = limiter.situation(band, self.clock.now());
         let own = own.into_iter().map(|decision| Explained { decision, by: Authority::Own });
         let mut explained: Vec<_> = own.collect();
-        let matches = self.keys(request, |post| explained.iter().any(|said| said.decision.rule == Some(post.place)));
+        let matches =
+            self.keys(request, |active| explained.iter().any(|said| said.decision.rule == Some(active.place)));
         let answers = self.store.explain(&asked(&matches), toll, &situation).await;
         let now = self.clock.now();
         for (place, answer) in answers {
@@ -277,8 +282,8 @@ impl Sharing {
         explained
     }
 
-    /// Makes the store forget the caller of `request`, by those rules of `limiter` that `among` picks by their places. Says by its place whether each knew
-    /// of it, or why the store does not say. The limiter itself is not told.
+    /// Removes the caller of `request` from the store, for the rules whose index `among` accepts. Returns by
+    /// index whether there was a state, or why the store did not answer. The limiter is unchanged.
     pub async fn forget(
         &self,
         limiter: &Limiter,
@@ -286,7 +291,7 @@ impl Sharing {
         among: impl Fn(usize) -> bool,
     ) -> Vec<(usize, Result<bool, Unanswered>)> {
         let situation = limiter.situation(Band::Normal, self.clock.now());
-        let matches = self.keys(request, |post| among(post.place));
+        let matches = self.keys(request, |active| among(active.place));
         self.store.forget(&asked(&matches), &situation).await
     }
 
@@ -296,49 +301,49 @@ impl Sharing {
 
     /// The shared rules that apply, with the request's key for each.
     fn matches<'s>(&'s self, request: &impl Request) -> Matches<'s> {
-        self.keys(request, |post| post.rule.rule().applies(request))
+        self.keys(request, |active| active.rule.rule().applies(request))
     }
 
-    /// The shared rules that `among` picks, with the request's key for each.
-    fn keys<'s>(&'s self, request: &impl Request, among: impl Fn(&Post) -> bool) -> Matches<'s> {
-        let key = |post: &'s Post| {
+    /// The shared rules that `among` accepts, with the request's key for each.
+    fn keys<'s>(&'s self, request: &impl Request, among: impl Fn(&ActiveSharedRule) -> bool) -> Matches<'s> {
+        let key = |active: &'s ActiveSharedRule| {
             let mut key = KeyText::default();
-            let has_key = among(post) && post.rule.rule().class.write_key(request, &mut key);
-            has_key.then(|| (post, key.into_bytes()))
+            let has_key = among(active) && active.rule.rule().class.write_key(request, &mut key);
+            has_key.then(|| (active, key.into_bytes()))
         };
-        self.posts.iter().filter_map(key).collect()
+        self.rules.iter().filter_map(key).collect()
     }
 
-    /// Decides those of `matches` that are inside a slice, or for which one can be had; the others stay.
+    /// Decides on those of `matches` that are within a slice, or for which one can be taken; the others stay.
     async fn enter_slices(
         &self,
         matches: &mut Matches<'_>,
         slices: &mut Taking,
-        question: Question,
+        question: RuleQuestion,
     ) -> Option<Decision> {
         let mut decision: Option<Decision> = None;
         let mut outside = Vec::new();
-        for (post, key) in core::mem::take(matches) {
+        for (active, key) in core::mem::take(matches) {
             let count = question.toll.count;
-            let Some(slice) = post.slice.filter(|slice| (1..*slice).contains(&count)) else {
-                outside.push((post, key));
+            let Some(slice) = active.slice.filter(|slice| (1..*slice).contains(&count)) else {
+                outside.push((active, key));
                 continue;
             };
-            let slot = post.rule.slot(&key);
-            let taken = match self.leases.take(&post.rule, &slot, count, question.situation.now) {
+            let slot = active.rule.slot(&key);
+            let taken = match self.leases.take(&active.rule, &slot, count, question.situation.now) {
                 Slice::Inside(info, charged) => Some((info, charged)),
-                Slice::Fetch => self.fetch(post, &key, &slot, slice, question).await,
+                Slice::Fetch => self.fetch(active, &key, &slot, slice, question).await,
                 Slice::Ask => None,
             };
             let Some((info, charged)) = taken else {
-                outside.push((post, key));
+                outside.push((active, key));
                 continue;
             };
-            slices.add(&post.rule, slot, charged);
+            slices.add(&active.rule, slot, charged);
             let inside = Decision {
                 verdict: Verdict::Admit,
                 reason: Reason::WithinLimit,
-                rule: Some(post.place),
+                rule: Some(active.place),
                 info: Some(info),
                 level: 0,
                 band: question.situation.band,
@@ -349,16 +354,16 @@ impl Sharing {
         decision
     }
 
-    /// Takes a slice and what the request needs out of it. Not when that would mean to wait for room.
+    /// Takes a slice, and the request's part of it. `None` if this would have to wait for room.
     async fn fetch(
         &self,
-        post: &Post,
+        active: &ActiveSharedRule,
         key: &[u8],
         slot: &[u8],
         slice: u64,
-        question: Question,
+        question: RuleQuestion,
     ) -> Option<(LimitInfo, Charge)> {
-        let asked = [Asked { place: post.place, rule: &post.rule, key }];
+        let asked = [AskedRule { place: active.place, rule: &active.rule, key }];
         let toll = Toll { count: slice, cpu: Span::ZERO };
         let (answer, ticket) = self.store.decide_by(&asked, toll, &question.situation, question.expires).await.ok()?;
         if answer.decision.verdict != Verdict::Admit || answer.decision.reason != Reason::WithinLimit {
@@ -366,21 +371,21 @@ impl Sharing {
             return None;
         }
         let charged = ticket.taken.first()?.charged;
-        // A slice has no end of its own to settle.
+        // A slice has no end to settle.
         drop(ticket);
         let info = answer.decision.info.unwrap_or_default();
         let left = slice - question.toll.count;
         if !self.leases.put(slot, left, (info, charged), self.clock.now()) {
-            self.store.give_back(&post.rule, slot.to_vec(), left, charged);
+            self.store.give_back(&active.rule, slot.to_vec(), left, charged);
         }
         Some((LimitInfo { remaining: info.remaining.saturating_add(left), reset: Span::ZERO, ..info }, charged))
     }
 
-    /// Asks the store about what is left to ask, if anything is.
+    /// Asks the store about the remaining rules, if there are any.
     async fn ask(
         &self,
         matches: &Matches<'_>,
-        question: Question,
+        question: RuleQuestion,
     ) -> Result<Option<(Answer, StoreTicket)>, Unanswered> {
         if matches.is_empty() {
             return Ok(None);
@@ -389,13 +394,14 @@ impl Sharing {
     }
 }
 
-/// The rule by which a request is refused that the store does not decide about, by its place.
+/// The index of the rule that refuses requests that the store does not decide on.
 fn refusing(matches: &Matches<'_>) -> Option<usize> {
-    let refuses = |post: &&Post| post.on_timeout == OnTimeout::Refuse && post.rule.rule().mode == Mode::Enforce;
-    matches.iter().map(|(post, _)| *post).find(refuses).map(|post| post.place)
+    let refuses =
+        |active: &&ActiveSharedRule| active.on_timeout == OnTimeout::Refuse && active.rule.rule().mode == Mode::Enforce;
+    matches.iter().map(|(active, _)| *active).find(refuses).map(|active| active.place)
 }
 
-/// A refusal that is not the caller's doing: it has no figures, and nobody counts it against the caller.
+/// A refusal that is not caused by the client: it has no limit state and does not count against the client.
 fn refusal_by(place: usize, band: Band, now: Moment) -> Decision {
     Decision {
         verdict: Verdict::Refuse(now + RETRY_AFTER),
@@ -407,7 +413,7 @@ fn refusal_by(place: usize, band: Band, now: Moment) -> Decision {
     }
 }
 
-/// What to ask the store about.
-fn asked<'m>(matches: &'m Matches<'_>) -> Vec<Asked<'m>> {
-    matches.iter().map(|(post, key)| Asked { place: post.place, rule: &post.rule, key }).collect()
+/// The rules to ask the store about.
+fn asked<'m>(matches: &'m Matches<'_>) -> Vec<AskedRule<'m>> {
+    matches.iter().map(|(active, key)| AskedRule { place: active.place, rule: &active.rule, key }).collect()
 }

@@ -1,6 +1,6 @@
-//! Which of the 16,384 slots of a Cluster a name falls into: the checksum of what is in braces, or of all of it.
+//! The hash slot of a name in a Cluster: the checksum of the part in braces, or of the whole name.
 
-/// How many slots a Cluster has.
+/// The number of slots of a Cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
 /// The slot of `name`.

@@ -1,4 +1,4 @@
-//! The store as a gate sees it: a question with a deadline.
+//! The store from the gate's point of view: calls with a deadline.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -16,27 +16,27 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
 use super::answer::{Answer, Reply};
-use super::count::Counts;
-use super::courier::{self, Call, Couriers, Route, Waiting};
-use super::parts::Parts;
-use super::random;
+use super::cluster_parts::ClusterParts;
+use super::counters::Counts;
+use super::health::StoreHealth;
+use super::pipeline::{self, Call, ConnectionCounts, ConnectionPool, Waiting};
 use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
 use super::script::{Errand, Script};
 use super::slot::slot_of;
-use super::ticket::{Taken, Ticket};
-use super::vitals::Vitals;
+use super::store_ticket::{StoreTicket, Taken};
 use super::{Address, Unanswered};
+use fastrand;
 
-/// How the store is asked.
+/// Settings of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long an answer is waited for.
+    /// The deadline of an answer.
     pub deadline: Duration,
-    /// How long an answer is waited for where a rule has [`OnTimeout::Wait`](super::OnTimeout::Wait).
+    /// The deadline of an answer for rules with [`OnTimeout::Wait`](super::OnTimeout::Wait).
     pub wait: Duration,
-    /// How many calls may wait to be sent.
+    /// The maximum number of calls that wait to be sent.
     pub waiting_max: usize,
-    /// How many connections are made.
+    /// The number of connections.
     pub connections: usize,
 }
 
@@ -46,36 +46,36 @@ impl Default for Options {
     }
 }
 
-/// The deadline unless another is set. Measured on a busy machine: see docs/decisions/redis-deadline.md.
+/// The default deadline. docs/decisions/redis-deadline.md has the measurements.
 const DEADLINE: Duration = Duration::from_millis(50);
-/// A connection that owes an answer for longer than this, and than the deadline, is given up.
+/// A connection is closed if an answer takes longer than this and than the deadline.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
 
-/// A store that many gates share. Cheap to clone.
+/// A store that many gates share. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
-    inner: Arc<Inner>,
-    couriers: Arc<Mutex<Vec<JoinHandle<()>>>>,
-    connections: watch::Receiver<Couriers>,
+    inner: Arc<StoreInner>,
+    tasks: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    connections: watch::Receiver<ConnectionCounts>,
 }
 
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct StoreInner {
     options: Options,
     is_cluster: bool,
     calls: mpsc::Sender<Call>,
     runtime: Handle,
-    vitals: Arc<Vitals>,
+    health: Arc<StoreHealth>,
     origin: Instant,
     works: AtomicU64,
-    /// What says that a request is still at work, for those that a rule counts.
-    at_work: Mutex<HashMap<Work, Vec<Errand>>>,
+    /// The renewals of requests in flight, for rules that count them.
+    in_flight: Mutex<HashMap<Work, Vec<Errand>>>,
 }
 
 /// A shared rule that applies to a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'request> {
-    /// Where the rule stands among all rules.
+pub struct AskedRule<'request> {
+    /// The index of the rule.
     pub place: usize,
     /// The rule.
     pub rule: &'request Arc<SharedRule>,
@@ -92,82 +92,83 @@ struct Group {
 
 /// A rule that applies to a request, and the slot of the request's key.
 struct Claimed {
-    /// Where the rule stands among all rules.
+    /// The index of the rule.
     place: usize,
     rule: Arc<SharedRule>,
     slot: Vec<u8>,
 }
 
-/// What is asked of every group.
+/// The common part of the questions to all groups.
 #[derive(Clone, Copy)]
-struct Question {
+struct StoreQuestion {
     operation: Operation,
     toll: Toll,
     work: Work,
     situation: Situation,
 }
 
-/// A group that was asked about and has not been answered.
+/// A call for a group that is not answered yet.
 struct Pending {
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
     group: Group,
-    question: Question,
+    question: StoreQuestion,
     asked_at: Moment,
     answered: Option<oneshot::Receiver<Result<Reply, Unanswered>>>,
 }
 
 impl Store {
-    /// A store at `address`, asked by tasks of the runtime that this is called on. Connections are made in the background: a
-    /// store that is not there is no reason not to start.
+    /// Opens the store at `address`, with tasks on the current runtime. Connections are made in the
+    /// background, so the store need not be available.
     pub fn open(address: Address, options: Options) -> Self {
         let (calls, waiting) = mpsc::channel(options.waiting_max.max(1));
         let is_cluster = address.is_cluster();
-        let vitals = Arc::new(Vitals::new(is_cluster));
-        let inner = Arc::new(Inner {
+        let health = Arc::new(StoreHealth::new(is_cluster));
+        let inner = Arc::new(StoreInner {
             options,
             is_cluster,
             calls,
             runtime: Handle::current(),
-            vitals: Arc::clone(&vitals),
+            health: Arc::clone(&health),
             origin: Instant::now(),
-            works: AtomicU64::new(random::bits()),
-            at_work: Mutex::default(),
+            works: AtomicU64::new(fastrand::u64(..)),
+            in_flight: Mutex::default(),
         });
-        // The connections of a Cluster are shared by all calls already.
+        // All calls share the connections of a Cluster client.
         let connections = if is_cluster { 1 } else { options.connections.max(1) };
-        let route = Arc::new(Route {
+        let pool = Arc::new(ConnectionPool {
             address,
             script: Script::new(),
             waiting: tokio::sync::Mutex::new(Waiting::new(waiting)),
-            vitals,
+            health,
             waiting_max: options.waiting_max.max(1),
             silence_max: options.deadline.max(options.wait).max(SILENCE_MAX),
-            couriers: watch::Sender::new(Couriers { connected: 0, trying: connections }),
+            connection_counts: watch::Sender::new(ConnectionCounts { connected: 0, trying: connections }),
         });
-        let made = route.couriers.subscribe();
-        let couriers = (0..connections).map(|_| tokio::spawn(courier::carry(Arc::clone(&route)))).collect();
+        let made = pool.connection_counts.subscribe();
+        let tasks = (0..connections).map(|_| tokio::spawn(pipeline::run(Arc::clone(&pool)))).collect();
         tokio::spawn(renew(Arc::downgrade(&inner)));
-        Self { inner, couriers: Arc::new(Mutex::new(couriers)), connections: made }
+        Self { inner, tasks: Arc::new(Mutex::new(tasks)), connections: made }
     }
 
-    /// Resolves when all connections are made, so that the store decides about the first request. Never, as long as the store is down.
+    /// Resolves when all connections are established, so that the store decides on the first request. Never
+    /// resolves while the store is down.
     pub fn connected(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut connections = self.connections.clone();
         let most = if self.inner.is_cluster { 1 } else { self.inner.options.connections.max(1) };
         async move {
-            // An error means that the couriers have ended, and there will be no more connections.
-            drop(connections.wait_for(|couriers| couriers.connected >= most).await);
+            // An error means that the connection tasks have ended.
+            drop(connections.wait_for(|counts| counts.connected >= most).await);
         }
     }
 
-    /// Resolves when all that the store was to be told has been told and its connections are closed, which is soon after the last
-    /// clone of it and the last of its tickets have gone. Only the first who asks waits for that.
+    /// Resolves when all pending calls are sent and the connections are closed, which happens soon after the
+    /// last clone and the last ticket are dropped. Only the first call waits.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
-        let couriers = core::mem::take(&mut *self.couriers.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks = core::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         async move {
-            for courier in couriers {
-                // One that panicked has ended too.
-                drop(courier.await);
+            for task in tasks {
+                // A task that panicked has ended, too.
+                drop(task.await);
             }
         }
     }
@@ -177,104 +178,108 @@ impl Store {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// How the store is doing.
-    pub fn vitals(&self) -> &Arc<Vitals> {
-        &self.inner.vitals
+    /// The health of the store.
+    pub fn health(&self) -> &Arc<StoreHealth> {
+        &self.inner.health
     }
 
-    /// What happened so far.
+    /// The counters.
     pub fn counts(&self) -> Counts {
-        self.inner.vitals.counts()
+        self.inner.health.counts()
     }
 
-    /// The runtime whose tasks ask.
+    /// The runtime of the tasks.
     pub(super) fn runtime(&self) -> &Handle {
         &self.inner.runtime
     }
 
-    /// When a question that is asked now is not waited for any more.
+    /// The deadline of a call that starts now.
     pub(super) fn expiry(&self) -> Instant {
         Instant::now() + self.inner.options.deadline
     }
 
-    /// When a question that is asked now is not waited for any more by a rule with [`OnTimeout::Wait`](super::OnTimeout::Wait).
+    /// The deadline of a call that starts now, for rules with [`OnTimeout::Wait`](super::OnTimeout::Wait).
     pub(super) fn late_expiry(&self) -> Instant {
         Instant::now() + self.inner.options.wait.max(self.inner.options.deadline)
     }
 
-    /// Gives back `count` of what was `charged` ahead and not used.
+    /// Refunds `count` of an unused lease that was `charged`.
     pub(super) fn give_back(&self, rule: &Arc<SharedRule>, slot: Vec<u8>, count: u64, charged: Charge) {
         let taken = vec![Taken { rule: Arc::clone(rule), slot, charged }];
         let toll = Toll { count, cpu: Span::ZERO };
-        Ticket { taken, toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
+        StoreTicket { taken, toll, work: Work::new(0), inner: Arc::clone(&self.inner) }.refund();
     }
 
-    /// Asks the store about a request to which all of `asked` apply. The decision is on the store's clock: see
-    /// [`Answer::on_clock`].
+    /// Asks the store about a request to which all of `asked` apply. The decision is on the store's clock:
+    /// see [`Answer::on_clock`].
     pub async fn decide(
         &self,
-        asked: &[Asked<'_>],
+        asked: &[AskedRule<'_>],
         toll: Toll,
         situation: &Situation,
-    ) -> Result<(Answer, Ticket), Unanswered> {
+    ) -> Result<(Answer, StoreTicket), Unanswered> {
         self.decide_by(asked, toll, situation, self.expiry()).await
     }
 
-    /// What each of `asked` would say, by its place, or why the store does not say. Nothing is charged.
+    /// The decision of each of `asked` by index, or why the store did not answer. Nothing is charged.
     pub async fn explain(
         &self,
-        asked: &[Asked<'_>],
+        asked: &[AskedRule<'_>],
         toll: Toll,
         situation: &Situation,
     ) -> Vec<(usize, Result<Answer, Unanswered>)> {
-        let question = Question { operation: Operation::Read, toll, work: Work::new(0), situation: *situation };
+        let question = StoreQuestion { operation: Operation::Read, toll, work: Work::new(0), situation: *situation };
         let explain = |group: &Group, reply: Reply| reply.explain(&group.rules(), toll, situation);
         self.inner.ask_each(asked, question, explain).await
     }
 
-    /// Makes the store forget what it knows of each of `asked`, by its place, as if that had never been seen. Says whether there was
-    /// something to forget, or why the store does not say. What is at work stays counted.
-    pub async fn forget(&self, asked: &[Asked<'_>], situation: &Situation) -> Vec<(usize, Result<bool, Unanswered>)> {
+    /// Removes the state of each of `asked`. Returns by index whether there was any, or why the store did not
+    /// answer. Requests in flight stay counted.
+    pub async fn forget(
+        &self,
+        asked: &[AskedRule<'_>],
+        situation: &Situation,
+    ) -> Vec<(usize, Result<bool, Unanswered>)> {
         let nothing = Toll { count: 0, cpu: Span::ZERO };
         let question =
-            Question { operation: Operation::Forget, toll: nothing, work: Work::new(0), situation: *situation };
+            StoreQuestion { operation: Operation::Forget, toll: nothing, work: Work::new(0), situation: *situation };
         let known = |group: &Group, reply: Reply| Ok(group.places().zip(reply.known()).collect());
         self.inner.ask_each(asked, question, known).await
     }
 
-    /// [`Self::decide`], with no more time than until `expires`.
+    /// [`Self::decide`] with the deadline `expires`.
     pub(super) async fn decide_by(
         &self,
-        asked: &[Asked<'_>],
+        asked: &[AskedRule<'_>],
         toll: Toll,
         situation: &Situation,
         expires: Instant,
-    ) -> Result<(Answer, Ticket), Unanswered> {
+    ) -> Result<(Answer, StoreTicket), Unanswered> {
         let asked_at = Instant::now();
         let outcome = self.inner.decide(asked, toll, situation, expires).await;
         match &outcome {
-            Ok(_) => self.inner.vitals.answered(asked_at.elapsed()),
-            Err(why) => self.inner.vitals.tallies.unanswered(*why),
+            Ok(_) => self.inner.health.answered(asked_at.elapsed()),
+            Err(why) => self.inner.health.counters.unanswered(*why),
         }
         outcome
     }
 }
 
-impl Inner {
+impl StoreInner {
     fn now(&self) -> Moment {
         Moment::ZERO + Span::from(self.origin.elapsed())
     }
 
     async fn decide(
         self: &Arc<Self>,
-        asked: &[Asked<'_>],
+        asked: &[AskedRule<'_>],
         toll: Toll,
         situation: &Situation,
         expires: Instant,
-    ) -> Result<(Answer, Ticket), Unanswered> {
+    ) -> Result<(Answer, StoreTicket), Unanswered> {
         let groups = self.askable(asked)?;
         let work = Work::new(self.works.fetch_add(1 << 12, Ordering::Relaxed));
-        let question = Question { operation: Operation::Decide, toll, work, situation: *situation };
+        let question = StoreQuestion { operation: Operation::Decide, toll, work, situation: *situation };
         let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
         let mut total: Option<Answer> = None;
         let mut ticket = self.ticket(question, Vec::new());
@@ -294,22 +299,23 @@ impl Inner {
         }
         let answer = total.unwrap_or(Answer { decision: Decision::no_rule(situation.band), now: Moment::ZERO });
         if answer.decision.verdict.is_refusal() {
-            // Another node of a Cluster may have charged what this one refused.
+            // Another node of a Cluster may have charged its rules.
             self.give_back(ticket);
             return Ok((answer, self.ticket(question, Vec::new())));
         }
         let sign_of_life = ticket.sign_of_life();
         if !sign_of_life.is_empty() {
-            self.at_work.lock().unwrap_or_else(PoisonError::into_inner).insert(question.work, sign_of_life);
+            self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).insert(question.work, sign_of_life);
         }
         Ok((answer, ticket))
     }
 
-    /// Asks `question` about each of `asked` and makes sense of the replies. A part of a Cluster that does not answer is nothing to the others.
+    /// Asks `question` about each of `asked` and interprets the replies. A failed part of a Cluster does not
+    /// affect the others.
     async fn ask_each<T>(
         self: &Arc<Self>,
-        asked: &[Asked<'_>],
-        question: Question,
+        asked: &[AskedRule<'_>],
+        question: StoreQuestion,
         make_sense: impl Fn(&Group, Reply) -> Result<Vec<(usize, T)>, Unanswered>,
     ) -> Vec<(usize, Result<T, Unanswered>)> {
         let groups = match self.askable(asked) {
@@ -329,12 +335,12 @@ impl Inner {
         answers
     }
 
-    /// Those that are decided in one step, if all that they need may be asked.
-    fn askable(&self, asked: &[Asked<'_>]) -> Result<Vec<Group>, Unanswered> {
+    /// The groups that are decided in one step, if all their breakers permit a call.
+    fn askable(&self, asked: &[AskedRule<'_>]) -> Result<Vec<Group>, Unanswered> {
         let groups = self.groups(asked);
         let now = self.now();
-        let mut breakers = groups.iter().map(|group| self.vitals.parts.breaker(group.part));
-        // Not even a probe goes to one part while another is not to be asked: it would be wasted.
+        let mut breakers = groups.iter().map(|group| self.health.parts.breaker(group.part));
+        // No part is probed while another one does not permit calls, because the probe would be wasted.
         if breakers.clone().all(|breaker| breaker.may_ask(now)) && breakers.all(|breaker| breaker.lets_through(now)) {
             Ok(groups)
         } else {
@@ -342,7 +348,7 @@ impl Inner {
         }
     }
 
-    fn send(self: &Arc<Self>, group: Group, question: Question, expires: Instant) -> Pending {
+    fn send(self: &Arc<Self>, group: Group, question: StoreQuestion, expires: Instant) -> Pending {
         let errands = group
             .asked
             .iter()
@@ -357,12 +363,12 @@ impl Inner {
         Pending { inner: Arc::clone(self), group, question, asked_at: self.now(), answered }
     }
 
-    fn ticket(self: &Arc<Self>, question: Question, taken: Vec<Taken>) -> Ticket {
-        Ticket { taken, toll: question.toll, work: question.work, inner: Arc::clone(self) }
+    fn ticket(self: &Arc<Self>, question: StoreQuestion, taken: Vec<Taken>) -> StoreTicket {
+        StoreTicket { taken, toll: question.toll, work: question.work, inner: Arc::clone(self) }
     }
 
-    /// Those that are decided in one step: all, or on a Cluster those of one slot.
-    fn groups(&self, asked: &[Asked<'_>]) -> Vec<Group> {
+    /// Groups claims that are decided in one step: all of them, or on a Cluster those of one slot.
+    fn groups(&self, asked: &[AskedRule<'_>]) -> Vec<Group> {
         let mut groups: Vec<(u16, Group)> = Vec::with_capacity(1);
         for asked in asked {
             let slot = asked.rule.slot(asked.key);
@@ -371,21 +377,21 @@ impl Inner {
             match groups.iter_mut().find(|(of, _)| *of == number) {
                 Some((_, group)) => group.asked.push(claimed),
                 None => {
-                    groups.push((number, Group { part: Parts::part_of(number), asked: vec![claimed] }));
+                    groups.push((number, Group { part: ClusterParts::part_of(number), asked: vec![claimed] }));
                 }
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    fn give_back(&self, ticket: Ticket) {
+    fn give_back(&self, ticket: StoreTicket) {
         if !ticket.taken.is_empty() {
-            self.vitals.tallies.given_back.add(1);
+            self.health.counters.given_back.add(1);
             ticket.refund();
         }
     }
 
-    /// Tells the store something that needs no answer.
+    /// Sends operations that need no reply.
     pub(super) fn tell(&self, errands: Vec<Errand>) {
         let mut rest = errands;
         while let Some(first) = rest.first() {
@@ -394,21 +400,21 @@ impl Inner {
                 rest.into_iter().partition(|errand| !self.is_cluster || slot_of(&errand.slot) == slot);
             let (answer, _) = oneshot::channel();
             if self.calls.try_send(Call { errands: here, expires: None, answer }).is_err() {
-                self.vitals.tallies.unsettled.add(1);
+                self.health.counters.unsettled.add(1);
             }
             rest = elsewhere;
         }
     }
 
-    /// The request is not at work any more.
+    /// Removes a request that is no longer in flight.
     pub(super) fn forget(&self, work: Work) {
-        self.at_work.lock().unwrap_or_else(PoisonError::into_inner).remove(&work);
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&work);
     }
 }
 
 impl Group {
-    /// What the store's reply means, and what it took.
-    fn make_sense(&self, reply: &Reply, question: &Question) -> Result<(Answer, Vec<Taken>), Unanswered> {
+    /// Interprets the store's reply. Also returns the charges.
+    fn make_sense(&self, reply: &Reply, question: &StoreQuestion) -> Result<(Answer, Vec<Taken>), Unanswered> {
         let (answer, charged) = reply.answer(&self.rules(), question.toll, &question.situation)?;
         let taken = |(claimed, charged): (&Claimed, Option<Charge>)| {
             let Claimed { rule, slot, .. } = claimed;
@@ -427,24 +433,24 @@ impl Group {
 }
 
 impl Pending {
-    /// Waits for the answer, no longer than until `expires`.
+    /// Waits for the answer until `expires`.
     async fn answer(mut self, expires: Instant) -> Result<(Answer, Vec<Taken>), Unanswered> {
         let reply = self.reply(expires).await?;
         self.group.make_sense(&reply, &self.question)
     }
 
-    /// What the store says, if it says it until `expires`.
+    /// The store's reply, if it arrives until `expires`.
     async fn reply(&mut self, expires: Instant) -> Result<Reply, Unanswered> {
-        let breaker = self.inner.vitals.parts.breaker(self.group.part);
+        let breaker = self.inner.health.parts.breaker(self.group.part);
         let Some(answered) = self.answered.as_mut() else { return Err(Unanswered::Busy) };
         let Ok(outcome) = timeout_at(expires, answered).await else {
-            breaker.missed(self.asked_at, self.inner.now(), random::bits());
+            breaker.missed(self.asked_at, self.inner.now(), fastrand::u64(..));
             return Err(Unanswered::Late);
         };
         self.answered = None;
         let outcome = outcome.unwrap_or(Err(Unanswered::Down));
         match outcome {
-            Err(Unanswered::Down) => breaker.missed(self.asked_at, self.inner.now(), random::bits()),
+            Err(Unanswered::Down) => breaker.missed(self.asked_at, self.inner.now(), fastrand::u64(..)),
             _ => breaker.answered(),
         }
         outcome
@@ -452,7 +458,7 @@ impl Pending {
 }
 
 impl Drop for Pending {
-    /// Whoever asked waits no longer, or is no longer there: what the store takes all the same is given back.
+    /// The caller no longer waits, so charges that the store still makes are refunded.
     fn drop(&mut self) {
         let Some(answered) = self.answered.take().filter(|_| self.question.operation == Operation::Decide) else {
             return;
@@ -470,20 +476,20 @@ impl Drop for Pending {
 
 fn stricter(total: Option<Answer>, answer: Answer) -> Answer {
     let Some(mut total) = total else { return answer };
-    // Nodes have clocks of their own: what one says is moved to the clock of the other.
+    // Nodes have their own clocks, so one answer is converted to the clock of the other.
     total.decision.tighten(answer.on_clock(total.now));
     total
 }
 
-/// Says of requests that are at work for long that they still are.
-async fn renew(inner: std::sync::Weak<Inner>) {
+/// Renews requests that have been in flight for long.
+async fn renew(inner: std::sync::Weak<StoreInner>) {
     let mut ticks = interval(Duration::from(WORK_LIFE) / 3);
-    // The first tick is at once.
+    // The first tick is immediate.
     ticks.tick().await;
     loop {
         ticks.tick().await;
         let Some(inner) = inner.upgrade() else { return };
-        let signs: Vec<_> = inner.at_work.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let signs: Vec<_> = inner.in_flight.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         for sign in signs {
             inner.tell(sign);
         }

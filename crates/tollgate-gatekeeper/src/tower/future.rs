@@ -1,4 +1,4 @@
-//! A request on its way through: held, at work, or refused.
+//! The future of a request: held, running, or refused.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -10,16 +10,16 @@ use tollgate_core::decision::Decision;
 use tollgate_core::time::Span;
 use tower_service::Service;
 
-use super::keeper::Stay;
-use super::refusal::tell;
+use super::keeper::RequestGuard;
+use super::refusal::add_headers;
 
 pin_project! {
-    /// The answer of a service with a keeper in front, when it comes.
+    /// The future of the response of a service behind a keeper.
     pub struct KeeperFuture<S: Service<Request<B>>, B, R> {
         #[pin]
         state: State<S, S::Future, B, R>,
-        stay: Option<Stay>,
-        told: Option<Decision>,
+        guard: Option<RequestGuard>,
+        sent_decision: Option<Decision>,
     }
 }
 
@@ -39,17 +39,23 @@ impl<S: Service<Request<B>>, B, R> core::fmt::Debug for KeeperFuture<S, B, R> {
 }
 
 impl<S: Service<Request<B>>, B, R> KeeperFuture<S, B, R> {
-    pub(super) fn running(future: S::Future, stay: Stay, told: Option<Decision>) -> Self {
-        Self { state: State::Running { future }, stay: Some(stay), told }
+    pub(super) fn running(future: S::Future, guard: RequestGuard, sent_decision: Option<Decision>) -> Self {
+        Self { state: State::Running { future }, guard: Some(guard), sent_decision }
     }
 
-    pub(super) fn held(wait: Span, service: S, request: Request<B>, stay: Stay, told: Option<Decision>) -> Self {
+    pub(super) fn held(
+        wait: Span,
+        service: S,
+        request: Request<B>,
+        guard: RequestGuard,
+        sent_decision: Option<Decision>,
+    ) -> Self {
         let state = State::Held { sleep: Box::pin(sleep(wait.into())), held: Some((service, request)) };
-        Self { state, stay: Some(stay), told }
+        Self { state, guard: Some(guard), sent_decision }
     }
 
     pub(super) fn refused(response: Response<R>) -> Self {
-        Self { state: State::Refused { response: Some(response) }, stay: None, told: None }
+        Self { state: State::Refused { response: Some(response) }, guard: None, sent_decision: None }
     }
 }
 
@@ -66,16 +72,16 @@ where
                 StateProjection::Held { sleep, held } => {
                     ready!(sleep.as_mut().poll(cx));
                     let (mut service, request) = held.take().expect("a future is not polled after its end");
-                    if let Some(stay) = this.stay.as_mut() {
-                        stay.begin();
+                    if let Some(guard) = this.guard.as_mut() {
+                        guard.begin();
                     }
                     let future = service.call(request);
                     this.state.set(State::Running { future });
                 }
                 StateProjection::Running { future } => {
-                    let mut answer = ready!(poll_measured(future, this.stay, cx))?;
-                    if let (Some(stay), Some(decision)) = (this.stay.take(), this.told.take()) {
-                        tell(stay.keeper(), &decision, answer.headers_mut());
+                    let mut answer = ready!(poll_measured(future, this.guard, cx))?;
+                    if let (Some(guard), Some(decision)) = (this.guard.take(), this.sent_decision.take()) {
+                        add_headers(guard.keeper(), &decision, answer.headers_mut());
                     }
                     return Poll::Ready(Ok(answer));
                 }
@@ -87,11 +93,15 @@ where
     }
 }
 
-/// Polls, and adds the time that takes to what the request has spent, where that matters.
-fn poll_measured<F: Future>(future: Pin<&mut F>, stay: &mut Option<Stay>, cx: &mut Context<'_>) -> Poll<F::Output> {
-    let Some(stay) = stay.as_mut().filter(|stay| stay.keeper().has_budget()) else { return future.poll(cx) };
-    let begin = stay.keeper().now();
+/// Polls, and adds the elapsed time to the request's cost if a budget needs it.
+fn poll_measured<F: Future>(
+    future: Pin<&mut F>,
+    guard: &mut Option<RequestGuard>,
+    cx: &mut Context<'_>,
+) -> Poll<F::Output> {
+    let Some(guard) = guard.as_mut().filter(|guard| guard.keeper().has_budget()) else { return future.poll(cx) };
+    let begin = guard.keeper().now();
     let polled = future.poll(cx);
-    stay.spent = stay.spent + stay.keeper().now().since(begin);
+    guard.spent = guard.spent + guard.keeper().now().since(begin);
     polled
 }

@@ -1,4 +1,4 @@
-//! Rules with their state, the clock they run on, and the link to masters.
+//! Rules with their state, a clock, and the link to masters.
 
 use core::fmt;
 use std::io;
@@ -15,48 +15,48 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
 use crate::clock::Clock;
-use crate::limiter::{Limiter, NoLimiter, Plan};
+use crate::limit_status;
+use crate::limiter::{Limiter, LimiterError, Plan};
 use crate::link::{Link, LinkSettings};
-use crate::standing;
 use crate::ticket::Ticket;
 
-/// Rules with their state. Cloning shares it.
+/// Rules with their state. Clones share it.
 #[derive(Clone)]
-pub struct Keeper(Arc<Inner>);
+pub struct Keeper(Arc<KeeperInner>);
 
-struct Inner {
+struct KeeperInner {
     limiter: Arc<Limiter>,
     clock: Clock,
     link: Option<Link>,
     /// The headers and cookies that the rules use.
     inputs: Inputs,
     has_budget: bool,
-    /// Whether something is open when a request ends.
+    /// Whether a rule needs settlement at the end of a request.
     settles: bool,
-    /// What each rule's limit is, as answers say it.
+    /// The policy header of each rule.
     policies: Box<[Option<HeaderValue>]>,
     held: AtomicU32,
 }
 
-/// Why there is no keeper.
+/// The reason why a keeper cannot be created.
 #[derive(Debug)]
-pub enum NoKeeper {
-    /// A rule's table cannot be made.
-    Limiter(NoLimiter),
+pub enum KeeperError {
+    /// A rule's table cannot be created.
+    Limiter(LimiterError),
     /// The link to masters cannot be started.
     Link(io::Error),
 }
 
-impl fmt::Display for NoKeeper {
+impl fmt::Display for KeeperError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limiter(cause) => cause.fmt(formatter),
-            Self::Link(cause) => write!(formatter, "the link to masters cannot be started: {cause}"),
+            Self::Link(cause) => write!(formatter, "cannot start the link to masters: {cause}"),
         }
     }
 }
 
-impl core::error::Error for NoKeeper {}
+impl core::error::Error for KeeperError {}
 
 impl fmt::Debug for Keeper {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,28 +65,28 @@ impl fmt::Debug for Keeper {
 }
 
 impl Keeper {
-    /// A keeper by itself. The plan's `started` is taken as of now.
-    pub fn new(plan: Plan) -> Result<Self, NoKeeper> {
+    /// A keeper without masters. The plan's `started` is replaced by the current time.
+    pub fn new(plan: Plan) -> Result<Self, KeeperError> {
         Self::build(plan, None)
     }
 
-    /// A keeper that reports to masters, and does as they say. Whether they are there is not waited for.
-    pub fn linked(plan: Plan, link: LinkSettings) -> Result<Self, NoKeeper> {
+    /// A keeper that reports to masters and applies their orders. It does not wait for a connection.
+    pub fn linked(plan: Plan, link: LinkSettings) -> Result<Self, KeeperError> {
         Self::build(plan, Some(link))
     }
 
-    fn build(plan: Plan, link: Option<LinkSettings>) -> Result<Self, NoKeeper> {
+    fn build(plan: Plan, link: Option<LinkSettings>) -> Result<Self, KeeperError> {
         let clock = Clock::start();
         let has = |is: fn(&Limit) -> bool| plan.rules.iter().any(|(rule, _)| is(&rule.limit));
         let has_budget = has(|limit| matches!(limit, Limit::Budget(_)));
         let settles = has_budget || has(|limit| matches!(limit, Limit::InFlight(_)));
         let inputs = Inputs::of(plan.rules.iter().map(|(rule, _)| rule), None);
         let policies = plan.rules.iter().map(|(rule, _)| {
-            let standing = standing::of(&rule.name, &rule.limit, LimitInfo::default());
-            HeaderValue::from_maybe_shared(standing::policy(standing)).ok()
+            let standing = limit_status::of(&rule.name, &rule.limit, LimitInfo::default());
+            HeaderValue::from_maybe_shared(limit_status::policy(standing)).ok()
         });
         let policies = policies.collect();
-        let mut limiter = Limiter::new(Plan { started: clock.now(), ..plan }).map_err(NoKeeper::Limiter)?;
+        let mut limiter = Limiter::new(Plan { started: clock.now(), ..plan }).map_err(KeeperError::Limiter)?;
         let slot: Arc<OnceLock<Weak<Limiter>>> = Arc::default();
         let known = slot.clone();
         let obey = move |rule: &str, identifier: &[u8], instruction, now| {
@@ -95,7 +95,7 @@ impl Keeper {
             }
         };
         let link = link.map(|settings| Link::start(settings, clock.clone(), Box::new(obey)));
-        let link = link.transpose().map_err(NoKeeper::Link)?;
+        let link = link.transpose().map_err(KeeperError::Link)?;
         if let Some(link) = &link {
             limiter.report_to(link.relay());
         }
@@ -103,7 +103,7 @@ impl Keeper {
         slot.get_or_init(|| Arc::downgrade(&limiter));
         link.iter().for_each(Link::begin);
         let held = AtomicU32::new(0);
-        Ok(Self(Arc::new(Inner { limiter, clock, link, inputs, has_budget, settles, policies, held })))
+        Ok(Self(Arc::new(KeeperInner { limiter, clock, link, inputs, has_budget, settles, policies, held })))
     }
 
     /// The rules with their state.
@@ -124,52 +124,58 @@ impl Keeper {
         self.0.clock.now()
     }
 
-    /// Whether the time that requests take has to be measured.
+    /// Whether the time of requests must be measured.
     pub(super) fn has_budget(&self) -> bool {
         self.0.has_budget
     }
 
-    /// What the limit of the rule at `place` is, as answers say it.
+    /// The policy header of the rule with index `place`.
     pub(super) fn policy(&self, place: usize) -> Option<&HeaderValue> {
         self.0.policies.get(place)?.as_ref()
     }
 
-    /// Decides about a request, and takes a place to hold it in if it is to be held. A request for which there is no such place is refused.
-    pub(super) fn decide(&self, request: &impl Request, held_max: u32) -> (Decision, Stay) {
+    /// Decides on a request. A request to be held takes one of `held_max` slots, and is refused if there is
+    /// none.
+    pub(super) fn decide(&self, request: &impl Request, held_max: u32) -> (Decision, RequestGuard) {
         let now = self.now();
         let (mut decision, ticket) = self.0.limiter.decide(request, Toll::ONE, Band::Normal, now);
-        let mut stay =
-            Stay { keeper: self.clone(), ticket: Some(ticket), is_held: false, is_begun: false, spent: Span::ZERO };
+        let mut guard = RequestGuard {
+            keeper: self.clone(),
+            ticket: Some(ticket),
+            is_held: false,
+            is_begun: false,
+            spent: Span::ZERO,
+        };
         if let Verdict::Hold(until) = decision.verdict {
             let take = |held: u32| (held < held_max).then_some(held + 1);
-            stay.is_held = self.0.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
-            if !stay.is_held {
+            guard.is_held = self.0.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+            if !guard.is_held {
                 decision.verdict = Verdict::Refuse(until);
             }
         }
-        if let (Some(ticket), true) = (&mut stay.ticket, self.0.link.is_some()) {
+        if let (Some(ticket), true) = (&mut guard.ticket, self.0.link.is_some()) {
             self.0.limiter.report(request, &decision, ticket, now);
         }
-        (decision, stay)
+        (decision, guard)
     }
 }
 
-/// A request's stay: what it took, and gives back or pays when it ends, in whatever way.
-pub(super) struct Stay {
+/// A guard for a request that settles or refunds its charges when it is dropped.
+pub(super) struct RequestGuard {
     keeper: Keeper,
     ticket: Option<Ticket>,
     is_held: bool,
     is_begun: bool,
-    /// The time that the service was at work on it.
+    /// The time that the service spent on it.
     pub(super) spent: Span,
 }
 
-impl Stay {
+impl RequestGuard {
     pub(super) fn keeper(&self) -> &Keeper {
         &self.keeper
     }
 
-    /// The request goes on to the service.
+    /// Marks the request as forwarded to the service.
     pub(super) fn begin(&mut self) {
         self.is_begun = true;
         self.leave_hold();
@@ -182,7 +188,7 @@ impl Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.leave_hold();
         let Some(ticket) = self.ticket.take() else { return };

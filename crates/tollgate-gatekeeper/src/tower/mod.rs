@@ -1,11 +1,11 @@
-//! The gatekeeper as a tower layer: in front of any service of axum, hyper or tonic, in its own process.
+//! The gatekeeper as a tower layer, for services of axum, hyper and tonic.
 //!
-//! A [`Keeper`] has the rules and their state, and the link to masters if there is one. A [`KeeperLayer`] puts it in front of a service. What tells
-//! callers apart comes from functions that the service gives: a request here is whatever the framework made of it, so only the
-//! framework knows where the client's address or the account is.
+//! A [`Keeper`] has the rules with their state, and optionally a link to masters. A [`KeeperLayer`] applies
+//! it to a service. The service supplies functions that find the client's address or account, because only
+//! its framework knows where they are.
 //!
-//! A request that goes on costs what its rules say; for a budget that is the time that the service spends at work on it, measured around
-//! each poll, so that waiting for a database is free.
+//! A budget is charged the time that the service spends on a request, measured around each poll, so waiting
+//! for a database is free.
 
 mod future;
 mod keeper;
@@ -14,6 +14,6 @@ mod service;
 mod view;
 
 pub use future::KeeperFuture;
-pub use keeper::{Keeper, NoKeeper};
-pub use service::{KeeperLayer, Kept};
-pub use view::Seen;
+pub use keeper::{Keeper, KeeperError};
+pub use service::{KeeperLayer, KeeperService};
+pub use view::RequestView;

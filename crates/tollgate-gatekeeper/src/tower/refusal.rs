@@ -1,4 +1,4 @@
-//! What the client of a request is told: where it stands, and when to come back.
+//! Rate-limit headers and refusals.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
@@ -7,23 +7,23 @@ use tollgate_core::time::Moment;
 use tollgate_wire::grpc;
 
 use super::keeper::Keeper;
-use crate::standing::{self, Field};
+use crate::limit_status::{self, Field};
 
-// Made once: looking at a name anew for every answer costs more than the decision.
+// Created once, because parsing a header name costs more than the decision.
 static POLICY: HeaderName = HeaderName::from_static(Field::Policy.name());
 static LIMIT: HeaderName = HeaderName::from_static(Field::Limit.name());
 static REMAINING: HeaderName = HeaderName::from_static(Field::Remaining.name());
 static CLEAR: HeaderName = HeaderName::from_static(Field::Clear.name());
 static RESET: HeaderName = HeaderName::from_static(Field::Reset.name());
-/// How many of them one answer has at most.
+/// The maximum number of these fields per response.
 const FIELDS_MAX: usize = 5;
 
-/// The content type of a gRPC call, whose refusals have a status of their own; none if the request is none.
+/// The content type of a gRPC request, whose refusals have a gRPC status; `None` for other requests.
 pub(super) fn grpc_of(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(CONTENT_TYPE).filter(|kind| grpc::is_grpc(kind.as_bytes())).cloned()
 }
 
-/// The answer to a request that is refused, of this content type if it is a gRPC call.
+/// The response to a refused request, with the content type of a gRPC request.
 pub(super) fn refusal<B: Default>(
     keeper: &Keeper,
     decision: &Decision,
@@ -48,20 +48,20 @@ pub(super) fn refusal<B: Default>(
     if let Some(seconds) = seconds {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    tell(keeper, decision, headers);
+    add_headers(keeper, decision, headers);
     response
 }
 
-/// Adds where the client stands.
-pub(super) fn tell(keeper: &Keeper, decision: &Decision, headers: &mut HeaderMap) {
+/// Adds the rate-limit headers.
+pub(super) fn add_headers(keeper: &Keeper, decision: &Decision, headers: &mut HeaderMap) {
     let Some((place, info)) = decision.rule.zip(decision.info) else { return };
     let Some(rule) = keeper.limiter().rule(place) else { return };
     headers.reserve(FIELDS_MAX);
     if let Some(policy) = keeper.policy(place) {
         headers.insert(POLICY.clone(), policy.clone());
     }
-    let standing = standing::of(&rule.name, &rule.limit, info);
-    standing::write_changing_fields(standing, decision.verdict.is_refusal(), |field, value| {
+    let standing = limit_status::of(&rule.name, &rule.limit, info);
+    limit_status::write_changing_fields(standing, decision.verdict.is_refusal(), |field, value| {
         let name = match field {
             Field::Policy => &POLICY,
             Field::Limit => &LIMIT,

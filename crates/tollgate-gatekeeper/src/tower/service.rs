@@ -1,4 +1,4 @@
-//! A service with a keeper in front.
+//! A service behind a keeper.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -13,23 +13,23 @@ use tower_service::Service;
 use super::future::KeeperFuture;
 use super::keeper::Keeper;
 use super::refusal::{grpc_of, refusal};
-use super::view::{Extractors, Seen, View, unify};
+use super::view::{Extractors, RequestView, View, unify};
 
-/// Puts a [`Keeper`] in front of services.
+/// Applies a [`Keeper`] to services.
 #[derive(Clone)]
 pub struct KeeperLayer {
     keeper: Keeper,
-    options: Options,
+    options: LayerOptions,
 }
 
 #[derive(Clone)]
-struct Options {
+struct LayerOptions {
     extractors: Extractors,
     held_max: u32,
     headers: bool,
 }
 
-/// How many requests are held at once, unless it is said otherwise.
+/// The default maximum of held requests.
 const HELD_MAX: u32 = 1024;
 
 impl fmt::Debug for KeeperLayer {
@@ -39,9 +39,10 @@ impl fmt::Debug for KeeperLayer {
 }
 
 impl KeeperLayer {
-    /// A layer that knows a client by an [`IpAddr`] in the request's extensions, holds up to 1,024 requests, and tells clients where they stand.
+    /// A layer that finds the client's [`IpAddr`] in the request's extensions, holds up to 1,024 requests,
+    /// and sends rate-limit headers.
     pub fn new(keeper: Keeper) -> Self {
-        let options = Options { extractors: Extractors::default(), held_max: HELD_MAX, headers: true };
+        let options = LayerOptions { extractors: Extractors::default(), held_max: HELD_MAX, headers: true };
         Self { keeper, options }
     }
 
@@ -50,31 +51,32 @@ impl KeeperLayer {
         &self.keeper
     }
 
-    /// How the client's address is found, for `ip/*` classes.
+    /// Sets the function that finds the client's address, for `ip/*` classes.
     #[must_use]
-    pub fn client(mut self, find: impl Fn(Seen<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+    pub fn client(mut self, find: impl Fn(RequestView<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         self.options.extractors.client = Arc::new(find);
         self
     }
 
-    /// How a caller is named: `find` gets `identifier` for the class of that name, and NAME for `descriptor:NAME`.
+    /// Sets the function that finds a caller's name: it gets `identifier` for the class of that name, and
+    /// NAME for `descriptor:NAME`.
     #[must_use]
     pub fn attribute(
         mut self,
-        find: impl for<'a> Fn(Seen<'a>, &str) -> Option<&'a [u8]> + Send + Sync + 'static,
+        find: impl for<'a> Fn(RequestView<'a>, &str) -> Option<&'a [u8]> + Send + Sync + 'static,
     ) -> Self {
         self.options.extractors.attribute = Arc::new(find);
         self
     }
 
-    /// How many requests are held at once; further ones are refused.
+    /// Sets the maximum number of held requests; further ones are refused.
     #[must_use]
     pub fn held_max(mut self, held_max: u32) -> Self {
         self.options.held_max = held_max;
         self
     }
 
-    /// Whether answers tell clients where they stand. Refusals always say when to come back.
+    /// Sets whether responses have rate-limit headers. Refusals always have `Retry-After`.
     #[must_use]
     pub fn headers(mut self, headers: bool) -> Self {
         self.options.headers = headers;
@@ -83,28 +85,28 @@ impl KeeperLayer {
 }
 
 impl<S> Layer<S> for KeeperLayer {
-    type Service = Kept<S>;
+    type Service = KeeperService<S>;
 
-    fn layer(&self, inner: S) -> Kept<S> {
-        Kept { inner, keeper: self.keeper.clone(), options: self.options.clone() }
+    fn layer(&self, inner: S) -> KeeperService<S> {
+        KeeperService { inner, keeper: self.keeper.clone(), options: self.options.clone() }
     }
 }
 
-/// A service with a keeper in front.
+/// A service behind a keeper.
 #[derive(Clone)]
-pub struct Kept<S> {
+pub struct KeeperService<S> {
     inner: S,
     keeper: Keeper,
-    options: Options,
+    options: LayerOptions,
 }
 
-impl<S: fmt::Debug> fmt::Debug for Kept<S> {
+impl<S: fmt::Debug> fmt::Debug for KeeperService<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Kept").field("inner", &self.inner).finish_non_exhaustive()
+        formatter.debug_struct("KeeperService").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
-impl<S, B, R> Service<Request<B>> for Kept<S>
+impl<S, B, R> Service<Request<B>> for KeeperService<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     R: Default,
@@ -120,19 +122,19 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         unify(request.headers_mut(), self.keeper.inputs());
         let view = View::new(&request, &self.options.extractors);
-        let (decision, mut stay) = self.keeper.decide(&view, self.options.held_max);
-        let told = self.options.headers.then_some(decision);
+        let (decision, mut guard) = self.keeper.decide(&view, self.options.held_max);
+        let sent_decision = self.options.headers.then_some(decision);
         match decision.verdict {
             Verdict::Admit => {
-                stay.begin();
-                KeeperFuture::running(self.inner.call(request), stay, told)
+                guard.begin();
+                KeeperFuture::running(self.inner.call(request), guard, sent_decision)
             }
             Verdict::Hold(until) => {
-                // The one that is ready goes with the request, and a copy stays for the next.
+                // The ready service is used for this request, and a clone stays for the next.
                 let copy = self.inner.clone();
                 let ready = core::mem::replace(&mut self.inner, copy);
                 let wait = until.since(self.keeper.now());
-                KeeperFuture::held(wait, ready, request, stay, told)
+                KeeperFuture::held(wait, ready, request, guard, sent_decision)
             }
             _ => {
                 let response = refusal(&self.keeper, &decision, self.keeper.now(), grpc_of(request.headers()));

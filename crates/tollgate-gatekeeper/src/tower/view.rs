@@ -9,25 +9,25 @@ use tollgate_core::inputs::{Inputs, separator, write_unrepeated_cookies};
 use tollgate_core::path::NormalPath;
 use tollgate_core::request::{Request as Asked, host_of};
 
-/// What of a request there is to tell callers apart by: all but its body.
+/// The parts of a request that can identify a caller: all but its body.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct RequestView<'a> {
     /// The method.
     pub method: &'a Method,
-    /// What is asked for.
+    /// The target.
     pub uri: &'a Uri,
     /// The headers.
     pub headers: &'a HeaderMap,
-    /// What layers before this one have found out.
+    /// Data from other layers.
     pub extensions: &'a Extensions,
 }
 
 /// Finds the client's address.
-pub(super) type FindClient = Arc<dyn Fn(Seen<'_>) -> Option<IpAddr> + Send + Sync>;
-/// Finds what a caller is called, for the classes `identifier` and `descriptor:NAME`.
-pub(super) type FindAttribute = Arc<dyn for<'a> Fn(Seen<'a>, &str) -> Option<&'a [u8]> + Send + Sync>;
+pub(super) type FindClient = Arc<dyn Fn(RequestView<'_>) -> Option<IpAddr> + Send + Sync>;
+/// Finds a caller's name, for the classes `identifier` and `descriptor:NAME`.
+pub(super) type FindAttribute = Arc<dyn for<'a> Fn(RequestView<'a>, &str) -> Option<&'a [u8]> + Send + Sync>;
 
-/// How callers are told apart.
+/// The functions that identify callers.
 #[derive(Clone)]
 pub(super) struct Extractors {
     pub(super) client: FindClient,
@@ -35,30 +35,30 @@ pub(super) struct Extractors {
 }
 
 impl Default for Extractors {
-    /// By an address that a layer before this one has put into the extensions, and by nothing else.
+    /// Uses an address in the extensions, and no attributes.
     fn default() -> Self {
-        Self { client: Arc::new(|seen| seen.extensions.get::<IpAddr>().copied()), attribute: Arc::new(|_, _| None) }
+        Self { client: Arc::new(|view| view.extensions.get::<IpAddr>().copied()), attribute: Arc::new(|_, _| None) }
     }
 }
 
 pub(super) struct View<'a> {
-    seen: Seen<'a>,
+    view: RequestView<'a>,
     client: Option<IpAddr>,
-    /// Takes memory only if the path is not in normal form.
+    /// Allocates only if the path is not in normal form.
     normal_path: NormalPath,
     extractors: &'a Extractors,
 }
 
 impl<'a> View<'a> {
     pub(super) fn new<B>(request: &'a http::Request<B>, extractors: &'a Extractors) -> Self {
-        let seen = Seen {
+        let view = RequestView {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
         };
-        let normal_path = NormalPath::of(seen.uri.path().as_bytes());
-        Self { seen, client: (extractors.client)(seen), normal_path, extractors }
+        let normal_path = NormalPath::of(view.uri.path().as_bytes());
+        Self { view, client: (extractors.client)(view), normal_path, extractors }
     }
 }
 
@@ -68,15 +68,15 @@ impl Asked for View<'_> {
     }
 
     fn method(&self) -> &[u8] {
-        self.seen.method.as_str().as_bytes()
+        self.view.method.as_str().as_bytes()
     }
 
     fn target(&self) -> &[u8] {
-        self.seen.uri.path_and_query().map_or(b"/", |target| target.as_str().as_bytes())
+        self.view.uri.path_and_query().map_or(b"/", |target| target.as_str().as_bytes())
     }
 
     fn host(&self) -> Option<&[u8]> {
-        host_of(self.seen.uri.host().map(str::as_bytes).or_else(|| self.header("host"))?)
+        host_of(self.view.uri.host().map(str::as_bytes).or_else(|| self.header("host"))?)
     }
 
     fn normal_path(&self) -> Option<&NormalPath> {
@@ -84,16 +84,16 @@ impl Asked for View<'_> {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.seen.headers.get(name).map(HeaderValue::as_bytes)
+        self.view.headers.get(name).map(HeaderValue::as_bytes)
     }
 
     fn attribute(&self, name: &str) -> Option<&[u8]> {
-        (self.extractors.attribute)(self.seen, name)
+        (self.extractors.attribute)(self.view, name)
     }
 }
 
-/// Makes one value of each header and cookie that rules use, so that the service sees the value that rules see: lines of one header are
-/// joined, cookies that repeat the name of another are dropped, and so are headers that only look like one of them.
+/// Reduces each header and cookie that rules use to one value, so that the service sees the same value as the
+/// rules. Repeated headers are joined. Repeated cookies and headers with look-alike names are dropped.
 pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
     for name in inputs.headers() {
         join(headers, name);

@@ -1,4 +1,4 @@
-//! Check and charge are one step: whatever races, exactly as many get in as there is room for.
+//! Check and charge are one step: under any race, exactly the free quota is admitted.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use tollgate_core::band::Band;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::fixtures::*;
 
 const THREADS: usize = 8;
 
-/// Runs `work` on all threads at once and sums what it returns.
+/// Runs `work` on all threads at once and sums the results.
 fn race(work: impl Fn(usize) -> u64 + Sync) -> u64 {
     let start = Barrier::new(THREADS);
     let total = AtomicU64::new(0);
@@ -38,7 +38,7 @@ fn many_threads_on_one_bucket_admit_exactly_its_size() {
 }
 
 #[test]
-fn many_threads_on_many_keys_of_one_line_admit_exactly_what_each_has() {
+fn many_threads_on_many_keys_of_one_row_admit_exactly_their_quotas() {
     let limiter = one(bucket(1_000), 1);
     let admitted = race(|number| {
         let mut admitted = 0;
@@ -63,7 +63,7 @@ fn several_rules_are_charged_all_or_none_while_threads_race() {
         (0..2_000).filter(admit).count() as u64
     });
     assert_eq!(admitted, 2_000);
-    // Nothing was spent by those who were refused: each rule has lost exactly what got in.
+    // Refused requests spent nothing: each rule has lost exactly the admitted requests.
     let left: Vec<u64> = limiter
         .explain(&caller, Toll::ONE, Band::Normal, Moment::ZERO)
         .iter()
@@ -72,9 +72,9 @@ fn several_rules_are_charged_all_or_none_while_threads_race() {
     assert_eq!(left, [1_000, 0, 500, 2_000]);
 }
 
-/// Two limiters that share tables, in another order, as after a reload: their locks must not wait for each other in a ring.
+/// Two limiters that share tables in different orders, as after a reload, must not deadlock.
 #[test]
-fn threads_on_two_limiters_that_share_tables_do_not_wait_for_each_other_for_ever() {
+fn threads_on_two_limiters_with_shared_tables_do_not_deadlock() {
     let rules = vec![rule("a", "identifier", bucket(50_000)), rule("b", "ip/32", bucket(40_000))];
     let reversed = rules.iter().rev().cloned().collect();
     let old = limiter(rules, 1);
@@ -89,17 +89,17 @@ fn threads_on_two_limiters_that_share_tables_do_not_wait_for_each_other_for_ever
 }
 
 #[test]
-fn places_in_flight_are_never_exceeded_and_never_lost() {
-    // Twenty keys in one line: some share the floor.
+fn in_flight_slots_are_never_exceeded_and_never_lost() {
+    // Twenty keys in one row: some share the overflow record.
     let limiter = one(in_flight(3), 1);
-    let at_work: Vec<AtomicU64> = (0..20).map(|_| AtomicU64::new(0)).collect();
+    let in_flight: Vec<AtomicU64> = (0..20).map(|_| AtomicU64::new(0)).collect();
     race(|number| {
         for turn in 0..5_000_usize {
-            let key = (turn * 7 + number * 3) % at_work.len();
+            let key = (turn * 7 + number * 3) % in_flight.len();
             let (verdict, ticket) = ask(&limiter, [key as u8], Toll::ONE, Moment::ZERO);
             if !verdict.is_refusal() {
-                assert!(at_work[key].fetch_add(1, Ordering::SeqCst) < 3);
-                at_work[key].fetch_sub(1, Ordering::SeqCst);
+                assert!(in_flight[key].fetch_add(1, Ordering::SeqCst) < 3);
+                in_flight[key].fetch_sub(1, Ordering::SeqCst);
             }
             limiter.settle(ticket, Toll::ONE, Moment::ZERO);
         }

@@ -1,12 +1,13 @@
-//! The limiter as those see it who embed it: exact over threads, bounded, and never a gain for those who invent keys.
+//! The limiter from the point of view of its users: exact across threads, bounded, and without advantage for
+//! invented keys.
 #![allow(clippy::unwrap_used)]
 
 mod exact;
-mod floor;
+mod fixtures;
+mod invented_keys;
 mod names;
+mod overflow;
 mod refunds;
 mod reload;
-mod spraying;
 mod tickets;
 mod time;
-mod world;

@@ -1,11 +1,11 @@
-//! Who was throttled, for people to see.
+//! Names of throttled callers.
 
 use tollgate_core::band::Band;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::fixtures::*;
 
 #[test]
 fn only_the_throttled_have_names_and_the_most_throttled_come_first() {
@@ -31,7 +31,7 @@ fn only_the_throttled_have_names_and_the_most_throttled_come_first() {
 }
 
 #[test]
-fn a_network_is_named_as_people_write_it() {
+fn a_network_is_shown_in_cidr_notation() {
     let limiter = limiter(vec![rule("networks", "ip/24", bucket(1))], 1);
     for _ in 0..2 {
         let caller = Caller { name: "", address: [203, 0, 113, 7] };
@@ -41,7 +41,7 @@ fn a_network_is_named_as_people_write_it() {
 }
 
 #[test]
-fn of_some_rules_the_most_throttled_are_not_hidden_by_those_of_others() {
+fn the_most_throttled_of_some_rules_are_not_hidden_by_other_rules() {
     let rules = vec![rule("names", "identifier", bucket(1)), rule("networks", "ip/24", bucket(3))];
     let limiter = limiter(rules, 64);
     for _ in 0..9 {

@@ -1,7 +1,7 @@
-//! Requests that are refunded, however late, never make room for more than the limit allows.
+//! Refunds, however late, never allow more than the limit.
 //!
-//! The law is about requests that are forwarded: of those that were not refunded, in any time T, a rate forwards at most
-//! `burst + rate * T`. A held request is forwarded at the end of its hold.
+//! The law applies to forwarded requests: of those that were not refunded, a rate forwards at most `burst +
+//! rate * T` in any time T. A held request is forwarded at the end of its hold.
 
 use proptest::prelude::*;
 use tollgate_core::decision::Verdict;
@@ -12,20 +12,20 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::limiter::Limiter;
 use tollgate_gatekeeper::ticket::Ticket;
 
-use crate::world::*;
+use crate::fixtures::*;
 
 const START: Moment = Moment::from_millis(1_000_000);
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(Toll),
-    /// A pending request, by its place modulo how many there are, is not forwarded.
+    /// A pending request, by its index modulo their number, is not forwarded.
     Refund(usize),
-    /// A pending request has ended, at this many hundredths of what was reserved.
+    /// A pending request has ended at this percentage of its reserved cost.
     Settle(usize, u64),
 }
 
-/// A request that was let in.
+/// An admitted request.
 struct Admitted {
     forwarded_at: Moment,
     toll: Toll,
@@ -49,7 +49,7 @@ fn steps() -> impl Strategy<Value = Vec<(Span, Step)>> {
     prop::collection::vec((gap.prop_map(Span::from_nanos), step), 1..120)
 }
 
-/// What was let in by a rule whose requests are forwarded, refunded and settled as `steps` say.
+/// The requests that a rule admits if they are forwarded, refunded and settled according to `steps`.
 fn admitted(rule: Rule, steps: Vec<(Span, Step)>) -> Vec<Admitted> {
     let limiter = limiter(vec![rule], 1);
     let (mut admitted, mut pending): (Vec<Admitted>, Vec<(usize, Ticket<1>)>) = Default::default();
@@ -91,7 +91,7 @@ fn admitted(rule: Rule, steps: Vec<(Span, Step)>) -> Vec<Admitted> {
     admitted
 }
 
-/// Checks that no time from one forwarded request to another has more in it than `most` says for its length.
+/// Checks that no stretch of time between two forwarded requests contains more than `most` of its length.
 fn assert_bounded(forwarded: &[Admitted], measure: impl Fn(&Admitted) -> u64, most: impl Fn(Span) -> u128) {
     for (first, from) in forwarded.iter().enumerate() {
         let mut sum = 0_u128;
@@ -115,7 +115,8 @@ proptest! {
         let limit = Limit::Rate(Rate::new(count, Span::from_secs(3), burst).unwrap());
         let forwarded = admitted(Rule { hold_max, ..rule("rate", "identifier", limit) }, steps);
         assert_bounded(&forwarded, |request| request.toll.count, |span| {
-            // A moment is a whole nanosecond: a held request may be forwarded by less than one late, never early.
+            // Times are whole nanoseconds: a held request may be forwarded late by less than one, never
+            // early.
             u128::from(burst) + u128::from(span.as_nanos() + 1) * u128::from(count) / 3_000_000_000
         });
     }
@@ -143,8 +144,9 @@ proptest! {
         });
     }
 
-    /// What a request costs is known when it has ended, so the last one may be as expensive as it likes. And while requests are held, what others
-    /// did not spend lets the next go on sooner, by up to the longest hold.
+    /// The cost of a request is known when it ends, so the last one may exceed the budget by any amount.
+    /// While requests are held, the unused cost of others forwards the next ones earlier, by up to the
+    /// longest hold.
     #[test]
     fn a_budget_spends_at_most_burst_and_share(share in 1..2_000_000_u32, burst in 1..4_000_u64, hold_max in holds(), steps in steps()) {
         let burst = Span::from_millis(burst);
@@ -162,15 +164,15 @@ proptest! {
     }
 }
 
-/// Asks so often at once, and says how many are let in.
+/// Sends this many requests at once and returns the admitted ones.
 fn let_in(limiter: &Limiter, tries: usize, now: Moment) -> Vec<Ticket<1>> {
     let answers = (0..tries).map(|_| ask(limiter, "key", Toll::of_cpu(Span::from_secs(1)), now));
     answers.filter(|(verdict, _)| *verdict == Verdict::Admit).map(|(_, ticket)| ticket).collect()
 }
 
-/// One request per second is parked for 12 seconds. Then all of them are given up.
+/// One request per second is parked for 12 seconds; then all of them are cancelled.
 #[test]
-fn parked_requests_that_are_given_up_make_no_room_for_a_burst() {
+fn cancelled_requests_make_no_room_for_a_burst() {
     let second = Span::from_secs(1);
     let limits = [
         rate(1, 1, 2),
@@ -194,7 +196,7 @@ fn parked_requests_that_are_given_up_make_no_room_for_a_burst() {
 }
 
 #[test]
-fn a_window_gives_up_the_entry_of_the_request_itself() {
+fn a_window_refunds_the_requests_own_entry() {
     let limiter = one(Limit::Window(Window::new(2, Span::from_secs(10), None).unwrap()), 1);
     let at = |secs| START + Span::from_secs(secs);
     let first = let_in(&limiter, 1, at(0)).remove(0);
@@ -206,9 +208,9 @@ fn a_window_gives_up_the_entry_of_the_request_itself() {
     assert_eq!(let_in(&limiter, 5, at(15)).len(), 1);
 }
 
-/// Two rules: the first has a long memory, the second refuses at once.
+/// Two rules: the first has a long memory, the second refuses immediately.
 #[test]
-fn a_refund_at_once_returns_all_of_it() {
+fn an_immediate_refund_returns_the_full_charge() {
     for limit in
         [rate(1, 60, 2), bucket(2), budget(1_000), Limit::Window(Window::new(2, Span::from_secs(60), None).unwrap())]
     {

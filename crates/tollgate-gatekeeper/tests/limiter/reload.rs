@@ -1,19 +1,19 @@
-//! A reload keeps what did not change.
+//! A reload keeps the state of unchanged rules.
 
 use tollgate_core::band::Band;
 use tollgate_core::limit::{Bucket, Budget, Limit};
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
-use tollgate_gatekeeper::limiter::{NoLimiter, Plan};
-use tollgate_gatekeeper::table::{NoTable, table_bytes_for, table_bytes_min};
+use tollgate_gatekeeper::limiter::{LimiterError, Plan};
+use tollgate_gatekeeper::table::{TableError, table_bytes_for, table_bytes_min};
 
-use crate::world::*;
+use crate::fixtures::*;
 
 const NOW: Moment = Moment::from_millis(5);
 
 #[test]
-fn rules_that_did_not_change_keep_their_state_wherever_they_stand() {
+fn unchanged_rules_keep_their_state_at_any_index() {
     let old = limiter(vec![rule("kept", "identifier", bucket(1)), rule("gone", "identifier", bucket(9))], 4);
     assert!(admits(&old, "key", NOW));
     let kept = Rule { hold_max: Span::from_secs(9), ..rule("kept", "identifier", bucket(1)) };
@@ -21,13 +21,13 @@ fn rules_that_did_not_change_keep_their_state_wherever_they_stand() {
     let ask_kept = || new.decide_key(1, b"key", Toll::ONE, Band::Normal, || NOW).unwrap().0;
     assert!(ask_kept().is_refusal());
     assert!(admits(&new, "key", NOW), "a new rule knows nobody");
-    // Both decide on the same state while the old one has requests left.
+    // Both use the same state while the old limiter has requests left.
     assert!(admits(&old, "other", NOW));
     assert!(new.decide_key(1, b"other", Toll::ONE, Band::Normal, || NOW).unwrap().0.is_refusal());
 }
 
 #[test]
-fn a_changed_limit_or_class_starts_afresh_and_a_changed_size_does_not() {
+fn a_changed_limit_or_class_resets_the_state_and_a_changed_size_does_not() {
     let base = rule("rule", "identifier", bucket(1));
     let old = limiter(vec![base.clone()], 4);
     assert!(admits(&old, "key", NOW));
@@ -38,7 +38,7 @@ fn a_changed_limit_or_class_starts_afresh_and_a_changed_size_does_not() {
     ] {
         assert!(admits(&old.succeeded_by(changed).unwrap(), "key", NOW));
     }
-    // Another rule in the file leaves less memory for this one: no reason to forget what it knows.
+    // Another rule in the file leaves less memory for this one, but its state stays.
     assert!(!admits(&old.succeeded_by(plan(vec![base], 5)).unwrap(), "key", NOW));
 }
 
@@ -56,7 +56,7 @@ fn tickets_of_the_old_limiter_are_settled_by_the_new_one() {
 }
 
 #[test]
-fn warm_up_does_not_begin_again() {
+fn a_reload_does_not_restart_the_warm_up() {
     let warm = Rule { warmup: Some(Span::from_secs(30)), ..rule("rule", "identifier", rate(1, 60, 1)) };
     let old = limiter(vec![warm.clone()], 1);
     let late = Moment::from_millis(40_000);
@@ -66,7 +66,7 @@ fn warm_up_does_not_begin_again() {
 }
 
 #[test]
-fn names_of_the_throttled_stay_known() {
+fn names_of_throttled_callers_survive_a_reload() {
     let rules = vec![rule("rule", "identifier", bucket(1))];
     let old = limiter(rules.clone(), 1);
     let caller = Caller { name: "somebody", address: [0; 4] };
@@ -76,23 +76,23 @@ fn names_of_the_throttled_stay_known() {
     let new = old.succeeded_by(plan(vec![rule("first", "ip/32", bucket(7)), rules[0].clone()], 1)).unwrap();
     let [caller] = &new.throttled(5, NOW)[..] else { panic!("one name") };
     assert_eq!((caller.rule, caller.refused, &caller.key[..]), (1, 2, &b"somebody"[..]));
-    // A rule that is gone has nobody left to show.
+    // A removed rule has no throttled callers to show.
     assert!(old.succeeded_by(plan(vec![], 1)).unwrap().throttled(5, NOW).is_empty());
 }
 
 #[test]
-fn a_table_that_cannot_be_made_says_which_and_why() {
+fn a_failed_table_is_reported_with_its_rule_and_reason() {
     let small = rule("rule", "identifier", bucket(1));
     let bytes_min = table_bytes_min(&small);
     let plan = |bytes| Plan { rules: vec![(small.clone(), 1 << 20), (small.clone(), bytes)], ..plan(vec![], 1) };
     let no_limiter = |bytes| tollgate_gatekeeper::limiter::Limiter::new(plan(bytes)).err().unwrap();
-    assert_eq!(no_limiter(bytes_min - 1), NoLimiter { rule: 1, cause: NoTable::TooSmall { bytes_min } });
-    assert_eq!(no_limiter(0).to_string(), "rule 2: a table for this rule takes at least 136 bytes");
-    assert!(matches!(no_limiter(usize::MAX).cause, NoTable::NoMemory(_)));
+    assert_eq!(no_limiter(bytes_min - 1), LimiterError { rule: 1, cause: TableError::TooSmall { bytes_min } });
+    assert_eq!(no_limiter(0).to_string(), "rule 2: a table for this rule needs at least 136 bytes");
+    assert!(matches!(no_limiter(usize::MAX).cause, TableError::OutOfMemory(_)));
     assert!(table_bytes_for(&small, 0) >= bytes_min);
 }
 
-/// Whether a key takes one word or also the small one beside it: fractions of a nanosecond, drips that are left.
+/// This includes keys with aux bits: fractions of a nanosecond, and remaining drips.
 #[test]
 fn no_key_of_a_bucket_a_rate_or_a_budget_takes_more_than_32_bytes() {
     let second = Span::from_secs(1);

@@ -1,4 +1,4 @@
-//! What a request reserved is settled when it ends, wherever its key has gone meanwhile.
+//! The reserved cost of a request is settled when it ends, even if its key was evicted.
 
 use tollgate_core::band::Band;
 use tollgate_core::decision::{Reason, Verdict};
@@ -8,7 +8,7 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::limiter::Limiter;
 use tollgate_gatekeeper::ticket::{RULES_AT_ONCE_MAX, Ticket};
 
-use crate::world::*;
+use crate::fixtures::*;
 
 const NOW: Moment = Moment::from_millis(5);
 
@@ -22,7 +22,7 @@ fn remaining(limiter: &Limiter, name: &str) -> u64 {
 }
 
 #[test]
-fn what_a_request_cost_is_charged_when_it_ends() {
+fn the_cost_of_a_request_is_charged_at_its_end() {
     let limiter = one(budget(1_000), 1);
     let (verdict, ticket) = ask(&limiter, "key", cpu(100), NOW);
     assert_eq!(verdict, Verdict::Admit);
@@ -44,7 +44,7 @@ fn a_request_that_reserved_nothing_pays_when_it_ends() {
 }
 
 #[test]
-fn a_request_that_did_not_take_place_costs_nothing() {
+fn a_refunded_request_costs_nothing() {
     for limit in [budget(1_000), rate(1, 60, 10), bucket(10), in_flight(10)] {
         let limiter = one(limit, 1);
         let before = remaining(&limiter, "key");
@@ -68,15 +68,15 @@ fn a_refusal_has_nothing_to_settle() {
 }
 
 #[test]
-fn who_lost_his_place_still_pays_and_is_given_nothing_of_others() {
+fn an_evicted_key_still_pays_and_gets_nothing_of_others() {
     let limiter = one(budget(1_000), 1);
-    // Whoever is in the front of the line stays there until he is clear, so four others come first.
+    // Keys in hot slots stay until they are clear, so four others come first.
     for key in ["a", "b", "c", "d"] {
         let _ = ask(&limiter, key, cpu(900), NOW);
     }
     let (_, first) = ask(&limiter, "first", cpu(100), NOW);
     let (_, second) = ask(&limiter, "second", cpu(100), NOW);
-    // Twenty keys with more debt push both out.
+    // Twenty keys with more debt evict both.
     for key in 0..20_u8 {
         let _ = ask(&limiter, [key], cpu(900), NOW);
     }
@@ -89,16 +89,18 @@ fn who_lost_his_place_still_pays_and_is_given_nothing_of_others() {
 }
 
 #[test]
-fn a_place_in_flight_is_released_where_it_was_taken() {
+fn an_in_flight_slot_is_released_where_it_was_taken() {
     let limiter = one(in_flight(2), 1);
-    // Seven keys are at work and cannot be pushed out: the eighth and the ninth share the floor.
+    // Seven keys have requests in flight and cannot be evicted: the eighth and ninth share the overflow
+    // record.
     let tickets: Vec<_> = (0..7_u8).map(|key| ask(&limiter, [key], Toll::ONE, NOW).1).collect();
     let (eighth, eighth_ticket) = ask(&limiter, "eighth", Toll::ONE, NOW);
     let (ninth, ninth_ticket) = ask(&limiter, "ninth", Toll::ONE, NOW);
     assert_eq!((eighth, ninth), (Verdict::Admit, Verdict::Admit));
     assert_eq!(limiter.table(0).unwrap().shared, 2);
     assert_eq!(ask(&limiter, "tenth", Toll::ONE, NOW).0, Verdict::RefuseUntilRelease);
-    // Slots are free again, but while the floor is in use its keys stay there: they could not be told apart.
+    // Slots are free again, but the keys stay in the overflow record while it is in use, because they cannot
+    // be separated.
     tickets.into_iter().for_each(|ticket| limiter.settle(ticket, Toll::ONE, NOW));
     assert_eq!(ask(&limiter, "tenth", Toll::ONE, NOW).0, Verdict::RefuseUntilRelease);
     limiter.settle(eighth_ticket, Toll::ONE, NOW);
@@ -110,7 +112,7 @@ fn a_place_in_flight_is_released_where_it_was_taken() {
 }
 
 #[test]
-fn more_rules_than_can_be_kept_apart_are_passed_over_and_counted() {
+fn rules_beyond_the_maximum_are_skipped_and_counted() {
     let rules: Vec<Rule> =
         (0..RULES_AT_ONCE_MAX + 3).map(|number| rule(&format!("rule {number}"), "identifier", bucket(5))).collect();
     let limiter = limiter(rules, 1);
@@ -122,7 +124,7 @@ fn more_rules_than_can_be_kept_apart_are_passed_over_and_counted() {
 }
 
 #[test]
-fn a_rule_that_observes_charges_and_lets_pass() {
+fn a_rule_in_observe_mode_charges_and_admits() {
     let limiter = limiter(vec![Rule { mode: Mode::Observe, ..rule("watching", "identifier", bucket(1)) }], 1);
     let caller = Caller { name: "somebody", address: [0; 4] };
     let (first, _) = limiter.decide(&caller, Toll::ONE, Band::Normal, NOW);
@@ -134,7 +136,7 @@ fn a_rule_that_observes_charges_and_lets_pass() {
 }
 
 #[test]
-fn a_request_that_no_rule_applies_to_is_let_in() {
+fn a_request_without_rules_is_admitted() {
     let limiter = limiter(vec![], 1);
     let caller = Caller { name: "somebody", address: [0; 4] };
     let (decision, ticket) = limiter.decide(&caller, Toll::ONE, Band::Critical, NOW);

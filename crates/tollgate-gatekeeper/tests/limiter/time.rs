@@ -1,16 +1,16 @@
-//! A clock that stops, jumps or lags does nobody a favour and nobody harm.
+//! A clock that stops, jumps or lags has no effect on limits.
 
 use proptest::prelude::*;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::fixtures::*;
 
 const YEAR: Span = Span::from_secs(365 * 86_400);
 
 proptest! {
     #[test]
-    fn a_clock_that_jumps_a_year_finds_everybody_clear(limit in debts(), arrivals in arrivals(40)) {
+    fn after_a_jump_of_a_year_every_key_is_clear(limit in debts(), arrivals in arrivals(40)) {
         let limiter = one(limit, 2);
         let mut now = Moment::from_millis(1);
         for (key, gap, toll) in arrivals {
@@ -40,8 +40,9 @@ proptest! {
     }
 
     #[test]
-    fn a_thread_whose_clock_is_behind_gets_nothing_extra(limit in debts(), keys in prop::collection::vec(0..14_u8, 1..200), lag_ms in 1..1_000_u64) {
-        // Fourteen keys on nine places or seven: records are dropped and taken up again all the time, half of it by a thread that lags behind.
+    fn a_lagging_thread_gains_nothing(limit in debts(), keys in prop::collection::vec(0..14_u8, 1..200), lag_ms in 1..1_000_u64) {
+        // Fourteen keys in nine or seven slots: records are evicted and created all the time, half of them by
+        // a lagging thread.
         let limiter = one(limit, 1);
         let endless = one(limit, 64);
         let toll = Toll::of_cpu(Span::from_millis(10));
@@ -56,24 +57,24 @@ proptest! {
     }
 }
 
-/// One per second, four places in the front of the only line. A caller that was pardoned leaves a place that looks as if it had always
-/// been empty, also to a thread whose clock is behind.
+/// One per second, four hot slots in the only row. A forgotten caller leaves a slot that looks unused, even
+/// to a thread whose clock is behind.
 #[test]
-fn what_left_the_front_is_found_by_a_thread_that_lags() {
+fn a_lagging_thread_finds_evicted_debt() {
     let limiter = one(rate(1, 1, 1), 1);
     let at = Moment::from_millis;
     assert!(admits(&limiter, "first", at(800)));
     assert!(["b", "c", "d"].iter().all(|key| admits(&limiter, key, at(900))));
-    // All are clear, and the first of them has to go.
+    // All are clear, and the first of them is evicted.
     assert!(admits(&limiter, "e", at(2_000)));
     assert!(limiter.forget(0, &Caller { name: "e", address: [0; 4] }, at(2_000)));
     assert!(!admits(&limiter, "first", at(1_500)), "its second is not over before 1800 ms");
     assert!(admits(&limiter, "first", at(1_800)));
 }
 
-/// A key that was in the back, then in the front, and then nowhere, still has its old record in the back.
+/// A key that had a cold slot, then a hot one, and then none, still has its old cold record.
 #[test]
-fn an_old_record_in_the_back_is_no_way_around_what_was_charged_since() {
+fn an_old_cold_record_does_not_hide_later_charges() {
     let limiter = one(rate(1, 1, 1), 1);
     let at = Moment::from_millis;
     assert!(["a", "b", "c", "d"].iter().all(|key| admits(&limiter, key, at(0))));

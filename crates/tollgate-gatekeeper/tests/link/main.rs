@@ -1,4 +1,5 @@
-//! The link, as masters meet it: peers that speak the recorded frames of an original, and peers that do not.
+//! The link from the point of view of masters: peers that replay an original's frames, and peers that
+//! misbehave.
 #![allow(clippy::unwrap_used)]
 
 mod peer;

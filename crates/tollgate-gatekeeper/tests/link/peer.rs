@@ -1,4 +1,4 @@
-//! One end of a connection, for as long as a test needs it.
+//! One end of a connection, for tests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,20 +9,20 @@ use tollgate_core::time::Moment;
 use tollgate_wire::smockron;
 use tollgate_wire::zmtp::{Connection, Event, SocketKind};
 
-/// How long a test waits for what must happen.
+/// The timeout of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A master's two addresses, that somebody will connect to.
+/// The two listeners of a master.
 pub(crate) struct Master {
     pub(crate) accounting: TcpListener,
     pub(crate) control: TcpListener,
 }
 
-/// A connection that a link has made.
+/// A connection from a link.
 pub(crate) struct Talk {
     stream: TcpStream,
     connection: Connection,
-    /// What the other side has subscribed to.
+    /// The subscriptions of the other side.
     pub(crate) topics: Vec<Vec<u8>>,
 }
 
@@ -32,7 +32,7 @@ impl Master {
         Self { accounting: listen(), control: listen() }
     }
 
-    /// One for which little waits on the way when it does not read.
+    /// A master with small receive buffers.
     pub(crate) fn open_narrow() -> Self {
         let master = Self::open();
         socket2::SockRef::from(&master.accounting).set_recv_buffer_size(4096).unwrap();
@@ -43,7 +43,7 @@ impl Master {
         [&self.accounting, &self.control].map(|listener| listener.local_addr().unwrap())
     }
 
-    /// The same addresses again, after it was gone.
+    /// The same addresses after a restart.
     pub(crate) fn open_at([accounting, control]: [SocketAddr; 2]) -> Self {
         let listen = |address: SocketAddr| {
             let until = Instant::now() + PATIENCE;
@@ -58,7 +58,7 @@ impl Master {
         Self { accounting: listen(accounting), control: listen(control) }
     }
 
-    /// Meets the link on the accounting address and asks for everything.
+    /// Accepts the accounting connection and subscribes to everything.
     pub(crate) fn hear(&self) -> Talk {
         let mut talk = Talk::meet(self.accounting.accept().unwrap().0, SocketKind::Sub);
         talk.connection.subscribe(b"");
@@ -66,7 +66,7 @@ impl Master {
         talk
     }
 
-    /// Meets the link on the control address and waits until it has asked for `topics`.
+    /// Accepts the control connection and waits until the link has subscribed to `topics` topics.
     pub(crate) fn speak(&self, topics: usize) -> Talk {
         let mut talk = Talk::meet(self.control.accept().unwrap().0, SocketKind::Pub);
         while talk.topics.len() < topics {
@@ -88,7 +88,7 @@ impl Talk {
         talk
     }
 
-    /// Reads once; the messages that came.
+    /// Reads once and returns the messages.
     fn read(&mut self) -> Vec<Vec<Vec<u8>>> {
         let mut chunk = [0; 4096];
         let count = self.stream.read(&mut chunk).unwrap();
@@ -129,7 +129,7 @@ impl Talk {
         }
     }
 
-    /// Whether nothing but pings comes for this long.
+    /// Whether only pings arrive for this long.
     pub(crate) fn is_quiet(&mut self, time: Duration) -> bool {
         let until = Instant::now() + time;
         while let Some(rest) = until.checked_duration_since(Instant::now()) {
@@ -152,7 +152,7 @@ impl Talk {
         self.flush();
     }
 
-    /// Says that a master of our own is there, as it does all the time.
+    /// Sends beacons of a Tollgate master.
     pub(crate) fn beacon(&mut self, since: Instant) {
         let tick = Moment::from_nanos(since.elapsed().as_nanos() as u64);
         let command = Command::Beacon { stamp: Stamp { master: 7, tick } };

@@ -1,4 +1,4 @@
-//! A limiter with a link, and a master that does as the test says.
+//! A limiter with a link, and a master that the test controls.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ use tollgate_wire::smockron;
 
 use crate::peer::{Master, PATIENCE};
 
-/// How long it may take until nothing more fits between a link and a master.
+/// The timeout until the buffers between a link and a master are full.
 const OVERRUN_MAX: Duration = Duration::from_secs(120);
 
 struct From(IpAddr);
@@ -49,7 +49,7 @@ impl Request for From {
     }
 }
 
-/// Ten a second, and as many at once as `burst` says; held for up to five seconds.
+/// Ten per second with a burst of `burst`; held for up to five seconds.
 struct Gate {
     limiter: Arc<Limiter>,
     link: Link,
@@ -100,7 +100,7 @@ impl Gate {
         Self { limiter, link, clock }
     }
 
-    /// How long a request of this client has to wait, or how long it is refused for, as a refusal.
+    /// The wait of a request of this client; an error for a refusal.
     fn ask(&self, client: &str) -> Result<Span, Span> {
         let (request, now) = (From(client.parse().unwrap()), self.clock.now());
         let (decision, mut ticket) = self.limiter.decide(&request, Toll::ONE, Band::Normal, now);
@@ -126,7 +126,8 @@ impl Gate {
         self.report()
     }
 
-    /// Asks for one client after the other until the link has to drop what a master does not read: how many there were.
+    /// Sends requests of different clients until the link drops reports that a master does not read. Returns
+    /// their number.
     fn overrun(&self) -> u64 {
         let (begin, mut asked) = (Instant::now(), 0_u32);
         while self.report().reports_dropped_behind == 0 {
@@ -134,7 +135,7 @@ impl Gate {
             for _ in 0..1000 {
                 let asks = Instant::now();
                 let _ = self.ask(&IpAddr::from(asked.to_be_bytes()).to_string());
-                // The machine may be busy with something else; a wait for the master would never end.
+                // The machine may be busy; a wait for the master would never end.
                 assert!(asks.elapsed() < Duration::from_secs(10), "{:?}", asks.elapsed());
                 asked += 1;
             }
@@ -142,10 +143,10 @@ impl Gate {
         u64::from(asked)
     }
 
-    /// Until a report sent now would be heard.
+    /// Waits until a report would be received.
     fn until_heard(&self) {
         self.until("the link is not up", |report| report.accounting_up && report.control_up);
-        // The master's wish to hear everything is on its way.
+        // The master's subscription is in transit.
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -155,7 +156,7 @@ fn wall_ms() -> u64 {
 }
 
 #[test]
-fn an_original_master_hears_smockrons_frames_and_one_for_every_request() {
+fn an_original_master_gets_one_smockron_message_per_request() {
     let master = Master::open();
     let gate = Gate::linked_to(master.addresses(), 3);
     let (mut accounting, _control) = (master.hear(), master.speak(3));
@@ -178,7 +179,7 @@ fn an_original_master_hears_smockrons_frames_and_one_for_every_request() {
 }
 
 #[test]
-fn whom_an_original_master_delays_is_held_and_those_held_are_an_interval_apart() {
+fn a_client_that_an_original_master_delays_is_held_in_intervals() {
     let master = Master::open();
     let gate = Gate::linked_to(master.addresses(), 3);
     let mut control = master.speak(3);
@@ -197,7 +198,7 @@ fn whom_an_original_master_delays_is_held_and_those_held_are_an_interval_apart()
 }
 
 #[test]
-fn fault_37_nothing_is_kept_for_a_master_that_is_away() {
+fn fault_37_nothing_is_kept_for_an_unreachable_master() {
     let master = Master::open();
     let addresses = master.addresses();
     drop(master);
@@ -214,7 +215,7 @@ fn fault_37_nothing_is_kept_for_a_master_that_is_away() {
 }
 
 #[test]
-fn a_link_finds_its_master_again() {
+fn a_link_reconnects_to_its_master() {
     let master = Master::open();
     let addresses = master.addresses();
     let gate = Gate::linked_to(addresses, 1000);
@@ -234,7 +235,7 @@ fn a_link_finds_its_master_again() {
 }
 
 #[test]
-fn fault_34_orders_that_make_no_sense_are_counted_and_blocks_are_capped() {
+fn fault_34_invalid_orders_are_counted_and_blocks_are_capped() {
     let master = Master::open();
     let gate = Gate::linked_to(master.addresses(), 10);
     let mut control = master.speak(3);
@@ -252,7 +253,7 @@ fn fault_34_orders_that_make_no_sense_are_counted_and_blocks_are_capped() {
         &[b"def\0ault\0", b"DELAY_UNTIL", b"203.0.113.7", late],
     ];
     nonsense.iter().for_each(|frames| control.say(frames));
-    // Of another domain: no fault, and none of this gate's business.
+    // Another domain: no error, and ignored by this gate.
     control.say(&[b"elsewhere\0", b"DELAY_UNTIL", b"203.0.113.7", late]);
     let report = gate.until("faults are not counted", |report| report.order_faults == 9);
     assert_eq!(report.orders, 0);
@@ -265,7 +266,7 @@ fn fault_34_orders_that_make_no_sense_are_counted_and_blocks_are_capped() {
 }
 
 #[test]
-fn a_master_that_sends_garbage_is_left_and_tried_again() {
+fn a_master_that_sends_garbage_is_disconnected_and_retried() {
     let master = Master::open();
     let gate = Gate::linked_to(master.addresses(), 10);
     let mut control = master.speak(3);
@@ -279,7 +280,7 @@ fn a_master_that_sends_garbage_is_left_and_tried_again() {
 }
 
 #[test]
-fn fault_40_a_master_that_does_not_read_costs_no_request_anything() {
+fn fault_40_a_master_that_does_not_read_delays_no_request() {
     let master = Master::open_narrow();
     let gate = Gate::linked_to(master.addresses(), 1_000_000);
     let (accounting, _control) = (master.hear(), master.speak(3));
@@ -289,14 +290,14 @@ fn fault_40_a_master_that_does_not_read_costs_no_request_anything() {
 }
 
 #[test]
-fn fault_37_what_was_not_sent_is_not_kept_for_who_comes_next() {
+fn fault_37_unsent_reports_are_not_kept_for_the_next_master() {
     let master = Master::open_narrow();
     let gate = Gate::linked_to(master.addresses(), 1_000_000);
     let (accounting, _control) = (master.hear(), master.speak(3));
     gate.until_heard();
     let asked = gate.overrun();
     gate.until("not everything is carried on", |report| {
-        let dropped = report.reports_dropped_behind + report.reports_dropped_away + gate.link.relay().displaced();
+        let dropped = report.reports_dropped_behind + report.reports_dropped_away + gate.link.relay().dropped();
         report.reports_sent + dropped >= asked
     });
     drop(accounting);
@@ -306,7 +307,7 @@ fn fault_37_what_was_not_sent_is_not_kept_for_who_comes_next() {
 }
 
 #[test]
-fn fault_37_nothing_is_sent_to_a_master_of_our_own_that_has_fallen_silent() {
+fn fault_37_nothing_is_sent_to_a_silent_tollgate_master() {
     let master = Master::open();
     let gate = Gate::linked_to(master.addresses(), 1000);
     let (mut accounting, mut control) = (master.hear(), master.speak(3));
@@ -323,7 +324,7 @@ fn fault_37_nothing_is_sent_to_a_master_of_our_own_that_has_fallen_silent() {
 }
 
 #[test]
-fn fault_40_a_master_of_our_own_that_falls_behind_hears_the_latest_counts_when_it_reads_again() {
+fn fault_40_a_slow_tollgate_master_gets_the_latest_counts() {
     const CLIENTS: u64 = 500;
     let master = Master::open_narrow();
     let gate = Gate::linked_to(master.addresses(), 1_000_000);
@@ -339,7 +340,7 @@ fn fault_40_a_master_of_our_own_that_falls_behind_hears_the_latest_counts_when_i
         });
         let _stop = Stop(&stop);
         gate.until("a beacon is not heard", |report| report.heard);
-        // Until the link has said nothing more for a while although everybody asked again.
+        // Until the link has sent nothing for a while, although all clients sent again.
         let (mut asked, mut stuck) = (0, 0);
         while stuck < 20 {
             assert!(since.elapsed() < OVERRUN_MAX, "there is no end to what is sent: {:?}", gate.report());
@@ -350,8 +351,8 @@ fn fault_40_a_master_of_our_own_that_falls_behind_hears_the_latest_counts_when_i
             asked += CLIENTS;
             stuck = if gate.report().reports_sent == sent { stuck + 1 } else { 0 };
         }
-        let expected = asked - gate.link.relay().displaced();
-        // Of every counting the largest total: who has paid all back is counted anew.
+        let expected = asked - gate.link.relay().dropped();
+        // The largest total of every count. A client without debt starts a new count.
         let mut totals: HashMap<(Vec<u8>, u64), u64> = HashMap::new();
         while totals.values().sum::<u64>() < expected {
             for frames in accounting.messages() {
@@ -368,7 +369,7 @@ fn fault_40_a_master_of_our_own_that_falls_behind_hears_the_latest_counts_when_i
     });
 }
 
-/// Ends a thread also when the test fails.
+/// Stops a thread even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

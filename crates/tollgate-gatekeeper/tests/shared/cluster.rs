@@ -1,14 +1,14 @@
-//! The same on a Cluster of three masters.
+//! The same tests on a Cluster of three masters.
 
 use core::time::Duration;
 
+use crate::fixtures::*;
 use crate::hammer::hammer;
 use crate::load::*;
 use crate::redis_server::Cluster;
-use crate::world::*;
 
 #[test]
-fn four_processes_admit_exactly_what_there_is_room_for_on_a_cluster() {
+fn four_processes_on_a_cluster_admit_exactly_the_limit() {
     let _alone = ALONE.blocking_lock();
     let cluster = Cluster::start();
     for name in LIMITS {
@@ -18,13 +18,13 @@ fn four_processes_admit_exactly_what_there_is_room_for_on_a_cluster() {
 }
 
 #[tokio::test]
-async fn a_refusal_on_one_node_takes_nothing_on_another() {
+async fn a_refusal_on_one_node_charges_nothing_on_another() {
     let _alone = ALONE.lock().await;
     let cluster = Cluster::start();
     let store = open(&cluster.url(), PATIENT);
     let wide = shared(rule("wide", limit("drip-1", 50)));
     let narrow = shared(rule("narrow", limit("drip-1", 5)));
-    // Keys that fall on different nodes, with all likelihood on all three.
+    // Keys on different nodes, very likely on all three.
     let keys: Vec<_> = (0..8).map(|key| format!("key-{key}").into_bytes()).collect();
     for key in &keys {
         let mut admitted = 0;
@@ -33,7 +33,7 @@ async fn a_refusal_on_one_node_takes_nothing_on_another() {
         }
         assert_eq!(admitted, 5);
     }
-    // Of the wide one's fifty, forty were admitted: the hundred and twenty that were refused must have taken nothing.
+    // 40 of 50 requests of the wider rule were admitted: the 120 refused ones must have charged nothing.
     let mut left = 0;
     while ask(&store, &[(&wide, b"all")]).await.unwrap().is_some() {
         left += 1;
@@ -43,17 +43,17 @@ async fn a_refusal_on_one_node_takes_nothing_on_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_gone_takes_only_its_own_keys_with_it() {
+async fn a_failed_node_affects_only_its_own_keys() {
     let _alone = ALONE.lock().await;
     let mut cluster = Cluster::start();
-    // With a deadline that a busy machine keeps, so that only who is gone counts as gone.
+    // The deadline is one that a busy machine keeps, so that only a failed node counts as down.
     let (store, rule) = open_with(&cluster.url(), Duration::from_millis(200)).await;
     drop(cluster.nodes.remove(1));
-    // The first wait in vain, and the others are spared that.
+    // The first requests wait in vain; the breaker spares the others.
     eventually("two of three nodes answer for what they have", async || {
         let report = Load::during(&store, &rule, Duration::from_millis(500)).await;
         let share = report.answered as f64 / (report.answered + report.unanswered()) as f64;
-        (0.5..0.8).contains(&share) && (0.2..0.5).contains(&store.vitals().gone())
+        (0.5..0.8).contains(&share) && (0.2..0.5).contains(&store.health().gone())
     })
     .await;
 }
@@ -95,14 +95,14 @@ async fn a_slot_that_moves_to_another_node_keeps_its_count() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_takes_over_from_a_master_that_is_killed_and_knows_what_it_knew() {
+async fn a_replica_takes_over_with_the_state_of_a_killed_master() {
     let _alone = ALONE.lock().await;
     let mut cluster = Cluster::start();
     let replica = cluster.replicate(0);
     let (store, load_rule) = open_with(&cluster.url(), DEADLINE).await;
     let patient = open(&cluster.url(), PATIENT);
     let rule = shared(rule("rule", limit("drip-1", 5)));
-    // A key of the first node, all used up.
+    // A key of the first node, with its full quota used.
     let mut keys = (0..).map(|key: u32| key.to_string().into_bytes());
     let key = keys
         .find(|key| {
@@ -119,10 +119,10 @@ async fn a_replica_takes_over_from_a_master_that_is_killed_and_knows_what_it_kne
     let load = Load::start(&store, &load_rule);
     drop(cluster.nodes.remove(0));
     cluster.nodes[replica - 1].eventually(&["ROLE"], |role| role.contains("master"));
-    // Everybody is asked again, that is all parts of the Cluster.
+    // All keys are asked again, which covers all parts of the Cluster.
     let begun = std::time::Instant::now();
-    while store.vitals().gone() > 0.0 || begun.elapsed() < Duration::from_secs(1) {
-        assert!(begun.elapsed() < LONG, "{} is still gone", store.vitals().gone());
+    while store.health().gone() > 0.0 || begun.elapsed() < Duration::from_secs(1) {
+        assert!(begun.elapsed() < LONG, "{} is still gone", store.health().gone());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let report = load.stop().await;

@@ -1,11 +1,11 @@
-//! Four processes at once on one limit admit exactly what it has room for.
+//! Four concurrent processes admit exactly the quota of one limit.
 
+use crate::fixtures::*;
 use crate::hammer::{CALLS, PROCESSES, hammer};
 use crate::redis_server::RedisServer;
-use crate::world::*;
 
 #[test]
-fn four_processes_admit_exactly_what_there_is_room_for() {
+fn four_processes_admit_exactly_the_limit() {
     let _alone = ALONE.blocking_lock();
     let server = RedisServer::start(&[]);
     for name in LIMITS {

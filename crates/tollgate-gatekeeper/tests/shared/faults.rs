@@ -1,4 +1,4 @@
-//! Whatever happens to the store, every request is decided in time, and afterwards the store decides again.
+//! Under any fault of the store, every request is decided in time, and afterwards the store decides again.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use tollgate_gatekeeper::shared::{Options, Unanswered};
 
+use crate::fixtures::*;
 use crate::load::*;
 use crate::redis_server::RedisServer;
-use crate::world::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_killed_is_not_waited_for_and_is_asked_again_when_it_is_back() {
+async fn a_killed_store_delays_no_request_and_is_used_after_its_return() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let port = server.port();
@@ -21,9 +21,9 @@ async fn a_store_that_is_killed_is_not_waited_for_and_is_asked_again_when_it_is_
     let load = Load::start(&store, &rule);
     drop(server);
     // The breaker spares most of them the wait.
-    eventually("it counts as gone, and most are told so at once", async || {
+    eventually("the breaker opens, and most calls fail immediately", async || {
         let counts = store.counts();
-        store.vitals().gone() > 0.0 && counts.down > 500 && counts.down > counts.unanswered() / 2
+        store.health().gone() > 0.0 && counts.down > 500 && counts.down > counts.unanswered() / 2
     })
     .await;
     let _server = RedisServer::start_on(port, &[]);
@@ -34,7 +34,7 @@ async fn a_store_that_is_killed_is_not_waited_for_and_is_asked_again_when_it_is_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_paused_for_three_seconds_is_not_waited_for() {
+async fn a_store_paused_for_three_seconds_delays_no_request() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (store, rule) = open_by_default(&server.url()).await;
@@ -50,14 +50,14 @@ async fn a_store_that_is_paused_for_three_seconds_is_not_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_takes_two_seconds_is_not_waited_for() {
+async fn a_store_with_two_seconds_latency_delays_no_request() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&["--enable-debug-command", "local"]);
     let (store, rule) = open_by_default(&server.url()).await;
     let load = Load::start(&store, &rule);
-    let counts = Arc::clone(store.vitals());
+    let counts = Arc::clone(store.health());
     let server = tokio::task::spawn_blocking(move || {
-        // Once, unless this machine stands still meanwhile.
+        // Once, unless this machine stalls.
         while counts.counts().unanswered() == 0 {
             server.command(&["DEBUG", "SLEEP", "2"]);
         }
@@ -73,7 +73,7 @@ async fn a_store_that_takes_two_seconds_is_not_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_forgets_everything_starts_afresh_and_misses_no_request() {
+async fn a_flushed_store_starts_again_and_misses_no_request() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let store = open(&server.url(), PATIENT);
@@ -90,7 +90,7 @@ async fn a_store_that_forgets_everything_starts_afresh_and_misses_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_full_says_so_and_decides_again_when_there_is_room() {
+async fn a_full_store_fails_and_decides_again_with_room() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (store, rule) = open_by_default(&server.url()).await;
@@ -106,14 +106,14 @@ async fn a_store_that_is_full_says_so_and_decides_again_when_there_is_room() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_becomes_a_replica_is_left() {
+async fn a_store_that_becomes_a_replica_is_disconnected() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (store, rule) = open_by_default(&server.url()).await;
     let connects = store.counts().connects;
     server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let load = Load::start(&store, &rule);
-    // Whoever is the master by then is asked: so a connection to a replica is not kept.
+    // The current master is asked, so a connection to a replica is not kept.
     eventually("it connects anew", async || store.counts().connects > connects).await;
     let report = load.stop().await;
     report.assert_in_time();
@@ -123,7 +123,7 @@ async fn a_store_that_becomes_a_replica_is_left() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_left_alone_and_blocks_nobody() {
+async fn foreign_values_are_left_unchanged_and_block_no_client() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let store = open(&server.url(), PATIENT);
@@ -139,7 +139,7 @@ async fn what_is_not_ours_is_left_alone_and_blocks_nobody() {
         };
         let not_a_number = [&ours[..2], &f64::NAN.to_le_bytes(), &ours[10..]].concat();
         let cut = &ours[..ours.len() - 1];
-        // As if another kind of limit had written it, and a level that nobody reaches.
+        // A state of another kind of limit, and an invalid level.
         let other_kind = [b"tz", &ours[2..]].concat();
         let is_log = ["window", "in-flight"].contains(&name);
         let head = if is_log { ours[..26].to_vec() } else { [&ours[..10], &[0; 16]].concat() };
@@ -154,7 +154,7 @@ async fn what_is_not_ours_is_left_alone_and_blocks_nobody() {
             assert_eq!(kept, garbage);
             foreign += 1;
         }
-        // Nothing but the level was wrong with that one.
+        // Only the level of that one was wrong.
         let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
         redis::cmd("SET").arg(&slot).arg(with_level(255.0)).exec(&mut connection).unwrap();
         ask(&store, &[(&rule, b"key")]).await.unwrap();
@@ -172,19 +172,19 @@ async fn what_is_not_ours_is_left_alone_and_blocks_nobody() {
 }
 
 #[tokio::test]
-async fn after_an_outage_nobody_is_blocked_who_was_not_before() {
+async fn an_outage_blocks_no_additional_client() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (store, _) = open_by_default(&server.url()).await;
     let rule = shared(rule("rule", limit("rate", 1)));
     server.signal("STOP");
-    // Asked while nobody answers; the script may still run when the server goes on, for what was sent by then.
+    // Requests while the server is paused. The script may still run for sent calls when the server continues.
     for key in 0..50_u32 {
         assert!(ask(&store, &[(&rule, &key.to_be_bytes())]).await.is_err());
     }
     server.signal("CONT");
-    answers(&store, &shared(crate::world::rule("probe", limit("drip-1", 1_000)))).await;
-    // What was charged although nobody waited for the answer is given back; the rule itself gives nothing back before tomorrow.
+    answers(&store, &shared(crate::fixtures::rule("probe", limit("drip-1", 1_000)))).await;
+    // Charges without a waiting caller are refunded; the rule itself refills only tomorrow.
     let deadline = Instant::now() + LONG;
     for key in 0..50_u32 {
         while ask(&store, &[(&rule, &key.to_be_bytes())]).await.is_ok_and(|ticket| ticket.is_none()) {
@@ -195,10 +195,10 @@ async fn after_an_outage_nobody_is_blocked_who_was_not_before() {
 }
 
 #[tokio::test]
-async fn requests_at_work_are_counted_until_they_end_however_they_end() {
+async fn requests_in_flight_are_counted_until_any_kind_of_end() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
-    // On one connection what is told first is done first.
+    // Calls on one connection are executed in order.
     let store = open(&server.url(), Options { connections: 1, ..PATIENT });
     let rule = shared(rule("rule", limit("in-flight", 2)));
     for round in 0..3 {
@@ -216,10 +216,10 @@ async fn requests_at_work_are_counted_until_they_end_however_they_end() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_request_is_told_when_there_is_a_connection_again() {
+async fn the_end_of_a_request_is_sent_after_a_reconnection() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
-    // On one connection what is told first is done first.
+    // Calls on one connection are executed in order.
     let store = open(&server.url(), Options { connections: 1, ..PATIENT });
     let rule = shared(rule("rule", limit("in-flight", 1)));
     let keys = || (0..50_u32).map(u32::to_be_bytes);
@@ -227,12 +227,12 @@ async fn the_end_of_a_request_is_told_when_there_is_a_connection_again() {
     for key in keys() {
         tickets.push(ask(&store, &[(&rule, &key)]).await.unwrap().expect("there is room"));
     }
-    // The server is there, but nobody can begin to talk to it.
+    // The server runs, but accepts no connection.
     server.command(&["ACL", "SETUSER", "default", "-script"]);
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     eventually("no connection can be made", async || {
         assert!(ask(&store, &[(&rule, b"another")]).await.is_err());
-        store.vitals().trouble().is_some()
+        store.health().connect_error().is_some()
     })
     .await;
     for ticket in tickets {
@@ -242,7 +242,7 @@ async fn the_end_of_a_request_is_told_when_there_is_a_connection_again() {
     server.command(&["ACL", "SETUSER", "default", "+script"]);
     eventually("it decides again", async || ask(&store, &[(&rule, b"another")]).await.is_ok()).await;
     for key in keys() {
-        assert!(ask(&store, &[(&rule, &key)]).await.unwrap().is_some(), "{key:?} counts as being at work");
+        assert!(ask(&store, &[(&rule, &key)]).await.unwrap().is_some(), "{key:?} counts as in flight");
     }
     assert_eq!(store.counts().unsettled, 0);
 }

@@ -1,21 +1,21 @@
-//! A process that asks many times at once, as a gate among others.
+//! A process that sends many requests at once, like a gate among others.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use crate::world::*;
+use crate::fixtures::*;
 
-/// How many processes ask, and how many times each.
+/// The number of processes, and of requests per process.
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const CALLS: usize = 1_000;
 
-/// Set for a process that is to hammer: where the store is, which limit, and its size.
+/// Set for a worker process: the store, the limit and its size.
 const ORDER: &str = "TOLLGATE_TEST_HAMMER";
 const ANSWER: &str = "admitted ";
 
-/// What this process does when another one started it to hammer; otherwise it is done at once.
+/// The worker process of another test; otherwise it ends immediately.
 #[test]
-fn a_process_hammers_when_it_is_told_to() {
+fn a_worker_process_sends_requests() {
     let Ok(order) = std::env::var(ORDER) else { return };
     let [url, name, size] = order.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -35,18 +35,18 @@ fn a_process_hammers_when_it_is_told_to() {
         let mut out = std::io::stdout();
         writeln!(out, "\n{ANSWER}{}", admitted.len()).unwrap();
         out.flush().unwrap();
-        // What was admitted stays at work until every process has asked.
+        // Admitted requests stay in flight until every process has asked.
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
         drop(admitted);
     });
 }
 
-/// How many of `PROCESSES` times `CALLS` are admitted by a limit of `size`.
+/// The number of `PROCESSES` times `CALLS` requests that a limit of `size` admits.
 pub(crate) fn hammer(url: &str, name: &str, size: u32) -> usize {
     let mut processes: Vec<Child> = (0..PROCESSES)
         .map(|_| {
             Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "hammer::a_process_hammers_when_it_is_told_to", "--nocapture"])
+                .args(["--exact", "hammer::a_worker_process_sends_requests", "--nocapture"])
                 .env(ORDER, format!("{url} {name} {size}"))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())

@@ -1,5 +1,5 @@
-//! Hammered for long, from several gates at once, a caller gets no more than the law of its limit allows in any stretch of time, and no less
-//! than that from the first request to the last.
+//! Under continuous requests from several gates, a caller never gets more than its limit allows in any
+//! stretch of time, and no less over the whole time.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -12,22 +12,22 @@ use tollgate_core::time::Span;
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::shared::{Options, SharedLimiter, SharedRule, Store};
 
+use crate::fixtures::*;
 use crate::limiter::{CALLER, leasing_gate};
 use crate::redis_server::RedisServer;
-use crate::world::*;
 
 const GATES: usize = 3;
 const TASKS: usize = 8;
-/// Whoever takes longer than this for a round has not been hammering.
+/// A round that takes longer than this does not count as continuous.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
-/// How long the hammering lasts: `TOLLGATE_TEST_HAMMER_SECS`, or so long that the tests are not kept waiting.
+/// The duration of the test: `TOLLGATE_TEST_HAMMER_SECS`, or a short default.
 fn duration() -> Duration {
     let secs = std::env::var("TOLLGATE_TEST_HAMMER_SECS").ok().and_then(|secs| secs.parse().ok());
     Duration::from_secs(secs.unwrap_or(12))
 }
 
-/// A limit, and the most that it lets through in a stretch of so many seconds.
+/// A limit, and the maximum that it admits in a stretch of this many seconds.
 pub(crate) struct Law {
     pub(crate) name: &'static str,
     pub(crate) limit: Limit,
@@ -42,14 +42,14 @@ pub(crate) fn laws() -> [Law; 6] {
             limit: Limit::Rate(Rate::new(10, Span::from_secs(1), 20).unwrap()),
             most: |secs| 20.0 + secs * 10.0,
         },
-        // A hundredth of a second each, and whoever is not in debt is admitted: one more.
+        // 10 ms each, and a key without debt is admitted: one more.
         Law {
             name: "budget",
             limit: Limit::Budget(Budget::new(100_000, Span::from_millis(200)).unwrap()),
             most: |secs| 21.0 + secs * 10.0,
         },
         Law { name: "drip-1", limit: bucket(1), most: |secs| 20.0 + secs * 10.0 },
-        // Whole drips come back at once, the last of them maybe just before the end.
+        // Whole drips are returned at once, the last of them possibly just before the end.
         Law { name: "drip-2", limit: bucket(2), most: |secs| 22.0 + secs * 10.0 },
         Law { name: "drip-5", limit: bucket(5), most: |secs| 25.0 + secs * 10.0 },
         Law {
@@ -60,7 +60,8 @@ pub(crate) fn laws() -> [Law; 6] {
     ]
 }
 
-/// When each admitted request was asked for and answered, in seconds from `start`; and for how long nobody was asked for standing still.
+/// The times at which each admitted request was sent and answered, in seconds from `start`, and the total
+/// time of stalls.
 async fn hammer(
     store: Store,
     rules: Arc<Vec<Arc<SharedRule>>>,
@@ -83,7 +84,7 @@ async fn hammer(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hammering_stays_within_the_law() {
+async fn continuous_requests_stay_within_the_limit() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let laws = laws();
@@ -108,16 +109,16 @@ async fn hammering_stays_within_the_law() {
     let secs = (duration() - still.min(duration())).as_secs_f64();
     for (law, admitted) in laws.iter().zip(&mut admitted) {
         assert_within(admitted, law.most, law.name);
-        // And nothing is lost: all that comes back is used, since somebody always asks.
+        // Nothing is lost: requests are sent continuously, so the full quota is used.
         let least = (law.most)((secs - 2.0).max(0.0)) * 0.9 - 20.0;
         assert!(admitted.len() as f64 >= least, "{}: {} in {secs} s, less than {least}", law.name, admitted.len());
     }
 }
 
-/// In no stretch of time were more admitted than `most` allows in so many seconds.
+/// Checks that no stretch of time has more admitted requests than `most` allows for its length.
 ///
-/// A request was decided between when it was asked for and when it was answered. So those from the i-th on that were answered by a moment
-/// were all decided in no longer than from the i-th's asking to that moment.
+/// A request was decided between its sending and its answer. Requests from the i-th on that were answered by
+/// some time were therefore decided within the stretch from the i-th's sending to that time.
 pub(crate) fn assert_within(admitted: &mut [(f64, f64)], most: impl Fn(f64) -> f64, name: &str) {
     admitted.sort_by(|one, other| one.0.total_cmp(&other.0));
     for first in 0..admitted.len() {
@@ -131,32 +132,32 @@ pub(crate) fn assert_within(admitted: &mut [(f64, f64)], most: impl Fn(f64) -> f
     }
 }
 
-/// A request is at work at least from when its asker hears that it is admitted until it says that it is done.
+/// A request is in flight at least from the answer to its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hammering_never_has_more_at_work_than_may_be() {
+async fn continuous_requests_never_exceed_the_in_flight_limit() {
     const MOST: u32 = 5;
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let rule = shared(rule("in-flight", Limit::InFlight(InFlight::new(MOST).unwrap())));
-    let (at_work, admitted) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (in_flight, admitted) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let start = Instant::now();
     let mut tasks = Vec::new();
     for _ in 0..GATES {
         let store = open(&server.url(), PATIENT);
         for _ in 0..TASKS {
             let (store, rule) = (store.clone(), Arc::clone(&rule));
-            let (at_work, admitted) = (Arc::clone(&at_work), Arc::clone(&admitted));
+            let (in_flight, admitted) = (Arc::clone(&in_flight), Arc::clone(&admitted));
             tasks.push(tokio::spawn(async move {
-                // Every place is given to another when it is free.
+                // Every slot is reused when it is free.
                 let is_enough =
                     || start.elapsed() > in_flight_duration() && admitted.load(Ordering::SeqCst) > 20 * MOST;
                 while !is_enough() {
                     assert!(start.elapsed() < in_flight_duration() + LONG, "places are lost");
                     if let Some(ticket) = ask(&store, &[(&rule, b"key")]).await.unwrap() {
-                        let others = at_work.fetch_add(1, Ordering::SeqCst);
-                        assert!(others < MOST, "{others} are at work besides");
+                        let others = in_flight.fetch_add(1, Ordering::SeqCst);
+                        assert!(others < MOST, "{others} others are in flight");
                         tokio::time::sleep(Duration::from_millis(2)).await;
-                        at_work.fetch_sub(1, Ordering::SeqCst);
+                        in_flight.fetch_sub(1, Ordering::SeqCst);
                         drop(ticket);
                         admitted.fetch_add(1, Ordering::SeqCst);
                     }
@@ -175,9 +176,9 @@ fn in_flight_duration() -> Duration {
     if std::env::var_os("TOLLGATE_TEST_HAMMER_SECS").is_some() { duration() } else { duration() / 4 }
 }
 
-/// What gates have taken ahead is by how much a caller may be ahead, and no more.
+/// A caller may exceed its limit by at most the leased amount.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hammering_with_leases_exceeds_the_law_by_what_is_leased_at_most() {
+async fn continuous_requests_with_leases_exceed_the_limit_by_at_most_the_leases() {
     const SLICE: u64 = 20;
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
@@ -204,7 +205,8 @@ async fn hammering_with_leases_exceeds_the_law_by_what_is_leased_at_most() {
     assert!(asked > 0);
 }
 
-/// When each admitted request was asked for and answered, and the most that was shown as leased. It ends when most of what there is has been admitted.
+/// The times at which each admitted request was sent and answered, and the largest leased amount. It ends
+/// when most of the quota is used.
 async fn hammer_gate(gate: Arc<SharedLimiter>, start: Instant, total: Arc<AtomicU32>) -> (Vec<(f64, f64)>, u64) {
     let (mut admitted, mut leased) = (Vec::new(), 0);
     while start.elapsed() < Duration::from_secs(4) || total.load(Ordering::SeqCst) < 200 {

@@ -1,4 +1,4 @@
-//! Gates with rules of which some are shared.
+//! Gates with some shared rules.
 
 use core::time::Duration;
 use std::net::IpAddr;
@@ -17,8 +17,8 @@ use tollgate_gatekeeper::limiter::Plan;
 use tollgate_gatekeeper::shared::{Authority, Options, Share, SharedLimiter, SharedPlan};
 use tollgate_gatekeeper::table::table_bytes_min;
 
+use crate::fixtures::*;
 use crate::redis_server::RedisServer;
-use crate::world::*;
 
 pub(crate) struct Caller([u8; 4]);
 
@@ -50,12 +50,12 @@ impl Request for Caller {
 
 pub(crate) const CALLER: Caller = Caller([203, 0, 113, 7]);
 
-/// A gate whose first rules are its own and whose last rules are shared.
+/// A gate with local rules, followed by shared ones.
 fn gate(url: &str, options: Options, own: &[Rule], shared: &[Rule]) -> SharedLimiter {
     leasing_gate(url, options, own, shared, None)
 }
 
-/// One that takes a part of all shared rules ahead.
+/// A gate that leases a part of all shared rules.
 pub(crate) fn leasing_gate(
     url: &str,
     options: Options,
@@ -71,7 +71,7 @@ pub(crate) fn leasing_gate(
     SharedLimiter::new(plan, open(url, options), Clock::start()).unwrap()
 }
 
-/// Asks, and has the request end at once.
+/// Sends a request that ends immediately.
 async fn ask_gate(gate: &SharedLimiter) -> Decision {
     let (decision, ticket) = gate.decide(&CALLER, Toll::ONE, Band::Normal).await;
     gate.settle(ticket, Toll::ONE);
@@ -87,7 +87,7 @@ async fn admitted(gate: &SharedLimiter, tries: usize) -> usize {
 }
 
 #[tokio::test]
-async fn gates_share_what_is_shared_and_nothing_else() {
+async fn gates_share_only_shared_rules() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (own, shared) = (rule("own", limit("drip-1", 8)), rule("shared", limit("drip-1", 10)));
@@ -96,14 +96,14 @@ async fn gates_share_what_is_shared_and_nothing_else() {
         .collect();
     assert_eq!(admitted(&gates[0], 20).await, 8);
     assert_eq!(ask_gate(&gates[0]).await.rule, Some(0));
-    // Two are left of what is shared, and all eight of the second gate's own.
+    // Two are left of the shared rule, and all eight of the second gate's local one.
     assert_eq!(admitted(&gates[1], 20).await, 2);
     assert_eq!(ask_gate(&gates[1]).await.rule, Some(1));
     assert_eq!(admitted(&gates[2], 20).await, 0);
 }
 
 #[tokio::test]
-async fn what_the_store_refuses_costs_nothing_here() {
+async fn a_refusal_of_the_store_charges_no_local_rule() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let own = rule("own", limit("drip-1", 5));
@@ -113,12 +113,12 @@ async fn what_the_store_refuses_costs_nothing_here() {
     server.command(&["FLUSHALL"]);
     assert_eq!(admitted(&gate, 50).await, 2);
     server.command(&["FLUSHALL"]);
-    // Five of its own in all: fifty and fifty refusals took none.
+    // Five of the local rule in total: a hundred refusals used none.
     assert_eq!(admitted(&gate, 50).await, 1);
 }
 
 #[tokio::test]
-async fn without_the_store_those_who_are_known_are_not_strangers() {
+async fn without_the_store_known_callers_stay_known() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let shared = rule("shared", limit("drip-1", 5));
@@ -129,19 +129,20 @@ async fn without_the_store_those_who_are_known_are_not_strangers() {
     assert_eq!(admitted(&first, 10).await, 5);
     drop(server);
     assert_eq!(admitted(&first, 10).await, 0);
-    // A gate that had not met the caller gives what the rule gives: the bound of an outage is the limit times the gates.
+    // A gate that does not know the caller grants the full limit: during an outage the bound is the limit
+    // times the number of gates.
     assert_eq!(admitted(&second, 10).await, 5);
     assert!(first.store().counts().unanswered() > 0);
 }
 
-/// A minute for the first violation.
+/// One minute for the first violation.
 fn escalation() -> Escalation {
     let twice = Multiplier::new(2_000).unwrap();
     Escalation::new((Span::from_secs(60), Span::from_secs(600)), 10, Span::from_secs(60), (twice, twice)).unwrap()
 }
 
 #[tokio::test]
-async fn a_caller_who_violates_at_one_gate_is_in_backoff_at_the_next() {
+async fn a_violation_at_one_gate_blocks_at_the_next() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let shared = Rule { escalation: Some(escalation()), ..rule("shared", limit("drip-1", 1)) };
@@ -150,7 +151,7 @@ async fn a_caller_who_violates_at_one_gate_is_in_backoff_at_the_next() {
     assert_eq!(ask_gate(&gates[0]).await.reason, Reason::OverLimit);
     let decision = ask_gate(&gates[1]).await;
     assert_eq!((decision.reason, decision.level), (Reason::InBackoff, 1));
-    // And still is when the store is gone.
+    // It still is without the store.
     drop(server);
     for gate in &gates {
         let decision = ask_gate(gate).await;
@@ -159,9 +160,10 @@ async fn a_caller_who_violates_at_one_gate_is_in_backoff_at_the_next() {
     }
 }
 
-/// After an outage or a `FLUSHALL` a gate may know more than the store. Whoever the store lets in has done nothing wrong.
+/// After an outage or a `FLUSHALL` a gate may know more than the store. A request that the store admits is no
+/// violation.
 #[tokio::test]
-async fn who_is_let_in_by_a_store_that_forgot_is_not_punished_here() {
+async fn an_admission_by_a_flushed_store_is_no_local_violation() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let shared = Rule { escalation: Some(escalation()), ..rule("shared", limit("drip-1", 2)) };
@@ -170,13 +172,13 @@ async fn who_is_let_in_by_a_store_that_forgot_is_not_punished_here() {
     server.command(&["FLUSHALL"]);
     assert_eq!(admitted(&gate, 2).await, 2);
     drop(server);
-    // The first violation that it is punished for is this one.
+    // This is the first violation that is punished.
     let decision = ask_gate(&gate).await;
     assert_eq!((decision.reason, decision.level), (Reason::OverLimit, 1), "{:?}", gate.store().counts());
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_while_the_store_is_asked_leaves_nothing_behind() {
+async fn a_cancelled_request_leaves_no_charge() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let own = rule("own", limit("in-flight", 1));
@@ -189,7 +191,7 @@ async fn a_caller_who_leaves_while_the_store_is_asked_leaves_nothing_behind() {
         assert!(tokio::time::timeout(Duration::from_millis(20), asking).await.is_err());
     }
     server.signal("CONT");
-    // One is left of what is shared: the five who left have taken it for no longer than it took to answer them.
+    // One is left of the shared rule: the five cancelled requests used it only until they were answered.
     eventually("it is given back", async || {
         let said = gate.explain(&CALLER, Toll::ONE, Band::Normal).await;
         gate.store().counts().given_back > 0 && said[1].decision.info.unwrap().remaining == 1
@@ -199,7 +201,7 @@ async fn a_caller_who_leaves_while_the_store_is_asked_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn inside_a_slice_nobody_is_asked_and_together_gates_admit_no_more_than_there_is() {
+async fn leasing_gates_rarely_ask_and_together_keep_the_limit() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     for name in ["rate", "drip-1", "drip-5", "window"] {
@@ -214,7 +216,8 @@ async fn inside_a_slice_nobody_is_asked_and_together_gates_admit_no_more_than_th
             }
         }
         let asked: u64 = gates.iter().map(|gate| gate.store().counts().answered).sum();
-        // All but what some gates hold while others ask for more, and what they gave back because this machine stood still.
+        // All except what some gates hold while others ask, and what they returned because this machine
+        // stalled.
         let held = || gates.iter().map(SharedLimiter::leased).sum::<u64>();
         assert!(held() <= 300, "{name}: {} are held", held());
         eventually("nothing is lost, and nothing is there twice", async || {
@@ -230,7 +233,7 @@ async fn inside_a_slice_nobody_is_asked_and_together_gates_admit_no_more_than_th
 }
 
 #[tokio::test]
-async fn what_is_not_used_of_a_slice_goes_back() {
+async fn the_unused_part_of_a_slice_is_returned() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let shared = rule("shared", limit("drip-1", 100));
@@ -238,7 +241,7 @@ async fn what_is_not_used_of_a_slice_goes_back() {
     let other = gate(&server.url(), PATIENT, &[], core::slice::from_ref(&shared));
     assert_eq!(admitted(&leaser, 1).await, 1);
     let mut others = admitted(&other, 60).await;
-    // Unless this machine stood still meanwhile.
+    // Unless this machine stalled.
     assert!(others == 50 || leaser.leased() != 49, "{others}");
     eventually("what is left of it goes back", async || {
         others += admitted(&other, 60).await;
@@ -249,7 +252,7 @@ async fn what_is_not_used_of_a_slice_goes_back() {
 }
 
 #[tokio::test]
-async fn a_gate_that_stops_gives_its_slices_back() {
+async fn a_gate_that_stops_returns_its_slices() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let shared = rule("shared", limit("drip-1", 100));
@@ -267,7 +270,7 @@ async fn a_gate_that_stops_gives_its_slices_back() {
 }
 
 #[tokio::test]
-async fn a_request_that_another_rule_refuses_is_put_back_into_its_slice() {
+async fn a_request_that_another_rule_refuses_is_returned_to_its_slice() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (wide, narrow) = (rule("wide", limit("drip-1", 100)), rule("narrow", limit("drip-1", 4)));
@@ -277,7 +280,7 @@ async fn a_request_that_another_rule_refuses_is_put_back_into_its_slice() {
 }
 
 #[tokio::test]
-async fn who_asks_why_is_told_by_the_store_and_charges_nothing() {
+async fn an_explanation_comes_from_the_store_and_charges_nothing() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (own, shared) = (rule("own", limit("drip-1", 8)), rule("shared", limit("window", 3)));
@@ -291,14 +294,14 @@ async fn who_asks_why_is_told_by_the_store_and_charges_nothing() {
         said.collect::<Vec<_>>()
     };
     for _ in 0..20 {
-        // The second gate has not met the caller; the store has.
+        // The second gate does not know the caller, but the store does.
         assert_eq!(said().await, [(Some(0), 8, Authority::Own), (Some(1), 1, Authority::Store)]);
     }
     assert_eq!(admitted(&gates[1], 5).await, 1);
     let refused = gates[1].explain(&CALLER, Toll::ONE, Band::Normal).await;
     assert!(refused[1].decision.verdict.is_refusal() && !refused[0].decision.verdict.is_refusal());
 
-    // Of the two that the store had admitted elsewhere this gate knows nothing.
+    // This gate does not know of the two that the store admitted elsewhere.
     drop(server);
     assert!(matches!(said().await[..], [(Some(0), 7, Authority::Own), (Some(1), 2, Authority::Instead(_))]));
 }

@@ -1,4 +1,4 @@
-//! Requests as a gate has them: all the time, each decided by the store or, when that does not answer, by nobody here.
+//! A continuous load of requests, each decided by the store or not at all.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -9,14 +9,14 @@ use std::time::Instant;
 use tokio::task::JoinHandle;
 use tollgate_gatekeeper::shared::{Options, SharedRule, Store, Unanswered};
 
-use crate::world::*;
+use crate::fixtures::*;
 
-/// As a gate is set by default.
+/// The default options of a gate.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(5);
 const TASKS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// What became of the requests.
+/// The results of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) answered: usize,
@@ -30,8 +30,9 @@ impl Report {
         self.unanswered.values().sum()
     }
 
-    /// Nobody waits for longer than the deadline, beyond what this machine is late for everything, and generously: a busy machine is late at any
-    /// moment, and one standstill catches everybody who waits. With `TOLLGATE_TEST_STRICT` set, which takes a machine with nothing else to do, it is a millisecond.
+    /// Checks that no request waits longer than the deadline, plus the measured lag of this machine with a
+    /// large margin, because a busy machine may stall at any time. With `TOLLGATE_TEST_STRICT`, which needs
+    /// an idle machine, the margin is 1 ms.
     pub(crate) fn assert_in_time(&self) {
         let (time, lag) = (p99(&self.times), p99(&self.lags));
         let is_strict = std::env::var_os("TOLLGATE_TEST_STRICT").is_some();
@@ -60,7 +61,7 @@ fn p99(times: &[Duration]) -> Duration {
     sorted.get(sorted.len() * 99 / 100).copied().unwrap_or_default()
 }
 
-/// Requests that go on until they are stopped.
+/// Requests that continue until they are stopped.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<Report>>,
@@ -85,7 +86,7 @@ impl Load {
         report
     }
 
-    /// What becomes of requests in the next `span`.
+    /// The results of requests in the next `span`.
     pub(crate) async fn during(store: &Store, rule: &Arc<SharedRule>, span: Duration) -> Report {
         let load = Self::start(store, rule);
         tokio::time::sleep(span).await;
@@ -109,7 +110,7 @@ async fn requests(store: Store, rule: Arc<SharedRule>, task: usize, stop: Arc<At
     report
 }
 
-/// How late this machine is for something that needs nobody.
+/// The lag of this machine without any load.
 async fn lag(stop: Arc<AtomicBool>) -> Report {
     let mut report = Report::default();
     while !stop.load(Ordering::Relaxed) {
@@ -125,7 +126,7 @@ pub(crate) async fn open_by_default(url: &str) -> (Store, Arc<SharedRule>) {
     open_with(url, DEADLINE).await
 }
 
-/// A store with a deadline of its own, once it answers.
+/// A store with this deadline, once it answers.
 pub(crate) async fn open_with(url: &str, deadline: Duration) -> (Store, Arc<SharedRule>) {
     let store = open(url, Options { deadline, ..Options::default() });
     let rule = shared(rule("load", limit("drip-1", 1_000)));
@@ -141,7 +142,7 @@ pub(crate) async fn answers(store: &Store, rule: &Arc<SharedRule>) {
         assert!(
             start.elapsed() < LONG,
             "the store does not answer: {:?}, {:?}",
-            store.vitals().trouble(),
+            store.health().connect_error(),
             store.counts()
         );
         in_a_row = if ask(store, &[(rule, b"probe")]).await.is_ok() { in_a_row + 1 } else { 0 };

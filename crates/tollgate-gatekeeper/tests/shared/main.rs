@@ -1,4 +1,4 @@
-//! Limits on a store that is really there, asked by processes that really are several.
+//! Shared limits on a real store, with several real processes.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking, and says what it measured")]
 
 #[path = "../support/redis_server.rs"]
@@ -7,13 +7,13 @@ mod redis_server;
 mod cluster;
 mod exact;
 mod faults;
+mod fenced_pages;
+mod fixtures;
 mod flags;
 mod hammer;
 mod law;
 mod limiter;
 mod load;
 mod refunds;
-mod shelf;
 mod store;
 mod topology;
-mod world;

@@ -1,4 +1,4 @@
-//! Requests that are parked and given up, by several gates at once, make no room for more than the law of their limit allows.
+//! Requests that several gates park and cancel do not allow more than the limit.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use tollgate_core::band::Band;
 use tollgate_core::limit::{Limit, Rate};
 use tollgate_core::time::Span;
 use tollgate_core::toll::Toll;
-use tollgate_gatekeeper::shared::{Options, SharedTicket, Ticket};
+use tollgate_gatekeeper::shared::{Options, SharedTicket, StoreTicket};
 
+use crate::fixtures::*;
 use crate::law::{assert_within, laws};
 use crate::limiter::{CALLER, leasing_gate};
 use crate::redis_server::RedisServer;
-use crate::world::*;
 
 const GATES: usize = 2;
 const TASKS: usize = 4;
 const LASTS: Duration = Duration::from_secs(6);
 
-/// Requests are parked for the first half of so long, and given up and replaced by others in the second half.
+/// Requests are parked in the first half of this time, and cancelled and replaced in the second half.
 const CYCLE: Duration = Duration::from_secs(3);
 
-/// Requests that are let in and not forwarded.
+/// Admitted requests that are not forwarded.
 struct Parked<T> {
     tickets: Vec<T>,
     start: Instant,
@@ -37,7 +37,7 @@ impl<T> Parked<T> {
         self.start.elapsed().as_millis() % CYCLE.as_millis() < CYCLE.as_millis() / 2
     }
 
-    /// Keeps the ticket for later, or gives it back for a request that is forwarded.
+    /// Keeps the ticket for later, or returns it for a request to forward.
     fn park(&mut self, ticket: T) -> Option<T> {
         if self.is_parking() {
             self.tickets.push(ticket);
@@ -46,14 +46,14 @@ impl<T> Parked<T> {
         Some(ticket)
     }
 
-    /// One that is to be given up now.
+    /// A ticket to cancel now.
     fn due(&mut self) -> Option<T> {
         if self.is_parking() { None } else { self.tickets.pop() }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_forwarded_stay_within_the_law_however_late_others_are_refunded() {
+async fn forwarded_requests_stay_within_the_limit_with_late_refunds() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let laws = laws();
@@ -65,7 +65,7 @@ async fn requests_forwarded_stay_within_the_law_however_late_others_are_refunded
         for _ in 0..TASKS {
             let (store, rules) = (store.clone(), Arc::clone(&rules));
             tasks.push(tokio::spawn(async move {
-                let mut parked: Vec<Parked<Ticket>> = rules.iter().map(|_| Parked::new(start)).collect();
+                let mut parked: Vec<Parked<StoreTicket>> = rules.iter().map(|_| Parked::new(start)).collect();
                 let mut forwarded = Vec::new();
                 while start.elapsed() < LASTS {
                     for (which, (rule, parked)) in rules.iter().zip(&mut parked).enumerate() {
@@ -96,9 +96,9 @@ async fn requests_forwarded_stay_within_the_law_however_late_others_are_refunded
     }
 }
 
-/// Slices are charged ahead, and their requests may be forwarded by as much later as a slice lives.
+/// Slices are charged in advance, and their requests may be forwarded later by the lifetime of a slice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_leases_refunds_exceed_the_law_by_what_is_leased_at_most() {
+async fn refunds_with_leases_exceed_the_limit_by_at_most_the_leases() {
     const SLICE: u64 = 4;
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);

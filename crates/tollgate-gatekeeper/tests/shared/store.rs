@@ -1,16 +1,16 @@
-//! How calls travel to a store: together where they can, no more than may wait, and not for those who have gone.
+//! Calls to a store: batched, bounded, and not sent for callers that are gone.
 
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_gatekeeper::shared::{Asked, Options, SharedRule, Store, Unanswered};
+use tollgate_gatekeeper::shared::{AskedRule, Options, SharedRule, Store, Unanswered};
 
+use crate::fixtures::*;
 use crate::load::answers;
 use crate::redis_server::{RedisServer, free_port};
-use crate::world::*;
 
-/// A store on one connection, once it answers.
+/// A store with one connection, once it answers.
 async fn connected(server: &RedisServer, options: Options) -> (Store, Arc<SharedRule>) {
     let store = open(&server.url(), Options { connections: 1, ..options });
     let rule = shared(rule("rule", limit("drip-1", 1_000)));
@@ -18,7 +18,7 @@ async fn connected(server: &RedisServer, options: Options) -> (Store, Arc<Shared
     (store, rule)
 }
 
-/// Asks for all keys at once, from one task to the next as requests do, and says how that went.
+/// Asks about all keys at once, from different tasks, and returns the results.
 async fn ask_at_once(store: &Store, rule: &Arc<SharedRule>, keys: Vec<String>) -> Vec<Result<bool, Unanswered>> {
     let (store, rule) = (store.clone(), Arc::clone(rule));
     let asking = tokio::spawn(async move {
@@ -36,14 +36,14 @@ async fn ask_at_once(store: &Store, rule: &Arc<SharedRule>, keys: Vec<String>) -
     asking.await.unwrap()
 }
 
-/// So many requests of one caller.
+/// This many requests of one caller.
 fn one_caller(requests: usize) -> Vec<String> {
     vec!["key".to_owned(); requests]
 }
 
-/// Whoever makes a call wakes the one that carries it, on some runtimes before anybody else has a turn.
+/// A call wakes the connection task, on some runtimes before other callers run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn calls_that_are_made_together_go_together() {
+async fn concurrent_calls_are_sent_together() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (store, rule) = connected(&server, PATIENT).await;
@@ -55,7 +55,7 @@ async fn calls_that_are_made_together_go_together() {
 }
 
 #[tokio::test]
-async fn of_calls_that_go_together_each_gets_its_own_answer() {
+async fn each_call_of_a_batch_gets_its_own_answer() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (store, _) = connected(&server, PATIENT).await;
@@ -68,7 +68,7 @@ async fn of_calls_that_go_together_each_gets_its_own_answer() {
 }
 
 #[tokio::test]
-async fn no_more_wait_than_may_and_the_others_are_told_at_once() {
+async fn waiting_calls_are_bounded_and_others_fail_immediately() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (store, rule) = connected(&server, Options { waiting_max: 4, ..PATIENT }).await;
@@ -79,14 +79,14 @@ async fn no_more_wait_than_may_and_the_others_are_told_at_once() {
 }
 
 #[tokio::test]
-async fn a_call_is_not_sent_for_those_who_have_gone() {
+async fn a_call_without_a_caller_is_not_sent() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let impatient = Options { deadline: Duration::from_millis(100), ..PATIENT };
     let (store, rule) = connected(&server, impatient).await;
     server.signal("STOP");
     let before = store.counts();
-    // The first is under way for as long as the server stands still; the others wait for it, and for no longer than they wait.
+    // The first call is in flight while the server is paused; the others wait for it until their deadline.
     let first = tokio::spawn({
         let (store, rule) = (store.clone(), Arc::clone(&rule));
         async move { ask(&store, &[(&rule, b"first")]).await.map(drop) }
@@ -94,13 +94,13 @@ async fn a_call_is_not_sent_for_those_who_have_gone() {
     while store.counts().calls == before.calls {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // On a machine that stands still for half a second the connection is given up first.
+    // If the machine stalls for half a second, the connection is closed first.
     let is_gone = |outcome: &Result<_, _>| matches!(outcome, Err(Unanswered::Late | Unanswered::Down));
     let outcomes = ask_at_once(&store, &rule, one_caller(20)).await;
     assert!(outcomes.iter().all(is_gone), "{outcomes:?}");
     assert!(matches!(first.await.unwrap(), Err(Unanswered::Late | Unanswered::Down)));
     server.signal("CONT");
-    // What was left of the first is given back, and whoever asks now is answered.
+    // The rest of the first is refunded, and new calls are answered.
     answers(&store, &rule).await;
     let counts = store.counts();
     let (answered, given_back) = (counts.answered - before.answered, counts.given_back - before.given_back);
@@ -109,19 +109,19 @@ async fn a_call_is_not_sent_for_those_who_have_gone() {
 }
 
 #[tokio::test]
-async fn nobody_waits_beyond_the_deadline_and_a_silent_connection_is_given_up() {
+async fn no_call_exceeds_its_deadline_and_a_silent_connection_is_closed() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let (store, rule) = connected(&server, Options { deadline: Duration::from_millis(100), ..PATIENT }).await;
     server.signal("STOP");
-    // Otherwise it would be for ever.
+    // Otherwise it would wait forever.
     let asking = async { ask(&store, &[(&rule, b"key")]).await.map(drop) };
     let outcome = tokio::time::timeout(LONG, asking).await.expect("it ends by itself");
-    // On a machine that stands still for half a second the connection is given up first.
+    // If the machine stalls for half a second, the connection is closed first.
     assert!(matches!(outcome, Err(Unanswered::Late | Unanswered::Down)), "{outcome:?}");
-    // Another connection is tried, and says nothing either.
+    // Another connection is tried and is silent, too.
     let begun = Instant::now();
-    while store.vitals().trouble().is_none() {
+    while store.health().connect_error().is_none() {
         assert!(begun.elapsed() < LONG, "the connection is kept");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -130,31 +130,31 @@ async fn nobody_waits_beyond_the_deadline_and_a_silent_connection_is_given_up() 
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_store_that_cannot_be_connected_to() {
+async fn no_call_waits_for_an_unreachable_store() {
     let _alone = ALONE.lock().await;
     let port = free_port();
     let store = open(&format!("redis://127.0.0.1:{port}"), Options { deadline: 10 * LONG, ..PATIENT });
     let rule = shared(rule("rule", limit("drip-1", 1_000)));
     for _ in 0..20 {
         let asking = async { ask(&store, &[(&rule, b"key")]).await.map(drop) };
-        assert_eq!(tokio::time::timeout(LONG, asking).await.expect("it is told at once"), Err(Unanswered::Down));
+        assert_eq!(tokio::time::timeout(LONG, asking).await.expect("it fails immediately"), Err(Unanswered::Down));
     }
     let _server = RedisServer::start_on(port, &[]);
     answers(&store, &rule).await;
 }
 
 #[tokio::test]
-async fn who_is_forgotten_has_all_room_again_but_what_is_at_work_stays_counted() {
+async fn a_forgotten_caller_has_its_full_quota_and_in_flight_requests_stay_counted() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let store = open(&server.url(), PATIENT);
     for name in LIMITS {
         let rule = shared(rule(name, limit(name, 2)));
-        let asked = [Asked { place: 0, rule: &rule, key: b"key" }];
+        let asked = [AskedRule { place: 0, rule: &rule, key: b"key" }];
         assert_eq!(store.forget(&asked, &SITUATION).await, [(0, Ok(false))], "{name}: nothing is known yet");
-        let mut at_work = Vec::new();
+        let mut in_flight = Vec::new();
         while let Some(ticket) = ask(&store, &[(&rule, b"key")]).await.unwrap() {
-            at_work.push(ticket);
+            in_flight.push(ticket);
         }
         assert_eq!(store.forget(&asked, &SITUATION).await, [(0, Ok(true))], "{name}");
         let has_room = ask(&store, &[(&rule, b"key")]).await.unwrap().is_some();

@@ -1,15 +1,15 @@
-//! The ways to reach a store: with a user, over TLS, on a socket of this machine, by its Sentinels.
+//! Ways to reach a store: with a user, over TLS, over a Unix socket, through Sentinels.
 
 use core::time::Duration;
 use std::path::PathBuf;
 
 use tollgate_gatekeeper::shared::{Address, Store};
 
+use crate::fixtures::*;
 use crate::load::*;
 use crate::redis_server::{RedisServer, Watched, free_port};
-use crate::world::*;
 
-/// A directory that is gone with the value.
+/// A directory that is removed when it is dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -32,7 +32,7 @@ impl Drop for Directory {
     }
 }
 
-/// Three of three are admitted and no more, alone or in one call with others.
+/// Exactly three of three are admitted, alone or in one call with others.
 async fn decides(store: &Store) {
     let (rule, roomy) = (shared(rule("rule", limit("drip-1", 3))), shared(rule("roomy", limit("drip-1", 30))));
     let mut admitted = 0;
@@ -45,7 +45,7 @@ async fn decides(store: &Store) {
 }
 
 #[tokio::test]
-async fn a_user_with_a_password_needs_no_more_than_scripts_and_its_own_names() {
+async fn a_user_needs_only_scripts_and_its_own_keys() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start(&[]);
     let rights = "on >se:cret/@1 ~test:* +evalsha +script|load +get +mget +set +setrange +del +time +ping +client";
@@ -56,7 +56,7 @@ async fn a_user_with_a_password_needs_no_more_than_scripts_and_its_own_names() {
 }
 
 #[tokio::test]
-async fn a_socket_of_this_machine_is_as_good() {
+async fn a_unix_socket_works() {
     let _alone = ALONE.lock().await;
     let directory = Directory::new("socket");
     let socket = directory.0.join("redis.sock");
@@ -65,7 +65,7 @@ async fn a_socket_of_this_machine_is_as_good() {
 }
 
 #[tokio::test]
-async fn over_tls_a_certificate_is_checked() {
+async fn tls_checks_the_certificate() {
     let _alone = ALONE.lock().await;
     let directory = Directory::new("tls");
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -82,7 +82,7 @@ async fn over_tls_a_certificate_is_checked() {
     );
     let url = format!("rediss://localhost:{port}");
     decides(&Store::open(Address::parse(&url, Some(roots.into_bytes())).unwrap(), PATIENT)).await;
-    // Nobody vouches for it here.
+    // The certificate is unknown here.
     let impatient = tollgate_gatekeeper::shared::Options { deadline: Duration::from_millis(300), ..PATIENT };
     let store = Store::open(Address::parse(&url, None).unwrap(), impatient);
     let rule = shared(rule("rule", limit("drip-1", 3)));
@@ -90,7 +90,7 @@ async fn over_tls_a_certificate_is_checked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinels_lead_to_the_new_master_when_the_old_one_dies() {
+async fn sentinels_lead_to_the_new_master() {
     let _alone = ALONE.lock().await;
     let mut watched = Watched::start();
     let (store, rule) = open_by_default(&watched.url()).await;

@@ -1,4 +1,4 @@
-//! A server of one's own, for a test: on a free port, without a file, gone with the value.
+//! A Redis server for a test: on a free port, without a file, stopped when dropped.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of it")]
 
 use std::net::{Ipv4Addr, TcpListener};
@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Ports that the system does not give to connections by itself (these begin at 32,768), even 10,000 higher, where a Cluster has its bus.
+/// Ports below those that the system assigns to connections (from 32,768 on), even 10,000 higher, where a
+/// Cluster has its bus.
 const PORTS: Range<u16> = 10_240..22_760;
 
 /// A running server.
@@ -23,9 +24,9 @@ impl RedisServer {
         Self::start_on(free_port(), options)
     }
 
-    /// Starts a server on a port that was free, or that a server had before.
+    /// Starts a server on this port.
     pub(crate) fn start_on(port: u16, options: &[&str]) -> Self {
-        // A replica writes down what it gets from its master.
+        // A replica writes the data of its master to a file.
         let (directory, name) = (std::env::temp_dir(), copy_name(port));
         let copy = ["--dir", directory.to_str().unwrap(), "--dbfilename", &name];
         Self::run(port, &[&["--save", "", "--appendonly", "no"], &copy[..], options].concat())
@@ -36,7 +37,7 @@ impl RedisServer {
         Self::run(free_port(), &[file, "--sentinel"])
     }
 
-    /// Runs a server, and waits until it is the one that answers.
+    /// Runs a server and waits until it answers.
     fn run(port: u16, options: &[&str]) -> Self {
         let process = Command::new(program())
             .args(options)
@@ -48,7 +49,7 @@ impl RedisServer {
         let mut server = Self { process, port };
         let itself = format!("process_id:{}\r", server.process.id());
         let deadline = Instant::now() + Duration::from_secs(60);
-        // One that wants a password does not say who it is.
+        // A server with a password does not answer INFO.
         while !server
             .command_or_error(&["INFO", "server"])
             .map_or_else(|error| error.code() == Some("NOAUTH"), |info| info.contains(&itself))
@@ -61,7 +62,7 @@ impl RedisServer {
         server
     }
 
-    /// Waits until what a command says is as expected.
+    /// Waits until the answer to a command is as expected.
     pub(crate) fn eventually(&self, words: &[&str], is_expected: impl Fn(&str) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -82,18 +83,18 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Sends the process a signal by its name.
+    /// Sends the process a signal by name.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()));
     }
 
-    /// Sends a command on a connection of its own and gives what is answered as text.
+    /// Sends a command on a separate connection and returns the answer as text.
     pub(crate) fn command(&self, words: &[&str]) -> String {
         self.command_or_error(words).unwrap()
     }
 
-    /// The names of all slots that fit `pattern`.
+    /// The names of all slots that match `pattern`.
     pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
         let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
         redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap()
@@ -125,13 +126,13 @@ fn copy_name(port: u16) -> String {
     format!("tollgate-test-{port}.rdb")
 }
 
-/// The server that is started: Redis, or what `TOLLGATE_TEST_SERVER` names, such as `valkey-server`.
+/// The server program: Redis, or the one that `TOLLGATE_TEST_SERVER` names, such as `valkey-server`.
 fn program() -> std::ffi::OsString {
     std::env::var_os("TOLLGATE_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// A port that nobody listens on at the moment, nor will for some time: none of those that the system gives to connections, and none twice
-/// in this process. Others begin elsewhere.
+/// A free port that stays free for some time: outside of the system's range for connections, and unique in
+/// this process. Other processes start elsewhere.
 pub(crate) fn free_port() -> u16 {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let begin = std::process::id().wrapping_mul(641);
@@ -141,7 +142,7 @@ pub(crate) fn free_port() -> u16 {
         .expect("some port is free")
 }
 
-/// A Cluster of three masters, and replicas if it was given any.
+/// A Cluster of three masters, with optional replicas.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<RedisServer>,
     directory: std::path::PathBuf,
@@ -171,7 +172,7 @@ impl Cluster {
         cluster
     }
 
-    /// Adds a replica of a node, and waits until it has what the node has.
+    /// Adds a replica of a node, and waits until it is synchronized.
     pub(crate) fn replicate(&mut self, node: usize) -> usize {
         let replica = start_node(&self.directory, self.nodes.len());
         replica.command(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[0].port().to_string()]);
@@ -183,7 +184,7 @@ impl Cluster {
         }
         replica.eventually(&["INFO", "replication"], |info| info.contains("master_link_status:up"));
         self.nodes.push(replica);
-        // All must know of it before one is missing.
+        // All nodes must know it before one fails.
         for node in &self.nodes {
             node.eventually(&["CLUSTER", "NODES"], |nodes| nodes.contains("slave"));
         }
@@ -203,7 +204,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A master with a replica, and three Sentinels that watch over them.
+/// A master with a replica, and three Sentinels.
 pub(crate) struct Watched {
     master: Option<RedisServer>,
     pub(crate) replica: RedisServer,
@@ -212,7 +213,8 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Starts all of them, and waits until the Sentinels know each other and the replica: before that they can agree on nothing.
+    /// Starts all of them, and waits until the Sentinels know each other and the replica, which they need to
+    /// agree.
     pub(crate) fn start() -> Self {
         let master = RedisServer::start(&[]);
         let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
@@ -229,13 +231,13 @@ impl Watched {
         Self { master: Some(master), replica, sentinels, directory }
     }
 
-    /// Waits until the replica has all that the master has.
+    /// Waits until the replica is synchronized.
     pub(crate) fn replicated(&self) {
         let master = self.master.as_ref().expect("it has not been killed");
         master.eventually(&["WAIT", "1", "1000"], |acknowledged| acknowledged == "int(1)");
     }
 
-    /// The master is gone.
+    /// Kills the master.
     pub(crate) fn kill_master(&mut self) {
         self.master = None;
     }
@@ -271,7 +273,7 @@ fn start_node(directory: &std::path::Path, node: usize) -> RedisServer {
     RedisServer::start_on(free_cluster_port(), &[&options[..], &more[..]].concat())
 }
 
-/// A free port whose companion for the bus of a Cluster, 10,000 higher, is free.
+/// A free port whose companion for the Cluster bus, 10,000 higher, is free, too.
 fn free_cluster_port() -> u16 {
     (0..1_000)
         .map(|_| free_port())

@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Number, Value, json};
 use tollgate_core::class::KeySink;
-use tollgate_gatekeeper::cut::is_cut;
 use tollgate_gatekeeper::names::Name;
+use tollgate_gatekeeper::truncation::is_cut;
 
 use super::Console;
 use super::api::{Asked, Json, Narrow, TOP_MAX, asked};

@@ -22,7 +22,7 @@ use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::shared::NoSharedLimiter;
+use tollgate_gatekeeper::shared::SharedLimiterError;
 use tollgate_wire::http1::Fields;
 use tollgate_wire::server_timing::{self, InvalidDuration};
 
@@ -104,10 +104,10 @@ impl Admission {
         settings: &Settings,
         ways: Ways<'_>,
         clock: Clock,
-    ) -> Result<Self, NoSharedLimiter> {
+    ) -> Result<Self, SharedLimiterError> {
         let domain = &*in_mode(domain, settings.mode);
-        let elsewhere = Elsewhere::new(domain, ways, &clock, None).map_err(NoSharedLimiter::Sharing)?;
-        let rules = Rules::new(domain, elsewhere, settings.hold, clock.now()).map_err(NoSharedLimiter::Limiter)?;
+        let elsewhere = Elsewhere::new(domain, ways, &clock, None).map_err(SharedLimiterError::Sharing)?;
+        let rules = Rules::new(domain, elsewhere, settings.hold, clock.now()).map_err(SharedLimiterError::Limiter)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             claims: ArcSwap::from_pointee(Claims::new(domain, settings)),
@@ -126,11 +126,16 @@ impl Admission {
     }
 
     /// Takes over other settings. What has not changed keeps its state.
-    pub(crate) fn reload(&self, domain: &Domain, settings: &Settings, ways: Ways<'_>) -> Result<(), NoSharedLimiter> {
+    pub(crate) fn reload(
+        &self,
+        domain: &Domain,
+        settings: &Settings,
+        ways: Ways<'_>,
+    ) -> Result<(), SharedLimiterError> {
         let (before, domain) = (self.rules.load(), &*in_mode(domain, settings.mode));
         let elsewhere =
-            Elsewhere::new(domain, ways, &self.clock, Some(before.elsewhere())).map_err(NoSharedLimiter::Sharing)?;
-        let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(NoSharedLimiter::Limiter)?;
+            Elsewhere::new(domain, ways, &self.clock, Some(before.elsewhere())).map_err(SharedLimiterError::Sharing)?;
+        let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(SharedLimiterError::Limiter)?;
         self.rules.store(Arc::new(rules));
         self.claims.store(Arc::new(self.claims.load().succeeded_by(domain, settings)));
         self.queues.reload(settings);

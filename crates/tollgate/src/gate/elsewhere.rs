@@ -12,7 +12,7 @@ use tollgate_core::request::Request;
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::limiter::Limiter;
-use tollgate_gatekeeper::shared::{Authority, Explained, NoSharing, Share, SharedTicket, Sharing, Unanswered};
+use tollgate_gatekeeper::shared::{Authority, Explained, Share, SharedTicket, Sharing, SharingError, Unanswered};
 
 use super::masters::Masters;
 use super::redis::Link;
@@ -44,7 +44,7 @@ impl Elsewhere {
         ways: Ways<'_>,
         clock: &Clock,
         before: Option<&Self>,
-    ) -> Result<Self, NoSharing> {
+    ) -> Result<Self, SharingError> {
         let has = |state: State| domain.rules.iter().any(|settings| settings.state == state);
         let masters = ways.masters.filter(|_| has(State::Master)).cloned();
         let Some(link) = ways.redis.filter(|_| has(State::Redis)) else {

@@ -41,8 +41,8 @@ impl KeySink for KeyText {
 #[cfg(test)]
 mod tests {
     use tollgate_core::class::Class;
-    use tollgate_gatekeeper::cut::DIGEST_BYTES;
     use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Name};
+    use tollgate_gatekeeper::truncation::DIGEST_BYTES;
     use tollgate_wire::http1::RequestHead;
 
     use super::super::identify::RequestView;

@@ -70,8 +70,8 @@ pub(super) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> 
         }
     }
     let lost: [(&str, &str, u64); 2] = [
-        ("displaced", "by newer ones before the link took them", masters.relay().displaced()),
-        ("untold", "because the caller's key is empty", masters.relay().untold()),
+        ("displaced", "by newer ones before the link took them", masters.relay().dropped()),
+        ("untold", "because the caller's key is empty", masters.relay().unreported()),
     ];
     for (what, why, count) in lost {
         let name = format!("tollgate_master_decisions_{what}");

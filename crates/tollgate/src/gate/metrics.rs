@@ -169,7 +169,7 @@ impl GateMetrics {
         counter(encoder, "tollgate_redis_pipelines", "Pipelines that calls were sent in", counts.pipelines)?;
         let help = "Requests taken ahead from Redis and not used: by so many may callers be ahead of their rules";
         gauge(encoder, "tollgate_redis_leased", help, sharing.leased())?;
-        let vitals = sharing.store().vitals();
+        let vitals = sharing.store().health();
         let gone = ConstGauge::new(vitals.gone());
         let help = "The part of Redis that does not answer and is not asked, from 0 to 1";
         gone.encode(encoder.encode_descriptor("tollgate_redis_gone", help, None, gone.metric_type())?)?;

@@ -1,7 +1,7 @@
 //! Others that a gate works with: masters and the store, whether they are there, and how that goes.
 
 use tollgate_gatekeeper::link::MasterReport;
-use tollgate_gatekeeper::shared::{AnswerTimes, Vitals};
+use tollgate_gatekeeper::shared::{AnswerTimes, StoreHealth};
 
 use super::running::Running;
 
@@ -30,7 +30,7 @@ impl Running {
             others.extend(masters.each().map(|(settings, report)| master(settings.accounting.to_string(), report)));
         }
         if let Some(sharing) = rules.elsewhere().redis() {
-            others.push(redis(self.redis_name(), sharing.store().vitals()));
+            others.push(redis(self.redis_name(), sharing.store().health()));
         }
         others
     }
@@ -59,10 +59,10 @@ fn master(name: String, report: MasterReport) -> Other {
     }
 }
 
-fn redis(name: String, vitals: &Vitals) -> Other {
+fn redis(name: String, vitals: &StoreHealth) -> Other {
     let (counts, gone) = (vitals.counts(), vitals.gone());
     let state = if gone >= 1.0 {
-        let why = vitals.trouble().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
+        let why = vitals.connect_error().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
         format!("away: this gate decides by itself{why}")
     } else if gone > 0.0 {
         "some of it is away: this gate decides by itself about those keys".to_owned()

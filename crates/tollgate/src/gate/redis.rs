@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tollgate_gatekeeper::shared::{Counts, Options, Store, Vitals};
+use tollgate_gatekeeper::shared::{Counts, Options, Store, StoreHealth};
 
 use crate::settings::Redis as Settings;
 
@@ -41,9 +41,9 @@ impl Link {
             runtime.block_on(async move {
                 let store = Store::open(address, options);
                 let ended = store.ended();
-                tokio::spawn(tell(Arc::clone(store.vitals())));
+                tokio::spawn(tell(Arc::clone(store.health())));
                 if tokio::time::timeout(CONNECT_WAIT_MAX, store.connected()).await.is_err() {
-                    let trouble = store.vitals().trouble();
+                    let trouble = store.health().connect_error();
                     tracing::warn!(trouble, "Redis cannot be reached; the gate starts without it");
                 }
                 if opened.send(store).is_ok() {
@@ -91,7 +91,7 @@ impl Link {
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Says in the log that the store does not decide, once a second while that is so, and that it does again.
-async fn tell(vitals: Arc<Vitals>) {
+async fn tell(vitals: Arc<StoreHealth>) {
     let mut ticks = tokio::time::interval(TELL_EVERY);
     let mut before = Counts::default();
     let mut is_amiss = false;
@@ -106,7 +106,7 @@ async fn tell(vitals: Arc<Vitals>) {
                 (counts.failed - before.failed, counts.foreign - before.foreign, counts.garbled - before.garbled);
             let by_redis = counts.answered - before.answered;
             let slot = vitals.foreign().filter(|_| foreign > 0);
-            let (trouble, gone) = (vitals.trouble(), vitals.gone());
+            let (trouble, gone) = (vitals.connect_error(), vitals.gone());
             tracing::warn!(
                 decisions,
                 by_redis,

@@ -12,9 +12,9 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::hash::Seed;
-use tollgate_gatekeeper::limiter::{Limiter, NoLimiter, Plan};
+use tollgate_gatekeeper::limit_status;
+use tollgate_gatekeeper::limiter::{Limiter, LimiterError, Plan};
 use tollgate_gatekeeper::names::Name;
-use tollgate_gatekeeper::standing;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use super::elsewhere::{Charge, Elsewhere};
@@ -88,7 +88,12 @@ impl RuleTally {
 
 impl Rules {
     /// Rules to which everybody is new.
-    pub(crate) fn new(domain: &Domain, elsewhere: Elsewhere, hold: Hold, started: Moment) -> Result<Self, NoLimiter> {
+    pub(crate) fn new(
+        domain: &Domain,
+        elsewhere: Elsewhere,
+        hold: Hold,
+        started: Moment,
+    ) -> Result<Self, LimiterError> {
         Ok(Self {
             limiter: heard(Limiter::new(plan(domain, started))?, &elsewhere),
             elsewhere,
@@ -102,7 +107,7 @@ impl Rules {
     }
 
     /// Other rules in the place of these. What has not changed keeps its state and its counts.
-    pub(crate) fn succeeded_by(&self, domain: &Domain, elsewhere: Elsewhere, hold: Hold) -> Result<Self, NoLimiter> {
+    pub(crate) fn succeeded_by(&self, domain: &Domain, elsewhere: Elsewhere, hold: Hold) -> Result<Self, LimiterError> {
         let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &elsewhere);
         let faces = faces(domain, Some(&self.faces));
         let (has_budget, account, generation) = (has_budget(domain), domain.account.clone(), self.generation + 1);
@@ -217,7 +222,7 @@ impl Rules {
     /// Writes the header fields that tell the client where it stands, if it is to be told.
     pub(crate) fn tell(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
         let Some(standing) = self.standing(decision) else { return };
-        standing::write_fields(standing, decision.verdict.is_refusal(), |field, value| {
+        limit_status::write_fields(standing, decision.verdict.is_refusal(), |field, value| {
             push(field.name().as_bytes(), value)
         });
     }
@@ -230,7 +235,7 @@ impl Rules {
     /// Where the caller stands with the rule that decided, whether or not it is told.
     pub(crate) fn figures(&self, decision: &Decision) -> Option<LimitStatus<'_>> {
         let rule = self.limiter.rule(decision.rule?)?;
-        Some(standing::of(&self.face(decision)?.name, &rule.limit, decision.info?))
+        Some(limit_status::of(&self.face(decision)?.name, &rule.limit, decision.info?))
     }
 }
 

@@ -8,9 +8,9 @@ use tollgate_core::request::Request;
 use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
-use tollgate_gatekeeper::cut::is_cut;
 use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
 use tollgate_gatekeeper::shared::{Authority, Explained, Unanswered};
+use tollgate_gatekeeper::truncation::is_cut;
 
 use super::admission::ObservedCounts;
 use super::histogram::Counted;

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
 use tollgate_core::fleet::Domain;
-use tollgate_gatekeeper::shared::Shelf;
+use tollgate_gatekeeper::shared::FencedPages;
 use tollgate_wire::zmtp::Identity;
 
 use books::Books;
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     /// Where the books survive a restart.
     pub(crate) state_dir: Option<PathBuf>,
     /// Where on Redis another master finds them.
-    pub(crate) books: Option<Shelf>,
+    pub(crate) books: Option<FencedPages>,
     /// Where figures go for statsd.
     pub(crate) statsd: Option<SocketAddr>,
     /// Who this master is, and whom it lets in, where links are authenticated.

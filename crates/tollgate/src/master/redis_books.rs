@@ -1,6 +1,6 @@
 //! The books on Redis: what everybody owes, so that another master carries on when this one is gone, on whatever machine.
 //!
-//! Writing down every report would make Redis hear as much as the master does. Instead the books are gone through again and again, a stretch
+//! WriteOutcome down every report would make Redis hear as much as the master does. Instead the books are gone through again and again, a stretch
 //! at a time, and what has changed is written: one value for thousands of identifiers. What a master that is killed has heard since is lost to
 //! its successor, except for what gates of our own tell again: the time since the last walk is a metric.
 //!
@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use tollgate_core::time::Span;
-use tollgate_gatekeeper::shared::{Legacy, Shelf, Unanswered, Writing};
+use tollgate_gatekeeper::shared::{FencedPages, FinishedTerm, Unanswered, WriteOutcome};
 
 use super::Shared;
 use super::figures::BookFigures;
@@ -30,7 +30,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// The books on Redis.
 pub(super) struct RedisBooks {
-    shelf: Shelf,
+    shelf: FencedPages,
     figures: BookFigures,
     /// What was written on each page, by its digest. None while there is no term.
     written: Option<Vec<u64>>,
@@ -57,7 +57,7 @@ impl From<Unanswered> for Stop {
 }
 
 impl RedisBooks {
-    pub(super) fn new(shelf: Shelf, figures: BookFigures) -> Self {
+    pub(super) fn new(shelf: FencedPages, figures: BookFigures) -> Self {
         Self { shelf, figures, written: None, is_restored: false, walked: Instant::now(), is_amiss: false }
     }
 
@@ -129,7 +129,7 @@ impl RedisBooks {
         Ok(())
     }
 
-    async fn take_over(&mut self, legacy: &Legacy, books: &Shared) -> Result<u64, Unanswered> {
+    async fn take_over(&mut self, legacy: &FinishedTerm, books: &Shared) -> Result<u64, Unanswered> {
         let mut restored = 0;
         for number in 0..legacy.pages {
             let Some(page) = self.shelf.read(legacy, number).await? else { continue };
@@ -192,10 +192,10 @@ impl RedisBooks {
     }
 }
 
-fn kept(writing: Writing) -> Result<(), Stop> {
+fn kept(writing: WriteOutcome) -> Result<(), Stop> {
     match writing {
-        Writing::Done => Ok(()),
-        Writing::Superseded => Err(Stop::Superseded),
-        Writing::Forgotten => Err(Stop::Forgotten),
+        WriteOutcome::Done => Ok(()),
+        WriteOutcome::Superseded => Err(Stop::Superseded),
+        WriteOutcome::Forgotten => Err(Stop::Forgotten),
     }
 }

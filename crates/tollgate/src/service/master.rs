@@ -18,7 +18,7 @@ use tollgate_core::fleet::Domain;
 use tollgate_core::limit::{Limit, Rate};
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::clock::Clock;
-use tollgate_gatekeeper::shared::Shelf;
+use tollgate_gatekeeper::shared::FencedPages;
 use tollgate_wire::zmtp::Identity;
 
 use super::master_subject::MasterSubject;
@@ -284,7 +284,7 @@ fn plan(options: &MasterOptions) -> Result<Plan, String> {
     let books = file.redis.clone().zip(master.books);
     let shelf = match &books {
         Some((redis, name)) => {
-            Some(Shelf::new(redis.address().map_err(|error| error.to_string())?, &redis.prefix, name))
+            Some(FencedPages::new(redis.address().map_err(|error| error.to_string())?, &redis.prefix, name))
         }
         None => None,
     };

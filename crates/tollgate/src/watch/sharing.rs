@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tollgate_core::time::{Moment, Span};
-use tollgate_gatekeeper::shared::{Clearing, SharedFlag, SharedFlags, Since, Telling, Unanswered};
+use tollgate_gatekeeper::shared::{Clearing, FlagWriteOutcome, SharedFlag, SharedFlags, Since, Unanswered};
 
 use super::record::Record;
 use super::state::{Cleared, Flag};
@@ -258,11 +258,11 @@ impl Sharing {
             let owed = self.watch.aside(|watch| watch.owed(TOLD_AT_ONCE)).await.unwrap_or_default();
             let is_last = owed.len() < TOLD_AT_ONCE;
             for flag in owed {
-                match self.flags.tell(&offset.flag_there(&flag)).await? {
-                    Telling::Taken => self.watch.count(&self.watch.counts.flags_told),
-                    Telling::Full => tracing::warn!(account = flag.account, "Redis has no room for this flag"),
+                match self.flags.write(&offset.flag_there(&flag)).await? {
+                    FlagWriteOutcome::Taken => self.watch.count(&self.watch.counts.flags_told),
+                    FlagWriteOutcome::Full => tracing::warn!(account = flag.account, "Redis has no room for this flag"),
                     // Somebody else was there before, and has been or will be heard.
-                    Telling::IsSet | Telling::IsCleared => {}
+                    FlagWriteOutcome::IsSet | FlagWriteOutcome::IsCleared => {}
                 }
                 self.watch.aside(move |watch| watch.told(&flag)).await;
             }

@@ -1,5 +1,6 @@
-//! How much of the time this machine stands still, whatever runs on it: a virtual machine's cores are taken away for milliseconds, and so are those that
-//! neighbours use. A request needs two of them, and waits for as long as either is not there.
+//! The share of time in which this machine stalls: the hypervisor takes cores of a virtual machine away for
+//! milliseconds, and other processes use them. A request needs two cores, and waits while either is
+//! unavailable.
 
 use core::time::Duration;
 use std::thread;
@@ -7,21 +8,22 @@ use std::time::Instant;
 
 use crate::server;
 
-/// How long is looked.
+/// The duration of the measurement.
 const LOOK: Duration = Duration::from_secs(2);
-/// Each core is busy for so long, then rests for as long: about as a server and a gate are at half load.
+/// Each core is busy for this long, then idle for as long, like a server and a gate at half load.
 const TURN: Duration = Duration::from_micros(200);
-/// Shorter delays are usual.
+/// Shorter delays are normal.
 const USUAL: Duration = Duration::from_millis(1);
 
-/// The part of the time in which one of two half-busy cores, with nobody else here at work, was more than a millisecond late.
-pub(crate) fn stillness() -> f64 {
+/// The share of time in which one of two half-busy cores on an otherwise idle machine was more than a
+/// millisecond late.
+pub(crate) fn stalls() -> f64 {
     let watchers: Vec<_> = (0..2).map(|core| thread::spawn(move || late_on(core))).collect();
     let late: f64 = watchers.into_iter().map(|watcher| watcher.join().unwrap_or_default()).sum();
     late / LOOK.as_secs_f64()
 }
 
-/// How late a core was in all, in seconds.
+/// The total delay of a core in seconds.
 fn late_on(core: u32) -> f64 {
     let own = std::fs::read_link("/proc/thread-self").ok();
     if let Some(thread) = own.as_deref().and_then(|path| path.file_name()?.to_str()?.parse().ok()) {

@@ -1,4 +1,4 @@
-//! Rules, and a store to ask about them.
+//! Rules and stores for the tests.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use tollgate_core::record::PlainRecord;
 use tollgate_core::rule::{Mode, Rule, Situation};
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
-use tollgate_gatekeeper::shared::{Address, Asked, Options, SharedRule, Store, Ticket, Unanswered};
+use tollgate_gatekeeper::shared::{Address, AskedRule, Options, SharedRule, Store, StoreTicket, Unanswered};
 
-/// Tests that measure time, or take all of the machine, do so one after the other.
+/// Serializes tests that measure time or use the whole machine.
 pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 pub(crate) const DAY: Span = Span::from_secs(86_400);
-/// What every request costs where a limit looks at that.
+/// The cost of every request, for budgets.
 pub(crate) const TOLL: Toll = Toll::of_cpu(Span::from_millis(10));
 pub(crate) const SITUATION: Situation = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
 
-/// So patient that only the store decides.
+/// Options with deadlines so long that only the store decides.
 pub(crate) const PATIENT: Options =
     Options { deadline: Duration::from_secs(30), wait: Duration::from_secs(30), waiting_max: 8_192, connections: 2 };
 
@@ -40,7 +40,7 @@ pub(crate) fn rule(name: &str, limit: Limit) -> Rule {
     }
 }
 
-/// Limits with room for about `size` that do not refill within a test, by the names they go by.
+/// Limits of about `size` that do not refill within a test, by name.
 pub(crate) const LIMITS: [&str; 7] = ["budget", "rate", "drip-1", "drip-2", "drip-5", "window", "in-flight"];
 
 pub(crate) fn limit(name: &str, size: u32) -> Limit {
@@ -56,7 +56,7 @@ pub(crate) fn limit(name: &str, size: u32) -> Limit {
     }
 }
 
-/// How many of many requests the core itself lets through at once.
+/// The number of concurrent requests that the core itself admits.
 pub(crate) fn room(rule: &Rule) -> usize {
     let mut record = PlainRecord::new(rule.words());
     let situation = Situation { now: Moment::from_millis(1_000_000), ..SITUATION };
@@ -79,17 +79,17 @@ pub(crate) fn open(url: &str, options: Options) -> Store {
     Store::open(Address::parse(url, None).unwrap(), options)
 }
 
-/// Asks once; the ticket if the request was admitted.
-pub(crate) async fn ask(store: &Store, rules: &[(&Arc<SharedRule>, &[u8])]) -> Result<Option<Ticket>, Unanswered> {
-    let asked: Vec<_> = rules.iter().enumerate().map(|(place, (rule, key))| Asked { place, rule, key }).collect();
+/// Asks once. Returns the ticket if the request was admitted.
+pub(crate) async fn ask(store: &Store, rules: &[(&Arc<SharedRule>, &[u8])]) -> Result<Option<StoreTicket>, Unanswered> {
+    let asked: Vec<_> = rules.iter().enumerate().map(|(place, (rule, key))| AskedRule { place, rule, key }).collect();
     let (answer, ticket) = store.decide(&asked, TOLL, &SITUATION).await?;
     Ok((!answer.decision.verdict.is_refusal()).then_some(ticket))
 }
 
-/// Longer than anything takes, on a machine that is busy with other things and stands still in between.
+/// Longer than any test on a busy machine with stalls.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so().await {

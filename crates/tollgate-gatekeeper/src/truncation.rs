@@ -1,29 +1,30 @@
-//! Names that are too long to be kept whole.
+//! Truncation of names that are too long to store.
 //!
-//! Two names that are only cut become one: two accounts then share a flag, and a client that appends bytes to its name hides behind another. So
-//! a digest takes the place of what is cut off. It is the same in every process, since gates and masters must call a key by one name, and a cut
-//! name has a length that no other name has, so that nobody can take the cut name of another for its own.
+//! Plain truncation maps different names to one: two accounts would share a flag, and a client that appends
+//! bytes to its name could hide behind another. The truncated part is therefore replaced by a digest. The
+//! digest is the same in every process, because gates and masters must use the same name for a key. A
+//! truncated name has a length that no other name has, so no client can take another's truncated name.
 
 use core::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
-/// How many bytes the digest takes: a tilde, and 128 bits in hexadecimal digits.
+/// The length of the digest in bytes: a tilde and 128 bits in hexadecimal.
 pub const DIGEST_BYTES: usize = 33;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// What is cut off a name, as far as it has come.
+/// The truncated part so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tail(SipHasher24);
 
 impl Tail {
-    /// Adds what is cut off.
+    /// Adds bytes to the truncated part.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         self.0.write(bytes);
     }
 
-    /// What takes its place.
+    /// The digest that replaces it.
     pub(crate) fn digest(&self) -> [u8; DIGEST_BYTES] {
         let digest = self.0.finish128().as_u128();
         core::array::from_fn(|place| match place {
@@ -33,8 +34,8 @@ impl Tail {
     }
 }
 
-/// Writes into `name`, which has `length` bytes, what fits of `bytes`. A name that fills `name` is cut: `tail` then has what is cut off. To be
-/// ended with [`finish`].
+/// Appends `bytes` to `name`, which has `length` bytes, as far as they fit. A name that fills the buffer is
+/// truncated, and `tail` has the truncated part. [`finish`] must be called at the end.
 pub(crate) fn push(name: &mut [u8], length: &mut usize, tail: &mut Option<Tail>, bytes: &[u8]) {
     let fits = bytes.len().min(name.len() - *length);
     name[*length..*length + fits].copy_from_slice(&bytes[..fits]);
@@ -50,7 +51,7 @@ pub(crate) fn push(name: &mut [u8], length: &mut usize, tail: &mut Option<Tail>,
     }
 }
 
-/// Puts the digest of what was cut off into its place.
+/// Writes the digest of the truncated part.
 pub(crate) fn finish(name: &mut [u8], tail: &Option<Tail>) {
     if let Some(tail) = tail {
         let kept = name.len() - DIGEST_BYTES;
@@ -58,7 +59,7 @@ pub(crate) fn finish(name: &mut [u8], tail: &Option<Tail>) {
     }
 }
 
-/// Whether `name`, where names have less than `bytes_max` bytes, is one that was cut.
+/// Whether `name` is a truncated one, if other names have less than `bytes_max` bytes.
 pub fn is_cut(name: &[u8], bytes_max: usize) -> bool {
     let digits = |digits: &[u8]| digits.iter().all(|digit| DIGITS.contains(digit));
     name.len() == bytes_max && name[bytes_max - DIGEST_BYTES] == b'~' && digits(&name[bytes_max - DIGEST_BYTES + 1..])
@@ -80,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_is_cut_alike_in_whatever_pieces_it_comes(
+        fn a_name_is_truncated_the_same_in_any_pieces(
             name in prop::collection::vec(any::<u8>(), 0..200), ends in prop::collection::vec(0..200_usize, 0..6),
         ) {
             let mut ends: Vec<_> = ends.into_iter().map(|end| end.min(name.len())).chain([0, name.len()]).collect();
@@ -93,7 +94,7 @@ mod tests {
         }
 
         #[test]
-        fn names_that_differ_only_after_the_cut_stay_two(
+        fn names_that_differ_only_after_truncation_stay_distinct(
             begin in prop::collection::vec(any::<u8>(), MAX), one in any::<[u8; 4]>(), other in any::<[u8; 4]>(),
         ) {
             prop_assume!(one != other);
@@ -102,15 +103,15 @@ mod tests {
         }
 
         #[test]
-        fn nobody_has_the_cut_name_of_another(name in prop::collection::vec(any::<u8>(), MAX..200)) {
+        fn no_other_name_equals_a_truncated_one(name in prop::collection::vec(any::<u8>(), MAX..200)) {
             let cut_once = cut(&[&name]);
             prop_assert_ne!(cut(&[&cut_once]), cut_once);
         }
     }
 
-    /// Gates and masters of different versions call a key by one name.
+    /// Gates and masters of different versions must agree on names.
     #[test]
-    fn a_digest_stays_what_it_is() {
+    fn a_digest_never_changes() {
         assert_eq!(
             cut(&[&[b'x'; 100]]),
             format!("{}~{}", "x".repeat(31), "f4f6a9bd64987c58a574bef315f710d6").into_bytes()

@@ -1,9 +1,9 @@
-//! What a limiter does with some of its rules while a store is asked about the others.
+//! Local rules of a limiter while a store decides on the shared ones.
 //!
-//! Charging here first, and giving back when the store refuses, would let a flood that the store stops take the room of others
-//! here, again and again for a moment. So rules of this process are first only looked at: what they refuse costs the store
-//! nothing, and what the store refuses costs nothing here. They are charged when the store has answered, and should somebody have
-//! taken the room meanwhile, which happens once and not for the length of a flood, the store gets back what it took.
+//! If local rules were charged first and refunded when the store refuses, a flood that the store refuses
+//! would repeatedly take the local quota of other clients. Local rules are therefore only checked at first: a
+//! local refusal makes no call, and a refusal of the store charges nothing locally. Local rules are charged
+//! after the store's answer. If another request took the quota in between, the store's charge is refunded.
 
 use core::sync::atomic::Ordering;
 
@@ -14,11 +14,12 @@ use tollgate_core::request::Request;
 use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
-use crate::limiter::{Claims, Keys, Limiter, Locks, carry_through};
+use crate::limiter::{Claims, Keys, Limiter, Locks, decide_claims};
 use crate::ticket::Ticket;
 
 impl Limiter {
-    /// The refusal by the rules among those given, carried out, if they refuse. Otherwise nothing changes.
+    /// Returns and records the refusal by the rules that `among` accepts, if they refuse. Otherwise nothing
+    /// changes.
     pub(super) fn turn_away(
         &self,
         among: impl Fn(usize) -> bool,
@@ -51,8 +52,9 @@ impl Limiter {
         Some(decision)
     }
 
-    /// Charges the rules among those given for a request that the store let in, so that its caller is no stranger here when the store
-    /// is gone. A rule that has no room for it here is as full as it can be; nobody is punished for that.
+    /// Charges the rules that `among` accepts for a request that the store admitted, so that its caller is
+    /// known locally if the store fails. A rule without local room is already at its limit; this is no
+    /// violation.
     pub(super) fn remember(
         &self,
         among: impl Fn(usize) -> bool,
@@ -64,28 +66,29 @@ impl Limiter {
         let mut keys = Keys::new();
         self.find_keys(among, request, &mut keys);
         for (place, hash) in keys {
-            let post = &self.posts[place];
-            let mut claims = [post.claim(place, hash, now)];
+            let active = &self.rules[place];
+            let mut claims = [active.claim(place, hash, now)];
             if check_all(&mut claims, toll, &situation).refuses() {
                 continue;
             }
-            if ticket.stubs.is_full() {
-                self.passed_over.fetch_add(1, Ordering::Relaxed);
+            if ticket.charges.is_full() {
+                self.rules_skipped.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            carry_through(&mut claims, toll, &situation, |claims| claims[0].record().lock());
-            ticket.stubs.extend(post.stub(&claims[0], hash));
+            decide_claims(&mut claims, toll, &situation, |claims| claims[0].record().lock());
+            ticket.charges.extend(active.charge_made(&claims[0], hash));
         }
     }
 
-    /// Keeps the name of a caller whom the store held or refused, and that it is blocked, if it is: without the store it is blocked all the same.
+    /// Records the name of a caller that the store throttled, and its block, if any, so that it stays blocked
+    /// without the store.
     pub(super) fn note_decided(&self, request: &impl Request, decision: &Decision, now: Moment) {
         let mut keys = Keys::new();
         self.find_keys(|place| decision.rule == Some(place), request, &mut keys);
         self.note(request, decision, &keys, now);
         let (Verdict::Refuse(until), 1..) = (decision.verdict, decision.level) else { return };
         for (place, hash) in keys {
-            self.posts[place].block(hash, decision.level, until, now);
+            self.rules[place].block(hash, decision.level, until, now);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a request took from the store, so that it can be given back or corrected when the request ends.
+//! The charges of a request in the store, which are settled or refunded when it ends.
 
 use std::sync::Arc;
 
@@ -10,32 +10,32 @@ use tollgate_core::toll::Toll;
 
 use super::rule::{Operation, SharedRule, Work};
 use super::script::Errand;
-use super::store::Inner;
+use super::store::StoreInner;
 
-/// What a request took. Dropping it ends the request at its reserved cost.
+/// The charges of a request. Dropping it settles the request at its reserved cost.
 #[derive(Debug)]
 #[must_use = "a request ends when its ticket is dropped"]
-pub struct Ticket {
+pub struct StoreTicket {
     pub(super) taken: Vec<Taken>,
     pub(super) toll: Toll,
     pub(super) work: Work,
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<StoreInner>,
 }
 
-/// One rule that was charged, and the slot in which it was.
+/// One charged rule and its slot.
 #[derive(Clone, Debug)]
 pub(super) struct Taken {
     pub(super) rule: Arc<SharedRule>,
     pub(super) slot: Vec<u8>,
-    /// The charge, on the store's clock.
+    /// The charge on the store's clock.
     pub(super) charged: Charge,
 }
 
-/// A claim that is made outside of a decision: neither time nor band matter.
+/// The situation for claims outside of a decision, where neither time nor band matters.
 const AFTERWARDS: Situation = Situation { now: Moment::MAX, started: Moment::ZERO, band: Band::Normal };
 
 impl Taken {
-    /// What to tell the store about `toll`, of a request with the cost `reserved`.
+    /// The operation on `toll` of a request with the cost `reserved`.
     fn errand(&self, operation: Operation, (toll, reserved): (Toll, Toll), work: Work) -> Errand {
         let claim = match operation {
             Operation::Refund | Operation::Surplus => {
@@ -46,18 +46,18 @@ impl Taken {
         Errand { slot: self.slot.clone(), claim }
     }
 
-    fn is_at_work(&self) -> bool {
+    fn is_in_flight(&self) -> bool {
         matches!(self.rule.rule().limit, Limit::InFlight(_))
     }
 }
 
-impl Ticket {
-    /// The request has ended and has cost `actual`.
+impl StoreTicket {
+    /// Settles a request that has ended and has cost `actual`.
     pub fn settle(mut self, actual: Toll) {
         self.end(actual);
     }
 
-    /// The request was not forwarded: what it took is given back, less what time has paid back since.
+    /// Refunds a request that was not forwarded, less the amount paid back since.
     pub fn refund(mut self) {
         let taken = core::mem::take(&mut self.taken);
         self.inner.forget(self.work);
@@ -65,10 +65,10 @@ impl Ticket {
         self.inner.tell(errands.collect());
     }
 
-    /// What says that the request is still at work, if any rule counts those.
+    /// The renewals of the request, for rules that count requests in flight.
     pub(super) fn sign_of_life(&self) -> Vec<Errand> {
-        let at_work = self.taken.iter().filter(|taken| taken.is_at_work());
-        at_work.map(|taken| taken.errand(Operation::Charge, (self.toll, self.toll), self.work)).collect()
+        let in_flight = self.taken.iter().filter(|taken| taken.is_in_flight());
+        in_flight.map(|taken| taken.errand(Operation::Charge, (self.toll, self.toll), self.work)).collect()
     }
 
     fn end(&mut self, actual: Toll) {
@@ -85,7 +85,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for StoreTicket {
     fn drop(&mut self) {
         self.end(self.toll);
     }

@@ -1,14 +1,14 @@
-//! The site's workers: so many requests at work at once, the rest in a queue in order of arrival.
+//! The site's workers: a limited number of concurrent requests, and a FIFO queue for the rest.
 //!
-//! A semaphore from the shelf does not promise order, and order is the point: first come, first served is what most servers
-//! do, and it is what lets one client that asks for much stand in front of everybody else.
+//! Standard semaphores do not guarantee FIFO order. FIFO is what most servers do, and it lets one heavy
+//! client delay all others.
 
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, PoisonError},
 };
 
-pub(crate) struct Turnstile {
+pub(crate) struct WorkerSlots {
     queue: Mutex<Queue>,
 }
 
@@ -23,21 +23,21 @@ struct Turn {
     changed: Condvar,
 }
 
-/// The right to be at work. Dropping it lets the next one in.
-pub(crate) struct Pass<'a>(&'a Turnstile);
+/// A worker slot. Dropping it admits the next request.
+pub(crate) struct WorkerSlot<'a>(&'a WorkerSlots);
 
-impl Turnstile {
+impl WorkerSlots {
     pub(crate) const fn new(workers: usize) -> Self {
         Self { queue: Mutex::new(Queue { free: workers, waiting: VecDeque::new() }) }
     }
 
-    /// Waits for its turn, behind all who came before.
-    pub(crate) fn enter(&self) -> Pass<'_> {
+    /// Waits for a worker, in the order of arrival.
+    pub(crate) fn enter(&self) -> WorkerSlot<'_> {
         let turn = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             if queue.free > 0 {
                 queue.free -= 1;
-                return Pass(self);
+                return WorkerSlot(self);
             }
             let turn = Arc::new(Turn::default());
             queue.waiting.push_back(Arc::clone(&turn));
@@ -47,11 +47,11 @@ impl Turnstile {
         while !*come {
             come = turn.changed.wait(come).unwrap_or_else(PoisonError::into_inner);
         }
-        Pass(self)
+        WorkerSlot(self)
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for WorkerSlot<'_> {
     fn drop(&mut self) {
         let next = {
             let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,31 +73,31 @@ mod tests {
     use super::*;
     use std::{sync::mpsc, thread};
 
-    impl Turnstile {
+    impl WorkerSlots {
         fn waiting(&self) -> usize {
             self.queue.lock().unwrap().waiting.len()
         }
     }
 
     #[test]
-    fn those_who_wait_are_let_in_in_order_of_arrival() {
-        let turnstile = Turnstile::new(2);
+    fn waiting_requests_are_admitted_in_order_of_arrival() {
+        let worker_slots = WorkerSlots::new(2);
         let (entered, order) = mpsc::channel();
         thread::scope(|scope| {
-            let first = (turnstile.enter(), turnstile.enter());
+            let first = (worker_slots.enter(), worker_slots.enter());
             for number in 0..5 {
-                let (entered, turnstile) = (entered.clone(), &turnstile);
+                let (entered, worker_slots) = (entered.clone(), &worker_slots);
                 scope.spawn(move || {
-                    let _pass = turnstile.enter();
+                    let _slot = worker_slots.enter();
                     entered.send(number).unwrap();
                 });
-                while turnstile.waiting() <= number {
+                while worker_slots.waiting() <= number {
                     thread::yield_now();
                 }
             }
             drop(first.0);
             assert_eq!(order.iter().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
         });
-        assert_eq!(turnstile.queue.lock().unwrap().free, 2);
+        assert_eq!(worker_slots.queue.lock().unwrap().free, 2);
     }
 }

@@ -1,4 +1,4 @@
-//! What a request took, wherever it took it: here, out of slices, and in the store.
+//! The charges of a request: in this process, in leased slices, and in the store.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
 use super::lease::Leases;
-use super::{SharedRule, Ticket as StoreTicket};
+use super::{SharedRule, StoreTicket};
 use crate::limiter::Limiter;
 use crate::ticket::Ticket;
 
-/// What a request took. It may be settled with the limiter that made it or with one that took over from that.
+/// The charges of a request. They can be settled with the limiter that created them or with its successor.
 #[derive(Debug)]
-#[must_use = "a request that is not settled is at work for ever"]
+#[must_use = "a request that is not settled stays in flight"]
 pub struct SharedTicket {
     pub(super) here: Ticket,
     pub(super) store: Option<StoreTicket>,
@@ -21,28 +21,28 @@ pub struct SharedTicket {
 }
 
 impl SharedTicket {
-    /// What was charged in this process.
+    /// The charges in this process.
     pub fn here_mut(&mut self) -> &mut Ticket {
         &mut self.here
     }
 }
 
 impl Default for SharedTicket {
-    /// A ticket on which nothing was charged.
+    /// A ticket without charges.
     fn default() -> Self {
         Self::from(Ticket::empty())
     }
 }
 
 impl From<Ticket> for SharedTicket {
-    /// What was charged here alone.
+    /// A ticket with charges in this process only.
     fn from(here: Ticket) -> Self {
         Self { here, store: None, slices: None }
     }
 }
 
 impl SharedTicket {
-    /// The request has ended and has cost `actual`.
+    /// Settles a request that has ended and has cost `actual`.
     pub fn settle(self, limiter: &Limiter, actual: Toll, now: Moment) {
         limiter.settle(self.here, actual, now);
         if let Some(store) = self.store {
@@ -50,7 +50,7 @@ impl SharedTicket {
         }
     }
 
-    /// The request was not forwarded: what it took is given back, less what time has paid back since.
+    /// Refunds a request that was not forwarded, less the amount paid back since.
     pub fn refund(self, limiter: &Limiter, now: Moment) {
         limiter.refund(self.here, now);
         if let Some(store) = self.store {
@@ -62,7 +62,7 @@ impl SharedTicket {
     }
 }
 
-/// What a request took out of slices.
+/// The charges of a request to slices.
 #[derive(Debug)]
 pub(super) struct Slices {
     leases: Arc<Leases>,
@@ -71,7 +71,7 @@ pub(super) struct Slices {
 }
 
 impl Slices {
-    /// Puts all of it back.
+    /// Returns all of them.
     fn put_back(&mut self) {
         for (rule, slot, charged) in self.taken.drain(..) {
             self.leases.put_back(&rule, slot, self.count, charged);
@@ -79,22 +79,23 @@ impl Slices {
     }
 }
 
-/// What is taken out of slices while a request is being decided: put back if that comes to nothing, or nobody waits for it.
+/// Charges to slices while a request is being decided. They are returned if the decision fails or is
+/// abandoned.
 #[derive(Debug)]
 pub(super) struct Taking(Slices);
 
 impl Taking {
-    /// Nothing yet, for a request that counts so much.
+    /// No charges yet, for a request with this count.
     pub(super) fn new(leases: &Arc<Leases>, count: u64) -> Self {
         Self(Slices { leases: Arc::clone(leases), count, taken: Vec::new() })
     }
 
-    /// Some was taken out of the slice in `slot`, which was `charged` as a whole.
+    /// Adds a charge to the slice in `slot`, which was `charged` as a whole.
     pub(super) fn add(&mut self, rule: &Arc<SharedRule>, slot: Vec<u8>, charged: Charge) {
         self.0.taken.push((Arc::clone(rule), slot, charged));
     }
 
-    /// The request goes on with what was taken, if anything was.
+    /// Keeps the charges, if there are any.
     pub(super) fn keep(mut self) -> Option<Slices> {
         let taken = core::mem::take(&mut self.0.taken);
         (!taken.is_empty()).then(|| Slices { leases: Arc::clone(&self.0.leases), count: self.0.count, taken })

@@ -1,4 +1,4 @@
-//! Inventing keys frees no offender, hurts no regular, and costs no memory.
+//! Invented keys free no offender, affect no regular client, and use no memory.
 
 use std::time::Instant;
 
@@ -8,9 +8,9 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::limiter::{Limiter, Plan};
 use tollgate_gatekeeper::table::table_bytes_for;
 
-use crate::world::*;
+use crate::fixtures::*;
 
-/// A quarter of a megabyte: 18,432 places, eight thousand of them in fronts.
+/// A quarter of a megabyte: 18,432 slots, eight thousand of them hot.
 const LINES: usize = 2_048;
 
 #[test]
@@ -28,18 +28,18 @@ fn a_million_invented_keys_do_not_free_an_offender() {
     assert!(!admits(&limiter, "offender", now));
     let after = limiter.table(0).unwrap();
     assert_eq!((before.bytes, before.places), (after.bytes, after.places));
-    assert!(after.evicted > 0 && after.from_floor > 0, "the table was large enough: {after:?}");
-    // And time heals all.
+    assert!(after.evicted > 0 && after.from_overflow > 0, "the table was large enough: {after:?}");
+    // Time clears all debt.
     let healed = now + Span::from_secs(3_600);
     assert!(admits(&limiter, "offender", healed));
     assert!(admits(&limiter, "somebody new", healed));
 }
 
 #[test]
-fn regulars_are_served_while_keys_are_sprayed() {
+fn regular_clients_are_served_during_a_flood_of_keys() {
     let limiter = one(rate(100, 1, 20), LINES);
     let mut refused = 0;
-    // 20,000 invented keys a second, and a hundred regulars at half their rate each.
+    // 20,000 invented keys per second, and a hundred regular clients at half their rate.
     for step in 0..15_000_u64 {
         let now = Moment::from_millis(1_000 + step);
         for number in 0..20_u64 {
@@ -53,10 +53,10 @@ fn regulars_are_served_while_keys_are_sprayed() {
 }
 
 #[test]
-fn who_comes_while_keys_are_sprayed_is_welcome_too() {
+fn new_clients_are_served_during_a_flood_of_keys() {
     let limiter = one(rate(1, 1, 5), LINES);
     let mut refused = 0;
-    // 2,000 invented keys a second, all in debt for a second: one for every nine places.
+    // 2,000 invented keys per second, each with debt for a second: one for every nine slots.
     for step in 0..30_000_u64 {
         let now = Moment::from_millis(1_000 + step);
         admits(&limiter, (step * 2).to_le_bytes(), now);
@@ -66,9 +66,10 @@ fn who_comes_while_keys_are_sprayed_is_welcome_too() {
     assert_eq!(refused, 0);
 }
 
-/// Keys that are alike in every way but one, as an attacker would choose them, fall into lines as if by chance.
+/// Keys that differ in only one way, as an attacker would choose them, are distributed to rows as if at
+/// random.
 #[test]
-fn chosen_keys_find_no_line_to_crowd() {
+fn chosen_keys_cannot_target_a_row() {
     let patterns: [fn(u64) -> Vec<u8>; 4] = [
         |number| number.to_le_bytes().to_vec(),
         |number| (number << 32).to_be_bytes().to_vec(),
@@ -77,8 +78,9 @@ fn chosen_keys_find_no_line_to_crowd() {
     ];
     for pattern in patterns {
         let limiter = one(bucket(1), LINES);
-        // 27 keys per 50 places of backs, as large tables have them, which consist of little else: by chance, one in thirty finds its
-        // line full, and then a floor that refuses it. Here the fronts come to that, so 62 keys go into 90 places.
+        // 27 keys per 50 cold slots, as in large tables, which have few hot slots. One key in thirty finds
+        // its row full and an overflow record that refuses it. With the hot slots of this table, 62 keys
+        // share 90 slots.
         let keys = LINES as u64 * 62 / 10;
         let refused = (0..keys).filter(|&number| !admits(&limiter, pattern(number), Moment::ZERO)).count() as u64;
         assert!(refused < keys / 20, "{refused} of {keys}");
@@ -86,7 +88,7 @@ fn chosen_keys_find_no_line_to_crowd() {
 }
 
 #[test]
-fn a_decision_costs_the_same_however_many_keys_were_seen() {
+fn the_cost_of_a_decision_does_not_depend_on_the_number_of_keys() {
     let limiter = one(rate(1, 3_600, 5), LINES);
     let mut number = 0_u64;
     let mut spell = |limiter: &Limiter| {
@@ -103,13 +105,13 @@ fn a_decision_costs_the_same_however_many_keys_were_seen() {
         spell(&limiter);
     }
     let late = (0..5).map(|_| spell(&limiter)).min().unwrap();
-    // A scan of all places would be a thousand times slower.
+    // A scan of all slots would be a thousand times slower.
     assert!(late < early * 20, "{early:?}, then {late:?}");
 }
 
-/// A table as large as this has few fronts and several backs behind each.
+/// A table of this size has few hot groups and several cold groups per hot group.
 #[test]
-fn a_large_table_forgets_nobody_who_is_in_debt() {
+fn a_large_table_keeps_every_debt() {
     let rule = rule("one", "identifier", bucket(1));
     let bytes = table_bytes_for(&rule, 4_000_000);
     let limiter = Limiter::new(Plan { rules: vec![(rule, bytes)], ..plan(vec![], 1) }).unwrap();
@@ -120,7 +122,7 @@ fn a_large_table_forgets_nobody_who_is_in_debt() {
 }
 
 #[test]
-fn refusals_take_nobodys_place() {
+fn refusals_evict_no_key() {
     let rules = vec![rule("all", "ip/16", bucket(5)), rule("each", "identifier", bucket(5))];
     let limiter = limiter(rules, 1);
     let decide = |name: &str| {
@@ -130,7 +132,7 @@ fn refusals_take_nobodys_place() {
     for name in ["a", "b", "c", "d", "e"] {
         assert!(!decide(name));
     }
-    // The network is full. A thousand more names knock, and none takes a place in the table of names.
+    // The network is at its limit. A thousand more names try, and none takes a slot in the table of names.
     assert!((0..1_000).all(|number| decide(&format!("late {number}"))));
     assert_eq!(limiter.table(1).unwrap().evicted, 0);
 }

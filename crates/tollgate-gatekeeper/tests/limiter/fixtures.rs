@@ -1,4 +1,4 @@
-//! Rules, callers and limiters to try things on.
+//! Rules, callers and limiters for the tests.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ use tollgate_gatekeeper::limiter::{Limiter, Plan};
 use tollgate_gatekeeper::table::table_bytes_min;
 use tollgate_gatekeeper::ticket::Ticket;
 
-/// Somebody who is told apart by a name and an address.
+/// A caller with a name and an address.
 pub(crate) struct Caller<'a> {
     pub(crate) name: &'a str,
     pub(crate) address: [u8; 4],
@@ -84,7 +84,7 @@ pub(crate) fn budget(burst_ms: u64) -> Limit {
     Limit::Budget(Budget::new(100_000, Span::from_millis(burst_ms)).unwrap())
 }
 
-/// A limiter whose tables have `lines` lines each.
+/// A limiter whose tables have `lines` rows each.
 pub(crate) fn limiter(rules: Vec<Rule>, lines: usize) -> Limiter {
     Limiter::new(plan(rules, lines)).unwrap()
 }
@@ -104,12 +104,12 @@ pub(crate) fn ask(limiter: &Limiter, key: impl AsRef<[u8]>, toll: Toll, now: Mom
     limiter.decide_key(0, key.as_ref(), toll, Band::Normal, || now).unwrap()
 }
 
-/// Asks the only rule about one request, and forgets the ticket.
+/// Asks the only rule about one request, and drops the ticket.
 pub(crate) fn admits(limiter: &Limiter, key: impl AsRef<[u8]>, now: Moment) -> bool {
     !ask(limiter, key, Toll::ONE, now).0.is_refusal()
 }
 
-/// Limits that keep debt, at paces at which the arrivals of [`arrivals`] meet them.
+/// Limits with debt, at rates that match those of [`arrivals`].
 pub(crate) fn debts() -> impl Strategy<Value = Limit> {
     let millis = |millis: u64| Span::from_millis(millis);
     prop_oneof![
@@ -124,7 +124,7 @@ pub(crate) fn debts() -> impl Strategy<Value = Limit> {
     ]
 }
 
-/// Who comes, after how long, and what it costs.
+/// Keys with the time since the previous arrival, and the toll.
 pub(crate) fn arrivals(keys: u8) -> impl Strategy<Value = Vec<(u8, Span, Toll)>> {
     let gap = prop_oneof![6 => Just(0_u64), 3 => 0..30_u64, 1 => 0..1_000_u64].prop_map(Span::from_millis);
     let cpu = (0..100_u64).prop_map(|cpu| Toll::of_cpu(Span::from_millis(cpu)));

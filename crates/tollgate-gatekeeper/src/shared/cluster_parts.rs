@@ -1,9 +1,10 @@
-//! The parts of a store that are asked or not asked as one: the slots of a Cluster's node.
+//! Circuit breakers for the nodes of a Cluster.
 //!
-//! A node that is gone must not take the others with it, so one breaker for a whole Cluster is too few. One for every few slots is too many: each finds out
-//! about a dead node, and tries it again, by itself, and each time somebody waits for nothing. So those of one node share a breaker. Who
-//! has which slots is asked now and then. Where that is not true any more nothing goes wrong: slots that have moved are spared or tried together with those that they
-//! were with.
+//! A failed node must not affect the others, so one breaker for a whole Cluster is not enough. One for every
+//! few slots is too many: each would detect and probe a failed node by itself, and requests would wait each
+//! time. The slots of one node therefore share a breaker. The owners of slots are queried now and then.
+//! Outdated owners do no harm: slots that have moved are skipped or probed together with their former
+//! neighbours.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,20 +13,20 @@ use redis::Value;
 use super::breaker::Breaker;
 use super::slot::SLOTS;
 
-/// So many parts a Cluster has: as fine as its nodes are told apart.
+/// Circuit-breaker granularity: 64 parts of 256 slots each.
 const PARTS: usize = 64;
 const SLOTS_PER_PART: usize = SLOTS as usize / PARTS;
 
-/// The parts of a store, and whether they are worth asking.
+/// The parts of a store with their breakers.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct ClusterParts {
     breakers: Vec<Breaker>,
-    /// Which breaker counts for each part.
+    /// The index of each part's breaker.
     breaker_of: Vec<AtomicUsize>,
 }
 
-impl Parts {
-    /// Those of one server, or of a Cluster of which nothing is known yet.
+impl ClusterParts {
+    /// The parts of one server, or of a Cluster with unknown owners.
     pub(super) fn new(is_cluster: bool) -> Self {
         let parts = if is_cluster { PARTS } else { 1 };
         Self {
@@ -34,23 +35,23 @@ impl Parts {
         }
     }
 
-    /// The part that a Cluster's slot is in.
+    /// The part of a Cluster's slot.
     pub(super) const fn part_of(slot: u16) -> usize {
         slot as usize / SLOTS_PER_PART
     }
 
-    /// Whether a part is worth asking.
+    /// The breaker of a part.
     pub(super) fn breaker(&self, part: usize) -> &Breaker {
         &self.breakers[self.breaker_of[part].load(Ordering::Relaxed)]
     }
 
-    /// Which part of the store counts as gone, from none (0.0) to all (1.0).
+    /// The fraction of the store whose breakers are open, from 0.0 to 1.0.
     pub(super) fn gone(&self) -> f64 {
         let parts = self.breaker_of.len();
         (0..parts).filter(|part| self.breaker(*part).is_open()).count() as f64 / parts as f64
     }
 
-    /// Has those parts share a breaker that one node has as a whole, by what it answers to `CLUSTER SLOTS`.
+    /// Lets parts that belong to one node share a breaker, by the answer to `CLUSTER SLOTS`.
     pub(super) fn learn(&self, slots: &Value) {
         let owners = owners(slots);
         let mut firsts: Vec<(&[u8], usize)> = Vec::new();
@@ -68,14 +69,14 @@ impl Parts {
     }
 }
 
-/// Which node has each slot, as far as that is said.
+/// The owner of each slot, as far as known.
 fn owners(slots: &Value) -> Vec<Option<&[u8]>> {
     let mut owners = vec![None; usize::from(SLOTS)];
     let Value::Array(ranges) = slots else { return owners };
     for range in ranges {
         let Value::Array(range) = range else { continue };
         let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else { continue };
-        // A node is its address and its port; its name comes third, and servers of old have none.
+        // A node has an address, a port and a name; old servers have no name.
         let [_, _, Value::BulkString(name), ..] = &master[..] else { continue };
         let (Ok(first), Ok(last)) = (usize::try_from(*first), usize::try_from(*last)) else { continue };
         if let Some(owned) = owners.get_mut(first..last.saturating_add(1)) {
@@ -91,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// What a Cluster says of nodes with these slots.
+    /// The answer of a Cluster whose nodes have these slots.
     fn slots(ranges: &[(i64, i64, &str)]) -> Value {
         let range = |(first, last, name): &(i64, i64, &str)| {
             let text = |text: &str| Value::BulkString(text.into());
@@ -102,9 +103,9 @@ mod tests {
         Value::Array(ranges.iter().map(range).collect())
     }
 
-    /// The parts that count as gone when the part of a slot does.
-    fn gone_with(parts: &Parts, slot: u16) -> Vec<usize> {
-        let breaker = parts.breaker(Parts::part_of(slot));
+    /// The parts that count as down together with the part of a slot.
+    fn gone_with(parts: &ClusterParts, slot: u16) -> Vec<usize> {
+        let breaker = parts.breaker(ClusterParts::part_of(slot));
         for miss in 0..10 {
             breaker.missed(Moment::ZERO, Moment::from_millis(10 * miss), 0);
         }
@@ -114,8 +115,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_has_as_a_whole_is_gone_as_a_whole() {
-        let parts = Parts::new(true);
+    fn parts_of_one_node_share_a_breaker() {
+        let parts = ClusterParts::new(true);
         assert_eq!(gone_with(&parts, 300), [1], "nothing is known yet");
         parts.learn(&slots(&[(0, 1_000, "a"), (1_001, 2_047, "b"), (2_048, 16_383, "a")]));
         let of_a: Vec<_> = (0..3).chain(8..64).collect();
@@ -130,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_nobody_has_are_each_by_themselves() {
-        let parts = Parts::new(true);
+    fn slots_without_an_owner_have_separate_breakers() {
+        let parts = ClusterParts::new(true);
         parts.learn(&slots(&[(0, 8_191, "a")]));
         assert_eq!(gone_with(&parts, 16_000), [62]);
         for nonsense in
@@ -143,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn a_single_server_is_gone_or_not() {
-        let parts = Parts::new(false);
+    fn a_single_server_has_one_breaker() {
+        let parts = ClusterParts::new(false);
         assert_eq!(parts.gone(), 0.0);
         for miss in 0..10 {
             parts.breaker(0).missed(Moment::ZERO, Moment::from_millis(10 * miss), 0);

@@ -1,14 +1,14 @@
-//! What happened between the gate and the store, counted: a fallback that nobody sees is a limit that nobody enforces.
+//! Counters of the communication with the store, so that no fallback goes unnoticed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::Unanswered;
 
-/// A number that only grows.
+/// A monotonic counter.
 #[derive(Debug, Default)]
-pub(super) struct Tally(AtomicU64);
+pub(super) struct Counter(AtomicU64);
 
-impl Tally {
+impl Counter {
     pub(super) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
@@ -18,11 +18,11 @@ impl Tally {
     }
 }
 
-/// A number that grows and shrinks.
+/// A value that increases and decreases.
 #[derive(Debug, Default)]
-pub(super) struct Level(AtomicU64);
+pub(super) struct Gauge(AtomicU64);
 
-impl Level {
+impl Gauge {
     pub(super) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
@@ -37,24 +37,24 @@ impl Level {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tallies {
-    pub(super) answered: Tally,
-    pub(super) late: Tally,
-    pub(super) down: Tally,
-    pub(super) busy: Tally,
-    pub(super) foreign: Tally,
-    pub(super) garbled: Tally,
-    pub(super) failed: Tally,
-    pub(super) given_back: Tally,
-    pub(super) unsettled: Tally,
-    pub(super) connects: Tally,
-    pub(super) calls: Tally,
-    pub(super) pipelines: Tally,
+pub(super) struct Counters {
+    pub(super) answered: Counter,
+    pub(super) late: Counter,
+    pub(super) down: Counter,
+    pub(super) busy: Counter,
+    pub(super) foreign: Counter,
+    pub(super) garbled: Counter,
+    pub(super) failed: Counter,
+    pub(super) given_back: Counter,
+    pub(super) unsettled: Counter,
+    pub(super) connects: Counter,
+    pub(super) calls: Counter,
+    pub(super) pipelines: Counter,
 }
 
-impl Tallies {
+impl Counters {
     pub(super) fn unanswered(&self, why: Unanswered) {
-        let tally = match why {
+        let counter = match why {
             Unanswered::Late => &self.late,
             Unanswered::Down => &self.down,
             Unanswered::Busy => &self.busy,
@@ -62,7 +62,7 @@ impl Tallies {
             Unanswered::Garbled => &self.garbled,
             Unanswered::Failed => &self.failed,
         };
-        tally.add(1);
+        counter.add(1);
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -83,37 +83,37 @@ impl Tallies {
     }
 }
 
-/// What happened so far. Every field but the last four counts decisions.
+/// The counters. All fields but the last four count decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Decided by the store.
     pub answered: u64,
-    /// Left to the local state because the deadline had passed.
+    /// Decided locally because the deadline had passed.
     pub late: u64,
-    /// Left to the local state without asking, because the store does not answer.
+    /// Decided locally without a call, because the store is down.
     pub down: u64,
-    /// Left to the local state because too many were waiting.
+    /// Decided locally because too many calls were waiting.
     pub busy: u64,
-    /// Left to the local state because something else is kept under the name of a key.
+    /// Decided locally because the slot of a key has a value of other software.
     pub foreign: u64,
-    /// Left to the local state because the answer made no sense.
+    /// Decided locally because the reply was invalid.
     pub garbled: u64,
-    /// Left to the local state because the store said that it cannot.
+    /// Decided locally because the store returned an error.
     pub failed: u64,
-    /// Charged by the store and given back, because nobody waited for the answer or another part of a Cluster refused.
+    /// Charged by the store and refunded, because the caller was gone or another part of a Cluster refused.
     pub given_back: u64,
-    /// What a request really cost, or that it ended, and could not be told to the store.
+    /// Settlements that could not be sent to the store.
     pub unsettled: u64,
     /// Connections made.
     pub connects: u64,
     /// Script calls sent.
     pub calls: u64,
-    /// Pipelines that they were sent in.
+    /// Pipelines sent.
     pub pipelines: u64,
 }
 
 impl Counts {
-    /// The decisions that were left to the local state, by why.
+    /// The decisions that were made locally, by reason.
     pub const fn fallbacks(&self) -> [(Unanswered, u64); 6] {
         [
             (Unanswered::Late, self.late),
@@ -125,7 +125,7 @@ impl Counts {
         ]
     }
 
-    /// How many decisions were left to the local state.
+    /// The number of decisions that were made locally.
     pub const fn unanswered(&self) -> u64 {
         self.late + self.down + self.busy + self.foreign + self.garbled + self.failed
     }

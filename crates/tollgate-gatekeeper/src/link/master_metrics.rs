@@ -1,19 +1,19 @@
-//! How it goes with one master, for operators.
+//! Metrics of the connection to one master.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-macro_rules! figures {
+macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident: $atomic:ty => $plain:ty,)+) => {
-        /// How it goes with one master, as its link counts it.
+        /// Live metrics of the connection to one master.
         #[derive(Debug, Default)]
-        pub struct MasterFigures { $(pub(super) $name: $atomic,)+ }
+        pub struct MasterMetrics { $(pub(super) $name: $atomic,)+ }
 
-        /// How it goes with one master.
+        /// A snapshot of the metrics of one master.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct MasterReport { $($(#[$doc])* pub $name: $plain,)+ }
 
-        impl MasterFigures {
-            /// All of it, now.
+        impl MasterMetrics {
+            /// A snapshot of all metrics.
             pub fn read(&self) -> MasterReport {
                 MasterReport { $($name: self.$name.load(Relaxed),)+ }
             }
@@ -21,32 +21,32 @@ macro_rules! figures {
     };
 }
 
-figures! {
-    /// Whether the master hears reports.
+metrics! {
+    /// Whether the accounting connection is up.
     accounting_up: AtomicBool => bool,
-    /// Whether the master's orders are heard.
+    /// Whether the control connection is up.
     control_up: AtomicBool => bool,
-    /// Whether a master of our own has spoken in the last seconds.
+    /// Whether a Tollgate master sent a message in the last seconds.
     heard: AtomicBool => bool,
     /// Connections made.
     connections: AtomicU64 => u64,
-    /// Tries to connect that failed, and peers that did not speak as they should.
+    /// Failed connection attempts, and peers that violated the protocol.
     failures: AtomicU64 => u64,
     /// Reports sent.
     reports_sent: AtomicU64 => u64,
-    /// Reports dropped because the master was away.
+    /// Reports dropped because no master was connected.
     reports_dropped_away: AtomicU64 => u64,
-    /// Reports dropped because the master did not keep up.
+    /// Reports dropped because the master was too slow.
     reports_dropped_behind: AtomicU64 => u64,
-    /// Orders carried out.
+    /// Orders applied.
     orders: AtomicU64 => u64,
-    /// Messages that are no orders.
+    /// Messages that are not valid orders.
     order_faults: AtomicU64 => u64,
-    /// Identifiers that are counted.
+    /// The number of identifiers that are counted.
     identifiers: AtomicU64 => u64,
 }
 
-impl MasterFigures {
+impl MasterMetrics {
     pub(super) fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Relaxed);
     }

@@ -1,11 +1,11 @@
-//! A key as text that every gate writes alike, and that people can read in the store.
+//! A key as readable text that is the same in every gate.
 
 use std::io::Write;
 
 use tollgate_core::class::KeySink;
 use tollgate_core::network::Network;
 
-/// The parts of a key, with a bar between them. A bar within a part is escaped, so no two keys have one text.
+/// The parts of a key, joined by `|`. A `|` within a part is escaped, so different keys have different texts.
 #[derive(Debug, Default)]
 pub(super) struct KeyText {
     bytes: Vec<u8>,
@@ -41,7 +41,7 @@ impl KeySink for KeyText {
     }
 
     fn end_part(&mut self) {
-        // A part that is there and empty is a part.
+        // An empty part is a part, too.
         self.begin();
         self.is_between = true;
     }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_keys_have_one_text() {
+    fn different_keys_have_different_texts() {
         let keys: [&[&[u8]]; 7] =
             [&[b"a|b"], &[b"a", b"b"], &[b"a\\", b"b"], &[b"a\\|b"], &[b"a", b"", b"b"], &[b"", b"ab"], &[b"ab", b""]];
         for (index, key) in keys.iter().enumerate() {

@@ -1,21 +1,22 @@
-//! Pages that one writer at a time keeps in the store, for whoever comes after it.
+//! Pages of data in the store, written by one writer at a time (fencing).
 //!
-//! A writer that dies says nothing, and one that only stood still does not know that another has taken its place. So whoever takes over
-//! begins a new term, and in the same step with every write the store looks whether the writer's term still runs: two never write
-//! over each other. Pages carry their term in their names, and the pages of a term count from when it has been finished once: a successor that dies
-//! before that leaves the books of its predecessor as they were.
+//! A writer that dies cannot announce it, and one that only stalled does not know that it was replaced. A new
+//! writer therefore starts a new term, and every write atomically checks that the writer's term is current,
+//! so two writers never overwrite each other. Page names include the term, and the pages of a term become
+//! valid when it is finished once. A writer that dies before that leaves the previous term's pages intact.
 //!
-//! Ages are told by the store's clock: writers may be on different machines. A page ends by itself when all that is on it is over.
+//! Ages are measured by the store's clock, because writers may be on different machines. A page expires when
+//! all of its content has.
 
 use core::time::Duration;
 
 use redis::{FromRedisValue, Script, ScriptInvocation};
 
 use super::address::Connection;
-use super::aside::Aside;
+use super::side_connection::SideConnection;
 use super::{Address, Unanswered};
 
-/// Terms are dates, so that none comes twice, even if the store forgets everything in between.
+/// Terms are timestamps, so that none repeats even if the store loses all data.
 const BEGIN: &str = r"
 local time = redis.call('TIME')
 local term = math.max(time[1] * 1000 + math.floor(time[2] / 1000), (tonumber(redis.call('GET', KEYS[1])) or 0) + 1)
@@ -38,8 +39,8 @@ local time = redis.call('TIME')
 return { string.format('%.0f', time[1] * 1000000 + time[2]), redis.call('GET', KEYS[1]) }";
 
 /// Pages under one name.
-pub struct Shelf {
-    aside: Aside,
+pub struct FencedPages {
+    side_connection: SideConnection,
     name: String,
     term: Option<String>,
     begin: Script,
@@ -47,45 +48,50 @@ pub struct Shelf {
     read: Script,
 }
 
-impl core::fmt::Debug for Shelf {
+impl core::fmt::Debug for FencedPages {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        formatter.debug_struct("Shelf").field("name", &self.name).field("term", &self.term).finish_non_exhaustive()
+        formatter
+            .debug_struct("FencedPages")
+            .field("name", &self.name)
+            .field("term", &self.term)
+            .finish_non_exhaustive()
     }
 }
 
-/// What the last term that was finished has left.
+/// The last finished term.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Legacy {
+pub struct FinishedTerm {
     term: String,
-    /// How many pages there were.
+    /// The number of its pages.
     pub pages: u32,
 }
 
-/// A page, and how long ago it was written.
+/// A page and its age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// How long ago.
+    /// The time since it was written.
     pub age: Duration,
-    /// What is on it.
+    /// The content.
     pub bytes: Vec<u8>,
 }
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writing {
-    /// It is kept.
+pub enum WriteOutcome {
+    /// The page was written.
     Done,
-    /// Another writer has begun a term: nothing was written.
+    /// Another writer has started a term: nothing was written.
     Superseded,
-    /// The store does not know of this term, and so of no page of it: it lost what it had, or has an older state. Begin again.
+    /// The store does not know this term, because it lost data or has an older state. The writer must start
+    /// again.
     Forgotten,
 }
 
-impl Shelf {
-    /// The pages called `name` at `address`, under names that begin with `prefix`. Nothing is connected before something is asked.
+impl FencedPages {
+    /// The pages `name` at `address`, under names that start with `prefix`. It connects on the first call.
     pub fn new(address: Address, prefix: &str, name: &str) -> Self {
         Self {
-            aside: Aside::new(address),
+            side_connection: SideConnection::new(address),
             // The braces keep all pages on one node of a Cluster.
             name: format!("{prefix}{{books:{name}}}"),
             term: None,
@@ -95,28 +101,28 @@ impl Shelf {
         }
     }
 
-    /// The same, for who can wait for so long for an answer instead of two seconds.
+    /// The same with another timeout than two seconds.
     #[must_use]
-    pub const fn with_patience(mut self, patience: Duration) -> Self {
-        self.aside.set_patience(patience);
+    pub const fn with_patience(mut self, timeout_max: Duration) -> Self {
+        self.side_connection.set_timeout(timeout_max);
         self
     }
 
-    /// Begins a term: who wrote before can write no more. Gives what the last term that was finished has left.
-    pub async fn begin(&mut self) -> Result<Option<Legacy>, Unanswered> {
+    /// Starts a term, which ends that of the previous writer. Returns the last finished term.
+    pub async fn begin(&mut self) -> Result<Option<FinishedTerm>, Unanswered> {
         let (term, head) = (self.called("term"), self.called("head"));
         let script = self.begin.clone();
         let (term, head): (String, Option<String>) = self.ask(script.key(term).key(head)).await?;
         self.term = Some(term);
         Ok(head.and_then(|head| {
             let (term, pages) = head.split_once(' ')?;
-            Some(Legacy { term: term.to_owned(), pages: pages.parse().ok()? })
+            Some(FinishedTerm { term: term.to_owned(), pages: pages.parse().ok()? })
         }))
     }
 
-    /// Reads a page of a legacy, if it is still there.
-    pub async fn read(&mut self, legacy: &Legacy, page: u32) -> Result<Option<Page>, Unanswered> {
-        let (name, script) = (self.page_of(&legacy.term, page), self.read.clone());
+    /// Reads a page of a finished term, if it still exists.
+    pub async fn read(&mut self, finished: &FinishedTerm, page: u32) -> Result<Option<Page>, Unanswered> {
+        let (name, script) = (self.page_of(&finished.term, page), self.read.clone());
         let (now, value): (u64, Option<Vec<u8>>) = self.ask(&mut script.key(name)).await?;
         Ok(value.and_then(|value| {
             let stamp = value.iter().position(|byte| *byte == b' ')?;
@@ -125,28 +131,28 @@ impl Shelf {
         }))
     }
 
-    /// Writes a page of this term, which is of use for as long as `life`.
-    pub async fn write(&mut self, page: u32, bytes: &[u8], life: Duration) -> Result<Writing, Unanswered> {
-        let Some(term) = self.term.clone() else { return Ok(Writing::Forgotten) };
+    /// Writes a page of this term that expires after `life`.
+    pub async fn write(&mut self, page: u32, bytes: &[u8], life: Duration) -> Result<WriteOutcome, Unanswered> {
+        let Some(term) = self.term.clone() else { return Ok(WriteOutcome::Forgotten) };
         let life = u64::try_from(life.as_millis()).unwrap_or(u64::MAX).clamp(1, LIFE_MS_MAX);
         let name = self.page_of(&term, page);
         self.put(&term, &name, bytes, &life.to_string()).await
     }
 
-    /// All pages of this term are written, so many: they are what is left to whoever comes next.
-    pub async fn finish(&mut self, pages: u32) -> Result<Writing, Unanswered> {
-        let Some(term) = self.term.clone() else { return Ok(Writing::Forgotten) };
+    /// Finishes this term with this number of pages, which the next writer will read.
+    pub async fn finish(&mut self, pages: u32) -> Result<WriteOutcome, Unanswered> {
+        let Some(term) = self.term.clone() else { return Ok(WriteOutcome::Forgotten) };
         let name = self.called("head");
         self.put(&term, &name, format!("{term} {pages}").as_bytes(), "").await
     }
 
-    async fn put(&mut self, term: &str, name: &str, bytes: &[u8], life: &str) -> Result<Writing, Unanswered> {
+    async fn put(&mut self, term: &str, name: &str, bytes: &[u8], life: &str) -> Result<WriteOutcome, Unanswered> {
         let (running, script) = (self.called("term"), self.write.clone());
         let said: i64 = self.ask(script.key(running).key(name).arg(term).arg(bytes).arg(life)).await?;
         Ok(match said {
-            1 => Writing::Done,
-            0 => Writing::Superseded,
-            _ => Writing::Forgotten,
+            1 => WriteOutcome::Done,
+            0 => WriteOutcome::Superseded,
+            _ => WriteOutcome::Forgotten,
         })
     }
 
@@ -159,7 +165,7 @@ impl Shelf {
     }
 
     async fn ask<T: FromRedisValue>(&mut self, call: &mut ScriptInvocation<'_>) -> Result<T, Unanswered> {
-        self.aside
+        self.side_connection
             .ask(async |connection| match connection {
                 Connection::Single(single) => call.invoke_async(single).await,
                 Connection::Cluster(cluster) => call.invoke_async(cluster).await,
@@ -168,5 +174,5 @@ impl Shelf {
     }
 }
 
-/// No page is of use for longer than a year.
+/// The maximum lifetime of a page: one year.
 const LIFE_MS_MAX: u64 = 365 * 86_400_000;

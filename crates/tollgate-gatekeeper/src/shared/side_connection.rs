@@ -1,4 +1,4 @@
-//! A connection off the way of requests, for what is asked now and then: nobody waits for the answer but who asked.
+//! A separate connection for rare calls, so that they do not delay requests.
 
 use core::fmt;
 use core::time::Duration;
@@ -9,39 +9,39 @@ use tokio::time::timeout;
 use super::address::Connection;
 use super::{Address, Unanswered};
 
-/// An answer that takes longer does not come, unless somebody is more patient.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The default timeout of a call.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The connection to a store, made when there is something to ask.
-pub(super) struct Aside {
+/// A connection to a store, established on the first call.
+pub(super) struct SideConnection {
     address: Address,
-    patience: Duration,
+    timeout_max: Duration,
     connection: Option<Connection>,
     connections: u64,
 }
 
-impl fmt::Debug for Aside {
+impl fmt::Debug for SideConnection {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Aside").field("address", &self.address).finish_non_exhaustive()
+        formatter.debug_struct("SideConnection").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
-impl Aside {
+impl SideConnection {
     pub(super) const fn new(address: Address) -> Self {
-        Self { address, patience: PATIENCE, connection: None, connections: 0 }
+        Self { address, timeout_max: TIMEOUT, connection: None, connections: 0 }
     }
 
-    pub(super) const fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
+    pub(super) const fn set_timeout(&mut self, timeout_max: Duration) {
+        self.timeout_max = timeout_max;
     }
 
-    /// How many connections there have been, up to the one that was asked last.
+    /// The number of connections so far, including the current one.
     pub(super) const fn connections(&self) -> u64 {
         self.connections
     }
 
-    /// Asks on the connection, which is made if there is none and given up if the answer is an error: after an error of the server
-    /// another one may be the right one to ask.
+    /// Makes a call, on a new connection if there is none. The connection is closed after an error, because
+    /// another server may be responsible by then.
     pub(super) async fn ask<T>(
         &mut self,
         question: impl AsyncFnOnce(&mut Connection) -> RedisResult<T>,
@@ -51,14 +51,14 @@ impl Aside {
                 Some(connection) => connection,
                 None => {
                     self.connections += 1;
-                    self.address.connect(self.patience).await?
+                    self.address.connect(self.timeout_max).await?
                 }
             };
             let answer = question(&mut connection).await?;
             self.connection = Some(connection);
             Ok(answer)
         };
-        match timeout(self.patience, asking).await {
+        match timeout(self.timeout_max, asking).await {
             Err(_) => Err(Unanswered::Late),
             Ok(answer) => answer.map_err(|error| why(&error)),
         }

@@ -1,4 +1,4 @@
-//! Where a caller stands with a limit, in the words of rate-limit headers.
+//! The state of a limit as rate-limit headers.
 
 use core::iter;
 
@@ -7,7 +7,7 @@ use tollgate_core::time::Span;
 use tollgate_wire::decimal;
 use tollgate_wire::rate_limit_headers::{LimitStatus, write_limits, write_policies, write_seconds};
 
-/// A limit in the words of rate-limit headers: so much per window.
+/// A limit as a quota per window.
 pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> LimitStatus<'a> {
     let (quota, window, unit) = match limit {
         Limit::Budget(budget) => {
@@ -31,23 +31,23 @@ pub fn of<'a>(policy: &'a str, limit: &Limit, info: LimitInfo) -> LimitStatus<'a
     LimitStatus { policy, quota, window, unit, remaining: info.remaining, reset: info.reset, clear: info.clear }
 }
 
-/// A header field that tells a client where it stands.
+/// A rate-limit header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// What the limit is; the same in every answer.
+    /// The policy; the same in every response.
     Policy,
-    /// What is left of it, and for how long.
+    /// The remaining quota and its time.
     Limit,
-    /// What is left.
+    /// The remaining quota.
     Remaining,
-    /// How long until everything is available again.
+    /// The time until the full quota is available.
     Clear,
-    /// How long until one more fits.
+    /// The time until one more request fits.
     Reset,
 }
 
 impl Field {
-    /// Its name, in lower case.
+    /// The field name in lower case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Policy => "ratelimit-policy",
@@ -59,21 +59,21 @@ impl Field {
     }
 }
 
-/// Writes the fields that tell a client where it stands: each with its value.
+/// Writes all fields with their values.
 pub fn write_fields(standing: LimitStatus<'_>, is_refusal: bool, mut push: impl FnMut(Field, &[u8])) {
     let mut out = policy(standing);
     push(Field::Policy, &out);
     write_changing(&mut out, standing, is_refusal, push);
 }
 
-/// The value of the field that is the same in every answer.
+/// The value of the policy field, which is the same in every response.
 pub fn policy(standing: LimitStatus<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     write_policies(&mut out, iter::once(standing));
     out
 }
 
-/// Writes the fields that are not the same in every answer.
+/// Writes the fields that differ between responses.
 pub fn write_changing_fields(standing: LimitStatus<'_>, is_refusal: bool, push: impl FnMut(Field, &[u8])) {
     write_changing(&mut Vec::with_capacity(64), standing, is_refusal, push);
 }

@@ -1,28 +1,28 @@
-//! How long answers took, in a fixed number of steps.
+//! A histogram of answer times.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-/// The upper ends of the steps, in microseconds. What took longer is in the total alone.
+/// The upper bounds of the buckets in microseconds. Longer times are in the last bucket.
 const STEPS_US: [u64; 13] = [50, 100, 200, 400, 700, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 500_000];
 
-/// Times, counted as they come.
+/// The live histogram.
 #[derive(Debug, Default)]
-pub(super) struct Times {
+pub(super) struct AnswerHistogram {
     steps: [AtomicU64; STEPS_US.len() + 1],
     total_ns: AtomicU64,
 }
 
-/// How long answers took so far.
+/// A snapshot of the histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerTimes {
-    /// The longest time of each step in seconds, and how many were in it: none is counted twice.
+    /// The upper bound of each bucket in seconds, and its count (not cumulative).
     pub steps: [(f64, u64); STEPS_US.len() + 1],
-    /// All times together, in seconds.
+    /// The sum of all times in seconds.
     pub total_secs: f64,
 }
 
-impl Times {
+impl AnswerHistogram {
     pub(super) fn add(&self, time: Duration) {
         let micros = time.as_micros();
         let step = STEPS_US.partition_point(|most| u128::from(*most) < micros);
@@ -41,7 +41,7 @@ impl Times {
 }
 
 impl AnswerTimes {
-    /// How many answers there were.
+    /// The number of answers.
     pub fn count(&self) -> u64 {
         self.steps.iter().map(|(_, count)| count).sum()
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_time_is_counted_in_the_first_step_that_is_not_shorter() {
-        let times = Times::default();
+        let times = AnswerHistogram::default();
         for micros in [0, 50, 51, 1_000, 1_001, 10_000_000] {
             times.add(Duration::from_micros(micros));
         }

@@ -1,4 +1,5 @@
-//! The theorem of the floor: in a table that is far too small, no key is better off than in one without bounds.
+//! The law of the overflow record: in a table that is far too small, no key gets more than in an unbounded
+//! one.
 
 use std::collections::HashMap;
 
@@ -10,9 +11,9 @@ use tollgate_core::record::PlainRecord;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 
-use crate::world::*;
+use crate::fixtures::*;
 
-/// Every key's record, as if memory were endless. It is charged what the limiter admits.
+/// The record of every key in an unbounded table. It is charged what the limiter admits.
 struct Endless {
     limit: Limit,
     records: HashMap<u8, PlainRecord>,
@@ -30,8 +31,8 @@ impl Endless {
     fn fits(&mut self, key: u8, toll: Toll, now: Moment) -> bool {
         let limit = self.limit;
         let record = self.record(key);
-        // The period of an empty bucket starts with its next request, so one that starts from a floor may drip earlier than its own
-        // would have: by less than one drip, until it is empty.
+        // The period of an empty bucket starts with its next request, so a bucket that starts from an
+        // overflow record may leak earlier than its own would have, by less than one drip, until it is empty.
         let phase = match limit {
             Limit::Bucket(bucket) => u64::from(bucket.parameters().1),
             _ => 0,
@@ -40,7 +41,8 @@ impl Endless {
             || phase > 0 && limit.info(record, now).remaining + phase >= toll.count
     }
 
-    /// What costs nothing leaves no trace: else it would tell a thread with an older time that a newer one was there.
+    /// A free request leaves no trace; otherwise a thread with an older time would see that a newer one was
+    /// there.
     fn charge(&mut self, key: u8, toll: Toll, now: Moment) {
         let limit = self.limit;
         if !limit.is_free(toll) {
@@ -53,7 +55,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn nobody_gets_more_than_from_a_table_without_bounds(
+    fn no_key_gets_more_than_in_an_unbounded_table(
         limit in debts(), arrivals in arrivals(40), lines in 1..4_usize, late_ms in prop::collection::vec(0..5_u64, 1..8),
     ) {
         let limiter = one(limit, lines);
@@ -61,7 +63,8 @@ proptest! {
         let mut time = Moment::from_millis(1_000);
         for (turn, (key, gap, toll)) in arrivals.into_iter().enumerate() {
             time = time + gap;
-            // Threads read the clock before they decide, so now and then one comes with an older time than the one before.
+            // Threads read the clock before they decide, so a thread may arrive with an older time than the
+            // previous one.
             let now = time.before(Span::from_millis(late_ms[turn % late_ms.len()]));
             let (verdict, _) = ask(&limiter, [key], toll, now);
             if verdict == Verdict::Admit {
@@ -72,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn who_has_a_place_of_his_own_gets_exactly_what_an_endless_table_gives(limit in debts(), arrivals in arrivals(7)) {
+    fn a_key_with_a_slot_gets_exactly_what_an_unbounded_table_gives(limit in debts(), arrivals in arrivals(7)) {
         let limiter = one(limit, 1);
         let mut endless = Endless::new(limit);
         let mut now = Moment::from_millis(1_000);
@@ -88,9 +91,9 @@ proptest! {
         prop_assert_eq!(limiter.table(0).unwrap().evicted, 0);
     }
 
-    /// Space-Saving: the least of five counts is at most a fifth of their sum.
+    /// Space-saving: the smallest of five counts is at most a fifth of their sum.
     #[test]
-    fn a_newcomer_starts_with_at_most_a_fifth_of_what_its_line_was_charged(keys in prop::collection::vec(0..60_u8, 1..400)) {
+    fn a_new_key_starts_with_at_most_a_fifth_of_its_rows_charges(keys in prop::collection::vec(0..60_u8, 1..400)) {
         let limiter = one(rate(1, 1, 1_000_000), 1);
         for key in &keys {
             prop_assert!(admits(&limiter, [*key], Moment::ZERO));
@@ -102,24 +105,24 @@ proptest! {
     }
 
     #[test]
-    fn places_in_flight_are_neither_exceeded_nor_lost(
+    fn in_flight_slots_are_neither_exceeded_nor_lost(
         max in 1..4_u32, steps in prop::collection::vec((any::<bool>(), 0..30_u8, any::<prop::sample::Index>()), 1..400),
     ) {
         let limiter = one(in_flight(max), 1);
-        let mut at_work: HashMap<u8, u32> = HashMap::new();
+        let mut in_flight: HashMap<u8, u32> = HashMap::new();
         let mut tickets = Vec::new();
         for (start, key, which) in steps {
             if start {
                 let (verdict, ticket) = ask(&limiter, [key], Toll::ONE, Moment::ZERO);
                 if verdict == Verdict::Admit {
-                    let count = at_work.entry(key).or_default();
+                    let count = in_flight.entry(key).or_default();
                     prop_assert!(*count < max);
                     *count += 1;
                     tickets.push((key, ticket));
                 }
             } else if !tickets.is_empty() {
                 let (key, ticket) = tickets.swap_remove(which.index(tickets.len()));
-                *at_work.entry(key).or_default() -= 1;
+                *in_flight.entry(key).or_default() -= 1;
                 limiter.settle(ticket, Toll::ONE, Moment::ZERO);
             }
         }

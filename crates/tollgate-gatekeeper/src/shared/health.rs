@@ -1,0 +1,77 @@
+//! The health of a store. It may outlive the store and keeps no connection open.
+
+use core::time::Duration;
+
+use std::sync::{Mutex, PoisonError};
+
+use super::answer_times::{AnswerHistogram, AnswerTimes};
+use super::cluster_parts::ClusterParts;
+use super::counters::{Counters, Counts};
+
+/// The health of a store.
+#[derive(Debug)]
+pub struct StoreHealth {
+    pub(super) counters: Counters,
+    pub(super) connect_error: DisplayText,
+    /// The last slot with a value of other software.
+    pub(super) foreign: DisplayText,
+    pub(super) parts: ClusterParts,
+    times: AnswerHistogram,
+}
+
+impl StoreHealth {
+    pub(super) fn new(is_cluster: bool) -> Self {
+        Self {
+            counters: Counters::default(),
+            connect_error: DisplayText::default(),
+            foreign: DisplayText::default(),
+            parts: ClusterParts::new(is_cluster),
+            times: AnswerHistogram::default(),
+        }
+    }
+
+    /// The counters.
+    pub fn counts(&self) -> Counts {
+        self.counters.counts()
+    }
+
+    /// The error of the last failed connection attempt, for display.
+    pub fn connect_error(&self) -> Option<String> {
+        self.connect_error.text()
+    }
+
+    /// The last slot with a value of other software, escaped for display.
+    pub fn foreign(&self) -> Option<String> {
+        self.foreign.text()
+    }
+
+    /// The fraction of the store that is down and not asked, from 0.0 to 1.0.
+    pub fn gone(&self) -> f64 {
+        self.parts.gone()
+    }
+
+    /// The histogram of answer times.
+    pub fn times(&self) -> AnswerTimes {
+        self.times.so_far()
+    }
+
+    /// Records a decision of the store after this time.
+    pub(super) fn answered(&self, time: Duration) {
+        self.counters.answered.add(1);
+        self.times.add(time);
+    }
+}
+
+/// An optional text for display.
+#[derive(Debug, Default)]
+pub(super) struct DisplayText(Mutex<Option<String>>);
+
+impl DisplayText {
+    pub(super) fn set(&self, remark: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = remark;
+    }
+
+    fn text(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
