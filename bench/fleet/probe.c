@@ -1,7 +1,7 @@
-/* How long it takes from a report until the order that follows from it: a libzmq peer whose every report, each of another caller, puts that
- * caller over a limit of one a minute in the domain "probe".
- * Arguments: accounting and control endpoints, and for how many seconds. A report is due every 2 ms; its time counts from then, so an order
- * that is late makes those behind it late, too. Prints how many there were, and p50, p99, p99.9 and the longest in milliseconds. */
+/* Measures the time from a report to the resulting order: a libzmq peer whose every report, each of another caller, exceeds that
+ * caller's limit of one per minute in the domain "probe".
+ * Arguments: accounting and control endpoints, and the duration in seconds. A report is due every 2 ms; its time counts from then, so a
+ * late order delays the following ones, too. Prints the count, and p50, p99, p99.9 and the maximum in milliseconds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static void report(void *socket, const char *identifier) {
     zmq_send(socket, "", 0, 0);
 }
 
-/* Waits for the order about this caller. */
+/* Waits for the order for this caller. */
 static int hear(void *socket, const char *identifier) {
     char frames[4][256];
     while (1) {
@@ -72,7 +72,7 @@ int main(int count, char **words) {
         if (due >= end) break;
         if (due > time) usleep((due - time) * 1e6);
         snprintf(identifier, sizeof identifier, "%d-%d", (int)getpid(), number);
-        /* The time that this process slept too long is not the master's. */
+        /* Oversleeping of this process is not the master's latency. */
         time = now();
         double from = time - due < EVERY ? time : due;
         report(accounting, identifier);

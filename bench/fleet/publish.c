@@ -1,5 +1,5 @@
-/* An original gatekeeper at full speed: accounting messages on a libzmq PUB socket, of callers drawn at random.
- * Arguments: the endpoint to connect to, for how many seconds, how many messages a second (0 for as many as can be), and how many callers. */
+/* An original gatekeeper at full speed: accounting messages on a libzmq PUB socket, with random callers.
+ * Arguments: the endpoint to connect to, the duration in seconds, messages per second (0 for the maximum), and the number of callers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -21,9 +21,9 @@ impl Draw {
 
     /// `count` draws from keys 0 to `keys`, the same in every run.
     pub(crate) fn draw(self, keys: u32, count: usize) -> Vec<u32> {
-        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut random = fastrand::Rng::with_seed(1);
         match self {
-            Self::Uniform => (0..count).map(|_| random.below(keys)).collect(),
+            Self::Uniform => (0..count).map(|_| random.u32(..keys)).collect(),
             Self::Zipf => {
                 let mut sum = 0.0;
                 let sums: Vec<f64> = (1..=keys)
@@ -34,7 +34,7 @@ impl Draw {
                     .collect();
                 (0..count)
                     .map(|_| {
-                        let point = random.unit() * sum;
+                        let point = random.f64() * sum;
                         sums.partition_point(|&sum| sum < point) as u32
                     })
                     .collect()
@@ -47,24 +47,4 @@ impl Draw {
 #[inline]
 pub(crate) const fn key(number: u32) -> u64 {
     (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// Marsaglia's xorshift.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: u32) -> u32 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u32
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
 }
