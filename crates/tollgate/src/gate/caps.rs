@@ -136,6 +136,11 @@ impl Counted {
         self.address.map_or(0, holding)
     }
 
+    /// The address that is counted; none for a trusted proxy.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
     /// Bytes that this connection has borrowed.
     pub(crate) fn borrowed(&self) -> usize {
         self.borrowed

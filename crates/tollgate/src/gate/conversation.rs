@@ -53,6 +53,11 @@ pub(crate) trait Reply: Sink + Spill {
 
     /// Begins the answer. `keep` says that the client may send another request afterwards.
     fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), Broken>;
+
+    /// Memory that a response takes while it waits for the client, besides its bytes, if it is not bounded by the number of connections.
+    fn task_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// What a backend is sent.

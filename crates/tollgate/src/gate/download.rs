@@ -96,21 +96,24 @@ pub(crate) async fn download(
                 if is_of_unknown_length && is_bufferable {
                     overflow.set_closed(pace.is_stream());
                 }
-                if rest == Rest::End {
-                    meter.source_done();
-                }
                 let waits_for_disk = overflow.waits_for_disk();
+                let mut stall_count = overflow.stall_count();
                 let mut spill = pin!(client.spill(data, rest, overflow));
                 let mut is_stalled = false;
                 let spilled = poll_fn(|cx| {
                     let polled = spill.as_mut().poll(cx);
                     if (polled.is_pending() && !waits_for_disk.get()) != is_stalled {
                         is_stalled = !is_stalled;
+                        stall_count.set(is_stalled);
                         if is_stalled { meter.stalled() } else { meter.flowing() }
                     }
                     polled
                 });
                 spilled.await.map_err(PumpBroke::Sink)?;
+                // Not before there is room for the last piece: without a permit there would be no bound on the responses that wait for some.
+                if rest == Rest::End {
+                    meter.source_done();
+                }
             }
             Piece::End(trailers) => {
                 announced.end().map_err(PumpBroke::Source)?;

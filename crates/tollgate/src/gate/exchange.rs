@@ -135,6 +135,10 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
             let spread = spread_of(client, visit.worker.timers.now_ms());
             visit.refuse(&refusal, spread, body, reply).await
         }
+        Admitted::Ticket(mut ticket) if visit.worker.shared.buffers.has_too_many_stalled(client) => {
+            ticket.done(Outcome::Failed);
+            visit.too_many_unread(body, reply).await
+        }
         Admitted::Ticket(mut ticket) => {
             let mut account = sight.admitted(&view, since);
             trace::goes(&mut told, &ticket, &mut account, (visit.request, visit.response));
@@ -325,6 +329,13 @@ impl Visit<'_> {
         matches!(self.request.length, Length::Empty | Length::Fixed(0)) && self.request.is_idempotent()
     }
 
+    /// Refuses a client that does not read the responses that it has.
+    async fn too_many_unread(&mut self, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
+        let detail = "too many responses wait for this client to read them";
+        self.log_failure(Failure::made(503, detail));
+        self.fault(503, detail, Some(1), body, reply).await
+    }
+
     async fn no_backend(&mut self, wait: Duration, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
         let secs = wait.as_secs() + 1;
         self.log_failure(Failure::made(503, "no backend is up"));
@@ -400,7 +411,7 @@ impl Visit<'_> {
         reply: &mut impl Reply,
     ) -> Conversation {
         let waits_for_disk = Cell::new(false);
-        let mut overflow = self.overflow(&waits_for_disk);
+        let mut overflow = self.overflow(reply.task_bytes(), &waits_for_disk);
         let Visit { worker, settings, peer, request, response, decoder, out, value, keep, .. } = self;
         let timeouts = &settings.timeouts;
         let socket: &Socket = &connection.socket;
@@ -440,7 +451,7 @@ impl Visit<'_> {
         reply: &mut impl Reply,
     ) -> Conversation {
         let waits_for_disk = Cell::new(false);
-        let mut overflow = self.overflow(&waits_for_disk);
+        let mut overflow = self.overflow(reply.task_bytes(), &waits_for_disk);
         let Visit { worker, settings, peer, request, response, value, keep, .. } = self;
         let pace = Pace { idle_max: settings.timeouts.backend_idle, bytes_per_sec_min: None };
         let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
@@ -491,11 +502,11 @@ impl Visit<'_> {
     }
 
     /// A buffer for the response, without memory as long as the client keeps up.
-    fn overflow<'b>(&self, waits_for_disk: &'b Cell<bool>) -> Overflow<'b>
+    fn overflow<'b>(&self, task_bytes: usize, waits_for_disk: &'b Cell<bool>) -> Overflow<'b>
     where
         Self: 'b,
     {
-        Overflow::new(&self.worker.shared.buffers, self.client, waits_for_disk)
+        Overflow::new(&self.worker.shared.buffers, self.client, task_bytes, waits_for_disk)
     }
 
     /// Updates the health of the backend. `was_used`: on a connection that the backend may close at any time.

@@ -53,7 +53,7 @@ impl BodyWriter<'_> {
         while !left.is_empty() {
             let mut rest: &[u8] = &left[0];
             if is_last {
-                overflow.append_last(std::mem::take(&mut rest));
+                overflow.append_last(&mut rest);
             } else {
                 overflow.append(&mut rest);
             }
@@ -120,7 +120,7 @@ impl Spill for BodyWriter<'_> {
             chunked::write_end(self.out, trailers);
         }
         if !overflow.is_empty() {
-            overflow.append_last(self.out);
+            overflow.append_end(self.out);
             self.out.clear();
         }
         Ok(())

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ use super::h2_budget::{Budget, Charge, RequestSize};
 use super::h2_connect;
 use super::h2_head;
 use super::h2_io::H2Io;
+use super::h2_unsent::UnsentBytes;
 use super::identify::Peer;
 use super::refusal::OwnAnswer;
 use super::socket::Socket;
@@ -56,6 +58,8 @@ const RESETS_MAX: u32 = 200;
 /// The last piece of a response is given to the `h2` crate at once, if it is no longer than this, whether or not the client's window is open: the task
 /// of a request, which takes more, ends then.
 const LAST_PIECE_MAX: usize = 4 * 1024;
+/// Memory of a request's task while its response waits for the client.
+const TASK_BYTES: usize = 20 * 1024;
 /// How long a client has to go after it was asked to.
 const GOODBYE: Duration = Duration::from_secs(5);
 
@@ -72,6 +76,7 @@ struct Session {
     taken: Cell<u64>,
     /// Bytes that were sent on the connection.
     written: Rc<Cell<u64>>,
+    unsent: Arc<UnsentBytes>,
 }
 
 /// How far a client is that was asked to go.
@@ -111,6 +116,7 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counte
     let streams_max = settings.bounds.streams_max.min(if is_crowded { STREAMS_WHEN_CROWDED } else { u32::MAX });
     socket.timer.set(Way::In, settings.timeouts.head);
     let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
+    let unsent = UnsentBytes::new(worker.shared.buffers.clone(), counted.address());
     let (budget, written) = (Budget::new(counted, io.received()), io.written());
     let handshake = Builder::new()
         .initial_window_size(STREAM_WINDOW)
@@ -128,7 +134,7 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counte
     socket.timer.set_idle(false);
     socket.timer.clear(Way::In);
     let (under_way, resets, taken) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken, written });
+    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken, written, unsent });
     let ended = serve_streams(&mut connection, &socket, &session).await;
     drop(connection);
     if ended.is_err() {
@@ -474,20 +480,25 @@ impl StreamReply<'_> {
         self.timer.clear(Way::Out);
     }
 
-    /// Gives bytes to the `h2` crate, which sends them when the client's window allows it.
-    fn hand_over(&mut self, data: &[u8]) -> Result<(), Broken> {
-        match &mut *self.line.borrow_mut() {
-            Line::Sending(_) if data.is_empty() => Ok(()),
-            Line::Sending(stream) => Ok(stream.send_data(Bytes::copy_from_slice(data), false)?),
-            Line::Responding(_) => Err(Broken::Gone),
+    /// Gives the last piece to the `h2` crate, which sends it when the client's window allows it. Returns whether there was room for it.
+    fn hand_over(&mut self, data: &[u8]) -> Result<bool, Broken> {
+        let unsent = &self.session.unsent;
+        if data.len() > LAST_PIECE_MAX || !unsent.has_room_behind_window(data.len()) {
+            return Ok(data.is_empty());
         }
+        match &mut *self.line.borrow_mut() {
+            Line::Sending(_) if data.is_empty() => {}
+            Line::Sending(stream) => stream.send_data(unsent.hand_over(data), false)?,
+            Line::Responding(_) => return Err(Broken::Gone),
+        }
+        Ok(true)
     }
 
     /// Sends as much as the client's window allows.
     fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let length = left.len();
         let polled = match &mut *self.line.borrow_mut() {
-            Line::Sending(stream) => h2_body::poll_send(stream, left, cx),
+            Line::Sending(stream) => h2_body::poll_send_counted(stream, left, &self.session.unsent, cx),
             Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
         };
         self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
@@ -521,6 +532,10 @@ impl Reply for StreamReply<'_> {
         *line = Line::Sending(stream);
         Ok(())
     }
+
+    fn task_bytes(&self) -> usize {
+        TASK_BYTES
+    }
 }
 
 impl Spill for StreamReply<'_> {
@@ -543,15 +558,15 @@ impl Spill for StreamReply<'_> {
             let Some(sent) = sent else { break };
             sent?;
         }
-        if rest == Rest::End {
-            if overflow.is_empty() && left.len() <= LAST_PIECE_MAX {
-                return self.hand_over(left);
-            }
-            overflow.append_last(left);
+        if rest == Rest::End && overflow.is_empty() && self.hand_over(left)? {
             return Ok(());
         }
         loop {
-            overflow.append(&mut left);
+            if rest == Rest::End {
+                overflow.append_last(&mut left);
+            } else {
+                overflow.append(&mut left);
+            }
             if left.is_empty() {
                 return Ok(());
             }
@@ -597,15 +612,15 @@ impl Spill for StreamReply<'_> {
 
 impl Sink for StreamReply<'_> {
     async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
-        if rest == Rest::End && data.len() <= LAST_PIECE_MAX {
-            return self.hand_over(data);
+        if rest == Rest::End && self.hand_over(data)? {
+            return Ok(());
         }
         let mut left = data;
         while !left.is_empty() {
             let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
             self.timer.set(Way::Out, self.taking.patience());
             let mut some = |cx: &mut Context<'_>| match &mut *self.line.borrow_mut() {
-                Line::Sending(stream) => h2_body::poll_send(stream, &mut left, cx),
+                Line::Sending(stream) => h2_body::poll_send_counted(stream, &mut left, &self.session.unsent, cx),
                 Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
             };
             poll_fn(|cx| h2_body::timed(self.timer, Way::Out, cx, &mut some)).await??;

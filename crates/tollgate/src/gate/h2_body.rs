@@ -1,7 +1,8 @@
 //! Bodies of HTTP/2, with its flow control; both sides of the gate use the same two.
 
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use super::body::{Broken, Piece, Rest};
 use super::conversation::PAUSE_MAX;
 use super::h1_body::Pace;
 use super::h2_head;
+use super::h2_unsent::UnsentBytes;
 use super::timer::{Timer, Way};
 
 impl From<h2::Error> for Broken {
@@ -183,7 +185,36 @@ pub(crate) fn poll_send(
     left: &mut &[u8],
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), Broken>> {
-    stream.reserve_capacity(left.len());
+    if let Err(broken) = ready!(poll_window(stream, left.len(), cx)) {
+        return Poll::Ready(Err(broken));
+    }
+    let (now, later) = left.split_at(stream.capacity().min(left.len()));
+    *left = later;
+    Poll::Ready(stream.send_data(Bytes::copy_from_slice(now), false).map_err(Broken::from))
+}
+
+/// The same for a client whose connection may hold only so many unsent bytes.
+pub(crate) fn poll_send_counted(
+    stream: &mut SendStream<Bytes>,
+    left: &mut &[u8],
+    unsent: &Arc<UnsentBytes>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Broken>> {
+    if let Err(broken) = ready!(poll_window(stream, left.len(), cx)) {
+        return Poll::Ready(Err(broken));
+    }
+    let room = unsent.room(stream.capacity().min(left.len()), cx);
+    if room == 0 && !left.is_empty() {
+        return Poll::Pending;
+    }
+    let (now, later) = left.split_at(room);
+    *left = later;
+    Poll::Ready(stream.send_data(unsent.hand_over(now), false).map_err(Broken::from))
+}
+
+/// Waits until the peer's window lets some of so many bytes through.
+fn poll_window(stream: &mut SendStream<Bytes>, bytes: usize, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    stream.reserve_capacity(bytes);
     while stream.capacity() == 0 {
         match stream.poll_capacity(cx) {
             Poll::Ready(Some(Ok(_))) => {}
@@ -192,9 +223,7 @@ pub(crate) fn poll_send(
             Poll::Pending => return Poll::Pending,
         }
     }
-    let (now, later) = left.split_at(stream.capacity().min(left.len()));
-    *left = later;
-    Poll::Ready(stream.send_data(Bytes::copy_from_slice(now), false).map_err(Broken::from))
+    Poll::Ready(Ok(()))
 }
 
 /// Ends a body.

@@ -30,6 +30,7 @@ mod h2_budget;
 mod h2_connect;
 mod h2_head;
 mod h2_io;
+mod h2_unsent;
 mod histogram;
 mod holds;
 mod identify;

@@ -99,7 +99,7 @@ impl Running {
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(backends),
             caps: Caps::new(connections_max),
-            buffers: Buffers::new(&settings.buffer)?,
+            buffers: Arc::new(Buffers::new(&settings.buffer)?),
             admission,
             reloads: Reloads::default(),
             sight: Sight::new(clock),

@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(crate) backends: ArcSwap<Backends>,
     pub(crate) caps: Caps,
     /// Responses that slow clients have not read yet.
-    pub(crate) buffers: Buffers,
+    pub(crate) buffers: Arc<Buffers>,
     /// How reloads went.
     pub(crate) reloads: Reloads,
     pub(crate) tallies: Vec<Arc<Tally>>,

@@ -27,10 +27,10 @@ table! {
         memory: Size = "\"64MiB\"",
         /// The largest size of the spool file, which takes what does not fit into memory.
         spool: Size = "\"1GiB\"",
-        /// How much one client may have buffered, in memory and in the spool: an IPv4 address or an IPv6 /64.
+        /// How much one client may have buffered, in memory and in the spool: an IPv4 address or an IPv6 /64. At most a quarter of `memory` is for one client.
         per_address: Size = "\"256MiB\"",
         /// Where the spool file is. It has no name and disappears with the process. Not `/tmp`, which is memory on many systems. If the file cannot be created, only
-        /// memory is used, and the log says so.
+        /// memory is used, and one line is logged. The same happens while its disk is full or does not respond.
         dir: PathBuf = "\"/var/tmp\"",
     }
 }

@@ -16,7 +16,7 @@ use crate::tls::{certificate, shake_hands, write};
 const BIG: usize = 30_000_000;
 
 /// Bytes of which no part looks like another.
-fn pattern() -> &'static [u8] {
+pub(crate) fn pattern() -> &'static [u8] {
     static PATTERN: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
     PATTERN.get_or_init(|| {
         let mut state = 1u32;
@@ -55,7 +55,7 @@ fn answer(path: &str, stream: &mut TcpStream) -> std::io::Result<()> {
 }
 
 /// A backend with two workers: each serves one connection after the other.
-fn two_workers() -> SocketAddr {
+pub(crate) fn two_workers() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     for _ in 0..2 {
@@ -71,12 +71,12 @@ fn two_workers() -> SocketAddr {
     address
 }
 
-fn gate(backend: SocketAddr, lines: &str) -> Gate {
+pub(crate) fn gate(backend: SocketAddr, lines: &str) -> Gate {
     Gate::start(&format!("[gate]\nworkers = 1\nin_flight = 2\nbackend = \"http://{backend}\"\n{lines}\n"))
 }
 
 /// A client that has requested this and does not read.
-fn not_reading(gate: &Gate, client: u8, path: &str) -> TcpStream {
+pub(crate) fn not_reading(gate: &Gate, client: u8, path: &str) -> TcpStream {
     let from = IpAddr::from([127, 5, 5, client]);
     let mut stream = socket_from(from, gate.address, |socket| socket.set_recv_buffer_size(4096));
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
@@ -84,7 +84,7 @@ fn not_reading(gate: &Gate, client: u8, path: &str) -> TcpStream {
 }
 
 /// Others are served without a wait for the slow clients.
-fn assert_others_are_served(gate: &Gate) {
+pub(crate) fn assert_others_are_served(gate: &Gate) {
     for _ in 0..20 {
         let started = Instant::now();
         let stream = connect_from([127, 6, 6, 6].into(), gate.address);
@@ -94,7 +94,7 @@ fn assert_others_are_served(gate: &Gate) {
     }
 }
 
-fn buffered(gate: &Gate) -> (u64, u64) {
+pub(crate) fn buffered(gate: &Gate) -> (u64, u64) {
     (gate.metric("tollgate_buffered_memory_bytes"), gate.metric("tollgate_buffered_spool_bytes"))
 }
 

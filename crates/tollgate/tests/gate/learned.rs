@@ -42,7 +42,7 @@ fn teach(gate: &Gate) -> u64 {
             });
         }
         let start = Instant::now();
-        while limits(gate)[0] <= 2 * START && start.elapsed() < PATIENCE {
+        while shown_limits(gate)[0] <= 2 * START && start.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(100));
         }
         done.store(true, Ordering::Relaxed);
@@ -52,10 +52,16 @@ fn teach(gate: &Gate) -> u64 {
     limits[0]
 }
 
-/// The in-flight limit of each backend.
+/// The in-flight limit of each backend, while no requests change it.
 fn limits(gate: &Gate) -> Vec<u64> {
+    let limits = shown_limits(gate);
+    assert_eq!(gate.metric("tollgate_in_flight_max"), limits.iter().sum::<u64>());
+    limits
+}
+
+fn shown_limits(gate: &Gate) -> Vec<u64> {
     let status: serde_json::Value = serde_json::from_str(&gate.admin("/api/v1/status").text()).unwrap();
-    let limits: Vec<u64> = status["backends"]
+    status["backends"]
         .as_array()
         .unwrap()
         .iter()
@@ -63,9 +69,7 @@ fn limits(gate: &Gate) -> Vec<u64> {
             assert!(backend["cores"].as_f64().unwrap() > 0.0 && backend["waiting"].is_u64(), "{backend}");
             backend["in_flight_max"].as_u64().unwrap()
         })
-        .collect();
-    assert_eq!(gate.metric("tollgate_in_flight_max"), limits.iter().sum::<u64>());
-    limits
+        .collect()
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod sharing;
 mod silence;
 mod slow;
 mod spellings;
+mod spool_faults;
 mod streaming;
 mod tls;
 mod tolls;

@@ -92,6 +92,11 @@ impl Gate {
         connect(self.address, number)
     }
 
+    /// Connects with little room in the kernel for what the gate sends.
+    pub(crate) fn connect_with_small_buffer(&self, number: usize) -> TcpStream {
+        connect_prepared(self.address, number, |socket| socket.set_recv_buffer_size(4096).unwrap())
+    }
+
     /// Measures what the gate holds for `connections` that `open` opens. It returns a connection and how much was sent on it.
     pub(crate) fn measure<C>(
         &self,
@@ -119,7 +124,12 @@ impl Drop for Gate {
 
 /// Connects from one of many addresses.
 pub(crate) fn connect(address: SocketAddr, number: usize) -> TcpStream {
+    connect_prepared(address, number, |_| {})
+}
+
+fn connect_prepared(address: SocketAddr, number: usize, prepare: impl FnOnce(&Socket)) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    prepare(&socket);
     let from = Ipv4Addr::new(127, 1, (number / PER_ADDRESS) as u8, 1);
     socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
     socket.connect_timeout(&address.into(), PATIENCE).unwrap();

@@ -31,6 +31,10 @@ const RESPONSE: u64 = 160 << 10;
 /// A response in the buffer: 1 MiB of it in memory, as long as all together take no more than `buffer.memory`.
 const BUFFERED: u64 = 1200 << 10;
 
+/// An HTTP/2 connection with 128 responses that are not read. One address may have a quarter of `buffer.memory` in them; divided by the connections that are
+/// measured, that is 400 KiB. Some of its requests are at the backend meanwhile.
+const STREAMS_UNREAD: u64 = STREAMS + (512 << 10);
+
 /// Measures all phases.
 pub(crate) fn all() -> Vec<Measured> {
     vec![
@@ -55,7 +59,10 @@ pub(crate) fn all() -> Vec<Measured> {
         http_2_streams("HTTP/2, 128 small bodies that do not come", H2C, true),
         http_2_streams("HTTP/2, 128 requests in the queue", &format!("{H2C}\n{QUEUE}"), false),
         unread(),
-        http_2_unread(),
+        http_2_unread("HTTP/2, 128 responses that are not read", STREAMS, 2, 0),
+        http_2_unread("HTTP/2, 128 responses of 4 kB that are not read", STREAMS_UNREAD, 4000, 0),
+        http_2_unread("HTTP/2, 128 responses of 40 kB that are not read", STREAMS_UNREAD, 40_000, 0),
+        http_2_unread("HTTP/2, 128 responses of 40 kB, window open, not read", STREAMS_UNREAD, 40_000, 0x7fff_ffff),
         websocket(),
         admin(),
     ]
@@ -194,15 +201,28 @@ fn unread() -> Measured {
     gate.measure("HTTP/1.1, a response that is not read", BUFFERED, 40, |number| sending(&gate, number, GET))
 }
 
-/// 128 responses of 2 bytes, and a window of none.
-fn http_2_unread() -> Measured {
-    let gate = Gate::start(backend(OK), "h2c = true\nin_flight = 256");
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0".to_vec();
+/// 128 responses of this length, and windows of this size.
+fn http_2_unread(phase: &'static str, constant: u64, length: usize, window: u32) -> Measured {
+    let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
+    answer.resize(answer.len() + length, b'x');
+    let gate = Gate::start(backend(Vec::leak(answer)), "h2c = true\nin_flight = 32");
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04".to_vec();
+    bytes.extend(window.to_be_bytes());
+    if window > 0 {
+        // WINDOW_UPDATE of the connection, which has 65,535 already.
+        bytes.extend(b"\0\0\x04\x08\0\0\0\0\0");
+        bytes.extend((window - 65_535).to_be_bytes());
+    }
     bytes.extend(headers(1, &[&[0x82, 0x86, 0x84][..], &literal(Ok(1), b"a")].concat(), true));
     for stream in 1..128 {
         bytes.extend(headers(2 * stream + 1, &[0x82, 0x86, 0x84, 0xbe], true));
     }
-    gate.measure("HTTP/2, 128 responses that are not read", STREAMS, 10, |number| sending(&gate, number, &bytes))
+    let connections = if length < 1000 { 10 } else { 40 };
+    gate.measure(phase, constant, connections, |number| {
+        let mut stream = gate.connect_with_small_buffer(number);
+        stream.write_all(&bytes).unwrap();
+        (stream, bytes.len())
+    })
 }
 
 fn websocket() -> Measured {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::BLOCK_BYTES;
@@ -15,16 +15,27 @@ pub(super) enum Store {
     Spool,
 }
 
-/// How much of the memory a block may come from.
+/// How much of the memory may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
     /// The first half. The other half is for [`Share::Staging`], so that downloads can still reach the spool when the first half is in use.
     Half,
-    /// All of it: for the few blocks that a download needs to go through the spool.
+    /// All of it: for the few blocks that a download needs to go through the spool, and for the last piece of a response.
     Staging,
-    /// Without a bound, for what is bounded otherwise: the last piece of a response, and the block that is read back from the spool.
+    /// Without a bound, for the block that is read back from the spool: a response has one.
     Unbounded,
 }
+
+/// One client may use a quarter of the memory, so that it leaves the others room to reach the spool.
+const MEMORY_PARTS: u64 = 4;
+/// The least that one client may use of the memory, if there is so much: room for a few downloads that go through the spool.
+const CLIENT_MEMORY_MIN: u64 = 8 * BLOCK_BYTES as u64;
+
+/// Stalled responses that one client may have before its further requests are refused. Each holds up to 84 KiB outside the budget: a buffer of the connection to the
+/// backend, and the task.
+const STALLED_PER_ADDRESS_MAX: usize = 64;
+/// Stalled responses in all before clients that have some get no more.
+const STALLED_MAX: usize = 512;
 
 /// The bounds, and what is in use of them, in bytes.
 #[derive(Debug)]
@@ -34,8 +45,24 @@ pub(super) struct Budget {
     per_address_max: AtomicU64,
     memory: AtomicU64,
     spool: AtomicU64,
-    /// What each client has buffered. There is an entry only for clients that have at least one block.
-    by_address: Mutex<HashMap<IpAddr, u64>>,
+    /// Responses for whose rest there is no room, so that their backends wait.
+    stalled: AtomicUsize,
+    /// The buffered bytes of each client. There is an entry only for clients that have something.
+    by_address: Mutex<HashMap<IpAddr, ClientBuffers>>,
+}
+
+/// The buffered bytes and stalled responses of one client.
+#[derive(Clone, Copy, Debug, Default)]
+struct ClientBuffers {
+    memory: u64,
+    spool: u64,
+    stalled: usize,
+}
+
+impl ClientBuffers {
+    fn is_nothing(&self) -> bool {
+        self.memory + self.spool == 0 && self.stalled == 0
+    }
 }
 
 impl Budget {
@@ -46,6 +73,7 @@ impl Budget {
             per_address_max: AtomicU64::new(0),
             memory: AtomicU64::new(0),
             spool: AtomicU64::new(0),
+            stalled: AtomicUsize::new(0),
             by_address: Mutex::default(),
         };
         budget.reload(settings);
@@ -64,56 +92,104 @@ impl Budget {
         (self.memory.load(Ordering::Relaxed), self.spool.load(Ordering::Relaxed))
     }
 
-    /// Takes a block of the memory, if the bounds allow it.
-    pub(super) fn take_memory(&self, client: IpAddr, share: Share) -> bool {
+    /// Takes some of the memory, if the bounds allow it. A client that is not named has no bound of its own: a trusted proxy.
+    pub(super) fn take_memory(&self, client: Option<IpAddr>, share: Share, bytes: usize) -> bool {
         let max = self.memory_max.load(Ordering::Relaxed);
-        let (max, per_address_max) = match share {
-            Share::Half => (max / 2, self.per_address_max.load(Ordering::Relaxed)),
-            Share::Staging => (max, self.per_address_max.load(Ordering::Relaxed)),
-            Share::Unbounded => (u64::MAX, u64::MAX),
+        let max = match share {
+            Share::Half => max / 2,
+            Share::Staging => max,
+            Share::Unbounded => u64::MAX,
         };
-        self.take(&self.memory, max, client, per_address_max)
+        self.take(Store::Memory, max, client, share == Share::Unbounded, bytes)
     }
 
     /// Takes a block of the spool, if the bounds allow it.
     pub(super) fn take_spool(&self, client: IpAddr) -> bool {
-        let (max, per_address_max) =
-            (self.spool_max.load(Ordering::Relaxed), self.per_address_max.load(Ordering::Relaxed));
-        self.take(&self.spool, max, client, per_address_max)
+        self.take(Store::Spool, self.spool_max.load(Ordering::Relaxed), Some(client), false, BLOCK_BYTES)
     }
 
-    fn take(&self, used: &AtomicU64, max: u64, client: IpAddr, per_address_max: u64) -> bool {
-        let block = BLOCK_BYTES as u64;
-        let add = |used: u64| used.checked_add(block).filter(|sum| *sum <= max);
-        if used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
+    fn take(&self, store: Store, max: u64, client: Option<IpAddr>, is_unbounded: bool, bytes: usize) -> bool {
+        let bytes = bytes as u64;
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= max);
+        if self.used_of(store).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
             return false;
         }
+        let Some(client) = client.map(client_key) else { return true };
         let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = client_key(client);
-        let held = by_address.get(&client).copied().unwrap_or_default();
-        if held.saturating_add(block) > per_address_max {
-            used.fetch_sub(block, Ordering::Relaxed);
+        let mut held = by_address.get(&client).copied().unwrap_or_default();
+        match store {
+            Store::Memory => held.memory += bytes,
+            Store::Spool => held.spool += bytes,
+        }
+        let memory_max = (self.memory_max.load(Ordering::Relaxed) / MEMORY_PARTS).max(CLIENT_MEMORY_MIN);
+        let is_over = held.memory + held.spool > self.per_address_max.load(Ordering::Relaxed)
+            || (store == Store::Memory && held.memory > memory_max);
+        if is_over && !is_unbounded {
+            self.used_of(store).fetch_sub(bytes, Ordering::Relaxed);
             return false;
         }
-        by_address.insert(client, held + block);
+        by_address.insert(client, held);
         true
     }
 
-    /// Gives a block back.
-    pub(super) fn give(&self, store: Store, client: IpAddr) {
-        let used = match store {
+    fn used_of(&self, store: Store) -> &AtomicU64 {
+        match store {
             Store::Memory => &self.memory,
             Store::Spool => &self.spool,
-        };
-        used.fetch_sub(BLOCK_BYTES as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives memory back.
+    pub(super) fn give_memory(&self, client: Option<IpAddr>, bytes: usize) {
+        self.give(Store::Memory, client, bytes);
+    }
+
+    /// Gives a block of the spool back.
+    pub(super) fn give_spool(&self, client: IpAddr) {
+        self.give(Store::Spool, Some(client), BLOCK_BYTES);
+    }
+
+    fn give(&self, store: Store, client: Option<IpAddr>, bytes: usize) {
+        let bytes = bytes as u64;
+        self.used_of(store).fetch_sub(bytes, Ordering::Relaxed);
+        let Some(client) = client.map(client_key) else { return };
         let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = client_key(client);
         if let Some(held) = by_address.get_mut(&client) {
-            *held = held.saturating_sub(BLOCK_BYTES as u64);
-            if *held == 0 {
+            match store {
+                Store::Memory => held.memory = held.memory.saturating_sub(bytes),
+                Store::Spool => held.spool = held.spool.saturating_sub(bytes),
+            }
+            if held.is_nothing() {
                 by_address.remove(&client);
             }
         }
+    }
+
+    /// Counts a response as stalled, or no longer.
+    pub(super) fn set_stalled(&self, client: IpAddr, is_stalled: bool) {
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = by_address.entry(client_key(client)).or_default();
+        if is_stalled {
+            held.stalled += 1;
+            self.stalled.fetch_add(1, Ordering::Relaxed);
+        } else {
+            held.stalled -= 1;
+            self.stalled.fetch_sub(1, Ordering::Relaxed);
+        }
+        if held.is_nothing() {
+            by_address.remove(&client_key(client));
+        }
+    }
+
+    /// Whether so many responses are stalled that this client should get no more of them. Takes no lock unless many are.
+    pub(super) fn has_too_many_stalled(&self, client: IpAddr) -> bool {
+        let stalled = self.stalled.load(Ordering::Relaxed);
+        if stalled < STALLED_PER_ADDRESS_MAX {
+            return false;
+        }
+        let by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = by_address.get(&client_key(client)).map_or(0, |held| held.stalled);
+        own >= STALLED_PER_ADDRESS_MAX || (own > 0 && stalled >= STALLED_MAX)
     }
 }
 
@@ -141,15 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_given_out_up_to_each_bound_and_again_when_they_are_back() {
-        let (budget, client) = (budget(8, 3, 100), IpAddr::from([192, 0, 2, 1]));
-        let memory = |share| (0..100).take_while(|_| budget.take_memory(client, share)).count();
+    fn memory_and_spool_are_given_out_up_to_each_bound_and_again_when_they_are_back() {
+        let budget = budget(8, 3, 100);
+        let clients: Vec<_> = (1..=8).map(|last| IpAddr::from([192, 0, 2, last])).collect();
+        let memory =
+            |share| clients.iter().filter(|client| budget.take_memory(Some(**client), share, BLOCK_BYTES)).count();
         assert_eq!((memory(Share::Half), memory(Share::Staging)), (4, 4));
-        assert_eq!((0..100).take_while(|_| budget.take_spool(client)).count(), 3);
+        assert_eq!((0..100).take_while(|_| budget.take_spool(clients[0])).count(), 3);
         assert_eq!(budget.used(), (8 * BLOCK, 3 * BLOCK));
-        assert!(budget.take_memory(client, Share::Unbounded));
-        (0..9).for_each(|_| budget.give(Store::Memory, client));
-        (0..3).for_each(|_| budget.give(Store::Spool, client));
+        assert!(budget.take_memory(Some(clients[0]), Share::Unbounded, BLOCK_BYTES));
+        budget.give_memory(Some(clients[0]), BLOCK_BYTES);
+        clients.iter().take(4).for_each(|client| (0..2).for_each(|_| budget.give_memory(Some(*client), BLOCK_BYTES)));
+        (0..3).for_each(|_| budget.give_spool(clients[0]));
         assert_eq!(budget.used(), (0, 0));
         assert!(budget.by_address.lock().unwrap().is_empty());
     }
@@ -159,10 +238,31 @@ mod tests {
         let budget = budget(100, 100, 5);
         let networks = [["2001:db8::1", "2001:db8::2"], ["192.0.2.1", "192.0.2.1"], ["192.0.2.2", "192.0.2.2"]];
         for [one, same] in networks.map(|pair| pair.map(|text| text.parse().unwrap())) {
-            assert!(budget.take_memory(one, Share::Half) && budget.take_memory(same, Share::Staging));
+            assert!(budget.take_memory(Some(one), Share::Half, BLOCK_BYTES));
+            assert!(budget.take_memory(Some(same), Share::Staging, BLOCK_BYTES));
             assert_eq!((0..100).take_while(|_| budget.take_spool(same)).count(), 3);
-            assert!(!budget.take_memory(one, Share::Half));
+            assert!(!budget.take_memory(Some(one), Share::Half, 1));
         }
         assert_eq!(budget.used(), (6 * BLOCK, 9 * BLOCK));
+    }
+
+    #[test]
+    fn one_client_gets_a_quarter_of_the_memory_and_a_trusted_proxy_half() {
+        let (budget, client) = (budget(64, 100, 100), IpAddr::from([192, 0, 2, 1]));
+        let taken = |client| (0..100).take_while(|_| budget.take_memory(client, Share::Half, BLOCK_BYTES)).count();
+        assert_eq!((taken(Some(client)), taken(None)), (16, 16), "half of it is in use then");
+        assert!(!budget.take_memory(Some(client), Share::Staging, 1));
+        assert!(budget.take_memory(Some([192, 0, 2, 2].into()), Share::Staging, BLOCK_BYTES));
+    }
+
+    #[test]
+    fn a_client_with_too_many_stalled_responses_gets_no_more_and_others_do() {
+        let (budget, client, other) = (budget(8, 8, 8), IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+        (1..STALLED_PER_ADDRESS_MAX).for_each(|_| budget.set_stalled(client, true));
+        assert!(!budget.has_too_many_stalled(client));
+        budget.set_stalled(client, true);
+        assert!(budget.has_too_many_stalled(client) && !budget.has_too_many_stalled(other));
+        (0..STALLED_PER_ADDRESS_MAX).for_each(|_| budget.set_stalled(client, false));
+        assert!(budget.by_address.lock().unwrap().is_empty());
     }
 }

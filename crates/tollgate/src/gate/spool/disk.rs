@@ -3,15 +3,18 @@
 //! A worker serves many connections on one thread, so it must not wait for a disk. All workers share one helper thread and one file without a name,
 //! which disappears with the process. The file consists of slots of one block each. Jobs are done in their order, so a slot that is freed
 //! while its last job is still waiting can be used for the next block at once.
+//!
+//! A block stays in memory until it has been written: the job has a weak reference to it. If jobs wait and none ends for [`STUCK_AFTER`], the disk is
+//! stuck: blocks that wait for it go back to their downloads, and nothing more is given to it until a job ends.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -21,12 +24,11 @@ use super::BLOCK_BYTES;
 const WRITES_MAX: usize = 256;
 /// How long the spool is not used after an error.
 const RETRY: Duration = Duration::from_secs(30);
+/// How long a job may take before the disk counts as stuck. A block takes less than a millisecond on most disks, and a busy disk some hundred.
+pub(super) const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 /// The number of a slot in the file.
 pub(super) type Slot = u32;
-
-/// A block that was to be written, and whether it was.
-pub(super) type Written = (Vec<u8>, bool);
 
 /// The spool file.
 pub(super) struct Disk {
@@ -35,10 +37,18 @@ pub(super) struct Disk {
     state: Arc<State>,
 }
 
-#[derive(Default)]
 struct State {
+    dir: PathBuf,
+    /// Whether the file could be created, and the last block be written.
     is_usable: AtomicBool,
     writes: AtomicUsize,
+    began: Instant,
+    /// Jobs that have not ended.
+    jobs: AtomicUsize,
+    /// When the last job ended, or the first of those that wait was given, in milliseconds after `began`.
+    progressed_ms: AtomicU64,
+    /// Whether the error that lasts is in the log.
+    has_logged: AtomicBool,
 }
 
 #[derive(Default)]
@@ -49,7 +59,7 @@ struct Slots {
 }
 
 enum Job {
-    Write(Slot, Vec<u8>, oneshot::Sender<Written>),
+    Write(Slot, Weak<Vec<u8>>, oneshot::Sender<bool>),
     Read(Slot, usize, oneshot::Sender<io::Result<Vec<u8>>>),
     Trim,
 }
@@ -58,15 +68,44 @@ impl Disk {
     /// A spool in this directory. Its file is created by the helper thread.
     pub(super) fn new(dir: PathBuf) -> io::Result<Self> {
         let (jobs, waiting) = channel();
-        let state = Arc::new(State::default());
-        let worker = Worker { dir, file: None, state: state.clone(), has_logged: false };
+        let state = Arc::new(State {
+            dir,
+            is_usable: AtomicBool::new(false),
+            writes: AtomicUsize::new(0),
+            began: Instant::now(),
+            jobs: AtomicUsize::new(0),
+            progressed_ms: AtomicU64::new(0),
+            has_logged: AtomicBool::new(false),
+        });
+        let worker = Worker { file: None, state: state.clone(), failed_at: None };
         std::thread::Builder::new().name("gate-spool".into()).spawn(move || worker.run(&waiting))?;
         Ok(Self { jobs, slots: Mutex::default(), state })
     }
 
     /// Whether blocks can be written, as far as is known.
     pub(super) fn is_usable(&self) -> bool {
-        self.state.is_usable.load(Ordering::Relaxed)
+        self.state.is_usable.load(Ordering::Relaxed) && !self.is_stuck()
+    }
+
+    /// Whether a job takes so long that nothing should wait for it.
+    pub(super) fn is_stuck(&self) -> bool {
+        let has_jobs = self.state.jobs.load(Ordering::Acquire) > 0;
+        let waited_ms = self.state.now_ms().saturating_sub(self.state.progressed_ms.load(Ordering::Acquire));
+        let is_stuck = has_jobs && waited_ms > STUCK_AFTER.as_millis() as u64;
+        if is_stuck {
+            self.state.log(&"the file system does not respond");
+        }
+        is_stuck
+    }
+
+    /// Gives a job to the helper thread, if there is one.
+    fn give(&self, job: Job) -> bool {
+        self.state.given();
+        let is_given = self.jobs.send(job).is_ok();
+        if !is_given {
+            self.state.ended();
+        }
+        is_given
     }
 
     /// A slot that is not in use.
@@ -84,65 +123,104 @@ impl Disk {
         slots.free.push(slot);
         if slots.free.len() == slots.next as usize {
             *slots = Slots::default();
-            let _ = self.jobs.send(Job::Trim);
+            let _ = self.give(Job::Trim);
         }
     }
 
-    /// Starts to write a block. Gives it back if too many are waiting.
-    pub(super) fn write(&self, slot: Slot, block: Vec<u8>) -> Result<oneshot::Receiver<Written>, Vec<u8>> {
-        if self.state.writes.fetch_add(1, Ordering::Relaxed) >= WRITES_MAX {
-            self.state.writes.fetch_sub(1, Ordering::Relaxed);
-            return Err(block);
+    /// Starts to write a block. Refuses if too many are waiting. A block that is dropped before its turn is not written.
+    pub(super) fn write(&self, slot: Slot, block: &Arc<Vec<u8>>) -> Option<oneshot::Receiver<bool>> {
+        if self.state.writes.fetch_add(1, Ordering::Relaxed) < WRITES_MAX {
+            let (done, written) = oneshot::channel();
+            if self.give(Job::Write(slot, Arc::downgrade(block), done)) {
+                return Some(written);
+            }
         }
-        let (done, written) = oneshot::channel();
-        match self.jobs.send(Job::Write(slot, block, done)) {
-            Ok(()) => Ok(written),
-            Err(error) => match error.0 {
-                Job::Write(_, block, _) => Err(block),
-                Job::Read(..) | Job::Trim => unreachable!("it was a write"),
-            },
-        }
+        self.state.writes.fetch_sub(1, Ordering::Relaxed);
+        None
     }
 
     /// Starts to read a block of so many bytes.
     pub(super) fn read(&self, slot: Slot, bytes: usize) -> oneshot::Receiver<io::Result<Vec<u8>>> {
         let (done, read) = oneshot::channel();
         // If the thread has ended, `done` is dropped and the reader is told.
-        let _ = self.jobs.send(Job::Read(slot, bytes, done));
+        let _ = self.give(Job::Read(slot, bytes, done));
         read
+    }
+}
+
+impl State {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// A job is given to the helper thread.
+    fn given(&self) {
+        // In this order: a job that has just been given must not look late.
+        if self.jobs.load(Ordering::Relaxed) == 0 {
+            self.progressed_ms.store(self.now_ms(), Ordering::Release);
+        }
+        self.jobs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A job has ended.
+    fn ended(&self) {
+        self.progressed_ms.store(self.now_ms(), Ordering::Release);
+        self.jobs.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Logs an error, once until blocks have been written for a while.
+    fn log(&self, error: &dyn std::fmt::Display) {
+        if !self.has_logged.swap(true, Ordering::Relaxed) {
+            let dir: &Path = &self.dir;
+            tracing::warn!(dir = %dir.display(), %error, "responses cannot be spooled; slow clients may hold the backend");
+        }
     }
 }
 
 /// The helper thread. It ends when the [`Disk`] is dropped; nobody waits for it, because a disk may hang.
 struct Worker {
-    dir: PathBuf,
     file: Option<File>,
     state: Arc<State>,
-    /// Whether the error that lasts is in the log.
-    has_logged: bool,
+    /// When the last error occurred, until blocks have been written for a while.
+    failed_at: Option<Instant>,
 }
 
 impl Worker {
     fn run(mut self, jobs: &Receiver<Job>) {
-        self.open();
+        self.reopen();
         loop {
-            let job = if self.state.is_usable.load(Ordering::Relaxed) {
-                jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
-            } else {
-                jobs.recv_timeout(RETRY)
+            let retry_at = self.failed_at.map(|failed_at| failed_at + RETRY);
+            let job = match retry_at.filter(|_| !self.state.is_usable.load(Ordering::Relaxed)) {
+                Some(retry_at) => jobs.recv_timeout(retry_at.saturating_duration_since(Instant::now())),
+                None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match job {
-                Ok(job) => self.work(job),
-                Err(RecvTimeoutError::Timeout) => self.open(),
+                Ok(job) => self.end(|worker| worker.work(job)),
+                Err(RecvTimeoutError::Timeout) => self.reopen(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.state.given();
+        self.end(Self::open);
+    }
+
+    /// Does a job that has been given.
+    fn end(&mut self, job: impl FnOnce(&mut Self)) {
+        let began = Instant::now();
+        job(self);
+        self.state.ended();
+        if began.elapsed() > STUCK_AFTER {
+            self.failed_at = Some(Instant::now());
         }
     }
 
     /// Creates the file if there is none. One that could not be written is tried again: it may hold blocks.
     fn open(&mut self) {
         if self.file.is_none() {
-            match tempfile::tempfile_in(&self.dir) {
+            match tempfile::tempfile_in(&self.state.dir) {
                 Ok(file) => self.file = Some(file),
                 Err(error) => return self.failed(&error),
             }
@@ -154,16 +232,15 @@ impl Worker {
         match job {
             Job::Write(slot, block, done) => {
                 self.state.writes.fetch_sub(1, Ordering::Relaxed);
-                // The client has left.
-                if done.is_closed() {
-                    return;
-                }
+                // If it is gone, the client has left, or the block went back because the disk was stuck.
+                let Some(block) = block.upgrade() else { return };
                 let written = self.file().and_then(|file| file.write_all_at(&block, offset(slot)));
+                drop(block);
                 match &written {
-                    Ok(()) => self.has_logged = false,
+                    Ok(()) => self.succeeded(),
                     Err(error) => self.failed(error),
                 }
-                let _ = done.send((block, written.is_ok()));
+                let _ = done.send(written.is_ok());
             }
             Job::Read(slot, bytes, done) => {
                 if done.is_closed() {
@@ -188,12 +265,18 @@ impl Worker {
         self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// A block was written. On a full disk, some can be and others cannot, so the next error is logged only after a while without one.
+    fn succeeded(&mut self) {
+        if self.failed_at.is_none_or(|failed_at| failed_at.elapsed() > 2 * RETRY) {
+            self.failed_at = None;
+            self.state.has_logged.store(false, Ordering::Relaxed);
+        }
+    }
+
     fn failed(&mut self, error: &io::Error) {
         self.state.is_usable.store(false, Ordering::Relaxed);
-        if !std::mem::replace(&mut self.has_logged, true) {
-            let dir: &Path = &self.dir;
-            tracing::warn!(dir = %dir.display(), %error, "responses cannot be spooled; slow clients may hold the backend");
-        }
+        self.failed_at = Some(Instant::now());
+        self.state.log(error);
     }
 }
 

@@ -16,21 +16,28 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Sleep;
 
 use super::body::Broken;
 use crate::settings::ResponseBuffer as Settings;
-use budget::{Budget, Share, Store};
-use disk::{Disk, Slot, Written};
+use budget::{Budget, Share};
+use disk::{Disk, STUCK_AFTER, Slot};
 
 /// The size of a block. One read of a backend's socket is at most as large.
-const BLOCK_BYTES: usize = 64 * 1024;
+pub(crate) const BLOCK_BYTES: usize = 64 * 1024;
 /// Blocks of one response in memory, if the spool can be used: 1 MiB.
 const MEMORY_BLOCKS_MAX: usize = 16;
 /// Blocks that a response needs in memory to go through the spool: the one that is sent and the one that is filled.
 const STAGING_BLOCKS: usize = 2;
+/// The last piece of a response is charged in steps of this size.
+const LAST_PIECE_STEP_BYTES: usize = 4 * 1024;
+/// How long a block of the spool is waited for. Then the response breaks off: nothing else has its bytes.
+const READ_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The buffers of all workers.
 pub(crate) struct Buffers {
@@ -52,6 +59,22 @@ impl Buffers {
     pub(crate) fn used(&self) -> (u64, u64) {
         self.budget.used()
     }
+
+    /// Takes a block of the memory for something else that holds parts of responses. A client that is not named has no bound of its own.
+    pub(crate) fn borrow(&self, client: Option<IpAddr>) -> bool {
+        self.budget.take_memory(client, Share::Half, BLOCK_BYTES)
+    }
+
+    /// Whether a client has so many stalled responses that it should get no more. A response is stalled when there is no room for its rest, so that
+    /// its backend waits.
+    pub(crate) fn has_too_many_stalled(&self, client: IpAddr) -> bool {
+        self.budget.has_too_many_stalled(client)
+    }
+
+    /// Gives such a block back.
+    pub(crate) fn give_back(&self, client: Option<IpAddr>) {
+        self.budget.give_memory(client, BLOCK_BYTES);
+    }
 }
 
 /// The part of a response that its client has not taken yet.
@@ -65,26 +88,77 @@ pub(crate) struct Overflow<'a> {
     spare: Option<Vec<u8>>,
     /// Blocks of memory that are counted in the budget, including `spare` and the one that is being written.
     memory_blocks: usize,
-    writing: Option<oneshot::Receiver<Written>>,
+    /// Bytes that are held besides the blocks, as long as there are blocks: the task of a request.
+    task_bytes: usize,
+    /// Whether they are counted in the budget.
+    is_task_charged: bool,
+    writing: Option<oneshot::Receiver<bool>>,
     reading: Option<oneshot::Receiver<io::Result<Vec<u8>>>>,
+    /// Wakes the task if the disk does not end the write.
+    write_deadline: Deadline,
+    /// The same for the read.
+    read_deadline: Deadline,
     is_closed: bool,
     /// Whether there is no room only because the disk is not done yet, so that neither the client nor a bound holds the backend up.
     waits_for_disk: &'a Cell<bool>,
 }
 
+/// Counts a response while it is stalled.
+pub(crate) struct StallCount<'a> {
+    /// None for a stream, which is not buffered.
+    budget: Option<&'a Budget>,
+    client: IpAddr,
+    is_stalled: bool,
+}
+
+impl StallCount<'_> {
+    pub(crate) fn set(&mut self, is_stalled: bool) {
+        if let Some(budget) = self.budget
+            && is_stalled != self.is_stalled
+        {
+            self.is_stalled = is_stalled;
+            budget.set_stalled(self.client, is_stalled);
+        }
+    }
+}
+
+impl Drop for StallCount<'_> {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
 /// | from | to |
 /// |---|---|
 /// | `Memory`, full and last | `Writing` |
-/// | `Writing` | `Spooled` if it was written, `Memory` if not |
+/// | `Writing` | `Spooled` if it was written; `Memory` if not, or if the disk is stuck |
 /// | `Spooled`, first | `Memory`, when it was read |
 enum Block {
-    Memory(Vec<u8>),
-    Writing(Slot),
+    Memory(MemoryBlock),
+    Writing(Slot, Arc<Vec<u8>>),
     Spooled(Slot),
 }
 
+struct MemoryBlock {
+    data: Vec<u8>,
+    /// Bytes of the budget that it takes.
+    charged: usize,
+}
+
+impl MemoryBlock {
+    fn whole(data: Vec<u8>) -> Self {
+        Self { data, charged: BLOCK_BYTES }
+    }
+
+    /// Whether it takes more without growing.
+    fn has_space(&self) -> bool {
+        self.data.len() < self.charged
+    }
+}
+
 impl<'a> Overflow<'a> {
-    pub(crate) fn new(buffers: &'a Buffers, client: IpAddr, waits_for_disk: &'a Cell<bool>) -> Self {
+    /// An empty one. `task_bytes` are counted while it is not empty.
+    pub(crate) fn new(buffers: &'a Buffers, client: IpAddr, task_bytes: usize, waits_for_disk: &'a Cell<bool>) -> Self {
         Self {
             buffers,
             client,
@@ -92,8 +166,12 @@ impl<'a> Overflow<'a> {
             sent: 0,
             spare: None,
             memory_blocks: 0,
+            task_bytes,
+            is_task_charged: false,
             writing: None,
             reading: None,
+            write_deadline: None,
+            read_deadline: None,
             is_closed: false,
             waits_for_disk,
         }
@@ -109,6 +187,12 @@ impl<'a> Overflow<'a> {
         self.waits_for_disk
     }
 
+    /// Counts the response while it is stalled.
+    pub(crate) fn stall_count(&self) -> StallCount<'a> {
+        let budget = (!self.is_closed).then_some(&self.buffers.budget);
+        StallCount { budget, client: self.client, is_stalled: false }
+    }
+
     /// Takes nothing more if closed. What is there is still to be sent.
     pub(crate) fn set_closed(&mut self, is_closed: bool) {
         self.is_closed = is_closed;
@@ -122,23 +206,54 @@ impl<'a> Overflow<'a> {
     /// Takes as much as there is room for.
     pub(crate) fn append(&mut self, data: &mut &[u8]) {
         while !data.is_empty() && self.has_space() {
-            let Some(Block::Memory(last)) = self.blocks.back_mut() else { return };
-            let (now, later) = data.split_at(data.len().min(BLOCK_BYTES - last.len()));
-            last.extend_from_slice(now);
+            self.fill_last(data);
+        }
+    }
+
+    /// Takes of the last piece of a response what there is room for, even if it is closed: the backend is done with it, and it is one piece.
+    pub(crate) fn append_last(&mut self, data: &mut &[u8]) {
+        self.fill_last(data);
+        self.append(data);
+        self.append_pieces(data, Share::Staging);
+    }
+
+    /// Takes the end of a response, whatever the bounds are: a few bytes, or trailers.
+    pub(crate) fn append_end(&mut self, mut data: &[u8]) {
+        self.fill_last(&mut data);
+        self.append_pieces(&mut data, Share::Unbounded);
+    }
+
+    /// Fills the last block, if it is in memory.
+    fn fill_last(&mut self, data: &mut &[u8]) {
+        if let Some(Block::Memory(last)) = self.blocks.back_mut() {
+            let (now, later) = data.split_at(data.len().min(last.charged - last.data.len()));
+            last.data.extend_from_slice(now);
             *data = later;
         }
     }
 
-    /// Takes the last piece of a response, whatever the bounds are: the backend is done with it, and it is one piece.
-    pub(crate) fn append_last(&mut self, mut data: &[u8]) {
-        self.append(&mut data);
+    /// Adds blocks that are no larger than necessary.
+    fn append_pieces(&mut self, data: &mut &[u8], share: Share) {
         while !data.is_empty() {
-            self.buffers.budget.take_memory(self.client, Share::Unbounded);
-            self.memory_blocks += 1;
             let (now, later) = data.split_at(data.len().min(BLOCK_BYTES));
-            self.blocks.push_back(Block::Memory(now.to_vec()));
-            data = later;
+            let charged = now.len().next_multiple_of(LAST_PIECE_STEP_BYTES);
+            if !self.take_memory(share, charged) {
+                return;
+            }
+            self.blocks.push_back(Block::Memory(MemoryBlock { data: now.to_vec(), charged }));
+            *data = later;
         }
+    }
+
+    /// Counts a block of memory, and the task with the first one.
+    fn take_memory(&mut self, share: Share, bytes: usize) -> bool {
+        let task_bytes = if self.is_task_charged { 0 } else { self.task_bytes };
+        if !self.buffers.budget.take_memory(Some(self.client), share, bytes + task_bytes) {
+            return false;
+        }
+        self.is_task_charged = true;
+        self.memory_blocks += 1;
+        true
     }
 
     /// Whether there is room for more. If not, the task is woken when the disk is done, but not when a bound is no longer reached.
@@ -155,7 +270,7 @@ impl<'a> Overflow<'a> {
             match self.blocks.front() {
                 None => return Poll::Ready(Ok(None)),
                 Some(Block::Memory(_)) => break,
-                Some(Block::Writing(_)) => match self.poll_written(cx) {
+                Some(Block::Writing(..)) => match self.poll_written(cx) {
                     Poll::Ready(written) => written?,
                     Poll::Pending => return Poll::Pending,
                 },
@@ -169,7 +284,7 @@ impl<'a> Overflow<'a> {
             }
         }
         match self.blocks.front() {
-            Some(Block::Memory(block)) => Poll::Ready(Ok(Some(&block[self.sent..]))),
+            Some(Block::Memory(block)) => Poll::Ready(Ok(Some(&block.data[self.sent..]))),
             _ => Poll::Ready(Ok(None)),
         }
     }
@@ -178,11 +293,15 @@ impl<'a> Overflow<'a> {
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.sent += bytes;
         if let Some(Block::Memory(block)) = self.blocks.front()
-            && self.sent >= block.len()
+            && self.sent >= block.data.len()
         {
+            let charged = block.charged;
             self.sent = 0;
             self.blocks.pop_front();
-            self.give_memory();
+            self.give_memory(charged);
+            if self.blocks.is_empty() {
+                self.give_task();
+            }
         }
     }
 
@@ -190,24 +309,22 @@ impl<'a> Overflow<'a> {
     fn has_space(&mut self) -> bool {
         self.waits_for_disk.set(false);
         match self.blocks.back() {
-            Some(Block::Memory(last)) if last.len() < BLOCK_BYTES => !self.is_closed,
+            Some(Block::Memory(last)) if last.has_space() => !self.is_closed,
             _ => !self.is_closed && self.add_block(),
         }
     }
 
     fn add_block(&mut self) -> bool {
         if let Some(spare) = self.spare.take() {
-            self.blocks.push_back(Block::Memory(spare));
+            self.blocks.push_back(Block::Memory(MemoryBlock::whole(spare)));
             return true;
         }
-        let (budget, disk) = (&self.buffers.budget, &self.buffers.disk);
-        let is_small = self.memory_blocks < MEMORY_BLOCKS_MAX || !disk.is_usable();
+        let is_small = self.memory_blocks < MEMORY_BLOCKS_MAX || !self.buffers.disk.is_usable();
         let is_staging = self.memory_blocks < STAGING_BLOCKS;
-        if (is_staging && budget.take_memory(self.client, Share::Staging))
-            || (is_small && self.writing.is_none() && budget.take_memory(self.client, Share::Half))
+        if (is_staging && self.take_memory(Share::Staging, BLOCK_BYTES))
+            || (is_small && self.writing.is_none() && self.take_memory(Share::Half, BLOCK_BYTES))
         {
-            self.memory_blocks += 1;
-            self.blocks.push_back(Block::Memory(Vec::with_capacity(BLOCK_BYTES)));
+            self.blocks.push_back(Block::Memory(MemoryBlock::whole(Vec::with_capacity(BLOCK_BYTES))));
             return true;
         }
         let is_writing = self.writing.is_some() || self.begin_write();
@@ -218,8 +335,9 @@ impl<'a> Overflow<'a> {
     /// Begins to move the last block to the spool, so that its memory can take more.
     fn begin_write(&mut self) -> bool {
         let Buffers { budget, disk } = self.buffers;
-        // The first block is about to be sent.
-        if self.blocks.len() < 2 || !disk.is_usable() || !matches!(self.blocks.back(), Some(Block::Memory(_))) {
+        // The first block is about to be sent. A block that is smaller than others is the last one of the response.
+        let is_whole = |block: &Block| matches!(block, Block::Memory(last) if last.charged == BLOCK_BYTES);
+        if self.blocks.len() < 2 || !disk.is_usable() || !self.blocks.back().is_some_and(is_whole) {
             return false;
         }
         if !budget.take_spool(self.client) {
@@ -227,14 +345,13 @@ impl<'a> Overflow<'a> {
         }
         let slot = disk.take_slot();
         if let Some(Block::Memory(last)) = self.blocks.pop_back() {
-            match disk.write(slot, last) {
-                Ok(written) => {
-                    self.blocks.push_back(Block::Writing(slot));
-                    self.writing = Some(written);
-                    return true;
-                }
-                Err(last) => self.blocks.push_back(Block::Memory(last)),
+            let data = Arc::new(last.data);
+            if let Some(written) = disk.write(slot, &data) {
+                self.blocks.push_back(Block::Writing(slot, data));
+                self.writing = Some(written);
+                return true;
             }
+            self.blocks.push_back(Block::Memory(MemoryBlock::whole(unshared(data))));
         }
         self.give_slot(slot);
         false
@@ -242,19 +359,29 @@ impl<'a> Overflow<'a> {
 
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let Some(writing) = &mut self.writing else { return Poll::Ready(Ok(())) };
-        let Poll::Ready(written) = Pin::new(writing).poll(cx) else { return Poll::Pending };
-        self.writing = None;
-        let place = self.blocks.iter().rposition(|block| matches!(block, Block::Writing(_)));
-        let (Some(place), Ok((mut block, is_written))) = (place, written) else {
+        let is_written = match Pin::new(writing).poll(cx) {
+            Poll::Ready(written) => written.unwrap_or(false),
+            Poll::Pending if self.buffers.disk.is_stuck() => false,
+            Poll::Pending => {
+                if poll_deadline(&mut self.write_deadline, STUCK_AFTER, cx) {
+                    cx.waker().wake_by_ref();
+                }
+                return Poll::Pending;
+            }
+        };
+        (self.writing, self.write_deadline) = (None, None);
+        let is_writing = |block: &Block| matches!(block, Block::Writing(..));
+        let Some(place) = self.blocks.iter().rposition(is_writing) else { return Poll::Ready(Err(Broken::Gone)) };
+        let Block::Writing(slot, _) = self.blocks[place] else { return Poll::Ready(Err(Broken::Gone)) };
+        let Block::Writing(_, data) = std::mem::replace(&mut self.blocks[place], Block::Spooled(slot)) else {
             return Poll::Ready(Err(Broken::Gone));
         };
-        let Block::Writing(slot) = self.blocks[place] else { return Poll::Ready(Err(Broken::Gone)) };
+        let mut data = unshared(data);
         if is_written {
-            self.blocks[place] = Block::Spooled(slot);
-            block.clear();
-            self.spare = Some(block);
+            data.clear();
+            self.spare = Some(data);
         } else {
-            self.blocks[place] = Block::Memory(block);
+            self.blocks[place] = Block::Memory(MemoryBlock::whole(data));
             self.give_slot(slot);
         }
         Poll::Ready(Ok(()))
@@ -262,24 +389,32 @@ impl<'a> Overflow<'a> {
 
     fn poll_read(&mut self, slot: Slot, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let reading = self.reading.get_or_insert_with(|| self.buffers.disk.read(slot, BLOCK_BYTES));
-        let Poll::Ready(read) = Pin::new(reading).poll(cx) else { return Poll::Pending };
-        self.reading = None;
-        let Ok(Ok(block)) = read else { return Poll::Ready(Err(Broken::Gone)) };
+        let Poll::Ready(read) = Pin::new(reading).poll(cx) else {
+            let is_late = poll_deadline(&mut self.read_deadline, READ_WAIT_MAX, cx);
+            return if is_late { Poll::Ready(Err(Broken::Slow)) } else { Poll::Pending };
+        };
+        (self.reading, self.read_deadline) = (None, None);
+        let Ok(Ok(data)) = read else { return Poll::Ready(Err(Broken::Gone)) };
         self.give_slot(slot);
-        self.buffers.budget.take_memory(self.client, Share::Unbounded);
-        self.memory_blocks += 1;
-        self.blocks[0] = Block::Memory(block);
+        self.take_memory(Share::Unbounded, BLOCK_BYTES);
+        self.blocks[0] = Block::Memory(MemoryBlock::whole(data));
         Poll::Ready(Ok(()))
     }
 
-    fn give_memory(&mut self) {
+    fn give_memory(&mut self, bytes: usize) {
         self.memory_blocks -= 1;
-        self.buffers.budget.give(Store::Memory, self.client);
+        self.buffers.budget.give_memory(Some(self.client), bytes);
+    }
+
+    fn give_task(&mut self) {
+        if std::mem::take(&mut self.is_task_charged) && self.task_bytes > 0 {
+            self.buffers.budget.give_memory(Some(self.client), self.task_bytes);
+        }
     }
 
     fn give_slot(&self, slot: Slot) {
         self.buffers.disk.give_slot(slot);
-        self.buffers.budget.give(Store::Spool, self.client);
+        self.buffers.budget.give_spool(self.client);
     }
 }
 
@@ -293,14 +428,39 @@ impl Overflow<'_> {
     /// Gives everything back: the client has left.
     pub(crate) fn clear(&mut self) {
         self.set_closed(true);
-        (self.spare, self.writing, self.reading, self.sent) = (None, None, None, 0);
+        (self.writing, self.write_deadline) = (None, None);
+        (self.reading, self.read_deadline, self.sent) = (None, None, 0);
         for block in std::mem::take(&mut self.blocks) {
-            if let Block::Writing(slot) | Block::Spooled(slot) = block {
-                self.give_slot(slot);
+            match block {
+                Block::Memory(block) => self.give_memory(block.charged),
+                Block::Writing(slot, _) => {
+                    self.give_slot(slot);
+                    self.give_memory(BLOCK_BYTES);
+                }
+                Block::Spooled(slot) => self.give_slot(slot),
             }
         }
-        while self.memory_blocks > 0 {
-            self.give_memory();
+        if self.spare.take().is_some() {
+            self.give_memory(BLOCK_BYTES);
         }
+        debug_assert_eq!(self.memory_blocks, 0, "every block was given back");
+        self.give_task();
     }
+}
+
+/// The bytes of a block that the helper thread does not have any more. If it still has them, because it is stuck, this is a copy.
+fn unshared(data: Arc<Vec<u8>>) -> Vec<u8> {
+    Arc::try_unwrap(data).unwrap_or_else(|data| Vec::clone(&data))
+}
+
+/// A wait for the disk that ends.
+type Deadline = Option<Pin<Box<Sleep>>>;
+
+/// Whether the disk has been waited for this long. If not, the task is woken then.
+fn poll_deadline(deadline: &mut Deadline, after: Duration, cx: &mut Context<'_>) -> bool {
+    let is_over = deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(after))).as_mut().poll(cx).is_ready();
+    if is_over {
+        *deadline = None;
+    }
+    is_over
 }

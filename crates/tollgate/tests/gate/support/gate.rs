@@ -148,6 +148,11 @@ impl Gate {
         status.unwrap().code()
     }
 
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kilobytes of memory in use.
     pub(crate) fn rss_kb(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();

@@ -1,0 +1,157 @@
+//! Bytes of responses that the `h2` crate holds for one connection until its client takes them.
+//!
+//! The crate bounds them per stream only, by the client's window and 64 KiB. A client that opens its windows and does not read could make it hold
+//! 64 KiB for each of 128 streams, for a few bytes per request. Here a connection has [`FREE_BYTES`]; more is borrowed from the memory of the response
+//! buffer, which is bounded for an address and in total. Without it, the stream waits, and its backend with it.
+//!
+//! The crate does not report what it has sent. The bytes are handed over with an owner, which the crate drops when it no longer needs them.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+
+use bytes::Bytes;
+
+use super::spool::{BLOCK_BYTES, Buffers};
+
+/// Bytes that a connection may hold without borrowing: as many as one stream. A client that reads never needs more for one download.
+const FREE_BYTES: usize = 64 * 1024;
+/// The part of it for bytes that a closed window keeps here. The other part stays in motion.
+const FREE_BEHIND_WINDOW_BYTES: usize = FREE_BYTES / 2;
+
+/// The unsent bytes of one connection.
+pub(crate) struct UnsentBytes {
+    buffers: Arc<Buffers>,
+    /// The client that is charged; none for a trusted proxy, which has many.
+    client: Option<IpAddr>,
+    state: Mutex<UnsentState>,
+}
+
+#[derive(Default)]
+struct UnsentState {
+    held: usize,
+    borrowed: usize,
+    /// Streams that wait until less is held. At most as many as there are streams.
+    waiters: Vec<Waker>,
+}
+
+impl UnsentBytes {
+    pub(crate) fn new(buffers: Arc<Buffers>, client: Option<IpAddr>) -> Arc<Self> {
+        Arc::new(Self { buffers, client, state: Mutex::default() })
+    }
+
+    /// How many of so many bytes may be handed over now. If none, the task is woken when there is room.
+    pub(crate) fn room(&self, wanted: usize, cx: &mut Context<'_>) -> usize {
+        let mut state = self.lock();
+        let room = self.borrow_for(&mut state, wanted, FREE_BYTES);
+        if room == 0 && !state.waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) {
+            state.waiters.push(cx.waker().clone());
+        }
+        room
+    }
+
+    /// Whether so many bytes may be handed over although the client's window is closed.
+    pub(crate) fn has_room_behind_window(&self, bytes: usize) -> bool {
+        self.borrow_for(&mut self.lock(), bytes, FREE_BEHIND_WINDOW_BYTES) >= bytes
+    }
+
+    /// Counts bytes until the `h2` crate drops them.
+    pub(crate) fn hand_over(self: &Arc<Self>, data: &[u8]) -> Bytes {
+        if data.is_empty() {
+            return Bytes::new();
+        }
+        self.lock().held += data.len();
+        Bytes::from_owner(Handed { data: data.into(), unsent: self.clone() })
+    }
+
+    /// Borrows what is needed to hold so many bytes more. Returns how many of them there is room for.
+    fn borrow_for(&self, state: &mut UnsentState, wanted: usize, free: usize) -> usize {
+        while state.held + wanted > free + state.borrowed && self.buffers.borrow(self.client) {
+            state.borrowed += BLOCK_BYTES;
+        }
+        (free + state.borrowed).saturating_sub(state.held).min(wanted)
+    }
+
+    fn released(&self, bytes: usize) {
+        let waiters = {
+            let mut state = self.lock();
+            state.held -= bytes;
+            // One block more than is needed, so that a download in full swing does not borrow it again and again.
+            let needed = match state.held.saturating_sub(FREE_BEHIND_WINDOW_BYTES) {
+                0 => 0,
+                over => over.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES,
+            };
+            while state.borrowed > needed {
+                state.borrowed -= BLOCK_BYTES;
+                self.buffers.give_back(self.client);
+            }
+            std::mem::take(&mut state.waiters)
+        };
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, UnsentState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes that are counted while the `h2` crate has them.
+struct Handed {
+    data: Box<[u8]>,
+    unsent: Arc<UnsentBytes>,
+}
+
+impl AsRef<[u8]> for Handed {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        self.unsent.released(self.data.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::ResponseBuffer;
+
+    fn buffers(memory_bytes_max: u64) -> Arc<Buffers> {
+        let dir = std::env::temp_dir();
+        let settings =
+            ResponseBuffer { memory_bytes_max, spool_bytes_max: 0, per_address_bytes_max: memory_bytes_max, dir };
+        Arc::new(Buffers::new(&settings).unwrap())
+    }
+
+    fn room(unsent: &UnsentBytes, wanted: usize) -> usize {
+        unsent.room(wanted, &mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_connection_holds_its_own_bytes_and_borrows_more_until_the_memory_is_used_up() {
+        let buffers = buffers(4 * BLOCK_BYTES as u64);
+        let unsent = UnsentBytes::new(buffers.clone(), Some([192, 0, 2, 1].into()));
+        let piece = vec![0; FREE_BYTES];
+        let first = unsent.hand_over(&piece);
+        assert_eq!((room(&unsent, 1000), buffers.used().0), (1000, BLOCK_BYTES as u64));
+        let second = unsent.hand_over(&piece);
+        let third = unsent.hand_over(&piece[..room(&unsent, FREE_BYTES)]);
+        assert_eq!(third.len(), FREE_BYTES, "half of the memory is for this");
+        assert_eq!((room(&unsent, 1), buffers.used().0), (0, 2 * BLOCK_BYTES as u64));
+        drop((first, second));
+        assert!(room(&unsent, FREE_BYTES) > 0);
+        drop(third);
+        assert_eq!(buffers.used().0, 0);
+    }
+
+    #[test]
+    fn bytes_behind_a_closed_window_leave_room_for_other_streams() {
+        let unsent = UnsentBytes::new(buffers(0), Some([192, 0, 2, 1].into()));
+        let held: Vec<_> =
+            std::iter::from_fn(|| unsent.has_room_behind_window(4096).then(|| unsent.hand_over(&[0; 4096]))).collect();
+        assert_eq!(held.len(), FREE_BEHIND_WINDOW_BYTES / 4096);
+        assert_eq!(room(&unsent, FREE_BYTES), FREE_BYTES - FREE_BEHIND_WINDOW_BYTES);
+    }
+}
