@@ -8,6 +8,7 @@ mod check;
 mod cli;
 mod demo;
 mod doctor;
+mod durable;
 mod flags;
 mod gate;
 mod manual;

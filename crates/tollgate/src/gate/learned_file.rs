@@ -11,19 +11,18 @@
 //! | 24 | the hash of the route, the mean cost and its deviation in nanoseconds |
 //! | 8 | SipHash-1-3 of everything before, to find damage |
 //!
-//! Numbers are big-endian. The file is private, because of the key, and is replaced at once as a whole. A file that is not as described is
-//! ignored: the gate learns everything again. The numbers themselves are not trusted ([`tollgate_core::queue::Queue::restore`]).
+//! Numbers are big-endian. The file is private, because of the key, and is replaced at once as a whole. A copy of a file that is not as described is put
+//! aside, and the gate learns everything again. The numbers themselves are not trusted ([`tollgate_core::queue::Queue::restore`]).
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::hash::Hasher;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
-use siphasher::sip::SipHasher13;
 use tollgate_core::queue::{Learned, LearnedPrice, Queue};
 use tollgate_core::time::Span;
+
+use crate::durable;
 
 const MARK: &[u8] = b"tollgate learned 1\n";
 /// Backends that are kept: each takes up to 100 KB.
@@ -59,15 +58,12 @@ impl LearnedState {
                 }
             }
         }
-        let sum = checksum(&bytes);
-        bytes.extend(sum.to_be_bytes());
+        durable::seal(&mut bytes);
         bytes
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (content, sum) = bytes.split_last_chunk::<8>()?;
-        let mut reader = Reader(content.strip_prefix(MARK)?);
-        (checksum(content) == u64::from_be_bytes(*sum)).then_some(())?;
+        let mut reader = Reader(durable::unseal(bytes, MARK)?);
         let key = [reader.u64()?, reader.u64()?];
         let count = usize::from(reader.u16()?);
         if count > BACKENDS_MAX {
@@ -87,12 +83,6 @@ impl LearnedState {
         }
         reader.0.is_empty().then_some(Self { key, backends })
     }
-}
-
-fn checksum(bytes: &[u8]) -> u64 {
-    let mut hasher = SipHasher13::new();
-    hasher.write(bytes);
-    hasher.finish()
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -140,41 +130,29 @@ impl LearnedFile {
 
     /// The contents, or why there are none.
     pub(super) fn read(&self) -> io::Result<LearnedState> {
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&self.path)?;
-        let data = file.metadata()?;
-        if !data.is_file() || data.len() > BYTES_MAX {
-            return Err(io::Error::other("it is not a file of ours"));
-        }
+        let bytes = durable::read(&self.path, BYTES_MAX)?.ok_or(io::ErrorKind::NotFound)?;
         // The key is no secret any more.
-        if data.mode() & 0o077 != 0 {
+        if fs::symlink_metadata(&self.path)?.mode() & 0o077 != 0 {
             return Err(io::Error::other("others may read or write it"));
         }
-        let mut bytes = Vec::new();
-        file.take(BYTES_MAX).read_to_end(&mut bytes)?;
-        LearnedState::decode(&bytes).ok_or_else(|| io::Error::other("it is damaged, or of another version"))
+        match LearnedState::decode(&bytes) {
+            Some(state) => Ok(state),
+            None => {
+                durable::put_aside(&self.path, "it is damaged, or of another version")?;
+                Err(io::Error::other("it is damaged, or of another version"))
+            }
+        }
     }
 
     /// Replaces the contents, if they differ.
     pub(super) fn write(&mut self, state: &LearnedState) -> io::Result<()> {
         let bytes = state.encode();
-        let sum = Some(checksum(&bytes));
+        let sum = Some(durable::checksum(&bytes));
         if self.written == sum {
             return Ok(());
         }
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let new = self.path.with_extension("learned.new");
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let flags = OFlags::NOFOLLOW.bits() as i32;
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(flags).open(&new)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        File::open(directory)?.sync_all()?;
+        durable::create_directory(self.path.parent().unwrap_or(Path::new("/")))?;
+        durable::replace(&self.path, &[&bytes])?;
         self.written = sum;
         Ok(())
     }
@@ -223,8 +201,7 @@ mod tests {
 
     /// The checksum is no secret, so a hostile file has the right one.
     fn sealed(mut content: Vec<u8>) -> Vec<u8> {
-        let sum = checksum(&content);
-        content.extend(sum.to_be_bytes());
+        durable::seal(&mut content);
         content
     }
 

@@ -107,6 +107,11 @@ impl<'a> Reader<'a> {
         content.strip_prefix(mark).map(Self)
     }
 
+    /// Reads bytes that have been checked.
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     pub(super) fn number(&mut self) -> Option<u64> {
         let (number, rest) = self.0.split_first_chunk::<8>()?;
         self.0 = rest;

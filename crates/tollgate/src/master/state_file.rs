@@ -1,23 +1,25 @@
 //! The books on disk: what everybody owed when it was written, so that a restart refills nothing.
 //!
-//! The file is written beside its place and moved there when it is complete, so there is always a whole one. A file that is not whole, or
-//! not ours, is left alone and said so: books that may be wrong are worse than empty ones, which gates fill again.
+//! The file is private, and replaced as a whole, so there is always a whole one. A copy of a file that is damaged is put aside with one line in the log: books that
+//! may be wrong are worse than empty ones, which gates fill again.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 
 use tollgate_core::time::Span;
 
 use super::Shared;
 use super::page::{self, Page, Reader};
+use crate::durable;
 
 /// Where the books are kept.
 pub(super) struct StateFile {
     path: PathBuf,
 }
 
-const MARK: &[u8] = b"tollgate master 1\n";
+const MARK: &[u8] = b"tollgate master 2\n";
+/// Version 1 has another checksum.
+const MARK_1: &[u8] = b"tollgate master 1\n";
 /// A file that is larger than this is not ours.
 const BYTES_MAX: u64 = 1 << 30;
 /// How many places are written down before others have their turn.
@@ -30,19 +32,11 @@ impl StateFile {
 
     /// Takes over what the file says is owed. No file is an empty one.
     pub(super) fn restore(&self, books: &Shared) -> io::Result<()> {
-        let bytes = match fs::metadata(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error),
-            Ok(data) if data.len() > BYTES_MAX => Vec::new(),
-            Ok(_) => fs::read(&self.path)?,
-        };
-        match Reader::checked(&bytes, MARK).and_then(|reader| take_over(reader, books)) {
+        let Some(bytes) = durable::read(&self.path, BYTES_MAX)? else { return Ok(()) };
+        let reader = durable::unseal(&bytes, MARK).map(Reader::of).or_else(|| Reader::checked(&bytes, MARK_1));
+        match reader.and_then(|reader| take_over(reader, books)) {
             Some(restored) => tracing::info!(restored, "the books were restored"),
-            None => {
-                let aside = self.path.with_extension("damaged");
-                fs::rename(&self.path, &aside)?;
-                tracing::warn!(file = %aside.display(), "the books on disk are damaged and were put aside");
-            }
+            None => durable::put_aside(&self.path, "its checksum is wrong: the books are empty")?,
         }
         Ok(())
     }
@@ -51,7 +45,7 @@ impl StateFile {
     pub(super) async fn save_or_say(&self, books: &Shared) {
         let bytes = written_down(books).await;
         let path = self.path.clone();
-        let outcome = tokio::task::spawn_blocking(move || replace(&path, &bytes)).await;
+        let outcome = tokio::task::spawn_blocking(move || durable::replace(&path, &[&bytes]).map(drop)).await;
         if let Ok(Err(error)) = outcome {
             tracing::warn!(file = %self.path.display(), %error, "the books could not be saved");
         }
@@ -72,23 +66,11 @@ async fn written_down(books: &Shared) -> Vec<u8> {
             books.master().slots()
         };
         if to >= places {
-            page::seal(&mut bytes);
+            durable::seal(&mut bytes);
             return bytes;
         }
         from = to;
         tokio::task::yield_now().await;
-    }
-}
-
-fn replace(path: &std::path::Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
     }
 }
 

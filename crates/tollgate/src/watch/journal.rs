@@ -3,21 +3,29 @@
 //! Records are appended and on disk before anybody is told that they count. When the file has grown to more than what it says is worth, it is
 //! written anew beside its place and moved there, so there is always a whole one. A write that failed leaves a file that cannot be
 //! trusted: from then on only a whole new one can take its place.
+//!
+//! When bytes of the file cannot be read, whatever the reason, a copy of it is put aside before it changes, with one line in the log. All records that can be read
+//! count, also those behind a damaged one.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::OFlags;
+use super::record::Record;
+use crate::durable::{self, FrameError};
 
-use super::record::{Broken, Record};
-
-const MARK: &[u8] = b"tollgate watch 1\n";
+const MARK: &[u8] = b"tollgate watch 2\n";
+const MARK_1: &[u8] = b"tollgate watch 1\n";
 /// A file that is larger than this is not ours.
 const BYTES_MAX: u64 = 1 << 30;
 /// A smaller file is not worth writing anew.
 const WORTH_BYTES: u64 = 8 << 20;
+/// A process that ends, or a child that has not closed its copy of the file yet, holds the lock for a moment.
+const LOCK_ATTEMPTS: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Where records are appended.
 pub(super) struct Journal {
@@ -33,43 +41,32 @@ impl Journal {
     /// Opens the journal of a directory, and calls `each` with every record in it. Where it fails, `each` was not called: who tries again would count everything again.
     pub(super) fn open(directory: &Path, mut each: impl FnMut(Record)) -> io::Result<Self> {
         // Names of accounts may be secrets, such as keys of an API: they are nobody else's on this machine.
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        durable::create_directory(directory)?;
         let path = directory.join("watch.journal");
-        let mut file = ours().create(true).append(true).read(true).open(&path)?;
+        let file = durable::private().create(true).append(true).read(true).open(&path)?;
         lock(&file)?;
-        keep_private(&file)?;
+        durable::keep_private(&file)?;
         let mut bytes = Vec::new();
-        if file.metadata()?.len() <= BYTES_MAX {
-            file.read_to_end(&mut bytes)?;
+        (&file).take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        let length = bytes.len() as u64;
+        let mut journal = Self { path, file: Some(file), bytes: length, bytes_anew: 0 };
+        let contents = Contents::of(&mut bytes);
+        if let Some(reason) = contents.damage {
+            durable::put_aside(&journal.path, reason)?;
         }
-        let mut journal = Self { path, file: Some(file), bytes: 0, bytes_anew: 0 };
-        let good = match bytes.strip_prefix(MARK) {
-            Some(mut rest) => loop {
-                match Record::read(rest) {
-                    Ok((_, length)) => rest = &rest[length..],
-                    // Somebody was killed while writing it, and had promised nothing yet.
-                    Err(Broken::Short) => break bytes.len() - rest.len(),
-                    Err(Broken::Damaged) => {
-                        journal.put_aside()?;
-                        break bytes.len() - rest.len();
-                    }
-                }
-            },
-            None if MARK.starts_with(&bytes) && bytes.len() as u64 == journal.length()? => 0,
-            None => {
-                journal.put_aside()?;
-                0
-            }
-        };
-        journal.cut(good as u64)?;
-        if good == 0 {
-            journal.append(MARK)?;
+        if contents.is_whole() {
+            durable::sync_directory(&journal.path)?;
+        } else {
+            let records: Vec<&[u8]> = contents.records.iter().map(|range| &bytes[range.clone()]).collect();
+            journal.write_anew(&records)?;
         }
         // Read twice, and not kept in between: a journal can be as large as all of the memory that is left.
-        let mut rest = bytes.get(MARK.len()..good).unwrap_or_default();
-        while let Ok((record, length)) = Record::read(rest) {
-            each(record);
-            rest = &rest[length..];
+        for range in contents.records {
+            let mut rest = &bytes[range];
+            while let Ok((record, length)) = Record::read(rest) {
+                each(record);
+                rest = &rest[length..];
+            }
         }
         Ok(journal)
     }
@@ -113,91 +110,104 @@ impl Journal {
 
     /// Puts these records in the place of everything before.
     pub(super) fn replace(&mut self, records: &[u8]) -> io::Result<()> {
-        let new = self.path.with_extension("new");
-        let written = self.write_anew(&new, records);
-        if written.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        written
+        self.write_anew(&[records])
     }
 
-    fn write_anew(&mut self, new: &Path, records: &[u8]) -> io::Result<()> {
-        let mut file = ours().create(true).truncate(true).write(true).open(new)?;
-        lock(&file)?;
-        keep_private(&file)?;
-        file.write_all(MARK)?;
-        file.write_all(records)?;
-        file.sync_all()?;
-        fs::rename(new, &self.path)?;
-        sync_directory(&self.path)?;
-        // It was opened to be written from its start, and goes on from its end.
-        self.bytes = (MARK.len() + records.len()) as u64;
+    fn write_anew(&mut self, records: &[&[u8]]) -> io::Result<()> {
+        let parts: Vec<&[u8]> = [MARK].into_iter().chain(records.iter().copied()).collect();
+        let file = durable::replace_prepared(&self.path, &parts, lock)?;
+        // It was written from its start, and goes on from its end.
+        self.bytes = parts.iter().map(|part| part.len() as u64).sum();
         self.bytes_anew = self.bytes;
         self.file = Some(file);
         Ok(())
     }
-
-    fn length(&self) -> io::Result<u64> {
-        self.file.as_ref().map_or(Ok(0), |file| file.metadata().map(|data| data.len()))
-    }
-
-    /// Keeps a copy of what cannot be read, for somebody to look at.
-    fn put_aside(&self) -> io::Result<()> {
-        let aside = self.path.with_extension("damaged");
-        match fs::remove_file(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        io::copy(&mut ours().read(true).open(&self.path)?, &mut ours().create_new(true).write(true).open(&aside)?)?;
-        tracing::warn!(file = %aside.display(), "the journal of the watch is damaged: a copy was put aside, what could be read counts");
-        Ok(())
-    }
-
-    fn cut(&mut self, bytes: u64) -> io::Result<()> {
-        if let Some(file) = &self.file
-            && file.metadata()?.len() != bytes
-        {
-            file.set_len(bytes)?;
-            file.sync_all()?;
-        }
-        sync_directory(&self.path)?;
-        self.bytes = bytes;
-        Ok(())
-    }
 }
 
-/// How files are opened here: for nobody else to read, and not where a link leads. Whoever may write in the directory could otherwise choose a file for us to spoil.
-fn ours() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    options
+/// Which bytes of a journal count.
+struct Contents {
+    /// Whole records that follow each other.
+    records: Vec<Range<usize>>,
+    /// Why some bytes do not count.
+    damage: Option<&'static str>,
+    /// Whether the file is of this version.
+    is_current: bool,
 }
 
-/// A file that was there before may have been made by somebody who let others read it.
-fn keep_private(file: &File) -> io::Result<()> {
-    let mut permissions = file.metadata()?.permissions();
-    if permissions.mode() & 0o077 != 0 {
-        permissions.set_mode(0o600);
-        file.set_permissions(permissions)?;
+impl Contents {
+    /// Whether the file can be used as it is.
+    fn is_whole(&self) -> bool {
+        self.is_current && self.damage.is_none()
     }
-    Ok(())
+
+    /// Reads a whole journal. One of version 1 is put into the form of this version.
+    fn of(bytes: &mut Vec<u8>) -> Self {
+        if bytes.len() as u64 > BYTES_MAX {
+            return Self { records: Vec::new(), damage: Some("it is too large to be a journal"), is_current: false };
+        }
+        if bytes.starts_with(MARK) {
+            return Self::of_records(bytes);
+        }
+        if let Some(mut rest) = bytes.strip_prefix(MARK_1) {
+            let mut records = Vec::new();
+            while let Some((record, length)) = Record::read_version_1(rest) {
+                record.write(&mut records);
+                rest = &rest[length..];
+            }
+            let damage = (!rest.is_empty()).then_some("a record cannot be read");
+            *bytes = records;
+            return Self { records: Vec::from([Range { start: 0, end: bytes.len() }]), damage, is_current: false };
+        }
+        // A process that was killed when it created the file had promised nothing.
+        let damage = (!MARK.starts_with(bytes)).then_some("it does not begin like a journal");
+        Self { records: Vec::new(), damage, is_current: false }
+    }
+
+    fn of_records(bytes: &[u8]) -> Self {
+        let mut contents = Self { records: Vec::new(), damage: None, is_current: true };
+        let (mut start, mut at) = (MARK.len(), MARK.len());
+        let mut skip = |range: Range<usize>, reason| {
+            contents.records.push(range);
+            contents.damage.get_or_insert(reason);
+        };
+        while at < bytes.len() {
+            match Record::read(&bytes[at..]) {
+                Ok((_, length)) => at += length,
+                Err(FrameError::Content(length)) => {
+                    skip(start..at, "a record cannot be read");
+                    at += length;
+                    start = at;
+                }
+                Err(FrameError::Head) => {
+                    skip(start..at, "the head of a record cannot be read, nor can what follows");
+                    return contents;
+                }
+                Err(FrameError::Short) => {
+                    skip(start..at, "it ends in the middle of a record");
+                    return contents;
+                }
+            }
+        }
+        contents.records.push(start..at);
+        contents
+    }
 }
 
 /// Two processes that write one journal would lose what both have promised.
 fn lock(file: &File) -> io::Result<()> {
-    file.try_lock().map_err(|_| io::Error::other("another process uses this journal: give each its own state_dir"))
-}
-
-/// A name is on disk when its directory is.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
+    for _ in 0..LOCK_ATTEMPTS {
+        if file.try_lock().is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(LOCK_PAUSE);
     }
+    Err(io::Error::other("another process uses this journal: give each its own state_dir"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn record(id: &str) -> Record {
@@ -232,35 +242,75 @@ mod tests {
         assert_eq!(open(folder.path()).1, ["d", "e"].map(record));
     }
 
+    /// The journal of a directory with this content.
+    fn open_with(directory: &Path, content: &[u8]) -> (Journal, Vec<Record>) {
+        let _ = fs::remove_file(directory.join("watch.damaged"));
+        fs::write(directory.join("watch.journal"), content).unwrap();
+        open(directory)
+    }
+
+    fn aside(directory: &Path) -> Option<Vec<u8>> {
+        fs::read(directory.join("watch.damaged")).ok()
+    }
+
     #[test]
-    fn an_end_in_the_middle_of_a_record_takes_only_that_record() {
+    fn a_cut_takes_only_the_record_that_it_is_in_and_a_copy_is_put_aside() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("watch.journal");
-        open(folder.path()).0.append(&bytes(&["a", "b"])).unwrap();
-        let whole = fs::read(&path).unwrap();
+        let whole = [MARK, &bytes(&["a", "b"])].concat();
+        let first = MARK.len() + bytes(&["a"]).len();
         for length in 0..whole.len() {
-            fs::write(&path, &whole[..length]).unwrap();
-            let (mut journal, records) = open(folder.path());
-            assert!(records.len() < 2);
+            let (mut journal, records) = open_with(folder.path(), &whole[..length]);
+            assert_eq!(records.len(), usize::from(length >= first), "{length} bytes");
+            let loses = length > MARK.len() && length != first;
+            assert_eq!(aside(folder.path()), loses.then(|| whole[..length].to_vec()), "{length} bytes");
             journal.append(&bytes(&["c"])).unwrap();
             drop(journal);
             assert_eq!(open(folder.path()).1.last(), Some(&record("c")));
         }
-        assert!(!folder.path().join("watch.damaged").exists());
     }
 
     #[test]
-    fn fault_43_damage_is_put_aside_and_what_was_before_it_counts() {
+    fn fault_43_every_flipped_bit_is_found_and_put_aside_and_other_records_count() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("watch.journal");
-        open(folder.path()).0.append(&bytes(&["a", "b"])).unwrap();
-        let mut damaged = fs::read(&path).unwrap();
+        let whole = [MARK, &bytes(&["a", "b", "c"])].concat();
+        let record_bytes = bytes(&["a"]).len();
+        for bit in 0..whole.len() * 8 {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let (mut journal, records) = open_with(folder.path(), &damaged);
+            let in_records = (bit / 8).checked_sub(MARK.len());
+            let expected: Vec<_> = match in_records.map(|at| (at / record_bytes, at % record_bytes)) {
+                None => Vec::new(),
+                Some((number, at)) if at < 16 => ["a", "b", "c"][..number].to_vec(),
+                Some((number, _)) => {
+                    ["a", "b", "c"].into_iter().enumerate().filter_map(|(n, id)| (n != number).then_some(id)).collect()
+                }
+            };
+            assert_eq!(records, expected.into_iter().map(record).collect::<Vec<_>>(), "bit {bit}");
+            assert_eq!(aside(folder.path()), Some(damaged), "bit {bit}");
+            journal.append(&bytes(&["d"])).unwrap();
+            drop(journal);
+            assert_eq!(open(folder.path()).1.last(), Some(&record("d")), "bit {bit}");
+        }
+        assert_eq!(open_with(folder.path(), b"something else").1, []);
+        assert_eq!(aside(folder.path()).unwrap(), b"something else");
+    }
+
+    #[test]
+    fn a_journal_of_version_1_is_read_and_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = |ids: &[&str]| {
+            let records = ids.iter().flat_map(|id| crate::watch::record::tests::version_1(&record(id)));
+            MARK_1.iter().copied().chain(records).collect::<Vec<u8>>()
+        };
+        let (journal, records) = open_with(folder.path(), &old(&["a", "b"]));
+        assert_eq!((records, aside(folder.path())), (["a", "b"].map(record).to_vec(), None));
+        drop(journal);
+        assert!(fs::read(folder.path().join("watch.journal")).unwrap().starts_with(MARK));
+        let mut damaged = old(&["a", "b"]);
         *damaged.last_mut().unwrap() ^= 1;
-        fs::write(&path, &damaged).unwrap();
-        assert_eq!(open(folder.path()).1, [record("a")]);
-        assert_eq!(fs::read(folder.path().join("watch.damaged")).unwrap(), damaged);
-        fs::write(&path, b"something else").unwrap();
-        assert_eq!(open(folder.path()).1, []);
+        assert_eq!(open_with(folder.path(), &damaged).1, [record("a")]);
+        assert_eq!(aside(folder.path()), Some(damaged));
     }
 
     #[test]
@@ -316,7 +366,7 @@ mod tests {
         let [path, aside] = ["watch.journal", "watch.damaged"].map(|name| folder.path().join(name));
         for path in [&path, &aside] {
             fs::write(path, b"something else").unwrap();
-            fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
         }
         drop(open(folder.path()));
         for path in [&path, &aside] {
@@ -336,8 +386,7 @@ mod tests {
             directory
         };
         assert!(Journal::open(&link("watch.journal"), |_| {}).is_err());
-        let (mut journal, _) = open(&link("watch.new"));
-        assert!(journal.replace(&bytes(&["a"])).is_err());
+        let (mut journal, _) = open(&link("watch.journal.new"));
         // One that is in the way goes, not what it leads to.
         journal.replace(&bytes(&["a"])).unwrap();
         let directory = link("watch.damaged");

@@ -13,6 +13,8 @@ mod feed;
 mod flagged;
 mod held;
 mod journal;
+#[cfg(test)]
+mod journal_faults;
 mod legible;
 mod metrics;
 mod record;

@@ -1,12 +1,13 @@
 //! What is written down of the watch, as bytes.
 //!
-//! A record is its length, a checksum and its content. What does not come out right is the end of what was written: a process that was
-//! killed in the middle of a record has promised nothing about it.
+//! Records are framed as [`durable`] describes.
 
 use std::borrow::Cow;
 
 use tollgate_core::time::Moment;
 use tollgate_core::watch::CountKind;
+
+use crate::durable::{self, FrameError};
 
 /// One thing that happened, or was so when the journal was written anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +45,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) count: u64,
 }
 
-/// A record that is longer than this is not one.
-const CONTENT_BYTES_MAX: usize = 64 << 20;
-const HEAD_BYTES: usize = 12;
+/// The head of a record of version 1: the length, and a checksum of the content.
+const HEAD_BYTES_1: usize = 12;
 /// Entries of a report are seldom longer.
 const ENTRY_BYTES_USUAL: usize = 48;
 
@@ -63,24 +63,25 @@ impl Record {
         id: &str,
         entries: impl ExactSizeIterator<Item = &'a Entry<'a>>,
     ) {
-        out.reserve(HEAD_BYTES + entries.len() * ENTRY_BYTES_USUAL);
+        out.reserve(entries.len() * ENTRY_BYTES_USUAL);
         write_record(out, |out| write_report(out, at, id, entries));
     }
 
     /// The record that `bytes` begins with, and its length in bytes.
-    pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), Broken> {
-        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(Broken::Short)?;
+    pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), FrameError> {
+        let (content, length) = durable::read_record(bytes)?;
+        // A kind that is not known was written by a later version.
+        let record = Self::read_content(&mut Reader(content)).ok_or(FrameError::Content(length))?;
+        Ok((record, length))
+    }
+
+    /// The same for a journal of version 1, whose lengths have no checksum: none, if there is no whole record.
+    pub(super) fn read_version_1(bytes: &[u8]) -> Option<(Self, usize)> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES_1>()?;
         let mut head = Reader(head);
-        let (length, sum) = (head.short().ok_or(Broken::Short)? as usize, head.long().ok_or(Broken::Short)?);
-        if length > CONTENT_BYTES_MAX {
-            return Err(Broken::Damaged);
-        }
-        let content = rest.get(..length).ok_or(Broken::Short)?;
-        if checksum(content) != sum {
-            return Err(Broken::Damaged);
-        }
-        let record = Self::read_content(&mut Reader(content)).ok_or(Broken::Damaged)?;
-        Ok((record, HEAD_BYTES + length))
+        let (length, sum) = (head.short()? as usize, head.long()?);
+        let content = rest.get(..length).filter(|content| checksum_1(content) == sum)?;
+        Some((Self::read_content(&mut Reader(content))?, HEAD_BYTES_1 + length))
     }
 
     /// What kind it is, in a word.
@@ -193,13 +194,7 @@ impl Record {
 }
 
 fn write_record(out: &mut Vec<u8>, write_content: impl FnOnce(&mut Writer<'_>)) {
-    let start = out.len();
-    out.extend_from_slice(&[0; HEAD_BYTES]);
-    write_content(&mut Writer(out));
-    let content = start + HEAD_BYTES;
-    let (length, sum) = ((out.len() - content) as u32, checksum(&out[content..]));
-    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
-    out[start + 4..content].copy_from_slice(&sum.to_be_bytes());
+    durable::write_record(out, |out| write_content(&mut Writer(out)));
 }
 
 fn write_report<'a>(out: &mut Writer<'_>, at: Moment, id: &str, entries: impl ExactSizeIterator<Item = &'a Entry<'a>>) {
@@ -209,17 +204,8 @@ fn write_report<'a>(out: &mut Writer<'_>, at: Moment, id: &str, entries: impl Ex
     }
 }
 
-/// Why bytes are not a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
-    /// There are not enough of them.
-    Short,
-    /// They are not what was written.
-    Damaged,
-}
-
-/// FNV-1a over words of eight bytes: it is to find damage, not forgery.
-fn checksum(bytes: &[u8]) -> u64 {
+/// The checksum of version 1: FNV-1a over words of eight bytes.
+fn checksum_1(bytes: &[u8]) -> u64 {
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(23);
     let (words, rest) = bytes.as_chunks::<8>();
     let rest = rest.iter().fold(bytes.len() as u64, |rest, &byte| rest << 8 | u64::from(byte));
@@ -297,7 +283,7 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -351,6 +337,14 @@ mod tests {
         assert_eq!(Record::read(&bytes).unwrap(), (change, bytes.len()));
     }
 
+    /// A record as version 1 wrote it.
+    pub(crate) fn version_1(record: &Record) -> Vec<u8> {
+        let mut content = Vec::new();
+        record.write_content(&mut Writer(&mut content));
+        let head = [&(content.len() as u32).to_be_bytes()[..], &checksum_1(&content).to_be_bytes()].concat();
+        [head, content].concat()
+    }
+
     proptest! {
         #[test]
         fn a_record_comes_back_as_it_was_written_and_no_part_of_it_does(record in record()) {
@@ -358,7 +352,7 @@ mod tests {
             record.write(&mut bytes);
             prop_assert_eq!(Record::read(&bytes), Ok((record, bytes.len())));
             for length in 0..bytes.len() {
-                prop_assert_eq!(Record::read(&bytes[..length]), Err(Broken::Short));
+                prop_assert_eq!(Record::read(&bytes[..length]), Err(FrameError::Short));
             }
         }
 

@@ -136,6 +136,8 @@ fn damaged_books_are_put_aside_and_the_master_starts_empty() {
     gate.accept(100);
     gate.delayed_beyond(wall_ms() + 60_000);
     assert_eq!(master.stop(), Some(0));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(master.state_file()).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "keys of callers are nobody else's");
     let mut bytes = std::fs::read(master.state_file()).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;

@@ -1,0 +1,272 @@
+//! Files that survive the end of the process, however sudden: records with checksums, and files that are private and replaced as a whole.
+//!
+//! A record is framed so that every flipped bit and every cut is found, and so that damage to one record does not hide the ones behind it:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 4 | the length of the content |
+//! | 8 | SipHash-1-3 of the content |
+//! | 4 | the first half of SipHash-1-3 of the 12 bytes before |
+//! | n | the content |
+//!
+//! A whole file has a mark at its beginning and the checksum of everything else at its end. Numbers are big-endian. The checksums find damage; they do not keep
+//! anybody from forging a file. So files belong to their process alone, and no link is followed: otherwise, everybody with access to the
+//! directory could choose a file for the process to read or to overwrite.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::Hasher;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use siphasher::sip::SipHasher13;
+
+const HEAD_BYTES: usize = 16;
+const SUMMED_HEAD_BYTES: usize = 12;
+/// A record that is longer than this is not one.
+const CONTENT_BYTES_MAX: usize = 64 << 20;
+
+/// Why bytes do not begin with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameError {
+    /// They end in the middle of one.
+    Short,
+    /// The content is damaged. The next record begins after so many bytes.
+    Content(usize),
+    /// The head is damaged, so the next record cannot be found.
+    Head,
+}
+
+/// Finds damage.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+fn head_checksum(head: &[u8]) -> [u8; 4] {
+    ((checksum(head) >> 32) as u32).to_be_bytes()
+}
+
+/// Appends a record with the content that `write` appends.
+pub(crate) fn write_record(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEAD_BYTES]);
+    write(out);
+    let content = start + HEAD_BYTES;
+    let (length, sum) = ((out.len() - content) as u32, checksum(&out[content..]));
+    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    out[start + 4..start + SUMMED_HEAD_BYTES].copy_from_slice(&sum.to_be_bytes());
+    let head_sum = head_checksum(&out[start..start + SUMMED_HEAD_BYTES]);
+    out[start + SUMMED_HEAD_BYTES..content].copy_from_slice(&head_sum);
+}
+
+/// The content of the record that `bytes` begins with, and the length of the whole record.
+pub(crate) fn read_record(bytes: &[u8]) -> Result<(&[u8], usize), FrameError> {
+    let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(FrameError::Short)?;
+    let [l0, l1, l2, l3, s0, s1, s2, s3, s4, s5, s6, s7, head_sum @ ..] = *head;
+    let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+    if head_checksum(&head[..SUMMED_HEAD_BYTES]) != head_sum || length > CONTENT_BYTES_MAX {
+        return Err(FrameError::Head);
+    }
+    let content = rest.get(..length).ok_or(FrameError::Short)?;
+    let whole = HEAD_BYTES + length;
+    if checksum(content) == u64::from_be_bytes([s0, s1, s2, s3, s4, s5, s6, s7]) {
+        Ok((content, whole))
+    } else {
+        Err(FrameError::Content(whole))
+    }
+}
+
+/// Puts the checksum of a whole file behind it.
+pub(crate) fn seal(bytes: &mut Vec<u8>) {
+    let sum = checksum(bytes);
+    bytes.extend_from_slice(&sum.to_be_bytes());
+}
+
+/// The bytes between the mark and the checksum of a whole file, if both are right.
+pub(crate) fn unseal<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<&'a [u8]> {
+    let (content, sum) = bytes.split_last_chunk::<8>()?;
+    (checksum(content) == u64::from_be_bytes(*sum)).then_some(())?;
+    content.strip_prefix(mark)
+}
+
+/// How files are opened here: for nobody else to read, and not through a link. A pipe does not block.
+pub(crate) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    options
+}
+
+/// Creates a directory that nobody else can read.
+pub(crate) fn create_directory(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Takes from others the access to a file that was there before.
+pub(crate) fn keep_private(file: &File) -> io::Result<()> {
+    let mut permissions = file.metadata()?.permissions();
+    if permissions.mode() & 0o077 != 0 {
+        permissions.set_mode(0o600);
+        file.set_permissions(permissions)?;
+    }
+    Ok(())
+}
+
+/// Reads a whole file. Nothing, if there is none. A file that is too large is cut, so that its checksum is wrong.
+pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match private().read(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Puts these parts in the place of a file: all of them, or none. Returns the new file, open at its end.
+pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<File> {
+    replace_prepared(path, parts, |_| Ok(()))
+}
+
+/// The same, but first `prepare` has the new file, which has no content and is not in its place yet.
+pub(crate) fn replace_prepared(
+    path: &Path,
+    parts: &[&[u8]],
+    prepare: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<File> {
+    let new = with_suffix(path, ".new");
+    let written = write_new(&new, parts, prepare).and_then(|file| {
+        fs::rename(&new, path)?;
+        sync_directory(path)?;
+        Ok(file)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+/// Creates a file that is on disk when this returns.
+fn write_new(path: &Path, parts: &[&[u8]], prepare: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
+    remove_if_there(path)?;
+    let mut file = private().create_new(true).write(true).open(path)?;
+    prepare(&file)?;
+    parts.iter().try_for_each(|part| file.write_all(part))?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+/// Keeps a copy of a file that cannot be read, for the operator to look at. The copy is on disk when this returns, so that the file can be
+/// changed then. A copy of earlier damage is replaced.
+pub(crate) fn put_aside(path: &Path, reason: &str) -> io::Result<()> {
+    let aside = path.with_extension("damaged");
+    remove_if_there(&aside)?;
+    let mut copy = private().create_new(true).write(true).open(&aside)?;
+    let bytes = io::copy(&mut private().read(true).open(path)?, &mut copy)?;
+    copy.sync_all()?;
+    sync_directory(&aside)?;
+    let file = path.display();
+    tracing::warn!(%file, copy = %aside.display(), bytes, reason, "a file is damaged: a copy was put aside");
+    Ok(())
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// A name is on disk when its directory is.
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn records(contents: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        contents.iter().for_each(|content| write_record(&mut bytes, |out| out.extend_from_slice(content)));
+        bytes
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found_and_hides_no_other_record_unless_it_is_in_a_head() {
+        let bytes = records(&[b"first", b"second"]);
+        let first = HEAD_BYTES + 5;
+        for bit in 0..first * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let expected = if bit / 8 < HEAD_BYTES { FrameError::Head } else { FrameError::Content(first) };
+            assert_eq!(read_record(&damaged), Err(expected), "bit {bit}");
+        }
+        assert_eq!(read_record(&bytes[first..]).unwrap().0, b"second");
+    }
+
+    #[test]
+    fn every_prefix_of_a_record_is_short() {
+        let bytes = records(&[b"content"]);
+        for length in 0..bytes.len() {
+            assert_eq!(read_record(&bytes[..length]), Err(FrameError::Short), "{length} bytes");
+        }
+        assert_eq!(read_record(&bytes), Ok((&b"content"[..], bytes.len())));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_prefix_of_a_whole_file_is_found() {
+        let mut bytes = b"mark\ncontent".to_vec();
+        seal(&mut bytes);
+        assert_eq!(unseal(&bytes, b"mark\n"), Some(&b"content"[..]));
+        for length in 0..bytes.len() {
+            assert_eq!(unseal(&bytes[..length], b"mark\n"), None, "{length} bytes");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(unseal(&damaged, b"mark\n"), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_private_and_replaced_as_a_whole_and_no_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, new, precious] = ["a.state", "a.state.new", "precious"].map(|name| folder.path().join(name));
+        assert_eq!(read(&path, 100).unwrap(), None);
+        // An interrupted write left something behind, or somebody has put a link there.
+        fs::write(&precious, "of somebody else").unwrap();
+        std::os::unix::fs::symlink(&precious, &new).unwrap();
+        replace(&path, &[b"one ", b"two"]).unwrap();
+        assert_eq!(read(&path, 100).unwrap().unwrap(), b"one two");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(!new.exists() && fs::read(&precious).unwrap() == b"of somebody else");
+        put_aside(&path, "a test").unwrap();
+        assert_eq!(fs::read(folder.path().join("a.damaged")).unwrap(), b"one two");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        assert!(read(&path, 100).is_err() && put_aside(&path, "a test").is_err());
+        replace(&path, &[b"three"]).unwrap();
+        assert_eq!(fs::read(&precious).unwrap(), b"of somebody else", "the link was replaced");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(read(&path, 100).is_err() && replace(&path, &[b"four"]).is_err());
+        assert!(!new.exists());
+    }
+}

@@ -1,0 +1,130 @@
+//! The journal when its process is killed at any system call, and when its disk is full. The journal is used by a child process, which is this test binary.
+
+#![expect(clippy::print_stderr, reason = "a test that is skipped has to show it")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::journal::Journal;
+use super::record::Record;
+
+/// The directory of the child's journal.
+const DIRECTORY: &str = "TOLLGATE_TEST_JOURNAL";
+const ACKNOWLEDGED: &str = "acknowledged ";
+
+fn record(number: usize) -> Record {
+    Record::Reported { id: number.to_string() }
+}
+
+fn bytes(numbers: impl Iterator<Item = usize>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    numbers.for_each(|number| record(number).write(&mut bytes));
+    bytes
+}
+
+fn read(directory: &Path) -> (Journal, Vec<Record>) {
+    let mut records = Vec::new();
+    let journal = Journal::open(directory, |record| records.push(record)).unwrap();
+    (journal, records)
+}
+
+fn child_directory() -> Option<PathBuf> {
+    std::env::var_os(DIRECTORY).map(PathBuf::from)
+}
+
+/// Runs a test of this file as a child, through a command that ends with `arguments`.
+fn run_child(mut command: Command, test: &str, directory: &Path) -> Output {
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("watch::journal_faults::{test}"), "--nocapture", "--test-threads=1"]);
+    command.env(DIRECTORY, directory).output().unwrap()
+}
+
+/// Appends six records and replaces the journal after the third.
+#[test]
+#[allow(clippy::print_stdout)]
+fn writer_that_is_killed() {
+    let Some(directory) = child_directory() else { return };
+    let (mut journal, _) = read(&directory);
+    for number in 0..6 {
+        journal.append(&bytes(number..=number)).unwrap();
+        println!("\n{ACKNOWLEDGED}{number}");
+        if number == 2 {
+            journal.replace(&bytes(0..3)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_at_any_system_call_loses_no_record_that_it_acknowledged() {
+    if Command::new("strace").arg("--version").output().is_err() {
+        eprintln!("skipped: strace is not installed");
+        return;
+    }
+    for call in ["write", "fsync", "fdatasync", "rename", "openat"] {
+        let mut kills = 0;
+        for when in 1.. {
+            let folder = tempfile::tempdir().unwrap();
+            let mut strace = Command::new("strace");
+            strace.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}")]);
+            strace.args(["-e", &format!("inject={call}:signal=KILL:when={when}")]);
+            let output = run_child(strace, "writer_that_is_killed", folder.path());
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let acknowledged = said.lines().filter(|line| line.starts_with(ACKNOWLEDGED)).count();
+            let (mut journal, records) = read(folder.path());
+            // One more may be on disk that was not acknowledged yet.
+            assert!((acknowledged..=acknowledged + 1).contains(&records.len()), "{call} {when}: {said}");
+            assert_eq!(records, (0..records.len()).map(record).collect::<Vec<_>>(), "{call} {when}");
+            journal.append(&bytes(9..10)).unwrap();
+            drop(journal);
+            assert_eq!(read(folder.path()).1.last(), Some(&record(9)));
+            if output.status.success() {
+                assert_eq!(acknowledged, 6);
+                break;
+            }
+            assert!(when < 200, "{call}: {}", String::from_utf8_lossy(&output.stderr));
+            kills += 1;
+        }
+        assert!(kills > 0, "{call} was never called");
+    }
+}
+
+/// Appends until the disk is full.
+#[test]
+fn writer_whose_disk_is_full() {
+    let Some(directory) = child_directory() else { return };
+    let directory = directory.join("state");
+    let (mut journal, _) = read(&directory);
+    let mut acknowledged = 0;
+    while journal.append(&bytes(acknowledged..acknowledged + 100)).is_ok() {
+        acknowledged += 100;
+        assert!(acknowledged < 1_000_000, "the disk is not full");
+    }
+    assert!(acknowledged > 0 && journal.is_broken() && journal.append(&bytes(0..1)).is_err());
+    assert!(journal.replace(&bytes(0..acknowledged)).is_err(), "there is no room for a second file");
+    assert!(!directory.join("watch.journal.new").exists(), "nothing is left behind");
+    drop(journal);
+    let (mut journal, records) = read(&directory);
+    assert_eq!(records, (0..acknowledged).map(record).collect::<Vec<_>>());
+    fs::remove_file(directory.parent().unwrap().join("ballast")).unwrap();
+    journal.replace(&bytes(0..10)).unwrap();
+    journal.append(&bytes(10..11)).unwrap();
+    drop(journal);
+    assert_eq!(read(&directory).1, (0..11).map(record).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_full_disk_loses_no_record_that_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let script =
+        "mount -t tmpfs -o size=256k tmpfs \"$1\" && head -c 100000 /dev/zero >\"$1/ballast\" && shift && exec \"$@\"";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-m", "sh", "-c", script, "sh"]).arg(folder.path());
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a mount namespace (unshare -m) needs root");
+        return;
+    }
+    let output = run_child(unshare, "writer_whose_disk_is_full", folder.path());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
