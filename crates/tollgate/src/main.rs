@@ -12,6 +12,7 @@ mod durable;
 mod flags;
 mod gate;
 mod manual;
+mod mask;
 mod master;
 mod per_thread;
 mod post;

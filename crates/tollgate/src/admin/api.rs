@@ -9,13 +9,15 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate_core::time::Span;
+use tollgate_core::watch::Episode;
 
 use super::Console;
 use super::body::Body;
 use super::guard::Caller;
 use super::problem::Problem;
 use super::subject::{AskedPath, Question, Who};
-use crate::watch::{Watch, canonical, name_of, rfc3339};
+use crate::mask;
+use crate::watch::{Watch, canonical, legible, name_of, rfc3339};
 
 /// Lists are at most this long.
 pub(super) const TOP_MAX: usize = 1000;
@@ -154,7 +156,10 @@ pub(super) async fn episodes(State(console): State<Arc<Console>>, query: Asked<N
     let total = episodes.len();
     episodes.sort_by(|a, b| b.last.cmp(&a.last).then_with(|| b.count.cmp(&a.count)));
     let shown = episodes.iter().filter_map(|episode| {
-        let key = String::from_utf8_lossy(&episode.key);
+        let text = String::from_utf8_lossy(&episode.key);
+        let name = name_of(&text);
+        let shown = mask::key(&episode.class, &name);
+        let key = legible(&shown);
         let wanted = narrow.class.is_empty() || *episode.class == *narrow.class;
         (wanted && narrow.matches(&[&key, &episode.class])).then(|| {
             json!({
@@ -215,6 +220,7 @@ pub(super) async fn explain(State(console): State<Arc<Console>>, body: Body) -> 
         is_flagged: false,
     };
     headers.for_each(|(name, value)| question.add_header(&name, bytes(&value)));
+    question.unmask(&*console.subject);
     let answer = console.subject.explain(&question).await;
     answer.map(Json).ok_or_else(|| Problem::absent("this process decides about no requests"))
 }
@@ -230,11 +236,16 @@ pub(super) struct WhichKey {
 pub(super) async fn key(State(console): State<Arc<Console>>, query: Asked<WhichKey>) -> Result<Json, Problem> {
     let WhichKey { class, key } = asked(query)?;
     let key = canonical(key.into());
-    let who = Who::new(&class, &key);
+    let who = Who::new(&class, &key).unmasked(&*console.subject);
     let class = &who.class;
     let known = |watch: &Watch| (watch.episodes(), watch.flags(true), watch.account_class());
     let (episodes, flags, account_class) = console.ask(known).await?;
-    let episode = episodes.iter().find(|episode| *episode.class == **class && *episode.key == *key.as_bytes());
+    let is_meant = |episode: &Episode| {
+        *episode.key == *key.as_bytes()
+            || *episode.key == *legible(&who.key).as_bytes()
+            || mask::is_shown_as(class, &name_of(&String::from_utf8_lossy(&episode.key)), key.as_bytes())
+    };
+    let episode = episodes.iter().find(|episode| *episode.class == **class && is_meant(episode));
     // Another class may have a key of the same name, which is no account.
     let is_account = *class == account_class;
     let of_account = flags.iter().filter(|flag| is_account && flag.account == key);
@@ -258,7 +269,7 @@ pub(super) async fn clear_key(
     body: Body,
 ) -> Result<Json, Problem> {
     let object = body.object()?;
-    let (who, key) = who(&object)?;
+    let (who, key) = who(&object, &console)?;
     let class = &who.class;
     let by = object.text("name", 100)?.unwrap_or(&caller.name);
     let note = object.text("note", 1000)?.unwrap_or_default();
@@ -273,7 +284,8 @@ pub(super) async fn clear_key(
         Err(_) => "at this gate, not on Redis".to_owned(),
     };
     let (by, let_in) = (by.to_owned(), caller.let_in());
-    let what = format!("cleared {class} \"{key}\" {how}: {note}");
+    let shown = shown(&who);
+    let what = format!("cleared {class} \"{shown}\" {how}: {note}");
     place.ask(move |watch| watch.note_change(&by, &let_in, &what)).await?;
     let rules = forgotten.map_err(|why| {
         let detail = format!("cleared at this gate, but Redis may still know it ({why}): try again");
@@ -292,7 +304,7 @@ pub(super) async fn exempt_key(
     body: Body,
 ) -> Result<Json, Problem> {
     let object = body.object()?;
-    let (who, key) = who(&object)?;
+    let (who, key) = who(&object, &console)?;
     let class = &who.class;
     let for_ms = object.number("for_ms")?.ok_or_else(|| Problem::bad("`for_ms` is missing: 0 ends an exemption"))?;
     if for_ms > EXEMPTION_MAX_MS {
@@ -304,9 +316,10 @@ pub(super) async fn exempt_key(
     let place = console.place().await?;
     console.subject.exempt(&who, span).map_err(Problem::bad)?;
     let until = span.map(|span| rfc3339(console.watch.calendar().now() + span));
+    let shown = shown(&who);
     let what = match span {
-        Some(span) => format!("exempted {class} \"{key}\" for {} s: {note}", span.as_secs_ceil()),
-        None => format!("ended the exemption of {class} \"{key}\": {note}"),
+        Some(span) => format!("exempted {class} \"{shown}\" for {} s: {note}", span.as_secs_ceil()),
+        None => format!("ended the exemption of {class} \"{shown}\": {note}"),
     };
     let (by, let_in) = (by.to_owned(), caller.let_in());
     place.ask(move |watch| watch.note_change(&by, &let_in, &what)).await?;
@@ -314,9 +327,14 @@ pub(super) async fn exempt_key(
 }
 
 /// Whom a change is for, and under which name.
-fn who(object: &super::body::Object) -> Result<(Who, &str), Problem> {
+fn who<'a>(object: &'a super::body::Object, console: &Console) -> Result<(Who, &'a str), Problem> {
     let missing = |name: &str| Problem::bad(format!("`{name}` is missing"));
     let class = object.text("class", 255)?.ok_or_else(|| missing("class"))?;
     let key = object.text("key", KEY_CHARS_MAX)?.ok_or_else(|| missing("key"))?;
-    Ok((Who::new(class, key), key))
+    Ok((Who::new(class, key).unmasked(&*console.subject), key))
+}
+
+/// The name of a caller as it may be shown.
+fn shown(who: &Who) -> String {
+    legible(&mask::key(&who.class, &who.key)).into_owned()
 }

@@ -13,6 +13,7 @@ use tollgate_core::path::NormalPath;
 use tollgate_core::request::{Request, host_of};
 use tollgate_core::time::Span;
 
+use crate::mask;
 use crate::watch::{legible, name_of};
 
 /// An answer for which others may have to be asked.
@@ -38,6 +39,10 @@ pub(crate) trait Subject: Send + Sync {
     }
     /// The callers of a class who spend most, or were throttled most. None when there is no such class.
     fn buckets(&self, _class: &str, _top: usize, _search: &str) -> Option<Vec<Value>> {
+        None
+    }
+    /// The key of a class that is shown in this masked form, if it is one and its caller is known.
+    fn unmask(&self, _class: &str, _shown: &[u8]) -> Option<Vec<u8>> {
         None
     }
     /// Whether a request would pass, and why.
@@ -74,11 +79,20 @@ impl Who {
     pub(crate) fn new(class: &str, name: &str) -> Self {
         let key = name_of(name).into_owned();
         match Class::parse(class) {
-            Ok(class) => {
-                let class = class.to_string();
-                Self { question: Question::of_key(&class, &key), class, key }
-            }
+            Ok(class) => Self::of_key(class.to_string(), key),
             Err(_) => Self { class: class.to_owned(), key, question: None },
+        }
+    }
+
+    fn of_key(class: String, key: Vec<u8>) -> Self {
+        Self { question: Question::of_key(&class, &key), class, key }
+    }
+
+    /// The caller that is meant if its name is a masked form.
+    pub(super) fn unmasked(self, subject: &dyn Subject) -> Self {
+        match subject.unmask(&self.class, &self.key) {
+            Some(key) => Self::of_key(self.class, key),
+            None => self,
         }
     }
 }
@@ -166,13 +180,26 @@ impl Question {
         let texts = |pairs: &[(String, Vec<u8>)]| -> Map<String, Value> {
             pairs.iter().map(|(name, value)| (name.clone(), json!(legible(value)))).collect()
         };
+        let headers = self.headers.iter().map(|(name, value)| (name.clone(), mask::header(name, value).into_owned()));
         json!({
             "client": self.client,
             "method": legible(&self.method),
             "path": legible(&self.path.target),
-            "headers": texts(&self.headers),
+            "headers": texts(&headers.collect::<Vec<_>>()),
             "attributes": texts(&self.attributes),
         })
+    }
+
+    /// Replaces masked forms in headers by the values of callers that are known.
+    pub(super) fn unmask(&mut self, subject: &dyn Subject) {
+        for (name, value) in &mut self.headers {
+            let unmasked =
+                |class: String, value: &[u8]| subject.unmask(&class, value).unwrap_or_else(|| value.to_vec());
+            *value = match name.as_str() {
+                "cookie" => mask::each_cookie(value, |name, value| unmasked(format!("cookie:{name}"), value)),
+                name => unmasked(format!("header:{name}"), value),
+            };
+        }
     }
 
     /// Adds a line of a header, as one value with those before.

@@ -16,6 +16,7 @@ use tollgate_core::time::{Moment, Span};
 
 use super::engagement::{Act, Engagement};
 use super::sight::SEES;
+use crate::mask;
 use crate::watch::Feed;
 
 /// How long engagements are collected.
@@ -138,7 +139,7 @@ impl Line {
         let who = Who {
             rule: engagement.rule.map(str::to_owned),
             class: engagement.class.to_owned(),
-            key: shown(engagement.key.as_bytes()),
+            key: shown(&mask::key(engagement.class, engagement.key.as_bytes())),
         };
         Self {
             act: engagement.act,

@@ -51,6 +51,11 @@ impl Exemptions {
         self.lock().get(&(class.to_owned(), key.to_vec())).copied().filter(|until| *until > now)
     }
 
+    /// The keys of a class that pass, or have passed.
+    pub(crate) fn keys(&self, class: &str) -> Vec<Vec<u8>> {
+        self.lock().keys().filter(|(of, _)| of == class).map(|(_, key)| key.clone()).collect()
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)

@@ -27,6 +27,7 @@ use super::spool::Buffers;
 use super::tally::Tally;
 use super::tls::Certificates;
 use super::worker::{self, Phase, Shared};
+use crate::mask;
 use crate::settings::{Domain, Gate as Settings, Redis, ResponseBuffer, State};
 use crate::telemetry::Tracer;
 
@@ -95,6 +96,7 @@ impl Running {
         if let Some(masters) = &masters {
             masters.serve(&admission);
         }
+        mask::set_off(settings.show_values);
         let backends = Backends::new(&settings.backends, None, |url| admission.queues().of(url));
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(backends),
@@ -149,6 +151,7 @@ impl Running {
         self.shared.backends.store(Arc::new(backends));
         self.shared.caps.set_total_max(connections_max(&settings));
         self.shared.buffers.reload(&settings.buffer);
+        mask::set_off(settings.show_values);
         self.shared.settings.store(Arc::new(settings));
         match certificates {
             Some(certificates) => {

@@ -345,6 +345,11 @@ impl Running {
         }
     }
 
+    /// The keys of a class that are exempt.
+    pub(crate) fn exempt_keys(&self, class: &str) -> Vec<Vec<u8>> {
+        self.shared.admission.exemptions().keys(class)
+    }
+
     /// Until when a caller is exempt, if it is.
     pub(crate) fn exempt_until(&self, class: &str, key: &[u8]) -> Option<Moment> {
         self.shared.admission.exemptions().until(class, key, self.now())

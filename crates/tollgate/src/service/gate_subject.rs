@@ -13,6 +13,7 @@ use tollgate_gatekeeper::shared::Authority;
 
 use crate::admin::{Question, Soon, Subject, Totals, Who};
 use crate::gate::{Bucket, KeyText, ObservedCounts, Other, QueueForecast, Running, Standing};
+use crate::mask;
 use crate::watch::{Calendar, legible, rfc3339};
 
 /// How many seconds percentiles look back.
@@ -59,7 +60,8 @@ impl GateSubject {
 
     fn bucket(&self, class: &str, bucket: &Bucket, cores: f64) -> Value {
         let (rates, now) = (bucket.rates, self.gate.clock().now());
-        let key = legible(&bucket.key);
+        let shown = mask::key(class, &bucket.key);
+        let key = legible(&shown);
         let last = bucket.throttled.iter().map(|caller| caller.last).chain(rates.map(|rates| rates.last)).max();
         let first = bucket.throttled.iter().map(|caller| caller.first).chain(rates.and_then(|rates| rates.first)).min();
         let held = bucket.throttled.iter().map(|caller| caller.held).sum::<u64>();
@@ -254,8 +256,22 @@ impl Subject for GateSubject {
     fn buckets(&self, class: &str, top: usize, search: &str) -> Option<Vec<Value>> {
         let cores = self.gate.figures().cores;
         let buckets = self.gate.buckets(class, if search.is_empty() { top } else { SEARCHED_MAX })?;
-        let wanted = buckets.iter().filter(|bucket| legible(&bucket.key).to_lowercase().contains(search));
+        // A search in the value itself would let its reader find out the rest of it, character by character.
+        let is_wanted = |bucket: &&Bucket| {
+            legible(&mask::key(class, &bucket.key)).to_lowercase().contains(search)
+                || legible(&bucket.key).to_lowercase() == search
+        };
+        let wanted = buckets.iter().filter(is_wanted);
         Some(wanted.take(top).map(|bucket| self.bucket(class, bucket, cores)).collect())
+    }
+
+    fn unmask(&self, class: &str, shown: &[u8]) -> Option<Vec<u8>> {
+        if !mask::is_masked(shown) {
+            return None;
+        }
+        let buckets = self.gate.buckets(class, SEARCHED_MAX).unwrap_or_default();
+        let keys = buckets.into_iter().map(|bucket| bucket.key).chain(self.gate.exempt_keys(class));
+        keys.into_iter().find(|key| mask::is_shown_as(class, key, shown))
     }
 
     fn explain<'a>(&'a self, question: &'a Question) -> Soon<'a, Option<Value>> {

@@ -64,6 +64,8 @@ pub(crate) struct Gate {
     pub(crate) pressure: Option<PathBuf>,
     /// Active health checks; none means that only the requests of clients show how a backend is.
     pub(crate) health: Option<HealthCheck>,
+    /// Whether values of headers and cookies are shown as they are.
+    pub(crate) show_values: bool,
     /// How much of responses is buffered for slow clients.
     pub(crate) buffer: ResponseBuffer,
     /// How long each phase may take.
@@ -189,6 +191,10 @@ table! {
         bands: BandsTable = "{}",
         /// Active health checks of the backends.
         health: HealthTable = "{}",
+        /// Whether values of headers and cookies that tell callers apart are shown in the log, in the console and by the admin address. They may be API keys and session ids, so
+        /// they are masked by default: their first characters, at most four, and a keyed digest, such as `sk_l*3f9a01c2d4e5b607`. The masked form is accepted
+        /// wherever a key is asked for, while the gate knows the caller; it changes with every start of the gate. Keys of `watch.account_class` are accounts, and are not masked.
+        show_values: bool = "false",
         /// Buffers for responses to slow clients.
         buffer: BufferTable = "{}",
         /// How long each phase of a connection may take.
@@ -290,6 +296,7 @@ impl GateTable {
             bands: self.bands.value.meaning(faults),
             pressure,
             health: self.health.value.meaning(faults),
+            show_values: self.show_values.value,
             buffer: self.buffer.value.meaning(),
             timeouts: self.timeouts.value.meaning(faults),
             bounds: self.bounds.value.meaning(faults),

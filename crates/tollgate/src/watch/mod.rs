@@ -45,6 +45,7 @@ pub(crate) use sharing::share;
 pub(crate) use state::{Change, Flag, LOGGED_IN};
 pub(crate) use webhook::{WebhookSettings, announce_all};
 
+use crate::mask;
 use held::Flagging;
 use journal::Journal;
 use record::Record;
@@ -153,6 +154,7 @@ impl Watch {
         feed: Arc<Feed>,
         calendar: Calendar,
     ) -> Self {
+        mask::set_account_class(&settings.account_class);
         let mut kept = Kept { state: State::new(settings), journal: None, behind: false, owed: BTreeSet::new() };
         let (mut state_dir, is_asked_for) = match home {
             Home::Memory => (None, false),
@@ -206,6 +208,7 @@ impl Watch {
 
     /// Takes over when to flag whom, before anything else is counted. Flags stay. This waits for nothing.
     pub(crate) fn set_flagging(&self, threshold: u64, window: Span, account_class: &str) {
+        mask::set_account_class(account_class);
         let account_class = account_class.into();
         self.flagging.store(Some(Arc::new(Flagging { threshold, window, account_class })));
     }

@@ -12,6 +12,7 @@ mod graphite;
 mod home;
 mod keys;
 mod log;
+mod masking;
 mod metrics;
 mod openapi;
 #[allow(dead_code, reason = "another test uses all of it")]

@@ -67,7 +67,7 @@ fn a_hold_and_what_a_rule_that_observes_would_do_are_told() {
 #[test]
 fn escalation_is_told_with_its_level_and_its_backoff() {
     let backend = Backend::saying("ok");
-    let rule = "[[rule]]\nname = 'reconnect'\nclass = 'header:x-device-id'\nwindow = { max = 1, per = '1s' }\n\
+    let rule = "show_values = true\n[[rule]]\nname = 'reconnect'\nclass = 'header:x-device-id'\nwindow = { max = 1, per = '1s' }\n\
                 escalation = { backoff = '40s', backoff_max = '60s', levels = 3, release = '30s' }\n";
     let gate = gate(&backend, rule);
     let ask =

@@ -1,0 +1,142 @@
+//! Values of headers and cookies as they are shown.
+//!
+//! Values that tell callers apart are often secrets: API keys, session ids. Everybody who reads the log or the console could use them. So they are shown as
+//! their first characters and a digest: `sk_l*3f9a01c2d4e5b607`. The digest is keyed with a secret of this process, so that nobody can find the value by
+//! trying, and two values stay two. An operator can ask about a caller by the masked form as long as the gate knows the caller.
+//!
+//! Keys of the class by which accounts are flagged are not masked: flags, webhooks and reports name accounts.
+
+use std::borrow::Cow;
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, PoisonError, RwLock};
+
+use siphasher::sip::SipHasher24;
+use tollgate_core::class::Class;
+
+/// Characters that are shown. Of a short value, a quarter is.
+const SHOWN_CHARACTERS_MAX: usize = 4;
+const DIGEST_DIGITS: usize = 16;
+const SEPARATOR: char = '*';
+
+static MASK: LazyLock<Mask> = LazyLock::new(|| {
+    let mut bytes = [0; 16];
+    // Without a secret, values would be shown that can be found by trying.
+    getrandom::fill(&mut bytes).expect("the system has random bytes");
+    Mask { secret: bytes, is_off: AtomicBool::new(false), account_class: RwLock::default() }
+});
+
+struct Mask {
+    secret: [u8; 16],
+    /// Whether the settings let values be shown.
+    is_off: AtomicBool,
+    /// The class by which accounts are flagged.
+    account_class: RwLock<String>,
+}
+
+/// Shows values as they are from now on, or masks them.
+pub(crate) fn set_off(is_off: bool) {
+    MASK.is_off.store(is_off, Ordering::Relaxed);
+}
+
+/// Keys of this class are accounts.
+pub(crate) fn set_account_class(class: &str) {
+    // As rules write it.
+    let class = Class::parse(class).map_or_else(|_| class.to_owned(), |class| class.to_string());
+    *MASK.account_class.write().unwrap_or_else(PoisonError::into_inner) = class;
+}
+
+/// The value of a header or a cookie as it may be shown.
+pub(crate) fn value(value: &[u8]) -> Cow<'_, [u8]> {
+    if MASK.is_off.load(Ordering::Relaxed) { Cow::Borrowed(value) } else { Cow::Owned(masked(value).into_bytes()) }
+}
+
+/// The key of a class as it may be shown.
+pub(crate) fn key<'a>(class: &str, key: &'a [u8]) -> Cow<'a, [u8]> {
+    if is_secret(class) { value(key) } else { Cow::Borrowed(key) }
+}
+
+/// The value of a header as it may be shown; of cookies, each value.
+pub(crate) fn header<'a>(name: &str, text: &'a [u8]) -> Cow<'a, [u8]> {
+    if name == "cookie" {
+        return Cow::Owned(each_cookie(text, |name, text| key(&format!("cookie:{name}"), text).into_owned()));
+    }
+    key(&format!("header:{name}"), text)
+}
+
+/// Replaces the value of each cookie of a `Cookie` header.
+pub(crate) fn each_cookie(text: &[u8], mut replace: impl FnMut(&str, &[u8]) -> Vec<u8>) -> Vec<u8> {
+    let pairs = text.split(|byte| *byte == b';').map(|pair| {
+        let Some(equals) = pair.iter().position(|byte| *byte == b'=') else { return replace("", pair) };
+        let name = String::from_utf8_lossy(&pair[..equals]);
+        [&pair[..=equals], &replace(name.trim(), &pair[equals + 1..])].concat()
+    });
+    pairs.collect::<Vec<_>>().join(&b';')
+}
+
+/// Whether keys of a class contain values of headers or cookies. A user agent is none that anybody keeps secret.
+fn is_secret(class: &str) -> bool {
+    let is_public = |name: &str| matches!(name, "user-agent" | "host");
+    let is_secret = |part: &str| match part.trim().split_once(':') {
+        Some(("header", name)) => !is_public(name),
+        Some(("cookie", _)) => true,
+        _ => false,
+    };
+    class.split('+').any(is_secret) && *MASK.account_class.read().unwrap_or_else(PoisonError::into_inner) != class
+}
+
+/// Whether this may be the masked form of a value.
+pub(crate) fn is_masked(shown: &[u8]) -> bool {
+    let Some((start, digest)) = shown.split_at_checked(shown.len().saturating_sub(DIGEST_DIGITS)) else { return false };
+    let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+    digest.len() == DIGEST_DIGITS
+        && digest.iter().all(is_digit)
+        && start
+            .split_last()
+            .is_some_and(|(last, start)| *last == SEPARATOR as u8 && start.len() <= SHOWN_CHARACTERS_MAX)
+}
+
+/// Whether a key of a class is shown like this. False if keys of the class are not masked.
+pub(crate) fn is_shown_as(class: &str, key: &[u8], shown: &[u8]) -> bool {
+    is_secret(class) && masked(key).as_bytes() == shown
+}
+
+fn masked(value: &[u8]) -> String {
+    let mut hasher = SipHasher24::new_with_key(&MASK.secret);
+    hasher.write(value);
+    let visible = value.iter().take(SHOWN_CHARACTERS_MAX.min(value.len() / 4));
+    let visible: String = visible.map(|byte| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' }).collect();
+    format!("{visible}{SEPARATOR}{:016x}", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_shown_as_its_first_characters_and_a_digest() {
+        let shown = value(b"sk_live_0123456789abcdef");
+        assert!(shown.starts_with(b"sk_l*") && shown.len() == 21 && is_masked(&shown));
+        assert_ne!(shown, value(b"sk_live_0123456789abcdee"));
+        assert!(value(b"abc").starts_with(b"*"), "nothing is left of a short one");
+        assert!(value(b"a\nb\xff12345678").starts_with(b"a.b*"));
+        assert!(!is_masked(b"sk_live_0123456789abcdef") && !is_masked(b"*") && !is_masked(b""));
+    }
+
+    #[test]
+    fn keys_are_masked_that_contain_headers_or_cookies() {
+        for class in ["header:x-api-key", "cookie:sid", "ip/24+header:x-api-key", "path+cookie:sid"] {
+            let shown = key(class, b"0123456789").into_owned();
+            assert!(is_masked(&shown) && is_shown_as(class, b"0123456789", &shown), "{class}");
+        }
+        for class in ["ip/32", "user-agent", "header:user-agent", "host", "path", "identifier", "descriptor:user"] {
+            assert_eq!(&*key(class, b"0123456789"), b"0123456789", "{class}");
+        }
+    }
+
+    #[test]
+    fn each_cookie_is_masked_by_itself() {
+        let shown = String::from_utf8(header("cookie", b"sid=0123456789; lang=en").into_owned()).unwrap();
+        assert!(shown.starts_with("sid=01*") && shown.contains("; lang=*") && !shown.contains("0123456789"), "{shown}");
+    }
+}
