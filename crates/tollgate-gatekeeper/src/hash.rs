@@ -10,7 +10,6 @@
 use core::fmt;
 use core::hash::Hasher;
 use core::net::IpAddr;
-use std::hash::{BuildHasher, RandomState};
 
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
@@ -28,9 +27,7 @@ pub struct Seed {
 impl Seed {
     /// An unpredictable seed that cannot be learned by observing keys.
     pub fn random() -> Self {
-        // Each `RandomState` is keyed by system randomness, and a hash under an unknown key reveals nothing
-        // about it.
-        Self { halves: [0_u64, 1].map(|half| RandomState::new().hash_one(half)), quick: false }
+        Self { halves: [0, 1].map(|_| getrandom::u64().expect("the system has random numbers")), quick: false }
     }
 
     /// An unpredictable seed for the fast hash. It is for keys from trusted sources, such as account or

@@ -1,24 +1,28 @@
-//! A terminal's way to the address for operators: plain HTTP/1.1, one request on one connection.
+//! The admin address from a terminal: one request at a time, over HTTP or HTTPS.
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::Method;
 use serde_json::Value;
+use tokio::runtime::Runtime;
+use zeroize::Zeroizing;
+
+use crate::http_client::{HttpAnswer, HttpClient, HttpRequest};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// An answer that is larger is not for a terminal.
-const BYTES_MAX: u64 = 32 << 20;
+const BYTES_MAX: usize = 32 << 20;
 /// Where the token is, unless it is in a file.
 const TOKEN_VARIABLE: &str = "TOLLGATE_TOKEN";
 
 /// Where the address is, and what to show there.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct AdminOptions {
-    /// The address for operators
+    /// The admin address; https:// checks its certificate against those that this system trusts
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8889")]
     admin: String,
     /// The file with the token, if one is asked for [default: the variable TOLLGATE_TOKEN]
@@ -49,8 +53,9 @@ impl fmt::Display for NoAnswer {
 
 /// Somebody who asks.
 pub(crate) struct AdminClient {
-    host: String,
-    token: Option<String>,
+    client: HttpClient,
+    runtime: Runtime,
+    token: Option<Zeroizing<String>>,
 }
 
 impl AdminClient {
@@ -58,11 +63,14 @@ impl AdminClient {
     pub(crate) fn new(options: &AdminOptions) -> Result<Self, NoAnswer> {
         let wrong = |message: String| NoAnswer { message, is_wrong: true };
         let text = &*options.admin;
-        let host = match text.split_once("://") {
-            None => text,
-            Some(("http", host)) => host,
+        let (is_tls, host) = match text.split_once("://") {
+            None => (false, text),
+            Some(("http", host)) => (false, host),
+            Some(("https", host)) => (true, host),
             Some((scheme, _)) => {
-                return Err(wrong(format!("{scheme} is not spoken here: give --admin http://HOST:PORT")));
+                return Err(wrong(format!(
+                    "{scheme} is not spoken here: give --admin http://HOST:PORT or https://HOST"
+                )));
             }
         };
         let host = host.strip_suffix('/').unwrap_or(host);
@@ -70,24 +78,29 @@ impl AdminClient {
             return Err(wrong(format!("{text:?} is no address: give --admin http://HOST:PORT")));
         }
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let host = if has_port { host.to_owned() } else { format!("{host}:8889") };
+        let port = if is_tls { 443 } else { 8889 };
+        let host = if has_port { host.to_owned() } else { format!("{host}:{port}") };
+        let client =
+            HttpClient::new(is_tls, &host).map_err(|error| wrong(format!("{text:?} is no address: {error}")))?;
         let token = match &options.token_file {
             Some(path) => {
                 let read = std::fs::read_to_string(path);
                 let token = read.map_err(|error| wrong(format!("the token file {}: {error}", path.display())))?;
-                Some(token.trim().to_owned())
+                Some(Zeroizing::new(Zeroizing::new(token).trim().to_owned()))
             }
-            None => std::env::var(TOKEN_VARIABLE).ok(),
+            None => std::env::var(TOKEN_VARIABLE).ok().map(Zeroizing::new),
         };
         if token.as_ref().is_some_and(|token| token.contains(char::is_control)) {
             return Err(wrong("the token has to be one word".to_owned()));
         }
-        Ok(Self { host, token })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| NoAnswer::new(format!("cannot start: {error}")))?;
+        Ok(Self { client, runtime, token })
     }
 
     /// The host that is asked.
     pub(crate) fn host(&self) -> &str {
-        &self.host
+        self.client.authority()
     }
 
     /// The answer to `GET`.
@@ -97,71 +110,33 @@ impl AdminClient {
 
     /// The answer to a request.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, NoAnswer> {
-        let bytes = self.exchange(method, path, body).map_err(|error| NoAnswer {
-            message: format!("nobody answers at {}: {error}; is a gate running there?", self.host),
-            is_wrong: false,
-        })?;
+        let host = self.host();
+        let HttpAnswer { status, body } = self
+            .exchange(method, path, body)
+            .map_err(|error| NoAnswer::new(format!("nobody answers at {host}: {error}; is a gate running there?")))?;
         let failed = |message: String| NoAnswer { message, is_wrong: false };
-        let (status, body) = read(&bytes).ok_or_else(|| failed(format!("{} does not speak HTTP", self.host)))?;
+        let body = body.ok_or_else(|| failed(format!("the answer of {host} is too long")))?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         match status {
             200..=299 => Ok(answer),
-            401 => {
-                Err(failed(format!("{} asks for a token: give --token-file FILE or set {TOKEN_VARIABLE}", self.host)))
-            }
+            401 => Err(failed(format!("{host} asks for a token: give --token-file FILE or set {TOKEN_VARIABLE}"))),
             _ => Err(failed(answer["detail"].as_str().map_or_else(|| format!("status {status}"), str::to_owned))),
         }
     }
 
-    fn exchange(&self, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
-        let mut last = io::Error::other("the name is not known");
-        for address in self.host.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(stream) => return self.talk(stream, method, path, body),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn talk(&self, mut stream: TcpStream, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let token = self.token.as_ref().map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{token}\r\n",
-            self.host,
-            body.len()
-        );
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(body.as_bytes())?;
-        let mut answer = Vec::new();
-        stream.take(BYTES_MAX).read_to_end(&mut answer)?;
-        Ok(answer)
-    }
-}
-
-/// The status and the body of an answer.
-fn read(bytes: &[u8]) -> Option<(u16, Vec<u8>)> {
-    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&bytes[..end]).ok()?;
-    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    let body = &bytes[end + 4..];
-    Some((status, if chunked { join_chunks(body)? } else { body.to_vec() }))
-}
-
-fn join_chunks(mut chunks: &[u8]) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
-    loop {
-        let line = chunks.windows(2).position(|window| window == b"\r\n")?;
-        let length = usize::from_str_radix(std::str::from_utf8(&chunks[..line]).ok()?.trim(), 16).ok()?;
-        if length == 0 {
-            return Some(body);
-        }
-        let begin = line + 2;
-        body.extend_from_slice(chunks.get(begin..begin.checked_add(length)?)?);
-        chunks = chunks.get(begin + length + 2..)?;
+    fn exchange(&self, method: &str, path: &str, body: &str) -> io::Result<HttpAnswer> {
+        let token = self.token.as_ref().map(|token| Zeroizing::new(format!("Bearer {}", token.as_str())));
+        let mut fields = vec![("content-type", "application/json")];
+        fields.extend(token.as_ref().map(|token| ("authorization", token.as_str())));
+        let request = HttpRequest {
+            method: method.parse::<Method>().map_err(io::Error::other)?,
+            path,
+            fields: &fields,
+            body: body.as_bytes(),
+            answer_bytes_max: BYTES_MAX,
+            patience: PATIENCE,
+        };
+        self.runtime.block_on(self.client.send(&request))
     }
 }
 
@@ -198,21 +173,14 @@ mod tests {
             ("http://127.0.0.1:8889", "127.0.0.1:8889"),
             ("http://gate.example/", "gate.example:8889"),
             ("[::1]:1", "[::1]:1"),
+            ("https://gate.example", "gate.example:443"),
+            ("https://gate.example:8889/", "gate.example:8889"),
         ] {
             assert_eq!(client(admin).unwrap().host(), host);
         }
-        for admin in ["https://x", "http://", "http://a b", "http://a/b", "http://u@h"] {
+        for admin in ["ftp://x", "http://", "https://", "http://a b", "http://a/b", "http://u@h"] {
             assert!(client(admin).is_err_and(|wrong| wrong.is_wrong), "{admin}");
         }
-    }
-
-    #[test]
-    fn answers_are_read_in_pieces_too() {
-        assert_eq!(read(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"), Some((200, b"hi".to_vec())));
-        let chunked = b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
-        assert_eq!(read(chunked), Some((404, b"abc".to_vec())));
-        assert_eq!(read(b"SSH-2.0"), None);
-        assert_eq!(join_chunks(b"ffffffffffffffff\r\nx"), None);
     }
 
     #[test]

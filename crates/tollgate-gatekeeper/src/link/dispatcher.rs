@@ -2,7 +2,7 @@
 //! outbox.
 
 use std::cell::RefCell;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -287,6 +287,5 @@ fn gate(master: &MasterSettings, settings: &LinkSettings) -> Gate<RandomState> {
         refusals_sampled: settings.refusals_sampled.map(|_| 1),
         log_info: settings.log_info,
     };
-    // The standard library keys it at random.
-    Gate::new(settings, RandomState::new().build_hasher().finish(), RandomState::new())
+    Gate::new(settings, getrandom::u64().expect("the system has random numbers"), RandomState::new())
 }

@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
+use subtle::ConstantTimeEq;
 use tollgate_core::time::Moment;
 
 use super::Console;
@@ -303,9 +304,9 @@ pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
     })
 }
 
-/// Whether two words are the same, in a time that does not tell how far they are.
+/// Whether two words are the same, in a time that does not depend on how far they are.
 fn same(shown: &str, word: &str) -> bool {
-    shown.len() == word.len() && shown.bytes().zip(word.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+    shown.as_bytes().ct_eq(word.as_bytes()).into()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
+use zeroize::Zeroizing;
 
 /// A token shorter than this can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -101,13 +101,13 @@ impl Tokens {
     }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+fn read(path: &Path) -> io::Result<Zeroizing<String>> {
     let wrong = |message: &str| io::Error::other(format!("the token file {}: {message}", path.display()));
     let data = fs::metadata(path).map_err(|error| wrong(&error.to_string()))?;
     if data.len() > FILE_BYTES_MAX {
         return Err(wrong("is too long for a token"));
     }
-    let text = fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
+    let text = Zeroizing::new(fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?);
     let token = text.trim();
     if token.is_empty() || token.contains(char::is_whitespace) || !token.is_ascii() {
         return Err(wrong("has to hold one word in ASCII, such as `openssl rand -hex 32` makes"));
@@ -115,13 +115,13 @@ fn read(path: &Path) -> io::Result<String> {
     if token.len() < TOKEN_BYTES_MIN {
         tracing::warn!(file = %path.display(), "this token is short enough to be guessed: `openssl rand -hex 32` makes a better one");
     }
-    Ok(token.to_owned())
+    Ok(Zeroizing::new(token.to_owned()))
 }
 
 /// Bytes that nobody can guess.
 pub(super) fn random() -> [u8; 32] {
     let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
     bytes
 }
 

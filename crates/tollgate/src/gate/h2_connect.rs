@@ -3,8 +3,6 @@
 //! To everything behind it such a request is the upgrade that it would have been over HTTP/1.1: rules see it as one, and so does the backend. What
 //! differs is only how it is asked for and granted, and that is here.
 
-use std::hash::{BuildHasher, RandomState};
-
 use http::{Method, Request, Response, StatusCode};
 use tollgate_wire::http1::{Length, RequestHead};
 
@@ -45,8 +43,10 @@ pub(crate) fn make_answer(response: &mut Response<()>) -> bool {
 fn nonce() -> [u8; 24] {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut nonce = [b'='; 24];
+    let mut bytes = [0; 22];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
     for (place, digit) in nonce[..22].iter_mut().enumerate() {
-        let random = RandomState::new().hash_one(place) as usize % DIGITS.len();
+        let random = usize::from(bytes[place]) % DIGITS.len();
         // The last digit holds two bits of the sixteen bytes, and nothing else.
         *digit = DIGITS[if place == 21 { random & 0b11_0000 } else { random }];
     }

@@ -1,6 +1,6 @@
 //! Which route a request is for: its method and path, with what is only an identifier left out.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::Hasher;
 use std::sync::OnceLock;
 
 use siphasher::sip::SipHasher13;
@@ -23,8 +23,7 @@ impl RouteHasher {
 
     /// The key of the hash. Secret: a client that knows it can choose paths that collide.
     pub(crate) fn secret(&self) -> [u64; 2] {
-        // Each `RandomState` is keyed by the system's random numbers, and its hashes do not reveal that key.
-        *self.key.get_or_init(|| [0_u64, 1].map(|half| RandomState::new().hash_one(half)))
+        *self.key.get_or_init(|| [0, 1].map(|_| getrandom::u64().expect("the system has random numbers")))
     }
 
     pub(crate) fn key(&self, request: &impl Request) -> RouteKey {

@@ -1,7 +1,7 @@
 //! The books, and who is told what is in them.
 
 use std::cell::{Cell, RefCell};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::RandomState;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -225,8 +225,8 @@ fn master(domains: Vec<Domain>, clock: &Clock) -> Master<RandomState> {
         beacon_every: BEACON_EVERY,
         delay_max: DELAY_MAX,
     };
-    // Keyed at random by the standard library; no master is number 0.
-    let epoch = RandomState::new().build_hasher().finish() | 1;
+    // No master is number 0.
+    let epoch = getrandom::u64().expect("the system has random numbers") | 1;
     Master::new(settings, epoch, RandomState::new(), clock.read().now)
 }
 

@@ -10,6 +10,8 @@ use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::SharedFlags;
 
 use super::state_home::{state_home, would_be_ours};
+use zeroize::Zeroizing;
+
 use crate::admin::{Config, Console, Guard, Role, Subject, Tokens};
 use crate::settings::{self, FlagState, Settings, Webhook};
 use crate::watch::{Calendar, Feed, Flagged, Home, Watch, WatchMetrics, WebhookSettings, announce_all, share};
@@ -142,8 +144,8 @@ pub(super) struct Renewal {
 fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
     let Webhook { tls, authority, path, secret_file } = webhook.clone();
     let wrong = |message: String| io::Error::other(format!("the secret file {}: {message}", secret_file.display()));
-    let secret = std::fs::read(&secret_file).map_err(|error| wrong(error.to_string()))?;
-    let secret = secret.trim_ascii().to_vec();
+    let secret = Zeroizing::new(std::fs::read(&secret_file).map_err(|error| wrong(error.to_string()))?);
+    let secret = Zeroizing::new(secret.trim_ascii().to_vec());
     if secret.is_empty() {
         return Err(wrong("is empty".to_owned()));
     }

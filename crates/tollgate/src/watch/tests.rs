@@ -150,7 +150,12 @@ fn fault_43_a_directory_that_cannot_be_used_does_not_keep_the_gate_from_starting
 }
 
 fn somebody() -> WebhookSettings {
-    WebhookSettings { tls: false, authority: "192.0.2.1:80".to_owned(), path: "/".to_owned(), secret: b"word".to_vec() }
+    WebhookSettings {
+        tls: false,
+        authority: "192.0.2.1:80".to_owned(),
+        path: "/".to_owned(),
+        secret: b"word".to_vec().into(),
+    }
 }
 
 /// Counts that were of other accounts do not come back with the journal.

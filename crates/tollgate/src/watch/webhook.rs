@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ring::hmac;
 use serde_json::json;
+use zeroize::Zeroizing;
 
 use super::calendar::rfc3339;
 use super::record::Record;
@@ -27,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Where to announce.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct WebhookSettings {
     /// Whether TLS is spoken.
     pub(crate) tls: bool,
@@ -36,7 +37,7 @@ pub(crate) struct WebhookSettings {
     /// The path.
     pub(crate) path: String,
     /// What announcements are signed with.
-    pub(crate) secret: Vec<u8>,
+    pub(crate) secret: Zeroizing<Vec<u8>>,
 }
 
 impl Watch {

@@ -10,6 +10,7 @@ mod fleet;
 mod flood;
 mod graphite;
 mod home;
+mod https;
 mod keys;
 mod log;
 mod masking;

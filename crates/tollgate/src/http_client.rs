@@ -1,0 +1,234 @@
+//! One request to another server, on a connection of its own: for requests that are rare. HTTP/1.1 with or without TLS.
+//!
+//! A response counts when all of it is here. One that is cut off is an error, whatever its status: the other side may not have done what it was asked to.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue, USER_AGENT};
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio_rustls::TlsConnector;
+
+/// Certificate authorities of the system are read again after this time.
+const ROOTS_LAST: Duration = Duration::from_secs(3600);
+
+/// A server.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpClient {
+    /// Host and port.
+    authority: String,
+    /// The name that its certificate has to have, if it speaks TLS.
+    name: Option<ServerName<'static>>,
+}
+
+/// A whole response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpAnswer {
+    pub(crate) status: u16,
+    /// The body; none if it is longer than was asked for.
+    pub(crate) body: Option<Bytes>,
+}
+
+/// A request to send, and the bounds on its response.
+pub(crate) struct HttpRequest<'a> {
+    pub(crate) method: Method,
+    pub(crate) path: &'a str,
+    /// Names and values of header fields. They are not logged.
+    pub(crate) fields: &'a [(&'a str, &'a str)],
+    pub(crate) body: &'a [u8],
+    /// The largest body of a response that is kept.
+    pub(crate) answer_bytes_max: usize,
+    /// How long all of it may take.
+    pub(crate) patience: Duration,
+}
+
+impl HttpClient {
+    /// The server at a host and port, which for TLS has to show a certificate that this system trusts.
+    pub(crate) fn new(is_tls: bool, authority: &str) -> io::Result<Self> {
+        let name = if is_tls { Some(server_name(authority)?) } else { None };
+        Ok(Self { authority: authority.to_owned(), name })
+    }
+
+    /// Host and port.
+    pub(crate) fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// Sends a request on a new connection, and reads the response.
+    pub(crate) async fn send(&self, request: &HttpRequest<'_>) -> io::Result<HttpAnswer> {
+        let exchange = async {
+            let stream = TcpStream::connect(&self.authority).await?;
+            match &self.name {
+                None => self.exchange(stream, request).await,
+                Some(name) => {
+                    let stream = connector().await?.connect(name.clone(), stream).await?;
+                    self.exchange(stream, request).await
+                }
+            }
+        };
+        tokio::time::timeout(request.patience, exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    async fn exchange(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        request: &HttpRequest<'_>,
+    ) -> io::Result<HttpAnswer> {
+        // Names as people write them: receivers that compare them by case are wrong, but exist.
+        let builder = http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(stream));
+        let (mut sender, connection) = builder.await.map_err(explained)?;
+        let driver = AbortOnDrop(tokio::spawn(connection));
+        let response = sender.send_request(self.request(request)?).await.map_err(explained)?;
+        let status = response.status().as_u16();
+        let body = match Limited::new(response.into_body(), request.answer_bytes_max).collect().await {
+            Ok(body) => Some(body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => None,
+            Err(error) => return Err(io::Error::other(format!("the answer is cut off: {error}"))),
+        };
+        drop(driver);
+        Ok(HttpAnswer { status, body })
+    }
+
+    fn request(&self, request: &HttpRequest<'_>) -> io::Result<Request<Full<Bytes>>> {
+        let HttpRequest { method, path, fields, body, .. } = request;
+        let mut built = Request::builder().method(method).uri(*path);
+        if let Some(headers) = built.headers_mut() {
+            headers.insert(HOST, self.authority.parse().map_err(io::Error::other)?);
+            headers.insert(USER_AGENT, HeaderValue::from_static("tollgate"));
+            headers.insert(CONTENT_LENGTH, body.len().into());
+            for (name, value) in *fields {
+                let mut value = HeaderValue::from_str(value).map_err(io::Error::other)?;
+                value.set_sensitive(true);
+                headers.insert(HeaderName::from_bytes(name.as_bytes()).map_err(io::Error::other)?, value);
+            }
+        }
+        built.body(Full::new(Bytes::copy_from_slice(body))).map_err(io::Error::other)
+    }
+}
+
+/// The task that reads and writes the connection. It ends with the request.
+struct AbortOnDrop(tokio::task::JoinHandle<hyper::Result<()>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// An error with its cause, which is the part that helps.
+fn explained(error: hyper::Error) -> io::Error {
+    match error.source() {
+        Some(source) => io::Error::other(format!("{error}: {source}")),
+        None => io::Error::other(error),
+    }
+}
+
+/// The way to speak TLS. The certificate authorities of the system are read aside and kept for a while: they are hundreds of files.
+async fn connector() -> io::Result<TlsConnector> {
+    static CONFIG: Mutex<Option<(Instant, Arc<rustls::ClientConfig>)>> = Mutex::const_new(None);
+    let mut kept = CONFIG.lock().await;
+    if let Some((read_at, config)) = &*kept
+        && read_at.elapsed() < ROOTS_LAST
+    {
+        return Ok(TlsConnector::from(config.clone()));
+    }
+    let config = Arc::new(tokio::task::spawn_blocking(tls_config).await.map_err(io::Error::other)??);
+    *kept = Some((Instant::now(), config.clone()));
+    Ok(TlsConnector::from(config))
+}
+
+fn tls_config() -> io::Result<rustls::ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(config)
+}
+
+fn server_name(authority: &str) -> io::Result<ServerName<'static>> {
+    let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
+    ServerName::try_from(name.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// The result of a request to a server that sends this response, and then closes the connection or keeps it open.
+    async fn answered(answer: &'static [u8], ends: bool) -> io::Result<HttpAnswer> {
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        tokio::spawn(async move {
+            let _ = theirs.read(&mut [0; 4096]).await.unwrap();
+            theirs.write_all(answer).await.unwrap();
+            if !ends {
+                std::future::pending::<()>().await;
+            }
+        });
+        let request = HttpRequest {
+            method: Method::POST,
+            path: "/",
+            fields: &[("X-A", "b")],
+            body: b"{}",
+            answer_bytes_max: 8,
+            patience: Duration::from_secs(1),
+        };
+        let client = HttpClient::new(false, "h:80")?;
+        tokio::time::timeout(Duration::from_millis(300), client.exchange(ours, &request)).await?
+    }
+
+    #[tokio::test]
+    async fn a_response_counts_when_all_of_it_is_here() {
+        let is = |answer: io::Result<HttpAnswer>, status, body: &'static [u8]| {
+            assert_eq!(answer.unwrap(), HttpAnswer { status, body: Some(Bytes::from_static(body)) });
+        };
+        is(answered(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", false).await, 200, b"hi");
+        is(answered(b"HTTP/1.1 204 No Content\r\n\r\n", false).await, 204, b"");
+        is(answered(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 500 No\r\n\r\nno", true).await, 500, b"no");
+        let chunked = b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+        is(answered(chunked, false).await, 404, b"abc");
+    }
+
+    #[tokio::test]
+    async fn a_response_that_is_cut_off_is_an_error() {
+        for (answer, ends) in [
+            (&b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi"[..], true),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi", false),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", true),
+            (b"HTTP/1.1 204 No Content\r\n", true),
+            (b"HTTP/1.1 100 Continue\r\n\r\n", true),
+            (b"SSH-2.0-x\r\n\r\n", true),
+            (b"", true),
+        ] {
+            assert!(answered(answer, ends).await.is_err(), "{}", String::from_utf8_lossy(answer));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_body_of_a_response_is_bounded() {
+        let answer = answered(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123456789", false).await.unwrap();
+        assert_eq!(answer, HttpAnswer { status: 200, body: None });
+    }
+
+    #[test]
+    fn the_name_in_a_certificate_is_the_host_without_its_port() {
+        let name = |authority| server_name(authority).unwrap().to_str().into_owned();
+        assert_eq!(name("hooks.example:443"), "hooks.example");
+        assert_eq!(name("[2001:db8::1]:443"), "2001:db8::1");
+    }
+}
