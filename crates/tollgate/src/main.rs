@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod flags;
 mod gate;
+mod health;
 mod manual;
 mod master;
 mod per_thread;

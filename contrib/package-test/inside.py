@@ -1,0 +1,366 @@
+"""Installs the package under systemd and uses it: every command of docs/install.md and docs/tls.md that has to do with it is run as it stands there."""
+
+import glob
+import os
+import pwd
+import re
+import stat
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(__file__))
+from load import Load, serve
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SETTINGS = "/etc/tollgate/tollgate.toml"
+# The pages write `sudo` before what root does, and everything here is done by root.
+PRELUDE = 'set -euo pipefail\nsudo() { "$@"; }\n'
+
+
+def sh(script, cwd="/", fails=False):
+    """Runs a script of bash and gives its output."""
+    run = subprocess.run(["bash", "-c", PRELUDE + script], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert (run.returncode != 0) == fails, f"exit code {run.returncode} of:\n{script}\n{run.stdout}\n{journal()}"
+    return run.stdout
+
+
+def journal():
+    return subprocess.run(["journalctl", "-u", "tollgate*", "-n", "40", "--no-pager", "-o", "cat"], capture_output=True, text=True).stdout
+
+
+def blocks(page, heading, language="sh"):
+    """The blocks of this language in one section of a page."""
+    text = open(f"{HERE}/{page}").read()
+    section = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", re.sub(r"(?m)^# (?=once|the)", "", text), re.M | re.S).group(1)
+    found = re.findall(rf"```{language}\n(.*?)```", section, re.S)
+    assert found, f"{page} has no {language} block under {heading}"
+    return found
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def edit(before, after):
+    text = open(SETTINGS).read()
+    assert before in text, f"{before!r} is not in the settings"
+    write(SETTINGS, text.replace(before, after))
+
+
+def eventually(what, is_so, seconds=20):
+    for _ in range(seconds * 10):
+        if is_so():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"never came true: {what}\n{journal()}")
+
+
+def get(url, *arguments):
+    run = subprocess.run(["curl", "-sS", "--max-time", "20", *arguments, url], capture_output=True, text=True)
+    return run.stdout or run.stderr
+
+
+def main_pid():
+    return int(sh("systemctl show -P MainPID tollgate"))
+
+
+def installed_version():
+    return sh("dpkg-query -W -f '${Version}' tollgate")
+
+
+FACTS = []
+
+
+def fact(function):
+    FACTS.append(function)
+    return function
+
+
+@fact
+def the_package_installs_and_serves():
+    output = sh(blocks("install.md", "Debian and Ubuntu")[0], cwd=f"{HERE}/v1")
+    assert "app on port 8080" in output, output
+    assert sh("systemctl is-active tollgate.socket tollgate.service").split() == ["active", "active"]
+    assert sh("systemctl is-enabled tollgate.socket tollgate.service").split() == ["enabled", "enabled"]
+    assert "is alive" in sh("tollgate health") and "is ready" in sh("tollgate health --ready")
+
+
+@fact
+def the_service_runs_as_its_own_user_with_its_own_directories():
+    user = pwd.getpwnam("tollgate")
+    status = open(f"/proc/{main_pid()}/status").read()
+    assert re.search(r"^Uid:\t(\d+)\t", status, re.M).group(1) == str(user.pw_uid)
+    # CAP_NET_BIND_SERVICE is number 10.
+    assert re.search(r"^CapBnd:\t(\w+)", status, re.M).group(1) == f"{1 << 10:016x}"
+    assert "Seccomp:\t2" in status and "NoNewPrivs:\t1" in status
+    for path, mode in [("/var/lib/tollgate", 0o700), ("/var/log/tollgate", 0o750)]:
+        found = os.stat(path)
+        assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (user.pw_uid, mode), path
+
+
+@fact
+def the_units_are_right_and_hardened():
+    assert sh("systemd-analyze verify tollgate.service tollgate.socket") == ""
+    # From 0 (nothing is allowed) to 10. A service that listens on the network cannot be much below 1.5.
+    print("   ", sh("systemd-analyze security --no-pager --threshold=20 tollgate.service").strip().splitlines()[-1])
+
+
+@fact
+def the_package_has_manual_pages_completions_settings_and_a_bill_of_materials():
+    commands = re.findall(r"^  (\w+) ", sh("tollgate --help").split("Commands:")[1].split("Options:")[0], re.M)
+    for command in commands:
+        if command != "help":
+            assert sh(f"man -w tollgate-{command}")
+    for path in ["bash-completion/completions/tollgate", "zsh/vendor-completions/_tollgate", "fish/vendor_completions.d/tollgate.fish"]:
+        assert "health" in open(f"/usr/share/{path}").read(), path
+    conffiles = sh("dpkg-query -W -f '${Conffiles}' tollgate")
+    assert SETTINGS in conffiles and "/etc/logrotate.d/tollgate" in conffiles
+    assert "CycloneDX" in open("/usr/share/doc/tollgate/tollgate.cdx.json").read()
+    sh(f"tollgate check {SETTINGS}")
+    # Every example in its comments can be used as it is.
+    text = open(SETTINGS).read()
+    everything = re.sub(r"^# (mode|listen|trusted_proxies|tls|name|when|class|rate|\[\[rule)", r"\1", text, flags=re.M)
+    assert everything.count("\n#") < text.count("\n#") - 6
+    write("/tmp/everything.toml", everything)
+    sh("tollgate check /tmp/everything.toml")
+    sh("command -v logrotate >/dev/null || exit 0; logrotate --debug /etc/logrotate.d/tollgate")
+
+
+@fact
+def a_reload_applies_the_settings_and_a_file_with_mistakes_changes_nothing():
+    before = main_pid()
+    sh(blocks("install.md", "Debian and Ubuntu")[1])
+    eventually("the backend is the new one", lambda: "app on port 3000" in get("http://127.0.0.1:8888/"))
+    text = open(SETTINGS).read()
+    write(SETTINGS, text + "nonsense = 1\n")
+    sh("systemctl reload tollgate")
+    eventually("the reload has failed", lambda: "settings not reloaded" in journal())
+    assert "app on port 3000" in get("http://127.0.0.1:8888/")
+    write(SETTINGS, text)
+    sh("systemctl reload tollgate")
+    assert main_pid() == before
+
+
+@fact
+def the_socket_unit_moves_the_gate_to_port_80():
+    edit("[admin]", 'listen = "0.0.0.0:99"\n\n[admin]') if False else None
+    sh(blocks("install.md", "Port 80")[0])
+    assert "app on port 3000" in get("http://127.0.0.1/")
+    assert "app on port 3000" in get("http://[::1]/", "-g")
+    assert "Failed to connect" in get("http://127.0.0.1:8888/") or "Couldn't connect" in get("http://127.0.0.1:8888/")
+
+
+@fact
+def an_upgrade_under_load_fails_no_request():
+    before, version = main_pid(), installed_version()
+    load = Load("127.0.0.1", 80)
+    time.sleep(1)
+    output = sh(blocks("install.md", "Upgrade")[0], cwd=f"{HERE}/v2")
+    time.sleep(1)
+    answered, failures = load.end()
+    assert not failures, f"{len(failures)} of {answered + len(failures)} failed: {failures[:5]}\n{output}"
+    assert answered > 500, answered
+    assert installed_version() != version and main_pid() != before
+    assert "app on port 3000" in get("http://127.0.0.1/"), "the settings and the socket are kept"
+    print(f"    {answered} requests during the upgrade, the longest took {load.longest * 1000:.0f} ms")
+
+
+@fact
+def a_restart_under_load_fails_no_request():
+    load = Load("127.0.0.1", 80)
+    for _ in range(3):
+        time.sleep(0.3)
+        sh("systemctl restart tollgate")
+    answered, failures = load.end()
+    assert not failures and answered > 200, (answered, failures[:5])
+
+
+@fact
+def an_upgrade_with_settings_that_the_new_version_rejects_keeps_the_old_process():
+    before, text = main_pid(), open(SETTINGS).read()
+    write(SETTINGS, text + "nonsense = 1\n")
+    output = sh(f"dpkg -i {HERE}/v2/*.deb")
+    assert "not restarted" in output and "nonsense" in output, output
+    assert main_pid() == before and "app on port 3000" in get("http://127.0.0.1/")
+    write(SETTINGS, text)
+
+
+@fact
+def a_crashed_gate_is_started_again():
+    before = main_pid()
+    sh(f"kill -KILL {before}")
+    assert "app on port 3000" in get("http://127.0.0.1/"), "the connection waits for the next process"
+    assert main_pid() != before
+
+
+@fact
+def without_the_socket_unit_the_gate_listens_where_its_settings_say():
+    edit('# listen = "0.0.0.0:80"', 'listen = "0.0.0.0:81"')
+    sh("systemctl restart tollgate")
+    eventually("the log says that it has no effect", lambda: "gate.listen is not used" in journal())
+    sh(blocks("install.md", "Port 80")[1])
+    assert "app on port 3000" in get("http://127.0.0.1:81/")
+    edit('listen = "0.0.0.0:81"', '# listen = "0.0.0.0:80"')
+    sh("systemctl stop tollgate; systemctl enable --now tollgate.socket; systemctl start tollgate")
+    assert "app on port 3000" in get("http://127.0.0.1/")
+
+
+def issue(directory, serial):
+    """A certificate as certbot leaves it: readable for root alone."""
+    sh(f"""umask 077; mkdir -p {directory}
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=example.com -addext subjectAltName=DNS:example.com \
+        -set_serial {serial} -keyout {directory}/privkey.pem -out {directory}/fullchain.pem 2>/dev/null""")
+
+
+def serial_of(port=443):
+    shown = sh(f"openssl s_client -connect 127.0.0.1:{port} -servername example.com </dev/null 2>/dev/null | openssl x509 -noout -serial")
+    return int(shown.strip().split("=")[1], 16)
+
+
+@fact
+def certificates_of_certbot_are_served_and_renewed():
+    live = "/etc/letsencrypt/live/example.com"
+    sh(blocks("tls.md", "The socket on port 443")[0])
+    # No certificate authority can be reached from here: this stands in for certbot, and calls hooks as certbot does.
+    issue("/opt/issued/1", 1)
+    issue("/opt/issued/2", 2)
+    write("/usr/local/bin/certbot", f"""#!/bin/sh
+set -eu
+[ "$1" = renew ] || [ "$*" = "certonly --standalone -d example.com" ]
+mkdir -p -m 700 /etc/letsencrypt/live/example.com
+cp "/opt/issued/$(cat /opt/issued/next)"/* {live}/
+for hook in /etc/letsencrypt/renewal-hooks/deploy/*; do RENEWED_LINEAGE={live} RENEWED_DOMAINS=example.com "$hook"; done
+""")
+    os.chmod("/usr/local/bin/certbot", 0o755)
+    write("/opt/issued/next", "1")
+    first, again, apply = blocks("tls.md", "Certificates from certbot")
+    sh(first)
+    sh(again)
+    settings = blocks("tls.md", "HTTPS", "toml")[0]
+    tls = next(line for line in settings.splitlines() if line.startswith("tls"))
+    edit("[admin]", f"{tls}\n\n[admin]")
+    write("/etc/hosts", open("/etc/hosts").read() + "\n127.0.0.1 example.com\n")
+    output = sh(apply.replace("curl ", "sleep 1; curl --cacert /opt/issued/1/fullchain.pem "))
+    assert "app on port 3000" in output, output
+    shown = sh(blocks("tls.md", "Renewal")[0])
+    assert "CN = example.com" in shown and "notAfter=" in shown, shown
+    assert serial_of() == 1
+    key = os.stat("/etc/tollgate/tls/privkey.pem")
+    assert stat.S_IMODE(key.st_mode) == 0o640 and key.st_uid == 0
+    write("/opt/issued/next", "2")
+    sh("certbot renew")
+    eventually("the new certificate is served", lambda: serial_of() == 2)
+    assert "new certificates are in force" in journal()
+
+
+@fact
+def certificates_of_caddy_are_served_and_renewed():
+    # Caddy's own authority stands in for one on the internet.
+    directory = "certificates/acme-v02.api.letsencrypt.org-directory"
+    caddyfile = blocks("tls.md", "Certificates from Caddy", "caddyfile")[0]
+    issuer = re.search(r"issuer acme \{.*?\}", caddyfile, re.S).group(0)
+    sh("adduser --system --group --quiet --home /var/lib/caddy caddy; mkdir -p /etc/caddy")
+    write("/etc/caddy/Caddyfile", caddyfile.replace(issuer, "issuer internal").replace("{\n", "{\n    skip_install_trust\n", 1))
+    write("/run/systemd/system/caddy.service", f"""[Service]
+Type=notify
+User=caddy
+Environment=HOME=/var/lib/caddy
+ExecStart={HERE}/caddy run --config /etc/caddy/Caddyfile --adapter caddyfile
+AmbientCapabilities=CAP_NET_BIND_SERVICE
+""")
+    path, service = (unit.replace(directory, "certificates/local") for unit in blocks("tls.md", "Certificates from Caddy", "ini"))
+    write("/etc/systemd/system/tollgate-certificate.path", path)
+    write("/etc/systemd/system/tollgate-certificate.service", service)
+    commands = blocks("tls.md", "Certificates from Caddy")[0].splitlines()
+    sh("\n".join(commands[:3]))
+    chain = "/var/lib/caddy/.local/share/caddy/certificates/local/example.com/example.com.crt"
+    eventually("Caddy has a certificate", lambda: os.path.exists(chain))
+    number = lambda: int(sh(f"openssl x509 -noout -serial -in {chain}").strip().split("=")[1], 16)
+    eventually("Caddy's certificate is served", lambda: serial_of() == number())
+    assert "308" in get("http://example.com/page", "-sSI")
+    before = number()
+    # Caddy obtains another one when its own is gone.
+    sh("systemctl stop caddy; rm -r /var/lib/caddy/.local/share/caddy/certificates/local; systemctl start caddy")
+    eventually("Caddy has another certificate", lambda: os.path.exists(chain) and number() != before)
+    sh("\n".join(commands[3:]))
+    eventually("it is served", lambda: serial_of() == number())
+    sh("systemctl disable --now tollgate-certificate.path; systemctl stop caddy")
+
+
+@fact
+def the_compose_example_serves_through_nginx():
+    compose = f"{HERE}/compose"
+    write("/etc/hosts", open("/etc/hosts").read() + "\n127.0.1.1 app\n127.0.1.2 tollgate\n127.0.1.3 nginx\n")
+    sh("systemctl stop tollgate.socket tollgate.service")
+    # The service names of compose are addresses of loopback here.
+    settings = open(f"{compose}/tollgate.toml").read()
+    assert 'listen = "0.0.0.0:8888"' in settings
+    sh(f"tollgate check {compose}/tollgate.toml")
+    sh(f"""systemd-run --quiet --unit=compose-app python3 {compose}/app.py
+    systemd-run --quiet --unit=compose-tollgate --property=DynamicUser=yes --property=StateDirectory=compose tollgate run --config {compose}/tollgate.toml
+    mkdir -p /etc/nginx/conf.d; cp {compose}/nginx.conf /etc/nginx/nginx-compose.conf
+    printf 'events {{}}\nhttp {{ include /etc/nginx/nginx-compose.conf; }}\n' >/etc/nginx/compose.conf
+    nginx -t -q -c /etc/nginx/compose.conf && systemd-run --quiet --unit=compose-nginx nginx -g 'daemon off;' -c /etc/nginx/compose.conf""")
+    eventually("nginx serves", lambda: "Hello" in get("http://127.0.1.3/", "--interface", "127.0.9.9"))
+    told = get("http://127.0.1.3/", "--interface", "127.0.9.9")
+    assert "127.0.9.9" in told, told
+    sh("systemctl stop compose-nginx compose-tollgate compose-app; systemctl start tollgate.socket tollgate.service")
+
+
+@fact
+def a_removed_package_leaves_settings_and_state_and_can_be_installed_again():
+    remove, purge = blocks("install.md", "Remove")[0].splitlines()
+    sh(remove)
+    assert not os.path.exists("/usr/bin/tollgate") and os.path.exists(SETTINGS) and os.path.exists("/var/lib/tollgate")
+    sh("systemctl is-active tollgate.service tollgate.socket", fails=True)
+    sh(f"apt-get install {glob.glob(HERE + '/v2/*.deb')[0]}")
+    assert sh("systemctl is-active tollgate.socket tollgate.service").split() == ["active", "active"]
+    assert serial_of() > 0, "with the settings of before"
+
+
+@fact
+def a_purged_package_leaves_nothing_but_the_administrators_files():
+    sh("rm -r /etc/tollgate/tls /etc/systemd/system/tollgate.socket.d /etc/systemd/system/tollgate-certificate.*")
+    remove, purge = blocks("install.md", "Remove")[0].splitlines()
+    sh(purge)
+    for path in [SETTINGS, "/etc/tollgate", "/var/lib/tollgate", "/var/log/tollgate", "/etc/logrotate.d/tollgate"]:
+        assert not os.path.exists(path), path
+    left = sh("find /etc/systemd /usr/lib/systemd /var/lib/systemd -name 'tollgate*'")
+    assert left == "", left
+    assert sh("systemctl list-units --all --no-legend 'tollgate*'").strip() == ""
+    assert sh("dpkg -l tollgate 2>&1 || true").find("un  tollgate") or "no packages" in sh("dpkg -l tollgate 2>&1 || true")
+
+
+@fact
+def the_static_binary_runs_anywhere_and_may_listen_on_port_80_with_a_capability():
+    unpack, capability = blocks("install.md", "Any Linux: the static binary")
+    assert re.match(r"tollgate \d", sh(unpack, cwd=f"{HERE}/archive"))
+    sh("ldd /usr/local/bin/tollgate", fails=True)
+    allow, run = capability.strip().splitlines()
+    as_nobody = "systemd-run --quiet --unit=by-hand --property=DynamicUser=yes --property=Type=exec "
+    sh(as_nobody + run.replace("tollgate gate", "/usr/local/bin/tollgate gate --admin 127.0.0.1:0"))
+    eventually("it names the missing privilege", lambda: "setcap cap_net_bind_service=+ep /usr/local/bin/tollgate" in sh("journalctl -u by-hand --no-pager"))
+    sh("systemctl reset-failed by-hand || true")
+    sh(allow)
+    # By a name, so that the resolver of the static C library is used too.
+    sh(as_nobody + run.replace("tollgate gate", "/usr/local/bin/tollgate gate").replace("127.0.0.1:8080", "app:8080"))
+    write("/etc/hosts", open("/etc/hosts").read() + "\n127.0.0.1 app\n")
+    eventually("it serves", lambda: "app on port 8080" in get("http://127.0.0.1/"))
+    sh("systemctl stop by-hand")
+
+
+def main():
+    serve(("127.0.0.1", 8080))
+    serve(("127.0.0.1", 3000))
+    only = sys.argv[1:]
+    for function in FACTS:
+        if only and function.__name__ not in only:
+            continue
+        print(f"{function.__name__.replace('_', ' ')}", flush=True)
+        function()
+    print(f"{len(FACTS)} facts hold")
+
+
+main()
