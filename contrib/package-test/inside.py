@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(__file__))
-from load import Load, serve
+from load import Load, serve, serve_names
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SETTINGS = "/etc/tollgate/tollgate.toml"
@@ -209,6 +209,10 @@ def without_the_socket_unit_the_gate_listens_where_its_settings_say():
     eventually("the log says that it has no effect", lambda: "gate.listen is not used" in journal())
     sh(blocks("install.md", "Port 80")[1])
     assert "app on port 3000" in get("http://127.0.0.1:81/")
+    load = Load("127.0.0.1", 81)
+    time.sleep(0.3)
+    sh("systemctl restart tollgate")
+    assert load.end()[1], "without the socket unit a restart refuses connections: if not, the load shows nothing"
     edit('listen = "0.0.0.0:81"', '# listen = "0.0.0.0:80"')
     sh("systemctl stop tollgate; systemctl enable --now tollgate.socket; systemctl start tollgate")
     assert "app on port 3000" in get("http://127.0.0.1/")
@@ -313,6 +317,7 @@ def the_compose_example_serves_through_nginx():
     eventually("nginx serves", lambda: "Hello" in get("http://127.0.1.3/", "--interface", "127.0.9.9"))
     told = get("http://127.0.1.3/", "--interface", "127.0.9.9")
     assert "127.0.9.9" in told, told
+    assert "is alive" in sh("tollgate health"), "the health check of the container"
     sh("systemctl stop compose-nginx compose-tollgate compose-app; systemctl start tollgate.socket tollgate.service")
 
 
@@ -344,7 +349,13 @@ def a_purged_package_leaves_nothing_but_the_administrators_files():
 def the_static_binary_runs_anywhere_and_may_listen_on_port_80_with_a_capability():
     unpack, capability = blocks("install.md", "Any Linux: the static binary")
     assert re.match(r"tollgate \d", sh(unpack, cwd=f"{HERE}/archive"))
-    assert "tollgate" in sh("mkdir /opt/empty; cp /usr/local/bin/tollgate /opt/empty; chroot /opt/empty /tollgate --version")
+    # Nothing but the binary and the address of a name server.
+    serve_names("127.0.0.53")
+    sh("mkdir -p /opt/empty/etc; cp /usr/local/bin/tollgate /opt/empty; echo nameserver 127.0.0.53 >/opt/empty/etc/resolv.conf")
+    arguments = "gate --listen 127.0.0.1:90 --admin 127.0.0.1:0 --backend http://site.example:8080"
+    sh(f"systemd-run --quiet --unit=in-empty-root chroot /opt/empty /tollgate {arguments}")
+    eventually("it serves", lambda: "app on port 8080" in get("http://127.0.0.1:90/"))
+    sh("systemctl stop in-empty-root")
     allow, run = capability.strip().splitlines()
     as_nobody = "systemd-run --quiet --unit=by-hand --property=User=nobody --property=Type=exec "
     sh(as_nobody + run.replace("tollgate gate", "/usr/local/bin/tollgate gate --admin 127.0.0.1:0"))

@@ -5,6 +5,7 @@ of response: RFC 9112 expects that of clients that keep connections open."""
 
 import http.client
 import http.server
+import socket
 import threading
 import time
 
@@ -28,6 +29,22 @@ def serve(address):
     server = http.server.ThreadingHTTPServer(address, Site)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def serve_names(address):
+    """A DNS server that knows every name as 127.0.0.1."""
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((address, 53))
+
+    def answer():
+        while True:
+            query, peer = server.recvfrom(512)
+            question = query[12 : query.index(b"\0", 12) + 5]
+            is_ipv4 = question[-4:-2] == b"\0\1"
+            record = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4\x7f\0\0\1" if is_ipv4 else b""
+            server.sendto(query[:2] + b"\x81\x80\0\1\0" + bytes([is_ipv4]) + b"\0\0\0\0" + question + record, peer)
+
+    threading.Thread(target=answer, daemon=True).start()
 
 
 class Load:

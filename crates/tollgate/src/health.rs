@@ -1,5 +1,9 @@
 //! `tollgate health`: the health of a running process as an exit code, for containers without a shell and for scripts.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the answer is for the person or the script at the terminal")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the answer is for the person or the script at the terminal"
+)]
 
 use std::process::ExitCode;
 

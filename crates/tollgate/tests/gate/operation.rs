@@ -159,7 +159,7 @@ fn fault_45_a_fleet_that_comes_back_after_a_restart_is_not_throttled_and_a_crowd
         let request = format!(
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nX-Device-Id: {device}\r\n\r\n"
         );
-        crate::support::roundtrip(gate.connect(), request.as_bytes()).status
+        roundtrip(gate.connect(), request.as_bytes()).status
     };
     for round in 0..3 {
         for device in 0..50 {
@@ -334,7 +334,7 @@ fn metrics_count_what_happens() {
     for _ in 0..3 {
         gate.get("/");
     }
-    crate::support::roundtrip(gate.connect(), b"GET / HTTP/1.1\r\n\r\n");
+    roundtrip(gate.connect(), b"GET / HTTP/1.1\r\n\r\n");
     assert_eq!(gate.metric("tollgate_requests_total"), 3);
     assert_eq!(gate.metric("tollgate_requests_malformed_total"), 1);
     assert_eq!(gate.metric("tollgate_backend_up"), 1);
