@@ -218,86 +218,97 @@ def without_the_socket_unit_the_gate_listens_where_its_settings_say():
     assert "app on port 3000" in get("http://127.0.0.1/")
 
 
-def issue(directory, serial):
-    """A certificate as certbot leaves it: readable for root alone."""
-    sh(f"""umask 077; mkdir -p {directory}
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=example.com -addext subjectAltName=DNS:example.com \
-        -set_serial {serial} -keyout {directory}/privkey.pem -out {directory}/fullchain.pem 2>/dev/null""")
+def serve_certificates():
+    """A certificate authority that speaks ACME and checks challenges, in place of one on the internet; and settings of certbot for it."""
+    os.makedirs("/opt/authority")
+    write("/opt/authority/Caddyfile", """{
+    skip_install_trust
+    admin off
+    http_port 8556
+    https_port 8555
+    auto_https disable_redirects
+}
+https://localhost {
+    tls internal
+    acme_server
+}
+""")
+    sh(f"""dpkg -i {HERE}/peers/*.deb
+    systemctl stop caddy
+    systemd-run --quiet --unit=authority --setenv=HOME=/opt/authority caddy run --config /opt/authority/Caddyfile --adapter caddyfile
+    mkdir -p /etc/letsencrypt""")
+    eventually("the authority answers", lambda: "newNonce" in get("https://localhost:8555/acme/local/directory", "-k"))
+    write("/etc/letsencrypt/cli.ini", """server = https://localhost:8555/acme/local/directory
+no-verify-ssl = true
+non-interactive = true
+agree-tos = true
+register-unsafely-without-email = true
+""")
+    write("/etc/hosts", open("/etc/hosts").read() + "\n127.0.0.1 example.com\n")
 
 
-def serial_of(port=443):
-    shown = sh(f"openssl s_client -connect 127.0.0.1:{port} -servername example.com </dev/null 2>/dev/null | openssl x509 -noout -serial")
+def serial_in(file):
+    return int(sh(f"openssl x509 -noout -serial -in {file}").strip().split("=")[1], 16)
+
+
+def serial_of():
+    """The serial number of the certificate that clients are shown."""
+    shown = sh("openssl s_client -connect 127.0.0.1:443 -servername example.com </dev/null 2>/dev/null | openssl x509 -noout -serial")
     return int(shown.strip().split("=")[1], 16)
 
 
 @fact
 def certificates_of_certbot_are_served_and_renewed():
-    live = "/etc/letsencrypt/live/example.com"
+    serve_certificates()
     sh(blocks("tls.md", "The socket on port 443")[0])
-    # No certificate authority can be reached from here: this stands in for certbot, and calls hooks as certbot does.
-    issue("/opt/issued/1", 1)
-    issue("/opt/issued/2", 2)
-    write("/usr/local/bin/certbot", f"""#!/bin/sh
-set -eu
-[ "$1" = renew ] || [ "$*" = "certonly --standalone -d example.com" ]
-mkdir -p -m 700 /etc/letsencrypt/live/example.com
-cp "/opt/issued/$(cat /opt/issued/next)"/* {live}/
-for hook in /etc/letsencrypt/renewal-hooks/deploy/*; do RENEWED_LINEAGE={live} RENEWED_DOMAINS=example.com "$hook"; done
-""")
-    os.chmod("/usr/local/bin/certbot", 0o755)
-    write("/opt/issued/next", "1")
-    first, again, apply = blocks("tls.md", "Certificates from certbot")
-    sh(first)
+    obtain, again, apply = blocks("tls.md", "Certificates from certbot")
+    sh(obtain)
+    live = "/etc/letsencrypt/live/example.com/fullchain.pem"
+    first = serial_in(live)
     sh(again)
     settings = blocks("tls.md", "HTTPS", "toml")[0]
     tls = next(line for line in settings.splitlines() if line.startswith("tls"))
     edit("[admin]", f"{tls}\n\n[admin]")
-    write("/etc/hosts", open("/etc/hosts").read() + "\n127.0.0.1 example.com\n")
-    output = sh(apply.replace("curl ", "sleep 1; curl --cacert /opt/issued/1/fullchain.pem "))
+    root = "/opt/authority/.local/share/caddy/pki/authorities/local/root.crt"
+    output = sh(apply.replace("curl ", f"sleep 1; curl --cacert {root} "))
     assert "app on port 3000" in output, output
     shown = sh(blocks("tls.md", "Renewal")[0])
-    assert "CN = example.com" in shown and "notAfter=" in shown, shown
-    assert serial_of() == 1
+    assert "notAfter=" in shown, shown
+    assert serial_of() == first
     key = os.stat("/etc/tollgate/tls/privkey.pem")
     assert stat.S_IMODE(key.st_mode) == 0o640 and key.st_uid == 0
-    write("/opt/issued/next", "2")
-    sh("certbot renew")
-    eventually("the new certificate is served", lambda: serial_of() == 2)
+    sh("certbot renew --force-renewal")
+    assert serial_in(live) != first
+    eventually("the new certificate is served", lambda: serial_of() == serial_in(live))
     assert "new certificates are in force" in journal()
 
 
 @fact
 def certificates_of_caddy_are_served_and_renewed():
-    # Caddy's own authority stands in for one on the internet.
-    directory = "certificates/acme-v02.api.letsencrypt.org-directory"
+    # The same authority stands in for one on the internet.
+    internet, here = "acme-v02.api.letsencrypt.org-directory", "localhost-8555-acme-local-directory"
     caddyfile = blocks("tls.md", "Certificates from Caddy", "caddyfile")[0]
-    issuer = re.search(r"issuer acme \{.*?\}", caddyfile, re.S).group(0)
-    sh("adduser --system --group --quiet --home /var/lib/caddy caddy; mkdir -p /etc/caddy")
-    write("/etc/caddy/Caddyfile", caddyfile.replace(issuer, "issuer internal").replace("{\n", "{\n    skip_install_trust\n", 1))
-    write("/run/systemd/system/caddy.service", f"""[Service]
-Type=notify
-User=caddy
-Environment=HOME=/var/lib/caddy
-ExecStart={HERE}/caddy run --config /etc/caddy/Caddyfile --adapter caddyfile
-AmbientCapabilities=CAP_NET_BIND_SERVICE
-""")
-    path, service = (unit.replace(directory, "certificates/local") for unit in blocks("tls.md", "Certificates from Caddy", "ini"))
+    root = "/etc/caddy/root.crt"
+    sh(f"cp /opt/authority/.local/share/caddy/pki/authorities/local/root.crt {root}; chmod 644 {root}")
+    issuer = f"issuer acme {{\n            dir https://localhost:8555/acme/local/directory\n            trusted_roots {root}\n"
+    write("/etc/caddy/Caddyfile", caddyfile.replace("issuer acme {\n", issuer))
+    path, service = (unit.replace(internet, here) for unit in blocks("tls.md", "Certificates from Caddy", "ini"))
     write("/etc/systemd/system/tollgate-certificate.path", path)
     write("/etc/systemd/system/tollgate-certificate.service", service)
     commands = blocks("tls.md", "Certificates from Caddy")[0].splitlines()
     sh("\n".join(commands[:3]))
-    chain = "/var/lib/caddy/.local/share/caddy/certificates/local/example.com/example.com.crt"
+    folder = f"/var/lib/caddy/.local/share/caddy/certificates/{here}/example.com"
+    chain = f"{folder}/example.com.crt"
     eventually("Caddy has a certificate", lambda: os.path.exists(chain))
-    number = lambda: int(sh(f"openssl x509 -noout -serial -in {chain}").strip().split("=")[1], 16)
-    eventually("Caddy's certificate is served", lambda: serial_of() == number())
-    assert "308" in get("http://example.com/page", "-sSI")
-    before = number()
+    eventually("Caddy's certificate is served", lambda: serial_of() == serial_in(chain))
+    assert "308" in get("http://example.com/page", "-I")
+    before = serial_of()
     # Caddy obtains another one when its own is gone.
-    sh("systemctl stop caddy; rm -r /var/lib/caddy/.local/share/caddy/certificates/local; systemctl start caddy")
-    eventually("Caddy has another certificate", lambda: os.path.exists(chain) and number() != before)
+    sh(f"systemctl stop caddy; rm -r {folder}; systemctl start caddy")
+    eventually("Caddy has another certificate", lambda: os.path.exists(chain) and serial_in(chain) != before)
     sh("\n".join(commands[3:]))
-    eventually("it is served", lambda: serial_of() == number())
-    sh("systemctl disable --now tollgate-certificate.path; systemctl stop caddy")
+    eventually("it is served", lambda: serial_of() == serial_in(chain))
+    sh("systemctl disable --now tollgate-certificate.path; systemctl stop caddy authority")
 
 
 @fact
