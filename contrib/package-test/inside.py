@@ -368,7 +368,7 @@ def the_static_binary_runs_anywhere_and_may_listen_on_port_80_with_a_capability(
     eventually("it serves", lambda: "app on port 8080" in get("http://127.0.0.1:90/"))
     sh("systemctl stop in-empty-root")
     allow, run = capability.strip().splitlines()
-    as_nobody = "systemd-run --quiet --unit=by-hand --property=User=nobody --property=Type=exec "
+    as_nobody = "systemd-run --quiet --unit=by-hand --property=User=nobody "
     sh(as_nobody + run.replace("tollgate gate", "/usr/local/bin/tollgate gate --admin 127.0.0.1:0"))
     eventually("it names the missing privilege", lambda: "setcap cap_net_bind_service=+ep /usr/local/bin/tollgate" in sh("journalctl -u by-hand --no-pager"))
     sh("systemctl reset-failed by-hand || true")
