@@ -60,8 +60,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Check whether a gate or a master is alive
     ///
-    /// Asks its admin address. Exits 0 if it is alive, 1 if it is not. Meant for the health check of a container: it needs neither a shell
-    /// nor a token.
+    /// Asks its admin address. Exits 0 if it is alive, 1 if it is not. Meant for the health check of a container: it
+    /// needs neither a shell nor a token.
     Health(health::HealthOptions),
     /// See and clear flagged accounts
     #[command(subcommand)]

@@ -13,7 +13,7 @@ use super::worker::Worker;
 
 /// How many connections the system may complete before they are accepted.
 const BACKLOG: i32 = 4096;
-/// Ports below this one are for root, and for processes with `CAP_NET_BIND_SERVICE`, unless the system is configured otherwise.
+/// Ports below this one need root or `CAP_NET_BIND_SERVICE`, unless the system is configured otherwise.
 const PRIVILEGED_PORTS_END: u16 = 1024;
 /// How long accepting pauses when the process is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -39,8 +39,8 @@ fn bind_failure(address: SocketAddr, error: &io::Error) -> String {
     }
     let program = std::env::current_exe().map_or_else(|_| "tollgate".to_owned(), |path| path.display().to_string());
     format!(
-        "{failure}; ports below {PRIVILEGED_PORTS_END} need a privilege: run `sudo setcap cap_net_bind_service=+ep {program}`, or start it from a systemd unit \
-         with AmbientCapabilities=CAP_NET_BIND_SERVICE or a socket unit"
+        "{failure}; ports below {PRIVILEGED_PORTS_END} need a privilege: run `sudo setcap cap_net_bind_service=+ep \
+         {program}`, or start it from a systemd unit with AmbientCapabilities=CAP_NET_BIND_SERVICE or a socket unit"
     )
 }
 

@@ -8,8 +8,8 @@ use sd_notify::NotifyState;
 
 /// The sockets that the service manager passed (`LISTEN_FDS`), which replace the addresses in `listen`.
 ///
-/// An operator who changes `listen` while a socket unit is active would wonder why nothing happens, so the log names the addresses that are not
-/// used. `default` is the value without a setting: nobody has asked for it.
+/// While a socket unit is active, a change of `listen` has no effect, so the log names the addresses that are not used.
+/// `default` is the value without a setting, for which there is no warning.
 pub(crate) fn passed_sockets(listen: &[SocketAddr], default: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     let mut sockets = listenfd::ListenFd::from_env();
     let mut listeners = Vec::new();
@@ -20,7 +20,12 @@ pub(crate) fn passed_sockets(listen: &[SocketAddr], default: &[SocketAddr]) -> i
     let unused = unused(listen, &passed);
     if !passed.is_empty() && listen != default && !unused.is_empty() {
         let (unused, passed) = (joined(&unused), joined(&passed));
-        tracing::warn!(%unused, %passed, "gate.listen is not used: the service manager passed sockets; change ListenStream= of the socket unit, or disable it");
+        tracing::warn!(
+            %unused,
+            %passed,
+            "gate.listen is not used: the service manager passed sockets; change ListenStream= of the socket unit, or \
+             disable it"
+        );
     }
     Ok(listeners)
 }
