@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{check, demo, doctor, flags, manual, replay, service, settings};
+use crate::{check, demo, doctor, flags, health, manual, replay, service, settings};
 
 /// The exit code for wrong arguments or a wrong configuration.
 pub(crate) const WRONG: u8 = 2;
@@ -58,6 +58,11 @@ enum Command {
     /// Asks the address for operators of a running gate. Keys: c, w, r, x and l sort, tab goes to another class, / searches, enter opens a
     /// caller, q leaves. Away from a terminal, and with --once, it prints the table and ends.
     Doctor(doctor::Options),
+    /// Check whether a gate or a master is alive
+    ///
+    /// Asks its admin address. Exits 0 if it is alive, 1 if it is not. Meant for the health check of a container: it
+    /// needs neither a shell nor a token.
+    Health(health::HealthOptions),
     /// See and clear flagged accounts
     #[command(subcommand)]
     Flags(flags::Command),
@@ -95,6 +100,7 @@ impl Cli {
             Command::Check { file } => check::run(&file),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Doctor(options) => doctor::run(&options),
+            Command::Health(options) => health::run(&options),
             Command::Flags(command) => flags::run(&command),
             Command::Schema => manual::print(settings::schema().as_bytes()),
             Command::Reference => manual::print(settings::reference().as_bytes()),

@@ -11,6 +11,7 @@ mod doctor;
 mod durable;
 mod flags;
 mod gate;
+mod health;
 mod http_client;
 mod manual;
 mod mask;

@@ -88,6 +88,19 @@ fn every_link_between_pages_leads_somewhere() {
 }
 
 #[test]
+fn the_minimum_rust_version_is_the_same_everywhere() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let minimum = between(&manifest, "\nrust-version = \"", "\"")[0];
+    for (file, text) in [
+        ("docs/install.md", format!("Rust {minimum} or later")),
+        ("CONTRIBUTING.md", format!("Rust {minimum} or later")),
+        ("contrib/docker/Dockerfile", format!("FROM rust:{minimum}-")),
+    ] {
+        assert!(fs::read_to_string(root().join(file)).unwrap().contains(&text), "{file} does not say {text}");
+    }
+}
+
+#[test]
 fn every_decision_is_found_from_the_architecture() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     for (decision, _) in files(&[".md"]).into_iter().filter(|(path, _)| path.starts_with("docs/decisions/")) {

@@ -13,6 +13,8 @@ use super::worker::Worker;
 
 /// How many connections the system may complete before they are accepted.
 const BACKLOG: i32 = 4096;
+/// Ports below this one need root or `CAP_NET_BIND_SERVICE`, unless the system is configured otherwise.
+const PRIVILEGED_PORTS_END: u16 = 1024;
 /// How long accepting pauses when the process is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How many idle connections are closed at once when there is no room for a new one.
@@ -20,15 +22,26 @@ pub(super) const MAKE_ROOM: usize = 8;
 
 /// Sockets for each of `workers`, on the same addresses. Port 0 is any port, the same for all.
 pub(crate) fn bind_all(addresses: &[SocketAddr], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
-    let context =
-        |address, error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"));
-    let bind = |address| bind(address).map_err(|error| context(address, error));
+    let bind = |address| bind(address).map_err(|error| io::Error::new(error.kind(), bind_failure(address, &error)));
     let mut all = vec![addresses.iter().copied().map(bind).collect::<io::Result<Vec<_>>>()?];
     let chosen = all[0].iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
     for _ in 1..workers {
         all.push(chosen.iter().copied().map(bind).collect::<io::Result<_>>()?);
     }
     Ok(all)
+}
+
+/// The message for an address that cannot be listened on. A port that needs a privilege names the ways to get it.
+fn bind_failure(address: SocketAddr, error: &io::Error) -> String {
+    let failure = format!("cannot listen on {address}: {error}");
+    if error.kind() != io::ErrorKind::PermissionDenied || address.port() >= PRIVILEGED_PORTS_END {
+        return failure;
+    }
+    let program = std::env::current_exe().map_or_else(|_| "tollgate".to_owned(), |path| path.display().to_string());
+    format!(
+        "{failure}; ports below {PRIVILEGED_PORTS_END} need a privilege: run `sudo setcap cap_net_bind_service=+ep \
+         {program}`, or start it from a systemd unit with AmbientCapabilities=CAP_NET_BIND_SERVICE or a socket unit"
+    )
 }
 
 /// The same sockets for each of `workers`: all accept from the same queue.

@@ -20,7 +20,7 @@ use super::{keys, log, systemd};
 use crate::admin;
 use crate::cli::WRONG;
 use crate::gate::{Orders, Running};
-use crate::settings::{BackendUrl, Settings, State};
+use crate::settings::{self, BackendUrl, Settings, State};
 use crate::telemetry::Telemetry;
 
 /// How often certificates are looked at.
@@ -146,7 +146,8 @@ fn serve_requests(
     // All that can fail comes before the gate takes a request, which would be cut off.
     let guard = operators.guard()?;
     let (telemetry, tracer) = plan.telemetry.as_ref().map(Telemetry::open).transpose()?.unzip();
-    let mut gate = Running::new(plan.orders, systemd::handed_over()?, tracer.flatten())?;
+    let sockets = systemd::passed_sockets(&plan.orders.gate.listen, &settings::Gate::default().listen)?;
+    let mut gate = Running::new(plan.orders, sockets, tracer.flatten())?;
     // Before the first request: a rule may ask whether its account is flagged.
     let watch = {
         let _inside = runtime.enter();

@@ -153,6 +153,16 @@ fn serve(
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
+        if is_alone && let Some(every) = systemd::watchdog() {
+            // On the master's own thread: a master that hangs sends no heartbeat.
+            tokio::task::spawn_local(async move {
+                let mut heartbeat = tokio::time::interval(every);
+                loop {
+                    heartbeat.tick().await;
+                    systemd::alive();
+                }
+            });
+        }
         let mut operators = None;
         if let Some(started) = running.operators {
             // First: two that are told to use one address would fight for one journal, and the second has nothing to write there.

@@ -1,19 +1,49 @@
-//! What a service manager is told, and what it hands over. Without one, nothing happens.
+//! Notifications to a service manager, and the sockets that it passes. Without a service manager, nothing happens.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// The sockets that were opened for us.
-pub(crate) fn handed_over() -> io::Result<Vec<TcpListener>> {
+/// The sockets that the service manager passed (`LISTEN_FDS`), which replace the addresses in `listen`.
+///
+/// While a socket unit is active, a change of `listen` has no effect, so the log names the addresses that are not used.
+/// `default` is the value without a setting, for which there is no warning.
+pub(crate) fn passed_sockets(listen: &[SocketAddr], default: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     let mut sockets = listenfd::ListenFd::from_env();
     let mut listeners = Vec::new();
     for index in 0..sockets.len() {
         listeners.extend(sockets.take_tcp_listener(index)?);
     }
+    let passed = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+    let unused = unused(listen, &passed);
+    if !passed.is_empty() && listen != default && !unused.is_empty() {
+        let (unused, passed) = (joined(&unused), joined(&passed));
+        tracing::warn!(
+            %unused,
+            %passed,
+            "gate.listen is not used: the service manager passed sockets; change ListenStream= of the socket unit, or \
+             disable it"
+        );
+    }
     Ok(listeners)
+}
+
+/// The addresses of `listen` on which no passed socket accepts connections.
+fn unused(listen: &[SocketAddr], passed: &[SocketAddr]) -> Vec<SocketAddr> {
+    // A socket on `[::]` accepts connections to every address, those of IPv4 included.
+    let covers = |socket: &SocketAddr, wanted: &SocketAddr| {
+        socket == wanted
+            || (socket.port() == wanted.port()
+                && socket.ip().is_unspecified()
+                && (socket.is_ipv6() || wanted.is_ipv4()))
+    };
+    listen.iter().filter(|wanted| !passed.iter().any(|socket| covers(socket, wanted))).copied().collect()
+}
+
+fn joined(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Says that the service is up.
@@ -47,5 +77,24 @@ pub(crate) fn watchdog() -> Option<Duration> {
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_unused_if_no_passed_socket_accepts_its_connections() {
+        let check = |listen: &str, passed: &str, expect: &str| {
+            let parse = |text: &str| text.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<_>>();
+            assert_eq!(unused(&parse(listen), &parse(passed)), parse(expect), "{listen} with {passed}");
+        };
+        check("127.0.0.1:8888", "127.0.0.1:8888", "");
+        check("127.0.0.1:80", "0.0.0.0:80", "");
+        check("0.0.0.0:80 [::]:80", "[::]:80", "");
+        check("[::1]:80", "0.0.0.0:80", "[::1]:80");
+        check("0.0.0.0:80 0.0.0.0:443", "[::]:80", "0.0.0.0:443");
+        check("0.0.0.0:80", "127.0.0.1:80", "0.0.0.0:80");
     }
 }

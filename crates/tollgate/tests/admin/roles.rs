@@ -63,6 +63,23 @@ fn a_master_says_that_it_is_ready_when_gates_can_connect_and_not_before() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+#[test]
+fn a_master_alone_sends_the_heartbeat_that_its_service_manager_asks_for() {
+    let (folder, mut command) = run("[master]\naccounting = \"127.0.0.1:0\"\ncontrol = \"127.0.0.1:0\"\n");
+    let path = folder.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut child = command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000").spawn().unwrap();
+    let mut beats = 0;
+    while beats < 3 {
+        let mut bytes = [0; 64];
+        let length = manager.recv(&mut bytes).expect("a heartbeat is sent");
+        beats += usize::from(bytes[..length].starts_with(b"WATCHDOG=1"));
+    }
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 /// A gate that listens there, and a master.
 fn both(listen: &str) -> String {
     format!(

@@ -38,9 +38,9 @@ fn blocks(page: &str) -> Vec<(usize, String)> {
 
 #[test]
 fn every_example_file_is_right() {
-    let mut examples = Vec::new();
+    let mut examples = vec![root().join("contrib/debian/tollgate.toml")];
     files_below(&root().join("examples"), "toml", &mut examples);
-    assert!(!examples.is_empty());
+    assert!(examples.len() > 3);
     for example in examples {
         let run = tollgate([Path::new("check"), &example]);
         assert_eq!(run.code, Some(0), "{}", run.stderr);

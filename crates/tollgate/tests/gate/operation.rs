@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::backend::respond;
 use crate::support::client::is_closed;
-use crate::support::{Backend, Gate, eventually, read_response};
+use crate::support::{Backend, Gate, closed, eventually, read_response, roundtrip};
 
 #[test]
 fn fault_45_a_gate_that_is_told_to_stop_finishes_what_it_has() {
@@ -159,7 +159,7 @@ fn fault_45_a_fleet_that_comes_back_after_a_restart_is_not_throttled_and_a_crowd
         let request = format!(
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nX-Device-Id: {device}\r\n\r\n"
         );
-        crate::support::roundtrip(gate.connect(), request.as_bytes()).status
+        roundtrip(gate.connect(), request.as_bytes()).status
     };
     for round in 0..3 {
         for device in 0..50 {
@@ -334,7 +334,7 @@ fn metrics_count_what_happens() {
     for _ in 0..3 {
         gate.get("/");
     }
-    crate::support::roundtrip(gate.connect(), b"GET / HTTP/1.1\r\n\r\n");
+    roundtrip(gate.connect(), b"GET / HTTP/1.1\r\n\r\n");
     assert_eq!(gate.metric("tollgate_requests_total"), 3);
     assert_eq!(gate.metric("tollgate_requests_malformed_total"), 1);
     assert_eq!(gate.metric("tollgate_backend_up"), 1);
@@ -342,23 +342,110 @@ fn metrics_count_what_happens() {
     assert!(text.contains("# HELP") && text.ends_with("# EOF\n"), "{text}");
 }
 
-#[test]
-fn a_socket_that_is_handed_over_is_served() {
-    let backend = Backend::saying("ok");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+/// A gate that gets this socket from its service manager, as descriptor 3.
+fn with_passed_socket(listener: std::net::TcpListener, arguments: &str) -> Gate {
     let mut command = std::process::Command::new("sh");
-    // The service manager passes the socket as descriptor 3 and names the process that it is for.
     let gate = format!(
-        "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec {} gate --workers 2 --admin 127.0.0.1:0 --backend {}",
+        "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec {} gate --workers 2 --admin 127.0.0.1:0 {arguments}",
         env!("CARGO_BIN_EXE_tollgate"),
-        backend.url()
     );
     command.arg("-c").arg(gate);
     command.stdin(std::os::fd::OwnedFd::from(listener));
-    let gate = Gate::spawn(command, tempfile::tempdir().unwrap());
+    Gate::spawn(command, tempfile::tempdir().unwrap())
+}
+
+#[test]
+fn a_passed_socket_is_served_and_an_address_that_is_not_used_is_logged() {
+    let backend = Backend::saying("ok");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut gate = with_passed_socket(listener, &format!("--backend {} --listen 127.0.0.1:1", backend.url()));
     assert_eq!(gate.address, address);
     assert_eq!(gate.get("/").text(), "ok");
+    gate.logged("gate.listen is not used");
+}
+
+/// The service manager keeps the socket open, so connections wait in its backlog until the next process accepts them.
+#[test]
+fn a_restart_with_a_passed_socket_fails_no_request() {
+    let backend = Backend::answering(|_, stream| {
+        std::thread::sleep(Duration::from_millis(3));
+        respond(stream, "ok")
+    });
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let start = || with_passed_socket(listener.try_clone().unwrap(), &format!("--backend {}", backend.url()));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut gate = start();
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let is_over = is_over.clone();
+            std::thread::spawn(move || {
+                let mut answered = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let stream = std::net::TcpStream::connect(address).expect("somebody listens");
+                    stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+                    let response = roundtrip(stream, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+                    assert_eq!((response.status, response.text().as_str()), (200, "ok"));
+                    answered += 1;
+                }
+                answered
+            })
+        })
+        .collect();
+    for restart in 1..=3 {
+        let before = backend.requests().len();
+        eventually("there is load", || backend.requests().len() > before + 50);
+        gate.signal("TERM");
+        assert_eq!(gate.wait(), Some(0), "restart {restart}");
+        gate = start();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let answered: usize = clients.into_iter().map(|client| client.join().expect("no request fails")).sum();
+    assert!(answered > 150, "{answered}");
+}
+
+/// In a network namespace of its own, because a container's may allow every port to everybody.
+#[test]
+fn a_port_that_needs_a_privilege_names_the_ways_to_get_it() {
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--net", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]);
+    // The binary may be where other users cannot reach it, so it is passed as an open file.
+    let binary = std::fs::File::open(env!("CARGO_BIN_EXE_tollgate")).unwrap();
+    command.args(["sh", "-c", "ip link set lo up 2>/dev/null; exec /proc/self/fd/0 \"$@\"", "sh", "gate"]);
+    command.args(["--listen", "0.0.0.0:80", "--admin", "127.0.0.1:0", "--backend", "http://127.0.0.1:1"]);
+    command.stdin(binary).env("XDG_STATE_HOME", "/nonexistent").env_remove("STATE_DIRECTORY");
+    let output = command.output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains("cannot listen on 0.0.0.0:80: Permission denied"), "{log}");
+    assert!(log.contains("setcap cap_net_bind_service=+ep") && log.contains("CAP_NET_BIND_SERVICE"), "{log}");
+}
+
+#[test]
+fn health_is_an_exit_code() {
+    let health = |admin: &str, arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output = command.args(["health", "--admin", admin]).args(arguments).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let (_taken, nobody) = closed();
+    let mut gate = Gate::start(&format!("[gate]\nbackend = \"http://{nobody}\"\n"));
+    let admin = gate.admin.to_string();
+    assert_eq!(health(&admin, &[]), (Some(0), format!("{admin} is alive\n")));
+    assert_eq!(health(&admin, &["--ready"]), (Some(0), format!("{admin} is ready\n")));
+    assert_eq!(health("https://x", &[]).0, Some(2));
+    for _ in 0..3 {
+        gate.get("/");
+    }
+    assert_eq!(health(&admin, &[]).0, Some(0), "alive, whatever its backend is");
+    let (code, text) = health(&admin, &["--ready"]);
+    assert_eq!((code, text.as_str()), (Some(1), "/readyz: status 503\n"));
+    gate.signal("TERM");
+    gate.wait();
+    let (code, text) = health(&admin, &[]);
+    assert!(code == Some(1) && text.contains("is a gate running there?"), "{text}");
 }
 
 #[test]
