@@ -3,14 +3,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tollgate_core::decision::Decision;
-use tollgate_core::time::Span;
+use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::queue::Reason as QueueReason;
+use tollgate_core::time::{Moment, Span};
 use tollgate_wire::grpc;
 use tollgate_wire::http1::fields::tokens;
 use tollgate_wire::http1::response::reason;
 use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
 
 use super::forward::Decimal;
+use super::queue::Refused;
 use super::rules::{Face, Rules};
 
 /// Why a request is refused, as programs are told (draft-ietf-httpapi-ratelimit-headers).
@@ -70,6 +72,8 @@ impl Cause {
 pub(crate) struct Refusal {
     /// Why.
     pub(crate) cause: Cause,
+    /// The bound that refused it, as the log has it.
+    pub(crate) reason: &'static str,
     /// When to come back. None: waiting does not help.
     pub(crate) retry_after: Option<Span>,
     /// The rules by which it was refused, and what they decided; none: by the queue.
@@ -77,6 +81,33 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
+    /// A refusal by the rules.
+    pub(crate) fn by_rule(rules: &Arc<Rules>, decision: Decision, now: Moment) -> Self {
+        let retry_after = match decision.verdict {
+            Verdict::RefuseForGood => None,
+            verdict => Some(verdict.retry_after(now)),
+        };
+        let cause = match (decision.reason, decision.level) {
+            (Reason::StoreTimeout, _) => Cause::ReducedCapacity,
+            (_, 0) => Cause::QuotaExceeded,
+            // A level means that the client sent more requests when it was to wait.
+            _ => Cause::AbnormalUsage,
+        };
+        Self { cause, reason: decision.reason.as_str(), retry_after, by: Some((rules.clone(), decision)) }
+    }
+
+    /// A refusal by the queue.
+    pub(crate) fn by_queue(refused: Refused) -> Self {
+        let cause = if refused.own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
+        let reason = match (refused.by_queue, refused.own) {
+            (Some((QueueReason::WaitTooLong, _)), _) => "wait-too-long",
+            (Some((QueueReason::Full, _)), _) => "queue-full",
+            (None, true) => "own-uploads",
+            (None, false) => "uploads",
+        };
+        Self { cause, reason, retry_after: Some(refused.retry_after), by: None }
+    }
+
     /// The rule that refused it.
     pub(crate) fn rule(&self) -> Option<&Face> {
         let (rules, decision) = self.by.as_ref()?;
@@ -303,7 +334,12 @@ mod tests {
     }
 
     fn refusal() -> Refusal {
-        Refusal { cause: Cause::QuotaExceeded, retry_after: Some(Span::from_millis(2500)), by: None }
+        Refusal {
+            cause: Cause::QuotaExceeded,
+            reason: "wait-too-long",
+            retry_after: Some(Span::from_millis(2500)),
+            by: None,
+        }
     }
 
     #[test]

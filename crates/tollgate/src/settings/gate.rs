@@ -13,6 +13,7 @@ use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::access_log::{AccessLog, AccessLogTable};
 use super::bounds::{Bounds, BoundsTable};
 use super::buffer::{BufferTable, ResponseBuffer};
 use super::fairness::{FairnessTable, UserClass};
@@ -68,6 +69,8 @@ pub(crate) struct Gate {
     pub(crate) show_values: bool,
     /// How much of responses is buffered for slow clients.
     pub(crate) buffer: ResponseBuffer,
+    /// The access log; none: no line is written per request.
+    pub(crate) access_log: Option<AccessLog>,
     /// How long each phase may take.
     pub(crate) timeouts: Timeouts,
     /// How much of everything there may be.
@@ -197,6 +200,8 @@ table! {
         show_values: bool = "false",
         /// Buffers for responses to slow clients.
         buffer: BufferTable = "{}",
+        /// The access log. Without it, no line is written per request.
+        access_log: AccessLogTable,
         /// How long each phase of a connection may take.
         timeouts: TimeoutsTable = "{}",
         /// How much of everything there may be.
@@ -298,6 +303,7 @@ impl GateTable {
             health: self.health.value.meaning(faults),
             show_values: self.show_values.value,
             buffer: self.buffer.value.meaning(),
+            access_log: self.access_log.and_then(|log| log.value.meaning(faults)),
             timeouts: self.timeouts.value.meaning(faults),
             bounds: self.bounds.value.meaning(faults),
             state_dir: self.state_dir.map(|path| path.value),

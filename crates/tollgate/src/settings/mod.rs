@@ -4,6 +4,7 @@
 //! each struct becomes what it means, in the core's own types. Faults are collected on the way and never stop it. The declarations are also the
 //! manual: [`mod@schema`] and [`mod@reference`] are made from them.
 
+mod access_log;
 mod bounds;
 mod buffer;
 mod condition;
@@ -37,6 +38,7 @@ use std::path::Path;
 use tollgate_core::virtual_clock::Cores;
 use toml::de::DeTable;
 
+pub(crate) use access_log::{AccessLog, LogFormat, LogOutput};
 pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use fairness::{UserClass, UserPlace};
