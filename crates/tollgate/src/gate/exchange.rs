@@ -96,6 +96,8 @@ async fn carry(
         *record = record.map(|record| record.without_decision("proxy-not-trusted"));
         return After::Cut;
     }
+    let shared = &visit.worker.shared;
+    shared.proxy_detector.look(&visit.worker.proxy_sampler, visit.peer, visit.request, &shared.settings);
     let client = visit.peer.client(visit.request, visit.settings);
     visit.client = client;
     strip_nominated(&mut visit.request.fields);
@@ -204,7 +206,7 @@ impl Visit<'_> {
         reply: &mut impl Reply,
     ) -> After {
         let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
-        let answer = OwnAnswer::refuse(refusal, self.request, self.response, random);
+        let answer = OwnAnswer::refuse(refusal, self.request, self.response, &self.settings.pages, random);
         self.answer(&answer, keep, body, reply).await
     }
 
@@ -228,7 +230,7 @@ impl Visit<'_> {
         let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
         let spread = spread_of(self.client, self.worker.timers.now_ms());
         let retry = retry.map(|secs| jittered_secs(Span::from_secs(secs), spread));
-        let answer = OwnAnswer::fault_to(self.request, status, detail, retry, self.response);
+        let answer = OwnAnswer::fault_to(self.request, status, detail, retry, self.response, &self.settings.pages);
         self.answer(&answer, keep, body, reply).await
     }
 
@@ -584,7 +586,7 @@ impl Visit<'_> {
             Broken::Malformed(detail) => (400, detail),
             _ => (408, "the request took too long to arrive"),
         };
-        let answer = OwnAnswer::fault_to(self.request, status, detail, None, self.response);
+        let answer = OwnAnswer::fault_to(self.request, status, detail, None, self.response, &self.settings.pages);
         let sent = async {
             reply.begin(self.response, false)?;
             reply.send(&answer.body, Rest::End).await?;

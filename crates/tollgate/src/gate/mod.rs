@@ -45,6 +45,8 @@ mod master_metrics;
 mod masters;
 mod metrics;
 mod others;
+mod pages;
+mod proxy_detector;
 mod queue;
 mod rates;
 mod redis;

@@ -20,6 +20,7 @@ use super::elsewhere::Ways;
 use super::keeper::Keeper;
 use super::listener;
 use super::masters::Masters;
+use super::proxy_detector::{ProxyDetector, ProxyNotice};
 use super::queue::IN_FLIGHT_MAX;
 use super::redis::Link;
 use super::reloads::Reloads;
@@ -111,6 +112,7 @@ impl Running {
             tracer,
             access_log: ArcSwapOption::new(access_log),
             access_log_counts: counts,
+            proxy_detector: ProxyDetector::default(),
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: ArcSwapOption::new(certificates.as_ref().map(Certificates::server_config)),
             backend_tls: ArcSwap::new(connect::tls_config(&settings.backends)?),
@@ -159,7 +161,11 @@ impl Running {
         self.shared.caps.set_total_max(connections_max(&settings));
         self.shared.buffers.reload(&settings.buffer);
         mask::set_off(settings.show_values);
+        let has_other_proxies = old.trusted_proxies != settings.trusted_proxies;
         self.shared.settings.store(Arc::new(settings));
+        if has_other_proxies {
+            self.shared.proxy_detector.reset();
+        }
         match certificates {
             Some(certificates) => {
                 self.shared.server_tls.store(certificates.as_ref().map(Certificates::server_config));
@@ -185,6 +191,11 @@ impl Running {
         if let Some(log) = &*self.shared.access_log.load() {
             log.reopen();
         }
+    }
+
+    /// The notice about a proxy in front of the gate that is not trusted, if there is one.
+    pub(crate) fn proxy_notice(&self) -> Option<Arc<ProxyNotice>> {
+        self.shared.proxy_detector.notice()
     }
 
     /// Where the store is, without what is secret about it.

@@ -22,6 +22,7 @@ use super::engagement_log::EngagementLog;
 use super::exchange::Scratch;
 use super::failure_log::FailureLog;
 use super::listener;
+use super::proxy_detector::{ProxyDetector, Sampler};
 use super::reloads::Reloads;
 use super::sight::Sight;
 use super::spool::Buffers;
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) sight: Arc<Sight>,
     /// What requests tell of themselves, if any do.
     pub(crate) tracer: Option<Arc<Tracer>>,
+    /// Detects proxies in front of the gate that are not trusted.
+    pub(crate) proxy_detector: ProxyDetector,
     /// The access log, if there is one.
     pub(crate) access_log: ArcSwapOption<LogWriter>,
     /// Lines of the access log.
@@ -87,6 +90,8 @@ pub(crate) struct Worker {
     pub(crate) engagements: EngagementLog,
     /// Responses of the gate that say that a backend failed, for the log.
     pub(crate) failures: FailureLog,
+    /// Counts which requests are looked at for untrusted proxies.
+    pub(crate) proxy_sampler: Sampler,
     /// Lines of the access log that are not handed over yet.
     pub(crate) access_log: WorkerLog,
     /// This worker's copy, so that each request can hold on to it without touching a count that all threads share.
@@ -110,6 +115,7 @@ impl Worker {
         access_log.tick(shared.access_log.load().as_ref());
         Rc::new(Self {
             access_log,
+            proxy_sampler: Sampler::default(),
             timers: Timers::new(),
             pool: Pool::default(),
             h2_connections: h2::Connections::default(),

@@ -19,6 +19,8 @@ mod learned;
 mod many;
 mod observe;
 mod operation;
+mod pages;
+mod proxies;
 mod recipes;
 mod refunds;
 mod responses;
