@@ -225,7 +225,7 @@ impl fmt::Display for ProxyNotice {
                 write!(
                     formatter,
                     "most requests come from {addresses} with {header}, which is ignored because the sender is not trusted: all clients behind it count as one. \
-                     If it is your own proxy or CDN, name it in `trusted_proxies`"
+                     If it is your own proxy or CDN, name it in `trusted_proxies` under `[gate]`"
                 )?;
                 if self.has_more {
                     formatter.write_str(", in a file with the networks that your CDN publishes")?;
@@ -235,7 +235,7 @@ impl fmt::Display for ProxyNotice {
             None => write!(
                 formatter,
                 "nearly all requests come from {addresses}, with many user agents: if it is a proxy, all clients behind it count as one. \
-                 Let it send X-Forwarded-For or the PROXY protocol, and name it in `trusted_proxies`"
+                 Let it send X-Forwarded-For or the PROXY protocol, and name it in `trusted_proxies` under `[gate]`"
             ),
         }
     }
