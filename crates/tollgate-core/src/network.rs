@@ -1,5 +1,6 @@
 //! Address prefixes.
 
+use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -70,6 +71,68 @@ impl fmt::Display for Network {
     }
 }
 
+/// Many networks, in which an address is found in logarithmic time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkSet {
+    /// The first and the last address of each range, in order and apart from each other.
+    v4: Vec<(u32, u32)>,
+    v6: Vec<(u128, u128)>,
+}
+
+impl NetworkSet {
+    /// Whether it has no network.
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+
+    /// Whether `address` is in one of the networks.
+    #[inline]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match unmapped(address) {
+            IpAddr::V4(v4) => is_in(&self.v4, v4.to_bits()),
+            IpAddr::V6(v6) => is_in(&self.v6, v6.to_bits()),
+        }
+    }
+}
+
+impl FromIterator<Network> for NetworkSet {
+    fn from_iter<I: IntoIterator<Item = Network>>(networks: I) -> Self {
+        let mut set = Self::default();
+        for Network { address, prefix } in networks {
+            match address {
+                IpAddr::V4(v4) => {
+                    let rest = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+                    set.v4.push((v4.to_bits(), v4.to_bits() | rest));
+                }
+                IpAddr::V6(v6) => {
+                    let rest = u128::MAX.checked_shr(prefix.into()).unwrap_or(0);
+                    set.v6.push((v6.to_bits(), v6.to_bits() | rest));
+                }
+            }
+        }
+        merge(&mut set.v4);
+        merge(&mut set.v6);
+        set
+    }
+}
+
+fn is_in<T: Copy + Ord>(ranges: &[(T, T)], address: T) -> bool {
+    let after = ranges.partition_point(|range| range.0 <= address);
+    after.checked_sub(1).is_some_and(|index| address <= ranges[index].1)
+}
+
+/// Orders ranges and joins those that overlap.
+fn merge<T: Copy + Ord>(ranges: &mut Vec<(T, T)>) {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let overlaps = next.0 <= last.1;
+        if overlaps {
+            last.1 = last.1.max(next.1);
+        }
+        overlaps
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +151,44 @@ mod tests {
         assert!(!network.contains("2001:db8:1:3::1".parse().unwrap()));
         assert!(Network::parse("0.0.0.0/0").unwrap().contains("8.8.8.8".parse().unwrap()));
         assert!(!Network::parse("0.0.0.0/0").unwrap().contains("::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_set_contains_what_one_of_its_networks_contains() {
+        let networks: Vec<_> =
+            ["10.0.0.0/8", "10.1.0.0/16", "192.0.2.7", "0.0.0.0/30", "255.255.255.255", "2001:db8::/32", "::1"]
+                .map(|text| Network::parse(text).unwrap())
+                .into();
+        let set: NetworkSet = networks.iter().copied().collect();
+        assert!(!set.is_empty() && NetworkSet::default().is_empty());
+        for text in [
+            "9.255.255.255",
+            "10.0.0.0",
+            "10.1.2.3",
+            "10.255.255.255",
+            "11.0.0.0",
+            "192.0.2.6",
+            "192.0.2.7",
+            "192.0.2.8",
+            "0.0.0.0",
+            "0.0.0.3",
+            "0.0.0.4",
+            "255.255.255.254",
+            "255.255.255.255",
+            "::ffff:10.0.0.1",
+            "::",
+            "::1",
+            "::2",
+            "2001:db8:ffff::",
+            "2001:db9::",
+        ] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(set.contains(address), networks.iter().any(|network| network.contains(address)), "{text}");
+        }
+        let everything: NetworkSet = Network::parse("::/0").into_iter().collect();
+        assert!(
+            everything.contains("2001:db8::1".parse().unwrap()) && !everything.contains("8.8.8.8".parse().unwrap())
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // How things stand now, and over the last hour.
 
 import { chart } from "./charts.js";
-import { card, h, put, table } from "./dom.js";
+import { card, h, prose, put, table } from "./dom.js";
 import * as figures from "./figures.js";
 import { get } from "./server.js";
 
@@ -25,6 +25,7 @@ export function overview() {
     waiting: tile("Waiting"), flight: tile("At the backend"), times: tile("Answer time"), cpu: tile("CPU in use"), connections: tile("Connections"),
   };
   const why = h("p", { class: "lead" });
+  const notices = h("div", { class: "notices", role: "status" });
   const requests = chart("Requests per second over the last hour", [
     { name: "admitted", of: (sample) => sample.admitted, look: "admitted", stacked: true },
     { name: "refused", of: (sample) => sample.refused, look: "refused", stacked: true },
@@ -80,6 +81,7 @@ export function overview() {
     async begin(main, status) {
       put(main,
         h("div", {}, h("h1", {}, "Overview"), why),
+        notices,
         serving, others);
       put(serving,
         h("dl", { class: "tiles" }, Object.values(tiles).map((one) => one.node)),
@@ -95,6 +97,7 @@ export function overview() {
       const last = status.last_second;
       const cores = status.cores ?? 1;
       why.textContent = status.role === "master" ? "A master: it keeps the books of gates, and serves no requests itself." : `${bandInWords(status.band)} ${observedInWords(status)}`;
+      showNotices(notices, status.notices ?? []);
       serving.hidden = !status.requests;
       others.hidden = !status.fleet?.length;
       fleet.show(status.fleet ?? [], "Nobody.");
@@ -127,6 +130,14 @@ function withQueue({ rules, requests, observed }) {
   if (!requests) return [];
   const others = (name) => Math.max(0, requests[name] - rules.reduce((sum, rule) => sum + rule[name], 0));
   return [...rules, { name: "(the fair queue)", class: "ip/32", held: others("held"), refused: others("refused"), would_hold: observed?.queue_would_hold ?? 0, would_refuse: observed?.queue_would_refuse ?? 0 }];
+}
+
+/** Advice for the operator, each with the setting to write. Unchanged advice is left alone: a screen reader would read it again every second. */
+function showNotices(node, notices) {
+  const text = JSON.stringify(notices);
+  if (node.dataset.shown === text) return;
+  node.dataset.shown = text;
+  put(node, ...notices.map((notice) => h("div", { class: "notice" }, h("p", {}, prose(`${notice.message.charAt(0).toUpperCase()}${notice.message.slice(1)}:`)), h("pre", {}, notice.setting))));
 }
 
 /** What a gate that only observes would have done, and to whom. */

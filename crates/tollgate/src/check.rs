@@ -1,34 +1,68 @@
-//! `tollgate check`: is this file right, and if not, what is wrong with it?
+//! `tollgate check`: whether a configuration file is right, and with `--hardening` whether it is safe to expose.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tollgate_core::rule::Mode;
 
 use crate::cli::WRONG;
+use crate::hardening::{self, Outcome};
 use crate::settings::Settings;
 
-/// Says that the file is right, or everything that is wrong with it.
-pub(crate) fn run(file: &Path) -> ExitCode {
-    match Settings::load(file) {
-        Ok(settings) => {
-            let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
-            let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
-            println!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(settings.domains.len(), "domain"));
-            if settings.gate.as_ref().is_some_and(|gate| gate.mode == Mode::Observe) {
-                println!(
-                    "note: `gate.mode` is \"observe\": nothing is held or refused, and what would have been is only counted"
-                );
-            }
-            if let Some(note) = &settings.watch.why_no_flags {
-                println!("note: {note}");
-            }
-            ExitCode::SUCCESS
-        }
+/// The arguments of `tollgate check`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckOptions {
+    /// The file
+    file: PathBuf,
+    /// Also list what makes an exposed gate safe, with pass or fail; exits 1 if something fails
+    #[arg(long)]
+    hardening: bool,
+}
+
+/// Reports that the file is right, or everything that is wrong with it.
+pub(crate) fn run(options: &CheckOptions) -> ExitCode {
+    let settings = match Settings::load(&options.file) {
+        Ok(settings) => settings,
         Err(faults) => {
             eprint!("{faults}");
-            ExitCode::from(WRONG)
+            return ExitCode::from(WRONG);
+        }
+    };
+    print_summary(&options.file, &settings);
+    if options.hardening { print_hardening(&options.file, &settings) } else { ExitCode::SUCCESS }
+}
+
+fn print_summary(file: &Path, settings: &Settings) {
+    let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
+    let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
+    println!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(settings.domains.len(), "domain"));
+    if settings.gate.as_ref().is_some_and(|gate| gate.mode == Mode::Observe) {
+        println!(
+            "note: `gate.mode` is \"observe\": nothing is held or refused, and what would have been is only counted"
+        );
+    }
+    if let Some(note) = &settings.watch.why_no_flags {
+        println!("note: {note}");
+    }
+}
+
+fn print_hardening(file: &Path, settings: &Settings) -> ExitCode {
+    println!("\nHardening:");
+    let checks = hardening::checks(file, settings);
+    for check in &checks {
+        let word = match check.outcome {
+            Outcome::Pass => "pass",
+            Outcome::Fail(_) => "FAIL",
+            Outcome::NotUsed => "-",
+        };
+        println!("  {word:<4}  {}", check.subject);
+        if let Outcome::Fail(advice) = &check.outcome {
+            println!("        {advice}");
         }
     }
+    let count = |is: fn(&Outcome) -> bool| checks.iter().filter(|check| is(&check.outcome)).count();
+    let failed = count(|outcome| matches!(outcome, Outcome::Fail(_)));
+    println!("{} passed, {failed} failed", count(|outcome| *outcome == Outcome::Pass));
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

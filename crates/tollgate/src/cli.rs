@@ -48,15 +48,12 @@ enum Command {
     Replay(replay::Options),
     /// Look for faults in a configuration file
     ///
-    /// Prints every fault as file:line:column: message. Exits 0 if there is none, 2 if there are some.
-    Check {
-        /// The file
-        file: PathBuf,
-    },
+    /// Prints every fault as file:line:column: message. Exits 0 if there is none, 2 if there are some. With --hardening, exits 1 if a check fails.
+    Check(check::CheckOptions),
     /// See who spends the backend's time, live
     ///
     /// Asks the address for operators of a running gate. Keys: c, w, r, x and l sort, tab goes to another class, / searches, enter opens a
-    /// caller, q leaves. Away from a terminal, and with --once, it prints the table and ends.
+    /// caller, ? explains the columns, q leaves. Away from a terminal, and with --once, it prints the table and ends.
     Doctor(doctor::Options),
     /// Check whether a gate or a master is alive
     ///
@@ -97,7 +94,7 @@ impl Cli {
             Command::Pardon(options) => service::run_pardon(&options),
             Command::Keys(options) => service::run_keys(&options),
             Command::Replay(options) => replay::run(&options),
-            Command::Check { file } => check::run(&file),
+            Command::Check(options) => check::run(&options),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Doctor(options) => doctor::run(&options),
             Command::Health(options) => health::run(&options),

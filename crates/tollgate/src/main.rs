@@ -11,6 +11,7 @@ mod doctor;
 mod durable;
 mod flags;
 mod gate;
+mod hardening;
 mod health;
 mod http_client;
 mod manual;

@@ -136,6 +136,10 @@ fn appended(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<Option<Spa
     while let Some(text) = cursor.next_field(scratch) {
         words += 1;
         let word = scratch.bytes(text, cursor.line);
+        if let Some(cost) = word.strip_prefix(b"cost=") {
+            // Only a gate writes this. `cost=-` is a request that did not reach a backend.
+            return Ok(seconds(cost));
+        }
         if let Some(found) = time_taken(word).filter(|found| best.is_none_or(|best| found.0 > best.0)) {
             best = Some(found);
         } else if words == 1

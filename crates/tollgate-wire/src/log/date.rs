@@ -119,6 +119,21 @@ fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     (year * 365 + year / 4 - year / 100 + year / 400 + day_of_year).checked_sub(719_468)
 }
 
+/// A moment since 1970 in UTC: year, month and day; hour, minute and second; and the milliseconds of the second.
+pub fn civil(at: Moment) -> ((u64, u64, u64), (u64, u64, u64), u64) {
+    let millis = at.as_nanos() / 1_000_000;
+    let (secs, millis) = (millis / 1000, millis % 1000);
+    // Years begin in March here, so that the leap day is the last of its year.
+    let days = secs / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    ((era * 400 + year_of_era + next, month, day), (secs / 3600 % 24, secs / 60 % 60, secs % 60), millis)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

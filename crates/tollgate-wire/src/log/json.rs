@@ -48,6 +48,9 @@ enum Unit {
     Ambiguous,
 }
 
+/// The rank of a cost that a gate has measured.
+const COST_OF_GATE: u8 = 3;
+
 fn meaning(path: &[u8]) -> Option<Meaning> {
     use Meaning::{Client, Cost, Header, Headers, Inside, Method, Request, Status, Target, Time};
     Some(match path {
@@ -79,7 +82,7 @@ fn meaning(path: &[u8]) -> Option<Meaning> {
         b"status" | b"DownstreamStatus" | b"response_code" | b"status_code" | b"http.response.status_code" => Status,
         b"httpRequest.status" | b"res.statusCode" => Status,
 
-        b"cost_ms" => Cost(3, Unit::Millis),
+        b"cost_ms" => Cost(COST_OF_GATE, Unit::Millis),
         b"OriginDuration" => Cost(2, Unit::Nanos),
         b"upstream_response_time" => Cost(2, Unit::Seconds),
         b"upstream_service_time" => Cost(2, Unit::Millis),
@@ -173,6 +176,10 @@ impl Findings {
     fn field(&mut self, meaning: Meaning, scanner: &mut Scanner<'_>, scratch: &mut Scratch) -> Result<(), LineError> {
         let column = scanner.index();
         let Some(scalar) = scalar(scanner, scratch)? else {
+            if let Meaning::Cost(COST_OF_GATE, _) = meaning {
+                // A gate writes `null` for a request that did not reach a backend. Its duration is not its cost.
+                (self.draft.cost, self.cost_rank) = (None, COST_OF_GATE);
+            }
             return Ok(());
         };
         let line = scanner.line();

@@ -20,11 +20,14 @@ mod request;
 mod scanner;
 mod text;
 mod trace;
+mod write;
 
 pub use client::Client;
+pub use date::civil;
 pub use format::Format;
 pub use line_error::{Expected, LineError};
 pub use request::{Line, LineFields, Request};
+pub use write::{AccessEntry, RequestLine};
 
 use text::Scratch;
 

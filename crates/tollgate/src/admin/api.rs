@@ -140,7 +140,12 @@ pub(super) async fn history(State(console): State<Arc<Console>>, query: Asked<St
 /// `GET /api/v1/buckets`
 pub(super) async fn buckets(State(console): State<Arc<Console>>, query: Asked<Narrow>) -> Result<Json, Problem> {
     let narrow = asked(query)?;
-    let class = if narrow.class.is_empty() { "ip/32" } else { &*narrow.class };
+    let class = match &*narrow.class {
+        "" => "ip/32".to_owned(),
+        "auto" => console.subject.concentrated_class(),
+        class => class.to_owned(),
+    };
+    let class = &*class;
     let buckets = console.subject.buckets(class, narrow.top(), &narrow.search.to_lowercase());
     let Some(buckets) = buckets else {
         let classes = console.subject.classes().join(", ");

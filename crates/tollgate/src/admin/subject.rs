@@ -45,6 +45,10 @@ pub(crate) trait Subject: Send + Sync {
     fn unmask(&self, _class: &str, _shown: &[u8]) -> Option<Vec<u8>> {
         None
     }
+    /// The class of addresses and networks in which the load is most concentrated.
+    fn concentrated_class(&self) -> String {
+        "ip/32".to_owned()
+    }
     /// Whether a request would pass, and why.
     fn explain<'a>(&'a self, _question: &'a Question) -> Soon<'a, Option<Value>> {
         Box::pin(ready(None))

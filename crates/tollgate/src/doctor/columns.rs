@@ -11,21 +11,65 @@ pub(super) struct Column {
     width: usize,
     /// Which goes first when there is little room; the last one is the first to go.
     rank: u8,
+    meaning: &'static str,
     text: fn(&Caller) -> String,
 }
 
 const COLUMNS: [Column; 8] = [
-    Column { head: "wait[s]", width: 8, rank: 4, text: |caller| format!("{:.2}", caller.wait_secs) },
-    Column { head: "cpu[s]", width: 7, rank: 5, text: |caller| format!("{:.2}", caller.cpu) },
-    Column { head: "share", width: 7, rank: 1, text: |caller| format!("{:.1}%", caller.share * 100.0) },
-    Column { head: "req/s", width: 8, rank: 2, text: |caller| format!("{:.1}", caller.requests_per_sec) },
-    Column { head: "held", width: 7, rank: 6, text: |caller| caller.held.to_string() },
-    Column { head: "refused", width: 8, rank: 3, text: |caller| caller.refused.to_string() },
-    Column { head: "last[s]", width: 7, rank: 7, text: |caller| format!("{:.0}", caller.last_secs) },
+    Column {
+        head: "wait[s]",
+        width: 8,
+        rank: 4,
+        meaning: "average wait of its requests at the gate over the last 10 s, in seconds",
+        text: |caller| format!("{:.2}", caller.wait_secs),
+    },
+    Column {
+        head: "cpu[s]",
+        width: 7,
+        rank: 5,
+        meaning: "CPU-seconds of the backend that it uses per second, over the last 10 s",
+        text: |caller| format!("{:.2}", caller.cpu),
+    },
+    Column {
+        head: "share",
+        width: 7,
+        rank: 1,
+        meaning: "the same as a part of all cores of the backends",
+        text: |caller| format!("{:.1}%", caller.share * 100.0),
+    },
+    Column {
+        head: "req/s",
+        width: 8,
+        rank: 2,
+        meaning: "requests per second over the last 10 s",
+        text: |caller| format!("{:.1}", caller.requests_per_sec),
+    },
+    Column {
+        head: "held",
+        width: 7,
+        rank: 6,
+        meaning: "requests that waited for the queue or for a rule, since it was first seen",
+        text: |caller| caller.held.to_string(),
+    },
+    Column {
+        head: "refused",
+        width: 8,
+        rank: 3,
+        meaning: "requests that were refused, since it was first seen",
+        text: |caller| caller.refused.to_string(),
+    },
+    Column {
+        head: "last[s]",
+        width: 7,
+        rank: 7,
+        meaning: "seconds since its last request",
+        text: |caller| format!("{:.0}", caller.last_secs),
+    },
     Column {
         head: "left",
         width: 6,
         rank: 8,
+        meaning: "requests or milliseconds that its tightest rule has left",
         text: |caller| caller.left.map_or_else(|| "-".to_owned(), |left| left.to_string()),
     },
 ];
@@ -42,6 +86,11 @@ pub(super) fn fitting(width: usize) -> Vec<&'static Column> {
     });
     let last = fit.map(|column| column.rank).max().unwrap_or(0);
     COLUMNS.iter().filter(|column| column.rank <= last).collect()
+}
+
+/// The head and the meaning of every column.
+pub(super) fn meanings() -> impl Iterator<Item = (&'static str, &'static str)> {
+    COLUMNS.iter().map(|column| (column.head, column.meaning))
 }
 
 /// What is written above them.

@@ -7,7 +7,9 @@
 mod caller;
 mod columns;
 mod ending;
+mod help;
 mod keyboard;
+mod notice;
 mod table;
 mod terminal;
 mod view;
@@ -31,11 +33,13 @@ const REFRESH: Duration = Duration::from_millis(500);
 
 /// The arguments of `tollgate doctor`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = help::columns_text())]
 pub(crate) struct Options {
     #[command(flatten)]
     admin: AdminOptions,
-    /// How callers are told apart: ip/32, ip/24, ip/16, user-agent, or the class of a rule
-    #[arg(long, visible_alias = "bucket", default_value = "ip/32")]
+    /// How callers are told apart: ip/32, ip/24, ip/16, user-agent, or the class of a rule; auto is the one of ip/32, ip/24 and ip/16 where the load is
+    /// concentrated
+    #[arg(long, visible_alias = "bucket", default_value = view::AUTO)]
     class: String,
     /// Print the table once
     #[arg(long)]
@@ -70,7 +74,7 @@ fn show(options: &Options) -> Result<(), NoAnswer> {
     };
     if options.json {
         let (status, buckets) = (client.get("/api/v1/status")?, buckets(&client, class, options.top)?);
-        println!("{}", json!({ "status": status, "class": class, "buckets": buckets["buckets"] }));
+        println!("{}", json!({ "status": status, "class": buckets["class"], "buckets": buckets["buckets"] }));
         return Ok(());
     }
     if options.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -78,7 +82,11 @@ fn show(options: &Options) -> Result<(), NoAnswer> {
         if status["mode"] == "observe" {
             println!("{}", view::observed(&status["observed"]));
         }
-        print!("{}", table::print(class, &Caller::all(&answer["buckets"])));
+        for notice in status["notices"].as_array().into_iter().flatten() {
+            print!("{}", notice::text(notice));
+        }
+        let class = harmless(answer["class"].as_str().unwrap_or(class));
+        print!("{}", table::print(&class, &Caller::all(&answer["buckets"])));
         return Ok(());
     }
     live(&client, class, options.top)

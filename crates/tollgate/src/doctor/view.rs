@@ -7,7 +7,9 @@ use unicode_width::UnicodeWidthChar;
 
 use super::caller::Caller;
 use super::columns;
+use super::help;
 use super::keyboard::Key;
+use super::notice;
 use crate::admin_client::harmless;
 
 const BOLD: &str = "\x1b[1m";
@@ -17,6 +19,9 @@ const INVERSE: &str = "\x1b[7m";
 const GREEN: &str = "\x1b[32m";
 const YELLOW: &str = "\x1b[33m";
 const RED: &str = "\x1b[31m";
+
+/// The class that stands for the one where the load is concentrated.
+pub(super) const AUTO: &str = "auto";
 
 /// How many lines the list has at least: what is written above callers, and one of them.
 const BODY_MIN: usize = 2;
@@ -60,6 +65,8 @@ pub(super) struct View {
     place: usize,
     opened: Option<String>,
     detail: Option<Value>,
+    /// Whether the help screen is open.
+    is_helping: bool,
     trouble: Option<String>,
 }
 
@@ -79,6 +86,7 @@ impl View {
             place: 0,
             opened: None,
             detail: None,
+            is_helping: false,
             trouble: None,
         }
     }
@@ -99,6 +107,9 @@ impl View {
         self.samples = history["samples"].as_array().cloned().unwrap_or_default();
         let classes = buckets["classes"].as_array().into_iter().flatten();
         self.classes = classes.filter_map(|class| class.as_str().map(str::to_owned)).collect();
+        if let (AUTO, Some(class)) = (&*self.class, buckets["class"].as_str()) {
+            self.class = class.to_owned();
+        }
         self.callers = Caller::all(&buckets["buckets"]);
         self.place = self.selected();
         self.detail = detail;
@@ -116,6 +127,10 @@ impl View {
         }
         if self.typing {
             self.type_filter(key);
+            return Asked::Nothing;
+        }
+        if self.is_helping || key == Key::Char('?') {
+            self.is_helping = !self.is_helping;
             return Asked::Nothing;
         }
         match key {
@@ -203,12 +218,16 @@ impl View {
         let mut lines = self.header(width);
         // Who spends is what this is for: a caller and what is written above it have room on any screen.
         lines.truncate(height.saturating_sub(BODY_MIN + 1).max(1));
-        let charts = self.charts(width);
+        let charts = if self.is_helping { Vec::new() } else { self.charts(width) };
         if height >= 14 && lines.len() + charts.len() + BODY_WITH_CHARTS_MIN < height {
             lines.extend(charts);
         }
         let room = height.saturating_sub(lines.len() + 1);
-        let body = if self.opened.is_some() { self.page(width) } else { self.list(width, room) };
+        let body = match () {
+            () if self.is_helping => help::lines(width).iter().map(|line| cut(line, width)).collect(),
+            () if self.opened.is_some() => self.page(width),
+            () => self.list(width, room),
+        };
         lines.extend(body.into_iter().take(room));
         lines.resize(height.saturating_sub(1), String::new());
         lines.push(self.footer(width));
@@ -244,6 +263,9 @@ impl View {
             lines.push(cut(&observed(&self.status["observed"]), width));
         }
         lines.extend(filled(&pieces, width));
+        for notice in self.status["notices"].as_array().into_iter().flatten() {
+            lines.extend(notice::lines(notice, width).into_iter().map(|line| cut(&line, width)));
+        }
         lines
     }
 
@@ -332,11 +354,16 @@ impl View {
             format!("{RED}{trouble}{PLAIN}")
         } else if self.typing {
             format!("search: {}_  (enter keeps it, esc drops it)", harmless(&self.filter))
+        } else if self.is_helping {
+            "any key: back".to_owned()
         } else if self.opened.is_some() {
             "esc back  q back".to_owned()
         } else {
             let filter = if self.filter.is_empty() { String::new() } else { format!("  [{}]", harmless(&self.filter)) };
-            format!("{DIM}q quit  tab class  c/w/r/x/l by {}  / search  enter open{PLAIN}{filter}", self.order.name())
+            format!(
+                "{DIM}q quit  tab class  c/w/r/x/l by {}  / search  enter open  ? help{PLAIN}{filter}",
+                self.order.name()
+            )
         };
         cut(&text, width)
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use tollgate_core::decision::{Decision, Reason as RuleReason, Verdict};
+use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::queue::{Fate, Forecast, Refusal as CoreRefusal, RouteKey};
 use tollgate_core::request::Request;
 use tollgate_core::rule::Mode;
@@ -39,7 +39,7 @@ use super::load::Load;
 pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
 use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Refused};
-use super::refusal::{Cause, Refusal};
+use super::refusal::Refusal;
 use super::routes::RouteHasher;
 use super::rules::Rules;
 use super::sight::Account;
@@ -169,6 +169,11 @@ impl Admission {
         self.rules.load_full()
     }
 
+    /// The rules in force, for a moment.
+    pub(crate) fn rules_now(&self) -> Guard<Arc<Rules>> {
+        self.rules.load()
+    }
+
     /// Makes one value of each header and cookie that rules and claims use, so that the backend sees the value that they see.
     pub(crate) fn unify(&self, fields: &mut Fields) {
         fields.unify(self.rules.load().inputs());
@@ -258,17 +263,18 @@ impl Admission {
             // In a box, so that requests without large bodies do not carry the room for it.
             let upload = match turn.claim.is_exempt {
                 true => None,
-                false => Some(Box::pin(self.begin_upload(turn.client, log)).await.map_err(queue_refusal)?),
+                false => Some(Box::pin(self.begin_upload(turn.client, log)).await.map_err(Refusal::by_queue)?),
             };
             ticket.sending = Some(Sending { upload, flow: Flow::new() });
         }
         let Turn { client: address, claim, bytes, .. } = turn;
         let entering = Entering { address, claim, route: ticket.route, bytes };
         let queue = pick(entering);
-        let (permit, would) = self.enter_queue(&queue, entering, log).await.map_err(queue_refusal)?;
+        let (permit, queued) = self.enter_queue(&queue, entering, log).await.map_err(Refusal::by_queue)?;
         ticket.permit = Some(permit);
+        ticket.queued = queued;
         if ticket.would != Some(Act::WouldRefuse) {
-            ticket.would = would.or(ticket.would);
+            ticket.would = queued.map(|(act, _)| act).filter(|act| *act != Act::Hold).or(ticket.would);
         }
         Ok(())
     }
@@ -313,25 +319,27 @@ impl Admission {
         queue: &Arc<Queue>,
         entering: Entering,
         log: &EngagementLog,
-    ) -> Result<(Permit, Option<Act>), Refused> {
+    ) -> Result<(Permit, Option<(Act, &'static str)>), Refused> {
         let client = entering.address;
         if entering.claim.is_exempt {
             return Ok((queue.pass(entering), None));
         }
-        let (mut held, mut would, since) = (None, None, self.clock.now());
+        let (mut held, mut queued, since) = (None, None, self.clock.now());
         let entered = {
             let entering = queue.enter(entering, |notice| match notice {
                 Notice::Held(standing) => {
+                    queued = Some((Act::Hold, "backend-busy"));
                     held =
                         Some(HeldByQueue { admission: self, queue, client, log, since, position: standing.position });
                 }
                 Notice::WouldHold(standing) => {
-                    would = Some(Act::WouldHold);
-                    self.tell_of_queue(client, log, Act::WouldHold, QueueBound::busy(queue, standing), standing.wait);
+                    let bound = QueueBound::busy(queue, standing);
+                    queued = Some((Act::WouldHold, bound.reason));
+                    self.tell_of_queue(client, log, Act::WouldHold, bound, standing.wait);
                 }
                 Notice::WouldRefuse(CoreRefusal { reason, standing, retry_after }) => {
-                    would = Some(Act::WouldRefuse);
                     let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold().max);
+                    queued = Some((Act::WouldRefuse, bound.reason));
                     self.tell_of_queue(client, log, Act::WouldRefuse, bound, retry_after);
                 }
             });
@@ -345,7 +353,7 @@ impl Admission {
             let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold().max);
             self.tell_of_queue(client, log, Act::Refuse, bound, backoff);
         }
-        entered.map(|permit| (permit, would))
+        entered.map(|permit| (permit, queued))
     }
 
     fn tell_of_queue(&self, client: IpAddr, log: &EngagementLog, act: Act, bound: QueueBound, backoff: Span) {
@@ -420,7 +428,7 @@ impl Admission {
         if decision.verdict.is_refusal() {
             // A request that should have been held has been charged.
             rules.refund(charge, now);
-            return Err(refusal(rules, decision, now));
+            return Err(Refusal::by_rule(rules, decision, now));
         }
         let ticket = Ticket {
             admission: self.clone(),
@@ -433,6 +441,8 @@ impl Admission {
             started: None,
             cpu: None,
             account: None,
+            queued: None,
+            toll: None,
             would: Act::of(&decision).filter(|act| matches!(act, Act::WouldHold | Act::WouldRefuse)),
         };
         Ok((ticket, waiting))
@@ -476,27 +486,6 @@ impl Drop for HeldByQueue<'_> {
     }
 }
 
-/// What the client of a request is told that a rule refuses.
-fn refusal(rules: &Arc<Rules>, decision: Decision, now: Moment) -> Refusal {
-    let retry_after = match decision.verdict {
-        Verdict::RefuseForGood => None,
-        verdict => Some(verdict.retry_after(now)),
-    };
-    let cause = match (decision.reason, decision.level) {
-        (RuleReason::StoreTimeout, _) => Cause::ReducedCapacity,
-        (_, 0) => Cause::QuotaExceeded,
-        // A level means that the client sent more requests when it was to wait.
-        _ => Cause::AbnormalUsage,
-    };
-    Refusal { cause, retry_after, by: Some((rules.clone(), decision)) }
-}
-
-/// What the client of a request is told for which there is no place.
-fn queue_refusal(refused: Refused) -> Refusal {
-    let cause = if refused.own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
-    Refusal { cause, retry_after: Some(refused.retry_after), by: None }
-}
-
 /// How the rest of a request comes.
 struct Sending {
     /// Until the backend answers.
@@ -519,6 +508,10 @@ pub(crate) struct Ticket {
     started: Option<Moment>,
     cpu: Option<Span>,
     account: Option<Account>,
+    /// The act of the queue, done or only observed, and its reason.
+    queued: Option<(Act, &'static str)>,
+    /// The cost, once the backend has finished.
+    toll: Option<Span>,
     /// What the queue, or else a rule, would have done to it if it did not only observe.
     would: Option<Act>,
 }
@@ -538,6 +531,23 @@ impl Ticket {
     pub(crate) fn decided(&self) -> (&Decision, Option<String>) {
         let name = self.rules().and_then(|rules| Some(rules.face(&self.decision)?.name.clone()));
         (&self.decision, name)
+    }
+
+    /// The decision and its reason for the access log, with the generation and the number of the rule. An act that was carried out outranks one
+    /// that was only observed.
+    pub(crate) fn outcome(&self) -> (&'static str, &'static str, Option<(u64, usize)>) {
+        let by_rule = Act::of(&self.decision);
+        let rank = |act: Act| [Act::WouldHold, Act::WouldRefuse, Act::Hold].iter().position(|other| *other == act);
+        if let Some((act, reason)) = self.queued.filter(|(act, _)| by_rule.is_none_or(|rule| rank(*act) > rank(rule))) {
+            return (act.as_str(), reason, None);
+        }
+        let rule = self.decision.rule.map(|index| (self.generation, index));
+        (by_rule.map_or("admit", Act::as_str), self.decision.reason.as_str(), rule)
+    }
+
+    /// The cost, once the backend has finished; none if it received nothing of the request.
+    pub(crate) fn toll(&self) -> Option<Span> {
+        self.toll
     }
 
     /// The rules that decided, unless others have taken their place: a rule's number is another's among those.
@@ -654,6 +664,7 @@ impl Ticket {
             account.settle(toll, self.would);
         }
         let Some(charge) = self.charge.take() else { return };
+        self.toll = self.started.map(|_| toll);
         let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());
         if rules.generation() == self.generation {
             rules.cost(&self.decision, toll);
@@ -667,6 +678,11 @@ impl Ticket {
         }
     }
 
+    /// Nobody waits for the backend any more. Changes nothing if it has finished.
+    pub(crate) fn end(&mut self) {
+        self.done(if self.started.is_some() { Outcome::Abandoned } else { Outcome::Failed });
+    }
+
     /// Writes the header fields that tell the client where it stands.
     pub(crate) fn tell(&self, fields: &mut Fields) {
         if let Some(rules) = self.rules() {
@@ -677,6 +693,6 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.done(if self.started.is_some() { Outcome::Abandoned } else { Outcome::Failed });
+        self.end();
     }
 }

@@ -58,6 +58,19 @@ pub(crate) trait Reply: Sink + Spill {
     fn task_bytes(&self) -> usize {
         0
     }
+
+    /// The part of the response so far, for the access log.
+    fn sent(&self) -> Sent;
+}
+
+/// The part of a response that was sent or buffered, for the access log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// The version of HTTP that the client speaks.
+    pub(crate) protocol: &'static str,
+    /// Whether the head of the final response was sent.
+    pub(crate) has_begun: bool,
+    pub(crate) body_bytes: u64,
 }
 
 /// What a backend is sent.

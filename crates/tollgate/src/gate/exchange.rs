@@ -14,6 +14,7 @@ use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
 use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
 
+use super::access_log::AccessRecord;
 use super::admission::{Admitted, Outcome, Ticket, Turn};
 use super::backend::h1::{self, H1Answer};
 use super::backend::health::Asked;
@@ -75,11 +76,28 @@ pub(crate) struct Visit<'a> {
     pub(crate) keep: bool,
 }
 
-/// Carries one request through.
+/// Carries one request through, and logs it.
 pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
+    let mut record = AccessRecord::begin(visit.worker);
+    let after = carry(&mut visit, &mut record, body, reply).await;
+    if let Some(record) = record {
+        record.write(visit.worker, visit.client, Some(visit.request), visit.response, reply.sent());
+    }
+    after
+}
+
+async fn carry(
+    visit: &mut Visit<'_>,
+    record: &mut Option<AccessRecord>,
+    body: &mut impl ClientBody,
+    reply: &mut impl Reply,
+) -> After {
     if !visit.peer.judge(visit.settings) {
+        *record = record.map(|record| record.without_decision("proxy-not-trusted"));
         return After::Cut;
     }
+    let shared = &visit.worker.shared;
+    shared.proxy_detector.look(&visit.worker.proxy_sampler, visit.peer, visit.request, &shared.settings);
     let client = visit.peer.client(visit.request, visit.settings);
     visit.client = client;
     strip_nominated(&mut visit.request.fields);
@@ -132,6 +150,9 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
             sight.refused(&view, since);
             visit.worker.tally.refused();
             trace::refused(&mut told, &refusal);
+            if let Some(record) = record {
+                record.refused(&refusal, sight.clock().now().since(since));
+            }
             let spread = spread_of(client, visit.worker.timers.now_ms());
             visit.refuse(&refusal, spread, body, reply).await
         }
@@ -142,9 +163,17 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
         Admitted::Ticket(mut ticket) => {
             let mut account = sight.admitted(&view, since);
             trace::goes(&mut told, &ticket, &mut account, (visit.request, visit.response));
+            if let Some(record) = record {
+                record.admitted(&ticket, account.wait());
+            }
             ticket.seen_by(account);
             body.forwarded();
-            visit.forward(ticket, picked, body, reply).await
+            let after = visit.forward(&mut ticket, picked, body, reply).await;
+            ticket.end();
+            if let Some(record) = record {
+                record.cost(ticket.toll());
+            }
+            after
         }
     };
     trace::over(told, visit.response);
@@ -177,7 +206,7 @@ impl Visit<'_> {
         reply: &mut impl Reply,
     ) -> After {
         let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
-        let answer = OwnAnswer::refuse(refusal, self.request, self.response, random);
+        let answer = OwnAnswer::refuse(refusal, self.request, self.response, &self.settings.pages, random);
         self.answer(&answer, keep, body, reply).await
     }
 
@@ -201,7 +230,7 @@ impl Visit<'_> {
         let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
         let spread = spread_of(self.client, self.worker.timers.now_ms());
         let retry = retry.map(|secs| jittered_secs(Span::from_secs(secs), spread));
-        let answer = OwnAnswer::fault_to(self.request, status, detail, retry, self.response);
+        let answer = OwnAnswer::fault_to(self.request, status, detail, retry, self.response, &self.settings.pages);
         self.answer(&answer, keep, body, reply).await
     }
 
@@ -236,7 +265,7 @@ impl Visit<'_> {
     /// then still the picked backend's: the request was let through once and does not wait again.
     async fn forward(
         &mut self,
-        mut ticket: Ticket,
+        ticket: &mut Ticket,
         picked: Option<u64>,
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
@@ -283,7 +312,7 @@ impl Visit<'_> {
             ticket.started();
             ticket.goes_to(&place.backend.queue);
             let was_used = leg.was_used();
-            match self.converse(leg, place, &mut ticket, body, reply).await {
+            match self.converse(leg, place, ticket, body, reply).await {
                 Conversation::Over(after) => return after,
                 Conversation::Unsent(_) if unsent < UNSENT_MAX => {
                     // The backend does not have any of it, so whatever it is may be sent.
@@ -557,7 +586,7 @@ impl Visit<'_> {
             Broken::Malformed(detail) => (400, detail),
             _ => (408, "the request took too long to arrive"),
         };
-        let answer = OwnAnswer::fault_to(self.request, status, detail, None, self.response);
+        let answer = OwnAnswer::fault_to(self.request, status, detail, None, self.response, &self.settings.pages);
         let sent = async {
             reply.begin(self.response, false)?;
             reply.send(&answer.body, Rest::End).await?;

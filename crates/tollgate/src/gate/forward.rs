@@ -182,8 +182,8 @@ mod tests {
     use tollgate_wire::http1::hop_by_hop::strip_nominated;
 
     fn forwarded(peer: &str, fields: &str) -> String {
-        let mut settings = Settings::default();
-        settings.trusted_proxies.push(tollgate_core::network::Network::parse("10.0.0.0/8").unwrap());
+        let proxies = tollgate_core::network::Network::parse("10.0.0.0/8").into_iter().collect();
+        let settings = Settings { trusted_proxies: proxies, ..Settings::default() };
         let mut head = RequestHead::default();
         head.parse(format!("GET /a HTTP/1.1\r\nHost: site\r\n{fields}\r\n").as_bytes()).unwrap();
         strip_nominated(&mut head.fields);

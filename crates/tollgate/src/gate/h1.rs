@@ -8,11 +8,12 @@ use std::time::Duration;
 use tollgate_wire::http1::scan::{Bounds, Found, Scan};
 use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
 
+use super::access_log::AccessRecord;
 use super::backend::Place;
 use super::backend::h1::Connection;
 use super::body::{Broken, Rest, Sink};
 use super::buffer::{Buffer, LARGE};
-use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
+use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, Sent, UNSURE_MAX};
 use super::download::Spill;
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::forward;
@@ -93,7 +94,7 @@ async fn serve_requests(
             }
             Err(fault) => {
                 worker.tally.malformed();
-                answer_fault(socket, &mut scratch, fault, settings).await
+                answer_fault(socket, &mut scratch, fault, peer, worker, settings).await
             }
         };
         worker.keep_scratch(scratch);
@@ -207,6 +208,8 @@ async fn serve_one(
     let mut reply = H1Reply {
         version: request.version,
         closes: false,
+        has_begun: false,
+        body_bytes: 0,
         body: BodyWriter::paced(socket, client_out, Length::Empty, pace(settings.timeouts.write)),
     };
     let visit = Visit {
@@ -230,18 +233,30 @@ async fn serve_one(
     }
 }
 
-async fn answer_fault(socket: &Socket, scratch: &mut Scratch, fault: Fault, settings: &Settings) -> After {
+async fn answer_fault(
+    socket: &Socket,
+    scratch: &mut Scratch,
+    fault: Fault,
+    peer: &Peer,
+    worker: &Worker,
+    settings: &Settings,
+) -> After {
     let Scratch { response, client_out, .. } = scratch;
+    let record = AccessRecord::begin(worker);
     client_out.clear();
     let answer = OwnAnswer::malformed(fault, response);
     let body = BodyWriter::new(socket, client_out, Length::Empty, settings.timeouts.write);
-    let mut reply = H1Reply { version: Version::Http11, closes: false, body };
+    let mut reply = H1Reply { version: Version::Http11, closes: false, has_begun: false, body_bytes: 0, body };
     let sent = async {
         reply.begin(response, false)?;
         reply.send(&answer.body, Rest::End).await?;
         reply.end(None).await
     };
-    if sent.await.is_ok() { After::Close } else { After::Cut }
+    let after = if sent.await.is_ok() { After::Close } else { After::Cut };
+    if let Some(record) = record {
+        record.without_decision("malformed").write(worker, peer.address, None, response, reply.sent());
+    }
+    after
 }
 
 /// Says that nothing more will be sent, and gives the client a moment to read what was.
@@ -267,6 +282,10 @@ struct H1Reply<'a> {
     version: Version,
     /// Whether only closing the connection ends the answer.
     closes: bool,
+    /// Whether the head of the final response was sent.
+    has_begun: bool,
+    /// Bytes of the body that were sent or buffered.
+    body_bytes: u64,
     body: BodyWriter<'a>,
 }
 
@@ -284,12 +303,30 @@ impl Reply for H1Reply<'_> {
         self.closes = length == Length::UntilClose || !keep;
         self.body.set_length(length);
         forward::write_response(self.body.out(), head, length, self.version, !self.closes);
+        self.has_begun = true;
         Ok(())
+    }
+
+    fn sent(&self) -> Sent {
+        let protocol = match self.version {
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => "HTTP/1.1",
+        };
+        Sent { protocol, has_begun: self.has_begun, body_bytes: self.body_bytes }
+    }
+}
+
+impl H1Reply<'_> {
+    fn count(&mut self, data: &[u8]) {
+        if !self.body.is_bodiless() {
+            self.body_bytes += data.len() as u64;
+        }
     }
 }
 
 impl Spill for H1Reply<'_> {
     async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+        self.count(data);
         self.body.spill(data, rest, overflow).await
     }
 
@@ -304,6 +341,7 @@ impl Spill for H1Reply<'_> {
 
 impl Sink for H1Reply<'_> {
     async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+        self.count(data);
         self.body.send(data, rest).await
     }
 

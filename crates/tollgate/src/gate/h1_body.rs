@@ -303,6 +303,11 @@ impl<'a> BodyWriter<'a> {
         self.out
     }
 
+    /// Whether the message has no body, whatever is sent.
+    pub(super) fn is_bodiless(&self) -> bool {
+        self.length == Length::Empty
+    }
+
     /// How the body is delimited, from now on.
     pub(crate) fn set_length(&mut self, length: Length) {
         self.length = length;

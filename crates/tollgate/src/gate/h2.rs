@@ -19,10 +19,11 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request};
 use tollgate_wire::http1::{Fields, Length, ResponseHead};
 
+use super::access_log::AccessRecord;
 use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
 use super::caps::Counted;
-use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, UNSURE_MAX};
+use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, Sent, UNSURE_MAX};
 use super::download::{GRACE, Spill, make_room};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1::linger;
@@ -328,6 +329,8 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
         line: &line,
         websocket,
         ended: false,
+        has_begun: false,
+        body_bytes: 0,
         timer: &timer,
         taking,
         session,
@@ -353,13 +356,18 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
         }
         Err(fault) => {
             worker.tally.malformed();
+            let record = AccessRecord::begin(worker);
             let answer = OwnAnswer::malformed(fault, response);
             let sent = async {
                 reply.begin(response, true)?;
                 reply.send(&answer.body, Rest::End).await?;
                 reply.end(None).await
             };
-            if sent.await.is_ok() { After::Keep } else { After::Cut }
+            let after = if sent.await.is_ok() { After::Keep } else { After::Cut };
+            if let Some(record) = record {
+                record.without_decision("malformed").write(worker, peer.address, None, response, reply.sent());
+            }
+            after
         }
     };
     worker.keep_scratch(scratch);
@@ -452,6 +460,10 @@ struct StreamReply<'a> {
     websocket: bool,
     /// Whether there is no end to be sent any more: it went out with the head, or is still to come through a tunnel.
     ended: bool,
+    /// Whether the head of the final response was sent.
+    has_begun: bool,
+    /// Bytes of the body that were sent or buffered.
+    body_bytes: u64,
     timer: &'a Timer,
     taking: Taking,
     session: &'a Session,
@@ -530,17 +542,23 @@ impl Reply for StreamReply<'_> {
         self.ended = matches!(head.length, Length::Empty | Length::Fixed(0));
         let stream = respond.send_response(response, self.ended && !stands)?;
         *line = Line::Sending(stream);
+        self.has_begun = true;
         Ok(())
     }
 
     fn task_bytes(&self) -> usize {
         TASK_BYTES
     }
+
+    fn sent(&self) -> Sent {
+        Sent { protocol: "HTTP/2.0", has_begun: self.has_begun, body_bytes: self.body_bytes }
+    }
 }
 
 impl Spill for StreamReply<'_> {
     async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
         let mut left = data;
+        self.body_bytes += data.len() as u64;
         let has_grace = rest != Rest::End && !overflow.is_closed();
         while !left.is_empty() && overflow.is_empty() {
             let (began_ms, taken, timer) = (self.timer.now_ms(), self.session.taken.get(), self.timer);
@@ -571,6 +589,7 @@ impl Spill for StreamReply<'_> {
                 return Ok(());
             }
             if overflow.is_empty() {
+                self.body_bytes -= left.len() as u64;
                 return self.send(left, rest).await;
             }
             // In a box, so that streams which need no room do not carry it.
@@ -612,6 +631,7 @@ impl Spill for StreamReply<'_> {
 
 impl Sink for StreamReply<'_> {
     async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+        self.body_bytes += data.len() as u64;
         if rest == Rest::End && self.hand_over(data)? {
             return Ok(());
         }

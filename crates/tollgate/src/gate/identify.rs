@@ -73,6 +73,11 @@ impl Peer {
         self.proxy.is_none_or(|proxy| trusts(settings, proxy))
     }
 
+    /// Whether a PROXY protocol header named it.
+    pub(crate) fn is_named(&self) -> bool {
+        self.proxy.is_some()
+    }
+
     /// The header in which it names clients, if it is a trusted proxy.
     pub(crate) fn trust(&self) -> Option<ForwardedHeader> {
         self.trust.get()
@@ -111,7 +116,7 @@ impl Peer {
 
 /// Whether what this address says about who is behind it is believed.
 pub(crate) fn trusts(settings: &Settings, address: IpAddr) -> bool {
-    settings.trusted_proxies.iter().any(|network| network.contains(address))
+    settings.trusted_proxies.contains(address)
 }
 
 /// A request as rules see it.
@@ -172,9 +177,7 @@ mod tests {
     }
 
     fn trusting() -> Settings {
-        let mut settings = Settings::default();
-        settings.trusted_proxies.push(Network::parse("10.0.0.0/8").unwrap());
-        settings
+        Settings { trusted_proxies: Network::parse("10.0.0.0/8").into_iter().collect(), ..Settings::default() }
     }
 
     fn client(peer: &str, fields: &str) -> String {

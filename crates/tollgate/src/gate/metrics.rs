@@ -59,6 +59,10 @@ impl Collector for GateMetrics {
         gauge(&mut encoder, "tollgate_settings_stale", help, u64::from(reloads.faults().is_some()))?;
         let help = "Settings of the file that come into force only by a new start";
         gauge(&mut encoder, "tollgate_settings_waiting", help, reloads.waiting())?;
+        let log = &self.0.access_log_counts;
+        counter(&mut encoder, "tollgate_access_log_lines", "Lines written to the access log", log.written())?;
+        let help = "Lines of the access log that were dropped because the destination does not keep up or fails";
+        counter(&mut encoder, "tollgate_access_log_dropped", help, log.dropped())?;
         self.encode_times(&mut encoder)?;
         self.encode_queue(&mut encoder)?;
         self.encode_rules(&mut encoder)?;

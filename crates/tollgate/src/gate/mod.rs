@@ -4,6 +4,7 @@
 //! [`exchange`] identifies the client ([`identify`]), asks ([`admission`]), forwards ([`forward`], [`backend`]) and carries
 //! the bodies ([`body`]). Each [`worker`] is a thread with everything it needs of its own.
 
+mod access_log;
 mod admission;
 mod backend;
 mod body;
@@ -44,6 +45,8 @@ mod master_metrics;
 mod masters;
 mod metrics;
 mod others;
+mod pages;
+mod proxy_detector;
 mod queue;
 mod rates;
 mod redis;

@@ -3,15 +3,19 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tollgate_core::decision::Decision;
-use tollgate_core::time::Span;
+use tollgate_core::decision::{Decision, Reason, Verdict};
+use tollgate_core::queue::Reason as QueueReason;
+use tollgate_core::time::{Moment, Span};
 use tollgate_wire::grpc;
 use tollgate_wire::http1::fields::tokens;
 use tollgate_wire::http1::response::reason;
 use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
 
 use super::forward::Decimal;
+use super::pages::PageContent;
+use super::queue::Refused;
 use super::rules::{Face, Rules};
+use crate::settings::Pages;
 
 /// Why a request is refused, as programs are told (draft-ietf-httpapi-ratelimit-headers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +74,8 @@ impl Cause {
 pub(crate) struct Refusal {
     /// Why.
     pub(crate) cause: Cause,
+    /// The bound that refused it, as the log has it.
+    pub(crate) reason: &'static str,
     /// When to come back. None: waiting does not help.
     pub(crate) retry_after: Option<Span>,
     /// The rules by which it was refused, and what they decided; none: by the queue.
@@ -77,20 +83,61 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
+    /// A refusal by the rules.
+    pub(crate) fn by_rule(rules: &Arc<Rules>, decision: Decision, now: Moment) -> Self {
+        let retry_after = match decision.verdict {
+            Verdict::RefuseForGood => None,
+            verdict => Some(verdict.retry_after(now)),
+        };
+        let cause = match (decision.reason, decision.level) {
+            (Reason::StoreTimeout, _) => Cause::ReducedCapacity,
+            (_, 0) => Cause::QuotaExceeded,
+            // A level means that the client sent more requests when it was to wait.
+            _ => Cause::AbnormalUsage,
+        };
+        Self { cause, reason: decision.reason.as_str(), retry_after, by: Some((rules.clone(), decision)) }
+    }
+
+    /// A refusal by the queue.
+    pub(crate) fn by_queue(refused: Refused) -> Self {
+        let cause = if refused.own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
+        let reason = match (refused.by_queue, refused.own) {
+            (Some((QueueReason::WaitTooLong, _)), _) => "wait-too-long",
+            (Some((QueueReason::Full, _)), _) => "queue-full",
+            (None, true) => "own-uploads",
+            (None, false) => "uploads",
+        };
+        Self { cause, reason, retry_after: Some(refused.retry_after), by: None }
+    }
+
     /// The rule that refused it.
     pub(crate) fn rule(&self) -> Option<&Face> {
         let (rules, decision) = self.by.as_ref()?;
         rules.face(decision)
     }
 
-    /// Whose load is the reason, in a sentence for people. It contains nothing that needs escaping.
+    /// The reason, in a sentence for programs. It contains nothing that needs escaping.
     fn detail(&self) -> &'static str {
         match (&self.by, self.cause) {
             (None, Cause::ReducedCapacity) => "The site is full: too many requests of all clients are waiting.",
-            (None, _) => "Too many requests from your address are waiting already.",
+            (None, _) => "The site is busy, and this client is ahead of its share of it.",
             (Some(_), Cause::ReducedCapacity) => "The limits of your requests cannot be checked now.",
-            (Some(_), _) => "There have been too many requests from your side.",
+            (Some(_), _) => "There have been too many requests from this client.",
         }
+    }
+
+    /// Heading and reason for people. The queue refuses only while the whole site is busy, and a rule may count many people as one client, so
+    /// neither blames the reader.
+    fn page(&self, retry_secs: Option<u64>, is_repeatable: bool) -> PageContent {
+        let (title, detail) = match (&self.by, self.cause) {
+            (None, _) => ("One moment, please", "The site is very busy right now."),
+            (Some(_), Cause::ReducedCapacity) => ("One moment, please", "The site cannot take your request right now."),
+            (Some(_), _) => (
+                "One moment, please",
+                "More requests have come from your connection or network than the site allows for now.",
+            ),
+        };
+        PageContent { status: self.status(), title, detail, retry_secs, is_repeatable }
     }
 
     fn status(&self) -> u16 {
@@ -119,7 +166,13 @@ pub(crate) fn jittered_secs(retry_after: Span, random: u64) -> u64 {
 
 impl OwnAnswer {
     /// The answer to a refused request.
-    pub(crate) fn refuse(refusal: &Refusal, request: &RequestHead, response: &mut ResponseHead, random: u64) -> Self {
+    pub(crate) fn refuse(
+        refusal: &Refusal,
+        request: &RequestHead,
+        response: &mut ResponseHead,
+        pages: &Pages,
+        random: u64,
+    ) -> Self {
         response.clear();
         response.status = refusal.status();
         let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
@@ -136,7 +189,7 @@ impl OwnAnswer {
         }
         let body = if wants_html(request) {
             response.fields.push(b"content-type", b"text/html; charset=utf-8");
-            html(refusal.detail(), retry_secs)
+            refusal.page(retry_secs, is_repeatable(request)).render(pages)
         } else {
             response.fields.push(b"content-type", b"application/problem+json");
             let violated = refusal.rule().filter(|_| refusal.cause != Cause::ReducedCapacity);
@@ -152,15 +205,24 @@ impl OwnAnswer {
         detail: &str,
         retry_after_secs: Option<u64>,
         response: &mut ResponseHead,
+        pages: &Pages,
     ) -> Self {
         let answer = Self::fault(status, detail, retry_after_secs, request.is_head(), response);
-        match grpc_of(request) {
-            Some(content_type) if matches!(status, 502..=504) => {
-                response.fields.retain(|field| field.name_bytes != b"content-type");
-                Self::trailers_only(content_type, grpc::UNAVAILABLE, detail, retry_after_secs, response)
-            }
-            _ => answer,
+        if !matches!(status, 502..=504) {
+            return answer;
         }
+        if let Some(content_type) = grpc_of(request) {
+            response.fields.retain(|field| field.name_bytes != b"content-type");
+            return Self::trailers_only(content_type, grpc::UNAVAILABLE, detail, retry_after_secs, response);
+        }
+        if wants_html(request) {
+            response.fields.retain(|field| field.name_bytes != b"content-type");
+            response.fields.push(b"cache-control", b"no-store");
+            response.fields.push(b"content-type", b"text/html; charset=utf-8");
+            let content = PageContent::of_failure(status, retry_after_secs, is_repeatable(request));
+            return Self::finish(response, content.render(pages), request.is_head());
+        }
+        answer
     }
 
     /// The same, in HTTP's own terms.
@@ -227,6 +289,11 @@ fn wants_html(request: &RequestHead) -> bool {
     request.fields.all(Name::Accept).flat_map(tokens).any(|range| range.starts_with(b"text/html"))
 }
 
+/// Whether a browser may send the request again by itself.
+fn is_repeatable(request: &RequestHead) -> bool {
+    request.method == b"GET" || request.is_head()
+}
+
 fn problem((cause, detail): (Cause, &str), status: u16, rule: Option<&str>) -> Vec<u8> {
     let mut out = Vec::with_capacity(PROBLEM_BYTES);
     let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
@@ -258,29 +325,6 @@ fn write_json_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// A page that says when to come back, and comes back by itself then. It needs nothing else from anywhere.
-fn html(detail: &str, retry_secs: Option<u64>) -> Vec<u8> {
-    let (refresh, when) = match retry_secs {
-        Some(secs) => (
-            format!("<meta http-equiv=\"refresh\" content=\"{secs}\">"),
-            format!("This page tries again by itself in <b id=\"s\">{secs}</b> s."),
-        ),
-        None => {
-            (String::new(), "This request is larger than what is allowed, and waiting does not change that.".to_owned())
-        }
-    };
-    let count = "<script>var e=document.getElementById('s'),n=e?+e.textContent:0;\
-                 setInterval(function(){if(n>0)e.textContent=--n},1000)</script>";
-    format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">{refresh}\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>One moment</title>\
-         <style>body{{font:1.1rem/1.5 system-ui,sans-serif;max-width:32rem;margin:20vh auto 0;padding:0 1rem;color:#222}}\
-         @media(prefers-color-scheme:dark){{body{{background:#181818;color:#ddd}}}}</style></head>\
-         <body><h1>One moment, please</h1><p>{detail} {when}</p>{count}</body></html>\n"
-    )
-    .into_bytes()
-}
-
 /// Spreads retries without a source of randomness: clients differ, and so do moments.
 pub(crate) fn spread_of(client: IpAddr, now_ms: u64) -> u64 {
     let bits = match client {
@@ -303,18 +347,24 @@ mod tests {
     }
 
     fn refusal() -> Refusal {
-        Refusal { cause: Cause::QuotaExceeded, retry_after: Some(Span::from_millis(2500)), by: None }
+        Refusal {
+            cause: Cause::QuotaExceeded,
+            reason: "wait-too-long",
+            retry_after: Some(Span::from_millis(2500)),
+            by: None,
+        }
     }
 
     #[test]
     fn a_program_gets_a_problem_and_a_browser_a_page() {
         let mut response = ResponseHead::default();
-        let answer = OwnAnswer::refuse(&refusal(), &request(""), &mut response, 0);
+        let answer = OwnAnswer::refuse(&refusal(), &request(""), &mut response, &Pages::default(), 0);
         assert_eq!(response.status, 429);
         assert_eq!(response.fields.find(b"retry-after"), Some(&b"3"[..]));
         let text = String::from_utf8(answer.body).unwrap();
         assert!(text.contains("#quota-exceeded\"") && text.contains("\"status\":429,"), "{text}");
-        let answer = OwnAnswer::refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, 0);
+        let answer =
+            OwnAnswer::refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, &Pages::default(), 0);
         let text = String::from_utf8(answer.body).unwrap();
         assert!(text.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{text}");
     }
@@ -330,37 +380,55 @@ mod tests {
             ["grpc-status", "grpc-retry-pushback-ms", "retry-after", "content-type"].map(field)
         };
         let some = |text: &str| Some(text.to_owned());
-        let answer = OwnAnswer::refuse(&refusal(), &call, &mut response, 0);
+        let answer = OwnAnswer::refuse(&refusal(), &call, &mut response, &Pages::default(), 0);
         assert!(response.status == 200 && answer.body.is_empty() && response.length == Length::Fixed(0));
         assert_eq!(fields(&response), [some("8"), some("3000"), some("3"), some("application/grpc+proto")]);
         let busy = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
-        OwnAnswer::refuse(&busy, &call, &mut response, 0);
+        OwnAnswer::refuse(&busy, &call, &mut response, &Pages::default(), 0);
         assert_eq!(fields(&response)[0], some("14"));
         let never = Refusal { retry_after: None, ..refusal() };
-        OwnAnswer::refuse(&never, &call, &mut response, 0);
+        OwnAnswer::refuse(&never, &call, &mut response, &Pages::default(), 0);
         assert_eq!(fields(&response)[..3], [some("8"), some("-1"), None]);
-        OwnAnswer::fault_to(&call, 503, "no backend is up", Some(2), &mut response);
+        OwnAnswer::fault_to(&call, 503, "no backend is up", Some(2), &mut response, &Pages::default());
         assert_eq!(
             (response.status, fields(&response)[..3].to_vec()),
             (200, vec![some("14"), some("2000"), some("2")])
         );
-        OwnAnswer::fault_to(&call, 400, "no", None, &mut response);
+        OwnAnswer::fault_to(&call, 400, "no", None, &mut response, &Pages::default());
         assert_eq!((response.status, &fields(&response)[0]), (400, &None));
     }
 
     #[test]
-    fn a_client_learns_whether_its_own_requests_or_those_of_all_are_too_many() {
+    fn a_program_learns_whose_requests_are_too_many_and_a_page_blames_nobody_while_the_site_is_busy() {
         let full = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
-        for (refusal, status, detail) in [
-            (refusal(), 429, "Too many requests from your address are waiting already."),
-            (full, 503, "The site is full"),
-        ] {
-            for accept in ["", "Accept: text/html,*/*\r\n"] {
+        for (refusal, status, detail) in [(refusal(), 429, "is ahead of its share"), (full, 503, "The site is full")] {
+            let text = |accept: &str| {
                 let mut response = ResponseHead::default();
-                let answer = OwnAnswer::refuse(&refusal, &request(accept), &mut response, 0);
-                let text = String::from_utf8(answer.body).unwrap();
-                assert!(response.status == status && text.contains(detail), "{text}");
-            }
+                let answer = OwnAnswer::refuse(&refusal, &request(accept), &mut response, &Pages::default(), 0);
+                assert_eq!(response.status, status);
+                String::from_utf8(answer.body).unwrap()
+            };
+            assert!(text("").contains(detail), "{}", text(""));
+            let page = text("Accept: text/html,*/*\r\n");
+            assert!(page.contains("The site is very busy right now.") && !page.contains("your"), "{page}");
+        }
+    }
+
+    #[test]
+    fn a_browser_gets_a_page_for_a_failure_of_the_backend_and_a_program_does_not() {
+        for status in [502, 503, 504] {
+            let mut response = ResponseHead::default();
+            let mut answer = |accept: &str| {
+                let answer =
+                    OwnAnswer::fault_to(&request(accept), status, "why", Some(2), &mut response, &Pages::default());
+                let kind = response.fields.find(b"content-type").unwrap().to_vec();
+                assert_eq!((response.status, response.length), (status, Length::Fixed(answer.body.len() as u64)));
+                (String::from_utf8(kind).unwrap(), String::from_utf8(answer.body).unwrap())
+            };
+            let (kind, page) = answer("Accept: text/html\r\n");
+            assert!(kind == "text/html; charset=utf-8" && page.contains("<b id=\"s\">2</b>"), "{kind} {page}");
+            let (kind, problem) = answer("Accept: */*\r\n");
+            assert!(kind == "application/problem+json" && problem.contains("\"detail\":\"why\""), "{kind} {problem}");
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::link::LinkSettings;
 
+use super::access_log::{LogCounts, LogWriter};
 use super::admission::Admission;
 use super::backend::{Backends, connect};
 use super::caps::Caps;
@@ -19,6 +20,7 @@ use super::elsewhere::Ways;
 use super::keeper::Keeper;
 use super::listener;
 use super::masters::Masters;
+use super::proxy_detector::{ProxyDetector, ProxyNotice};
 use super::queue::IN_FLIGHT_MAX;
 use super::redis::Link;
 use super::reloads::Reloads;
@@ -97,6 +99,8 @@ impl Running {
             masters.serve(&admission);
         }
         mask::set_off(settings.show_values);
+        let counts = Arc::<LogCounts>::default();
+        let access_log = settings.access_log.as_ref().map(|log| LogWriter::open(log, &counts)).transpose()?;
         let backends = Backends::new(&settings.backends, None, |url| admission.queues().of(url));
         let shared = Arc::new(Shared {
             backends: ArcSwap::from_pointee(backends),
@@ -106,6 +110,9 @@ impl Running {
             reloads: Reloads::default(),
             sight: Sight::new(clock),
             tracer,
+            access_log: ArcSwapOption::new(access_log),
+            access_log_counts: counts,
+            proxy_detector: ProxyDetector::default(),
             tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: ArcSwapOption::new(certificates.as_ref().map(Certificates::server_config)),
             backend_tls: ArcSwap::new(connect::tls_config(&settings.backends)?),
@@ -143,7 +150,9 @@ impl Running {
         let backend_tls = connect::tls_config(&orders.gate.backends)?;
         let old = self.shared.settings.load_full();
         let certificates = if old.tls == orders.gate.tls { None } else { Some(certificates(&orders.gate)?) };
+        let access_log = self.wanted_access_log(&orders.gate)?;
         self.reload_rules(&orders)?;
+        self.shared.access_log.store(access_log);
         let (settings, waiting) = settled(&old, orders.gate);
         let queue_of = |url: &_| self.shared.admission.queues().of(url);
         let backends = Backends::new(&settings.backends, Some(&self.shared.backends.load()), queue_of);
@@ -152,7 +161,11 @@ impl Running {
         self.shared.caps.set_total_max(connections_max(&settings));
         self.shared.buffers.reload(&settings.buffer);
         mask::set_off(settings.show_values);
+        let has_other_proxies = old.trusted_proxies != settings.trusted_proxies;
         self.shared.settings.store(Arc::new(settings));
+        if has_other_proxies {
+            self.shared.proxy_detector.reset();
+        }
         match certificates {
             Some(certificates) => {
                 self.shared.server_tls.store(certificates.as_ref().map(Certificates::server_config));
@@ -161,6 +174,28 @@ impl Running {
             None => self.refresh_certificates(),
         }
         Ok(waiting)
+    }
+
+    /// The access log that `settings` ask for: the one in use, reopened, if nothing about it has changed.
+    fn wanted_access_log(&self, settings: &Settings) -> io::Result<Option<Arc<LogWriter>>> {
+        let Some(wanted) = &settings.access_log else { return Ok(None) };
+        if let Some(same) = self.shared.access_log.load_full().filter(|log| log.is_for(wanted)) {
+            same.reopen();
+            return Ok(Some(same));
+        }
+        LogWriter::open(wanted, &self.shared.access_log_counts).map(Some)
+    }
+
+    /// Opens the file of the access log again, after it was renamed.
+    pub(crate) fn reopen_access_log(&self) {
+        if let Some(log) = &*self.shared.access_log.load() {
+            log.reopen();
+        }
+    }
+
+    /// The notice about a proxy in front of the gate that is not trusted, if there is one.
+    pub(crate) fn proxy_notice(&self) -> Option<Arc<ProxyNotice>> {
+        self.shared.proxy_detector.notice()
     }
 
     /// Where the store is, without what is secret about it.
@@ -244,6 +279,9 @@ impl Running {
         let _ = self.phase.send(Phase::Over);
         for thread in self.threads {
             thread.join().map_err(|_| io::Error::other("a worker panicked"))??;
+        }
+        if let Some(log) = self.shared.access_log.load_full() {
+            log.end();
         }
         drop(self.shared);
         if let Some(link) = self.redis.into_inner().unwrap_or_else(PoisonError::into_inner) {

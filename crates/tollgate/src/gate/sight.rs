@@ -89,6 +89,11 @@ fn agent_of<'a>(request: &'a RequestView<'_>) -> &'a [u8] {
 }
 
 impl Account {
+    /// The time for which the request was held before it went to the backend.
+    pub(super) fn wait(&self) -> Span {
+        self.wait
+    }
+
     /// What it costs is left there as well, in nanoseconds.
     pub(super) fn tell(&mut self, told: Arc<AtomicU64>) {
         self.told = Some(told);

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use tollgate_core::time::{Moment, Span};
 
+use super::access_log::{LogCounts, LogWriter, WorkerLog};
 use super::admission::Admission;
 use super::backend::h1::Connection;
 use super::backend::pool::Pool;
@@ -21,6 +22,7 @@ use super::engagement_log::EngagementLog;
 use super::exchange::Scratch;
 use super::failure_log::FailureLog;
 use super::listener;
+use super::proxy_detector::{ProxyDetector, Sampler};
 use super::reloads::Reloads;
 use super::sight::Sight;
 use super::spool::Buffers;
@@ -44,6 +46,12 @@ pub(crate) struct Shared {
     pub(crate) sight: Arc<Sight>,
     /// What requests tell of themselves, if any do.
     pub(crate) tracer: Option<Arc<Tracer>>,
+    /// Detects proxies in front of the gate that are not trusted.
+    pub(crate) proxy_detector: ProxyDetector,
+    /// The access log, if there is one.
+    pub(crate) access_log: ArcSwapOption<LogWriter>,
+    /// Lines of the access log.
+    pub(crate) access_log_counts: Arc<LogCounts>,
     /// How TLS is spoken to clients, if it is.
     pub(crate) server_tls: ArcSwapOption<rustls::ServerConfig>,
     /// How TLS is spoken to backends.
@@ -82,6 +90,10 @@ pub(crate) struct Worker {
     pub(crate) engagements: EngagementLog,
     /// Responses of the gate that say that a backend failed, for the log.
     pub(crate) failures: FailureLog,
+    /// Counts which requests are looked at for untrusted proxies.
+    pub(crate) proxy_sampler: Sampler,
+    /// Lines of the access log that are not handed over yet.
+    pub(crate) access_log: WorkerLog,
     /// This worker's copy, so that each request can hold on to it without touching a count that all threads share.
     settings: RefCell<Rc<Settings>>,
     /// What it is a copy of.
@@ -99,7 +111,11 @@ pub(crate) struct Worker {
 impl Worker {
     fn new(shared: Arc<Shared>, index: usize) -> Rc<Self> {
         let settings = shared.settings.load_full();
+        let access_log = WorkerLog::default();
+        access_log.tick(shared.access_log.load().as_ref());
         Rc::new(Self {
+            access_log,
+            proxy_sampler: Sampler::default(),
             timers: Timers::new(),
             pool: Pool::default(),
             h2_connections: h2::Connections::default(),
@@ -192,6 +208,7 @@ impl Worker {
         self.shared.admission.tick(self.late());
         self.engagements.flush(self.shared.admission.now());
         self.failures.flush(self.shared.admission.now());
+        self.access_log.tick(self.shared.access_log.load().as_ref());
         let settings = self.shared.settings.load_full();
         let backends = self.shared.backends.load();
         self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));

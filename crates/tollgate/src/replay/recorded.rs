@@ -3,7 +3,9 @@
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
+#[cfg(test)]
 use tollgate_core::network::Network;
+use tollgate_core::network::NetworkSet;
 use tollgate_core::path::NormalPath;
 use tollgate_core::request::Request;
 use tollgate_wire::forwarded;
@@ -72,14 +74,14 @@ fn behind(proxy: IpAddr, line: &log::Request<'_>, trusted: &Trusted) -> IpAddr {
 /// The proxies whose word about their clients is taken.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trusted {
-    pub(super) proxies: Vec<Network>,
+    pub(super) proxies: NetworkSet,
     /// The header in which they name clients.
     pub(super) header: ForwardedHeader,
 }
 
 impl Trusted {
     fn contains(&self, address: IpAddr) -> bool {
-        self.proxies.iter().any(|network| network.contains(address))
+        self.proxies.contains(address)
     }
 }
 
@@ -132,7 +134,7 @@ pub(super) fn with_recorded(line: &str, look: impl FnOnce(Recorded<'_>)) {
     let mut parser = log::Parser::new();
     match parser.parse(log::Format::Trace, line.as_bytes()) {
         Ok(log::Line::Request(request)) => {
-            let proxies = vec![Network::of(IpAddr::from([127, 0, 0, 0]), 8)];
+            let proxies = [Network::of(IpAddr::from([127, 0, 0, 0]), 8)].into_iter().collect();
             look(Recorded::new(&request, &Trusted { proxies, ..Trusted::default() }))
         }
         other => panic!("{line}: {other:?}"),

@@ -194,6 +194,7 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    user_1: Signal,
 }
 
 impl Signals {
@@ -202,13 +203,14 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            user_1: signal(SignalKind::user_defined1())?,
         })
     }
 }
 
 /// Serves, reloads when told to, and drains when told to stop.
 async fn until_stopped(options: &GateOptions, household: &mut Household<'_>, signals: &mut Signals) -> io::Result<()> {
-    let Signals { terminate, interrupt, hang_up } = signals;
+    let Signals { terminate, interrupt, hang_up, user_1 } = signals;
     let gate = household.gate.clone();
     let mut certificates = tokio::time::interval(CERTIFICATES_EVERY);
     let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
@@ -218,6 +220,7 @@ async fn until_stopped(options: &GateOptions, household: &mut Household<'_>, sig
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             _ = hang_up.recv() => household.reload(options.plan(), options.config.as_deref()),
+            _ = user_1.recv() => gate.reopen_access_log(),
             _ = certificates.tick() => gate.refresh_certificates(),
             _ = heartbeat.tick() => systemd::alive(),
         }

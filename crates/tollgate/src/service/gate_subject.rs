@@ -107,6 +107,14 @@ impl GateSubject {
         })
     }
 
+    /// Advice for the operator, each with the setting to write.
+    fn notices(&self) -> Vec<Value> {
+        let notices = self.gate.proxy_notice().into_iter().map(
+            |notice| json!({ "name": "untrusted-proxy", "message": notice.to_string(), "setting": notice.setting() }),
+        );
+        notices.collect()
+    }
+
     /// What the queue would do to a request.
     fn forecast(&self, request: &Question, has_route: bool) -> Value {
         let Some(QueueForecast { standing, fate, bound }) = self.gate.forecast(request, has_route) else {
@@ -219,6 +227,7 @@ impl Subject for GateSubject {
                 "in_flight": figures.in_flight,
                 "in_flight_max": figures.in_flight_max,
             },
+            "notices": self.notices(),
             "mode": if figures.observed.is_observing { "observe" } else { "enforce" },
             "observed": self.observed(&figures.observed),
             "connections": figures.connections,
@@ -272,6 +281,15 @@ impl Subject for GateSubject {
         let buckets = self.gate.buckets(class, SEARCHED_MAX).unwrap_or_default();
         let keys = buckets.into_iter().map(|bucket| bucket.key).chain(self.gate.exempt_keys(class));
         keys.into_iter().find(|key| mask::is_shown_as(class, key, shown))
+    }
+
+    fn concentrated_class(&self) -> String {
+        let cores = self.gate.figures().cores;
+        let spent = NESTED_CLASSES.map(|class| {
+            let buckets = self.gate.buckets(class, SEARCHED_MAX).unwrap_or_default();
+            buckets.iter().map(|bucket| bucket.rates.map_or(0.0, |rates| rates.cores())).collect::<Vec<_>>()
+        });
+        concentrated(&spent, cores).to_owned()
     }
 
     fn explain<'a>(&'a self, question: &'a Question) -> Soon<'a, Option<Value>> {
@@ -342,6 +360,31 @@ impl Subject for GateSubject {
     }
 }
 
+/// Classes of which each key contains keys of the class before it.
+const NESTED_CLASSES: [&str; 3] = ["ip/32", "ip/24", "ip/16"];
+/// The part of the backend's cores below which the load is not worth a look at networks.
+const LOAD_MIN: f64 = 0.05;
+/// A wider class is shown if its first key has at least this part of the load,
+const CONCENTRATED_MIN: f64 = 0.25;
+/// and at least so many times the part of the first key of the narrower class. One client in a network of its own does not widen the class.
+const WIDER_GAIN: f64 = 2.0;
+
+/// The narrowest class whose first key stands for most of the load, given the cores that each key of each class uses.
+fn concentrated(spent: &[Vec<f64>; NESTED_CLASSES.len()], cores: f64) -> &'static str {
+    let total: f64 = spent[0].iter().sum();
+    if total < cores * LOAD_MIN {
+        return NESTED_CLASSES[0];
+    }
+    let share = |class: usize| spent[class].iter().copied().fold(0.0, f64::max) / total;
+    let mut chosen = 0;
+    for wider in 1..NESTED_CLASSES.len() {
+        if share(wider) >= CONCENTRATED_MIN && share(wider) >= share(chosen) * WIDER_GAIN {
+            chosen = wider;
+        }
+    }
+    NESTED_CLASSES[chosen]
+}
+
 /// The key of somebody as rules know it.
 fn key_of(who: &Who) -> Option<KeyText> {
     let mut key = KeyText::default();
@@ -367,4 +410,26 @@ fn decision(decision: &Decision, rule: Option<&str>, now: Moment) -> Value {
 
 fn thousandths(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_class_is_the_narrowest_in_which_the_load_is_concentrated() {
+        let check = |spent: [Vec<f64>; 3], expect: &str| assert_eq!(concentrated(&spent, 1.0), expect, "{spent:?}");
+        // Fifty addresses of one /24 and fourteen people.
+        let crawler = vec![0.86 / 50.0; 50].into_iter().chain(vec![0.01; 14]).collect();
+        check([crawler, [vec![0.86], vec![0.01; 14]].concat(), [vec![0.86], vec![0.01; 14]].concat()], "ip/24");
+        // One address alone.
+        check([vec![0.8, 0.1], vec![0.8, 0.1], vec![0.8, 0.1]], "ip/32");
+        // A crawler in two hundred /24 of one /16.
+        check([vec![0.004; 200], vec![0.004; 200], vec![0.8]], "ip/16");
+        // Many people everywhere.
+        check([vec![0.01; 90], vec![0.01; 90], vec![0.02; 45]], "ip/32");
+        // Next to nothing to do.
+        check([vec![0.0001; 50], vec![0.005], vec![0.005]], "ip/32");
+        check([vec![], vec![], vec![]], "ip/32");
+    }
 }

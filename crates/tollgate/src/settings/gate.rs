@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use tollgate_core::band::Edges;
-use tollgate_core::network::Network;
+use tollgate_core::network::NetworkSet;
 use tollgate_core::queue::Shares;
 use tollgate_core::rule::Mode;
 use tollgate_core::time::Span;
@@ -13,14 +13,17 @@ use tollgate_core::virtual_clock::Cores;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::access_log::{AccessLog, AccessLogTable};
 use super::bounds::{Bounds, BoundsTable};
 use super::buffer::{BufferTable, ResponseBuffer};
 use super::fairness::{FairnessTable, UserClass};
 use super::fault::{Collector, shown};
 use super::health::{HealthCheck, HealthTable};
+use super::pages::{Pages, PagesTable};
 use super::shape::Shape;
 use super::table::{Entries, Value, table};
 use super::timeouts::{Timeouts, TimeoutsTable};
+use super::trusted::{self, TrustedEntry};
 use super::value::{Address, BackendUrl, Choice, HeaderName, OneOrMany, Size, Thousandths};
 
 /// What a gate does, but for its rules.
@@ -33,7 +36,7 @@ pub(crate) struct Gate {
     /// What is protected; an argument may name them instead.
     pub(crate) backends: Vec<BackendUrl>,
     /// Whose `X-Forwarded-For`, `Forwarded` and PROXY protocol headers are believed.
-    pub(crate) trusted_proxies: Vec<Network>,
+    pub(crate) trusted_proxies: NetworkSet,
     /// The header in which they name the client.
     pub(crate) forwarded_header: ForwardedHeader,
     /// Whether every connection must begin with a PROXY protocol header, from a trusted proxy.
@@ -68,6 +71,10 @@ pub(crate) struct Gate {
     pub(crate) show_values: bool,
     /// How much of responses is buffered for slow clients.
     pub(crate) buffer: ResponseBuffer,
+    /// The operator's own pages for refusals and errors.
+    pub(crate) pages: Pages,
+    /// The access log; none: no line is written per request.
+    pub(crate) access_log: Option<AccessLog>,
     /// How long each phase may take.
     pub(crate) timeouts: Timeouts,
     /// How much of everything there may be.
@@ -158,9 +165,10 @@ table! {
         /// Each has its own queue, in-flight limit and prices. Of several, a request goes to the one that is estimated to answer it
         /// first. `--backend` names them instead.
         backend: OneOrMany<BackendUrl>,
-        /// Proxies whose word about the client's address is taken: `forwarded_header` is looked at only when it comes from one of these. A proxy that a reload
-        /// removes is not trusted on its open connections either.
-        trusted_proxies: OneOrMany<Network> = "[]",
+        /// Proxies whose `forwarded_header` names the client: addresses and networks, `"loopback"` (127.0.0.0/8 and ::1), `"private"` (RFC 1918, 100.64.0.0/10,
+        /// link-local and fc00::/7), and `"file:/path"` for a file with one network per line and `#` for comments, which a reload reads again. From any other address the
+        /// header is ignored. A proxy that a reload removes is not trusted on its open connections either.
+        trusted_proxies: OneOrMany<TrustedEntry> = "[]",
         /// The header in which `trusted_proxies` name the client: `x-forwarded-for` or `forwarded` (RFC 7239). The other one is ignored and not passed on, since a
         /// proxy that does not maintain it passes on what the client wrote. With `forwarded`, so are `X-Forwarded-Host`, `X-Forwarded-Proto` and `X-Real-IP`.
         forwarded_header: ForwardedHeader = "\"x-forwarded-for\"",
@@ -197,6 +205,10 @@ table! {
         show_values: bool = "false",
         /// Buffers for responses to slow clients.
         buffer: BufferTable = "{}",
+        /// Your own pages for refusals and errors.
+        pages: PagesTable = "{}",
+        /// The access log. Without it, no line is written per request.
+        access_log: AccessLogTable,
         /// How long each phase of a connection may take.
         timeouts: TimeoutsTable = "{}",
         /// How much of everything there may be.
@@ -280,7 +292,7 @@ impl GateTable {
             mode: self.mode.value,
             listen: self.listen.value.values().map(|address| address.0).collect(),
             backends: self.backend.into_iter().flat_map(|backend| backend.value.values()).collect(),
-            trusted_proxies: self.trusted_proxies.value.values().collect(),
+            trusted_proxies: trusted::networks(self.trusted_proxies.value, faults),
             forwarded_header: self.forwarded_header.value,
             proxy_protocol: self.proxy_protocol.value,
             tls: self.tls.into_iter().flat_map(|tls| tls.value.values()).filter_map(certificate).collect(),
@@ -298,6 +310,8 @@ impl GateTable {
             health: self.health.value.meaning(faults),
             show_values: self.show_values.value,
             buffer: self.buffer.value.meaning(),
+            pages: self.pages.value.meaning(faults),
+            access_log: self.access_log.and_then(|log| log.value.meaning(faults)),
             timeouts: self.timeouts.value.meaning(faults),
             bounds: self.bounds.value.meaning(faults),
             state_dir: self.state_dir.map(|path| path.value),

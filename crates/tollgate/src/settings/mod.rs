@@ -4,6 +4,7 @@
 //! each struct becomes what it means, in the core's own types. Faults are collected on the way and never stop it. The declarations are also the
 //! manual: [`mod@schema`] and [`mod@reference`] are made from them.
 
+mod access_log;
 mod bounds;
 mod buffer;
 mod condition;
@@ -17,6 +18,7 @@ mod in_force;
 mod limit;
 mod link;
 mod listeners;
+mod pages;
 mod priority;
 mod reference;
 mod roles;
@@ -28,6 +30,7 @@ mod syntax;
 mod table;
 mod telemetry;
 mod timeouts;
+mod trusted;
 mod value;
 
 use std::fs::File;
@@ -37,6 +40,7 @@ use std::path::Path;
 use tollgate_core::virtual_clock::Cores;
 use toml::de::DeTable;
 
+pub(crate) use access_log::{AccessLog, LogFormat, LogOutput};
 pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
 pub(crate) use fairness::{UserClass, UserPlace};
@@ -45,6 +49,7 @@ pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource}
 pub(crate) use health::HealthCheck;
 pub(crate) use in_force::in_force;
 pub(crate) use link::Link;
+pub(crate) use pages::{Page, PagePart, Pages};
 pub(crate) use priority::{Precedence, Priority};
 pub(crate) use reference::reference;
 pub(crate) use roles::{Admin, Doors, FlagState, Graphite, Master, Redis, Watch, Webhook};
@@ -208,7 +213,9 @@ impl FileTable {
         };
         let domains = domain::meaning((rules, priorities), domains, &around, faults);
         let watch = self.watch.value.meaning(around.redis, faults);
-        let watch = Watch { why_no_flags: why_no_flags(&watch, &domains), ..watch };
+        // A file without `[watch]` asks for no flags, so their absence is not worth a note.
+        let why_no_flags = why_no_flags(&watch, &domains).filter(|_| self.written.has("watch"));
+        let watch = Watch { why_no_flags, ..watch };
         let master = self.master.map(|master| master.value.meaning(around.redis, faults));
         Settings {
             link: link::meaning(self.link, master.as_ref(), &domains, faults),

@@ -244,7 +244,7 @@ table! {
         /// The rolling window in which refusals are counted.
         flag_window: Span = "\"10min\"",
         /// The class whose keys are accounts. Refusals by rules of this class count for flags, and those that others report under this name. The default is
-        /// no class of requests, so with it only reports count: `tollgate check` and the log at the start say so where no rule has the class.
+        /// no class of requests, so with it only reports count: if the file has `[watch]`, `tollgate check` and the log at the start note where no rule has the class.
         account_class: Name = "\"user\"",
         /// The directory in which flags, what was counted for them, announcements and the list of operators' changes survive a restart. No two processes can
         /// share one. Without it, what systemd gives with `StateDirectory=`; else `$XDG_STATE_HOME/tollgate/PORT` or `~/.local/state/tollgate/PORT`, with the port of the

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
+use tollgate_wire::log::civil;
 
 /// Tells the time since 1970. Copies tell the same time.
 #[derive(Clone, Debug)]
@@ -38,24 +39,8 @@ impl Calendar {
 
 /// A moment since 1970 as RFC 3339 writes it, to the millisecond.
 pub(crate) fn rfc3339(moment: Moment) -> String {
-    let millis = moment.as_nanos() / 1_000_000;
-    let (days, millis) = (millis / 86_400_000, millis % 86_400_000);
-    let (year, month, day) = date(days);
-    let (secs, millis) = (millis / 1000, millis % 1000);
-    let (hour, minute, second) = (secs / 3600, secs / 60 % 60, secs % 60);
+    let ((year, month, day), (hour, minute, second), millis) = civil(moment);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
-
-/// Days since 1970 as year, month and day. Years begin in March here, so that the day that some have is the last.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year_of_era + next, month, day)
 }
 
 #[cfg(test)]

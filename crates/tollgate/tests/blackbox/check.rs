@@ -148,3 +148,46 @@ fn a_gate_that_only_observes_is_noted() {
     let (run, _) = check_file("enforce", b"[gate]\nmode = 'enforce'\n");
     assert!(run.code == Some(0) && !run.stdout.contains("gate.mode"), "{}", run.stdout);
 }
+
+/// A note about flags would be noise for somebody who has not heard of them.
+#[test]
+fn a_file_without_watch_has_no_note_about_flags() {
+    let rule = "[[rule]]\nname = 'one'\nclass = 'ip/32'\nrate = { rate = '5/min', burst = 5 }\n";
+    let (run, file) = check_file("quiet", rule.as_bytes());
+    assert_eq!((run.code, run.stdout), (Some(0), format!("{file}: ok, 1 rule in 1 domain\n")));
+}
+
+#[test]
+fn a_hardening_list_has_pass_or_fail_and_what_to_write() {
+    let hardening = |name: &str, content: &str| {
+        let scratch = Scratch::new(name, content.as_bytes());
+        tollgate(["check", "--hardening", &scratch.file.display().to_string()])
+    };
+    let safe = "[gate]\nbackend = 'http://127.0.0.1:8080'\ntrusted_proxies = ['private']\nlisten = '0.0.0.0:80'\n\
+        [gate.access_log]\noutput = 'stdout'\n[[rule]]\nname = 'bots'\nclass = 'user-agent+ip/24'\nin_flight = { max = 9 }\n";
+    let run = hardening("safe", safe);
+    assert!(run.code == Some(0) && !run.stdout.contains("FAIL"), "{}", run.stdout);
+    assert!(run.stdout.contains("  pass  clients reach 0.0.0.0:80 over TLS, or through a proxy\n"), "{}", run.stdout);
+    assert!(run.stdout.ends_with(" passed, 0 failed\n"), "{}", run.stdout);
+    let unsafe_file = "[gate]\nmode = 'observe'\nbackend = 'http://backend.example:80'\nlisten = '0.0.0.0:80'\n\
+        [[rule]]\nname = 'bots'\nclass = 'user-agent'\nin_flight = { max = 9 }\n";
+    let run = hardening("unsafe", unsafe_file);
+    assert_eq!(run.code, Some(1), "{}", run.stdout);
+    for words in [
+        "the gate enforces",
+        "0.0.0.0:80 over TLS",
+        "backends are on this machine",
+        "requests are logged",
+        "every rule tells",
+    ] {
+        assert!(
+            run.stdout.lines().any(|line| line.starts_with("  FAIL  ") && line.contains(words)),
+            "{words}: {}",
+            run.stdout
+        );
+    }
+    assert!(run.stdout.contains("`bots` throttles everybody with the same value together"), "{}", run.stdout);
+    let everybody = hardening("everybody", "[gate]\nbackend = 'http://a'\ntrusted_proxies = ['0.0.0.0/0']\n");
+    assert!(everybody.stdout.contains("  FAIL  `trusted_proxies` names proxies"), "{}", everybody.stdout);
+    assert_eq!(hardening("wrong", "[gate]\nlisten = 1\n").code, Some(2));
+}

@@ -236,3 +236,50 @@ fn who_has_no_token_is_asked_for_one_and_who_has_can_leave() {
     browser.go(&format!("http://{}/", gate.admin));
     browser.is_at("/login");
 }
+
+/// A crawler with fifty addresses of one network is fifty small rows by address, and one row by network.
+#[test]
+fn spenders_and_the_doctor_open_on_the_class_where_the_load_is() {
+    let gate = Gate::start("trusted_proxies = [\"127.0.0.1\"]\ncores = 0.05\n");
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..200_000u32 {
+                let client = match number % 10 {
+                    0 => format!("203.0.{}.7", number / 10 % 20),
+                    _ => format!("198.51.100.{}", number % 50),
+                };
+                gate.request("/page", &[("X-Forwarded-For", &client), ("User-Agent", "x")]);
+                if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        eventually("load", || gate.json("/api/v1/buckets?class=auto")["class"] == "ip/24");
+        let browser = Browser::open(1280, 1000);
+        open(&browser, &gate, ("spenders", "Spenders"));
+        browser.finds("document.querySelector('.tabs [aria-pressed=true]')?.textContent", &json!("ip/24"));
+        browser.part_says("main td.key", "198.51.100.0/24");
+        browser.click("details.help summary");
+        browser.part_says("details.help dd", "one large row under ip/24");
+        let doctor = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["doctor", "--once", "--admin", &format!("http://{}", gate.admin)])
+            .output()
+            .unwrap();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        let table = String::from_utf8(doctor.stdout).unwrap();
+        assert!(table.starts_with("Bucket: ip/24\n"), "{table}");
+    });
+    assert_eq!(gate.json("/api/v1/buckets")["class"], "ip/32", "without a class it is as before");
+}
+
+#[test]
+fn the_overview_shows_a_notice_with_the_setting_to_write() {
+    let (gate, browser) = (Gate::start(""), Browser::open(1280, 1000));
+    for number in 0..40 {
+        gate.request("/page", &[("X-Forwarded-For", &format!("203.0.113.{number}"))]);
+    }
+    open(&browser, &gate, OVERVIEW);
+    browser.part_says(".notice pre", "trusted_proxies = [\"loopback\"]");
+    axe::check(&browser, "a notice");
+}

@@ -3,6 +3,7 @@
 
 mod support;
 
+mod access_log;
 mod backends;
 mod buffering;
 mod crowds;
@@ -18,7 +19,9 @@ mod learned;
 mod many;
 mod observe;
 mod operation;
+mod pages;
 mod proxies;
+mod proxy_notices;
 mod readme;
 mod recipes;
 mod refunds;

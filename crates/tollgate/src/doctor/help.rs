@@ -1,0 +1,62 @@
+//! The help screen of the doctor: what the columns mean, and what the keys do.
+
+use super::columns;
+use super::notice::wrapped;
+
+const KEYS: [(&str, &str); 7] = [
+    ("tab", "the next class; shift-tab the one before"),
+    ("c w r x l", "sort by CPU, wait, requests, refused, last seen"),
+    ("up down", "choose a caller"),
+    ("enter", "its rules, and how it stands with them"),
+    ("/", "search"),
+    ("?", "this help"),
+    ("q", "quit"),
+];
+
+/// The words above the columns.
+const ABOUT: &str = "Callers that use most of the backend's CPU time come first. The doctor opens on the class where the load is concentrated: a crawler \
+    with many addresses of one network is many small rows under ip/32, and one large row under ip/24.";
+
+/// The screen, for a terminal of this width.
+pub(super) fn lines(width: usize) -> Vec<String> {
+    let mut lines = wrapped(ABOUT, width);
+    lines.push(String::new());
+    for (name, meaning) in columns::meanings() {
+        lines.extend(entry(name, meaning, width));
+    }
+    lines.push(String::new());
+    for (name, meaning) in KEYS {
+        lines.extend(entry(name, meaning, width));
+    }
+    lines
+}
+
+/// A name, and its meaning beside it on as many lines as it takes.
+fn entry(name: &str, meaning: &str, width: usize) -> Vec<String> {
+    const INDENT: usize = 11;
+    let meaning = wrapped(meaning, width.saturating_sub(INDENT).max(10));
+    let first = |place: usize| if place == 0 { name } else { "" };
+    meaning.iter().enumerate().map(|(place, line)| format!("{:<INDENT$}{line}", first(place))).collect()
+}
+
+/// The same for `--help`, which is the only help away from a terminal.
+pub(super) fn columns_text() -> String {
+    let columns = columns::meanings().map(|(name, meaning)| format!("  {name:<9} {meaning}\n"));
+    format!("Columns:\n{}", columns.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_and_key_is_explained_within_the_width() {
+        for width in [40, 80, 140] {
+            let text = lines(width).join("\n");
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            for (name, _) in columns::meanings().chain(KEYS) {
+                assert!(text.lines().any(|line| line.starts_with(name)), "{name} in\n{text}");
+            }
+        }
+    }
+}

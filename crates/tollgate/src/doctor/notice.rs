@@ -1,0 +1,60 @@
+//! Advice of the gate for its operator: what is wrong, and the setting to write.
+
+use serde_json::Value;
+
+use crate::admin_client::harmless;
+
+const YELLOW: &str = "\x1b[33m";
+const BOLD: &str = "\x1b[1m";
+const PLAIN: &str = "\x1b[0m";
+
+/// One notice in lines of at most `width` characters, as far as its words allow. The setting is on lines of its own.
+pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
+    let (message, setting) = parts(notice);
+    let message = wrapped(&format!("Notice: {message}:"), width);
+    let setting = setting.iter().map(|line| format!("    {BOLD}{line}{PLAIN}"));
+    message.into_iter().map(|line| format!("{YELLOW}{line}{PLAIN}")).chain(setting).collect()
+}
+
+/// One notice without colours, for `--once`.
+pub(super) fn text(notice: &Value) -> String {
+    let (message, setting) = parts(notice);
+    let setting: String = setting.iter().map(|line| format!("    {line}\n")).collect();
+    format!("Notice: {message}:\n{setting}")
+}
+
+fn parts(notice: &Value) -> (String, Vec<String>) {
+    let text = |name: &str| notice[name].as_str().unwrap_or_default();
+    (harmless(text("message")), text("setting").lines().map(harmless).collect())
+}
+
+/// Words on as few lines as possible.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_is_wrapped_and_its_setting_is_not() {
+        let notice = serde_json::json!({ "message": "one two three four", "setting": "a = [\"b\"]\nc = 1" });
+        assert_eq!(text(&notice), "Notice: one two three four:\n    a = [\"b\"]\n    c = 1\n");
+        let plain: Vec<_> = lines(&notice, 15)
+            .iter()
+            .map(|line| [YELLOW, BOLD, PLAIN].iter().fold(line.clone(), |line, colour| line.replace(colour, "")))
+            .collect();
+        assert_eq!(plain, ["Notice: one two", "three four:", "    a = [\"b\"]", "    c = 1"]);
+    }
+}

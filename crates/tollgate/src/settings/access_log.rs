@@ -1,0 +1,137 @@
+//! `[gate.access_log]`: one line per request.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::fault::{Collector, shown};
+use super::shape::Shape;
+use super::table::{Value, table};
+use super::value::{Choice, Size, read_text};
+
+/// The access log of a gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AccessLog {
+    /// The destination of the lines.
+    pub(crate) output: LogOutput,
+    /// Their format.
+    pub(crate) format: LogFormat,
+    /// Bytes of lines that may wait to be written.
+    pub(crate) buffer_bytes_max: usize,
+}
+
+/// The destination of an access log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LogOutput {
+    /// A file, to which lines are appended.
+    File(PathBuf),
+    /// Standard output.
+    Stdout,
+    /// The socket of the syslog daemon of this machine.
+    SyslogSocket(PathBuf),
+    /// A syslog server, over UDP.
+    SyslogUdp(SocketAddr),
+}
+
+/// The format of an access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// The combined format of Apache and nginx, followed by the request time and the cost.
+    Combined,
+    /// One JSON object per line.
+    Json,
+}
+
+impl Choice for LogFormat {
+    const WORDS: &'static [(&'static str, Self)] = &[("combined", Self::Combined), ("json", Self::Json)];
+}
+
+table! {
+    /// An access log: one line for each request, refused ones included. A thread of its own writes the lines, and no request waits for it. `tollgate replay`
+    /// reads both formats back, costs included.
+    struct AccessLogTable {
+        /// The destination: the path of a file, with at least one `/`; `"stdout"`; `"syslog"` for the daemon of this machine, or `"syslog:ADDRESS:PORT"` for a
+        /// server that takes UDP. SIGUSR1 and SIGHUP reopen a file, for log rotation.
+        output: LogOutput = required,
+        /// `combined` is the format of Apache and nginx, followed by the request time and the cost in seconds. `json` also has the wait, the decision, its reason and the
+        /// rule.
+        format: LogFormat = "\"combined\"",
+        /// How much memory lines may take that are not written yet. When it is full, lines are dropped and counted as `tollgate_access_log_dropped_total`.
+        buffer: Size = "\"4MiB\"",
+    }
+}
+
+/// The least buffer that is of use: one chunk of lines for each of a few workers.
+const BUFFER_BYTES_MIN: u64 = 256 << 10;
+/// The socket of the syslog daemon.
+const SYSLOG_SOCKET: &str = "/dev/log";
+
+impl LogOutput {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "stdout" => return Ok(Self::Stdout),
+            None if text == "syslog" => return Ok(Self::SyslogSocket(SYSLOG_SOCKET.into())),
+            Some(("syslog", path)) if path.starts_with('/') => return Ok(Self::SyslogSocket(path.into())),
+            Some(("syslog", address)) => {
+                let parsed = address.parse().map(Self::SyslogUdp);
+                return parsed.map_err(|_| {
+                    format!("{} is no address and port: write one such as \"syslog:127.0.0.1:514\"", shown(address))
+                });
+            }
+            _ => {}
+        }
+        match text {
+            text if text.contains('\0') => Err("a path must not contain NUL".to_owned()),
+            text if text.ends_with('/') => Err(format!("{} is a directory: write the path of a file", shown(text))),
+            text if text.contains('/') => Ok(Self::File(text.into())),
+            text => Err(format!(
+                "unknown output {}: write the path of a file such as \"/var/log/tollgate/access.log\", \"stdout\" or \"syslog\"",
+                shown(text)
+            )),
+        }
+    }
+}
+
+impl Value for LogOutput {
+    fn shape() -> Shape {
+        Shape::Text { what: "a path, \"stdout\" or \"syslog\"", example: "/var/log/tollgate/access.log" }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), Self::parse)
+    }
+}
+
+impl AccessLogTable {
+    pub(super) fn meaning(self, faults: &mut Collector) -> Option<AccessLog> {
+        if self.buffer.value.0 < BUFFER_BYTES_MIN {
+            faults.fault(&self.buffer.span, "too little to buffer lines in: write at least \"256KiB\"");
+        }
+        let buffer_bytes_max = usize::try_from(self.buffer.value.0).unwrap_or(usize::MAX);
+        Some(AccessLog { output: self.output?.value, format: self.format.value, buffer_bytes_max })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_is_a_file_standard_output_or_syslog() {
+        let check = |text: &str, expect: LogOutput| assert_eq!(LogOutput::parse(text), Ok(expect));
+        check("/var/log/a.log", LogOutput::File("/var/log/a.log".into()));
+        check("./a:b.log", LogOutput::File("./a:b.log".into()));
+        check("stdout", LogOutput::Stdout);
+        check("syslog", LogOutput::SyslogSocket("/dev/log".into()));
+        check("syslog:/run/log", LogOutput::SyslogSocket("/run/log".into()));
+        check("syslog:192.0.2.1:514", LogOutput::SyslogUdp("192.0.2.1:514".parse().unwrap()));
+        for (text, instead) in
+            [("sysolg", "\"stdout\""), ("syslog:logs", "127.0.0.1:514"), ("/var/log/", "directory"), ("", "\"stdout\"")]
+        {
+            let message = LogOutput::parse(text).unwrap_err();
+            assert!(message.contains(instead), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! `trusted_proxies`: networks, names of lists, and files of networks.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use tollgate_core::network::{Network, NetworkSet};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::fault::{Collector, shown};
+use super::read_file;
+use super::shape::Shape;
+use super::suggestion::did_you_mean;
+use super::table::Value;
+use super::value::{OneOrMany, read_text};
+
+/// Lists of networks that have a name.
+const NAMED: [(&str, &[&str]); 2] = [
+    ("loopback", &["127.0.0.0/8", "::1"]),
+    (
+        "private",
+        &["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"],
+    ),
+];
+/// The networks that all files together may have: more than any CDN publishes.
+const NETWORKS_MAX: usize = 65_536;
+/// Wrong lines of a file that are reported.
+const LINES_SHOWN_MAX: usize = 5;
+
+/// One entry of the list.
+#[derive(Clone, Debug)]
+pub(super) enum TrustedEntry {
+    Network(Network),
+    Named(&'static [&'static str]),
+    File(PathBuf),
+}
+
+impl TrustedEntry {
+    fn parse(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("file:") {
+            return match path {
+                path if path.contains('\0') => Err("a path must not contain NUL".to_owned()),
+                path if path.starts_with('/') => Ok(Self::File(path.into())),
+                path => Err(format!(
+                    "{} is no absolute path: write one such as \"file:/etc/tollgate/proxies.txt\"",
+                    shown(path)
+                )),
+            };
+        }
+        if let Some((_, networks)) = NAMED.iter().find(|(name, _)| *name == text) {
+            return Ok(Self::Named(networks));
+        }
+        Network::parse(text).map(Self::Network).ok_or_else(|| {
+            let hint = did_you_mean(text, NAMED.iter().map(|(name, _)| *name));
+            format!(
+                "{} is no address or network{hint}: write one such as \"10.0.0.0/8\", \"private\", \"loopback\", or \"file:/path\" for a file with one network per line",
+                shown(text)
+            )
+        })
+    }
+}
+
+impl Value for TrustedEntry {
+    fn shape() -> Shape {
+        Shape::Text {
+            what: "an address, a network, \"private\", \"loopback\" or \"file:/path\"",
+            example: "10.0.0.0/8",
+        }
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        read_text(value, faults, &Self::shape(), Self::parse)
+    }
+}
+
+/// The networks that the entries stand for. Reads the files.
+pub(super) fn networks(entries: OneOrMany<TrustedEntry>, faults: &mut Collector) -> NetworkSet {
+    let mut networks = Vec::new();
+    for entry in entries.0 {
+        match entry.value {
+            TrustedEntry::Network(network) => networks.push(network),
+            TrustedEntry::Named(list) => networks.extend(list.iter().filter_map(|text| Network::parse(text))),
+            TrustedEntry::File(path) => read_networks(&path, &entry.span, &mut networks, faults),
+        }
+    }
+    networks.into_iter().collect()
+}
+
+fn read_networks(path: &Path, span: &Range<usize>, networks: &mut Vec<Network>, faults: &mut Collector) {
+    let file = path.display();
+    let text = match read_file(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(message) => return faults.fault(span, format!("{file} {message}")),
+    };
+    let mut wrong = 0;
+    for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let entry = line.split('#').next().unwrap_or_default().trim();
+        if entry.is_empty() {
+            continue;
+        }
+        match Network::parse(entry) {
+            Some(_) if networks.len() >= NETWORKS_MAX => {
+                return faults.fault(span, format!("{file} has too many networks: at most {NETWORKS_MAX} are read"));
+            }
+            Some(network) => networks.push(network),
+            None => {
+                wrong += 1;
+                if wrong <= LINES_SHOWN_MAX {
+                    let message = "is no address or network: write one per line, such as 10.0.0.0/8";
+                    faults.fault(span, format!("{file}:{}: {} {message}", number + 1, shown(entry)));
+                }
+            }
+        }
+    }
+    if wrong > LINES_SHOWN_MAX {
+        faults.fault(span, format!("{file}: {} more lines are wrong", wrong - LINES_SHOWN_MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::settings::Settings;
+
+    fn read(list: &str) -> Result<Settings, String> {
+        let text = format!("[gate]\nbackend = 'http://a'\ntrusted_proxies = {list}\n");
+        Settings::parse("t.toml", &text).map_err(|faults| faults.to_string())
+    }
+
+    fn trusts(settings: &Settings, address: &str) -> bool {
+        settings.gate.as_ref().unwrap().trusted_proxies.contains(address.parse().unwrap())
+    }
+
+    #[test]
+    fn names_stand_for_lists_of_networks() {
+        let settings = read("['loopback', '192.0.2.1']").unwrap();
+        for (address, expect) in
+            [("127.0.0.9", true), ("::1", true), ("192.0.2.1", true), ("192.0.2.2", false), ("10.0.0.1", false)]
+        {
+            assert_eq!(trusts(&settings, address), expect, "{address}");
+        }
+        let settings = read("'private'").unwrap();
+        for (address, expect) in [
+            ("10.1.2.3", true),
+            ("172.31.0.1", true),
+            ("172.32.0.1", false),
+            ("192.168.1.1", true),
+            ("fd00::1", true),
+            ("127.0.0.1", false),
+        ] {
+            assert_eq!(trusts(&settings, address), expect, "{address}");
+        }
+        assert!(read("['privat']").unwrap_err().contains("did you mean `private`?"));
+        assert!(read("['file:proxies.txt']").unwrap_err().contains("is no absolute path"));
+    }
+
+    #[test]
+    fn a_file_has_one_network_per_line_and_wrong_lines_are_reported_with_their_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("proxies.txt");
+        let list = format!("['file:{}', 'loopback']", path.display());
+        assert!(read(&list).unwrap_err().contains("cannot be read"));
+        std::fs::write(&path, "# the CDN\n198.51.100.0/24\r\n\n2001:db8::/32   # v6\n").unwrap();
+        let settings = read(&list).unwrap();
+        for address in ["198.51.100.7", "2001:db8::7", "127.0.0.1"] {
+            assert!(trusts(&settings, address), "{address}");
+        }
+        assert!(!trusts(&settings, "203.0.113.1"));
+        std::fs::write(&path, "198.51.100.0/24\n198.51.100.0/33\nexample.org\n").unwrap();
+        let message = read(&list).unwrap_err();
+        for (line, text) in [(2, "`198.51.100.0/33`"), (3, "`example.org`")] {
+            assert!(message.contains(&format!("proxies.txt:{line}: {text} is no address")), "{message}");
+        }
+        assert!(message.starts_with("t.toml:3:20: "), "{message}");
+        std::fs::write(&path, "x\n".repeat(100)).unwrap();
+        assert!(read(&list).unwrap_err().contains("95 more lines are wrong"));
+    }
+}

@@ -1,0 +1,51 @@
+//! The pages that browsers get for refusals and errors, and the operator's own in their place.
+
+use crate::support::{Backend, Gate, Response, closed, eventually, roundtrip};
+
+const LIMIT: &str = "[[rule]]\nname = \"one\"\nclass = \"ip/32\"\nwindow = { max = 1, per = \"60s\" }\n";
+
+fn ask(gate: &Gate, method: &str, accept: &str) -> Response {
+    let head = format!("{method} / HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
+    roundtrip(gate.connect(), head.as_bytes())
+}
+
+#[test]
+fn a_browser_gets_a_page_when_the_backend_is_down_and_a_program_a_problem() {
+    let (_taken, address) = closed();
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
+    for _ in 0..5 {
+        let page = ask(&gate, "GET", "text/html,*/*;q=0.8");
+        assert!(matches!(page.status, 502 | 503), "{}", page.status);
+        assert_eq!(page.field("content-type"), Some("text/html; charset=utf-8"));
+        let retry = page.field("retry-after").unwrap();
+        assert!(page.text().contains(&format!("content=\"{retry}\"")), "{}", page.text());
+        let problem = ask(&gate, "GET", "*/*");
+        assert_eq!(problem.field("content-type"), Some("application/problem+json"));
+    }
+    assert!(ask(&gate, "POST", "text/html").text().contains("send it again"));
+}
+
+#[test]
+fn an_operator_replaces_pages_and_a_reload_reads_them_again() {
+    let (backend, folder) = (Backend::saying("hello"), tempfile::tempdir().unwrap());
+    let page = folder.path().join("429.html");
+    let config = format!(
+        "[gate]\nworkers = 1\nbackend = \"{}\"\n[gate.pages]\n429 = \"{}\"\n{LIMIT}",
+        backend.url(),
+        page.display()
+    );
+    std::fs::write(&page, "<p>Ours: {{status}}, {{retry_after}} s. {{detail}}</p>").unwrap();
+    let mut gate = Gate::start(&config);
+    assert_eq!(ask(&gate, "GET", "text/html").status, 200);
+    let ours = ask(&gate, "GET", "text/html");
+    let retry = ours.field("retry-after").unwrap();
+    assert!(ours.text().starts_with(&format!("<p>Ours: 429, {retry} s. More requests")), "{}", ours.text());
+    assert_eq!(ask(&gate, "GET", "*/*").field("content-type"), Some("application/problem+json"));
+    std::fs::write(&page, "<p>{{retry}}</p>").unwrap();
+    gate.signal("HUP");
+    assert!(gate.logged("settings not reloaded").contains("429.html:1: unknown placeholder `retry`"));
+    assert!(ask(&gate, "GET", "text/html").text().starts_with("<p>Ours"));
+    std::fs::write(&page, "<p>Newer</p>").unwrap();
+    gate.signal("HUP");
+    eventually("the newer page", || ask(&gate, "GET", "text/html").text() == "<p>Newer</p>");
+}
