@@ -16,10 +16,11 @@ pub struct Condition {
     pub paths: Vec<PathPattern>,
     /// Hosts, in lower case, without a port.
     pub hosts: Vec<Pattern>,
-    /// Headers with their patterns; the names are in lower case. The header `host` is compared like `hosts`.
-    pub headers: Vec<(String, Pattern)>,
-    /// Cookies with their patterns.
-    pub cookies: Vec<(String, Pattern)>,
+    /// Headers, each with the patterns of which it must match one; the name is in lower case. The header `host` is compared
+    /// like `hosts`.
+    pub headers: Vec<(String, Vec<Pattern>)>,
+    /// Cookies, each with the patterns of which it must match one.
+    pub cookies: Vec<(String, Vec<Pattern>)>,
     /// The protocols that the client asks to upgrade to.
     pub upgrades: Vec<Pattern>,
     /// Networks; the client must be in one of them.
@@ -56,8 +57,8 @@ impl Condition {
             && (self.paths.is_empty() || self.is_path::<MAY>(request))
             && (self.hosts.is_empty() || among(&self.hosts, request.host().unwrap_or_default()))
             && (self.upgrades.is_empty() || self.is_upgrade::<MAY>(request.header("upgrade").unwrap_or_default()))
-            && self.headers.iter().all(|(name, pattern)| header(request, name).is_some_and(|v| pattern.matches(v)))
-            && self.cookies.iter().all(|(name, pattern)| request.cookie(name).is_some_and(|v| pattern.matches(v)))
+            && self.headers.iter().all(|(name, patterns)| header(request, name).is_some_and(|v| among(patterns, v)))
+            && self.cookies.iter().all(|(name, patterns)| request.cookie(name).is_some_and(|v| among(patterns, v)))
             && (self.clients.is_empty()
                 || request.client().is_some_and(|client| self.clients.iter().any(|network| network.contains(client))))
             && self.flagged.is_none_or(|flagged| flagged == request.is_flagged())
@@ -175,12 +176,24 @@ mod tests {
 
     #[test]
     fn a_condition_can_require_cookies() {
-        let holds = |cookies: &[(&str, &str)]| {
-            let cookies = cookies.iter().map(|(name, pattern)| (String::from(*name), Pattern::new(*pattern))).collect();
+        let holds = |cookies: &[(&str, &[&str])]| {
+            let patterns = |texts: &[&str]| texts.iter().map(|text| Pattern::new(*text)).collect();
+            let cookies = cookies.iter().map(|(name, texts)| (String::from(*name), patterns(texts))).collect();
             Condition { cookies, ..Condition::default() }.may_hold(&Of(false))
         };
-        assert!(holds(&[("session", "*")]) && holds(&[("session", "a*"), ("theme", "dark")]));
-        assert!(!holds(&[("sess", "*")]) && !holds(&[("Session", "*")]) && !holds(&[("session", "b*")]));
+        assert!(holds(&[("session", &["*"])]) && holds(&[("session", &["a*"]), ("theme", &["dark"])]));
+        assert!(!holds(&[("sess", &["*"])]) && !holds(&[("Session", &["*"])]) && !holds(&[("session", &["b*"])]));
+        assert!(holds(&[("theme", &["light", "dark"])]) && !holds(&[("theme", &["light", "high contrast"])]));
+    }
+
+    #[test]
+    fn of_several_patterns_for_a_header_one_must_match() {
+        let holds = |texts: &[&str]| {
+            let patterns = texts.iter().map(|text| Pattern::ignoring_case(*text)).collect();
+            Condition { headers: Vec::from([("cookie".into(), patterns)]), ..Condition::default() }
+                .must_hold(&Of(false))
+        };
+        assert!(holds(&["*SESSION*"]) && holds(&["*spider*", "*session*"]) && !holds(&["*spider*", "*bot*"]));
     }
 
     #[test]

@@ -19,10 +19,12 @@ table! {
         path: OneOrMany<Glob>,
         /// The host that was asked for, in any case and without its port or a dot at the end. `*` stands for anything.
         host: OneOrMany<Glob>,
-        /// Headers that must be there, each with what it must be, in any case: `"*bot*"` matches `Googlebot`. `*` stands for anything.
-        header: Map<HeaderName, Glob>,
-        /// Cookies that must be there, each with what it must be. `*` stands for anything, so `{ session = "*" }` asks for a cookie of that name.
-        cookie: Map<CookieName, Glob>,
+        /// Headers that must be there, each with a pattern or a list of patterns that its value is compared with, in any case: `"*bot*"` matches `Googlebot`.
+        /// `*` stands for anything.
+        header: Map<HeaderName, OneOrMany<Glob>>,
+        /// Cookies that must be there, each with a pattern or a list of patterns that its value is compared with. `*` stands for anything, so `{ session = "*" }`
+        /// asks for a cookie of that name.
+        cookie: Map<CookieName, OneOrMany<Glob>>,
         /// The protocol that the client asks to change to, such as `websocket`, in any case. If the client asks for several, one is enough for
         /// `when`, and `unless` needs all.
         upgrade: OneOrMany<Glob>,
@@ -53,12 +55,18 @@ impl ConditionTable {
         }
         let headers = self.header.map(|header| header.value.0).unwrap_or_default();
         let cookies = self.cookie.map(|cookie| cookie.value.0).unwrap_or_default();
+        let mut one_of = |globs: Placed<OneOrMany<Glob>>, pattern: fn(String) -> Pattern| {
+            all(Some(globs), faults, |glob| pattern(glob.0))
+        };
+        let headers = headers.into_iter().map(|(name, globs)| (name.0, one_of(globs, Pattern::ignoring_case)));
+        let headers = headers.collect();
+        let cookies = cookies.into_iter().map(|(name, globs)| (name.0, one_of(globs, Pattern::new))).collect();
         Condition {
             methods: all(self.method, faults, |method| method.0),
             paths: all(self.path, faults, |glob| PathPattern::new(glob.0)),
             hosts: all(self.host, faults, |glob| Pattern::ignoring_case(glob.0.trim_end_matches('.'))),
-            headers: headers.into_iter().map(|(name, glob)| (name.0, Pattern::ignoring_case(glob.value.0))).collect(),
-            cookies: cookies.into_iter().map(|(name, glob)| (name.0, Pattern::new(glob.value.0))).collect(),
+            headers,
+            cookies,
             upgrades: all(self.upgrade, faults, |glob| Pattern::ignoring_case(glob.0)),
             clients: all(self.client, faults, |network| network),
             flagged: self.flagged.map(|flagged| flagged.value),

@@ -122,6 +122,7 @@ fn what_a_rule_has_beside_its_limit() {
     check_beside("elevated = 2", 1, "belongs inside `escalation`");
     check_beside("size = 2", 1, "belongs inside `bucket`");
     check_beside("when = { path = [] }", 17, "an empty list");
+    check_beside("when = { header = { a = [] } }", 25, "an empty list");
     check_beside("when = { path = \"\" }", 17, "matches nothing");
     check_beside("when = { method = \"PO ST\" }", 19, "no method");
     check_beside("when = { client = \"10.0.0.0/33\" }", 19, "no address or network");

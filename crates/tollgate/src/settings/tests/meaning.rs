@@ -97,12 +97,12 @@ fn everything_beside_the_limit_is_kept() {
 
 #[test]
 fn conditions_take_one_or_several_and_names_in_any_case() {
-    let body = "in_flight = 1\nwhen = { method = [\"get\", \"HEAD\"], host = \"*.Example\", header = { X-Kind = \"b*\" }, cookie = { Sid = \"*\" } }";
+    let body = "in_flight = 1\nwhen = { method = [\"get\", \"HEAD\"], host = \"*.Example\", header = { X-Kind = [\"b*\", \"c*\"] }, cookie = { Sid = \"*\" } }";
     let when = rule(body).rule.when;
     assert_eq!(when.methods, ["GET", "HEAD"]);
     assert_eq!(when.hosts, [Pattern::ignoring_case("*.Example")]);
-    assert_eq!(when.headers, [("x-kind".to_string(), Pattern::ignoring_case("b*"))]);
-    assert_eq!(when.cookies, [("Sid".to_string(), Pattern::new("*"))]);
+    assert_eq!(when.headers, [("x-kind".to_string(), ["b*", "c*"].map(Pattern::ignoring_case).to_vec())]);
+    assert_eq!(when.cookies, [("Sid".to_string(), vec![Pattern::new("*")])]);
 }
 
 #[test]
