@@ -12,10 +12,11 @@ fn the_demo_plays_both_halves_and_ends_with_a_comparison() {
     for title in ["Without Tollgate, 3 s", "With Tollgate, 3 s"] {
         assert!(halves.contains(title), "{title} is not in {halves}");
     }
-    for row in ["people served", "office served", "crawler's share of the CPU", "CPU in use"] {
+    for row in ["people served", "office served", "crawler's share of CPU time", "CPU time in use"] {
         let line = comparison.lines().find(|line| line.trim().starts_with(row)).unwrap();
         assert_eq!(line.matches('%').count(), 2, "{line}");
     }
+    assert!(comparison.contains("Counted are the "), "{comparison}");
     assert!(!text.contains('\x1b'), "control sequences are for terminals");
 }
 

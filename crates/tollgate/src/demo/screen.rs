@@ -1,6 +1,10 @@
 //! The live part: on a terminal one picture that changes in place, elsewhere one line per second.
+//!
+//! A line that is wider than the terminal would wrap, and the next picture would then be drawn in the wrong place. Therefore bars have the width
+//! that the terminal leaves for them, and every line is cut at its edge.
 
 use super::picture::{Glance, Picture};
+use rustix::termios::tcgetwinsize;
 use std::{
     fmt::Write,
     io::{IsTerminal, stdout},
@@ -8,7 +12,16 @@ use std::{
 };
 use tollgate_storm::plan::Phases;
 
-const BAR_WIDTH: usize = 40;
+/// Columns of a terminal that does not tell its width.
+const COLUMNS: usize = 80;
+/// Columns of the bar of CPU time.
+const BAR_MIN: usize = 10;
+const BAR_MAX: usize = 80;
+/// Columns before a bar, and the legend after it.
+const LABEL: usize = 20;
+const LEGEND: &str = "  ▒ people  █ crawler  · idle";
+/// The most columns for one second of the history.
+const SECOND_MAX: usize = 4;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The top of the history: what all people together read in a calm second, and then some.
 const HISTORY_MAX: usize = 16;
@@ -48,7 +61,8 @@ impl Screen {
     /// Shows `picture`, in the place of the one before.
     pub(super) fn show(&mut self, title: &str, phases: Phases, picture: &Picture) {
         if self.live {
-            let text = self.draw(title, phases, picture);
+            let columns = tcgetwinsize(stdout()).map_or(COLUMNS, |size| size.ws_col.into());
+            let text = self.draw(title, phases, picture, if columns == 0 { COLUMNS } else { columns });
             let up = if self.lines > 0 { format!("\x1b[{}A", self.lines) } else { String::new() };
             self.lines = text.lines().count();
             // Each line is cleared to its end as it is overwritten, which does not flicker.
@@ -59,19 +73,24 @@ impl Screen {
         }
     }
 
-    fn draw(&self, title: &str, phases: Phases, picture: &Picture) -> String {
+    fn draw(&self, title: &str, phases: Phases, picture: &Picture, columns: usize) -> String {
         let mut text = String::new();
         let clock = format!("{} s of {} s", picture.at.as_secs(), phases.end_at().as_secs());
-        let mut push = |line: String| writeln!(text, "{line}").expect("a string takes all that is written");
-        push(format!("  {}   {clock:>12}   {}", self.paint(BOLD, &format!("{title:<16}")), news(phases, picture.at)));
+        let mut push = |line: String| {
+            writeln!(text, "{}", cut(&line, columns)).expect("writing to a string does not fail");
+        };
+        push(format!("  {}  {clock:>12}   {}", self.paint(BOLD, &format!("{title:<16}")), news(phases, picture.at)));
         push(String::new());
         push(self.row("people", &picture.people));
         push(self.row("office", &picture.office));
         let crawled = format!("{:5.1} pages/s", picture.crawled_per_second);
-        push(format!("  crawler  {crawled}   has {:.0} % of the site's CPU", picture.crawler_cpu * 100.0));
+        push(format!("  crawler  {crawled}   has {:.0} % of the site's CPU time", picture.crawler_cpu * 100.0));
         push(String::new());
-        push(format!("  CPU              {}   ▒ people  █ crawler  · idle", bar(picture)));
-        push(format!("  pages per second {}", self.paint(GREEN, &sparkline(&picture.history))));
+        let room = columns.saturating_sub(LABEL + LEGEND.chars().count() + 1);
+        push(format!("  CPU time          {}{LEGEND}", bar(picture, room.clamp(BAR_MIN, BAR_MAX))));
+        let seconds = usize::try_from(phases.end_at().as_secs()).unwrap_or(usize::MAX);
+        let history = sparkline(&picture.history, seconds, columns.saturating_sub(LABEL + 1));
+        push(format!("  pages per second  {}", self.paint(GREEN, &history)));
         text
     }
 
@@ -82,7 +101,7 @@ impl Screen {
             0 => String::new(),
             waiting => format!("{waiting} waiting"),
         };
-        format!("  {name:<8} {:5.1} pages/s   99 of 100 pages within {p99}   {waiting}", glance.pages_per_second)
+        format!("  {name:<8} {:5.1} pages/s   99 of 100 articles within {p99}   {waiting}", glance.pages_per_second)
     }
 
     fn paint(&self, paint: &str, text: &str) -> String {
@@ -95,7 +114,7 @@ fn line(title: &str, phases: Phases, picture: &Picture) -> String {
         format!("{:.1} pages/s, p99 {}, {} waiting", glance.pages_per_second, time(glance.p99), glance.waiting)
     };
     format!(
-        "{title}, {} s ({}): people {}; office {}; crawler {:.1} pages/s, {:.0} % of the CPU",
+        "{title}, {} s ({}): people {}; office {}; crawler {:.1} pages/s, {:.0} % of the CPU time",
         picture.at.as_secs(),
         news(phases, picture.at),
         glance(&picture.people),
@@ -124,23 +143,41 @@ pub(super) fn time(time: Option<Duration>) -> String {
     }
 }
 
-/// The site's core: who has how much of it.
-fn bar(picture: &Picture) -> String {
-    let cells = |share: f64| (share * BAR_WIDTH as f64).round().max(0.0) as usize;
-    let crawler = cells(picture.crawler_cpu).min(BAR_WIDTH);
-    let people = cells(picture.people_cpu).min(BAR_WIDTH - crawler);
-    "▒".repeat(people) + &"█".repeat(crawler) + &"·".repeat(BAR_WIDTH - crawler - people)
+/// The line up to this column. Control sequences take none.
+fn cut(line: &str, columns: usize) -> String {
+    let mut is_control = false;
+    let mut seen = 0;
+    let fits = |letter: &char| {
+        is_control |= *letter == '\x1b';
+        let is_visible = !is_control;
+        is_control &= *letter != 'm';
+        seen += usize::from(is_visible);
+        !is_visible || seen <= columns
+    };
+    line.chars().filter(fits).collect()
 }
 
-fn sparkline(history: &[usize]) -> String {
+/// The CPU time of the site's core, by whose requests used it.
+fn bar(picture: &Picture, columns: usize) -> String {
+    let cells = |share: f64| (share * columns as f64).round().max(0.0) as usize;
+    let crawler = cells(picture.crawler_cpu).min(columns);
+    let people = cells(picture.people_cpu).min(columns - crawler);
+    "▒".repeat(people) + &"█".repeat(crawler) + &"·".repeat(columns - crawler - people)
+}
+
+/// The pages of each second, of `seconds` in all: the last ones that fit into this many columns.
+fn sparkline(history: &[usize], seconds: usize, columns: usize) -> String {
     let level = |count: usize| LEVELS[(count * (LEVELS.len() - 1)).div_ceil(HISTORY_MAX).min(LEVELS.len() - 1)];
-    history.iter().map(|&count| level(count)).collect()
+    let each = (columns / seconds.max(1)).clamp(1, SECOND_MAX);
+    let shown = &history[history.len().saturating_sub(columns / each)..];
+    shown.iter().flat_map(|&count| std::iter::repeat_n(level(count), each)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(200);
     const GLANCE: Glance = Glance { pages_per_second: 4.5, p99: Some(Duration::from_millis(42)), waiting: 3 };
 
     fn picture(people_cpu: f64, crawler_cpu: f64) -> Picture {
@@ -158,14 +195,34 @@ mod tests {
     #[test]
     fn the_bar_is_as_wide_whatever_the_shares() {
         for (people, crawler) in [(0.0, 0.0), (0.25, 0.75), (0.3, 0.9), (9.0, 9.0), (f64::NAN, -1.0)] {
-            assert_eq!(bar(&picture(people, crawler)).chars().count(), BAR_WIDTH, "{people} {crawler}");
+            assert_eq!(bar(&picture(people, crawler), 40).chars().count(), 40, "{people} {crawler}");
         }
-        assert_eq!(bar(&picture(0.25, 0.5)), "▒".repeat(10) + &"█".repeat(20) + &"·".repeat(10));
+        assert_eq!(bar(&picture(0.25, 0.5), 40), "▒".repeat(10) + &"█".repeat(20) + &"·".repeat(10));
     }
 
     #[test]
     fn more_pages_are_a_higher_bar_and_none_the_lowest() {
-        assert_eq!(sparkline(&[0, 1, 8, 16, 99]), "▁▂▅██");
+        assert_eq!(sparkline(&[0, 1, 8, 16, 99], 5, 5), "▁▂▅██");
+        assert_eq!(sparkline(&[0, 16], 20, 60), "▁▁▁███", "a second has as many columns as fit");
+        assert_eq!(sparkline(&[0, 1, 8, 16, 99], 600, 3), "▅██", "the last seconds are shown if not all fit");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal_and_the_legend_fits_into_80_columns() {
+        let phases = Phases { calm: LONG, storm: LONG, recovery: LONG };
+        let mut long = picture(0.1, 0.9);
+        long.history = vec![7; 600];
+        for (colour, columns) in [(false, 20), (true, 20), (true, 80), (false, 80), (false, 140), (true, 300)] {
+            let screen = Screen { live: true, colour, lines: 0, second: None };
+            let text = screen.draw("Without Tollgate", phases, &long, columns);
+            for line in text.lines() {
+                let visible =
+                    [RED, GREEN, BOLD, PLAIN].iter().fold(line.to_owned(), |line, paint| line.replace(paint, ""));
+                assert!(visible.chars().count() <= columns && !visible.contains('\x1b'), "{columns}: {visible}");
+            }
+            assert!(columns < 80 || (text.contains("· idle\n") && text.contains("3 waiting\n")), "{columns}: {text}");
+            assert_eq!(text.lines().count(), 8);
+        }
     }
 
     #[test]
@@ -173,11 +230,11 @@ mod tests {
         let phases =
             Phases { calm: Duration::from_secs(5), storm: Duration::from_secs(12), recovery: Duration::from_secs(3) };
         let screen = Screen { live: true, colour: false, lines: 0, second: None };
-        let text = screen.draw("Without Tollgate", phases, &picture(0.1, 0.9));
-        for part in ["7 s of 20 s", "the crawler is here", "42 ms", "3 waiting", "has 90 % of the site's CPU"] {
+        let text = screen.draw("Without Tollgate", phases, &picture(0.1, 0.9), 80);
+        for part in ["7 s of 20 s", "the crawler is here", "42 ms", "3 waiting", "has 90 % of the site's CPU time"] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
         assert!(!text.contains('\x1b'));
-        assert!(line("x", phases, &picture(0.1, 0.9)).contains("90 % of the CPU"));
+        assert!(line("x", phases, &picture(0.1, 0.9)).contains("90 % of the CPU time"));
     }
 }

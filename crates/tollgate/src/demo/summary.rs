@@ -1,4 +1,4 @@
-//! The two halves side by side, in words for somebody who has never heard of any of this.
+//! The two halves side by side, in words for a reader who has not read anything else about Tollgate.
 
 use super::screen::time;
 use std::{ops::Range, time::Duration};
@@ -6,17 +6,21 @@ use tollgate_storm::{
     counters::Reading,
     crowd::Crowd,
     page::Kind,
-    plan::{Phases, Plan},
+    plan::{Phases, Plan, Visit},
     tally::{PATIENCE, View, percentile},
 };
 
-/// One half in a few figures; all of the storm but the first.
+/// One half in a few numbers; all of the storm but the first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Figures {
-    /// p99 of an ordinary page before the crawler came.
+    /// p99 of an article before the crawler came.
     calm_p99: Option<Duration>,
-    /// p99 of an ordinary page while it was there; who was never served counts with all the patience there is.
+    /// p99 of an article while the crawler was there; one that was not served counts as [`PATIENCE`].
     p99: Option<Duration>,
+    /// Pages of people and office that were due while the crawler was there.
+    pages: usize,
+    /// Articles among them.
+    articles: usize,
     humans_served: f64,
     office_served: f64,
     crawler_cpu: f64,
@@ -28,9 +32,12 @@ impl Figures {
         let (calm, stormy) =
             (Duration::ZERO..plan.phases.storm_at(), plan.phases.storm_at()..plan.phases.recovery_at());
         let wall_s = storm.uptime.as_secs_f64();
+        let due = |visit: &&Visit| stormy.contains(&visit.at);
         Self {
             calm_p99: p99(plan, views, &calm),
             p99: p99(plan, views, &stormy),
+            pages: plan.visits.iter().filter(due).count(),
+            articles: plan.visits.iter().filter(due).filter(|visit| visit.kind == Kind::Article).count(),
             humans_served: served(plan, views, Crowd::Human, &stormy),
             office_served: served(plan, views, Crowd::Office, &stormy),
             crawler_cpu: storm.cpu_of(Crowd::Crawler).as_secs_f64() / wall_s,
@@ -56,15 +63,17 @@ fn served(plan: &Plan, views: &[View], crowd: Crowd, when: &Range<Duration>) -> 
     complete as f64 / due.max(1) as f64
 }
 
-/// What is about to happen.
+/// The text before the first half.
 pub(super) fn introduction(phases: Phases) -> String {
     format!(
         "
-  A small site with one CPU core. 40 people read it, and an office of 30 behind one address;
-  a page costs the site 20 ms of CPU. After {} seconds a crawler comes: 64 connections from
-  one network, each asking for pages that cost 300 ms, as fast as it gets them.
+  A small site with one CPU core is read by 40 people, and by an office of 30
+  behind one address. They open articles, which cost the site 20 ms of CPU time
+  each, and one time in 50 an archive page, which costs 300 ms. After {}
+  seconds a crawler arrives: 64 connections from one network, each of which
+  requests archive pages as fast as the site sends them.
 
-  First without a gate, then with `tollgate gate` in front and nothing else configured.
+  First without a gate, then with `tollgate gate` and nothing else configured.
   It takes about {} seconds.
 ",
         phases.storm_at().as_secs(),
@@ -82,22 +91,37 @@ pub(super) fn side_by_side(without: &Figures, with: &Figures) -> String {
     let rows: [(&str, String, String); 6] = [
         ("people served", percent(without.humans_served), percent(with.humans_served)),
         ("office served", percent(without.office_served), percent(with.office_served)),
-        ("99 of 100 pages within", slowest(without.p99), slowest(with.p99)),
+        ("99 of 100 articles within", slowest(without.p99), slowest(with.p99)),
         ("    before the crawler came", slowest(without.calm_p99), slowest(with.calm_p99)),
-        ("crawler's share of the CPU", percent(without.crawler_cpu), percent(with.crawler_cpu)),
-        ("CPU in use", percent(without.core_used), percent(with.core_used)),
+        ("crawler's share of CPU time", percent(without.crawler_cpu), percent(with.crawler_cpu)),
+        ("CPU time in use", percent(without.core_used), percent(with.core_used)),
     ];
     let mut text =
         format!("\n  {:<30} {:>18} {:>18}\n", "While the crawler was there", "without Tollgate", "with Tollgate");
     for (name, without, with) in rows {
         text += &format!("  {name:<30} {without:>18} {with:>18}\n");
     }
-    text + "
-  The same site, visitors and crawler both times. The crawler is not banned: it gets
-  what nobody else wants.
+    text + &format!(
+        "
+  Counted are the {} pages that people and the office opened while the crawler
+  was there. Served: the page and its four files arrived, each within {}. The
+  times are those of the {} articles among the pages, from the moment a person
+  asked; one that was not served counts as {}.
+
+  Site, visitors and crawler were the same both times. The crawler is not
+  banned: it gets the CPU time that nobody else uses.
 
   In front of a site of yours:  tollgate gate --backend http://127.0.0.1:8080
-"
+",
+        with.pages,
+        patience(),
+        with.articles,
+        patience()
+    )
+}
+
+fn patience() -> String {
+    format!("{} s", PATIENCE.as_secs())
 }
 
 #[cfg(test)]
@@ -123,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_never_served_counts_as_waiting_for_ever() {
+    fn an_article_that_was_not_served_counts_as_all_of_a_persons_patience() {
         let (all, nobody) = (figures(&views(&plan())), figures(&[]));
         assert_eq!((all.p99, nobody.p99), (Some(Duration::from_millis(30)), Some(PATIENCE)));
         assert!((all.humans_served - 1.0).abs() < 1e-9 && nobody.humans_served.abs() < 1e-9);
@@ -136,5 +160,19 @@ mod tests {
         let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().to_owned();
         assert!(line("people served").ends_with("0 %              100 %"), "{}", line("people served"));
         assert!(line("99 of 100").contains("over 5.0 s") && line("99 of 100").ends_with("30 ms"));
+        let stormy = Duration::from_secs(4)..Duration::from_secs(16);
+        let due: Vec<Visit> = plan().visits.into_iter().filter(|visit| stormy.contains(&visit.at)).collect();
+        let articles = due.iter().filter(|visit| visit.kind == Kind::Article).count();
+        assert!(articles < due.len() && text.contains(&format!("Counted are the {} pages", due.len())), "{text}");
+        assert!(text.contains(&format!("those of the {articles} articles")), "{text}");
+    }
+
+    #[test]
+    fn all_text_fits_into_80_columns() {
+        let phases = plan().phases;
+        let text = introduction(phases) + &side_by_side(&figures(&[]), &figures(&views(&plan())));
+        for line in text.lines() {
+            assert!(line.chars().count() <= 79, "{line}");
+        }
     }
 }
