@@ -1,4 +1,4 @@
-//! Plots of storms from the journal. Nothing is smoothed or left out: one dot is one visit.
+//! Plots of storms from the journal. Nothing is smoothed or left out: one dot is one page view.
 
 use crate::{
     journal::{self, Played},
@@ -7,7 +7,10 @@ use crate::{
 use bench_storm::peers::Peer;
 use clap::Args;
 use std::{fmt::Write, io, path::PathBuf, time::Duration};
-use tollgate_storm::{crowd::Crowd, plan::Phases};
+use tollgate_storm::{
+    crowd::{CRAWLER_CONNECTIONS, Crowd},
+    plan::Phases,
+};
 
 /// Options of the plots.
 #[derive(Args)]
@@ -79,6 +82,15 @@ fn legend(out: &mut String, colours: &[(&str, &str)], y: f64) {
     }
 }
 
+/// The heading of a panel.
+fn caption(gate: Peer) -> &'static str {
+    match gate.name {
+        "none" => "Without Tollgate",
+        "tollgate" => "With Tollgate, default settings",
+        other => other,
+    }
+}
+
 /// Page times over time, one panel per gate.
 fn pages(runs: &[&Played]) -> String {
     // All runs of a plot have the same phases, because they are one scenario of one command.
@@ -88,20 +100,21 @@ fn pages(runs: &[&Played]) -> String {
     let x = |at_s: f64| LEFT + at_s / end * (WIDTH - LEFT - RIGHT);
     let mut out = begin(height);
     legend(&mut out, &COLOURS[..2], 20.0);
-    text(&mut out, WIDTH - RIGHT, 20.0, "end", "each dot is a page that somebody waited for; × was never served");
+    text(&mut out, WIDTH - RIGHT, 20.0, "end", "each dot is the time of one page; × was not served within 5 s");
     for (index, Played { title, outcome }) in runs.iter().enumerate() {
         let top = 52.0 + index as f64 * (PANEL + GAP);
         let y =
             |ms: f64| top + PANEL - (ms.clamp(LEAST_MS, MOST_MS) / LEAST_MS).ln() / (MOST_MS / LEAST_MS).ln() * PANEL;
-        let gate = if title.peer.name == "none" { "without a gate" } else { title.peer.name };
-        text(&mut out, LEFT, top - 8.0, "start", gate);
+        text(&mut out, LEFT, top - 8.0, "start", caption(title.peer));
         let (from, until) = (x(storm), x(recovery));
         let _ = writeln!(
             out,
             "<rect x=\"{from:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{PANEL}\" fill=\"#f6e3de\"/>",
             until - from
         );
-        text(&mut out, f64::midpoint(from, until), top - 8.0, "middle", "the crawler is here");
+        let connections = title.variation.map_or(CRAWLER_CONNECTIONS, |variation| variation.crawler_connections);
+        let crawler = format!("a crawler with {connections} connections");
+        text(&mut out, f64::midpoint(from, until), top - 8.0, "middle", &crawler);
         for (ms, words) in [(10.0, "10 ms"), (100.0, "100 ms"), (1000.0, "1 s"), (5000.0, "5 s")] {
             let (line, right) = (y(ms), WIDTH - RIGHT);
             let _ = writeln!(out, "<path d=\"M{LEFT} {line:.1}H{right}\" stroke=\"#ddd\"/>");

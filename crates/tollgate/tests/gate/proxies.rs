@@ -1,0 +1,284 @@
+//! The configurations of docs/behind-a-proxy.md: the gate behind real proxies, and behind the headers of those that are not installed here.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::support::client::connect_from;
+use crate::support::{Backend, Gate, Response, eventually, roundtrip};
+
+const PAGE: &str = include_str!("../../../../docs/behind-a-proxy.md");
+
+/// The blocks of a section that are fenced as this language.
+fn blocks(heading: &str, language: &str) -> Vec<&'static str> {
+    let section = PAGE.split("\n## ").find(|section| section.lines().next() == Some(heading));
+    let section = section.unwrap_or_else(|| panic!("no section {heading}"));
+    let fence = format!("```{language}\n");
+    section.split(&*fence).skip(1).map(|block| block.split_once("```").unwrap().0).collect()
+}
+
+fn block(heading: &str, language: &str) -> &'static str {
+    blocks(heading, language)[0]
+}
+
+/// The gate with a configuration of the page. Each response has the number of requests that the gate has left for the client.
+fn gate(config: &str, backend: &Backend) -> Gate {
+    let config = config.replace("http://127.0.0.1:8080", &backend.url());
+    Gate::start(&format!("{config}\n[[rule]]\nname = 'each'\nclass = 'ip/32'\nwindow = {{ max = 100, per = '1h' }}\n"))
+}
+
+/// An address on which nothing listens.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A proxy in front of a gate. Ends with the test.
+struct Proxy {
+    child: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Proxy {
+    /// Starts `program` with a file of `config`, in which `{folder}` is a directory of its own.
+    fn start(program: &Path, arguments: &str, file: &str, config: &str, address: SocketAddr) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(file);
+        std::fs::write(&path, config.replace("{folder}", folder.path().to_str().unwrap())).unwrap();
+        let mut command = Command::new(program);
+        command
+            .args(arguments.split(' '))
+            .arg(&path)
+            .current_dir(folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.env("HOME", folder.path()).env("XDG_DATA_HOME", folder.path()).env("XDG_CONFIG_HOME", folder.path());
+        let child =
+            command.spawn().unwrap_or_else(|error| panic!("{}: {error}; ./test installs it", program.display()));
+        let mut proxy = Self { child, address, _folder: folder };
+        eventually("the proxy listens", || {
+            assert_eq!(proxy.child.try_wait().unwrap(), None, "{} ended with\n{config}", program.display());
+            TcpStream::connect(address).is_ok()
+        });
+        proxy
+    }
+
+    fn nginx(site: &str, gate: &Gate) -> Self {
+        let address = free_address();
+        let site = site.replace("127.0.0.1:8888", &gate.address.to_string());
+        let site = site.replace("listen 80;", &format!("listen {address};"));
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {{folder}}/{kind};\n"))
+            .concat();
+        let config = format!(
+            "user root;\ndaemon off;\nmaster_process off;\npid {{folder}}/pid;\nerror_log {{folder}}/log;\nevents {{}}\n\
+             http {{\naccess_log off;\n{temporary}{site}}}\n"
+        );
+        Self::start(&program("nginx"), "-e stderr -c", "nginx.conf", &config, address)
+    }
+
+    fn caddy(site: &str, gate: &Gate) -> Self {
+        let address = free_address();
+        let site = site.replace("127.0.0.1:8888", &gate.address.to_string());
+        // Without a certificate of example.com.
+        let site = site.replace("example.com {", &format!("http://example.com:{} {{", address.port()));
+        let config = format!("{{\n    admin off\n}}\n{site}");
+        Self::start(&program("caddy"), "run --adapter caddyfile --config", "Caddyfile", &config, address)
+    }
+
+    fn haproxy(config: &str, gate: &Gate) -> Self {
+        let address = free_address();
+        let config = config.replace("127.0.0.1:8888", &gate.address.to_string());
+        let config = config.replace("bind :80", &format!("bind {address}"));
+        Self::start(&program("haproxy"), "-db -f", "haproxy.cfg", &config, address)
+    }
+}
+
+/// A program that `./test` installs, or unpacks beside the build.
+fn program(name: &str) -> PathBuf {
+    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../target/{name}/usr/bin/{name}"));
+    let installed = Path::new("/usr/sbin").join(name);
+    match (unpacked.canonicalize(), installed.exists()) {
+        (Ok(unpacked), _) => unpacked,
+        (Err(_), true) => installed,
+        (Err(_), false) => name.into(),
+    }
+}
+
+fn ask(from: [u8; 4], to: SocketAddr, fields: &str) -> Response {
+    let stream = connect_from(IpAddr::from(from), to);
+    roundtrip(stream, format!("GET / HTTP/1.1\r\nHost: example.com\r\n{fields}Connection: close\r\n\r\n").as_bytes())
+}
+
+/// The requests that the gate has left for the client at this address, after one more.
+fn left(from: [u8; 4], to: SocketAddr, fields: &str) -> u32 {
+    let response = ask(from, to, fields);
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.field("x-ratelimit-remaining").expect("the gate's rule").parse().unwrap()
+}
+
+const ONE: [u8; 4] = [127, 50, 1, 1];
+const OTHER: [u8; 4] = [127, 50, 2, 1];
+const FORGED: &str = "X-Forwarded-For: 127.50.2.1\r\nForwarded: for=127.50.2.1\r\nX-Real-IP: 127.50.2.1\r\nCF-Connecting-IP: 127.50.2.1\r\n";
+
+/// The gate tells the two clients behind a proxy apart, and none of them can be the other.
+fn tells_clients_apart(address: SocketAddr) {
+    assert_eq!(left(ONE, address, ""), 99);
+    assert_eq!(left(ONE, address, ""), 98);
+    assert_eq!(left(ONE, address, FORGED), 97, "a forged header is another client");
+    assert_eq!(left(OTHER, address, ""), 99);
+}
+
+/// The check that the page ends with.
+fn doctor_shows_both(gate: &Gate) {
+    let line = block("Check it", "sh").trim();
+    let mut list = String::new();
+    eventually("both clients in the list of the doctor", || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(line.split_whitespace().skip(1)).args(["--admin", &format!("http://{}", gate.admin)]);
+        list = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        list.contains("127.50.1.1") && list.contains("127.50.2.1")
+    });
+    assert!(!list.contains("127.0.0.1"), "{list}");
+}
+
+#[test]
+fn behind_nginx_clients_are_told_apart_and_websockets_work() {
+    let backend = Backend::saying("ok");
+    let gate = gate(block("The gate", "toml"), &backend);
+    let nginx = Proxy::nginx(block("nginx", "nginx"), &gate);
+    tells_clients_apart(nginx.address);
+    let request = backend.requests().pop().unwrap();
+    assert_eq!(request.field("host"), Some("example.com"));
+    assert_eq!(request.field("x-forwarded-for"), Some("127.50.2.1, 127.0.0.1"));
+    doctor_shows_both(&gate);
+    let upgrade = "GET /ws HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n";
+    roundtrip(connect_from(ONE.into(), nginx.address), upgrade.as_bytes());
+    let request = backend.requests().pop().unwrap();
+    assert_eq!((request.path(), request.field("upgrade")), ("/ws", Some("websocket")));
+}
+
+#[test]
+fn behind_a_proxy_that_is_not_trusted_all_clients_are_one() {
+    let backend = Backend::saying("ok");
+    let config = block("The gate", "toml");
+    let config: String =
+        config.lines().filter(|line| !line.contains("trusted")).map(|line| line.to_owned() + "\n").collect();
+    let nginx_gate = gate(&config, &backend);
+    let nginx = Proxy::nginx(block("nginx", "nginx"), &nginx_gate);
+    assert_eq!([left(ONE, nginx.address, ""), left(OTHER, nginx.address, "")], [99, 98]);
+}
+
+#[test]
+fn behind_caddy_clients_are_told_apart() {
+    let backend = Backend::saying("ok");
+    let gate = gate(block("The gate", "toml"), &backend);
+    let caddy = Proxy::caddy(block("Caddy", "caddyfile"), &gate);
+    tells_clients_apart(caddy.address);
+    let request = backend.requests().pop().unwrap();
+    assert_eq!(request.field("host"), Some("example.com"));
+    assert_eq!(request.field("x-forwarded-proto"), Some("http"));
+}
+
+#[test]
+fn behind_haproxy_with_the_proxy_protocol_clients_are_told_apart() {
+    let backend = Backend::saying("ok");
+    let gate = gate(block("HAProxy", "toml"), &backend);
+    let haproxy = Proxy::haproxy(block("HAProxy", "haproxy"), &gate);
+    tells_clients_apart(haproxy.address);
+    // Its health checks have no client. They are no errors, and do not take the server out.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert_eq!(left(ONE, haproxy.address, ""), 96);
+    assert!(ask_directly(&gate, "").is_none(), "a connection without a PROXY header is closed");
+    let of_curl = "PROXY TCP4 127.0.0.1 127.0.0.1 40000 8888\r\n";
+    assert_eq!(ask_directly(&gate, of_curl).map(|response| response.status), Some(200));
+}
+
+fn ask_directly(gate: &Gate, header: &str) -> Option<Response> {
+    let mut stream = gate.connect();
+    stream.write_all(format!("{header}GET / HTTP/1.1\r\nHost: example.com\r\n\r\n").as_bytes()).unwrap();
+    crate::support::read_response(&mut std::io::BufReader::new(stream))
+}
+
+/// Traefik 3 removes what an untrusted client says about itself, and then adds these.
+#[test]
+fn behind_the_headers_of_traefik_clients_are_told_apart() {
+    assert!(block("Traefik", "yaml").contains("- url: http://127.0.0.1:8888\n"));
+    let backend = Backend::saying("ok");
+    let gate = gate(block("The gate", "toml"), &backend);
+    let through = |client: &str| {
+        let fields = format!(
+            "Accept-Encoding: gzip\r\nX-Forwarded-For: {client}\r\nX-Forwarded-Host: example.com\r\nX-Forwarded-Port: 80\r\n\
+             X-Forwarded-Proto: http\r\nX-Forwarded-Server: traefik-1\r\nX-Real-Ip: {client}\r\n"
+        );
+        left([127, 0, 0, 1], gate.address, &fields)
+    };
+    assert_eq!(["192.0.2.1", "192.0.2.1", "192.0.2.2"].map(through), [99, 98, 99]);
+    let request = backend.requests().pop().unwrap();
+    assert_eq!(request.field("x-real-ip"), Some("192.0.2.2"));
+    assert_eq!(request.field("x-forwarded-for"), Some("192.0.2.2, 127.0.0.1"));
+}
+
+/// The fields that Cloudflare adds for a client that has sent this `X-Forwarded-For`.
+fn of_cloudflare(client: &str, forged: &str) -> String {
+    let separator = if forged.is_empty() { "" } else { "," };
+    format!(
+        "Accept-Encoding: gzip, br\r\nCF-RAY: 230b030023ae2822-SJC\r\nCF-Visitor: {{\"scheme\":\"https\"}}\r\nCF-IPCountry: US\r\n\
+         CDN-Loop: cloudflare; loops=1\r\nX-Forwarded-Proto: https\r\nCF-Connecting-IP: {client}\r\n\
+         X-Forwarded-For: {forged}{separator}{client}\r\n"
+    )
+}
+
+/// A server of Cloudflare, at an address of this machine.
+const EDGE: [u8; 4] = [127, 173, 48, 7];
+
+#[test]
+fn behind_the_headers_of_cloudflare_clients_are_told_apart() {
+    let backend = Backend::saying("ok");
+    let config = block("Cloudflare and other CDNs", "toml");
+    let gate = gate(&config.replace("173.245.48.0/20", "127.173.48.0/20"), &backend);
+    let through = |(client, forged)| left(EDGE, gate.address, &of_cloudflare(client, forged));
+    let clients = [("192.0.2.1", ""), ("192.0.2.1", "192.0.2.2"), ("192.0.2.2", ""), ("2001:db8::1", "")];
+    assert_eq!(clients.map(through), [99, 98, 99, 99]);
+    // Without the CDN, a client is its own address.
+    assert_eq!(left(ONE, gate.address, &of_cloudflare("192.0.2.2", "")), 99);
+}
+
+#[test]
+fn behind_nginx_behind_the_headers_of_cloudflare_clients_are_told_apart() {
+    let backend = Backend::saying("ok");
+    let gate = gate(block("The gate", "toml"), &backend);
+    let real_ip = block("Cloudflare and other CDNs", "nginx").replace("173.245.48.0/20", "127.173.48.0/20");
+    let nginx = Proxy::nginx(&format!("{real_ip}{}", block("nginx", "nginx")), &gate);
+    let through = |(client, forged)| left(EDGE, nginx.address, &of_cloudflare(client, forged));
+    let clients = [("192.0.2.1", ""), ("192.0.2.1", "192.0.2.2"), ("192.0.2.2", "")];
+    assert_eq!(clients.map(through), [99, 98, 99]);
+    assert_eq!(left(ONE, nginx.address, &of_cloudflare("192.0.2.2", "")), 99);
+    assert_eq!(left(ONE, nginx.address, ""), 98);
+}
+
+#[test]
+fn every_configuration_of_the_page_is_tested() {
+    let fences: Vec<_> = PAGE.lines().filter(|line| line.starts_with("```") && *line != "```").collect();
+    let tested = [
+        "```text",
+        "```toml",
+        "```nginx",
+        "```caddyfile",
+        "```haproxy",
+        "```toml",
+        "```yaml",
+        "```toml",
+        "```nginx",
+        "```sh",
+    ];
+    assert_eq!(fences, tested);
+}

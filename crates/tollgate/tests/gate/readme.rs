@@ -1,0 +1,90 @@
+//! Every command of README.md, run as it is written there.
+//!
+//! Two things differ: `tollgate` is the binary of this build, and a gate gets free ports and the backend of the test.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::recipes::readme_config;
+use crate::support::{Backend, Gate};
+
+const README: &str = include_str!("../../../../README.md");
+
+/// The commands of all blocks that are fenced as `sh`, without their comments.
+fn commands() -> Vec<String> {
+    let blocks = README.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0);
+    let without_comment = |line: &str| line.split(" # ").next().unwrap().trim().to_owned();
+    blocks.flat_map(str::lines).map(without_comment).filter(|line| !line.is_empty()).collect()
+}
+
+/// The command, which must be one of the page.
+fn tollgate(line: &str, folder: &Path) -> Command {
+    assert!(commands().iter().any(|command| command == line), "README.md has no {line}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(line.split_whitespace().skip(1)).current_dir(folder);
+    command
+}
+
+fn output_of(line: &str, folder: &Path) -> String {
+    let Output { status, stdout, stderr } = tollgate(line, folder).output().unwrap();
+    assert!(status.success(), "{line}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+#[test]
+fn every_command_is_run_by_a_test() {
+    let run_here = [
+        "tollgate gate --backend http://127.0.0.1:8080",
+        "tollgate check tollgate.toml",
+        "tollgate replay --config tollgate.toml access.log",
+        "tollgate gate --config tollgate.toml",
+    ];
+    // Building takes minutes: the tests of the packages do it.
+    let run_elsewhere = ["cargo install --path crates/tollgate"];
+    for command in commands() {
+        let is_run = run_here.contains(&&*command) || run_elsewhere.contains(&&*command);
+        assert!(is_run, "no test runs {command}");
+    }
+}
+
+#[test]
+fn the_rule_is_checked_replayed_and_enforced_as_the_page_says() {
+    let backend = Backend::saying("ok");
+    let folder = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    std::fs::write(folder.path().join("tollgate.toml"), readme_config(&backend)).unwrap();
+    std::fs::copy(root.join("examples/access.log.gz"), folder.path().join("access.log")).unwrap();
+    output_of("tollgate check tollgate.toml", folder.path());
+    let replayed = output_of("tollgate replay --config tollgate.toml access.log", folder.path());
+    assert!(replayed.contains("crawlers"), "{replayed}");
+    let mut command = tollgate("tollgate gate --config tollgate.toml", folder.path());
+    command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    assert_eq!(Gate::spawn(command, folder).get("/").text(), "ok");
+}
+
+#[test]
+fn a_gate_without_a_file_serves_the_backend_and_has_a_console() {
+    let backend = Backend::saying("ok");
+    let folder = tempfile::tempdir().unwrap();
+    let line = "tollgate gate --backend http://127.0.0.1:8080";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let known = tollgate(line, folder.path());
+    command.args(known.get_args().map(|word| word.to_str().unwrap().replace("http://127.0.0.1:8080", &backend.url())));
+    command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let gate = Gate::spawn(command, folder);
+    assert_eq!(gate.get("/").text(), "ok");
+    assert!(gate.admin("/").text().contains("<title>"));
+}
+
+#[test]
+fn the_rust_version_of_the_page_is_that_of_the_build() {
+    let manifest = include_str!("../../../../Cargo.toml");
+    let version = manifest.split("rust-version = \"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(README.contains(&format!("Rust {version} or newer")), "README.md does not ask for Rust {version}");
+}
+
+#[test]
+fn the_page_fits_one_screen() {
+    let lines = README.lines().count();
+    assert!(lines <= 90, "{lines} lines");
+}

@@ -1,0 +1,154 @@
+//! People on a calm site are neither refused nor held by a rule, whichever recipe its operator has pasted.
+//!
+//! The people are the hardest case that is common: an office behind one address, in which all have the same version of the same browser. To a rule
+//! that tells clients apart by address or by user agent, they are one client.
+
+use std::io::{BufReader, Write};
+use std::net::{IpAddr, TcpStream};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::recipes;
+use crate::support::client::connect_from;
+use crate::support::{Backend, Gate, read_response};
+
+/// In place of the heading of a recipe: the first rule of README.md.
+const README: &str = "README.md";
+const PEOPLE: usize = 15;
+const PAGES: usize = 320;
+/// Assets of a page, one for each connection that a browser opens.
+const ASSETS: usize = 6;
+/// Time between two pages of one person. All pages take 10 seconds, in which the site uses less than two cores.
+const THINK: Duration = Duration::from_millis(420);
+const CHROME: &str =
+    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36";
+/// A phone whose maker is called Cubot.
+const CUBOT: &str = "Mozilla/5.0 (Linux; Android 11; CUBOT_NOTE_20) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Mobile Safari/537.36";
+
+/// A site with pages of 60 ms CPU time and assets of 0.5 ms, which it reports.
+fn site() -> Backend {
+    Backend::answering(|request, stream| {
+        let is_page = request.path().starts_with("/page/");
+        // The gate ignores a report of more CPU time than the request can have used.
+        std::thread::sleep(Duration::from_millis(if is_page { 60 } else { 1 }));
+        let cpu = if is_page { "60" } else { "0.5" };
+        let head = format!("HTTP/1.1 200 OK\r\nServer-Timing: cpu;dur={cpu}\r\nContent-Length: 2\r\n\r\nok");
+        stream.write_all(head.as_bytes())
+    })
+}
+
+/// One person's browser.
+struct Browser<'a> {
+    connections: Vec<(TcpStream, BufReader<TcpStream>)>,
+    cookie: String,
+    refused: &'a Mutex<Vec<String>>,
+}
+
+impl<'a> Browser<'a> {
+    fn new(gate: &Gate, from: [u8; 4], person: usize, refused: &'a Mutex<Vec<String>>) -> Self {
+        let connect = |_| {
+            let stream = connect_from(IpAddr::from(from), gate.address);
+            stream.set_nodelay(true).unwrap();
+            (stream.try_clone().unwrap(), BufReader::new(stream))
+        };
+        // Most people only read.
+        let cookie = if person.is_multiple_of(5) { format!("Cookie: session={person}\r\n") } else { String::new() };
+        Self { connections: (0..ASSETS).map(connect).collect(), cookie, refused }
+    }
+
+    /// Sends each request on a connection of its own, all at once.
+    fn load(&mut self, requests: &[String]) {
+        let cookie = &self.cookie;
+        for ((stream, _), line) in self.connections.iter_mut().zip(requests) {
+            let head =
+                format!("{line} HTTP/1.1\r\nHost: site\r\nUser-Agent: {CHROME}\r\n{cookie}Content-Length: 0\r\n\r\n");
+            stream.write_all(head.as_bytes()).unwrap();
+        }
+        for ((_, reader), line) in self.connections.iter_mut().zip(requests) {
+            let response = read_response(reader).expect("a response");
+            if response.status != 200 {
+                self.refused.lock().unwrap().push(format!("{line}: {} {}", response.status, response.text()));
+            }
+        }
+    }
+
+    fn browse(&mut self, person: usize) {
+        // A password that is mistyped once.
+        self.load(&["POST /login".into()]);
+        self.load(&["POST /login".into()]);
+        for page in (person..PAGES).step_by(PEOPLE) {
+            self.load(&[format!("GET /page/{page}")]);
+            let mut assets: Vec<_> = (0..ASSETS).map(|asset| format!("GET /assets/{asset}.css")).collect();
+            if page.is_multiple_of(4) {
+                assets[0] = "GET /api/cart".into();
+            }
+            self.load(&assets);
+            std::thread::sleep(THINK);
+        }
+    }
+}
+
+/// The requests of an office that are not answered with 200, and the rules that have held some.
+fn throttled_of_an_office(config: &str, site: &Backend) -> Vec<String> {
+    let gate = Gate::start(config);
+    let refused = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for person in 0..PEOPLE {
+            let (gate, refused) = (&gate, &refused);
+            scope.spawn(move || Browser::new(gate, [127, 44, 0, 1], person, refused).browse(person));
+        }
+    });
+    let pages = site.requests().iter().filter(|request| request.path().starts_with("/page/")).count();
+    let mut refused = refused.into_inner().unwrap();
+    assert_eq!(pages + refused.iter().filter(|line| line.contains("/page/")).count(), PAGES);
+    let metrics = gate.admin("/metrics").text();
+    let decisions = metrics.lines().filter(|line| line.starts_with("tollgate_rule_decisions_total{"));
+    let holds = decisions.filter(|line| line.contains("verdict=\"held\"") && !line.ends_with(" 0"));
+    refused.extend(holds.map(str::to_owned));
+    refused
+}
+
+#[test]
+fn an_office_with_one_browser_version_is_neither_refused_nor_held_by_any_recipe() {
+    let config = |heading: &str, site: &Backend| match heading {
+        README => recipes::readme_config(site),
+        recipe => recipes::config(recipe, site),
+    };
+    let headings: Vec<_> = recipes::recipes().map(|(heading, _)| heading).chain([README]).collect();
+    // Four at a time: all at once would overload a small machine, and one after the other takes a minute.
+    for some in headings.chunks(4) {
+        std::thread::scope(|scope| {
+            for heading in some {
+                scope.spawn(move || {
+                    let site = site();
+                    let throttled = throttled_of_an_office(&config(heading, &site), &site);
+                    assert!(throttled.is_empty(), "{heading} throttled {}: {:?}", throttled.len(), throttled.last());
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_rule_for_crawlers_matches_crawlers_and_no_phone_whose_name_ends_in_bot() {
+    let is_matched = |agent: &str, gate: &Gate| {
+        let mut stream = gate.connect();
+        write!(stream, "GET / HTTP/1.1\r\nHost: site\r\nUser-Agent: {agent}\r\nConnection: close\r\n\r\n").unwrap();
+        read_response(&mut BufReader::new(stream)).unwrap().field("ratelimit-policy").is_some()
+    };
+    let site = site();
+    for config in [recipes::readme_config(&site), recipes::config("Crawlers", &site)] {
+        let gate = Gate::start(&config);
+        for agent in [
+            "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
+            "Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; GPTBot/1.2; +https://openai.com/gptbot)",
+            "Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; ClaudeBot/1.0; +claudebot@anthropic.com)",
+            "Mozilla/5.0 (compatible; PetalBot;+https://webmaster.petalsearch.com/site/petalbot)",
+            "Mozilla/5.0 (Linux; Android 5.0) AppleWebKit/537.36 (KHTML, like Gecko) Mobile Safari/537.36 (compatible; Bytespider; spider-feedback@bytedance.com)",
+            "meta-externalagent/1.1 (+https://developers.facebook.com/docs/sharing/webmasters/crawler)",
+        ] {
+            assert!(is_matched(agent, &gate), "{agent}");
+        }
+        assert!(!is_matched(CHROME, &gate) && !is_matched(CUBOT, &gate));
+    }
+}
