@@ -16,6 +16,8 @@ pub mod limit_status;
 pub mod limiter;
 #[cfg(feature = "link")]
 pub mod link;
+#[cfg(any(feature = "link", feature = "redis"))]
+mod live_metrics;
 mod lock;
 mod memory;
 #[cfg(all(test, tollgate_model))]

@@ -168,7 +168,7 @@ impl Limiter {
         self.note(request, &decision, &keys, now);
         let mut outcome = (decision, Ticket { toll, at: now, charges: ArrayVec::new() });
         for (claim, &(place, hash)) in claims.iter().zip(&keys) {
-            outcome.1.charges.extend(self.rules[place].charge_made(claim, hash));
+            outcome.1.charges.extend(self.rules[place].charge_of(claim, hash));
         }
         outcome
     }
@@ -261,21 +261,20 @@ impl Limiter {
     pub fn settle<const N: usize>(&self, ticket: Ticket<N>, actual: Toll, now: Moment) {
         let (reserved, at) = (ticket.toll, ticket.at);
         // Limits that only count requests are paid on admission.
-        let is_open = |charge_made: &&TableCharge| {
-            self.active(charge_made)
-                .is_some_and(|active| matches!(active.rule.limit, Limit::InFlight(_) | Limit::Budget(_)))
+        let is_open = |charge: &&TableCharge| {
+            self.active(charge).is_some_and(|active| matches!(active.rule.limit, Limit::InFlight(_) | Limit::Budget(_)))
         };
-        for charge_made in ticket.charges.iter().filter(is_open) {
-            self.with_charged(charge_made, now, |active, record| {
+        for charge in ticket.charges.iter().filter(is_open) {
+            self.with_charged(charge, now, |active, record| {
                 let limit = &active.rule.limit;
                 // Additional cost is charged even to a key that lost its slot. A surplus is returned only to
                 // the key's own slot, because the overflow record is shared with other keys.
                 if matches!(limit, Limit::InFlight(_)) || actual.cpu > reserved.cpu || record.has_slot() {
-                    limit.settle(record, reserved, actual, charge_made.charged(at), now);
+                    limit.settle(record, reserved, actual, charge.charged(at), now);
                 }
                 if matches!(limit, Limit::Budget(_)) {
-                    let act = |clear| EventKind::Settlement { hash: charge_made.hash, cpu: actual.cpu, clear };
-                    active.report_end(charge_made, record, act);
+                    let act = |clear| EventKind::Settlement { hash: charge.hash, cpu: actual.cpu, clear };
+                    active.report_end(charge, record, act);
                 }
             });
         }
@@ -284,20 +283,16 @@ impl Limiter {
     /// Refunds a request that was not forwarded. Each rule returns its charge, less the amount paid back
     /// since.
     pub fn refund<const N: usize>(&self, ticket: Ticket<N>, now: Moment) {
-        for charge_made in &ticket.charges {
-            let charged = charge_made.charged(ticket.at);
-            self.with_charged(charge_made, now, |active, record| {
+        for charge in &ticket.charges {
+            let charged = charge.charged(ticket.at);
+            self.with_charged(charge, now, |active, record| {
                 let limit = &active.rule.limit;
                 if record.has_slot() || matches!(limit, Limit::InFlight(_)) {
                     limit.refund(record, ticket.toll, charged, now);
                 }
                 let count = limit.returnable(ticket.toll, charged, now);
                 if count > 0 {
-                    active.report_end(charge_made, record, |clear| EventKind::Return {
-                        hash: charge_made.hash,
-                        count,
-                        clear,
-                    });
+                    active.report_end(charge, record, |clear| EventKind::Return { hash: charge.hash, count, clear });
                 }
             });
         }
@@ -367,24 +362,19 @@ impl Limiter {
         }
     }
 
-    /// The rule that `charge_made` was charged to; `None` if a reload has removed it.
-    fn active(&self, charge_made: &TableCharge) -> Option<&ActiveRule> {
-        self.rules.iter().find(|active| active.table.id() == charge_made.table)
+    /// The rule that `charge` was charged to; `None` if a reload has removed it.
+    fn active(&self, charge: &TableCharge) -> Option<&ActiveRule> {
+        self.rules.iter().find(|active| active.table.id() == charge.table)
     }
 
-    /// Calls `change` with the record that `charge_made` was charged to, if it still exists and has anything to
+    /// Calls `change` with the record that `charge` was charged to, if it still exists and has anything to
     /// settle.
-    fn with_charged(
-        &self,
-        charge_made: &TableCharge,
-        now: Moment,
-        change: impl FnOnce(&ActiveRule, &mut KeyRecord<'_>),
-    ) {
-        let Some(active) = self.active(charge_made) else { return };
-        let mut record = active.table.record(&active.rule, charge_made.hash, now);
+    fn with_charged(&self, charge: &TableCharge, now: Moment, change: impl FnOnce(&ActiveRule, &mut KeyRecord<'_>)) {
+        let Some(active) = self.active(charge) else { return };
+        let mut record = active.table.record(&active.rule, charge.hash, now);
         let _held = record.lock();
         record.refresh();
-        if charge_made.in_overflow {
+        if charge.in_overflow {
             record.use_overflow();
         } else if matches!(active.rule.limit, Limit::InFlight(_)) && !record.has_slot() {
             return;
@@ -484,14 +474,14 @@ impl ActiveRule {
             front.state(slot).store(spent.as_nanos(), Ordering::Relaxed);
         }
         drop(held);
-        let charge_made = TableCharge {
+        let charge = TableCharge {
             table: self.table.id(),
             hash,
             mark: spent.as_nanos(),
             in_overflow: false,
             is_reported: false,
         };
-        Some((verdict, Ticket { toll, at: now, charges: ArrayVec::from([charge_made]) }))
+        Some((verdict, Ticket { toll, at: now, charges: ArrayVec::from([charge]) }))
     }
 
     /// Decides on any key by any rule.
@@ -499,7 +489,7 @@ impl ActiveRule {
     fn decide_general(&self, hash: KeyHash, toll: Toll, situation: &Situation) -> (Verdict, Ticket<1>) {
         let mut claims = [self.claim(0, hash, situation.now)];
         let decision = decide_claims(&mut claims, toll, situation, |claims| claims[0].record().lock());
-        let charges = claims.iter().filter_map(|claim| self.charge_made(claim, hash)).collect();
+        let charges = claims.iter().filter_map(|claim| self.charge_of(claim, hash)).collect();
         (decision.verdict, Ticket { toll, at: situation.now, charges })
     }
 
@@ -513,7 +503,7 @@ impl ActiveRule {
     }
 
     /// The charge of `claim` to settle later.
-    pub(crate) fn charge_made(&self, claim: &Claim<'_, KeyRecord<'_>>, hash: KeyHash) -> Option<TableCharge> {
+    pub(crate) fn charge_of(&self, claim: &Claim<'_, KeyRecord<'_>>, hash: KeyHash) -> Option<TableCharge> {
         let in_overflow = claim.record().location() == Location::Overflow;
         let mark = claim.mark()?;
         if in_overflow {

@@ -29,8 +29,8 @@ impl Limiter {
             return self.report_refusal(request, decision);
         }
         let held_until = if let Verdict::Hold(until) = decision.verdict { Some(until) } else { None };
-        for charge_made in &mut ticket.charges {
-            let Some(active) = self.rules.iter().find(|active| active.table.id() == charge_made.table) else {
+        for charge in &mut ticket.charges {
+            let Some(active) = self.rules.iter().find(|active| active.table.id() == charge.table) else {
                 continue;
             };
             let Some((relay, rule)) = &active.relay else { continue };
@@ -42,12 +42,12 @@ impl Limiter {
                 // The reserved cost of a budget is a prediction. The actual cost is reported when it is
                 // known.
                 Limit::Budget(_) => Moment::ZERO,
-                _ => active.owed(&active.table.record(&active.rule, charge_made.hash, now)),
+                _ => active.owed(&active.table.record(&active.rule, charge.hash, now)),
             };
-            charge_made.is_reported = true;
+            charge.is_reported = true;
             let note = relay.describes_requests().then(|| describe(request));
             let count = ticket.toll.count;
-            let kind = EventKind::Usage { hash: charge_made.hash, identifier, count, held_until, clear, note };
+            let kind = EventKind::Usage { hash: charge.hash, identifier, count, held_until, clear, note };
             relay.push(RelayEvent { rule: *rule, kind });
         }
     }
@@ -123,11 +123,11 @@ impl ActiveRule {
     /// Reports what became of a reported request.
     pub(crate) fn report_end(
         &self,
-        charge_made: &TableCharge,
+        charge: &TableCharge,
         record: &KeyRecord<'_>,
         kind: impl FnOnce(Moment) -> EventKind,
     ) {
-        if charge_made.is_reported
+        if charge.is_reported
             && let Some((relay, rule)) = &self.relay
         {
             relay.push(RelayEvent { rule: *rule, kind: kind(self.owed(record)) });

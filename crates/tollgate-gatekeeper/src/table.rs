@@ -215,11 +215,11 @@ impl Table {
         match self.shape {
             RowLayout::Compact => {
                 let cold_groups = &self.memory[hot_groups * hot_words..];
-                let (cold_groups, floors) = cold_groups.split_at(self.layout.cold_groups() * row::COLD_WORDS);
+                let (cold_groups, overflows) = cold_groups.split_at(self.layout.cold_groups() * row::COLD_WORDS);
                 Row::Compact {
                     hot: self.hot_slots_at(start),
                     cold: &cold_groups[cold * row::COLD_WORDS..][..row::COLD_WORDS],
-                    overflow: &floors[cold * row::OVERFLOW_WORDS..][..row::OVERFLOW_WORDS],
+                    overflow: &overflows[cold * row::OVERFLOW_WORDS..][..row::OVERFLOW_WORDS],
                 }
             }
             RowLayout::Full { words } => {

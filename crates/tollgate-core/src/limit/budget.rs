@@ -37,6 +37,10 @@ impl Budget {
         (self.millionths, self.burst)
     }
 
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
     pub(super) fn uses_aux(&self) -> bool {
         self.pace.one().is_none()
     }

@@ -111,6 +111,16 @@ impl Limit {
         }
     }
 
+    /// The time in which a rate or budget returns one unit, as a fraction in lowest terms: nanoseconds per this many units.
+    /// `(1, 1)` for other limits.
+    pub fn pace(&self) -> (u64, u64) {
+        match self {
+            Self::Budget(budget) => budget.pace().fraction(),
+            Self::Rate(rate) => rate.pace().fraction(),
+            Self::Bucket(_) | Self::Window(_) | Self::InFlight(_) => (1, 1),
+        }
+    }
+
     /// Whether records of this limit use [`Record::aux`].
     pub fn uses_aux(&self) -> bool {
         match self {

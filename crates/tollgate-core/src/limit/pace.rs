@@ -83,6 +83,11 @@ impl Pace {
         Some(Self { nanos, per, one })
     }
 
+    /// Nanoseconds per this many units, in lowest terms.
+    pub(super) fn fraction(&self) -> (u64, u64) {
+        (self.nanos, u64::from(self.per))
+    }
+
     /// The time of one unit, if that is a whole number of nanoseconds. Sums then never have a fraction.
     pub(super) fn one(&self) -> Option<Span> {
         (self.per == 1).then_some(Span::from_nanos(self.nanos))

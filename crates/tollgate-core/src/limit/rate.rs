@@ -40,6 +40,10 @@ impl Rate {
         Some((self.pace.one()?, self.depth.whole()?))
     }
 
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
     pub(super) fn uses_aux(&self) -> bool {
         self.pace.one().is_none()
     }

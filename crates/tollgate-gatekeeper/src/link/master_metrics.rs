@@ -2,48 +2,36 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-macro_rules! metrics {
-    ($($(#[$doc:meta])* $name:ident: $atomic:ty => $plain:ty,)+) => {
-        /// Live metrics of the connection to one master.
-        #[derive(Debug, Default)]
-        pub struct MasterMetrics { $(pub(super) $name: $atomic,)+ }
+use crate::live_metrics::live_metrics;
 
-        /// A snapshot of the metrics of one master.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct MasterReport { $($(#[$doc])* pub $name: $plain,)+ }
-
-        impl MasterMetrics {
-            /// A snapshot of all metrics.
-            pub fn read(&self) -> MasterReport {
-                MasterReport { $($name: self.$name.load(Relaxed),)+ }
-            }
-        }
-    };
-}
-
-metrics! {
-    /// Whether the accounting connection is up.
-    accounting_up: AtomicBool => bool,
-    /// Whether the control connection is up.
-    control_up: AtomicBool => bool,
-    /// Whether a Tollgate master sent a message in the last seconds.
-    heard: AtomicBool => bool,
-    /// Connections made.
-    connections: AtomicU64 => u64,
-    /// Failed connection attempts, and peers that violated the protocol.
-    failures: AtomicU64 => u64,
-    /// Reports sent.
-    reports_sent: AtomicU64 => u64,
-    /// Reports dropped because no master was connected.
-    reports_dropped_away: AtomicU64 => u64,
-    /// Reports dropped because the master was too slow.
-    reports_dropped_behind: AtomicU64 => u64,
-    /// Orders applied.
-    orders: AtomicU64 => u64,
-    /// Messages that are not valid orders.
-    order_faults: AtomicU64 => u64,
-    /// The number of identifiers that are counted.
-    identifiers: AtomicU64 => u64,
+live_metrics! {
+    /// Live metrics of the connection to one master.
+    pub MasterMetrics,
+    /// A snapshot of the metrics of one master.
+    MasterReport {
+        /// Whether the accounting connection is up.
+        accounting_up: AtomicBool => bool,
+        /// Whether the control connection is up.
+        control_up: AtomicBool => bool,
+        /// Whether a Tollgate master sent a message in the last seconds.
+        heard: AtomicBool => bool,
+        /// Connections made.
+        connections: AtomicU64 => u64,
+        /// Failed connection attempts, and peers that violated the protocol.
+        failures: AtomicU64 => u64,
+        /// Reports sent.
+        reports_sent: AtomicU64 => u64,
+        /// Reports dropped because no master was connected.
+        reports_dropped_away: AtomicU64 => u64,
+        /// Reports dropped because the master was too slow.
+        reports_dropped_behind: AtomicU64 => u64,
+        /// Orders applied.
+        orders: AtomicU64 => u64,
+        /// Messages that are not valid orders.
+        order_faults: AtomicU64 => u64,
+        /// The number of identifiers that are counted.
+        identifiers: AtomicU64 => u64,
+    }
 }
 
 impl MasterMetrics {

@@ -15,7 +15,7 @@ use tollgate_core::time::Moment;
 use tollgate_core::toll::Toll;
 
 use super::Unanswered;
-use super::rule::{kind, pace};
+use super::rule::kind;
 
 /// The length of the head before the numbers of a limit: tag, time of writing, end of the block with its
 /// nanoseconds, and level.
@@ -192,7 +192,7 @@ fn record(rule: &Rule, state: Option<&[u8]>, now: Moment) -> Option<PlainRecord>
     }
     match &rule.limit {
         Limit::Rate(_) | Limit::Budget(_) => {
-            let (us, rest, (_, per)) = (number(body, 0)?, number(body, 1)?, pace(&rule.limit));
+            let (us, rest, (_, per)) = (number(body, 0)?, number(body, 1)?, rule.limit.pace());
             record.set_word(0, us.saturating_mul(NANOS_PER_MICRO).saturating_add(rest / per));
             record.set_aux((rest % per) as u32);
         }

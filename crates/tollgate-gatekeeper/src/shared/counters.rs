@@ -1,55 +1,40 @@
 //! Counters of the communication with the store, so that no fallback goes unnoticed.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Unanswered;
+use crate::live_metrics::live_metrics;
 
-/// A monotonic counter.
-#[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(super) fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
+live_metrics! {
+    /// The live counters.
+    pub(super) Counters,
+    /// A snapshot of the counters. All fields but the last four count decisions.
+    Counts {
+        /// Decided by the store.
+        answered: AtomicU64 => u64,
+        /// Decided locally because the deadline had passed.
+        late: AtomicU64 => u64,
+        /// Decided locally without a call, because the store is down.
+        down: AtomicU64 => u64,
+        /// Decided locally because too many calls were waiting.
+        busy: AtomicU64 => u64,
+        /// Decided locally because the slot of a key has a value of other software.
+        foreign: AtomicU64 => u64,
+        /// Decided locally because the reply was invalid.
+        garbled: AtomicU64 => u64,
+        /// Decided locally because the store returned an error.
+        failed: AtomicU64 => u64,
+        /// Charged by the store and refunded, because the caller was gone or another part of a Cluster refused.
+        given_back: AtomicU64 => u64,
+        /// Settlements that could not be sent to the store.
+        unsettled: AtomicU64 => u64,
+        /// Connections made.
+        connects: AtomicU64 => u64,
+        /// Script calls sent.
+        calls: AtomicU64 => u64,
+        /// Pipelines sent.
+        pipelines: AtomicU64 => u64,
     }
-
-    fn total(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A value that increases and decreases.
-#[derive(Debug, Default)]
-pub(super) struct Gauge(AtomicU64);
-
-impl Gauge {
-    pub(super) fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
-    }
-
-    pub(super) fn sub(&self, less: u64) {
-        self.0.fetch_sub(less, Ordering::Relaxed);
-    }
-
-    pub(super) fn now(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) answered: Counter,
-    pub(super) late: Counter,
-    pub(super) down: Counter,
-    pub(super) busy: Counter,
-    pub(super) foreign: Counter,
-    pub(super) garbled: Counter,
-    pub(super) failed: Counter,
-    pub(super) given_back: Counter,
-    pub(super) unsettled: Counter,
-    pub(super) connects: Counter,
-    pub(super) calls: Counter,
-    pub(super) pipelines: Counter,
 }
 
 impl Counters {
@@ -62,54 +47,8 @@ impl Counters {
             Unanswered::Garbled => &self.garbled,
             Unanswered::Failed => &self.failed,
         };
-        counter.add(1);
+        counter.fetch_add(1, Relaxed);
     }
-
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
-            answered: self.answered.total(),
-            late: self.late.total(),
-            down: self.down.total(),
-            busy: self.busy.total(),
-            foreign: self.foreign.total(),
-            garbled: self.garbled.total(),
-            failed: self.failed.total(),
-            given_back: self.given_back.total(),
-            unsettled: self.unsettled.total(),
-            connects: self.connects.total(),
-            calls: self.calls.total(),
-            pipelines: self.pipelines.total(),
-        }
-    }
-}
-
-/// The counters. All fields but the last four count decisions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Decided by the store.
-    pub answered: u64,
-    /// Decided locally because the deadline had passed.
-    pub late: u64,
-    /// Decided locally without a call, because the store is down.
-    pub down: u64,
-    /// Decided locally because too many calls were waiting.
-    pub busy: u64,
-    /// Decided locally because the slot of a key has a value of other software.
-    pub foreign: u64,
-    /// Decided locally because the reply was invalid.
-    pub garbled: u64,
-    /// Decided locally because the store returned an error.
-    pub failed: u64,
-    /// Charged by the store and refunded, because the caller was gone or another part of a Cluster refused.
-    pub given_back: u64,
-    /// Settlements that could not be sent to the store.
-    pub unsettled: u64,
-    /// Connections made.
-    pub connects: u64,
-    /// Script calls sent.
-    pub calls: u64,
-    /// Pipelines sent.
-    pub pipelines: u64,
 }
 
 impl Counts {

@@ -6,6 +6,8 @@
 //! key. The rest of a slice that is not used within [`LEASE_LIFE`] is returned, less the amount paid back
 //! since it was charged.
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -13,7 +15,6 @@ use tollgate_core::limit::{Charge, Limit, LimitInfo};
 use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 
-use super::counters::Gauge;
 use super::{SharedRule, Store};
 use crate::clock::Clock;
 
@@ -29,7 +30,7 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Leases {
     shards: Box<[Mutex<Shard>]>,
-    leased: Gauge,
+    leased: AtomicU64,
     store: Store,
     clock: Clock,
 }
@@ -102,14 +103,14 @@ impl Leases {
     /// No slices yet, from `store`.
     pub(super) fn new(store: Store, clock: Clock) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let leases = Arc::new(Self { shards, leased: Gauge::default(), store, clock });
+        let leases = Arc::new(Self { shards, leased: AtomicU64::new(0), store, clock });
         leases.store.runtime().spawn(sweep(Arc::downgrade(&leases)));
         leases
     }
 
     /// The number of leased and unused requests.
     pub(super) fn leased(&self) -> u64 {
-        self.leased.now()
+        self.leased.load(Relaxed)
     }
 
     /// Takes `count` from the slice for `slot`, if there is one.
@@ -132,7 +133,7 @@ impl Leases {
             return Slice::Ask;
         };
         lease.left -= count;
-        self.leased.sub(count);
+        self.leased.fetch_sub(count, Relaxed);
         if lease.left == 0 {
             // The next request may take another slice.
             lease.expires = now;
@@ -151,7 +152,7 @@ impl Leases {
         lease.info = info;
         lease.charged = Some(charged);
         lease.expires = now + LEASE_LIFE;
-        self.leased.add(left);
+        self.leased.fetch_add(left, Relaxed);
         true
     }
 
@@ -163,7 +164,7 @@ impl Leases {
         let is_its_own = |lease: &&mut Lease| now < lease.expires && lease.left > 0 && lease.charged == Some(charged);
         if let Some(lease) = shard.get_mut(&slot).filter(is_its_own) {
             lease.left += count;
-            self.leased.add(count);
+            self.leased.fetch_add(count, Relaxed);
             return;
         }
         drop(shard);
@@ -174,7 +175,7 @@ impl Leases {
     fn give_back(&self, slot: &[u8], lease: &mut Lease) {
         let left = core::mem::take(&mut lease.left);
         if let Some(charged) = lease.charged.filter(|_| left > 0) {
-            self.leased.sub(left);
+            self.leased.fetch_sub(left, Relaxed);
             self.store.give_back(&lease.rule, slot.to_vec(), left, charged);
         }
     }

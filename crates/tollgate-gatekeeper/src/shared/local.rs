@@ -76,7 +76,7 @@ impl Limiter {
                 return;
             }
             decide_claims(&mut claims, toll, &situation, |claims| claims[0].record().lock());
-            ticket.charges.extend(active.charge_made(&claims[0], hash));
+            ticket.charges.extend(active.charge_of(&claims[0], hash));
         }
     }
 

@@ -5,7 +5,8 @@
 //! breaks, its task reconnects with jittered and growing pauses. During such a pause, calls fail immediately
 //! unless another connection exists; calls that must be made wait for the next connection.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,7 +91,7 @@ pub(super) async fn run(pool: Arc<ConnectionPool>) {
         match open(&pool).await {
             Ok(connection) => {
                 pause = RECONNECT_MIN;
-                pool.health.counters.connects.add(1);
+                pool.health.counters.connects.fetch_add(1, Relaxed);
                 pool.health.connect_error.set(None);
                 let change = |there: bool| {
                     pool.connection_counts.send_modify(|connection_counts| {
@@ -194,8 +195,8 @@ async fn run_single(pool: &ConnectionPool, mut connection: MultiplexedConnection
         if calls.is_empty() {
             return true;
         }
-        pool.health.counters.calls.add(calls.len() as u64);
-        pool.health.counters.pipelines.add(1);
+        pool.health.counters.calls.fetch_add(calls.len() as u64, Relaxed);
+        pool.health.counters.pipelines.fetch_add(1, Relaxed);
         let mut answers = match send(pool, &calls, &mut connection).await {
             Ok(answers) => answers,
             Err(_) => {
@@ -290,7 +291,7 @@ async fn run_cluster(pool: &Arc<ConnectionPool>, connection: ClusterConnection) 
         if calls.is_empty() {
             return true;
         }
-        if failures.load(Ordering::Relaxed) >= FAILURES_MAX {
+        if failures.load(Relaxed) >= FAILURES_MAX {
             fail(pool, calls, Unanswered::Down);
             return false;
         }
@@ -298,7 +299,7 @@ async fn run_cluster(pool: &Arc<ConnectionPool>, connection: ClusterConnection) 
             query_at = Instant::now() + QUERY_SLOTS_EVERY;
             tokio::spawn(query_slots(Arc::clone(pool), connection.clone()));
         }
-        pool.health.counters.calls.add(calls.len() as u64);
+        pool.health.counters.calls.fetch_add(calls.len() as u64, Relaxed);
         for call in calls {
             let Ok(permit) = Arc::clone(&in_flight).try_acquire_owned() else {
                 fail(pool, [call], Unanswered::Busy);
@@ -309,8 +310,8 @@ async fn run_cluster(pool: &Arc<ConnectionPool>, connection: ClusterConnection) 
                 let batch = vec![call];
                 let answer = deliver(&pool.script, &command(&pool, &batch), &mut connection).await;
                 match &answer {
-                    Ok(_) => failures.store(0, Ordering::Relaxed),
-                    Err(_) => drop(failures.fetch_add(1, Ordering::Relaxed)),
+                    Ok(_) => failures.store(0, Relaxed),
+                    Err(_) => drop(failures.fetch_add(1, Relaxed)),
                 }
                 pass_replies(&pool, batch, answer);
                 drop(permit);
@@ -341,7 +342,7 @@ async fn deliver(script: &Script, command: &Cmd, connection: &mut ClusterConnect
 fn fail(pool: &ConnectionPool, calls: impl IntoIterator<Item = Call>, why: Unanswered) {
     for call in calls {
         if call.expires.is_none() {
-            pool.health.counters.unsettled.add(1);
+            pool.health.counters.unsettled.fetch_add(1, Relaxed);
         }
         drop(call.answer.send(Err(why)));
     }

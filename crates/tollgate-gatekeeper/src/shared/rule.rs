@@ -113,28 +113,6 @@ impl FineSpan {
     }
 }
 
-/// The time in which one unit of a rate or budget is returned, as a fraction in lowest terms: nanoseconds per
-/// this many units.
-pub(super) fn pace(limit: &Limit) -> (u64, u64) {
-    let (units, nanos) = match limit {
-        Limit::Rate(rate) => {
-            let (count, period, _) = rate.parameters();
-            (count, period.as_nanos())
-        }
-        Limit::Budget(budget) => (u64::from(budget.parameters().0), 1_000_000),
-        Limit::Bucket(_) | Limit::Window(_) | Limit::InFlight(_) => (1, 1),
-    };
-    let divisor = gcd(units, nanos).max(1);
-    (nanos / divisor, units / divisor)
-}
-
-fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
 impl SharedRule {
     /// `rule` of `domain`, with slot names that start with `prefix`.
     pub fn new(prefix: &str, domain: &str, rule: Rule) -> Result<Self, Unshareable> {
@@ -204,7 +182,7 @@ impl SharedRule {
         let warm = rule.warmup.is_some_and(|warmup| situation.now.since(situation.started) < warmup);
         // The band does not matter during the warm-up.
         let band = if warm { Band::Normal } else { situation.band };
-        let (_, per) = pace(&rule.limit);
+        let (_, per) = rule.limit.pace();
         let hold = FineSpan::of_span(rule.hold_max, per);
         let (levels, release) = rule.escalation.map_or((0, Span::ZERO), |escalation| {
             let (_, levels, release) = escalation.parameters();
@@ -230,7 +208,7 @@ impl SharedRule {
 
     /// The numbers of the limit, in the script's order.
     fn numbers(&self, toll: Toll, work: Work) -> [u64; 6] {
-        let pace = pace(&self.rule.limit);
+        let pace = self.rule.limit.pace();
         match &self.rule.limit {
             Limit::Rate(rate) => {
                 let burst = rate.parameters().2;
@@ -298,7 +276,7 @@ fn fingerprint(bytes: &[u8]) -> u32 {
 }
 
 fn shareable(rule: &Rule) -> Result<(), Unshareable> {
-    let pace = pace(&rule.limit);
+    let pace = rule.limit.pace();
     match &rule.limit {
         Limit::Rate(rate) => remembers(FineSpan::of_units(rate.parameters().2, pace))?,
         Limit::Budget(budget) => remembers(FineSpan::of_units(budget.parameters().1.as_nanos(), pace))?,

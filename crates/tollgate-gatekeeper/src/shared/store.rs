@@ -1,6 +1,7 @@
 //! The store from the gate's point of view: calls with a deadline.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -278,7 +279,7 @@ impl StoreInner {
         expires: Instant,
     ) -> Result<(Answer, StoreTicket), Unanswered> {
         let groups = self.askable(asked)?;
-        let work = Work::new(self.works.fetch_add(1 << 12, Ordering::Relaxed));
+        let work = Work::new(self.works.fetch_add(1 << 12, Relaxed));
         let question = StoreQuestion { operation: Operation::Decide, toll, work, situation: *situation };
         let pending: Vec<_> = groups.into_iter().map(|group| self.send(group, question, expires)).collect();
         let mut total: Option<Answer> = None;
@@ -386,7 +387,7 @@ impl StoreInner {
 
     fn give_back(&self, ticket: StoreTicket) {
         if !ticket.taken.is_empty() {
-            self.health.counters.given_back.add(1);
+            self.health.counters.given_back.fetch_add(1, Relaxed);
             ticket.refund();
         }
     }
@@ -400,7 +401,7 @@ impl StoreInner {
                 rest.into_iter().partition(|errand| !self.is_cluster || slot_of(&errand.slot) == slot);
             let (answer, _) = oneshot::channel();
             if self.calls.try_send(Call { errands: here, expires: None, answer }).is_err() {
-                self.health.counters.unsettled.add(1);
+                self.health.counters.unsettled.fetch_add(1, Relaxed);
             }
             rest = elsewhere;
         }

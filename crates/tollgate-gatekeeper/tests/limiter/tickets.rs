@@ -81,11 +81,11 @@ fn an_evicted_key_still_pays_and_gets_nothing_of_others() {
         let _ = ask(&limiter, [key], cpu(900), NOW);
     }
     assert!(limiter.table(0).unwrap().evicted >= 2);
-    let floor = remaining(&limiter, "somebody new");
+    let overflow = remaining(&limiter, "somebody new");
     limiter.settle(first, cpu(0), NOW);
-    assert_eq!(remaining(&limiter, "somebody new"), floor, "the floor was paid out to one of many");
+    assert_eq!(remaining(&limiter, "somebody new"), overflow, "the overflow record was refunded to one key");
     limiter.settle(second, cpu(900), NOW);
-    assert!(remaining(&limiter, "second") <= floor.saturating_sub(800));
+    assert!(remaining(&limiter, "second") <= overflow.saturating_sub(800));
 }
 
 #[test]

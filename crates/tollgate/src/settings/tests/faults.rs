@@ -114,7 +114,7 @@ fn what_a_rule_has_beside_its_limit() {
     check(&leased("budget = { share = 0.1, burst = '1s' }", "0.1"), &[("8:9", "only a bucket, a rate or a window")]);
     check(&leased("in_flight = 100", "0.1"), &[("8:9", "only a bucket, a rate or a window")]);
     check(&leased("bucket = { size = 10 }", "0.1"), &[("8:9", "less than two requests")]);
-    check(&leased("bucket = { size = 100 }\nmode = 'observe'", "0.1"), &[("9:9", "only observes")]);
+    check(&leased("bucket = { size = 100 }\nmode = 'observe'", "0.1"), &[("9:9", "in observe mode")]);
     check(&leased("bucket = { size = 100 }", "1.5"), &[("8:9", "at most 1")]);
     check_beside("lease = 0.1", 9, "needs `state = \"redis\"`");
     check_beside("status = 200", 10, "from 400 to 599");
@@ -196,7 +196,7 @@ fn what_roles_need() {
     check("[redis]\nurl = \"redis+clustr://h\"", &[("2:7", "did you mean `redis+cluster`?")]);
     check("[redis]\nurl = \"redis://\"", &[("2:7", "no URL of Redis")]);
     check("[redis]\nurl = \"redis://h\"\nca_file = \"/ca\"", &[("3:11", "write `rediss`")]);
-    check("[redis]\nurl = \"redis+sentinel://h\"", &[("2:7", "name of the master")]);
+    check("[redis]\nurl = \"redis+sentinel://h\"", &[("2:7", "/name-of-the-master")]);
     check("[watch]\nflag_threshold = 0\nflag_window = \"0s\"", &[("2:18", "must not be 0"), ("3:15", "must not be 0")]);
     check("[gate]\nproxy_protocol = true", &[("2:18", "needs `trusted_proxies`")]);
     check("[gate]\ntls = { cert = \"a\" }", &[("2:7", "missing key `key`")]);
