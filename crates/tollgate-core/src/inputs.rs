@@ -123,8 +123,8 @@ impl SeenCookies {
     }
 }
 
-/// The first cookie of this name.
-pub(crate) fn find_cookie<'a>(cookies: &'a [u8], name: &str) -> Option<&'a [u8]> {
+/// The first cookie of this name in a `Cookie` header.
+pub fn find_cookie<'a>(cookies: &'a [u8], name: &str) -> Option<&'a [u8]> {
     pairs(cookies).filter_map(cookie).find(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value)
 }
 

@@ -14,6 +14,7 @@
 extern crate alloc;
 
 pub mod band;
+pub mod cell;
 pub mod class;
 pub mod condition;
 pub mod decide;

@@ -88,6 +88,9 @@ impl Rule {
     /// Whether the rule applies to `request`, given that the request has a key of its class.
     #[inline]
     pub fn applies(&self, request: &impl Request) -> bool {
+        if let Some(name) = request.rule_name() {
+            return name == self.name;
+        }
         self.when.may_hold(request) && !self.unless.as_ref().is_some_and(|unless| unless.must_hold(request))
     }
 

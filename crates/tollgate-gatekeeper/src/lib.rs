@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod cell;
 pub mod clock;
 pub mod hash;
 mod hot_slots;
@@ -28,6 +29,7 @@ pub mod relay;
 mod report;
 mod row;
 pub mod sample;
+mod scaled;
 #[cfg(feature = "redis")]
 pub mod shared;
 mod sync;

@@ -33,15 +33,15 @@ use crate::ticket::{RULES_AT_ONCE_MAX, TableCharge, Ticket};
 /// The rules of one domain, with the state of all callers.
 pub struct Limiter {
     pub(crate) rules: Box<[ActiveRule]>,
-    started: Moment,
-    names: Arc<Names>,
+    pub(crate) started: Moment,
+    pub(crate) names: Arc<Names>,
     pub(crate) rules_skipped: AtomicU64,
 }
 
 /// A rule with its table.
 pub(crate) struct ActiveRule {
     pub(crate) rule: Rule,
-    fast_rate: Option<FastRate>,
+    pub(crate) fast_rate: Option<FastRate>,
     pub(crate) table: Arc<Table>,
     /// The relay to masters, and the rule's number there.
     pub(crate) relay: Option<(Relay, u16)>,

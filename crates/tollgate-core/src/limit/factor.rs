@@ -46,7 +46,13 @@ impl Limit {
             }
             Self::Rate(rate) => {
                 let (count, period, burst) = rate.parameters();
-                Self::Rate(Rate::new(count, factor.multiply(period)?, factor.divide(burst)?)?)
+                let mut scaled = factor.multiply(period)?;
+                if !rate.uses_aux() {
+                    // A rate whose interval is a whole number of nanoseconds keeps such an interval, so that records of the one are records of the other.
+                    let interval = scaled.as_nanos().div_ceil(count);
+                    scaled = Span::from_nanos(interval.checked_mul(count).ok_or(LimitError::TooLong)?);
+                }
+                Self::Rate(Rate::new(count, scaled, factor.divide(burst)?)?)
             }
             Self::Bucket(bucket) => {
                 let (size, drip, every) = bucket.parameters();
@@ -78,6 +84,15 @@ mod tests {
         assert_eq!(scaled(rate, 500), Limit::Rate(Rate::new(5, Span::from_secs(30), 20).unwrap()));
         let budget = Limit::Budget(Budget::new(400_000, Span::from_secs(30)).unwrap());
         assert_eq!(scaled(budget, 500), Limit::Budget(Budget::new(800_000, Span::from_secs(60)).unwrap()));
+    }
+
+    #[test]
+    fn a_whole_interval_stays_whole() {
+        // 100 ns each; a third of that is no whole number of nanoseconds.
+        let rate = Limit::Rate(Rate::new(7, Span::from_nanos(700), 10).unwrap());
+        let tight = scaled(rate, 333);
+        assert!(!rate.uses_aux() && !tight.uses_aux());
+        assert_eq!(tight, Limit::Rate(Rate::new(7, Span::from_nanos(238), 31).unwrap()));
     }
 
     #[test]

@@ -1,0 +1,74 @@
+//! Rate limits whose figures come with each call, as redis-cell has them: one table for all keys.
+
+use std::sync::Arc;
+
+use tollgate_core::cell::{Cell, CellReply};
+use tollgate_core::class::Class;
+use tollgate_core::condition::Condition;
+use tollgate_core::limit::{Limit, Rate};
+use tollgate_core::rule::{Mode, Rule};
+use tollgate_core::time::{Moment, Span};
+
+use crate::hash::Seed;
+use crate::table::{Table, TableError, TableReport};
+
+/// The theoretical arrival times of all keys, in memory of fixed size.
+pub struct CellTable {
+    table: Arc<Table>,
+    /// A rule whose records are one moment, as those of a cell are: it says when a record is clear.
+    rule: Rule,
+}
+
+impl CellTable {
+    /// A table of at most `bytes` bytes.
+    pub fn new(bytes: usize, seed: Seed) -> Result<Self, TableError> {
+        let one_per_sec = Rate::new(1, Span::from_secs(1), 1).expect("one per second is a rate");
+        let rule = Rule {
+            name: "cl.throttle".into(),
+            when: Condition::default(),
+            unless: None,
+            class: Class::parse("identifier").expect("the class is known"),
+            limit: Limit::Rate(one_per_sec),
+            escalation: None,
+            warmup: None,
+            hold_max: Span::ZERO,
+            mode: Mode::Enforce,
+        };
+        Ok(Self { table: Table::new(&rule, bytes, seed)?, rule })
+    }
+
+    /// Decides about `quantity` requests of `key`, and charges them if they are admitted.
+    pub fn throttle(&self, key: &[u8], cell: Cell, quantity: i64, now: Moment) -> CellReply {
+        let mut record = self.table.record(&self.rule, self.table.hasher().hash(key), now);
+        let _held = record.lock();
+        record.refresh();
+        cell.throttle(&mut record, quantity, now)
+    }
+
+    /// Its size, and how often it was too small.
+    pub fn report(&self) -> TableReport {
+        self.table.report()
+    }
+}
+
+#[cfg(all(test, not(tollgate_model)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_their_own_state_and_threads_admit_no_more_than_fit() {
+        let table = CellTable::new(1 << 20, Seed::fixed(7)).unwrap();
+        let (cell, now) = (Cell::new(99, 1, 60).unwrap(), Moment::from_millis(1_000));
+        let admitted = |key: &[u8]| {
+            let admits = |_: &usize| !table.throttle(key, cell, 1, now).is_limited;
+            (0..100).filter(admits).count()
+        };
+        let total: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| admitted(b"one"))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(total, 100);
+        assert_eq!(admitted(b"other"), 100);
+        assert!(table.report().bytes <= 1 << 20);
+    }
+}

@@ -1,0 +1,96 @@
+//! The same limiter under a factor: other limits, the same state.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tollgate_core::fast_rate::FastRate;
+use tollgate_core::limit::{Factor, Limit, LimitError};
+use tollgate_core::rule::Rule;
+
+use crate::limiter::{ActiveRule, Limiter};
+
+impl Limiter {
+    /// A limiter that decides by the same rules under `factor`, from the same tables: a caller has one state, whichever factor it comes with. Both may
+    /// decide at the same time, and tickets of the one can be settled with the other. Budgets stay as they are, and a window without a
+    /// ceiling is not widened: its log has no room for more.
+    pub fn scaled(&self, factor: Factor) -> Result<Self, LimitError> {
+        let scale = |active: &ActiveRule| {
+            let limit = scaled_in_place(&active.rule.limit, factor)?;
+            let rule = Rule { limit, ..active.rule.clone() };
+            let (table, relay) = (Arc::clone(&active.table), active.relay.clone());
+            Ok(ActiveRule { fast_rate: FastRate::of(&rule), rule, table, relay })
+        };
+        let rules = self.rules.iter().map(scale).collect::<Result<_, _>>()?;
+        Ok(Self { rules, started: self.started, names: Arc::clone(&self.names), rules_skipped: AtomicU64::new(0) })
+    }
+}
+
+/// The limit under a factor, if its records fit where those of `limit` are; else as it is.
+fn scaled_in_place(limit: &Limit, factor: Factor) -> Result<Limit, LimitError> {
+    if matches!(limit, Limit::Budget(_)) {
+        return Ok(*limit);
+    }
+    let scaled = limit.scaled(factor)?;
+    let fits = scaled.words() == limit.words() && (limit.uses_aux() || !scaled.uses_aux());
+    Ok(if fits { scaled } else { *limit })
+}
+
+#[cfg(all(test, not(tollgate_model)))]
+mod tests {
+    use tollgate_core::band::Band;
+    use tollgate_core::class::Class;
+    use tollgate_core::condition::Condition;
+    use tollgate_core::limit::{Bucket, Window};
+    use tollgate_core::rule::Mode;
+    use tollgate_core::time::{Moment, Span};
+    use tollgate_core::toll::Toll;
+
+    use super::*;
+    use crate::hash::Seed;
+    use crate::limiter::Plan;
+
+    fn limiter(limit: Limit) -> Limiter {
+        let rule = Rule {
+            name: "one".into(),
+            when: Condition::default(),
+            unless: None,
+            class: Class::parse("identifier").unwrap(),
+            limit,
+            escalation: None,
+            warmup: None,
+            hold_max: Span::ZERO,
+            mode: Mode::Enforce,
+        };
+        Limiter::new(Plan { rules: vec![(rule, 1 << 16)], started: Moment::ZERO, seed: Seed::fixed(1), names_max: 0 })
+            .unwrap()
+    }
+
+    fn admitted(limiter: &Limiter, tries: usize) -> usize {
+        let now = || Moment::from_millis(1_000);
+        let admits = |_: &usize| {
+            let (verdict, _ticket) = limiter.decide_key(0, b"u1", Toll::ONE, Band::Normal, now).unwrap();
+            !verdict.is_refusal()
+        };
+        (0..tries).filter(admits).count()
+    }
+
+    #[test]
+    fn half_the_factor_leaves_twice_the_room_in_the_same_bucket() {
+        let usual = limiter(Limit::Bucket(Bucket::new(10, 1, Span::from_secs(60)).unwrap()));
+        let half = usual.scaled(Factor::new(500).unwrap()).unwrap();
+        assert_eq!(admitted(&usual, 20), 10);
+        // Ten minutes of debt are the twenty places of a bucket that leaks every 30 s.
+        assert_eq!(admitted(&half, 30), 0);
+        let fresh = limiter(Limit::Bucket(Bucket::new(10, 1, Span::from_secs(60)).unwrap()));
+        assert_eq!(admitted(&fresh.scaled(Factor::new(500).unwrap()).unwrap(), 30), 20);
+        assert_eq!(admitted(&fresh, 1), 0);
+    }
+
+    #[test]
+    fn a_window_is_tightened_but_not_widened_beyond_its_log() {
+        let usual = limiter(Limit::Window(Window::new(5, Span::from_secs(10), Some(20)).unwrap()));
+        assert_eq!(admitted(&usual.scaled(Factor::new(100).unwrap()).unwrap(), 30), 20);
+        let bare = limiter(Limit::Window(Window::new(5, Span::from_secs(10), None).unwrap()));
+        assert_eq!(admitted(&bare.scaled(Factor::new(100).unwrap()).unwrap(), 30), 5);
+    }
+}
