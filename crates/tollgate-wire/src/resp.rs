@@ -1,0 +1,339 @@
+//! RESP, the protocol of Redis: commands of clients, and replies to them in its versions 2 and 3.
+//!
+//! Clients send arrays of bulk strings, or a line of words. Everything is bounded: the arguments of a command, their length, and the length of a command as a
+//! whole. Texts of errors are those of Redis, so that clients treat them alike.
+
+use core::fmt;
+use core::ops::Range;
+
+use crate::decimal;
+
+/// How many arguments a command may have, its name included.
+pub const ARGUMENTS_MAX: usize = 64;
+/// How long a command may be, with everything around its arguments.
+pub const COMMAND_BYTES_MAX: usize = 64 << 10;
+/// How long a line without arguments may be: a length, or a command of words.
+const LINE_BYTES_MAX: usize = 4096;
+
+/// Bytes that are no command. The connection that sent them cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtocolError {
+    /// A number of arguments that is none, or too large.
+    MultibulkLength,
+    /// A length that is none, or too large.
+    BulkLength,
+    /// Another byte in the place of `$`.
+    ExpectedBulk(u8),
+    /// A line that does not end.
+    TooBigInline,
+    /// A command that is too long as a whole.
+    TooBigCommand,
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MultibulkLength => formatter.write_str("invalid multibulk length"),
+            Self::BulkLength => formatter.write_str("invalid bulk length"),
+            Self::ExpectedBulk(byte) => write!(formatter, "expected '$', got '{}'", char::from(*byte).escape_default()),
+            Self::TooBigInline => formatter.write_str("too big inline request"),
+            Self::TooBigCommand => formatter.write_str("too big command"),
+        }
+    }
+}
+
+/// A command: where its arguments are in the bytes that it was read from.
+#[derive(Clone, Debug, Default)]
+pub struct Command {
+    arguments: Vec<Range<usize>>,
+}
+
+impl Command {
+    /// Reads the command that `bytes` begin with. Returns its length; nothing if it is not all there. A command without arguments is to be skipped.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        self.arguments.clear();
+        let read = match bytes.first() {
+            None => Ok(None),
+            Some(b'*') => self.read_array(bytes),
+            Some(_) => self.read_words(bytes),
+        };
+        match read {
+            Ok(None) if bytes.len() >= COMMAND_BYTES_MAX => Err(ProtocolError::TooBigCommand),
+            Ok(Some(length)) if length > COMMAND_BYTES_MAX => Err(ProtocolError::TooBigCommand),
+            read => read,
+        }
+    }
+
+    fn read_array(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        let Some((count, mut at)) = length(bytes, 1).map_err(|_| ProtocolError::MultibulkLength)? else {
+            return Ok(None);
+        };
+        if count > ARGUMENTS_MAX as i64 {
+            return Err(ProtocolError::MultibulkLength);
+        }
+        for _ in 0..count.max(0) {
+            match bytes.get(at) {
+                None => return Ok(None),
+                Some(b'$') => {}
+                Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
+            }
+            let Some((bulk, start)) = length(bytes, at + 1).map_err(|_| ProtocolError::BulkLength)? else {
+                return Ok(None);
+            };
+            let bulk = usize::try_from(bulk).ok().filter(|bulk| *bulk <= COMMAND_BYTES_MAX);
+            let end = start + bulk.ok_or(ProtocolError::BulkLength)?;
+            match bytes.get(end..end + 2) {
+                None => return Ok(None),
+                Some(b"\r\n") => {}
+                Some(_) => return Err(ProtocolError::BulkLength),
+            }
+            self.arguments.push(start..end);
+            at = end + 2;
+        }
+        Ok(Some(at))
+    }
+
+    fn read_words(&mut self, bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        let Some(end) = line_end(bytes, 0).map_err(|_| ProtocolError::TooBigInline)? else { return Ok(None) };
+        let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+        let mut start = None;
+        for at in 0..=line.len() {
+            let is_word = line.get(at).is_some_and(|byte| !byte.is_ascii_whitespace());
+            match (start, is_word) {
+                (None, true) => start = Some(at),
+                (Some(from), false) => {
+                    if self.arguments.len() == ARGUMENTS_MAX {
+                        return Err(ProtocolError::TooBigInline);
+                    }
+                    self.arguments.push(from..at);
+                    start = None;
+                }
+                _ => {}
+            }
+        }
+        Ok(Some(end + 1))
+    }
+
+    /// How many arguments it has, its name included.
+    pub fn count(&self) -> usize {
+        self.arguments.len()
+    }
+
+    /// The argument at `place` of the command that was read from `bytes`; 0 is its name.
+    pub fn argument<'a>(&self, bytes: &'a [u8], place: usize) -> Option<&'a [u8]> {
+        bytes.get(self.arguments.get(place)?.clone())
+    }
+}
+
+/// A line that is too long, or no number.
+struct NoLength;
+
+/// Where the line from `from` on ends: at its line feed.
+fn line_end(bytes: &[u8], from: usize) -> Result<Option<usize>, NoLength> {
+    let rest = bytes.get(from..).unwrap_or_default();
+    match memchr::memchr(b'\n', &rest[..rest.len().min(LINE_BYTES_MAX)]) {
+        Some(end) => Ok(Some(from + end)),
+        None if rest.len() >= LINE_BYTES_MAX => Err(NoLength),
+        None => Ok(None),
+    }
+}
+
+/// The number in the line from `from` on, and where the next line begins.
+fn length(bytes: &[u8], from: usize) -> Result<Option<(i64, usize)>, NoLength> {
+    let Some(end) = line_end(bytes, from)? else { return Ok(None) };
+    let digits = bytes[from..end].strip_suffix(b"\r").ok_or(NoLength)?;
+    let text = core::str::from_utf8(digits).map_err(|_| NoLength)?;
+    // A sign would be read, too.
+    let is_plain = digits.len() <= 20 && digits.iter().skip(1).all(u8::is_ascii_digit) && !text.starts_with('+');
+    let number = text.parse().map_err(|_| NoLength)?;
+    if is_plain { Ok(Some((number, end + 1))) } else { Err(NoLength) }
+}
+
+/// The version of the protocol that replies are written in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// RESP2: a map is an array of names and values.
+    #[default]
+    Two,
+    /// RESP3.
+    Three,
+}
+
+/// Writes replies.
+pub struct Replies<'a> {
+    out: &'a mut Vec<u8>,
+    version: Version,
+}
+
+impl<'a> Replies<'a> {
+    /// Appends replies to `out`.
+    pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
+        Self { out, version }
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.out.push(kind);
+        // A reply is one line, whatever a client has named in it.
+        self.out.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    fn header(&mut self, kind: u8, count: usize) {
+        self.out.push(kind);
+        decimal::put(self.out, count as u64);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// `+OK` and the like.
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// An error; its first word is its kind.
+    pub fn error(&mut self, text: &str) {
+        self.line(b'-', text.as_bytes());
+    }
+
+    /// A whole number.
+    pub fn integer(&mut self, number: i64) {
+        self.out.push(b':');
+        if number < 0 {
+            self.out.push(b'-');
+        }
+        decimal::put(self.out, number.unsigned_abs());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Bytes.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.header(b'$', bytes.len());
+        self.out.extend_from_slice(bytes);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Nothing.
+    pub fn null(&mut self) {
+        let null: &[u8] = if self.version == Version::Three { b"_\r\n" } else { b"$-1\r\n" };
+        self.out.extend_from_slice(null);
+    }
+
+    /// An array of so many replies, which follow.
+    pub fn array(&mut self, count: usize) {
+        self.header(b'*', count);
+    }
+
+    /// A map of so many names, each followed by its value.
+    pub fn map(&mut self, count: usize) {
+        match self.version {
+            Version::Two => self.header(b'*', 2 * count),
+            Version::Three => self.header(b'%', count),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(bytes: &[u8]) -> Result<Option<(usize, Vec<&[u8]>)>, ProtocolError> {
+        let mut command = Command::default();
+        let length = command.read(bytes)?;
+        let arguments = (0..command.count()).map(|place| command.argument(bytes, place).unwrap()).collect();
+        Ok(length.map(|length| (length, arguments)))
+    }
+
+    #[test]
+    fn commands_are_arrays_or_words() {
+        assert_eq!(read(b"*2\r\n$4\r\nPING\r\n$2\r\nhi\r\nmore"), Ok(Some((22, vec![&b"PING"[..], b"hi"]))));
+        assert_eq!(read(b"  PING  hi \r\nmore"), Ok(Some((13, vec![&b"PING"[..], b"hi"]))));
+        assert_eq!(read(b"PING\n"), Ok(Some((5, vec![&b"PING"[..]]))));
+        // Bytes of any kind, also line ends.
+        assert_eq!(read(b"*1\r\n$4\r\n\r\n\0\xff\r\n"), Ok(Some((14, vec![&b"\r\n\0\xff"[..]]))));
+        for skipped in [&b"\r\n"[..], b"*0\r\n", b"*-1\r\n"] {
+            assert_eq!(read(skipped), Ok(Some((skipped.len(), Vec::new()))));
+        }
+    }
+
+    #[test]
+    fn every_beginning_of_a_command_is_incomplete() {
+        let whole = b"*3\r\n$8\r\nTHROTTLE\r\n$0\r\n\r\n$3\r\nkey\r\n";
+        for end in 0..whole.len() {
+            assert_eq!(read(&whole[..end]), Ok(None), "{end}");
+        }
+        assert!(read(whole).unwrap().is_some());
+    }
+
+    #[test]
+    fn wrong_bytes_are_told_apart_as_redis_does() {
+        for (bytes, error) in [
+            (&b"*x\r\n"[..], ProtocolError::MultibulkLength),
+            (b"*65\r\n", ProtocolError::MultibulkLength),
+            (b"*99999999999999999999\r\n", ProtocolError::MultibulkLength),
+            (b"*1\n", ProtocolError::MultibulkLength),
+            (b"*1\r\n:1\r\n", ProtocolError::ExpectedBulk(b':')),
+            (b"*1\r\n$-1\r\n", ProtocolError::BulkLength),
+            (b"*1\r\n$+1\r\n", ProtocolError::BulkLength),
+            (b"*1\r\n$65537\r\n", ProtocolError::BulkLength),
+            (b"*1\r\n$1\r\nabc\r\n", ProtocolError::BulkLength),
+        ] {
+            assert_eq!(read(bytes), Err(error), "{}", String::from_utf8_lossy(bytes));
+        }
+        assert_eq!(read(&[b'a'; LINE_BYTES_MAX]), Err(ProtocolError::TooBigInline));
+        assert_eq!(read(&b"a ".repeat(ARGUMENTS_MAX + 1)), Ok(None));
+        assert_eq!(read(&[b"a ".repeat(ARGUMENTS_MAX + 1), b"\n".to_vec()].concat()), Err(ProtocolError::TooBigInline));
+        let long = [b"*2\r\n$60000\r\n".to_vec(), vec![b'a'; 60_000], b"\r\n$60000\r\n".to_vec(), vec![b'a'; 6_000]];
+        assert_eq!(read(&long.concat()), Err(ProtocolError::TooBigCommand));
+    }
+
+    #[test]
+    fn replies_are_written_in_both_versions() {
+        let written = |version| {
+            let mut out = Vec::new();
+            let mut replies = Replies::new(&mut out, version);
+            replies.map(1);
+            replies.bulk(b"a");
+            replies.null();
+            replies.integer(i64::MIN);
+            replies.error("ERR two\r\nlines");
+            String::from_utf8(out).unwrap()
+        };
+        let rest = ":-9223372036854775808\r\n-ERR two  lines\r\n";
+        assert_eq!(written(Version::Two), format!("*2\r\n$1\r\na\r\n$-1\r\n{rest}"));
+        assert_eq!(written(Version::Three), format!("%1\r\n$1\r\na\r\n_\r\n{rest}"));
+    }
+
+    #[test]
+    fn the_seeds_of_the_fuzzer_are_read_at_every_length() {
+        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/resp_command");
+        let mut count = 0;
+        for seed in std::fs::read_dir(seeds).unwrap() {
+            let bytes = std::fs::read(seed.unwrap().path()).unwrap();
+            for end in 0..=bytes.len() {
+                let _ = read(&bytes[..end]);
+            }
+            count += 1;
+        }
+        assert!(count >= 7);
+    }
+
+    proptest! {
+        #[test]
+        fn any_arguments_are_read_back(arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..8)) {
+            let mut out = Vec::new();
+            let mut replies = Replies::new(&mut out, Version::Two);
+            replies.array(arguments.len());
+            arguments.iter().for_each(|argument| replies.bulk(argument));
+            let (length, found) = read(&out).unwrap().unwrap();
+            prop_assert_eq!(length, out.len());
+            prop_assert_eq!(found, arguments.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(Some((length, _))) = read(&bytes) {
+                prop_assert!((1..=bytes.len()).contains(&length));
+            }
+        }
+    }
+}
