@@ -37,6 +37,14 @@ fn print_summary(file: &Path, settings: &Settings) {
     let rules = settings.domains.iter().map(|domain| domain.rules.len()).sum::<usize>();
     let count = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
     println!("{}: ok, {} in {}", file.display(), count(rules, "rule"), count(settings.domains.len(), "domain"));
+    for (door, address) in settings.doors.iter().flat_map(|doors| doors.open()) {
+        let token = settings.doors.as_ref().and_then(|doors| doors.token_file.as_ref());
+        let asks = token.map_or_else(
+            || "no token, because it is a loopback address".to_owned(),
+            |file| format!("the token in {}", file.display()),
+        );
+        println!("door: {door} will be open on {address}, and asks for {asks}");
+    }
     if settings.gate.as_ref().is_some_and(|gate| gate.mode == Mode::Observe) {
         println!(
             "note: `gate.mode` is \"observe\": nothing is held or refused, and what would have been is only counted"

@@ -8,6 +8,7 @@ mod check;
 mod cli;
 mod demo;
 mod doctor;
+mod doors;
 mod durable;
 mod flags;
 mod gate;
@@ -23,6 +24,7 @@ mod replay;
 mod service;
 mod settings;
 mod telemetry;
+mod token;
 mod watch;
 
 use std::process::ExitCode;

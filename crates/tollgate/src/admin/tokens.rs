@@ -4,17 +4,13 @@
 //! the token is.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use ring::hmac;
 use zeroize::Zeroizing;
 
-/// A token shorter than this can be guessed.
-const TOKEN_BYTES_MIN: usize = 16;
-/// A file that is longer than this is no token.
-const FILE_BYTES_MAX: u64 = 4096;
+use crate::token::{TOKEN_BYTES_MAX, read_token};
 
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +69,7 @@ impl Tokens {
     fn read<'a>(&self, files: impl IntoIterator<Item = (Role, &'a Path)>) -> io::Result<Vec<(Role, hmac::Tag)>> {
         let mut known = Vec::new();
         for (role, path) in files {
-            known.push((role, hmac::sign(&self.key, read(path)?.as_bytes())));
+            known.push((role, hmac::sign(&self.key, read_token(path)?.as_bytes())));
         }
         Ok(known)
     }
@@ -91,7 +87,7 @@ impl Tokens {
     /// The role of a token, if it is known. The work is the same for every token of the same length, and bounded by the
     /// length of a token file.
     pub(super) fn role_of(&self, shown: &str) -> Option<Role> {
-        if shown.len() as u64 > FILE_BYTES_MAX {
+        if shown.len() > TOKEN_BYTES_MAX {
             return None;
         }
         // All known tokens are compared, also after a match.
@@ -99,23 +95,6 @@ impl Tokens {
             self.known.iter().filter(|(_, tag)| hmac::verify(&self.key, shown.as_bytes(), tag.as_ref()).is_ok());
         matching.map(|(role, _)| *role).max()
     }
-}
-
-fn read(path: &Path) -> io::Result<Zeroizing<String>> {
-    let wrong = |message: &str| io::Error::other(format!("the token file {}: {message}", path.display()));
-    let data = fs::metadata(path).map_err(|error| wrong(&error.to_string()))?;
-    if data.len() > FILE_BYTES_MAX {
-        return Err(wrong("is too long for a token"));
-    }
-    let text = Zeroizing::new(fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?);
-    let token = text.trim();
-    if token.is_empty() || token.contains(char::is_whitespace) || !token.is_ascii() {
-        return Err(wrong("has to hold one word in ASCII, such as `openssl rand -hex 32` makes"));
-    }
-    if token.len() < TOKEN_BYTES_MIN {
-        tracing::warn!(file = %path.display(), "this token is short enough to be guessed: `openssl rand -hex 32` makes a better one");
-    }
-    Ok(Zeroizing::new(token.to_owned()))
 }
 
 /// Bytes that nobody can guess.
@@ -132,6 +111,8 @@ pub(super) fn random_word() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -180,6 +180,16 @@ impl Admission {
         fields.unify(self.claims.load().inputs());
     }
 
+    /// What requests can claim of the backend.
+    pub(crate) fn claims(&self) -> Guard<Arc<Claims>> {
+        self.claims.load()
+    }
+
+    /// The places in which rules hold requests.
+    pub(crate) fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
     /// Whom an operator lets pass.
     pub(crate) fn exemptions(&self) -> &Exemptions {
         &self.exemptions
@@ -314,7 +324,7 @@ impl Admission {
         begun
     }
 
-    async fn enter_queue(
+    pub(super) async fn enter_queue(
         &self,
         queue: &Arc<Queue>,
         entering: Entering,

@@ -1,5 +1,6 @@
 //! What a gate shows of itself to those who watch it. Read when asked for; nothing on the way of a request.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use super::rules::RuleTally;
 use super::running::Running;
 use super::tally::Tally;
 use super::worker::Shared;
+use crate::settings::DEFAULT_DOMAIN;
 
 /// The gate's metrics.
 pub(crate) struct GateMetrics(Arc<Shared>);
@@ -135,17 +137,21 @@ impl GateMetrics {
     fn encode_rules(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Requests that a rule held or refused, or would have";
         let mut decisions = encoder.encode_descriptor("tollgate_rule_decisions", help, None, MetricType::Counter)?;
-        for face in self.0.admission.rules().faces() {
+        let rules = self.0.all_rules();
+        let faces = || rules.iter().flat_map(|(domain, rules)| rules.faces().iter().map(move |face| (domain, face)));
+        for (domain, face) in faces() {
+            let name = named_in(domain, &face.name);
             for (kind, verdict) in RuleTally::KINDS.into_iter().enumerate() {
-                let labels = [("rule", face.name.as_str()), ("class", face.class.as_str()), ("verdict", verdict)];
+                let labels = [("rule", &*name), ("class", face.class.as_str()), ("verdict", verdict)];
                 ConstCounter::new(face.tally.read(kind)).encode(decisions.encode_family(&labels)?)?;
             }
         }
         let help =
             "CPU time of the requests that a rule let pass; of several rules, the one that was nearest to its limit";
         let mut tolls = encoder.encode_descriptor("tollgate_rule_toll_seconds", help, None, MetricType::Counter)?;
-        for face in self.0.admission.rules().faces() {
-            let labels = [("rule", face.name.as_str()), ("class", face.class.as_str())];
+        for (domain, face) in faces() {
+            let name = named_in(domain, &face.name);
+            let labels = [("rule", &*name), ("class", face.class.as_str())];
             ConstCounter::new(face.tally.toll_ns() as f64 / 1e9).encode(tolls.encode_family(&labels)?)?;
         }
         Ok(())
@@ -207,6 +213,11 @@ impl GateMetrics {
         }
         Ok(())
     }
+}
+
+/// The name of a rule, after that of its domain if that is not the default one.
+pub(super) fn named_in<'a>(domain: &str, rule: &'a str) -> Cow<'a, str> {
+    if domain == DEFAULT_DOMAIN { Cow::Borrowed(rule) } else { Cow::Owned(format!("{domain}/{rule}")) }
 }
 
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {

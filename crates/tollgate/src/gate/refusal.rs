@@ -140,10 +140,29 @@ impl Refusal {
         PageContent { status: self.status(), title, detail, retry_secs, is_repeatable }
     }
 
-    fn status(&self) -> u16 {
+    /// The status of the answer.
+    pub(crate) fn status(&self) -> u16 {
         // A rule's own status is for clients over its limit.
         let own = self.rule().filter(|_| self.cause != Cause::ReducedCapacity).and_then(|rule| rule.status);
         own.unwrap_or_else(|| self.cause.status())
+    }
+}
+
+impl Refusal {
+    /// The body of the answer and its content type: a page for a browser, a problem for a program.
+    pub(super) fn body(
+        &self,
+        wants_html: bool,
+        is_repeatable: bool,
+        retry_secs: Option<u64>,
+        pages: &Pages,
+    ) -> (&'static str, Vec<u8>) {
+        if wants_html {
+            return ("text/html; charset=utf-8", self.page(retry_secs, is_repeatable).render(pages));
+        }
+        let violated = self.rule().filter(|_| self.cause != Cause::ReducedCapacity);
+        let body = problem((self.cause, self.detail()), self.status(), violated.map(|rule| &rule.name[..]));
+        ("application/problem+json", body)
     }
 }
 
@@ -187,14 +206,8 @@ impl OwnAnswer {
             let (status, message) = (refusal.cause.grpc_status(), refusal.cause.title());
             return Self::trailers_only(content_type, status, message, retry_secs, response);
         }
-        let body = if wants_html(request) {
-            response.fields.push(b"content-type", b"text/html; charset=utf-8");
-            refusal.page(retry_secs, is_repeatable(request)).render(pages)
-        } else {
-            response.fields.push(b"content-type", b"application/problem+json");
-            let violated = refusal.rule().filter(|_| refusal.cause != Cause::ReducedCapacity);
-            problem((refusal.cause, refusal.detail()), response.status, violated.map(|rule| &rule.name[..]))
-        };
+        let (content_type, body) = refusal.body(wants_html(request), is_repeatable(request), retry_secs, pages);
+        response.fields.push(b"content-type", content_type.as_bytes());
         Self::finish(response, body, request.is_head())
     }
 

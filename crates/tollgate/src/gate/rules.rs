@@ -1,12 +1,13 @@
 //! The rules in force, with what clients are told about each.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::band::Band;
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Reason, Verdict};
 use tollgate_core::inputs::Inputs;
-use tollgate_core::limit::Limit;
+use tollgate_core::limit::{Factor, Limit, LimitError};
 use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
@@ -18,6 +19,7 @@ use tollgate_gatekeeper::names::Name;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use super::elsewhere::{Charge, Elsewhere};
+use super::scaled_limiters::ScaledLimiters;
 use crate::settings::{Domain, Hold};
 use crate::watch::Flagged;
 
@@ -34,6 +36,7 @@ pub(crate) struct Rules {
     account: Option<Class>,
     /// The headers and cookies that the rules use.
     inputs: Inputs,
+    scaled: ScaledLimiters,
     /// How many rules there were before these.
     generation: u64,
 }
@@ -50,6 +53,13 @@ pub(crate) struct Face {
     headers: bool,
     /// What it has done.
     pub(crate) tally: RuleTally,
+}
+
+impl Face {
+    /// Whether clients are told where they stand with it.
+    pub(crate) fn tells(&self) -> bool {
+        self.headers
+    }
 }
 
 /// What one rule has done. A request is counted for the rule that decided about it.
@@ -102,6 +112,7 @@ impl Rules {
             has_budget: has_budget(domain),
             account: domain.account.clone(),
             inputs: inputs(domain),
+            scaled: ScaledLimiters::default(),
             generation: 0,
         })
     }
@@ -111,7 +122,8 @@ impl Rules {
         let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &elsewhere);
         let faces = faces(domain, Some(&self.faces));
         let (has_budget, account, generation) = (has_budget(domain), domain.account.clone(), self.generation + 1);
-        Ok(Self { limiter, elsewhere, faces, hold, has_budget, account, inputs: inputs(domain), generation })
+        let (inputs, scaled) = (inputs(domain), ScaledLimiters::default());
+        Ok(Self { limiter, elsewhere, faces, hold, has_budget, account, inputs, scaled, generation })
     }
 
     /// The headers and cookies that the rules use.
@@ -173,6 +185,11 @@ impl Rules {
         charge.refund(&self.limiter, now);
     }
 
+    /// The limiter under a factor: other limits, the same state.
+    pub(crate) fn scaled(&self, factor: Factor) -> Result<Arc<Limiter>, LimitError> {
+        self.scaled.of(&self.limiter, factor)
+    }
+
     /// Rules whose state is not in this gate's memory alone.
     pub(crate) fn elsewhere(&self) -> &Elsewhere {
         &self.elsewhere
@@ -186,6 +203,12 @@ impl Rules {
     /// Whether any rule charges what a request costs, so that its cost has to be predicted.
     pub(crate) fn has_budget(&self) -> bool {
         self.has_budget
+    }
+
+    /// Whether any limit waits for the end of a request: one of requests in flight, or a budget.
+    pub(crate) fn has_open_limits(&self) -> bool {
+        let is_open = |limit: &Limit| matches!(limit, Limit::InFlight(_) | Limit::Budget(_));
+        self.limiter.rules().any(|rule| is_open(&rule.limit))
     }
 
     /// Whether the account of `request` is flagged, where a rule wants to know.

@@ -16,6 +16,8 @@ use super::access_log::{LogCounts, LogWriter};
 use super::admission::Admission;
 use super::backend::{Backends, connect};
 use super::caps::Caps;
+use super::decider::Decider;
+use super::domains::OtherDomains;
 use super::elsewhere::Ways;
 use super::keeper::Keeper;
 use super::listener;
@@ -54,6 +56,10 @@ pub(crate) struct Orders {
     pub(crate) gate: Settings,
     /// By which rules.
     pub(crate) domain: Domain,
+    /// The other domains, for doors; none without doors.
+    pub(crate) other_domains: Vec<Domain>,
+    /// Threads that serve doors, and count what they do.
+    pub(crate) door_threads: usize,
     /// The store that it shares with others.
     pub(crate) redis: Option<Redis>,
     /// The masters that it reports to.
@@ -63,7 +69,9 @@ pub(crate) struct Orders {
 impl Orders {
     /// The store, if any rule needs one.
     fn redis(&self) -> Option<&Redis> {
-        self.redis.as_ref().filter(|_| self.has(State::Redis))
+        let others = self.other_domains.iter().flat_map(|domain| &domain.rules);
+        let is_needed = self.has(State::Redis) || others.into_iter().any(|rule| rule.state == State::Redis);
+        self.redis.as_ref().filter(|_| is_needed)
     }
 
     /// The masters, if any rule needs one.
@@ -83,7 +91,7 @@ impl Running {
         let clock = Clock::start();
         let redis = orders.redis().map(Link::open).transpose()?;
         let masters = orders.link().map(|link| Masters::open(link, &clock)).transpose()?;
-        let Orders { gate: settings, domain, .. } = orders;
+        let Orders { gate: settings, domain, other_domains, door_threads, .. } = orders;
         let workers = settings.workers.max(1);
         let connections_max = connections_max(&settings);
         let listeners = if handed_over.is_empty() {
@@ -95,6 +103,7 @@ impl Running {
         let ways = Ways { redis: redis.as_ref(), masters: masters.as_ref() };
         let admission = Admission::new(&domain, &settings, ways, clock.clone()).map_err(io::Error::other)?;
         let admission = Arc::new(admission);
+        let domains = OtherDomains::new(&other_domains, &settings, ways, &clock).map_err(io::Error::other)?;
         if let Some(masters) = &masters {
             masters.serve(&admission);
         }
@@ -107,13 +116,14 @@ impl Running {
             caps: Caps::new(connections_max),
             buffers: Arc::new(Buffers::new(&settings.buffer)?),
             admission,
+            domains,
             reloads: Reloads::default(),
             sight: Sight::new(clock),
             tracer,
             access_log: ArcSwapOption::new(access_log),
             access_log_counts: counts,
             proxy_detector: ProxyDetector::default(),
-            tallies: (0..workers).map(|_| Arc::new(Tally::default())).collect(),
+            tallies: (0..workers + door_threads).map(|_| Arc::new(Tally::default())).collect(),
             server_tls: ArcSwapOption::new(certificates.as_ref().map(Certificates::server_config)),
             backend_tls: ArcSwap::new(connect::tls_config(&settings.backends)?),
             settings: ArcSwap::from_pointee(settings),
@@ -217,7 +227,12 @@ impl Running {
         let wanted = self.wanted_masters(masters.as_ref(), orders.link())?;
         let reload = |redis: Option<&Link>| {
             let ways = Ways { redis, masters: wanted.as_ref() };
-            admission.reload(&orders.domain, &orders.gate, ways).map_err(io::Error::other)
+            let domains = &self.shared.domains;
+            let others = domains.read(&orders.other_domains, &orders.gate, ways, admission.clock());
+            let others = others.map_err(io::Error::other)?;
+            admission.reload(&orders.domain, &orders.gate, ways).map_err(io::Error::other)?;
+            domains.take_over(others);
+            io::Result::Ok(())
         };
         let store = orders.redis();
         let kept = redis.as_ref().filter(|link| store.is_some_and(|settings| link.is_for(settings)));
@@ -258,9 +273,16 @@ impl Running {
         }
     }
 
+    /// Decides about requests that come through doors. The door thread with this number has the tally after those of the workers.
+    pub(crate) fn decider(&self, door_thread: usize) -> Decider {
+        Decider::new(self.shared.clone(), door_thread)
+    }
+
     /// Whether requests are taken, and somebody can answer them.
     pub(crate) fn is_ready(&self) -> bool {
-        *self.phase.borrow() == Phase::Serving && self.shared.backends.load().can_serve()
+        let backends = self.shared.backends.load();
+        // Without a backend this process forwards nothing, and doors are served all the same.
+        *self.phase.borrow() == Phase::Serving && (backends.len() == 0 || backends.can_serve())
     }
 
     /// How long requests may take to finish once the gate is told to stop.

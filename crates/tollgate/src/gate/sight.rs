@@ -2,6 +2,7 @@
 //!
 //! A request is looked at when it comes and when it ends, and what is seen is left in maps and counters that others read. Nothing here decides.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,17 +69,27 @@ impl Sight {
 
     /// A request was refused. By whom, the watch hears from the log of engagements.
     pub(crate) fn refused(&self, request: &RequestView<'_>, now: Moment) {
+        self.refused_client(request.client, || agent_of(request), now);
+    }
+
+    /// A request of a client was refused.
+    pub(crate) fn refused_client<'a>(&self, client: IpAddr, agent: impl FnOnce() -> &'a [u8], now: Moment) {
         if SEES {
-            self.spenders.refused(request.client, || agent_of(request), now);
+            self.spenders.refused(client, agent, now);
         }
     }
 
     /// A request that came at `since` may go to the backend.
     pub(crate) fn admitted(self: &Arc<Self>, request: &RequestView<'_>, since: Moment) -> Account {
+        self.admitted_client(request.client, agent_of(request), since)
+    }
+
+    /// A request of a client that came at `since` may go to the backend.
+    pub(crate) fn admitted_client(self: &Arc<Self>, client: IpAddr, agent: &[u8], since: Moment) -> Account {
         let went = self.clock.now();
         let wait = went.since(since);
         self.waits.count(wait);
-        let spender = SEES.then(|| self.spenders.admitted(request.client, agent_of(request)));
+        let spender = SEES.then(|| self.spenders.admitted(client, agent));
         Account { sight: self.clone(), spender, wait, went, told: None }
     }
 }

@@ -14,6 +14,7 @@ use tollgate_gatekeeper::truncation::is_cut;
 
 use super::admission::ObservedCounts;
 use super::histogram::Counted;
+use super::metrics::named_in;
 use super::queue::QueueForecast;
 use super::rates::Rates;
 use super::rules::{RuleTally, Rules};
@@ -152,13 +153,13 @@ impl Running {
 
     /// What each rule has done.
     pub(crate) fn rule_figures(&self) -> Vec<RuleFigures> {
-        let rules = self.shared.admission.rules();
-        let shown = |face: &super::rules::Face| RuleFigures {
-            name: face.name.clone(),
+        let rules = self.shared.all_rules();
+        let shown = |domain: &str, face: &super::rules::Face| RuleFigures {
+            name: named_in(domain, &face.name).into_owned(),
             class: face.class.clone(),
             counts: std::array::from_fn(|kind| face.tally.read(kind)),
         };
-        rules.faces().iter().map(shown).collect()
+        rules.iter().flat_map(|(domain, rules)| rules.faces().iter().map(|face| shown(domain, face))).collect()
     }
 
     /// How long answers have taken so far, the wait at the gate included.

@@ -18,23 +18,27 @@ use super::backend::h1::Connection;
 use super::backend::pool::Pool;
 use super::backend::{Backends, check, h2};
 use super::caps::Caps;
+use super::domains::OtherDomains;
 use super::engagement_log::EngagementLog;
 use super::exchange::Scratch;
 use super::failure_log::FailureLog;
 use super::listener;
 use super::proxy_detector::{ProxyDetector, Sampler};
 use super::reloads::Reloads;
+use super::rules::Rules;
 use super::sight::Sight;
 use super::spool::Buffers;
 use super::tally::Tally;
 use super::timer::{TICK, Timers};
-use crate::settings::Gate as Settings;
+use crate::settings::{DEFAULT_DOMAIN, Gate as Settings};
 use crate::telemetry::Tracer;
 
 /// What all workers share.
 pub(crate) struct Shared {
     pub(crate) settings: ArcSwap<Settings>,
     pub(crate) admission: Arc<Admission>,
+    /// The rules of other domains, which doors decide by.
+    pub(crate) domains: OtherDomains,
     pub(crate) backends: ArcSwap<Backends>,
     pub(crate) caps: Caps,
     /// Responses that slow clients have not read yet.
@@ -56,6 +60,14 @@ pub(crate) struct Shared {
     pub(crate) server_tls: ArcSwapOption<rustls::ServerConfig>,
     /// How TLS is spoken to backends.
     pub(crate) backend_tls: ArcSwap<rustls::ClientConfig>,
+}
+
+impl Shared {
+    /// The rules of all domains, by their names; the default domain is the first.
+    pub(crate) fn all_rules(&self) -> Vec<(String, Arc<Rules>)> {
+        let first = (DEFAULT_DOMAIN.to_owned(), self.admission.rules());
+        std::iter::once(first).chain(self.domains.all().iter().cloned()).collect()
+    }
 }
 
 /// How far a gate is from its end.

@@ -19,6 +19,7 @@ use super::reload::{Household, Plan, Sender};
 use super::{keys, log, systemd};
 use crate::admin;
 use crate::cli::WRONG;
+use crate::doors::BoundDoors;
 use crate::gate::{Orders, Running};
 use crate::settings::{self, BackendUrl, Settings, State};
 use crate::telemetry::Telemetry;
@@ -67,19 +68,26 @@ impl GateOptions {
         if !self.backend.is_empty() {
             gate.backends.clone_from(&self.backend);
         }
-        if gate.backends.is_empty() {
+        if gate.backends.is_empty() && file.doors.is_some() {
+            // Nothing is forwarded: the gate decides about what comes through doors.
+            gate.listen.clear();
+        } else if gate.backends.is_empty() {
             return Err("no backend to protect: give --backend URL, or backend in [gate] of the file".to_owned());
         }
         if let Some(workers) = self.workers {
             gate.workers = usize::from(workers);
         }
         let link = file.link.map(keys::link).transpose()?;
-        let domain = file.domains.into_iter().next().expect("the default domain is always there");
+        let mut domains = file.domains.into_iter();
+        let domain = domains.next().expect("the default domain is always there");
         if link.is_none() && domain.rules.iter().any(|rule| rule.state == State::Master) {
             return Err("rules with `state = \"master\"` need a master that lets this gate in: write `[[link.master]]` with its `key`".to_owned());
         }
-        let orders = Orders { gate, domain, redis: file.redis, link };
-        Ok(Plan { orders, operators, graphite: file.graphite, telemetry: file.telemetry })
+        let doors = file.doors;
+        let other_domains = domains.filter(|_| doors.is_some()).collect();
+        let door_threads = doors.as_ref().map_or(0, |doors| doors.threads.unwrap_or(gate.workers).max(1));
+        let orders = Orders { gate, domain, other_domains, door_threads, redis: file.redis, link };
+        Ok(Plan { orders, operators, doors, graphite: file.graphite, telemetry: file.telemetry })
     }
 }
 
@@ -145,6 +153,7 @@ fn serve_requests(
     let admin = runtime.block_on(admin::bind(operators.listen()))?;
     // All that can fail comes before the gate takes a request, which would be cut off.
     let guard = operators.guard()?;
+    let doors = plan.doors.map(|doors| BoundDoors::bind(doors, plan.orders.door_threads)).transpose()?;
     let (telemetry, tracer) = plan.telemetry.as_ref().map(Telemetry::open).transpose()?.unzip();
     let sockets = systemd::passed_sockets(&plan.orders.gate.listen, &settings::Gate::default().listen)?;
     let mut gate = Running::new(plan.orders, sockets, tracer.flatten())?;
@@ -155,9 +164,13 @@ fn serve_requests(
     };
     let keeper = gate.keep_learned(watch.state_dir());
     gate.open()?;
+    let doors = doors.map(|doors| doors.open(|thread| gate.decider(thread))).transpose()?;
     let gate = Arc::new(gate);
     let mut registry = Registry::default();
     registry.register_collector(gate.metrics());
+    if let Some(doors) = &doors {
+        registry.register_collector(doors.metrics());
+    }
     if let Some(master) = master {
         master.figures().register(&mut registry);
     }
@@ -175,12 +188,15 @@ fn serve_requests(
     }
     let (telemetry, watching) = (plan.telemetry, watch.clone());
     let mut household =
-        Household { gate: gate.clone(), console, watch: watching, operators, telemetry, graphite, master };
+        Household { gate: gate.clone(), console, watch: watching, operators, doors, telemetry, graphite, master };
     runtime.block_on(async {
         household.graphite.send_to(plan.graphite, &gate, &watch);
         until_stopped(options, &mut household, &mut signals).await
     })?;
     drop(runtime);
+    if let Some(doors) = household.doors.take() {
+        doors.end(gate.drain_max());
+    }
     drop(household);
     watch.take_feed();
     if let Some(keeper) = keeper {

@@ -10,6 +10,7 @@ use super::master::Keeping;
 use super::operators::{Operators, Renewal, config_of};
 use super::systemd;
 use crate::admin::Console;
+use crate::doors::OpenDoors;
 use crate::gate::{Orders, Running};
 use crate::settings;
 use crate::watch::Watch;
@@ -18,6 +19,7 @@ use crate::watch::Watch;
 pub(super) struct Plan {
     pub(super) orders: Orders,
     pub(super) operators: Operators,
+    pub(super) doors: Option<settings::Doors>,
     pub(super) graphite: Option<settings::Graphite>,
     pub(super) telemetry: Option<settings::Telemetry>,
 }
@@ -28,6 +30,7 @@ pub(super) struct Household<'a> {
     pub(super) console: Arc<Console>,
     pub(super) watch: Arc<Watch>,
     pub(super) operators: Operators,
+    pub(super) doors: Option<OpenDoors>,
     pub(super) telemetry: Option<settings::Telemetry>,
     pub(super) graphite: Sender,
     pub(super) master: Option<&'a Keeping>,
@@ -76,6 +79,13 @@ impl Household<'_> {
         let renewal: Renewal = self.operators.read(plan.operators, &self.console)?;
         let mut waiting = self.gate.reload(plan.orders).map_err(|error| error.to_string())?;
         waiting.extend(self.operators.take_over(renewal, &self.console));
+        let doors_wait = match &mut self.doors {
+            Some(doors) => doors.reload(plan.doors.as_ref()).map_err(|error| error.to_string())?,
+            None => plan.doors.is_some(),
+        };
+        if doors_wait {
+            waiting.push("doors");
+        }
         self.graphite.send_to(plan.graphite, &self.gate, &self.watch);
         if self.telemetry != plan.telemetry {
             waiting.push("telemetry");

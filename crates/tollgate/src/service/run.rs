@@ -28,12 +28,12 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
         }
     };
     let (gate, master) = (GateOptions::of_file(path), MasterOptions::of_file(path));
-    match (file.gate.is_some(), file.master.is_some()) {
+    match (file.gate.is_some() || file.doors.is_some(), file.master.is_some()) {
         (true, true) => run_gate_beside(&gate, &master),
         (true, false) => run_gate(&gate),
         (false, true) => run_master(&master),
         (false, false) => {
-            eprintln!("{}: names no role: write [gate] or [master]", path.display());
+            eprintln!("{}: names no role: write [gate], [doors] or [master]", path.display());
             ExitCode::from(WRONG)
         }
     }

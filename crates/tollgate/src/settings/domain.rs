@@ -27,9 +27,9 @@ pub(crate) struct Domain {
 pub(crate) const DEFAULT_DOMAIN: &str = "default";
 
 table! {
-    /// A protected thing with its own rules, for masters and `tollgate replay --domain`. A gate decides by the domain `default` alone.
+    /// A protected thing with its own rules, for doors, masters and `tollgate replay --domain`. A gate decides by the domain `default` alone.
     struct DomainTable {
-        /// What masters and `tollgate replay --domain` call it. No other domain has it.
+        /// What callers of doors, masters and `tollgate replay --domain` call it. No other domain has it.
         name: Name = required,
         /// The rules of this domain. Written `[[domain.rule]]`, once for each.
         rule: Rules,

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::FileTable;
+use super::doors::DoorsTable;
 use super::fault::Collector;
 use super::gate::LISTEN_MAX;
-use super::roles::DoorsTable;
 use super::value::Address;
 
 /// An address that a role of the file listens on, and the key that says so.
@@ -47,10 +47,10 @@ fn listeners(file: &FileTable) -> Vec<Listener<'_>> {
         add("master.control", &master.value.control.value, &master.value.control.span);
     }
     if let Some(doors) = &file.doors {
-        let DoorsTable { http, grpc, resp, .. } = &doors.value;
-        for (key, door) in [("doors.http", http), ("doors.grpc", grpc), ("doors.resp", resp)] {
+        let DoorsTable { http, resp, .. } = &doors.value;
+        for (key, door) in [("doors.http", http), ("doors.resp", resp)] {
             if let Some(address) = door {
-                add(key, &address.value, &address.span);
+                add(key, &address.value.0, &address.span);
             }
         }
     }

@@ -9,6 +9,7 @@ mod bounds;
 mod buffer;
 mod condition;
 mod domain;
+mod doors;
 mod escalation;
 mod fairness;
 mod fault;
@@ -43,6 +44,7 @@ use toml::de::DeTable;
 pub(crate) use access_log::{AccessLog, LogFormat, LogOutput};
 pub(crate) use buffer::ResponseBuffer;
 pub(crate) use domain::{DEFAULT_DOMAIN, Domain};
+pub(crate) use doors::Doors;
 pub(crate) use fairness::{UserClass, UserPlace};
 pub(crate) use fault::Faults;
 pub(crate) use gate::{CertificateFiles, ForwardedHeader, Gate, Hold, TollSource};
@@ -52,18 +54,19 @@ pub(crate) use link::Link;
 pub(crate) use pages::{Page, PagePart, Pages};
 pub(crate) use priority::{Precedence, Priority};
 pub(crate) use reference::reference;
-pub(crate) use roles::{Admin, Doors, FlagState, Graphite, Master, Redis, Watch, Webhook};
+pub(crate) use roles::{Admin, FlagState, Graphite, Master, Redis, Watch, Webhook};
 pub(crate) use rule::{RuleSettings, State};
 pub(crate) use schema::schema;
 pub(crate) use telemetry::Telemetry;
 pub(crate) use value::{BackendUrl, Protocol};
 
 use domain::{Domains, Rules};
+use doors::DoorsTable;
 use fault::Collector;
 use gate::GateTable;
 use link::LinkTable;
 use priority::Priorities;
-use roles::{AdminTable, DoorsTable, MasterTable, MetricsTable, RedisTable, WatchTable};
+use roles::{AdminTable, MasterTable, MetricsTable, RedisTable, WatchTable};
 use rule::Surroundings;
 use table::{Entries, table};
 use telemetry::TelemetryTable;
@@ -79,7 +82,7 @@ pub(crate) struct Settings {
     pub(crate) master: Option<Master>,
     /// What links the default domain's rules to masters; none if no rule needs one, or nothing says where one is.
     pub(crate) link: Option<Link>,
-    /// The ways in for others.
+    /// The ways in for programs and proxies that are not behind the gate.
     pub(crate) doors: Option<Doors>,
     /// The address for operators.
     pub(crate) admin: Option<Admin>,
@@ -111,7 +114,7 @@ table! {
         master: MasterTable,
         /// The masters that this gate reports to.
         link: LinkTable,
-        /// Reserved for ways in for programs that are not behind this gate; nothing is served yet.
+        /// Ways in for programs and proxies that are not behind this gate.
         doors: DoorsTable,
         /// The address for operators.
         admin: AdminTable,
@@ -222,7 +225,7 @@ impl FileTable {
             domains,
             gate,
             master,
-            doors: self.doors.map(|doors| doors.value.meaning()),
+            doors: self.doors.map(|doors| doors.value.meaning(&doors.span, faults)),
             admin: self.admin.map(|admin| admin.value.meaning(faults)),
             watch,
             graphite: self.metrics.and_then(|metrics| metrics.value.meaning(faults)),

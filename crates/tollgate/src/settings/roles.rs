@@ -1,4 +1,4 @@
-//! The other roles that a file can name: `[master]`, `[doors]`, `[admin]`, `[watch]`, and `[redis]` for them all.
+//! The other roles that a file can name: `[master]`, `[admin]`, `[watch]`, and `[redis]` for them all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -53,17 +53,6 @@ impl Default for Master {
             books: None,
         }
     }
-}
-
-/// The ways in for others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Doors {
-    /// Checks over HTTP, and forward-auth.
-    pub(crate) http: Option<SocketAddr>,
-    /// Envoy's rate limit services.
-    pub(crate) grpc: Option<SocketAddr>,
-    /// `CL.THROTTLE` for Redis clients.
-    pub(crate) resp: Option<SocketAddr>,
 }
 
 /// The address for operators.
@@ -203,19 +192,6 @@ table! {
         books: Name,
         /// Where figures go for statsd, under Smockron's names. Without it, nowhere.
         statsd: Address,
-    }
-}
-
-table! {
-    /// Reserved for ways in for programs that are not behind this gate. No door is served yet: the addresses are checked, and nothing
-    /// listens on them.
-    struct DoorsTable {
-        /// Checks over HTTP, and forward-auth for nginx, Traefik and Caddy.
-        http: Address,
-        /// Envoy's rate limit service and rate limit quota service.
-        grpc: Address,
-        /// `CL.THROTTLE`, for Redis clients.
-        resp: Address,
     }
 }
 
@@ -383,13 +359,6 @@ impl MasterTable {
             state_dir: self.state_dir.map(|path| path.value),
             books: self.books.map(|name| name.value.0),
         }
-    }
-}
-
-impl DoorsTable {
-    pub(super) fn meaning(self) -> Doors {
-        let address = |address: Option<Placed<Address>>| address.map(|address| address.value.0);
-        Doors { http: address(self.http), grpc: address(self.grpc), resp: address(self.resp) }
     }
 }
 

@@ -23,7 +23,9 @@ fn a_right_file_is_a_quiet_line_or_two() {
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
     // Its accounts are users, whom no class of requests tells apart: that is right, and worth knowing.
     let note = "note: no rule has the class `user`: only refusals that others report lead to flags, unless `account_class` in [watch] is the class of a rule\n";
-    assert_eq!(run.stdout, format!("examples/everything.toml: ok, 8 rules in 2 domains\n{note}"));
+    let door = |door: &str| format!("door: {door}, and asks for no token, because it is a loopback address\n");
+    let doors = door("http will be open on 127.0.0.1:8890") + &door("resp will be open on 127.0.0.1:6380");
+    assert_eq!(run.stdout, format!("examples/everything.toml: ok, 8 rules in 2 domains\n{doors}{note}"));
 }
 
 #[test]

@@ -1,0 +1,251 @@
+//! The answer to a check: the fields of a decision, those of Sharkey's LimitInfo, rate-limit header fields, and a ticket.
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Response};
+use tollgate_core::band::Band;
+use tollgate_core::time::Span;
+use tollgate_gatekeeper::limit_status::{self, Field};
+
+use super::body::Whole;
+use super::problem::Problem;
+use crate::doors::station::Station;
+use crate::doors::tickets::TicketId;
+use crate::gate::{Refusal, Ruling};
+
+/// What is said of a request that nothing limits: the largest whole number that JavaScript has.
+const UNLIMITED: u64 = (1 << 53) - 1;
+
+/// An answer, not yet written.
+pub(super) struct Answer {
+    at_ms: u64,
+    decision: &'static str,
+    rule: Option<String>,
+    reason: &'static str,
+    hold_ms: u64,
+    retry_after_ms: u64,
+    is_blocked: bool,
+    remaining: Option<u64>,
+    reset: Span,
+    clear: Span,
+    level: u8,
+    band: Band,
+    fields: Vec<(Field, Vec<u8>)>,
+    retry_after_secs: Option<u64>,
+    /// What the end of the request is reported with.
+    pub(super) ticket: Option<TicketId>,
+}
+
+impl Answer {
+    /// The answer to a check that was decided.
+    pub(super) fn of(ruling: &Ruling) -> Self {
+        let (decision, now) = (&ruling.decision, ruling.at);
+        let is_blocked = decision.verdict.is_refusal();
+        let info = decision.info.unwrap_or_default();
+        let mut fields = Vec::new();
+        if let Some(mut standing) = ruling.standing() {
+            if is_blocked {
+                standing.remaining = 0;
+            }
+            limit_status::write_fields(standing, is_blocked, |field, value| fields.push((field, value.to_vec())));
+        }
+        let retry_after = decision.verdict.retry_after(now);
+        let has_end = is_blocked && !retry_after.is_zero();
+        Self {
+            at_ms: Station::unix_ms(),
+            decision: decision.verdict.as_str(),
+            rule: ruling.rule().map(str::to_owned),
+            reason: decision.reason.as_str(),
+            hold_ms: decision.verdict.hold(now).as_millis_ceil(),
+            retry_after_ms: retry_after.as_millis_ceil(),
+            is_blocked,
+            remaining: decision.info.map(|info| if is_blocked { 0 } else { info.remaining }),
+            reset: info.reset,
+            clear: info.clear,
+            level: decision.level,
+            band: decision.band,
+            fields,
+            retry_after_secs: has_end.then(|| retry_after.as_secs_ceil().max(1)),
+            ticket: None,
+        }
+    }
+
+    /// The time for which a rule held the request is over.
+    pub(super) fn goes_on(&mut self) {
+        self.decision = "admit";
+        self.hold_ms = 0;
+    }
+
+    /// The rules admit the request, and the queue refuses it.
+    pub(super) fn refused_by_queue(self, refusal: &Refusal) -> Self {
+        let retry_after = refusal.retry_after.unwrap_or(Span::ZERO);
+        Self {
+            decision: "refuse",
+            rule: None,
+            reason: "queue",
+            retry_after_ms: retry_after.as_millis_ceil(),
+            is_blocked: true,
+            remaining: Some(0),
+            reset: retry_after,
+            clear: retry_after,
+            fields: Vec::new(),
+            retry_after_secs: Some(retry_after.as_secs_ceil().max(1)),
+            ..self
+        }
+    }
+
+    /// The answer to a check with the factor 0.
+    pub(super) fn unlimited(rule: Option<&str>) -> Self {
+        Self {
+            at_ms: Station::unix_ms(),
+            decision: "admit",
+            rule: rule.map(str::to_owned),
+            reason: "not-limited",
+            hold_ms: 0,
+            retry_after_ms: 0,
+            is_blocked: false,
+            remaining: Some(UNLIMITED),
+            reset: Span::ZERO,
+            clear: Span::ZERO,
+            level: 0,
+            band: Band::Normal,
+            fields: Vec::new(),
+            retry_after_secs: None,
+            ticket: None,
+        }
+    }
+
+    /// Writes the answer as JSON.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let mut json = Json { out, digits: itoa::Buffer::new() };
+        json.raw("{\"at_ms\": ");
+        json.number(self.at_ms);
+        json.raw(", \"decision\": \"");
+        json.raw(self.decision);
+        json.raw("\", \"rule\": ");
+        json.text_or_null(self.rule.as_deref());
+        json.raw(", \"reason\": \"");
+        json.raw(self.reason);
+        json.raw("\"");
+        json.field("hold_ms", self.hold_ms);
+        json.field("retry_after_ms", self.retry_after_ms);
+        json.raw(", \"remaining\": ");
+        match self.remaining {
+            Some(remaining) => json.number(remaining),
+            None => json.raw("null"),
+        }
+        json.field("reset_ms", self.reset.as_millis_ceil());
+        json.field("clear_ms", self.clear.as_millis_ceil());
+        json.field("level", self.level.into());
+        json.raw(", \"band\": \"");
+        json.raw(self.band.as_str());
+        json.raw(if self.is_blocked { "\", \"blocked\": true" } else { "\", \"blocked\": false" });
+        for (name, span) in [("reset", self.reset), ("fullReset", self.clear)] {
+            let millis = span.as_millis_ceil();
+            json.raw(", \"");
+            json.raw(name);
+            json.raw("Ms\": ");
+            json.number(millis);
+            json.raw(", \"");
+            json.raw(name);
+            json.raw("Sec\": ");
+            json.number(millis.div_ceil(1000));
+        }
+        json.raw(", \"ticket\": ");
+        match &self.ticket {
+            Some(ticket) => json.raw(&format!("\"{ticket}\"")),
+            None => json.raw("null"),
+        }
+        self.write_headers(&mut json);
+        json.raw("}");
+    }
+
+    /// The header fields that the application may send on to its client.
+    fn write_headers(&self, json: &mut Json<'_>) {
+        json.raw(", \"headers\": {");
+        let mut between = "";
+        for (field, value) in &self.fields {
+            json.raw(between);
+            json.text(field.name());
+            json.raw(": ");
+            json.text(&String::from_utf8_lossy(value));
+            between = ", ";
+        }
+        if let Some(secs) = self.retry_after_secs {
+            json.raw(between);
+            json.raw("\"retry-after\": \"");
+            json.number(secs);
+            json.raw("\"");
+        }
+        json.raw("}");
+    }
+
+    /// The answer to a call of one check.
+    pub(super) fn response(&self) -> Response<Whole> {
+        let mut out = Vec::with_capacity(512);
+        self.write(&mut out);
+        let mut response = json(out);
+        let headers = response.headers_mut();
+        for (field, value) in &self.fields {
+            if let Ok(value) = HeaderValue::from_bytes(value) {
+                headers.insert(HeaderName::from_static(field.name()), value);
+            }
+        }
+        if let Some(secs) = self.retry_after_secs {
+            headers.insert(http::header::RETRY_AFTER, secs.into());
+        }
+        response
+    }
+}
+
+/// A response with this JSON.
+pub(super) fn json(mut out: Vec<u8>) -> Response<Whole> {
+    out.push(b'\n');
+    let mut response = Response::new(Whole::from(out));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+impl Problem {
+    /// Writes the problem in place of an answer, among other answers.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let mut json = Json { out, digits: itoa::Buffer::new() };
+        json.raw("{\"error\": ");
+        json.text(self.detail());
+        json.raw("}");
+    }
+}
+
+struct Json<'a> {
+    out: &'a mut Vec<u8>,
+    digits: itoa::Buffer,
+}
+
+impl Json<'_> {
+    fn raw(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    fn number(&mut self, number: u64) {
+        self.out.extend_from_slice(self.digits.format(number).as_bytes());
+    }
+
+    fn field(&mut self, name: &str, number: u64) {
+        self.raw(", \"");
+        self.raw(name);
+        self.raw("\": ");
+        self.number(number);
+    }
+
+    fn text(&mut self, text: &str) {
+        serde_json::to_writer(&mut *self.out, text).expect("writing into memory cannot fail");
+    }
+
+    fn text_or_null(&mut self, text: Option<&str>) {
+        match text {
+            Some(text) => self.text(text),
+            None => self.raw("null"),
+        }
+    }
+}

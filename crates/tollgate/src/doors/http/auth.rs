@@ -1,0 +1,254 @@
+//! `/v1/auth`: forward-auth. A proxy asks about each request before it forwards it.
+//!
+//! Traefik and Caddy describe the request in `X-Forwarded-Method`, `-Host`, `-Uri` and `-For`, and send any answer that is not 2xx to the client. nginx passes on the
+//! client's own header fields, so there a client could send `X-Forwarded-Uri` itself: under `/v1/auth/nginx` the fields that nginx is configured to
+//! set, `X-Original-Method` and `X-Original-URI`, go first. nginx takes only 401 and 403 for a refusal, so it gets 403 and the real status in `X-Tollgate-Status`.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Request as HttpRequest, Response, StatusCode};
+use tollgate_core::decision::Verdict;
+use tollgate_core::inputs::separator;
+use tollgate_core::network::unmapped;
+use tollgate_core::path::NormalPath;
+use tollgate_core::request::{Request, host_of};
+use tollgate_core::time::Span;
+use tollgate_gatekeeper::limit_status;
+use tollgate_wire::forwarded::client_by_x_forwarded_for;
+
+use super::body::Whole;
+use super::problem::Problem;
+use crate::doors::metrics::Count;
+use crate::doors::station::Station;
+use crate::doors::tickets::TicketId;
+use crate::gate::{Inquiry, NoRuling, Refusal, Ruling, jittered_secs, spread_of};
+use crate::settings::DEFAULT_DOMAIN;
+
+/// The header field with the ticket of an admitted request.
+const TICKET: HeaderName = HeaderName::from_static("x-tollgate-ticket");
+/// The header field with the status that the client is to get, for nginx.
+const STATUS: HeaderName = HeaderName::from_static("x-tollgate-status");
+
+/// How a proxy asks, and what it understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proxy {
+    /// Traefik, Caddy, HAProxy: any status goes to the client.
+    Plain,
+    /// nginx: 403 is a refusal.
+    Nginx,
+}
+
+/// What the query of the call asks for.
+#[derive(Default, serde::Deserialize)]
+struct Wishes {
+    #[serde(default)]
+    domain: Option<String>,
+    #[serde(default)]
+    queue: Option<String>,
+    #[serde(default)]
+    deadline_ms: Option<u64>,
+}
+
+/// The longest time that a ticket is kept, in milliseconds: one hour.
+const DEADLINE_MS_MAX: u64 = 3_600_000;
+
+/// The token that a proxy shows: in a header field of its own, or in the query where a proxy cannot add one.
+pub(super) fn token<B>(request: &HttpRequest<B>) -> Option<Cow<'_, [u8]>> {
+    #[derive(serde::Deserialize)]
+    struct Shown {
+        token: String,
+    }
+    let field = request.headers().get("x-tollgate-token").map(|value| Cow::Borrowed(value.as_bytes()));
+    let in_query = || serde_urlencoded::from_str::<Shown>(request.uri().query()?).ok();
+    field.or_else(|| in_query().map(|shown| Cow::Owned(shown.token.into_bytes())))
+}
+
+/// Answers a proxy. The answer is held until a rule that holds the request, or the queue, lets it go.
+pub(super) async fn auth<B>(
+    station: &Station,
+    peer: SocketAddr,
+    call: &HttpRequest<B>,
+    proxy: Proxy,
+) -> Result<Response<Whole>, Problem> {
+    let wishes: Wishes = serde_urlencoded::from_str(call.uri().query().unwrap_or_default())
+        .map_err(|_| Problem::malformed("the query may have `domain`, `queue`, `deadline_ms` and `token`"))?;
+    if wishes.deadline_ms.is_some_and(|millis| !(1..=DEADLINE_MS_MAX).contains(&millis)) {
+        return Err(Problem::malformed(format!("`deadline_ms` is not from 1 to {DEADLINE_MS_MAX}")));
+    }
+    let request = ForwardedRequest::new(station, peer, call, proxy);
+    let domain = wishes.domain.as_deref().unwrap_or(DEFAULT_DOMAIN);
+    let inquiry = Inquiry { domain, count: 1, cpu: None, factor: None, has_key: false, may_hold: true };
+    let since = station.decider.now();
+    let mut ruling = station.decider.decide(inquiry, &request).await.map_err(no_ruling)?;
+    station.decider.wait(&mut ruling, &request).await;
+    if ruling.decision.verdict.is_refusal() {
+        station.count(Count::Refused);
+        return Ok(refuse(&request, &ruling.refusal(), Some(&ruling), proxy));
+    }
+    let mut response = admit(&ruling);
+    let queues = wishes.queue.is_some_and(|queue| !matches!(&*queue, "0" | "false"));
+    let is_open = ruling.is_open();
+    let mut ticket = ruling.ticket();
+    if queues && let Err(refusal) = station.decider.take_permit(&mut ticket, request.client, &request).await {
+        station.count(Count::Refused);
+        return Ok(refuse(&request, &refusal, None, proxy));
+    }
+    station.count(Count::Admitted);
+    if queues || is_open {
+        station.decider.account(&mut ticket, &request, since);
+        let id = station.keep(ticket, true, wishes.deadline_ms.map(Span::from_millis));
+        response.headers_mut().insert(TICKET, ticket_value(id));
+    } else {
+        // Nothing is open until its end, and a proxy gives nothing back.
+        station.decider.settle(ticket, None);
+    }
+    Ok(response)
+}
+
+fn ticket_value(id: TicketId) -> HeaderValue {
+    HeaderValue::from_str(&id.to_string()).expect("a ticket's name is ASCII")
+}
+
+fn no_ruling(why: NoRuling) -> Problem {
+    match why {
+        NoRuling::UnknownDomain => Problem::unknown("there is no such `domain`"),
+        _ => Problem::impossible("the rules cannot be asked"),
+    }
+}
+
+/// The header fields that tell the client where it stands.
+fn tell(ruling: &Ruling, fields: &mut HeaderMap) {
+    let is_refusal = ruling.decision.verdict.is_refusal();
+    let Some(standing) = ruling.standing() else { return };
+    limit_status::write_fields(standing, is_refusal, |field, value| {
+        if let Ok(value) = HeaderValue::from_bytes(value) {
+            fields.insert(HeaderName::from_static(field.name()), value);
+        }
+    });
+}
+
+fn admit(ruling: &Ruling) -> Response<Whole> {
+    let mut response = Response::new(Whole::from(Vec::new()));
+    tell(ruling, response.headers_mut());
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn refuse(request: &ForwardedRequest<'_>, refusal: &Refusal, ruling: Option<&Ruling>, proxy: Proxy) -> Response<Whole> {
+    let is_for_good = ruling.is_some_and(|ruling| ruling.decision.verdict == Verdict::RefuseForGood);
+    let random = spread_of(request.client, Station::unix_ms());
+    let retry_secs = refusal.retry_after.filter(|_| !is_for_good).map(|wait| jittered_secs(wait, random));
+    let (content_type, body) = refusal.body(request.wants_html(), retry_secs);
+    let mut response = Response::new(Whole::from(body));
+    let status = refusal.status();
+    *response.status_mut() = match proxy {
+        Proxy::Plain => StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+        Proxy::Nginx => StatusCode::FORBIDDEN,
+    };
+    let fields = response.headers_mut();
+    if let Some(ruling) = ruling {
+        tell(ruling, fields);
+    }
+    if let Some(secs) = retry_secs {
+        fields.insert(RETRY_AFTER, secs.into());
+    }
+    fields.insert(STATUS, status.into());
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The request that a proxy asks about.
+struct ForwardedRequest<'a> {
+    client: IpAddr,
+    method: &'a [u8],
+    target: &'a [u8],
+    host: Option<&'a [u8]>,
+    headers: &'a HeaderMap,
+    /// Header fields of several lines, each as one value.
+    joined: Vec<(&'a HeaderName, Vec<u8>)>,
+    normal_path: NormalPath,
+}
+
+impl<'a> ForwardedRequest<'a> {
+    fn new<B>(station: &Station, peer: SocketAddr, call: &'a HttpRequest<B>, proxy: Proxy) -> Self {
+        let headers = call.headers();
+        let either = |[forwarded, original]: [&str; 2]| {
+            let (first, second) = if proxy == Proxy::Nginx { (original, forwarded) } else { (forwarded, original) };
+            headers.get(first).or_else(|| headers.get(second)).map(HeaderValue::as_bytes)
+        };
+        let target = either(["x-forwarded-uri", "x-original-uri"]).unwrap_or(b"/");
+        let method = either(["x-forwarded-method", "x-original-method"]).unwrap_or(call.method().as_str().as_bytes());
+        let host = match proxy {
+            Proxy::Plain => headers.get("x-forwarded-host").or_else(|| headers.get("host")),
+            Proxy::Nginx => headers.get("host"),
+        };
+        let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+        let joined = headers.keys().filter_map(|name| Some((name, joined(headers, name)?))).collect();
+        Self {
+            client: client(station, peer.ip(), headers),
+            method,
+            target,
+            host: host.and_then(|host| host_of(host.as_bytes())),
+            headers,
+            joined,
+            normal_path: NormalPath::of(path),
+        }
+    }
+
+    fn wants_html(&self) -> bool {
+        let ranges = self.headers.get_all(ACCEPT).into_iter();
+        ranges
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+            .any(|range| range.trim_ascii().starts_with(b"text/html"))
+    }
+}
+
+/// The client: the address that the proxy names last, if that is no proxy which the gate trusts; the proxy itself if it names none.
+fn client(station: &Station, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    let peer = unmapped(peer);
+    let lines = headers.get_all("x-forwarded-for").into_iter().map(HeaderValue::as_bytes);
+    client_by_x_forwarded_for(peer, lines, |address| station.decider.trusts(address))
+}
+
+/// The value of a header field that has several lines.
+fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
+    let mut lines = headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
+    let (first, second) = (lines.next()?, lines.next()?);
+    let between = separator(name.as_str().as_bytes());
+    let mut value = [first, between, second].concat();
+    for line in lines {
+        value.extend_from_slice(between);
+        value.extend_from_slice(line);
+    }
+    Some(value)
+}
+
+impl Request for ForwardedRequest<'_> {
+    fn client(&self) -> Option<IpAddr> {
+        Some(self.client)
+    }
+
+    fn method(&self) -> &[u8] {
+        self.method
+    }
+
+    fn target(&self) -> &[u8] {
+        self.target
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        self.host
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        let joined = self.joined.iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| &**value);
+        joined.or_else(|| self.headers.get(name).map(HeaderValue::as_bytes))
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.normal_path.differing()
+    }
+}

@@ -1,0 +1,126 @@
+//! The HTTP door: applications ask about requests, and report what they cost.
+
+mod answer;
+mod auth;
+mod body;
+mod check;
+mod problem;
+mod report;
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, ORIGIN};
+use http::{HeaderMap, Method, Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::connections::Usage;
+use super::metrics::Count;
+use super::station::Station;
+use body::Whole;
+use problem::Problem;
+
+/// How long a request's head may take to arrive, and a connection may be idle. Clients keep connections for the next call.
+const HEAD_MAX: Duration = Duration::from_secs(60);
+/// How large a head may be.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+
+/// Serves one connection until it ends.
+pub(super) async fn converse(
+    stream: TcpStream,
+    peer: SocketAddr,
+    station: Rc<Station>,
+    usage: Rc<Usage>,
+    mut drains: watch::Receiver<bool>,
+) {
+    let answer = service_fn(|request| {
+        let (station, usage) = (station.clone(), usage.clone());
+        async move {
+            let serving = Serving::begin(&usage);
+            let response = answer(&station, &usage, peer, request).await;
+            drop(serving);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX).pipeline_flush(true);
+    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), answer));
+    let ended = tokio::select! {
+        ended = &mut served => ended,
+        _ = drains.wait_for(|is_draining| *is_draining) => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "a connection to the HTTP door ended");
+    }
+}
+
+/// A call that is being answered, until this is dropped.
+struct Serving<'a>(&'a Usage);
+
+impl<'a> Serving<'a> {
+    fn begin(usage: &'a Usage) -> Self {
+        usage.set_serving(true);
+        Self(usage)
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        self.0.set_serving(false);
+    }
+}
+
+async fn answer(station: &Station, usage: &Usage, peer: SocketAddr, request: Request<Incoming>) -> Response<Whole> {
+    let is_auth = matches!(request.uri().path(), "/v1/auth" | "/v1/auth/nginx");
+    // The `Authorization` of a request that a proxy asks about is for the site behind the proxy.
+    let shown = if is_auth { auth::token(&request) } else { bearer(request.headers()).map(Cow::Borrowed) };
+    if !station.lets_in(shown.as_deref()) {
+        station.count(Count::Unauthorized);
+        return Problem::unauthorized().response();
+    }
+    usage.is_of_use();
+    let answered = route(station, peer, request).await;
+    answered.unwrap_or_else(|problem| {
+        station.count(Count::Malformed);
+        problem.response()
+    })
+}
+
+async fn route(station: &Station, peer: SocketAddr, request: Request<Incoming>) -> Result<Response<Whole>, Problem> {
+    let path = request.uri().path();
+    match path {
+        "/v1/auth" => auth::auth(station, peer, &request, auth::Proxy::Plain).await,
+        "/v1/auth/nginx" => auth::auth(station, peer, &request, auth::Proxy::Nginx).await,
+        // A proxy may report with the query alone, by whatever method it can.
+        "/v1/report" if request.uri().query().is_some() => report::report_query(station, request.uri()),
+        "/v1/check" | "/v1/report" if request.method() != Method::POST => Err(Problem::method("POST")),
+        "/v1/check" | "/v1/report" if is_of_a_browser(station, request.headers()) => Err(Problem::browser()),
+        "/v1/check" => check::check(station, request.into_body()).await,
+        "/v1/report" => report::report(station, request.into_body()).await,
+        _ => Err(Problem::absent()),
+    }
+}
+
+/// The token that is shown.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// Whether a page in a browser makes the call. Without a token, any page that an operator of this machine looks at could make it.
+fn is_of_a_browser(station: &Station, headers: &HeaderMap) -> bool {
+    !station.asks_for_token() && (headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site"))
+}

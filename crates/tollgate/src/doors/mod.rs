@@ -1,0 +1,149 @@
+//! Doors: ways in for programs and proxies that are not behind the gate.
+//!
+//! A door speaks a protocol of others and asks the [`Decider`](crate::gate::Decider) of its thread, so the same rules and the same state decide as in the
+//! gate. Layout:
+//!
+//! - [`mod@thread`]: one thread with its own runtime, listeners and connections.
+//! - [`connections`]: how many connections there may be, and which one closes for another.
+//! - [`tickets`]: what admitted requests were charged, until their end is reported.
+//! - [`http`]: `POST /v1/check`, `POST /v1/report`, `GET /v1/auth`.
+//! - [`resp`]: `CL.THROTTLE` and `THROTTLE` for Redis clients.
+//! - [`metrics`]: what doors count.
+
+mod connections;
+mod http;
+mod metrics;
+mod request;
+mod resp;
+mod station;
+mod thread;
+mod tickets;
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::watch;
+use tollgate_gatekeeper::cell::CellTable;
+use tollgate_gatekeeper::hash::Seed;
+
+use crate::gate::{Decider, bind_all};
+use crate::settings::Doors;
+use crate::token::Token;
+use metrics::DoorFigures;
+pub(crate) use metrics::DoorMetrics;
+use station::Station;
+use tickets::Tickets;
+
+/// The table of `CL.THROTTLE` where nobody can call it.
+const CELL_BYTES_MIN: u64 = 4096;
+
+/// Protocols that a door can speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Http,
+    Resp,
+}
+
+/// Doors that are bound, and not served yet.
+pub(crate) struct BoundDoors {
+    settings: Doors,
+    /// For each thread, its listeners.
+    listeners: Vec<Vec<(Protocol, TcpListener)>>,
+    token: Arc<ArcSwapOption<Token>>,
+    cells: Arc<CellTable>,
+}
+
+/// Doors that are served.
+pub(crate) struct OpenDoors {
+    settings: Doors,
+    token: Arc<ArcSwapOption<Token>>,
+    figures: Arc<DoorFigures>,
+    is_draining: watch::Sender<bool>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl BoundDoors {
+    /// Opens the addresses of the settings for so many threads. Clients can connect, and are answered once the doors are served.
+    pub(crate) fn bind(settings: Doors, threads: usize) -> io::Result<Self> {
+        let token = settings.token_file.as_deref().map(Token::load).transpose()?.map(Arc::new);
+        let mut listeners: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
+        for (key, address) in settings.open() {
+            let protocol = match key {
+                "http" => Protocol::Http,
+                "resp" => Protocol::Resp,
+                other => return Err(io::Error::other(format!("the door `{other}` is not built"))),
+            };
+            let bound = bind_all(&[address], threads)?;
+            let address = bound[0][0].local_addr()?;
+            tracing::info!(door = key, %address, asks_for_token = token.is_some(), "a door is open");
+            for (own, listener) in listeners.iter_mut().zip(bound) {
+                own.extend(listener.into_iter().map(|listener| (protocol, listener)));
+            }
+        }
+        let memory = if settings.resp.is_some() { settings.memory_bytes } else { CELL_BYTES_MIN };
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX);
+        let cells = Arc::new(CellTable::new(memory, Seed::random()).map_err(io::Error::other)?);
+        Ok(Self { settings, listeners, token: Arc::new(ArcSwapOption::new(token)), cells })
+    }
+
+    /// Serves the doors. `decider` makes the decider of a thread, by its number.
+    pub(crate) fn open(self, decider: impl Fn(usize) -> Decider) -> io::Result<OpenDoors> {
+        let Self { settings, listeners, token, cells } = self;
+        let (is_draining, drains) = watch::channel(false);
+        let tickets = Arc::new(Tickets::new(listeners.len(), settings.tickets_max));
+        let figures = Arc::new(DoorFigures::new(listeners.len(), tickets.clone()));
+        let mut threads = Vec::new();
+        let per_thread = settings.connections_max.div_ceil(listeners.len().max(1));
+        for (index, listeners) in listeners.into_iter().enumerate() {
+            let (decider, drains) = (decider(index), drains.clone());
+            let (tickets, figures) = (tickets.clone(), figures.clone());
+            let (token, cells, deadline) = (token.clone(), cells.clone(), settings.ticket_deadline);
+            let thread = std::thread::Builder::new().name(format!("door-{index}"));
+            threads.push(thread.spawn(move || {
+                let station = Station::new(decider, index, (tickets, deadline), cells, figures, token);
+                thread::run(station, listeners, per_thread, drains)
+            })?);
+        }
+        Ok(OpenDoors { settings, token, figures, is_draining, threads })
+    }
+}
+
+impl OpenDoors {
+    /// What to register with those who show metrics.
+    pub(crate) fn metrics(&self) -> Box<DoorMetrics> {
+        Box::new(DoorMetrics(self.figures.clone()))
+    }
+
+    /// Reads the token again. Other changes need a restart: returns whether there are any.
+    pub(crate) fn reload(&mut self, wanted: Option<&Doors>) -> io::Result<bool> {
+        let Some(wanted) = wanted else { return Ok(true) };
+        let token = wanted.token_file.as_deref().map(Token::load).transpose()?.map(Arc::new);
+        let is_same = Doors { token_file: self.settings.token_file.clone(), ..wanted.clone() } == self.settings;
+        // Doors beyond loopback never lose their token: the settings refuse that for the new addresses, and the old ones stay in use.
+        if token.is_some() || self.settings.open().all(|(_, address)| address.ip().is_loopback()) {
+            self.token.store(token);
+            self.settings.token_file.clone_from(&wanted.token_file);
+        }
+        Ok(!is_same)
+    }
+
+    /// Accepts nothing more, and waits until what is being answered is answered, but no longer than `patience`.
+    pub(crate) fn end(self, patience: Duration) {
+        let _ = self.is_draining.send(true);
+        let deadline = std::time::Instant::now() + patience;
+        for thread in self.threads {
+            while !thread.is_finished() && std::time::Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            if !thread.is_finished() {
+                tracing::warn!("a door was still answering when the time for that was over");
+            } else if let Ok(Err(error)) = thread.join() {
+                tracing::error!(%error, "a thread of the doors failed");
+            }
+        }
+    }
+}

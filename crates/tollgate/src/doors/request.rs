@@ -1,0 +1,141 @@
+//! A request as a caller describes it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use tollgate_core::network::Network;
+use tollgate_core::path::NormalPath;
+use tollgate_core::request::{Request, host_of};
+
+/// A request that another process serves, as far as the caller describes it.
+pub(super) struct DescribedRequest<'a> {
+    /// The rule that is to decide alone, by its name.
+    rule: Option<&'a str>,
+    /// The caller's key, for a rule whose class has one part.
+    key: Option<&'a str>,
+    attributes: &'a [(Cow<'a, str>, Cow<'a, str>)],
+    client: Option<IpAddr>,
+    target: &'a str,
+    normal_path: NormalPath,
+}
+
+impl<'a> DescribedRequest<'a> {
+    /// The request with these attributes. `client` is an address; `method`, `path`, `host`, `user_agent`, `header:NAME` and `cookie:NAME` are what classes
+    /// and conditions look at; every other name is an entry that `descriptor:NAME` finds.
+    pub(super) fn new(
+        rule: Option<&'a str>,
+        key: Option<&'a str>,
+        attributes: &'a [(Cow<'a, str>, Cow<'a, str>)],
+    ) -> Result<Self, &'static str> {
+        let find = |name: &str| attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
+        let client = match find("client").or(find("ip")) {
+            Some(text) => Some(address(text).ok_or("`client` is no IP address")?),
+            None => key.and_then(address),
+        };
+        let target = find("path").or(key).unwrap_or_default();
+        let normal_path = NormalPath::of(target.split('?').next().unwrap_or_default().as_bytes());
+        Ok(Self { rule, key, attributes, client, target, normal_path })
+    }
+
+    fn find(&self, name: &str) -> Option<&[u8]> {
+        let known = self.attributes.iter().find(|(known, _)| known == name);
+        known.map(|(_, value)| value.as_bytes())
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.key.map(str::as_bytes)
+    }
+}
+
+/// An address, or the first one of a network.
+fn address(text: &str) -> Option<IpAddr> {
+    text.parse().ok().or_else(|| Network::parse(text).map(|network| network.address()))
+}
+
+impl Request for DescribedRequest<'_> {
+    fn client(&self) -> Option<IpAddr> {
+        self.client
+    }
+
+    fn method(&self) -> &[u8] {
+        self.find("method").or(self.key()).unwrap_or_default()
+    }
+
+    fn target(&self) -> &[u8] {
+        self.target.as_bytes()
+    }
+
+    fn host(&self) -> Option<&[u8]> {
+        host_of(self.find("host").or_else(|| self.header("host")).or(self.key())?)
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        let is_it = |known: &str| match known.split_once(':') {
+            Some(("header", header)) => header.eq_ignore_ascii_case(name),
+            _ => name == "user-agent" && matches!(known, "user_agent" | "user-agent"),
+        };
+        let known = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
+        // A cookie is looked for by its own name.
+        known.or_else(|| self.key().filter(|_| name != "cookie" && name != "host"))
+    }
+
+    fn cookie(&self, name: &str) -> Option<&[u8]> {
+        let is_it = |known: &str| known.strip_prefix("cookie:") == Some(name);
+        let own = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
+        let in_header = || tollgate_core::inputs::find_cookie(self.header("cookie")?, name);
+        own.or_else(in_header).or(self.key())
+    }
+
+    fn normal_path(&self) -> Option<&NormalPath> {
+        self.normal_path.differing()
+    }
+
+    fn attribute(&self, name: &str) -> Option<&[u8]> {
+        self.find(name).or(self.key())
+    }
+
+    fn rule_name(&self) -> Option<&str> {
+        self.rule
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attributes(pairs: &'static [(&'static str, &'static str)]) -> Vec<(Cow<'static, str>, Cow<'static, str>)> {
+        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn classes_find_what_is_described() {
+        let given = attributes(&[
+            ("client", "203.0.113.7"),
+            ("method", "POST"),
+            ("path", "/a/../b?c=d"),
+            ("host", "Site.example:80"),
+            ("user_agent", "curl"),
+            ("header:X-Api-Key", "k1"),
+            ("cookie:sid", "s1"),
+            ("user", "u1"),
+        ]);
+        let request = DescribedRequest::new(None, None, &given).unwrap();
+        assert_eq!(request.client(), Some([203, 0, 113, 7].into()));
+        assert_eq!((request.method(), request.path()), (&b"POST"[..], &b"/a/../b"[..]));
+        assert_eq!(request.canonical_path(), b"/b");
+        assert_eq!(request.host(), Some(&b"Site.example"[..]));
+        assert_eq!(request.header("user-agent"), Some(&b"curl"[..]));
+        assert_eq!(request.header("x-api-key"), Some(&b"k1"[..]));
+        assert_eq!((request.cookie("sid"), request.cookie("other")), (Some(&b"s1"[..]), None));
+        assert_eq!((request.attribute("user"), request.attribute("device")), (Some(&b"u1"[..]), None));
+    }
+
+    #[test]
+    fn a_key_stands_for_whatever_the_class_of_the_rule_looks_at() {
+        let request = DescribedRequest::new(Some("api"), Some("203.0.113.7"), &[]).unwrap();
+        assert_eq!(request.client(), Some([203, 0, 113, 7].into()));
+        let key = Some(&b"203.0.113.7"[..]);
+        assert_eq!([request.header("x-api-key"), request.cookie("sid"), request.attribute("user")], [key; 3]);
+        assert!(DescribedRequest::new(None, None, &attributes(&[("client", "nobody")])).is_err());
+    }
+}

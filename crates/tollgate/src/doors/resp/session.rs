@@ -1,0 +1,194 @@
+//! One connection's state, and which command is which.
+
+use std::rc::Rc;
+
+use tollgate_wire::resp::{Command, Replies, Version};
+
+use super::{commands, throttle};
+use crate::doors::metrics::Count;
+use crate::doors::station::Station;
+
+/// The state of a connection.
+pub(super) struct Session {
+    station: Rc<Station>,
+    version: Version,
+    is_let_in: bool,
+    name: Vec<u8>,
+}
+
+/// Whether the connection goes on after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    GoOn,
+    Close,
+}
+
+/// A client may call its connection by a name of this length.
+const NAME_BYTES_MAX: usize = 256;
+/// The longest name of a command.
+const COMMAND_NAME_BYTES_MAX: usize = 16;
+
+impl Session {
+    pub(super) fn new(station: Rc<Station>) -> Self {
+        let is_let_in = !station.asks_for_token();
+        Self { station, version: Version::Two, is_let_in, name: Vec::new() }
+    }
+
+    pub(super) fn station(&self) -> &Station {
+        &self.station
+    }
+
+    pub(super) fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Whether the client may ask.
+    pub(super) fn is_let_in(&self) -> bool {
+        self.is_let_in
+    }
+
+    /// Answers one command, which was read from `bytes`.
+    pub(super) async fn answer(&mut self, command: &Command, bytes: &[u8], out: &mut Vec<u8>) -> Next {
+        let Some(name) = command.argument(bytes, 0) else { return Next::GoOn };
+        let mut upper = [0; COMMAND_NAME_BYTES_MAX];
+        let upper = &mut upper[..name.len().min(COMMAND_NAME_BYTES_MAX)];
+        upper.copy_from_slice(&name[..upper.len()]);
+        upper.make_ascii_uppercase();
+        let arguments: Arguments<'_> = Arguments { command, bytes };
+        let is_open = matches!(&*upper, b"AUTH" | b"HELLO" | b"QUIT" | b"RESET");
+        if !self.is_let_in && !is_open {
+            self.station.count(Count::Unauthorized);
+            Replies::new(out, self.version).error("NOAUTH Authentication required.");
+            return Next::GoOn;
+        }
+        match &*upper {
+            b"CL.THROTTLE" => throttle::by_call(&self.station, arguments, &mut Replies::new(out, self.version)),
+            b"THROTTLE" => throttle::throttle(&self.station, arguments, &mut Replies::new(out, self.version)).await,
+            b"AUTH" => self.auth(arguments, out),
+            b"HELLO" => self.hello(arguments, out),
+            b"CLIENT" => self.client(arguments, out),
+            b"RESET" => {
+                *self = Self::new(self.station.clone());
+                Replies::new(out, self.version).simple("RESET");
+            }
+            b"QUIT" => {
+                Replies::new(out, self.version).simple("OK");
+                return Next::Close;
+            }
+            other => commands::answer(other, arguments, &mut Replies::new(out, self.version)),
+        }
+        Next::GoOn
+    }
+
+    fn auth(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
+        let mut replies = Replies::new(out, self.version);
+        match arguments.count() {
+            2 | 3 if !self.station.asks_for_token() => replies.error(
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+            ),
+            count @ (2 | 3) if self.shows_token(arguments.at(count - 1)) => replies.simple("OK"),
+            2 | 3 => replies.error(WRONG_PASSWORD),
+            _ => replies.error("ERR wrong number of arguments for 'auth' command"),
+        }
+    }
+
+    /// Lets the client in if it shows the token.
+    fn shows_token(&mut self, shown: &[u8]) -> bool {
+        let is_right = self.station.lets_in(Some(shown));
+        if is_right {
+            self.is_let_in = true;
+        } else {
+            self.station.count(Count::Unauthorized);
+        }
+        is_right
+    }
+
+    /// `HELLO [version [AUTH user token] [SETNAME name]]`.
+    fn hello(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
+        let mut version = self.version;
+        let mut at = 1;
+        if arguments.count() > 1 {
+            version = match arguments.at(1) {
+                b"2" => Version::Two,
+                b"3" => Version::Three,
+                other if other.iter().all(u8::is_ascii_digit) => {
+                    return Replies::new(out, self.version).error("NOPROTO unsupported protocol version");
+                }
+                _ => {
+                    let text = "ERR Protocol version is not an integer or out of range";
+                    return Replies::new(out, self.version).error(text);
+                }
+            };
+            at = 2;
+        }
+        while at < arguments.count() {
+            let option = arguments.at(at);
+            if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < arguments.count() {
+                if self.station.asks_for_token() && !self.shows_token(arguments.at(at + 2)) {
+                    return Replies::new(out, self.version).error(WRONG_PASSWORD);
+                }
+                at += 3;
+            } else if option.eq_ignore_ascii_case(b"SETNAME") && at + 1 < arguments.count() {
+                self.name = arguments.at(at + 1).iter().copied().take(NAME_BYTES_MAX).collect();
+                at += 2;
+            } else {
+                let text = format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option));
+                return Replies::new(out, self.version).error(&text);
+            }
+        }
+        if !self.is_let_in {
+            let text = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time";
+            return Replies::new(out, self.version).error(text);
+        }
+        self.version = version;
+        commands::hello(&mut Replies::new(out, version), version);
+    }
+
+    /// What clients say about themselves when they connect.
+    fn client(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
+        let mut replies = Replies::new(out, self.version);
+        if arguments.count() < 2 {
+            return replies.error("ERR wrong number of arguments for 'client' command");
+        }
+        match arguments.at(1).to_ascii_uppercase().as_slice() {
+            b"SETNAME" if arguments.count() == 3 => {
+                self.name = arguments.at(2).iter().copied().take(NAME_BYTES_MAX).collect();
+                replies.simple("OK");
+            }
+            b"GETNAME" if self.name.is_empty() => replies.null(),
+            b"GETNAME" => replies.bulk(&self.name),
+            b"ID" => replies.integer(1),
+            b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH" => replies.simple("OK"),
+            other => {
+                let name = String::from_utf8_lossy(other).into_owned();
+                replies.error(&format!("ERR unknown subcommand '{name}'. Try CLIENT HELP."));
+            }
+        }
+    }
+}
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+/// The arguments of a command; 0 is its name.
+#[derive(Clone, Copy)]
+pub(super) struct Arguments<'a> {
+    command: &'a Command,
+    bytes: &'a [u8],
+}
+
+impl<'a> Arguments<'a> {
+    pub(super) fn count(&self) -> usize {
+        self.command.count()
+    }
+
+    /// The argument at this place; empty if there is none.
+    pub(super) fn at(&self, place: usize) -> &'a [u8] {
+        self.command.argument(self.bytes, place).unwrap_or_default()
+    }
+
+    /// The argument at this place as text, whatever its bytes are.
+    pub(super) fn text(&self, place: usize) -> std::borrow::Cow<'a, str> {
+        String::from_utf8_lossy(self.at(place))
+    }
+}

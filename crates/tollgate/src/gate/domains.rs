@@ -1,0 +1,76 @@
+//! The rules of domains other than the default one. The gate decides by the default domain alone; doors decide by any.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tollgate_core::rule::Mode;
+use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::shared::SharedLimiterError;
+
+use super::elsewhere::{Elsewhere, Ways};
+use super::rules::Rules;
+use crate::settings::{Domain, Gate as Settings};
+
+/// The rules of each other domain, by its name.
+pub(crate) struct OtherDomains(ArcSwap<Named>);
+
+/// Rules that a reload has made and not put into force.
+pub(crate) type Named = Vec<(String, Arc<Rules>)>;
+
+impl OtherDomains {
+    /// Rules to which everybody is new.
+    pub(crate) fn new(
+        domains: &[Domain],
+        settings: &Settings,
+        ways: Ways<'_>,
+        clock: &Clock,
+    ) -> Result<Self, SharedLimiterError> {
+        let none = Self(ArcSwap::default());
+        let named = none.read(domains, settings, ways, clock)?;
+        none.take_over(named);
+        Ok(none)
+    }
+
+    /// The rules of these domains. Unchanged rules keep their state and their counts.
+    pub(crate) fn read(
+        &self,
+        domains: &[Domain],
+        settings: &Settings,
+        ways: Ways<'_>,
+        clock: &Clock,
+    ) -> Result<Named, SharedLimiterError> {
+        let before = self.0.load();
+        // Masters know the rules of the default domain alone.
+        let ways = Ways { masters: None, ..ways };
+        let rules = |domain: &Domain| {
+            let mut domain = domain.clone();
+            if settings.mode == Mode::Observe {
+                domain.rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
+            }
+            let known = before.iter().find(|(name, _)| *name == domain.name).map(|(_, rules)| rules);
+            let elsewhere = Elsewhere::new(&domain, ways, clock, known.map(|rules| rules.elsewhere()))
+                .map_err(SharedLimiterError::Sharing)?;
+            let rules = match known {
+                Some(known) => known.succeeded_by(&domain, elsewhere, settings.hold),
+                None => Rules::new(&domain, elsewhere, settings.hold, clock.now()),
+            };
+            Ok((domain.name, Arc::new(rules.map_err(SharedLimiterError::Limiter)?)))
+        };
+        domains.iter().map(rules).collect()
+    }
+
+    /// Puts rules into force.
+    pub(crate) fn take_over(&self, named: Named) {
+        self.0.store(Arc::new(named));
+    }
+
+    /// The rules of the domain of this name.
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<Rules>> {
+        self.0.load().iter().find(|(known, _)| known == name).map(|(_, rules)| rules.clone())
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Arc<Named> {
+        self.0.load_full()
+    }
+}

@@ -1,0 +1,149 @@
+//! `[doors]`: ways in for programs and proxies that are not behind the gate.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use tollgate_core::time::Span;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::fault::Collector;
+use super::shape::Shape;
+use super::table::{Placed, Value, table};
+use super::value::{Address, Size};
+
+/// The doors that are open, and their bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Doors {
+    /// Checks over HTTP, and forward-auth.
+    pub(crate) http: Option<SocketAddr>,
+    /// `CL.THROTTLE` for Redis clients.
+    pub(crate) resp: Option<SocketAddr>,
+    /// The file with the token that clients show.
+    pub(crate) token_file: Option<PathBuf>,
+    /// Threads that serve the doors; none: as many as the gate has workers.
+    pub(crate) threads: Option<usize>,
+    /// Connections at once, all doors together.
+    pub(crate) connections_max: usize,
+    /// Tickets that are kept until they are settled.
+    pub(crate) tickets_max: usize,
+    /// How long a ticket is kept if nobody settles it.
+    pub(crate) ticket_deadline: Span,
+    /// Memory for the keys of `CL.THROTTLE`.
+    pub(crate) memory_bytes: u64,
+}
+
+impl Doors {
+    /// The doors that are open: their keys and addresses.
+    pub(crate) fn open(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        let all = [("http", self.http), ("resp", self.resp)];
+        all.into_iter().filter_map(|(key, address)| Some((key, address?)))
+    }
+}
+
+/// An address to listen on, or a port of the loopback address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DoorAddress(pub(super) Address);
+
+impl Value for DoorAddress {
+    fn shape() -> Shape {
+        Shape::Either(vec![Address::shape(), Shape::Integer { min: 1, max: u64::from(u16::MAX) }])
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
+        let DeValue::Integer(number) = value.get_ref() else { return Address::read(value, faults).map(Self) };
+        let port = u16::from_str_radix(number.as_str(), number.radix()).ok().filter(|port| *port > 0);
+        if port.is_none() {
+            faults.fault(&value.span(), format!("{number} is no port: write a number from 1 to 65535"));
+        }
+        port.map(|port| Self(Address(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))))
+    }
+}
+
+table! {
+    /// Ways in for programs and proxies that are not behind this gate: they ask, and the same rules and the same state decide. A door is open if it has an
+    /// address. An address is written with its port; a port alone is one of 127.0.0.1.
+    struct DoorsTable {
+        /// Where `POST /v1/check`, `POST /v1/report` and `GET /v1/auth` are served, for applications and for proxies such as nginx, Traefik, Caddy and HAProxy.
+        http: DoorAddress,
+        /// Reserved for Envoy's rate limit services. This door is not built yet: an address is refused.
+        grpc: DoorAddress,
+        /// Where Redis clients connect, for `CL.THROTTLE` and `THROTTLE`.
+        resp: DoorAddress,
+        /// A file with the token that clients show: one word, such as `openssl rand -hex 32` makes. Over HTTP it is shown as `Authorization: Bearer TOKEN`, over RESP with
+        /// `AUTH TOKEN`. Needed beyond loopback.
+        token_file: PathBuf,
+        /// How many threads serve the doors, each with its own connections. Without it, as many as `gate.workers`.
+        threads: NonZeroU32,
+        /// How many connections there may be at once, all doors together. When there are more, the one that has been idle the longest is closed.
+        connections: NonZeroU32 = "4096",
+        /// How many tickets are kept until they are settled. When there are more, the oldest is settled at its expected cost.
+        tickets: NonZeroU32 = "16384",
+        /// How long a ticket is kept if nobody settles it. Then requests in flight are counted as ended, at their expected cost. A check may name another time, of at most
+        /// one hour.
+        ticket_deadline: Span = "\"60s\"",
+        /// Memory for the keys of `CL.THROTTLE`, whose limits come with each call. It is taken at the start and never grows.
+        memory: Size = "\"16MiB\"",
+    }
+}
+
+/// The longest time that a ticket is kept.
+pub(crate) const TICKET_DEADLINE_MAX: Span = Span::from_secs(3600);
+/// More threads than any machine has use for.
+const THREADS_MAX: u32 = 256;
+/// The least memory that is of use.
+const MEMORY_MIN: u64 = 64 << 10;
+
+impl DoorsTable {
+    /// The meaning of the table, which is at `span`. Wrong values have been reported and are as good as absent.
+    pub(super) fn meaning(self, span: &Range<usize>, faults: &mut Collector) -> Doors {
+        if let Some(grpc) = &self.grpc {
+            let message = "this door is not built yet: leave `grpc` out, and use `http` or `resp`";
+            faults.fault(&grpc.span, message);
+        }
+        if !["http", "grpc", "resp"].iter().any(|key| self.written.has(key)) {
+            let message = "no door has an address: write `http = \"127.0.0.1:8890\"` or `resp = \"127.0.0.1:6380\"`";
+            faults.missing(span, message);
+        }
+        let has_token = self.written.has("token_file");
+        for door in [&self.http, &self.resp].into_iter().flatten() {
+            refuse_open(door, has_token, faults);
+        }
+        self.check(faults);
+        Doors {
+            http: self.http.map(|door| door.value.0.0),
+            resp: self.resp.map(|door| door.value.0.0),
+            token_file: self.token_file.map(|path| path.value),
+            threads: self.threads.map(|threads| threads.value.get() as usize),
+            connections_max: self.connections.value.get() as usize,
+            tickets_max: self.tickets.value.get() as usize,
+            ticket_deadline: self.ticket_deadline.value,
+            memory_bytes: self.memory.value.0,
+        }
+    }
+
+    fn check(&self, faults: &mut Collector) {
+        if let Some(threads) = self.threads.as_ref().filter(|threads| threads.value.get() > THREADS_MAX) {
+            faults.fault(&threads.span, format!("more threads than cores are of no use: write at most {THREADS_MAX}"));
+        }
+        let deadline = &self.ticket_deadline;
+        if deadline.value.is_zero() || deadline.value > TICKET_DEADLINE_MAX {
+            faults.fault(&deadline.span, "a ticket is kept for some time, and for one hour at most: write \"60s\"");
+        }
+        if self.memory.value.0 < MEMORY_MIN {
+            faults.fault(&self.memory.span, "too little to keep state in: write at least \"64KiB\"");
+        }
+    }
+}
+
+/// Reports a door beyond loopback that asks for no token.
+fn refuse_open(door: &Placed<DoorAddress>, has_token: bool, faults: &mut Collector) {
+    let address = door.value.0.0;
+    if !address.ip().is_loopback() && !has_token {
+        let message =
+            format!("{address} is beyond loopback, where a token is needed: write `token_file`, or a loopback address");
+        faults.fault(&door.span, message);
+    }
+}

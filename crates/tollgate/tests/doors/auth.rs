@@ -1,0 +1,233 @@
+//! Forward-auth: the contract of Traefik and Caddy, and real nginx and HAProxy.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::clients::blocks;
+use crate::support::{Answer, Doors, call, check, eventually, root};
+
+const PAGE: &str = "docs/door-forward-auth.md";
+
+/// The configuration that the page begins with, on a port of its own.
+fn documented(more: &str) -> (Doors, SocketAddr) {
+    let config = blocks(PAGE, "toml")[0].replace("127.0.0.1:8890", "127.0.0.1:0");
+    let mut doors = Doors::start(&format!("{config}\n{more}"));
+    let door = doors.door("http");
+    (doors, door)
+}
+
+/// A backend that answers after some time, and the most requests that it has had at once.
+fn backend(pause: Duration) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, most, now) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+    let (seen, now) = (most.clone(), Arc::new(now));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (seen, now) = (seen.clone(), now.clone());
+            std::thread::spawn(move || {
+                let _ = stream.read(&mut [0; 8192]);
+                seen.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                std::thread::sleep(pause);
+                now.fetch_sub(1, Ordering::SeqCst);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+            });
+        }
+    });
+    (address, most)
+}
+
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A proxy that ends with the test.
+struct Proxy(Child);
+
+impl Proxy {
+    fn start(command: &mut Command, address: SocketAddr) -> Self {
+        let proxy = Self(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
+        eventually("the proxy listens", || TcpStream::connect(address).is_ok());
+        proxy
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // nginx's master process ends its workers when it is asked to end, not when it is killed.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}
+
+fn nginx(folder: &Path, block: &str, door: SocketAddr, backend: SocketAddr) -> (Proxy, SocketAddr) {
+    let (address, folder_text) = (free_port(), folder.display());
+    let site = block.replace("127.0.0.1:8890", &door.to_string()).replace("127.0.0.1:8080", &backend.to_string());
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|kind| format!("{kind}_temp_path {folder_text}/{kind};\n"))
+        .collect();
+    let config = format!(
+        "daemon off; pid {folder_text}/nginx.pid; error_log {folder_text}/error.log;\nevents {{}}\n\
+         http {{ access_log off;\n{temporary}server {{ listen {address};\n{site}}} }}\n"
+    );
+    let file = folder.join("nginx.conf");
+    std::fs::write(&file, config).unwrap();
+    let mut command = Command::new("nginx");
+    command.arg("-e").arg(folder.join("error.log")).arg("-p").arg(folder).arg("-c").arg(&file);
+    (Proxy::start(&mut command, address), address)
+}
+
+fn login(site: SocketAddr, headers: &[(&str, &str)]) -> Answer {
+    call(site, "POST", "/login?next=/", headers, "")
+}
+
+#[test]
+fn traefik_and_caddy_get_an_answer_that_they_send_to_the_client() {
+    let (doors, door) = documented("");
+    let ask = |client: &str, uri: &str, more: &[(&str, &str)]| {
+        let mut headers = vec![
+            ("X-Forwarded-Method", "POST"),
+            ("X-Forwarded-Proto", "https"),
+            ("X-Forwarded-Host", "site.example"),
+            ("X-Forwarded-Uri", uri),
+            ("X-Forwarded-For", client),
+        ];
+        headers.extend_from_slice(more);
+        call(door, "GET", "/v1/auth", &headers, "")
+    };
+    for _ in 0..2 {
+        let admitted = ask("203.0.113.7", "/login?a=b", &[]);
+        assert_eq!((admitted.status, admitted.body.as_str()), (200, ""));
+        assert_eq!(admitted.header("ratelimit-policy"), Some("\"login\";q=2;w=120"));
+    }
+    let refused = ask("203.0.113.7", "/login?a=b", &[]);
+    assert_eq!(refused.status, 429);
+    assert!((60..=75).contains(&refused.header("retry-after").unwrap().parse::<u64>().unwrap()), "{refused:?}");
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert_eq!(refused.json()["violated-policies"], json!(["login"]));
+    let page = ask("203.0.113.7", "/login", &[("Accept", "text/html")]);
+    assert!(page.body.contains("One moment"), "{page:?}");
+    // Another client, another path; a client cannot hide behind an address that it writes itself.
+    assert_eq!(ask("203.0.113.8", "/login", &[]).status, 200);
+    assert_eq!(ask("203.0.113.7", "/", &[]).status, 200);
+    assert_eq!(ask("198.51.100.1, 203.0.113.7", "/login", &[]).status, 429);
+    assert_eq!(ask("203.0.113.7", "/login", &[("X-Original-URI", "/")]).status, 429);
+    // The client's own credentials are not the door's.
+    assert_eq!(ask("203.0.113.9", "/login", &[("Authorization", "Bearer x")]).status, 200);
+    assert_eq!(doors.metric("tollgate_door_refused_total"), 4);
+    assert_eq!(call(door, "GET", "/v1/auth?domain=none", &[], "").status, 404);
+}
+
+#[test]
+fn a_proxy_shows_the_token_in_a_field_of_its_own_or_in_the_query() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("token"), "a-token-for-the-doors").unwrap();
+    let mut doors = Doors::start_in(folder, "[doors]\nhttp = '127.0.0.1:0'\ntoken_file = 'FOLDER/token'\n");
+    let door = doors.door("http");
+    let status = |path: &str, headers: &[(&str, &str)]| call(door, "GET", path, headers, "").status;
+    assert_eq!(status("/v1/auth", &[("Authorization", "Bearer a-token-for-the-doors")]), 401);
+    assert_eq!(status("/v1/auth", &[("X-Tollgate-Token", "a-token-for-the-doors")]), 200);
+    assert_eq!(status("/v1/auth?token=a-token-for-the-doors", &[]), 200);
+    assert_eq!(status("/v1/auth?token=a-token-for-the-door", &[]), 401);
+}
+
+#[test]
+fn nginx_turns_a_refusal_into_429_as_documented() {
+    let (doors, door) = documented("");
+    let (backend, _) = backend(Duration::ZERO);
+    let (_proxy, site) = nginx(doors.folder.path(), &blocks(PAGE, "nginx")[0], door, backend);
+    for _ in 0..2 {
+        assert_eq!(login(site, &[]).status, 200);
+    }
+    let refused = login(site, &[]);
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 60);
+    // The client's own fields do not change which request is asked about, or who asks.
+    let disguises = [("X-Forwarded-Uri", "/"), ("X-Original-URI", "/"), ("X-Forwarded-For", "203.0.113.1")];
+    assert_eq!(login(site, &disguises).status, 429);
+    assert_eq!(call(site, "GET", "/login", &[], "").status, 200);
+}
+
+#[test]
+fn haproxy_asks_with_its_http_client_as_documented_and_passes_requests_on_without_the_door() {
+    let (doors, door) = documented("");
+    let (backend, _) = backend(Duration::ZERO);
+    let site = free_port();
+    let config = blocks(PAGE, "haproxy")[0]
+        .replace("lua-load tollgate.lua", &format!("lua-load {}/contrib/haproxy/tollgate.lua", root().display()))
+        .replace("127.0.0.1:8000", &site.to_string())
+        .replace("127.0.0.1:8890", &door.to_string())
+        .replace("127.0.0.1:8080", &backend.to_string());
+    let file = doors.folder.path().join("haproxy.cfg");
+    std::fs::write(&file, config).unwrap();
+    let _proxy = Proxy::start(Command::new("haproxy").arg("-db").arg("-f").arg(&file), site);
+    for _ in 0..2 {
+        let admitted = login(site, &[]);
+        assert_eq!((admitted.status, admitted.body.as_str()), (200, "ok"));
+    }
+    let refused = login(site, &[("X-Forwarded-For", "203.0.113.1"), ("X-Forwarded-Uri", "/")]);
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 60);
+    assert_eq!(call(site, "GET", "/", &[], "").status, 200);
+    drop(doors);
+    assert_eq!(login(site, &[]).status, 200);
+}
+
+#[test]
+fn the_queue_behind_nginx_bounds_the_requests_at_the_backend() {
+    let (doors, door) = documented("[gate]\nin_flight = 2\ncores = 1\n");
+    let (backend, most) = backend(Duration::from_millis(30));
+    let (_proxy, site) = nginx(doors.folder.path(), &blocks(PAGE, "nginx")[1], door, backend);
+    let served: usize = std::thread::scope(|scope| {
+        let get = |_: &usize| call(site, "GET", "/", &[], "").status == 200;
+        let threads: Vec<_> = (0..12).map(|_| scope.spawn(move || (0..5).filter(get).count())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(served, 60);
+    // Of permits that were reported, and none by their deadline; a request may be answered a moment before its permit is back.
+    eventually("all tickets are settled", || doors.metric("tollgate_door_tickets") == 0);
+    assert_eq!(doors.metric("tollgate_door_settled_total"), 60);
+    let most = most.load(Ordering::SeqCst);
+    assert!((1..=4).contains(&most), "{most} at once");
+}
+
+#[test]
+fn a_check_with_queue_is_answered_in_turn_and_a_report_or_the_deadline_lets_the_next_one_go() {
+    let (doors, door) = documented("[gate]\nin_flight = 1\ncores = 1\n");
+    let ask = |client: &str, deadline: u64| {
+        check(door, &json!({"attributes": {"client": client, "path": "/slow"}, "queue": true, "deadline_ms": deadline}))
+    };
+    let first = ask("203.0.113.1", 60_000);
+    assert_eq!(first["decision"], "admit");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| ask("198.51.100.1", 400));
+        eventually("a request waits", || doors.metric("tollgate_requests_waiting") == 1);
+        let report = format!("/v1/report?ticket={}", first["ticket"].as_str().unwrap());
+        assert_eq!(call(door, "GET", &report, &[], "").json(), json!({"settled": true}));
+        assert_eq!(waiting.join().unwrap()["decision"], "admit");
+        // Nobody reports the second one.
+        let begun = Instant::now();
+        assert_eq!(ask("203.0.113.1", 400)["decision"], "admit");
+        assert!(begun.elapsed() < Duration::from_secs(8), "after {:?}", begun.elapsed());
+    });
+    assert_eq!(doors.metric("tollgate_door_tickets_expired_total"), 1);
+    // A caller that leaves while it waits holds nothing.
+    let body = r#"{"attributes": {"client": "203.0.113.5"}, "queue": true}"#;
+    let call_text = format!("POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let permit = ask("203.0.113.1", 60_000);
+    let mut leaving = TcpStream::connect(door).unwrap();
+    leaving.write_all(call_text.as_bytes()).unwrap();
+    eventually("a request waits", || doors.metric("tollgate_requests_waiting") == 1);
+    drop(leaving);
+    eventually("no request waits", || doors.metric("tollgate_requests_waiting") == 0);
+    let report = format!("/v1/report?ticket={}", permit["ticket"].as_str().unwrap());
+    assert_eq!(call(door, "GET", &report, &[], "").json(), json!({"settled": true}));
+    assert_eq!(call(door, "POST", "/v1/check", &[], r#"{"queue": true}"#).status, 400);
+}

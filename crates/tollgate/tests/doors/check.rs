@@ -1,0 +1,238 @@
+//! `POST /v1/check` and `POST /v1/report`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Doors, call, check, eventually, post};
+
+fn start(rules: &str) -> (Doors, SocketAddr) {
+    let mut doors = Doors::start(&format!("[doors]\nhttp = '127.0.0.1:0'\n{rules}"));
+    let door = doors.door("http");
+    (doors, door)
+}
+
+fn rule(name: &str, class: &str, limit: &str) -> String {
+    format!("[[rule]]\nname = '{name}'\nclass = '{class}'\n{limit}\n")
+}
+
+#[test]
+fn a_named_rule_answers_with_the_fields_of_a_decision_and_of_limit_info() {
+    let (doors, door) = start(&rule("notes", "descriptor:user", "bucket = { size = 2, drip = 1, every = '60s' }"));
+    let ask = || check(door, &json!({"rule": "notes", "key": "u1"}));
+    let first = ask();
+    assert_eq!(first["decision"], "admit");
+    assert_eq!((&first["rule"], &first["reason"]), (&json!("notes"), &json!("within-limit")));
+    assert_eq!((&first["blocked"], &first["remaining"], &first["resetMs"]), (&json!(false), &json!(1), &json!(0)));
+    assert_eq!((&first["fullResetSec"], &first["clear_ms"]), (&json!(60), &first["fullResetMs"]));
+    assert!(first["ticket"].is_string() && first["at_ms"].as_u64().unwrap() > 1_700_000_000_000);
+    assert_eq!(first["headers"]["ratelimit-policy"], "\"notes\";q=2;w=120");
+    // The call that fills the bucket is admitted, and says when the next one fits.
+    let second = ask();
+    assert_eq!((&second["blocked"], &second["remaining"]), (&json!(false), &json!(0)));
+    assert!(second["resetMs"].as_u64().unwrap() > 50_000, "{second}");
+    let answer = call(door, "POST", "/v1/check", &[], r#"{"rule": "notes", "key": "u1"}"#);
+    assert_eq!(answer.status, 200);
+    let third = answer.json();
+    assert_eq!((&third["blocked"], &third["decision"]), (&json!(true), &json!("refuse")));
+    assert_eq!((&third["remaining"], &third["ticket"]), (&json!(0), &Value::Null));
+    let reset_ms = third["resetMs"].as_u64().unwrap();
+    assert_eq!(third["resetSec"].as_u64().unwrap(), reset_ms.div_ceil(1000));
+    assert_eq!(third["retry_after_ms"].as_u64().unwrap(), reset_ms);
+    assert!(third["fullResetMs"].as_u64().unwrap() > 110_000 && third["fullResetSec"].as_u64().unwrap() <= 120);
+    assert_eq!(answer.header("retry-after"), third["headers"]["retry-after"].as_str());
+    assert!(answer.header("ratelimit").unwrap().starts_with("\"notes\";r=0;t="), "{answer:?}");
+    // Another caller has its own bucket; a toll of 0 only looks.
+    assert_eq!(check(door, &json!({"rule": "notes", "key": "u2", "toll": 0}))["remaining"], 2);
+    assert_eq!(check(door, &json!({"rule": "notes", "key": 42, "toll": 2}))["remaining"], 0);
+    assert_eq!(doors.metric("tollgate_door_refused_total"), 1);
+    assert_eq!(doors.metric("tollgate_requests_refused_total"), 1);
+}
+
+#[test]
+fn a_refused_caller_is_seen_by_the_watch() {
+    let (doors, door) = start(&rule("notes", "descriptor:user", "bucket = { size = 1, drip = 1, every = '1h' }"));
+    for _ in 0..5 {
+        check(door, &json!({"attributes": {"user": "u1"}}));
+    }
+    eventually("an episode", || {
+        let episodes: Value = serde_json::from_str(&doors.admin("/api/v1/episodes")).unwrap();
+        let of_user = |episode: &Value| episode["key"] == "u1" && episode["class"] == "descriptor:user";
+        episodes["episodes"].as_array().is_some_and(|all| all.iter().any(of_user))
+    });
+}
+
+#[test]
+fn a_described_request_meets_every_rule_that_applies_to_it() {
+    let rules = rule("network", "ip/24", "bucket = { size = 3, drip = 1, every = '1h' }")
+        + &rule(
+            "login",
+            "ip/32",
+            "when = { method = 'POST', path = '/login' }\nbucket = { size = 1, drip = 1, every = '1h' }",
+        );
+    let (_doors, door) = start(&rules);
+    let ask = |client: &str, method: &str| {
+        let asked = check(door, &json!({"attributes": {"client": client, "method": method, "path": "/login?x=1"}}));
+        (asked["decision"].as_str().unwrap().to_owned(), asked["rule"].as_str().unwrap().to_owned())
+    };
+    let (admit, refuse) = (|rule: &str| ("admit".into(), rule.into()), |rule: &str| ("refuse".into(), rule.into()));
+    assert_eq!(ask("203.0.113.7", "POST"), admit("login"));
+    // A refusal by one rule spends nothing of another.
+    assert_eq!(ask("203.0.113.7", "POST"), refuse("login"));
+    assert_eq!(ask("203.0.113.7", "GET"), admit("network"));
+    assert_eq!(ask("203.0.113.8", "GET"), admit("network"));
+    assert_eq!(ask("203.0.113.9", "GET"), refuse("network"));
+    let nobody = check(door, &json!({"attributes": {"user": "u1"}}));
+    assert_eq!((&nobody["decision"], &nobody["reason"]), (&json!("admit"), &json!("no-rule")));
+    assert_eq!((&nobody["rule"], &nobody["remaining"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn a_client_is_the_same_through_the_gate_and_through_a_door() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = backend.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in backend.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        }
+    });
+    let limit = "bucket = { size = 3, drip = 1, every = '1h' }";
+    let rules = rule("api", "header:x-api-key", limit);
+    let config = format!("[gate]\nlisten = '127.0.0.1:0'\nbackend = 'http://{address}'\n{rules}");
+    let mut doors = Doors::start(&format!("{config}[doors]\nhttp = '127.0.0.1:0'\n"));
+    let (gate, door) = (doors.gate(), doors.door("http"));
+    assert_eq!(call(gate, "GET", "/", &[("X-Api-Key", "k1")], "").status, 200);
+    assert_eq!(check(door, &json!({"rule": "api", "key": "k1"}))["remaining"], 1);
+    assert_eq!(check(door, &json!({"attributes": {"header:X-Api-Key": "k1"}}))["remaining"], 0);
+    assert_eq!(call(gate, "GET", "/", &[("X-Api-Key", "k1")], "").status, 429);
+    assert_eq!(call(gate, "GET", "/", &[("X-Api-Key", "k2")], "").status, 200);
+}
+
+#[test]
+fn many_checks_in_one_call_are_answered_in_order_and_a_wrong_one_charges_nothing() {
+    let (_doors, door) = start(&rule("api", "identifier", "bucket = { size = 2, drip = 1, every = '1h' }"));
+    let one = json!({"rule": "api", "key": "u1"});
+    let wrong = call(door, "POST", "/v1/check", &[], &json!([one, {"key": "u1"}]).to_string());
+    assert_eq!(wrong.status, 400, "{wrong:?}");
+    let answers = check(door, &json!([one, one, one, {"rule": "api", "key": "u2"}, {"rule": "none", "key": "u2"}]));
+    let remaining: Vec<_> = answers.as_array().unwrap().iter().map(|answer| answer["remaining"].clone()).collect();
+    assert_eq!(remaining, [json!(1), json!(0), json!(0), json!(1), Value::Null]);
+    assert_eq!((&answers[1]["blocked"], &answers[2]["blocked"]), (&json!(false), &json!(true)));
+    assert_eq!(answers[4], json!({"error": "the domain has no rule `none`"}));
+}
+
+#[test]
+fn a_report_ends_a_request_and_so_does_the_deadline_of_its_ticket() {
+    let (doors, door) = start(&rule("exports", "identifier", "in_flight = 1"));
+    let ask = |deadline: u64| check(door, &json!({"rule": "exports", "key": "u1", "deadline_ms": deadline}));
+    let first = ask(60_000);
+    assert_eq!(first["decision"], "admit");
+    assert_eq!(ask(60_000)["reason"], "busy");
+    assert_eq!(post(door, "/v1/report", &json!({"ticket": first["ticket"]})), json!({"settled": true}));
+    let again = call(door, "POST", "/v1/report", &[], &json!({"ticket": first["ticket"]}).to_string());
+    assert_eq!(again.status, 404, "{again:?}");
+    assert_eq!(ask(300)["decision"], "admit");
+    assert_eq!(ask(300)["reason"], "busy");
+    eventually("the deadline is over", || ask(300)["decision"] == "admit");
+    assert_eq!(doors.metric("tollgate_door_tickets_expired_total"), 1);
+    assert_eq!(doors.metric("tollgate_door_tickets"), 1);
+}
+
+#[test]
+fn the_reported_cost_is_charged_to_a_budget_and_a_refund_gives_a_charge_back() {
+    let rules = rule("cpu", "descriptor:user", "budget = { cores = 0.1, burst = '1s' }\nhold = '0s'")
+        + &rule("count", "identifier", "bucket = { size = 1, drip = 1, every = '1h' }");
+    let (_doors, door) = start(&rules);
+    let ask = || check(door, &json!({"rule": "cpu", "key": "u1", "toll_ms": 10.5}));
+    let first = ask();
+    assert_eq!(first["remaining"], 989);
+    assert_eq!(
+        post(door, "/v1/report", &json!({"ticket": first["ticket"], "toll_ms": 1500})),
+        json!({"settled": true})
+    );
+    let blocked = ask();
+    assert_eq!(blocked["blocked"], true);
+    assert!((4_000..=5_000).contains(&blocked["resetMs"].as_u64().unwrap()), "{blocked}");
+    let counted = check(door, &json!({"rule": "count", "key": "u1"}));
+    assert_eq!(check(door, &json!({"rule": "count", "key": "u1"}))["blocked"], true);
+    let many = post(door, "/v1/report", &json!([{"ticket": counted["ticket"], "refund": true}, {"ticket": "0-0-0-0"}]));
+    assert_eq!(many, json!([{"settled": true}, {"settled": false}]));
+    assert_eq!(check(door, &json!({"rule": "count", "key": "u1"}))["blocked"], false);
+}
+
+#[test]
+fn a_factor_scales_a_limit_and_zero_lifts_it() {
+    let (_doors, door) = start(&rule("notes", "identifier", "bucket = { size = 4, drip = 1, every = '1h' }"));
+    let admitted = |key: &str, factor: f64| {
+        let ask = |_: &usize| check(door, &json!({"rule": "notes", "key": key, "factor": factor}))["blocked"] == false;
+        (0..12).filter(ask).count()
+    };
+    assert_eq!([admitted("a", 1.0), admitted("b", 0.5), admitted("c", 2.0), admitted("d", 0.0)], [4, 8, 2, 12]);
+    let unlimited = check(door, &json!({"rule": "notes", "key": "a", "factor": 0}));
+    assert_eq!((&unlimited["remaining"], &unlimited["resetMs"]), (&json!(9_007_199_254_740_991_u64), &json!(0)));
+    assert_eq!(unlimited["headers"], json!({}));
+    let negative = call(door, "POST", "/v1/check", &[], r#"{"rule": "notes", "key": "a", "factor": -1}"#);
+    assert_eq!(negative.status, 400, "{negative:?}");
+}
+
+#[test]
+fn a_hold_tells_how_long_to_wait_and_is_a_refusal_for_callers_that_do_not() {
+    let (_doors, door) = start(&rule("calm", "identifier", "rate = { rate = '1/s', burst = 1 }\nhold = '5s'"));
+    let ask = |hold: bool| check(door, &json!({"rule": "calm", "key": "u1", "hold": hold}));
+    assert_eq!(ask(true)["decision"], "admit");
+    let refused = ask(false);
+    assert_eq!((&refused["decision"], &refused["blocked"]), (&json!("refuse"), &json!(true)));
+    let held = ask(true);
+    assert_eq!((&held["decision"], &held["blocked"]), (&json!("hold"), &json!(false)));
+    let wait = held["hold_ms"].as_u64().unwrap();
+    assert!((500..=1_000).contains(&wait), "{held}");
+    // The refused call was given back, so the next one is held for one interval more.
+    assert!((1_500..=2_000).contains(&ask(true)["hold_ms"].as_u64().unwrap()));
+}
+
+#[test]
+fn wrong_calls_say_what_is_wrong() {
+    let rules = rule("api", "identifier", "bucket = { size = 2, drip = 1, every = '1h' }")
+        + &rule("joined", "identifier+path", "bucket = { size = 2, drip = 1, every = '1h' }");
+    let (_doors, door) = start(&rules);
+    for (body, status, words) in [
+        (r#"{"rule": "none", "key": "u1"}"#, 404, "no rule `none`"),
+        (r#"{"domain": "none"}"#, 404, "no domain `none`"),
+        (r#"{"rule": "api"}"#, 400, "no key of the class"),
+        (r#"{"rule": "joined", "key": "u1"}"#, 400, "no key of the class"),
+        (r#"{"key": "u1"}"#, 400, "is the key of a `rule`"),
+        (r#"{"attributes": {"client": "nobody"}}"#, 400, "no IP address"),
+        (r#"{"attributes": {"user": ["u1"]}}"#, 400, "a text or a whole number"),
+        (r#"{"rull": "api"}"#, 400, "unknown field `rull`"),
+        (r#"{"toll": 1e300}"#, 400, "no check"),
+        (r#"{"toll_ms": 1e300}"#, 400, "`toll_ms` is not from 0"),
+        (r#"{"deadline_ms": 0}"#, 400, "`deadline_ms`"),
+        ("", 400, "no check"),
+        ("null", 400, "no check"),
+    ] {
+        let answer = call(door, "POST", "/v1/check", &[], body);
+        assert_eq!(answer.status, status, "{body}: {answer:?}");
+        assert!(answer.json()["detail"].as_str().unwrap().contains(words), "{body}: {answer:?}");
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    }
+    let answer = check(door, &json!({"rule": "joined", "attributes": {"identifier": "u1", "path": "/a"}}));
+    assert_eq!(answer["remaining"], 1);
+    assert_eq!(call(door, "GET", "/v1/check", &[], "").status, 405);
+    assert_eq!(call(door, "GET", "/v2", &[], "").status, 404);
+}
+
+#[test]
+fn threads_admit_together_exactly_what_fits() {
+    let (_doors, door) = start(&rule("api", "identifier", "bucket = { size = 50, drip = 1, every = '1h' }"));
+    let begun = Instant::now();
+    let admitted: usize = std::thread::scope(|scope| {
+        let ask = |_: &usize| check(door, &json!({"rule": "api", "key": "u1"}))["blocked"] == false;
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(move || (0..25).filter(ask).count())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(admitted, 50, "after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60));
+}

@@ -1,0 +1,10 @@
+//! The doors of the built binary, as programs and proxies that are not behind the gate use them.
+#![allow(clippy::unwrap_used)]
+
+mod auth;
+mod base;
+mod check;
+mod clients;
+mod hostile;
+mod resp;
+mod support;
