@@ -25,6 +25,8 @@ enum Part {
     UserAgent,
     Header(String),
     Cookie(String),
+    /// A parameter of the query.
+    Query(String),
     /// The path's route.
     Path,
     Host,
@@ -53,7 +55,7 @@ pub enum ClassError {
     Unknown(String),
     /// An address prefix that is too long or has no IPv6 half.
     Prefix(String),
-    /// A header, cookie or descriptor without a name.
+    /// A header, cookie, query or descriptor without a name.
     Nameless(String),
 }
 
@@ -175,6 +177,7 @@ impl Part {
             Some(("header", name)) if name.eq_ignore_ascii_case("host") => return Ok(Self::Host),
             Some(("header", name)) => return named(name).map(|name| Self::Header(name.to_ascii_lowercase())),
             Some(("cookie", name)) => return named(name).map(Self::Cookie),
+            Some(("query", name)) => return named(name).map(Self::Query),
             Some(("descriptor", name)) => return named(name).map(Self::Descriptor),
             _ => {}
         }
@@ -219,6 +222,7 @@ impl Part {
             Self::UserAgent => Some(request.header("user-agent").unwrap_or_default()),
             Self::Header(name) => request.header(name),
             Self::Cookie(name) => request.cookie(name),
+            Self::Query(name) => return request.write_query(name, sink),
             Self::Path => {
                 write_route(request.canonical_path(), |piece| sink.write(piece));
                 return true;
@@ -284,6 +288,7 @@ impl fmt::Display for Part {
             Self::UserAgent => formatter.write_str("user-agent"),
             Self::Header(name) => write!(formatter, "header:{name}"),
             Self::Cookie(name) => write!(formatter, "cookie:{name}"),
+            Self::Query(name) => write!(formatter, "query:{name}"),
             Self::Path => formatter.write_str("path"),
             Self::Host => formatter.write_str("host"),
             Self::Method => formatter.write_str("method"),
@@ -299,9 +304,17 @@ mod tests {
 
     #[test]
     fn a_class_reads_back_as_it_was_written() {
-        for text in
-            ["ip/32", "ip/24", "ip/16", "ip/20,52", "user-agent", "header:x-api-key", "cookie:sid", "method+path"]
-        {
+        for text in [
+            "ip/32",
+            "ip/24",
+            "ip/16",
+            "ip/20,52",
+            "user-agent",
+            "header:x-api-key",
+            "cookie:sid",
+            "query:device",
+            "method+path",
+        ] {
             assert_eq!(Class::parse(text).unwrap().to_string(), text);
         }
         assert_eq!(Class::parse("header:X-Api-Key").unwrap().to_string(), "header:x-api-key");

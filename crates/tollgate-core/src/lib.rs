@@ -27,6 +27,7 @@ pub mod inputs;
 pub mod limit;
 pub mod network;
 pub mod path;
+pub mod query;
 pub mod queue;
 pub mod record;
 pub mod request;

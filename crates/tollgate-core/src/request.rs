@@ -2,8 +2,10 @@
 
 use core::net::IpAddr;
 
+use crate::class::KeySink;
 use crate::inputs::find_cookie;
 use crate::path::{NormalPath, canonical};
+use crate::query::write_parameter;
 
 /// A request as rules see it. Most properties are optional, because a door may know only the name of a
 /// caller.
@@ -35,6 +37,11 @@ pub trait Request {
     /// Whether the account of the request is flagged. Always `false` without a watch.
     fn is_flagged(&self) -> bool {
         false
+    }
+
+    /// Hands the value of a parameter of the query to `sink`; `false` when there is none.
+    fn write_query(&self, name: &str, sink: &mut impl KeySink) -> bool {
+        write_parameter(self.target(), name, sink)
     }
 
     /// The target without its query.

@@ -236,7 +236,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(bytes: &[u8]) -> Result<Option<(usize, Vec<&[u8]>)>, ProtocolError> {
+    /// The length of a command, and its arguments.
+    type Found<'a> = Option<(usize, Vec<&'a [u8]>)>;
+
+    fn read(bytes: &[u8]) -> Result<Found<'_>, ProtocolError> {
         let mut command = Command::default();
         let length = command.read(bytes)?;
         let arguments = (0..command.count()).map(|place| command.argument(bytes, place).unwrap()).collect();

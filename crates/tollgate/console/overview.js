@@ -6,6 +6,10 @@ import * as figures from "./figures.js";
 import { get } from "./server.js";
 
 const HOUR_MS = 3_600_000;
+const ROLES_WITHOUT_REQUESTS = {
+  master: "A master: it keeps the books of gates, and serves no requests itself.",
+  watch: "A watch without a gate: gateways report to it whom they refused.",
+};
 
 /** One figure with what it means. */
 function tile(name, look) {
@@ -96,7 +100,7 @@ export function overview() {
     told(status) {
       const last = status.last_second;
       const cores = status.cores ?? 1;
-      why.textContent = status.role === "master" ? "A master: it keeps the books of gates, and serves no requests itself." : `${bandInWords(status.band)} ${observedInWords(status)}`;
+      why.textContent = ROLES_WITHOUT_REQUESTS[status.role] ?? `${bandInWords(status.band)} ${observedInWords(status)}`;
       showNotices(notices, status.notices ?? []);
       serving.hidden = !status.requests;
       others.hidden = !status.fleet?.length;

@@ -221,6 +221,11 @@ impl Question {
             "user-agent" | "host" => self.add_header(kind, key.to_vec()),
             "header" => self.add_header(name, key.to_vec()),
             "cookie" => self.add_header("cookie", [name.as_bytes(), b"=", key].concat()),
+            "query" => {
+                let escape = |bytes: &[u8]| bytes.iter().map(|byte| format!("%{byte:02x}")).collect::<String>();
+                let target = format!("/?{}={}", escape(name.as_bytes()), escape(key));
+                self.path = AskedPath::new(target.into_bytes());
+            }
             "path" => self.path = AskedPath::new(key.to_vec()),
             "method" => key.clone_into(&mut self.method),
             "identifier" => self.attributes.push(("identifier".to_owned(), key.to_vec())),

@@ -8,7 +8,6 @@ use std::io;
 use std::path::Path;
 
 use ring::hmac;
-use zeroize::Zeroizing;
 
 use crate::token::{TOKEN_BYTES_MAX, read_token};
 

@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use tollgate_core::class::KeySink;
 use tollgate_core::network::Network;
 use tollgate_core::path::NormalPath;
+use tollgate_core::query::write_parameter;
 use tollgate_core::request::{Request, host_of};
 
 /// A request that another process serves, as far as the caller describes it.
@@ -20,7 +22,7 @@ pub(super) struct DescribedRequest<'a> {
 }
 
 impl<'a> DescribedRequest<'a> {
-    /// The request with these attributes. `client` is an address; `method`, `path`, `host`, `user_agent`, `header:NAME` and `cookie:NAME` are what classes
+    /// The request with these attributes. `client` is an address; `method`, `path`, `host`, `user_agent`, `header:NAME`, `cookie:NAME` and `query:NAME` are what classes
     /// and conditions look at; every other name is an entry that `descriptor:NAME` finds.
     pub(super) fn new(
         rule: Option<&'a str>,
@@ -84,6 +86,15 @@ impl Request for DescribedRequest<'_> {
         let own = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
         let in_header = || tollgate_core::inputs::find_cookie(self.header("cookie")?, name);
         own.or_else(in_header).or(self.key())
+    }
+
+    fn write_query(&self, name: &str, sink: &mut impl KeySink) -> bool {
+        let is_it = |known: &str| known.strip_prefix("query:") == Some(name);
+        let own = self.attributes.iter().find(|(known, _)| is_it(known)).map(|(_, value)| value.as_bytes());
+        if own.is_none() && write_parameter(self.target.as_bytes(), name, sink) {
+            return true;
+        }
+        own.or(self.key()).map(|value| sink.write(value)).is_some()
     }
 
     fn normal_path(&self) -> Option<&NormalPath> {

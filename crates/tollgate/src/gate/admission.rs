@@ -123,6 +123,7 @@ impl Admission {
             uploads_would: Default::default(),
             clock,
         })
+        .inspect(|admission: &Self| admission.load.pin(settings.band_pinned))
     }
 
     /// Takes over other settings. What has not changed keeps its state.
@@ -143,6 +144,7 @@ impl Admission {
             self.uploads.release();
         }
         self.load.reload(settings.bands, settings.pressure.clone());
+        self.load.pin(settings.band_pinned);
         self.cores_milli.store(settings.cores.as_milli(), Ordering::Relaxed);
         Ok(())
     }

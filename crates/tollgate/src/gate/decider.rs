@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use tollgate_core::band::Band;
 use tollgate_core::class::KeySink;
 use tollgate_core::decision::{Decision, Verdict};
 use tollgate_core::limit::{Factor, Limit};
@@ -17,7 +18,7 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::limit_status;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
-use super::admission::{Admission, Entering, Outcome, queue_refusal, refusal};
+use super::admission::{Admission, Entering, Outcome};
 use super::elsewhere::Charge;
 use super::engagement::Engagement;
 use super::engagement_log::EngagementLog;
@@ -126,7 +127,7 @@ impl Ruling {
 
     /// The client of a refused request is told this.
     pub(crate) fn refusal(&self) -> Refusal {
-        refusal(&self.open.rules, self.decision, self.at)
+        Refusal::by_rule(&self.open.rules, self.decision, self.at)
     }
 
     /// What is to be settled when the request ends.
@@ -165,6 +166,24 @@ impl Decider {
     /// Whether this address is a proxy whose word about clients is taken.
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {
         super::identify::trusts(&self.shared.settings.load(), address)
+    }
+
+    /// An application says how loaded it is, in terms of the time for which its work waits. Returns the band.
+    pub(crate) fn report_load(&self, lag: Span) -> Band {
+        let load = self.admission().load();
+        load.report(lag, self.now());
+        load.band()
+    }
+
+    /// The body of a refusal and its content type: a page for a browser, a problem for a program.
+    pub(crate) fn refusal_body(
+        &self,
+        refusal: &Refusal,
+        wants_html: bool,
+        is_repeatable: bool,
+        retry_secs: Option<u64>,
+    ) -> (&'static str, Vec<u8>) {
+        refusal.body(wants_html, is_repeatable, retry_secs, &self.shared.settings.load().pages)
     }
 
     /// Writes what has been collected for the log. To be called now and then.
@@ -315,7 +334,7 @@ impl Decider {
                 ticket.open.refund();
                 self.tally.refused();
                 self.shared.sight.refused_client(client, || agent_of(request), self.now());
-                Err(queue_refusal(refused))
+                Err(Refusal::by_queue(refused))
             }
         }
     }
@@ -418,6 +437,10 @@ impl<R: Request> Request for Marked<'_, R> {
 
     fn cookie(&self, name: &str) -> Option<&[u8]> {
         self.request.cookie(name)
+    }
+
+    fn write_query(&self, name: &str, sink: &mut impl KeySink) -> bool {
+        self.request.write_query(name, sink)
     }
 
     fn rule_name(&self) -> Option<&str> {

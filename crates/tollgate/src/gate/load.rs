@@ -22,13 +22,26 @@ pub(crate) struct Load {
     /// How late workers were in this window, added up, and how often they came.
     late_ns: AtomicU64,
     came: AtomicU64,
+    /// The worst load that an application has reported in this window, in nanoseconds.
+    reported_ns: AtomicU64,
+    /// When the last report came.
+    reported_at_ns: AtomicU64,
+    /// The band that an operator has set; [`UNPINNED`] if none.
+    pinned: AtomicU8,
     gauge: Mutex<Looked>,
 }
+
+/// No band is pinned.
+const UNPINNED: u8 = u8::MAX;
+/// How long a report counts if no other follows.
+const REPORT_KEPT: Span = Span::from_secs(5);
 
 struct Looked {
     gauge: Gauge,
     edges: Edges,
     pressure: Option<(PathBuf, Pressure)>,
+    /// The load that applications last reported.
+    reported: Span,
     at: Moment,
 }
 
@@ -50,9 +63,10 @@ impl Load {
     /// Normal, with these edges and this file to tell the pressure.
     pub(crate) fn new(edges: Edges, pressure: Option<PathBuf>, now: Moment) -> Self {
         let pressure = pressure.map(|path| (path.clone(), Pressure::of_file(path)));
-        let looked = Looked { gauge: Gauge::new(edges), edges, pressure, at: now };
-        let (late_ns, came) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { band: AtomicU8::new(0), late_ns, came, gauge: Mutex::new(looked) }
+        let looked = Looked { gauge: Gauge::new(edges), edges, pressure, reported: Span::ZERO, at: now };
+        let [late_ns, came, reported_ns, reported_at_ns] = std::array::from_fn(|_| AtomicU64::new(0));
+        let (band, pinned, gauge) = (AtomicU8::new(0), AtomicU8::new(UNPINNED), Mutex::new(looked));
+        Self { band, late_ns, came, reported_ns, reported_at_ns, pinned, gauge }
     }
 
     /// Takes over other settings.
@@ -62,6 +76,30 @@ impl Load {
         looked.gauge.set_edges(edges);
         if looked.pressure.as_ref().map(|(path, _)| path) != pressure.as_ref() {
             looked.pressure = pressure.map(|path| (path.clone(), Pressure::of_file(path)));
+        }
+    }
+
+    /// Sets the band, whatever is measured; none: the measure decides.
+    pub(crate) fn pin(&self, band: Option<Band>) {
+        let pinned = band.map_or(UNPINNED, |band| band as u8);
+        if self.pinned.swap(pinned, Ordering::Relaxed) != pinned {
+            tracing::warn!(band = band.map_or("none", Band::as_str), "the pinned band has changed");
+        }
+    }
+
+    /// An application reports for how long its work waits.
+    pub(crate) fn report(&self, lag: Span, now: Moment) {
+        self.reported_ns.fetch_max(lag.as_nanos(), Ordering::Relaxed);
+        self.reported_at_ns.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// The load that applications have reported in this window, or a short time ago.
+    fn reported(&self, before: Span, now: Moment) -> Span {
+        let at = Moment::from_nanos(self.reported_at_ns.load(Ordering::Relaxed));
+        match self.reported_ns.swap(0, Ordering::Relaxed) {
+            0 if now.since(at) > REPORT_KEPT => Span::ZERO,
+            0 => before,
+            worst => Span::from_nanos(worst),
         }
     }
 
@@ -92,7 +130,9 @@ impl Load {
         let edges = looked.edges;
         let pressure = looked.pressure.as_mut().and_then(|(_, pressure)| pressure.milli());
         let pressure = pressure.map_or(Span::ZERO, |milli| alike(milli, edges));
-        let reading = looked.gauge.record(wait().max(self.take_late()).max(pressure));
+        looked.reported = self.reported(looked.reported, now);
+        let worst = wait().max(self.take_late()).max(pressure).max(looked.reported);
+        let reading = looked.gauge.record(worst);
         self.band.store(reading.band as u8, Ordering::Relaxed);
         if reading.band != reading.was {
             let (band, was) = (reading.band.as_str(), reading.was.as_str());
@@ -103,7 +143,8 @@ impl Load {
 
     /// The band.
     pub(crate) fn band(&self) -> Band {
-        match self.band.load(Ordering::Relaxed) {
+        let pinned = self.pinned.load(Ordering::Relaxed);
+        match if pinned == UNPINNED { self.band.load(Ordering::Relaxed) } else { pinned } {
             0 => Band::Normal,
             1 => Band::Elevated,
             _ => Band::Critical,
@@ -150,6 +191,27 @@ mod tests {
             load.tick(second(n), || Span::ZERO);
         }
         assert_eq!((load.band(), load.sustained()), (Band::Elevated, Span::from_millis(120)));
+    }
+
+    #[test]
+    fn the_worst_report_of_a_second_counts_until_it_is_too_old() {
+        let load = Load::new(edges(), None, Moment::ZERO);
+        for n in 1..=10 {
+            load.report(Span::from_millis(150), second(n));
+            load.report(Span::from_millis(20), second(n));
+            load.tick(second(n), || Span::ZERO);
+        }
+        assert_eq!((load.band(), load.sustained()), (Band::Elevated, Span::from_millis(150)));
+        // No report for four seconds changes nothing; from the sixth on there is no load.
+        (11..=14).for_each(|n| load.tick(second(n), || Span::ZERO));
+        assert_eq!(load.sustained(), Span::from_millis(150));
+        (15..=40).for_each(|n| load.tick(second(n), || Span::ZERO));
+        assert_eq!(load.band(), Band::Normal);
+        load.pin(Some(Band::Critical));
+        load.tick(second(41), || Span::ZERO);
+        assert_eq!(load.band(), Band::Critical);
+        load.pin(None);
+        assert_eq!(load.band(), Band::Normal);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod reload;
 mod run;
 mod state_home;
 mod systemd;
+mod watch_alone;
 
 pub(crate) use command::{GateOptions, run_gate};
 pub(crate) use keys::{KeysOptions, run_keys};

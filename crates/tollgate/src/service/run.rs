@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use super::command::{GateOptions, run_gate, run_gate_beside};
 use super::master::{MasterOptions, run_master};
+use super::watch_alone::run_watch;
 use crate::cli::WRONG;
 use crate::settings::Settings;
 
@@ -32,8 +33,12 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
         (true, true) => run_gate_beside(&gate, &master),
         (true, false) => run_gate(&gate),
         (false, true) => run_master(&master),
+        (false, false) if file.admin.is_some() => run_watch(path),
         (false, false) => {
-            eprintln!("{}: names no role: write [gate], [doors] or [master]", path.display());
+            eprintln!(
+                "{}: names no role: write [gate], [doors], [master], or [admin] for a watch alone",
+                path.display()
+            );
             ExitCode::from(WRONG)
         }
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use tollgate_core::band::Edges;
+use tollgate_core::band::{Band, Edges};
 use tollgate_core::network::NetworkSet;
 use tollgate_core::queue::Shares;
 use tollgate_core::rule::Mode;
@@ -63,6 +63,8 @@ pub(crate) struct Gate {
     pub(crate) toll: TollSource,
     /// Where the bands of load begin.
     pub(crate) bands: Edges,
+    /// The band that an operator sets, whatever the load is.
+    pub(crate) band_pinned: Option<Band>,
     /// A file that tells how much the backend wants for CPU.
     pub(crate) pressure: Option<PathBuf>,
     /// Active health checks; none means that only the requests of clients show how a backend is.
@@ -127,6 +129,11 @@ pub(crate) enum ForwardedHeader {
 impl Choice for ForwardedHeader {
     const WORDS: &'static [(&'static str, Self)] =
         &[("x-forwarded-for", Self::XForwardedFor), ("forwarded", Self::Forwarded)];
+}
+
+impl Choice for Band {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("normal", Self::Normal), ("elevated", Self::Elevated), ("critical", Self::Critical)];
 }
 
 /// `"auto"`, or a number.
@@ -255,13 +262,15 @@ table! {
 }
 
 table! {
-    /// Where the bands of load begin, by how long requests wait at the gate. Each is left at half of where it begins. A band multiplies the
+    /// Where the bands of load begin, by how long requests wait at the gate, or by the load that an application reports with `POST /v1/load`. Each is left at half of where it begins. A band multiplies the
     /// penalty of who is over a limit, and touches nobody else.
     struct BandsTable {
         /// Where elevated begins.
         elevated: Span = "\"100ms\"",
         /// Where critical begins.
         critical: Span = "\"250ms\"",
+        /// Sets the band, whatever the load is: `normal`, `elevated` or `critical`. A reload sets another, or ends it. Without it, the load decides.
+        pin: Band,
         /// A file like `/proc/pressure/cpu` that tells how much the backend wants for CPU: 20 % of the last ten seconds count as much as a wait where elevated begins, 60 % as one where critical does. Without it, `cpu.pressure` of `toll.cgroup`, if that is set.
         pressure: PathBuf,
     }
@@ -287,6 +296,7 @@ impl GateTable {
         self.check(faults);
         let group = self.toll.value.cgroup.as_ref().map(|path| path.value.join("cpu.pressure"));
         let pressure = self.bands.value.pressure.as_ref().map(|path| path.value.clone()).or(group);
+        let band_pinned = self.bands.value.pin.as_ref().map(|band| band.value);
         let certificate = |tls: TlsTable| Some(CertificateFiles { chain: tls.cert?.value, key: tls.key?.value });
         Gate {
             mode: self.mode.value,
@@ -306,6 +316,7 @@ impl GateTable {
             memory_bytes: self.memory.value.0,
             toll: self.toll.value.meaning(),
             bands: self.bands.value.meaning(faults),
+            band_pinned,
             pressure,
             health: self.health.value.meaning(faults),
             show_values: self.show_values.value,

@@ -1,10 +1,12 @@
 //! The doors of the built binary, as programs and proxies that are not behind the gate use them.
 #![allow(clippy::unwrap_used)]
 
+mod alone;
 mod auth;
 mod base;
 mod check;
 mod clients;
 mod hostile;
+mod load;
 mod resp;
 mod support;

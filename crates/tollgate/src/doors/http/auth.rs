@@ -85,7 +85,7 @@ pub(super) async fn auth<B>(
     station.decider.wait(&mut ruling, &request).await;
     if ruling.decision.verdict.is_refusal() {
         station.count(Count::Refused);
-        return Ok(refuse(&request, &ruling.refusal(), Some(&ruling), proxy));
+        return Ok(refuse(station, &request, &ruling.refusal(), Some(&ruling), proxy));
     }
     let mut response = admit(&ruling);
     let queues = wishes.queue.is_some_and(|queue| !matches!(&*queue, "0" | "false"));
@@ -93,7 +93,7 @@ pub(super) async fn auth<B>(
     let mut ticket = ruling.ticket();
     if queues && let Err(refusal) = station.decider.take_permit(&mut ticket, request.client, &request).await {
         station.count(Count::Refused);
-        return Ok(refuse(&request, &refusal, None, proxy));
+        return Ok(refuse(station, &request, &refusal, None, proxy));
     }
     station.count(Count::Admitted);
     if queues || is_open {
@@ -136,11 +136,18 @@ fn admit(ruling: &Ruling) -> Response<Whole> {
     response
 }
 
-fn refuse(request: &ForwardedRequest<'_>, refusal: &Refusal, ruling: Option<&Ruling>, proxy: Proxy) -> Response<Whole> {
+fn refuse(
+    station: &Station,
+    request: &ForwardedRequest<'_>,
+    refusal: &Refusal,
+    ruling: Option<&Ruling>,
+    proxy: Proxy,
+) -> Response<Whole> {
     let is_for_good = ruling.is_some_and(|ruling| ruling.decision.verdict == Verdict::RefuseForGood);
     let random = spread_of(request.client, Station::unix_ms());
     let retry_secs = refusal.retry_after.filter(|_| !is_for_good).map(|wait| jittered_secs(wait, random));
-    let (content_type, body) = refusal.body(request.wants_html(), retry_secs);
+    let is_repeatable = matches!(request.method, b"GET" | b"HEAD");
+    let (content_type, body) = station.decider.refusal_body(refusal, request.wants_html(), is_repeatable, retry_secs);
     let mut response = Response::new(Whole::from(body));
     let status = refusal.status();
     *response.status_mut() = match proxy {

@@ -4,6 +4,7 @@ mod answer;
 mod auth;
 mod body;
 mod check;
+mod load;
 mod problem;
 mod report;
 
@@ -105,9 +106,12 @@ async fn route(station: &Station, peer: SocketAddr, request: Request<Incoming>) 
         "/v1/auth/nginx" => auth::auth(station, peer, &request, auth::Proxy::Nginx).await,
         // A proxy may report with the query alone, by whatever method it can.
         "/v1/report" if request.uri().query().is_some() => report::report_query(station, request.uri()),
-        "/v1/check" | "/v1/report" if request.method() != Method::POST => Err(Problem::method("POST")),
-        "/v1/check" | "/v1/report" if is_of_a_browser(station, request.headers()) => Err(Problem::browser()),
+        "/v1/check" | "/v1/report" | "/v1/load" if request.method() != Method::POST => Err(Problem::method("POST")),
+        "/v1/check" | "/v1/report" | "/v1/load" if is_of_a_browser(station, request.headers()) => {
+            Err(Problem::browser())
+        }
         "/v1/check" => check::check(station, request.into_body()).await,
+        "/v1/load" => load::load(station, request.into_body()).await,
         "/v1/report" => report::report(station, request.into_body()).await,
         _ => Err(Problem::absent()),
     }

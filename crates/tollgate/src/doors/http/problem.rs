@@ -42,7 +42,10 @@ impl Problem {
     }
 
     pub(super) fn absent() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "there is nothing at this path: see /v1/check, /v1/report and /v1/auth")
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "there is nothing at this path: see /v1/check, /v1/report, /v1/load and /v1/auth",
+        )
     }
 
     pub(super) fn method(allowed: &'static str) -> Self {

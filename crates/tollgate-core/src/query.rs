@@ -1,0 +1,119 @@
+//! Parameters of a query, as keys of callers.
+//!
+//! Browsers cannot set header fields of a websocket, so its callers are told apart by a parameter. Escapes are read, since `%41` and `A` are one value to a
+//! backend. If a parameter comes twice with different values, one server uses the first and another the last: a caller could show the gate one
+//! value and the backend another. So all such requests have one key in common.
+
+use crate::class::KeySink;
+
+/// The key of all requests that give a parameter two values. The byte 0 keeps it apart from values that people choose.
+const AMBIGUOUS: &[u8] = b"\0?";
+
+/// Hands the value of the parameter `name` of `target` to `sink`; `false` when there is none.
+pub fn write_parameter(target: &[u8], name: &str, sink: &mut impl KeySink) -> bool {
+    let mut found: Option<&[u8]> = None;
+    for (known, value) in parameters(target) {
+        if !decoded(known).eq(name.bytes()) {
+            continue;
+        }
+        match found {
+            None => found = Some(value),
+            Some(first) if decoded(first).eq(decoded(value)) => {}
+            Some(_) => {
+                sink.write(AMBIGUOUS);
+                return true;
+            }
+        }
+    }
+    let Some(value) = found else { return false };
+    write_decoded(value, sink);
+    true
+}
+
+fn write_decoded(value: &[u8], sink: &mut impl KeySink) {
+    let (mut piece, mut length) = ([0; 64], 0);
+    for byte in decoded(value) {
+        piece[length] = byte;
+        length += 1;
+        if length == piece.len() {
+            sink.write(&piece);
+            length = 0;
+        }
+    }
+    sink.write(&piece[..length]);
+}
+
+/// The names and values of a target's query, as they are written.
+fn parameters(target: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let query = target.iter().position(|&byte| byte == b'?').map_or(&[][..], |at| &target[at + 1..]);
+    let query = query.split(|&byte| byte == b'#').next().unwrap_or_default();
+    query.split(|&byte| byte == b'&' || byte == b';').map(|pair| {
+        let at = pair.iter().position(|&byte| byte == b'=');
+        at.map_or((pair, &[][..]), |at| (&pair[..at], &pair[at + 1..]))
+    })
+}
+
+/// The bytes that a piece of a query stands for. An escape that is none stands for itself.
+fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    core::iter::from_fn(move || {
+        let (&first, after) = rest.split_first()?;
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
+        if let (b'%', [high, low, after @ ..]) = (first, after)
+            && let (Some(high), Some(low)) = (digit(high), digit(low))
+        {
+            rest = after;
+            return Some(high << 4 | low);
+        }
+        rest = after;
+        Some(if first == b'+' { b' ' } else { first })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::network::Network;
+
+    #[derive(Default)]
+    struct Text(Vec<u8>);
+
+    impl KeySink for Text {
+        fn network(&mut self, _: Network) {}
+
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+
+        fn end_part(&mut self) {}
+    }
+
+    fn value(target: &str, name: &str) -> Option<String> {
+        let mut text = Text::default();
+        write_parameter(target.as_bytes(), name, &mut text).then(|| String::from_utf8_lossy(&text.0).into_owned())
+    }
+
+    #[test]
+    fn every_spelling_of_a_value_is_one_key() {
+        for target in
+            ["/?device=d%201", "/ws?x=1&device=d+1", "/?%64evice=%64%201#device=2", "/?device=d+1&device=d%201"]
+        {
+            assert_eq!(value(target, "device").as_deref(), Some("d 1"), "{target}");
+        }
+        assert_eq!(value("/?device=%4", "device").as_deref(), Some("%4"));
+        assert_eq!(value("/?device", "device").as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_request_without_the_parameter_has_no_key_and_all_with_two_values_share_one() {
+        for target in ["/", "/?", "/device=1", "/?devices=1", "/?x=device=1", "", "/?x#?device=1"] {
+            assert_eq!(value(target, "device"), None, "{target}");
+        }
+        let twice = value("/?device=1&device=2", "device");
+        assert!(twice.is_some() && twice == value("/?device=3&device=1;device=4", "device"));
+        assert_ne!(twice, value("/?device=?", "device"));
+    }
+}

@@ -1,0 +1,45 @@
+//! Load that applications report, a band that an operator sets, and callers told apart by a parameter of the query.
+
+use serde_json::{Value, json};
+
+use crate::support::{Doors, call, check, eventually, post};
+
+fn band(doors: &Doors) -> String {
+    let status: Value = serde_json::from_str(&doors.admin("/api/v1/status")).unwrap();
+    status["band"]["name"].as_str().unwrap_or_else(|| panic!("{status}")).to_owned()
+}
+
+#[test]
+fn a_reported_load_raises_the_band_and_an_operator_sets_another() {
+    let config = |lines: &str| format!("[doors]\nhttp = '127.0.0.1:0'\n[gate]\n{lines}");
+    let mut doors = Doors::start(&config(""));
+    let door = doors.door("http");
+    assert_eq!(band(&doors), "normal");
+    let report = |lag_ms: f64| post(door, "/v1/load", &json!({"lag_ms": lag_ms}))["band"].clone();
+    eventually("the band is elevated", || report(120.5) == "elevated");
+    assert_eq!(check(door, &json!({}))["band"], "elevated");
+    doors.rewrite(&config("bands = { pin = 'critical' }\n"));
+    doors.signal("HUP");
+    doors.logged("settings reloaded");
+    assert_eq!((report(0.0), band(&doors)), (json!("critical"), "critical".to_owned()));
+    for body in ["", "{}", r#"{"lag_ms": -1}"#, r#"{"lag_ms": 1e300}"#, r#"{"lag_ms": "x"}"#] {
+        assert_eq!(call(door, "POST", "/v1/load", &[], body).status, 400, "{body}");
+    }
+}
+
+#[test]
+fn a_device_is_one_caller_however_its_parameter_is_written() {
+    let rule = "[[rule]]\nname = 'devices'\nclass = 'query:device'\nbucket = { size = 9, drip = 1, every = '1h' }\n";
+    let mut doors = Doors::start(&format!("[doors]\nhttp = '127.0.0.1:0'\n{rule}"));
+    let door = doors.door("http");
+    let left = |path: &str| check(door, &json!({"attributes": {"path": path}}))["remaining"].clone();
+    assert_eq!(left("/ws?device=d1&x=1"), 8);
+    assert_eq!(left("/ws?x=2&%64evice=d%31"), 7);
+    assert_eq!(check(door, &json!({"rule": "devices", "key": "d1"}))["remaining"], 6);
+    assert_eq!(check(door, &json!({"attributes": {"query:device": "d1"}}))["remaining"], 5);
+    let forwarded = [("X-Forwarded-Uri", "/ws?device=d1"), ("X-Forwarded-For", "203.0.113.7")];
+    assert_eq!(call(door, "GET", "/v1/auth", &forwarded, "").header("x-ratelimit-remaining"), Some("4"));
+    // Two values are nobody's key but one for all who write two.
+    assert_eq!((left("/ws?device=d1&device=a"), left("/ws?device=b&device=d1")), (json!(8), json!(7)));
+    assert_eq!(left("/ws?devices=d1"), Value::Null);
+}
