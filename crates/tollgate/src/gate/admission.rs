@@ -32,6 +32,7 @@ use super::engagement::{Act, Engagement, QueueAct};
 use super::engagement_log::EngagementLog;
 use super::exemptions::Exemptions;
 use super::flow::Flow;
+use super::held_by_queue::HeldByQueue;
 use super::holds::{Held, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
@@ -476,26 +477,6 @@ fn in_mode(domain: &Domain, mode: Mode) -> Cow<'_, Domain> {
         domain.to_mut().rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
     }
     domain
-}
-
-/// A request that waits in the queue. Dropped, it logs how long it waited.
-struct HeldByQueue<'a> {
-    admission: &'a Admission,
-    queue: &'a Queue,
-    client: IpAddr,
-    log: &'a EngagementLog,
-    since: Moment,
-    position: u32,
-}
-
-impl Drop for HeldByQueue<'_> {
-    fn drop(&mut self) {
-        let Self { admission, queue, client, log, since, position } = self;
-        let (now, allowed) = (admission.clock.now(), queue.status().in_flight_max);
-        let (act, reason, backoff) = (Act::Hold, "backend-busy", now.since(*since));
-        let done = QueueAct { act, reason, observed: u64::from(*position), allowed, backoff };
-        log.tell(&Engagement::by_queue(*client, admission.load.band(), done), now);
-    }
 }
 
 /// How the rest of a request comes.

@@ -34,6 +34,7 @@ mod h2_connect;
 mod h2_head;
 mod h2_io;
 mod h2_unsent;
+mod held_by_queue;
 mod histogram;
 mod holds;
 mod identify;

@@ -1,5 +1,5 @@
 //! The doors of the built binary, as programs and proxies that are not behind the gate use them.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod alone;
 mod auth;
