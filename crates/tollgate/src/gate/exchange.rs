@@ -1,6 +1,5 @@
 //! One request on its way through: identify, ask, find a backend, talk to it ([`converse`]), and try another where that is safe.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
@@ -439,8 +438,7 @@ impl Visit<'_> {
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> Conversation {
-        let waits_for_disk = Cell::new(false);
-        let mut overflow = self.overflow(reply.task_bytes(), &waits_for_disk);
+        let mut overflow = self.overflow(reply.task_bytes());
         let Visit { worker, settings, peer, request, response, decoder, out, value, keep, .. } = self;
         let timeouts = &settings.timeouts;
         let socket: &Socket = &connection.socket;
@@ -479,8 +477,7 @@ impl Visit<'_> {
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> Conversation {
-        let waits_for_disk = Cell::new(false);
-        let mut overflow = self.overflow(reply.task_bytes(), &waits_for_disk);
+        let mut overflow = self.overflow(reply.task_bytes());
         let Visit { worker, settings, peer, request, response, value, keep, .. } = self;
         let pace = Pace { idle_max: settings.timeouts.backend_idle, bytes_per_sec_min: None };
         let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
@@ -531,11 +528,11 @@ impl Visit<'_> {
     }
 
     /// A buffer for the response, without memory as long as the client keeps up.
-    fn overflow<'b>(&self, task_bytes: usize, waits_for_disk: &'b Cell<bool>) -> Overflow<'b>
+    fn overflow<'b>(&self, task_bytes: usize) -> Overflow<'b>
     where
         Self: 'b,
     {
-        Overflow::new(&self.worker.shared.buffers, self.client, task_bytes, waits_for_disk)
+        Overflow::new(&self.worker.shared.buffers, self.client, task_bytes)
     }
 
     /// Updates the health of the backend. `was_used`: on a connection that the backend may close at any time.

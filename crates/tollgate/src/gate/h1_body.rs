@@ -8,6 +8,7 @@ use tollgate_wire::http1::{Fields, Length};
 
 use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
+use super::download::Grace;
 use super::socket::Socket;
 use super::timer::Way;
 
@@ -285,6 +286,7 @@ pub(crate) struct BodyWriter<'a> {
     pub(super) taking: Taking,
     /// Since when the peer has been waited for while buffered bytes are sent.
     pub(super) waits_since_ms: Option<u64>,
+    pub(super) grace: Grace,
 }
 
 impl<'a> BodyWriter<'a> {
@@ -295,7 +297,7 @@ impl<'a> BodyWriter<'a> {
 
     /// `pace` is how slowly the peer may take the body.
     pub(crate) fn paced(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, pace: Pace) -> Self {
-        Self { socket, out, length, taking: Taking::new(pace), waits_since_ms: None }
+        Self { socket, out, length, taking: Taking::new(pace), waits_since_ms: None, grace: Grace::new() }
     }
 
     /// What is waiting to be sent; heads are written here.

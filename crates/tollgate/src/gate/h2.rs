@@ -24,7 +24,7 @@ use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
 use super::caps::Counted;
 use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, Sent, UNSURE_MAX};
-use super::download::{GRACE, Spill, make_room};
+use super::download::{Grace, Spill, make_room};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1::linger;
 use super::h1_body::{Pace, Taking};
@@ -337,6 +337,7 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
         wait: None,
         trailers: None,
         ends_after_drain: false,
+        grace: Grace::new(),
     };
     let after = match read {
         Ok(()) => {
@@ -473,6 +474,7 @@ struct StreamReply<'a> {
     trailers: Option<HeaderMap>,
     /// Whether the end is to be sent behind buffered bytes.
     ends_after_drain: bool,
+    grace: Grace,
 }
 
 impl StreamReply<'_> {
@@ -559,20 +561,16 @@ impl Spill for StreamReply<'_> {
     async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
         let mut left = data;
         self.body_bytes += data.len() as u64;
+        // The backend is done with the last piece, and a stream is not buffered.
         let has_grace = rest != Rest::End && !overflow.is_closed();
         while !left.is_empty() && overflow.is_empty() {
-            let (began_ms, taken, timer) = (self.timer.now_ms(), self.session.taken.get(), self.timer);
-            timer.set(Way::Out, GRACE);
-            let polled = poll_fn(|cx| match self.poll_some(&mut left, cx) {
-                Poll::Ready(sent) => Poll::Ready(Some(sent)),
-                // The backend is done with the last piece, and a stream is not buffered.
-                Poll::Pending if !has_grace || timer.is_over(Way::Out, cx) => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
-            });
-            let sent = polled.await;
+            let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
+            let mut grace = self.grace;
+            let sent = grace.wait(has_grace, |cx| self.poll_some(&mut left, cx)).await;
+            grace.took((length - left.len()) as u64);
+            self.grace = grace;
             // If it took nothing, it has its usual deadline from here on.
-            timer.clear(Way::Out);
-            self.taking.took(self.session.taken.get() - taken, timer.now_ms() - began_ms);
+            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
             let Some(sent) = sent else { break };
             sent?;
         }
@@ -588,6 +586,7 @@ impl Spill for StreamReply<'_> {
             if left.is_empty() {
                 return Ok(());
             }
+            overflow.note_full();
             if overflow.is_empty() {
                 self.body_bytes -= left.len() as u64;
                 return self.send(left, rest).await;

@@ -36,5 +36,6 @@ mod spool_faults;
 mod streaming;
 mod tls;
 mod tolls;
+mod unread;
 mod uploads;
 mod websocket;
