@@ -108,9 +108,8 @@ async fn carry(
         Ok(admitted) => admitted,
         Err(_) => return visit.left(),
     };
-    let mut picked = None;
+    let (mut picked, mut whole) = (None, true);
     if let Admitted::Ticket(ticket) = &mut admitted {
-        let mut whole = true;
         if !body.has_ended() {
             let began = sight.clock().now();
             whole = match gather(view.head, body).await {
@@ -167,7 +166,7 @@ async fn carry(
             }
             ticket.seen_by(account);
             body.forwarded();
-            let after = visit.forward(&mut ticket, picked, body, reply).await;
+            let after = visit.forward(&mut ticket, picked, whole, body, reply).await;
             ticket.end();
             if let Some(record) = record {
                 record.cost(ticket.toll());
@@ -266,6 +265,7 @@ impl Visit<'_> {
         &mut self,
         ticket: &mut Ticket,
         picked: Option<u64>,
+        is_complete: bool,
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> After {
@@ -275,7 +275,7 @@ impl Visit<'_> {
         let mut retried = false;
         let mut unsent = 0;
         loop {
-            let place = match self.worker.shared.backends.load().choose(picked, avoid) {
+            let place = match self.worker.shared.backends.load().choose(picked, avoid, is_complete) {
                 Ok(place) => place,
                 Err(AllDown(wait)) => {
                     // Before the answer: the client may take its time with what is left of its body.
@@ -283,7 +283,9 @@ impl Visit<'_> {
                     return self.no_backend(wait, body, reply).await;
                 }
             };
-            let leg = match or_departure(self.leg(&place, wanted), body).await {
+            // A connection from before the outage does not show whether others can be made.
+            let wanted_now = if place.is_probe() { Wanted::New } else { wanted };
+            let leg = match or_departure(self.leg(&place, wanted_now), body).await {
                 Ok(Ok(leg)) => leg,
                 Ok(Err(error)) if connect::is_shortage(&error) => {
                     // Ours, not the backend's: somebody idle has to go.
@@ -311,6 +313,9 @@ impl Visit<'_> {
             ticket.started();
             ticket.goes_to(&place.backend.queue);
             let was_used = leg.was_used();
+            if !was_used {
+                place.backend.connected();
+            }
             match self.converse(leg, place, ticket, body, reply).await {
                 Conversation::Over(after) => return after,
                 Conversation::Unsent(_) if unsent < UNSENT_MAX => {
