@@ -42,6 +42,9 @@ impl Pace {
     }
 }
 
+/// How often it is checked whether a client that has sent a whole buffer ahead is still there.
+const DEPARTURE_CHECK: Duration = Duration::from_millis(100);
+
 /// How a peer has taken what it was sent so far.
 #[derive(Debug)]
 pub(crate) struct Taking {
@@ -168,8 +171,11 @@ impl<'a> BodyReader<'a> {
         self.socket.timer.clear(Way::In);
         loop {
             if self.buffer.is_full() {
-                // A client that sends a whole buffer ahead is there; whether it still is shows when it is answered.
-                std::future::pending::<()>().await;
+                // Nothing more can be read, and an event cannot be waited for while bytes are unread.
+                while !self.socket.is_closed_by_peer() {
+                    tokio::time::sleep(DEPARTURE_CHECK).await;
+                }
+                return Broken::Gone;
             }
             match self.socket.read(self.buffer).await {
                 Ok(0) | Err(_) => return Broken::Gone,

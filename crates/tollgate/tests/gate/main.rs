@@ -20,6 +20,7 @@ mod many;
 mod observe;
 mod operation;
 mod pages;
+mod pipelines;
 mod proxies;
 mod proxy_notices;
 mod readme;
