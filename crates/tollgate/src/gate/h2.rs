@@ -78,6 +78,8 @@ struct Session {
     /// Bytes that were sent on the connection.
     written: Rc<Cell<u64>>,
     unsent: Arc<UnsentBytes>,
+    /// Whether the client takes nothing of what is sent on the connection.
+    is_blocked: Rc<Cell<bool>>,
 }
 
 /// How far a client is that was asked to go.
@@ -118,7 +120,7 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counte
     socket.timer.set(Way::In, settings.timeouts.head);
     let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
     let unsent = UnsentBytes::new(worker.shared.buffers.clone(), counted.address());
-    let (budget, written) = (Budget::new(counted, io.received()), io.written());
+    let (budget, written, is_blocked) = (Budget::new(counted, io.received()), io.written(), io.is_blocked());
     let handshake = Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -135,7 +137,7 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counte
     socket.timer.set_idle(false);
     socket.timer.clear(Way::In);
     let (under_way, resets, taken) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken, written, unsent });
+    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken, written, unsent, is_blocked });
     let ended = serve_streams(&mut connection, &socket, &session).await;
     drop(connection);
     if ended.is_err() {
@@ -338,6 +340,7 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
         trailers: None,
         ends_after_drain: false,
         grace: Grace::new(),
+        has_continued: false,
     };
     let after = match read {
         Ok(()) => {
@@ -475,6 +478,8 @@ struct StreamReply<'a> {
     /// Whether the end is to be sent behind buffered bytes.
     ends_after_drain: bool,
     grace: Grace,
+    /// Whether a 100 has been sent.
+    has_continued: bool,
 }
 
 impl StreamReply<'_> {
@@ -527,12 +532,20 @@ impl StreamReply<'_> {
 }
 
 impl Reply for StreamReply<'_> {
+    /// The `h2` crate holds interim responses without a bound until the client takes them, so they are dropped for a client that takes nothing. Only the
+    /// first 100 is sent in any case: the client may wait for it with its body.
     async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken> {
+        let is_first_continue = head.status == 100 && !std::mem::replace(&mut self.has_continued, true);
+        if self.session.is_blocked.get() && !is_first_continue {
+            return Ok(());
+        }
         if let (Line::Responding(respond), Some(response)) =
             (&mut *self.line.borrow_mut(), h2_head::write_response(head))
         {
             respond.send_informational(response)?;
         }
+        // Lets the connection send it, or find out that the client takes nothing, before the next one.
+        tokio::task::yield_now().await;
         Ok(())
     }
 

@@ -1,12 +1,16 @@
 //! Requests over HTTP/2 that are held before they are forwarded: bounded for a connection, and served all the same.
 
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::support::backend::respond;
+use crate::support::client::socket_from;
 use crate::support::http2::{connect, request, run_local, send};
-use crate::support::{Backend, Gate};
+use crate::support::{Backend, Gate, eventually};
 
 const H2C: &str = "h2c = true";
 
@@ -86,4 +90,36 @@ fn a_client_that_takes_no_response_is_disconnected() {
         assert!(response.body_mut().data().await.unwrap().is_err());
         let _ = connected.await;
     });
+}
+
+/// 80 MB of them for each request, of which the client takes none.
+#[test]
+fn interim_responses_that_are_not_read_take_no_memory() {
+    const GROWTH_MAX_KB: u64 = 16 * 1024;
+    let finished = Arc::new(AtomicUsize::new(0));
+    let counted = finished.clone();
+    let backend = Backend::answering(move |_, stream| {
+        let hint = format!("HTTP/1.1 103 Early Hints\r\nLink: <{}>\r\n\r\n", "a".repeat(4000));
+        for _ in 0..1000 {
+            stream.write_all(hint.repeat(20).as_bytes())?;
+        }
+        counted.fetch_add(1, Ordering::SeqCst);
+        respond(stream, "ok")
+    });
+    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 10"));
+    assert_eq!(gate.admin("/healthz").status, 200);
+    let before_kb = gate.rss_kb();
+    let clients: Vec<_> = (1..=2)
+        .map(|number| {
+            let from = [127, 5, 5, number].into();
+            let mut stream = socket_from(from, gate.address, |socket| socket.set_recv_buffer_size(4096));
+            // SETTINGS, then GET / without a body.
+            stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+            stream.write_all(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a").unwrap();
+            stream
+        })
+        .collect();
+    eventually("the backend has sent them all", || finished.load(Ordering::SeqCst) == clients.len());
+    let growth_kb = gate.rss_kb().saturating_sub(before_kb);
+    assert!(growth_kb < GROWTH_MAX_KB, "{growth_kb} kB");
 }
