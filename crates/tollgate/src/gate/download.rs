@@ -24,6 +24,9 @@ const GRACE: Duration = Duration::from_millis(5);
 const GRACE_BYTES: u64 = 1024 * 1024;
 /// How often a download without room looks whether others have given some back.
 const RETRY: Duration = Duration::from_millis(200);
+/// How long a client may hold the backend up because there is no room for its response: it has to read one block, 64 KiB, in this time, which is 13 kB/s.
+/// `timeouts.write` would be too long: the permit is kept, and four clients that do not read would use up four permits.
+const HELD_UP_MAX: Duration = Duration::from_secs(5);
 
 /// What is left of the time for which the client may be waited for before its response is buffered.
 #[derive(Clone, Copy, Debug)]
@@ -137,8 +140,9 @@ pub(crate) async fn finish(client: &mut impl Spill, overflow: &mut Overflow<'_>)
     poll_fn(|cx| client.poll_drain(cx, overflow)).await
 }
 
-/// Waits until there is room in a buffer that is not empty, and sends what it holds meanwhile.
+/// Waits until there is room in a buffer that is not empty, and sends what it holds meanwhile. A client that reads too little of it breaks.
 pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+    let mut held_up = Duration::ZERO;
     loop {
         let room = poll_fn(|cx| match client.poll_drain(cx, overflow) {
             Poll::Pending if overflow.poll_room(cx) => Poll::Ready(Ok(())),
@@ -147,7 +151,26 @@ pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'
         if let Ok(room) = tokio::time::timeout(RETRY, room).await {
             return room;
         }
+        overflow.note_full();
+        if !overflow.waits_for_disk() && !overflow.is_closed() {
+            held_up += RETRY;
+        }
+        if held_up >= HELD_UP_MAX {
+            return Err(Broken::Slow);
+        }
     }
+}
+
+/// Waits for a piece to be sent for which there is no buffer at all. The client has as little time as in [`make_room`], unless its response is a stream, which is
+/// never buffered.
+pub(crate) async fn without_room<E: Into<Broken>>(
+    sent: impl Future<Output = Result<(), E>>,
+    overflow: &Overflow<'_>,
+) -> Result<(), Broken> {
+    if overflow.is_closed() {
+        return sent.await.map_err(Into::into);
+    }
+    tokio::time::timeout(HELD_UP_MAX, sent).await.map_err(|_| Broken::Slow)?.map_err(Into::into)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use tollgate_wire::http1::{Fields, Length, chunked};
 
 use super::body::{Broken, Rest};
-use super::download::{Spill, make_room};
+use super::download::{Spill, make_room, without_room};
 use super::h1_body::{BodyWriter, COPY_MAX, KEEP_MAX};
 use super::spool::Overflow;
 use super::timer::Way;
@@ -58,7 +58,7 @@ impl BodyWriter<'_> {
             }
             overflow.note_full();
             if overflow.is_empty() {
-                self.socket.write_paced(left, &mut self.taking).await?;
+                without_room(self.socket.write_paced(left, &mut self.taking), overflow).await?;
                 break;
             }
             // In a box, so that downloads which need no room do not carry it.

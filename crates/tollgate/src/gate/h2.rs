@@ -24,7 +24,7 @@ use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
 use super::caps::Counted;
 use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, Sent, UNSURE_MAX};
-use super::download::{Grace, Spill, make_room};
+use super::download::{Grace, Spill, make_room, without_room};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1::linger;
 use super::h1_body::{Pace, Taking};
@@ -602,7 +602,7 @@ impl Spill for StreamReply<'_> {
             overflow.note_full();
             if overflow.is_empty() {
                 self.body_bytes -= left.len() as u64;
-                return self.send(left, rest).await;
+                return Box::pin(without_room(self.send(left, rest), overflow)).await;
             }
             // In a box, so that streams which need no room do not carry it.
             Box::pin(make_room(self, overflow)).await?;

@@ -171,10 +171,15 @@ impl<'a> Overflow<'a> {
 
     /// The client is waited for, because there is no room. A wait for the disk is none for the client.
     pub(crate) fn note_full(&mut self) {
-        if self.writing.is_none() {
+        if !self.waits_for_disk() {
             self.was_full = true;
             self.set_stalled(true);
         }
+    }
+
+    /// Whether the disk is waited for, which is not the client's fault.
+    pub(crate) fn waits_for_disk(&self) -> bool {
+        self.writing.is_some() || self.reading.is_some()
     }
 
     /// Counts the response while it is stalled. A stream is not: it is not buffered.
