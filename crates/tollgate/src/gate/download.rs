@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// `timeouts.write` would be too long: the permit is kept, and four clients that do not read would use up four permits.
 const HELD_UP_MAX: Duration = Duration::from_secs(5);
 
-/// What is left of the time for which the client may be waited for before its response is buffered.
+/// The time that is left for waits for the client before its response is buffered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grace {
     left: Duration,

@@ -252,6 +252,7 @@ async fn next_event(
         |polled: Poll<Option<Result<Accepted, h2::Error>>>| polled.map(|some| some.map(|accepted| accepted.map(Some)));
     poll_fn(|cx| {
         let polled = connection.poll_accept(cx);
+        session.budget.trim();
         if polled.is_ready() {
             return accepted(polled);
         }
@@ -555,6 +556,7 @@ impl Reply for StreamReply<'_> {
         let mut line = self.line.borrow_mut();
         let Line::Responding(respond) = &mut *line else { return Err(Broken::Gone) };
         self.ended = matches!(head.length, Length::Empty | Length::Fixed(0));
+        self.session.budget.charge_head(response.headers_mut(), self.session.is_blocked.get());
         let stream = respond.send_response(response, self.ended && !stands)?;
         *line = Line::Sending(stream);
         self.has_begun = true;

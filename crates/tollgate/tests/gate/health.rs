@@ -121,7 +121,7 @@ fn the_only_backend_is_used_even_if_its_health_check_fails() {
 /// Without a check the next probe is up to fifteen seconds away.
 #[test]
 fn a_health_check_brings_a_backend_back_before_its_backoff_is_over() {
-    let (taken, address) = crate::support::closed();
+    let (taken, address) = closed();
     let mut gate = Gate::start(&format!(
         "[gate]\nworkers = 1\nbackend = \"http://{address}\"\nhealth = {{ path = \"/\", interval = \"100ms\" }}\n"
     ));

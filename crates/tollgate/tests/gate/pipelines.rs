@@ -1,8 +1,8 @@
 //! Clients that send the next requests before they have the answer to the first.
 
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::backend::respond;
@@ -39,7 +39,7 @@ fn a_request_that_waits_does_not_outlive_its_client_behind_pipelined_bytes() {
     eventually("none waits", || gate.metric("tollgate_requests_waiting") == 0);
     is_released.store(true, Ordering::SeqCst);
     assert_eq!(gate.get("/").text(), "ok");
-    assert_eq!(backend.count(), 2, "nothing was forwarded for those who left");
+    assert_eq!(backend.count(), 2, "no request of a client that left was forwarded");
 }
 
 #[test]

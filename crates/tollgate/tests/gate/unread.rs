@@ -1,4 +1,4 @@
-//! What requests cost whose clients do not read the response.
+//! Charges for requests whose clients do not read the response.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};

@@ -110,12 +110,7 @@ impl Backends {
     /// The backend that was picked, if it is up and not the one to avoid. Otherwise the one that has the fewest requests in flight, of those that
     /// are up. Equals take turns. If none is up, one that can be connected to gets the request: it may fail, but without it the request fails for
     /// certain. `is_complete`: all of the request is here.
-    pub(crate) fn choose(
-        &self,
-        picked: Option<u64>,
-        avoid: Option<u64>,
-        is_complete: bool,
-    ) -> Result<Place, AllDown> {
+    pub(crate) fn choose(&self, picked: Option<u64>, avoid: Option<u64>, is_complete: bool) -> Result<Place, AllDown> {
         let is_picked = |backend: &&Arc<Backend>| Some(backend.id) == picked && picked != avoid;
         if let Some(backend) = self.all.iter().find(is_picked)
             && backend.is_up().is_ok()
