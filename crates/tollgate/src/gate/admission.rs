@@ -580,17 +580,10 @@ impl Ticket {
         }
     }
 
-    /// The client reads too slowly for the backend to go on: nobody pays for that.
-    pub(crate) fn stalled(&mut self) {
+    /// There was no room for the response, so that the backend may have waited for the client to read. The permit is kept.
+    pub(crate) fn held_up(&mut self) {
         if let Some(permit) = &mut self.permit {
-            permit.pause();
-        }
-    }
-
-    /// It reads on, or there is nobody any more whom the backend would have to wait for.
-    pub(crate) fn flowing(&mut self) {
-        if let Some(permit) = &mut self.permit {
-            permit.resume();
+            permit.held_up();
         }
     }
 

@@ -85,10 +85,8 @@ pub(crate) trait Meter {
     fn starved(&mut self) {}
     /// The source has given so many bytes.
     fn fed(&mut self, _bytes: usize) {}
-    /// The sink holds the source up.
-    fn stalled(&mut self);
-    /// The sink takes more again.
-    fn flowing(&mut self);
+    /// The source may have waited for the sink, which has no more room.
+    fn held_up(&mut self) {}
     /// The source has given everything, whether or not the sink has taken it.
     fn source_done(&mut self);
 }
@@ -140,7 +138,7 @@ pub(crate) async fn pump(
                 if rest == Rest::End {
                     meter.source_done();
                 }
-                metered(sink.send(data, rest), meter).await.map_err(PumpBroke::Sink)?;
+                sink.send(data, rest).await.map_err(PumpBroke::Sink)?;
             }
             Piece::End(trailers) => {
                 announced.end().map_err(PumpBroke::Source)?;
@@ -179,21 +177,6 @@ impl Announced {
 
 const TOO_LONG: Broken = Broken::Malformed("the body is longer than its Content-Length");
 const TOO_SHORT: Broken = Broken::Malformed("the body is shorter than its Content-Length");
-
-/// Waits for a send and tells the meter if there is a wait.
-async fn metered<T>(send: impl Future<Output = T>, meter: &mut impl Meter) -> T {
-    let mut send = pin!(send);
-    let mut stalled = false;
-    poll_fn(|cx| {
-        let polled = send.as_mut().poll(cx);
-        if polled.is_pending() != stalled {
-            stalled = !stalled;
-            if stalled { meter.stalled() } else { meter.flowing() }
-        }
-        polled
-    })
-    .await
-}
 
 #[cfg(test)]
 mod tests {
@@ -236,8 +219,6 @@ mod tests {
     struct Unmetered;
 
     impl Meter for Unmetered {
-        fn stalled(&mut self) {}
-        fn flowing(&mut self) {}
         fn source_done(&mut self) {}
     }
 

@@ -215,7 +215,7 @@ pub(crate) async fn converse(
         if !download::is_bufferable(response) {
             overflow.set_closed(true);
         }
-        let pumped = download(answer, reply, &mut Downloading(&shared), overflow, response.length, timer).await;
+        let pumped = download(answer, reply, &mut Downloading(&shared), overflow, response.length).await;
         pumped.map(|()| keep).map_err(|broke| match broke {
             PumpBroke::Source(broken) => Trouble::Backend(broken),
             PumpBroke::Sink(broken) => Trouble::Client(broken),
@@ -228,10 +228,12 @@ pub(crate) async fn converse(
         Ok(keep) => Ended::Answered { keep, complete },
         Err(Trouble::Client(broken)) if endless.get() => Ended::ClientBroke { broken, answered, complete: false },
         Err(Trouble::Client(broken)) => {
+            if overflow.was_full() {
+                ticket.held_up();
+            }
             overflow.clear();
             // The backend works on for a client that has gone. The toll runs until it has finished.
             ticket.sent();
-            ticket.flowing();
             let outcome = if complete {
                 hear_out(topic, answer, response, ticket).await
             } else if sink.break_off().await {
@@ -281,25 +283,17 @@ impl Meter for Uploading<'_, '_> {
         self.0.borrow_mut().fed(bytes);
     }
 
-    fn stalled(&mut self) {}
-
-    fn flowing(&mut self) {}
-
     fn source_done(&mut self) {
         self.0.borrow_mut().sent();
     }
 }
 
-/// Hears how the client takes the answer.
+/// Settles the permit when the backend has sent everything.
 struct Downloading<'a, 'b>(&'a RefCell<&'b mut Ticket>);
 
 impl Meter for Downloading<'_, '_> {
-    fn stalled(&mut self) {
-        self.0.borrow_mut().stalled();
-    }
-
-    fn flowing(&mut self) {
-        self.0.borrow_mut().flowing();
+    fn held_up(&mut self) {
+        self.0.borrow_mut().held_up();
     }
 
     fn source_done(&mut self) {

@@ -1,29 +1,71 @@
 //! A response on its way to the client: sent as it comes, and buffered while the client's socket takes no more.
 //!
+//! The permit of the request runs until the backend has sent everything, whether or not the client reads. A client that does not read shows nothing about the backend,
+//! which may be computing the rest: if its permit were released, requests of such clients would be free. When there is no room in the buffer, the gate stops reading from
+//! the backend, and the permit is kept until the client reads or is cut at its minimum rate.
+//!
 //! The download ends when the backend has sent everything, not when the client has it. What is left is in the [`Overflow`], and is sent by [`finish`], when the
 //! connection to the backend is already used by other requests.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_wire::http1::{Fields, Length, ResponseHead};
 
 use super::body::{Announced, Broken, Meter, Piece, PumpBroke, Rest, Source};
 use super::spool::Overflow;
-use super::timer::Timer;
 
-/// A body of unknown length is a stream if its backend takes longer than [`STREAM_WAIT_MS`] and sends less than this on average: 16 kB/s. Its end may be
-/// hours away, so buffering would not set the backend free.
-const STREAM_BYTES_PER_MS: u64 = 16;
-/// How long a backend may take before its body is judged by its rate. Pages are often computed for a while and then sent at once.
-const STREAM_WAIT_MS: u64 = 1000;
-/// How long a client may take no more before its response is buffered, rounded up to a tick of the timers. A client that keeps up is behind for microseconds at a
-/// time, and a copy for each of them would cost more than the wait.
-pub(crate) const GRACE: Duration = Duration::ZERO;
+/// How long a client may be waited for in each [`GRACE_BYTES`], all waits together, before its response is buffered. The permit runs meanwhile, so the client is
+/// charged for it. A client that keeps up is behind for microseconds at a time, and a copy for each of them would cost more than the wait.
+const GRACE: Duration = Duration::from_millis(5);
+/// 1 MiB in 5 ms: 1.7 Gbit/s.
+const GRACE_BYTES: u64 = 1024 * 1024;
 /// How often a download without room looks whether others have given some back.
 const RETRY: Duration = Duration::from_millis(200);
+/// How long a client may hold the backend up because there is no room for its response: it has to read one block, 64 KiB, in this time, which is 13 kB/s.
+/// `timeouts.write` would be too long: the permit is kept, and four clients that do not read would use up four permits.
+const HELD_UP_MAX: Duration = Duration::from_secs(5);
+
+/// The time that is left for waits for the client before its response is buffered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grace {
+    left: Duration,
+    bytes: u64,
+}
+
+impl Grace {
+    pub(crate) const fn new() -> Self {
+        Self { left: GRACE, bytes: 0 }
+    }
+
+    /// Polls until there is a result. None: the time is over, or there is none (`has_grace`).
+    pub(crate) async fn wait<T>(
+        &mut self,
+        has_grace: bool,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Option<T> {
+        if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(poll(cx))).await {
+            return Some(output);
+        }
+        if !has_grace || self.left.is_zero() {
+            return None;
+        }
+        let began = Instant::now();
+        let output = tokio::time::timeout(self.left, poll_fn(poll)).await.ok();
+        self.left = self.left.saturating_sub(began.elapsed());
+        output
+    }
+
+    /// The client has taken so many bytes.
+    pub(crate) fn took(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        if self.bytes >= GRACE_BYTES {
+            *self = Self::new();
+        }
+    }
+}
 
 /// The way to a client that may be slower than the backend.
 pub(crate) trait Spill {
@@ -45,71 +87,35 @@ pub(crate) fn is_bufferable(response: &ResponseHead) -> bool {
     response.status != 101 && !forbidden && !is_media(b"text/event-stream") && !is_media(b"application/grpc")
 }
 
-/// How fast a body comes from its backend.
-#[derive(Clone, Copy, Debug, Default)]
-struct SourcePace {
-    /// Time spent waiting for the backend. Waits for the client do not count.
-    waited_ms: u64,
-    bytes: u64,
-}
-
-impl SourcePace {
-    /// Whether the body is a stream rather than a download.
-    fn is_stream(&self) -> bool {
-        self.waited_ms >= STREAM_WAIT_MS && self.bytes < self.waited_ms.saturating_mul(STREAM_BYTES_PER_MS)
-    }
-}
-
-/// Reads a response from its backend to the end. `timer` tells the time.
+/// Reads a response from its backend to the end.
 pub(crate) async fn download(
     source: &mut impl Source,
     client: &mut impl Spill,
     meter: &mut impl Meter,
     overflow: &mut Overflow<'_>,
     length: Length,
-    timer: &Timer,
 ) -> Result<(), PumpBroke> {
-    let (is_of_unknown_length, is_bufferable) =
-        (matches!(length, Length::Chunked | Length::UntilClose), !overflow.is_closed());
-    let mut pace = SourcePace::default();
     let mut announced = Announced::by(length);
     loop {
         let mut next = pin!(source.next());
-        let mut waits_since_ms = None;
         let piece = poll_fn(|cx| {
             if let Poll::Ready(piece) = next.as_mut().poll(cx) {
                 return Poll::Ready(piece.map_err(PumpBroke::Source));
             }
-            waits_since_ms.get_or_insert_with(|| timer.now_ms());
             match client.poll_drain(cx, overflow) {
                 Poll::Ready(Err(broken)) => Poll::Ready(Err(PumpBroke::Sink(broken))),
                 Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
             }
         });
-        let piece = piece.await?;
-        pace.waited_ms += waits_since_ms.map_or(0, |since_ms| timer.now_ms() - since_ms);
-        match piece {
+        match piece.await? {
             Piece::Data(data, rest) => {
                 announced.take(data.len()).map_err(PumpBroke::Source)?;
                 meter.fed(data.len());
-                pace.bytes += data.len() as u64;
-                if is_of_unknown_length && is_bufferable {
-                    overflow.set_closed(pace.is_stream());
+                client.spill(data, rest, overflow).await.map_err(PumpBroke::Sink)?;
+                overflow.set_stalled(false);
+                if overflow.was_full() {
+                    meter.held_up();
                 }
-                let waits_for_disk = overflow.waits_for_disk();
-                let mut stall_count = overflow.stall_count();
-                let mut spill = pin!(client.spill(data, rest, overflow));
-                let mut is_stalled = false;
-                let spilled = poll_fn(|cx| {
-                    let polled = spill.as_mut().poll(cx);
-                    if (polled.is_pending() && !waits_for_disk.get()) != is_stalled {
-                        is_stalled = !is_stalled;
-                        stall_count.set(is_stalled);
-                        if is_stalled { meter.stalled() } else { meter.flowing() }
-                    }
-                    polled
-                });
-                spilled.await.map_err(PumpBroke::Sink)?;
                 // Not before there is room for the last piece: without a permit there would be no bound on the responses that wait for some.
                 if rest == Rest::End {
                     meter.source_done();
@@ -134,8 +140,9 @@ pub(crate) async fn finish(client: &mut impl Spill, overflow: &mut Overflow<'_>)
     poll_fn(|cx| client.poll_drain(cx, overflow)).await
 }
 
-/// Waits until there is room in a buffer that is not empty, and sends what it holds meanwhile.
+/// Waits until there is room in a buffer that is not empty, and sends what it holds meanwhile. A client that reads too little of it breaks.
 pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+    let mut held_up = Duration::ZERO;
     loop {
         let room = poll_fn(|cx| match client.poll_drain(cx, overflow) {
             Poll::Pending if overflow.poll_room(cx) => Poll::Ready(Ok(())),
@@ -144,21 +151,44 @@ pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'
         if let Ok(room) = tokio::time::timeout(RETRY, room).await {
             return room;
         }
+        overflow.note_full();
+        if !overflow.waits_for_disk() && !overflow.is_closed() {
+            held_up += RETRY;
+        }
+        if held_up >= HELD_UP_MAX {
+            return Err(Broken::Slow);
+        }
     }
+}
+
+/// Waits for a piece to be sent for which there is no buffer at all. The client has as little time as in [`make_room`], unless its response is a stream, which is
+/// never buffered.
+pub(crate) async fn without_room<E: Into<Broken>>(
+    sent: impl Future<Output = Result<(), E>>,
+    overflow: &Overflow<'_>,
+) -> Result<(), Broken> {
+    if overflow.is_closed() {
+        return sent.await.map_err(Into::into);
+    }
+    tokio::time::timeout(HELD_UP_MAX, sent).await.map_err(|_| Broken::Slow)?.map_err(Into::into)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_body_that_trickles_is_a_stream_and_a_page_that_is_computed_first_is_not() {
-        let is_stream = |waited_ms, bytes| SourcePace { waited_ms, bytes }.is_stream();
-        assert!(!is_stream(999, 1), "too early to tell");
-        assert!(is_stream(1000, 1));
-        assert!(is_stream(3_600_000, 10_000_000), "three kilobytes a second");
-        assert!(!is_stream(3_000, 64 * 1024), "the first piece after three seconds");
-        assert!(!is_stream(3_600_000, 1 << 30));
+    #[tokio::test]
+    async fn a_client_has_its_grace_once_in_each_mebibyte() {
+        let mut grace = Grace::new();
+        assert_eq!(grace.wait(true, |_| Poll::Ready(1)).await, Some(1));
+        assert_eq!(grace.left, GRACE, "nobody waited");
+        assert_eq!(grace.wait(false, |_| Poll::<()>::Pending).await, None);
+        assert_eq!(grace.left, GRACE, "nobody waited");
+        assert_eq!(grace.wait(true, |_| Poll::<()>::Pending).await, None);
+        grace.took(GRACE_BYTES - 1);
+        assert_eq!(grace.left, Duration::ZERO);
+        grace.took(1);
+        assert_eq!((grace.left, grace.bytes), (GRACE, 0));
     }
 
     #[test]

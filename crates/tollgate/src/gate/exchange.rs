@@ -1,6 +1,5 @@
 //! One request on its way through: identify, ask, find a backend, talk to it ([`converse`]), and try another where that is safe.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
@@ -109,9 +108,8 @@ async fn carry(
         Ok(admitted) => admitted,
         Err(_) => return visit.left(),
     };
-    let mut picked = None;
+    let (mut picked, mut whole) = (None, true);
     if let Admitted::Ticket(ticket) = &mut admitted {
-        let mut whole = true;
         if !body.has_ended() {
             let began = sight.clock().now();
             whole = match gather(view.head, body).await {
@@ -168,7 +166,7 @@ async fn carry(
             }
             ticket.seen_by(account);
             body.forwarded();
-            let after = visit.forward(&mut ticket, picked, body, reply).await;
+            let after = visit.forward(&mut ticket, picked, whole, body, reply).await;
             ticket.end();
             if let Some(record) = record {
                 record.cost(ticket.toll());
@@ -267,6 +265,7 @@ impl Visit<'_> {
         &mut self,
         ticket: &mut Ticket,
         picked: Option<u64>,
+        is_complete: bool,
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> After {
@@ -276,7 +275,7 @@ impl Visit<'_> {
         let mut retried = false;
         let mut unsent = 0;
         loop {
-            let place = match self.worker.shared.backends.load().choose(picked, avoid) {
+            let place = match self.worker.shared.backends.load().choose(picked, avoid, is_complete) {
                 Ok(place) => place,
                 Err(AllDown(wait)) => {
                     // Before the answer: the client may take its time with what is left of its body.
@@ -284,7 +283,9 @@ impl Visit<'_> {
                     return self.no_backend(wait, body, reply).await;
                 }
             };
-            let leg = match or_departure(self.leg(&place, wanted), body).await {
+            // A connection from before the outage does not show whether others can be made.
+            let wanted_now = if place.is_probe() { Wanted::New } else { wanted };
+            let leg = match or_departure(self.leg(&place, wanted_now), body).await {
                 Ok(Ok(leg)) => leg,
                 Ok(Err(error)) if connect::is_shortage(&error) => {
                     // Ours, not the backend's: somebody idle has to go.
@@ -312,6 +313,9 @@ impl Visit<'_> {
             ticket.started();
             ticket.goes_to(&place.backend.queue);
             let was_used = leg.was_used();
+            if !was_used {
+                place.backend.connected();
+            }
             match self.converse(leg, place, ticket, body, reply).await {
                 Conversation::Over(after) => return after,
                 Conversation::Unsent(_) if unsent < UNSENT_MAX => {
@@ -439,8 +443,7 @@ impl Visit<'_> {
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> Conversation {
-        let waits_for_disk = Cell::new(false);
-        let mut overflow = self.overflow(reply.task_bytes(), &waits_for_disk);
+        let mut overflow = self.overflow(reply.task_bytes());
         let Visit { worker, settings, peer, request, response, decoder, out, value, keep, .. } = self;
         let timeouts = &settings.timeouts;
         let socket: &Socket = &connection.socket;
@@ -479,8 +482,7 @@ impl Visit<'_> {
         body: &mut impl ClientBody,
         reply: &mut impl Reply,
     ) -> Conversation {
-        let waits_for_disk = Cell::new(false);
-        let mut overflow = self.overflow(reply.task_bytes(), &waits_for_disk);
+        let mut overflow = self.overflow(reply.task_bytes());
         let Visit { worker, settings, peer, request, response, value, keep, .. } = self;
         let pace = Pace { idle_max: settings.timeouts.backend_idle, bytes_per_sec_min: None };
         let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
@@ -531,11 +533,11 @@ impl Visit<'_> {
     }
 
     /// A buffer for the response, without memory as long as the client keeps up.
-    fn overflow<'b>(&self, task_bytes: usize, waits_for_disk: &'b Cell<bool>) -> Overflow<'b>
+    fn overflow<'b>(&self, task_bytes: usize) -> Overflow<'b>
     where
         Self: 'b,
     {
-        Overflow::new(&self.worker.shared.buffers, self.client, task_bytes, waits_for_disk)
+        Overflow::new(&self.worker.shared.buffers, self.client, task_bytes)
     }
 
     /// Updates the health of the backend. `was_used`: on a connection that the backend may close at any time.

@@ -8,6 +8,7 @@ use tollgate_wire::http1::{Fields, Length};
 
 use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
+use super::download::Grace;
 use super::socket::Socket;
 use super::timer::Way;
 
@@ -40,6 +41,9 @@ impl Pace {
         }
     }
 }
+
+/// How often it is checked whether a client that has sent a whole buffer ahead is still there.
+const DEPARTURE_CHECK: Duration = Duration::from_millis(100);
 
 /// How a peer has taken what it was sent so far.
 #[derive(Debug)]
@@ -167,8 +171,11 @@ impl<'a> BodyReader<'a> {
         self.socket.timer.clear(Way::In);
         loop {
             if self.buffer.is_full() {
-                // A client that sends a whole buffer ahead is there; whether it still is shows when it is answered.
-                std::future::pending::<()>().await;
+                // Nothing more can be read, and an event cannot be waited for while bytes are unread.
+                while !self.socket.is_closed_by_peer() {
+                    tokio::time::sleep(DEPARTURE_CHECK).await;
+                }
+                return Broken::Gone;
             }
             match self.socket.read(self.buffer).await {
                 Ok(0) | Err(_) => return Broken::Gone,
@@ -285,6 +292,7 @@ pub(crate) struct BodyWriter<'a> {
     pub(super) taking: Taking,
     /// Since when the peer has been waited for while buffered bytes are sent.
     pub(super) waits_since_ms: Option<u64>,
+    pub(super) grace: Grace,
 }
 
 impl<'a> BodyWriter<'a> {
@@ -295,7 +303,7 @@ impl<'a> BodyWriter<'a> {
 
     /// `pace` is how slowly the peer may take the body.
     pub(crate) fn paced(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, pace: Pace) -> Self {
-        Self { socket, out, length, taking: Taking::new(pace), waits_since_ms: None }
+        Self { socket, out, length, taking: Taking::new(pace), waits_since_ms: None, grace: Grace::new() }
     }
 
     /// What is waiting to be sent; heads are written here.

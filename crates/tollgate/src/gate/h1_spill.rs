@@ -1,13 +1,12 @@
 //! Responses over HTTP/1.1 to clients that may be slower than the backend. The buffer holds the bytes as they go over the wire, chunk sizes included.
 
-use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::task::{Context, Poll, ready};
 
 use tollgate_wire::http1::{Fields, Length, chunked};
 
 use super::body::{Broken, Rest};
-use super::download::{GRACE, Spill, make_room};
+use super::download::{Spill, make_room, without_room};
 use super::h1_body::{BodyWriter, COPY_MAX, KEEP_MAX};
 use super::spool::Overflow;
 use super::timer::Way;
@@ -25,30 +24,25 @@ impl BodyWriter<'_> {
         let mut parts = [IoSlice::new(&out), IoSlice::new(data), IoSlice::new(after)];
         let mut left = &mut parts[..];
         IoSlice::advance_slices(&mut left, 0);
+        // The backend is done with the last piece, and a stream is not buffered.
         let has_grace = !is_last && !overflow.is_closed();
         while !left.is_empty() && overflow.is_empty() {
             let began_ms = self.socket.timer.now_ms();
-            self.socket.timer.set(Way::Out, GRACE);
-            let polled = poll_fn(|cx| match self.socket.poll_write(cx, left) {
-                // The backend is done with the last piece, and a stream is not buffered.
-                Poll::Pending if !has_grace => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                polled => polled,
-            });
-            match polled.await {
-                Ok(0) => return Err(Broken::Gone),
-                Ok(written) => {
-                    self.waits_since_ms.get_or_insert(began_ms);
-                    self.end_wait(written);
-                    IoSlice::advance_slices(&mut left, written);
-                }
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    self.waits_since_ms.get_or_insert(began_ms);
-                    // From here on the client has its usual deadline.
-                    self.end_wait(0);
-                    break;
-                }
-                Err(error) => return Err(error.into()),
+            self.socket.timer.clear(Way::Out);
+            let written = self.grace.wait(has_grace, |cx| self.socket.poll_write(cx, left)).await;
+            self.waits_since_ms.get_or_insert(began_ms);
+            let Some(written) = written else {
+                // From here on the client has its usual deadline.
+                self.end_wait(0);
+                break;
+            };
+            let written = written?;
+            if written == 0 {
+                return Err(Broken::Gone);
             }
+            self.end_wait(written);
+            self.grace.took(written as u64);
+            IoSlice::advance_slices(&mut left, written);
         }
         while !left.is_empty() {
             let mut rest: &[u8] = &left[0];
@@ -62,8 +56,9 @@ impl BodyWriter<'_> {
             if left.is_empty() || taken > 0 {
                 continue;
             }
+            overflow.note_full();
             if overflow.is_empty() {
-                self.socket.write_paced(left, &mut self.taking).await?;
+                without_room(self.socket.write_paced(left, &mut self.taking), overflow).await?;
                 break;
             }
             // In a box, so that downloads which need no room do not carry it.

@@ -24,7 +24,7 @@ use super::body::{Broken, Piece, Rest, Sink, Source};
 use super::buffer::Buffer;
 use super::caps::Counted;
 use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, Sent, UNSURE_MAX};
-use super::download::{GRACE, Spill, make_room};
+use super::download::{Grace, Spill, make_room, without_room};
 use super::exchange::{After, Scratch, Visit, exchange};
 use super::h1::linger;
 use super::h1_body::{Pace, Taking};
@@ -78,6 +78,8 @@ struct Session {
     /// Bytes that were sent on the connection.
     written: Rc<Cell<u64>>,
     unsent: Arc<UnsentBytes>,
+    /// Whether the client takes nothing of what is sent on the connection.
+    is_blocked: Rc<Cell<bool>>,
 }
 
 /// How far a client is that was asked to go.
@@ -118,7 +120,7 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counte
     socket.timer.set(Way::In, settings.timeouts.head);
     let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
     let unsent = UnsentBytes::new(worker.shared.buffers.clone(), counted.address());
-    let (budget, written) = (Budget::new(counted, io.received()), io.written());
+    let (budget, written, is_blocked) = (Budget::new(counted, io.received()), io.written(), io.is_blocked());
     let handshake = Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -135,7 +137,7 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counte
     socket.timer.set_idle(false);
     socket.timer.clear(Way::In);
     let (under_way, resets, taken) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken, written, unsent });
+    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken, written, unsent, is_blocked });
     let ended = serve_streams(&mut connection, &socket, &session).await;
     drop(connection);
     if ended.is_err() {
@@ -250,6 +252,7 @@ async fn next_event(
         |polled: Poll<Option<Result<Accepted, h2::Error>>>| polled.map(|some| some.map(|accepted| accepted.map(Some)));
     poll_fn(|cx| {
         let polled = connection.poll_accept(cx);
+        session.budget.trim();
         if polled.is_ready() {
             return accepted(polled);
         }
@@ -337,6 +340,8 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
         wait: None,
         trailers: None,
         ends_after_drain: false,
+        grace: Grace::new(),
+        has_continued: false,
     };
     let after = match read {
         Ok(()) => {
@@ -473,6 +478,9 @@ struct StreamReply<'a> {
     trailers: Option<HeaderMap>,
     /// Whether the end is to be sent behind buffered bytes.
     ends_after_drain: bool,
+    grace: Grace,
+    /// Whether a 100 has been sent.
+    has_continued: bool,
 }
 
 impl StreamReply<'_> {
@@ -525,12 +533,20 @@ impl StreamReply<'_> {
 }
 
 impl Reply for StreamReply<'_> {
+    /// The `h2` crate holds interim responses without a bound until the client takes them, so they are dropped for a client that takes nothing. Only the
+    /// first 100 is sent in any case: the client may wait for it with its body.
     async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken> {
+        let is_first_continue = head.status == 100 && !std::mem::replace(&mut self.has_continued, true);
+        if self.session.is_blocked.get() && !is_first_continue {
+            return Ok(());
+        }
         if let (Line::Responding(respond), Some(response)) =
             (&mut *self.line.borrow_mut(), h2_head::write_response(head))
         {
             respond.send_informational(response)?;
         }
+        // Lets the connection send it, or find out that the client takes nothing, before the next one.
+        tokio::task::yield_now().await;
         Ok(())
     }
 
@@ -540,6 +556,7 @@ impl Reply for StreamReply<'_> {
         let mut line = self.line.borrow_mut();
         let Line::Responding(respond) = &mut *line else { return Err(Broken::Gone) };
         self.ended = matches!(head.length, Length::Empty | Length::Fixed(0));
+        self.session.budget.charge_head(response.headers_mut(), self.session.is_blocked.get());
         let stream = respond.send_response(response, self.ended && !stands)?;
         *line = Line::Sending(stream);
         self.has_begun = true;
@@ -559,20 +576,16 @@ impl Spill for StreamReply<'_> {
     async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
         let mut left = data;
         self.body_bytes += data.len() as u64;
+        // The backend is done with the last piece, and a stream is not buffered.
         let has_grace = rest != Rest::End && !overflow.is_closed();
         while !left.is_empty() && overflow.is_empty() {
-            let (began_ms, taken, timer) = (self.timer.now_ms(), self.session.taken.get(), self.timer);
-            timer.set(Way::Out, GRACE);
-            let polled = poll_fn(|cx| match self.poll_some(&mut left, cx) {
-                Poll::Ready(sent) => Poll::Ready(Some(sent)),
-                // The backend is done with the last piece, and a stream is not buffered.
-                Poll::Pending if !has_grace || timer.is_over(Way::Out, cx) => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
-            });
-            let sent = polled.await;
+            let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
+            let mut grace = self.grace;
+            let sent = grace.wait(has_grace, |cx| self.poll_some(&mut left, cx)).await;
+            grace.took((length - left.len()) as u64);
+            self.grace = grace;
             // If it took nothing, it has its usual deadline from here on.
-            timer.clear(Way::Out);
-            self.taking.took(self.session.taken.get() - taken, timer.now_ms() - began_ms);
+            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
             let Some(sent) = sent else { break };
             sent?;
         }
@@ -588,9 +601,10 @@ impl Spill for StreamReply<'_> {
             if left.is_empty() {
                 return Ok(());
             }
+            overflow.note_full();
             if overflow.is_empty() {
                 self.body_bytes -= left.len() as u64;
-                return self.send(left, rest).await;
+                return Box::pin(without_room(self.send(left, rest), overflow)).await;
             }
             // In a box, so that streams which need no room do not carry it.
             Box::pin(make_room(self, overflow)).await?;

@@ -7,14 +7,20 @@
 //! others of its connection have been forwarded or more was received. A head that does not even fit as a parked one is refused (REFUSED_STREAM), so
 //! that its client sends it again.
 //!
+//! Heads of responses that the client does not read are held by the `h2` crate. They are charged as well, so that no further request is served while
+//! there are more than [`UNSENT_HEADS_MAX`] of them.
+//!
 //! What a connection needs beyond [`CONSTANT`] is borrowed from what its address has, and all connections together ([`Counted::borrow`]). One
 //! request is always served, so a connection goes on whatever others have borrowed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
-use http::HeaderMap;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
 
 use super::caps::Counted;
 
@@ -29,6 +35,11 @@ const SERVED_MAX: usize = 6 << 20;
 const PARKED_MAX: usize = 640 << 10;
 /// The most that a connection holds for heads of requests that have been forwarded: 128 heads of 4 kB.
 const FORWARDED_HEADS_MAX: usize = 1 << 20;
+/// The most that the `h2` crate holds for heads of responses before the next request is served: 60 heads with twenty fields. Requests that are at the
+/// backend by then add theirs.
+const UNSENT_HEADS_MAX: usize = 256 << 10;
+/// Larger heads of responses are charged even if the client takes what it is sent.
+const USUAL_HEAD_BYTES: usize = 8 << 10;
 /// Bytes that are borrowed at a time.
 const BORROWED_STEP: usize = 32 << 10;
 /// What a parked request takes without its fields: the stream in the `h2` crate, and the request.
@@ -49,6 +60,8 @@ pub(crate) struct Budget {
     gathering: Cell<usize>,
     /// What requests are charged that have been forwarded: their heads, which are held until they end.
     forwarded: Cell<usize>,
+    /// The charge for heads of responses that the `h2` crate holds. It drops them with the last reference to their fields.
+    unsent_heads: Arc<AtomicUsize>,
     received: Rc<Cell<u64>>,
     /// The task of the connection, which starts parked requests.
     waker: RefCell<Option<Waker>>,
@@ -99,6 +112,7 @@ impl Budget {
             served: Cell::new(0),
             gathering: Cell::new(0),
             forwarded: Cell::new(0),
+            unsent_heads: Arc::default(),
             received,
             waker: RefCell::default(),
         })
@@ -120,6 +134,37 @@ impl Budget {
         *self.waker.borrow_mut() = Some(waker.clone());
     }
 
+    /// Charges the head of a response until the `h2` crate has encoded it. `is_blocked`: the client takes nothing at the moment.
+    pub(crate) fn charge_head(&self, headers: &mut HeaderMap, is_blocked: bool) {
+        let text: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+        let bytes = text + headers.len() * PARKED_FIELD_BYTES;
+        if !is_blocked && bytes <= USUAL_HEAD_BYTES {
+            return;
+        }
+        let Some(shortest) = headers.values_mut().min_by_key(|value| value.len()) else { return };
+        let charge = HeadCharge { value: shortest.as_bytes().into(), bytes, unsent_heads: self.unsent_heads.clone() };
+        self.unsent_heads.fetch_add(bytes, Ordering::Relaxed);
+        if let Ok(mut value) = HeaderValue::from_maybe_shared(Bytes::from_owner(charge)) {
+            // Otherwise it would be kept in the table of HPACK.
+            value.set_sensitive(true);
+            *shortest = value;
+        }
+        // A response is not held back: without a request's task it takes less.
+        let _ = self.borrow(0);
+    }
+
+    /// Gives back what is no longer needed, because heads of responses have been sent.
+    pub(crate) fn trim(&self) {
+        if self.held() <= CONSTANT {
+            self.counted.borrow_mut().give_back();
+        }
+    }
+
+    /// Bytes that are charged and have to be borrowed beyond [`CONSTANT`].
+    fn held(&self) -> usize {
+        self.parked.get() + self.served.get() + self.unsent_heads.load(Ordering::Relaxed)
+    }
+
     /// The most that may be held now for requests that are served.
     fn served_max(&self) -> usize {
         let earned = usize::try_from(self.received.get().saturating_mul(BYTES_PER_BYTE)).unwrap_or(usize::MAX);
@@ -128,7 +173,7 @@ impl Budget {
 
     /// Borrows what is needed to hold so many bytes more. Returns whether that was possible.
     fn borrow(&self, bytes: usize) -> bool {
-        let wanted = self.parked.get() + self.served.get() + bytes;
+        let wanted = self.held() + bytes;
         let mut counted = self.counted.borrow_mut();
         while wanted > CONSTANT + counted.borrowed() {
             if !counted.borrow(BORROWED_STEP) {
@@ -140,9 +185,7 @@ impl Budget {
 
     /// Gives back what is no longer needed, and lets the connection look for a parked request.
     fn released(&self) {
-        if self.parked.get() + self.served.get() <= CONSTANT {
-            self.counted.borrow_mut().give_back();
-        }
+        self.trim();
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
@@ -156,6 +199,10 @@ impl Charge {
     pub(crate) fn serve(&mut self) -> bool {
         let (budget, RequestSize { parked, served, head, has_body }) = (&self.budget, self.size);
         if budget.forwarded.get() > 0 && budget.forwarded.get() + head > FORWARDED_HEADS_MAX {
+            return false;
+        }
+        let unsent_heads = budget.unsent_heads.load(Ordering::Relaxed);
+        if unsent_heads > UNSENT_HEADS_MAX || (unsent_heads > 0 && !budget.borrow(served)) {
             return false;
         }
         if budget.served.get() > 0 {
@@ -200,6 +247,25 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+/// The value of a field, with which the charge for the whole head ends.
+struct HeadCharge {
+    value: Box<[u8]>,
+    bytes: usize,
+    unsent_heads: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for HeadCharge {
+    fn as_ref(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+impl Drop for HeadCharge {
+    fn drop(&mut self) {
+        self.unsent_heads.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -279,6 +345,37 @@ mod tests {
             drop(charges);
             assert_eq!((budget.parked.get(), budget.served.get(), budget.forwarded.get()), (0, 0, 0));
         }
+    }
+
+    fn response(fields: usize, value: usize) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for number in 0..fields {
+            let name = http::HeaderName::from_bytes(format!("x-{number}").as_bytes()).unwrap();
+            headers.insert(name, "v".repeat(value).parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn heads_of_responses_that_are_not_read_keep_further_requests_from_being_served() {
+        let budget = budget(10_000);
+        let serves = |budget: &Rc<Budget>| budget.park(size(5, 50, false)).unwrap().serve();
+        let mut held = Vec::new();
+        while serves(&budget) {
+            let mut headers = response(20, 300);
+            budget.charge_head(&mut headers, true);
+            assert!(headers.values().all(|value| value.len() == 300));
+            held.push(headers);
+            assert!(held.len() < 100, "no bound");
+        }
+        assert!((20..40).contains(&held.len()), "{}", held.len());
+        assert!(budget.counted.borrow().borrowed() > 0);
+        held.clear();
+        assert!(serves(&budget));
+        budget.trim();
+        assert_eq!((budget.held(), budget.counted.borrow().borrowed()), (0, 0));
+        budget.charge_head(&mut response(20, 50), false);
+        assert_eq!(budget.held(), 0, "usual heads that are sent at once are not charged");
     }
 
     #[test]

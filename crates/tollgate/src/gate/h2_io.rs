@@ -19,7 +19,8 @@ pub(crate) struct H2Io {
     read_ahead: Buffer,
     /// How long the peer may take to accept the next bytes.
     patience: Duration,
-    waiting_to_write: bool,
+    /// Whether the peer takes nothing at the moment.
+    is_blocked: Rc<Cell<bool>>,
     /// Bytes that the peer has sent.
     received: Rc<Cell<u64>>,
     /// Bytes that were sent to the peer.
@@ -28,7 +29,8 @@ pub(crate) struct H2Io {
 
 impl H2Io {
     pub(crate) fn new(socket: Rc<Socket>, read_ahead: Buffer, patience: Duration) -> Self {
-        Self { socket, read_ahead, patience, waiting_to_write: false, received: Rc::default(), written: Rc::default() }
+        let (is_blocked, received, written) = Default::default();
+        Self { socket, read_ahead, patience, is_blocked, received, written }
     }
 
     /// Counts the bytes that the peer sends.
@@ -41,6 +43,11 @@ impl H2Io {
         self.written.clone()
     }
 
+    /// Whether the peer takes nothing at the moment.
+    pub(crate) fn is_blocked(&self) -> Rc<Cell<bool>> {
+        self.is_blocked.clone()
+    }
+
     fn wrote(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(length)) = polled {
             self.written.set(self.written.get() + length as u64);
@@ -49,14 +56,14 @@ impl H2Io {
     }
 
     /// A peer that takes nothing for too long is given up, however many streams wait for it.
-    fn timed<T>(&mut self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    fn timed<T>(&self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let timer = &self.socket.timer;
         if polled.is_ready() {
-            self.waiting_to_write = false;
+            self.is_blocked.set(false);
             timer.clear(Way::Out);
             return polled;
         }
-        if !std::mem::replace(&mut self.waiting_to_write, true) {
+        if !self.is_blocked.replace(true) {
             timer.set(Way::Out, self.patience);
         }
         if timer.is_over(Way::Out, cx) { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { Poll::Pending }
@@ -99,12 +106,12 @@ impl AsyncWrite for H2Io {
         true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = self.socket.poll_flush(cx);
         self.timed(polled, cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = self.socket.poll_shutdown(cx);
         self.timed(polled, cx)
     }

@@ -2,11 +2,11 @@
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
@@ -179,6 +179,20 @@ impl Socket {
     pub(crate) fn has_stirred(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.stream.borrow().tcp().poll_read_ready(&mut cx).is_ready()
+    }
+
+    /// Whether the peer has closed its side, even if there is something to read before that.
+    ///
+    /// Like [`Self::has_stirred`] it costs no system call: the system has reported the end together with the bytes.
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        let stream = self.stream.borrow();
+        // The only events that this waits for are urgent data and the end; a wait for readability would end at once.
+        let mut ready = pin!(stream.tcp().ready(Interest::PRIORITY));
+        match ready.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(ready)) => ready.is_read_closed(),
+            Poll::Ready(Err(_)) => true,
+            Poll::Pending => false,
+        }
     }
 
     /// What TLS and the two sides agreed to speak.

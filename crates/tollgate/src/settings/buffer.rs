@@ -20,8 +20,8 @@ pub(crate) struct ResponseBuffer {
 
 table! {
     /// Buffers for responses whose clients read more slowly than the backend sends, so that the backend finishes. Nothing is buffered for a client that keeps up. Streams
-    /// are not buffered: events, gRPC, upgraded connections, responses with `X-Accel-Buffering: no`, and bodies of unknown length that come
-    /// at less than 16 kB/s. When a bound is reached, the backend waits for the client.
+    /// are not buffered: events, gRPC, upgraded connections, and responses with `X-Accel-Buffering: no`. When a bound is
+    /// reached, the backend waits for the client.
     struct BufferTable {
         /// Memory for all buffers, used first: up to 1 MiB for each response.
         memory: Size = "\"64MiB\"",

@@ -195,6 +195,17 @@ fn a_full_spool_holds_the_backend_and_loses_nothing() {
     eventually("nothing is left", || buffered(&gate) == (0, 0));
 }
 
+/// Long before `timeouts.write`, which is 30 s.
+#[test]
+fn clients_that_do_not_read_hold_the_backend_up_for_a_few_seconds_when_the_spool_is_full() {
+    let gate = gate(two_workers(), "buffer = { memory = \"1MiB\", spool = \"2MiB\" }\nhold = { max = \"20s\" }");
+    let slow = [1, 2].map(|client| not_reading(&gate, client, "/big"));
+    eventually("both are at the backend", || gate.metric("tollgate_backend_in_flight") == 2);
+    eventually("both are cut off", || gate.metric("tollgate_connections") == 0);
+    assert_others_are_served(&gate);
+    drop(slow);
+}
+
 #[test]
 fn a_client_that_does_not_read_is_cut_off_with_a_full_spool_and_with_an_empty_one() {
     for spool in ["1MiB", "1GiB"] {

@@ -1,13 +1,14 @@
 //! Which failures take a backend out of use, and which do not.
 
-use std::io::{BufReader, Write};
+use std::io::{BufReader, Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::backend::{read_request, respond};
+use crate::support::backend::{read_head, read_request, respond};
 use crate::support::client::connect_from;
-use crate::support::{Backend, Gate, Response, eventually, roundtrip};
+use crate::support::{Backend, Gate, Response, closed, eventually, roundtrip};
 
 /// Closes the connection without an answer to `/crash`, as a worker process that dies does.
 fn crashing() -> Backend {
@@ -120,7 +121,7 @@ fn the_only_backend_is_used_even_if_its_health_check_fails() {
 /// Without a check the next probe is up to fifteen seconds away.
 #[test]
 fn a_health_check_brings_a_backend_back_before_its_backoff_is_over() {
-    let (taken, address) = crate::support::closed();
+    let (taken, address) = closed();
     let mut gate = Gate::start(&format!(
         "[gate]\nworkers = 1\nbackend = \"http://{address}\"\nhealth = {{ path = \"/\", interval = \"100ms\" }}\n"
     ));
@@ -138,4 +139,42 @@ fn a_health_check_brings_a_backend_back_before_its_backoff_is_over() {
     });
     gate.logged("backend is up again");
     assert_eq!(gate.get("/").text(), "back");
+}
+
+/// The first request after an outage tells whether the backend is back. If it is an upload that stalls, its client must not decide for how long
+/// everybody else is refused.
+#[test]
+fn a_stalled_upload_does_not_keep_a_backend_out_that_is_back() {
+    let (taken, address) = closed();
+    let gate = Gate::start(&format!("[gate]\nworkers = 1\nbackend = \"http://{address}\"\n"));
+    eventually("the backend is out", || gate.get("/").status == 503);
+    let heads = Arc::new(AtomicUsize::new(0));
+    taken.listen(128).unwrap();
+    let (listener, counted) = (TcpListener::from(taken), heads.clone());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let counted = counted.clone();
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let Some(head) = read_head(&mut reader) else { return };
+                counted.fetch_add(1, Ordering::SeqCst);
+                if head.line.starts_with("GET") {
+                    let _ = respond(&mut stream, "back");
+                }
+                // The rest of an upload never comes.
+                let _ = reader.read_to_end(&mut Vec::new());
+            });
+        }
+    });
+    let mut stalled = Vec::new();
+    eventually("an upload is the probe", || {
+        let mut upload = gate.connect();
+        upload.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n").unwrap();
+        upload.write_all(&[b'a'; 20_000]).unwrap();
+        stalled.push(upload);
+        std::thread::sleep(Duration::from_millis(50));
+        heads.load(Ordering::SeqCst) == 1
+    });
+    let response = gate.get("/");
+    assert_eq!((response.status, response.text().as_str()), (200, "back"));
 }

@@ -1,12 +1,16 @@
 //! Requests over HTTP/2 that are held before they are forwarded: bounded for a connection, and served all the same.
 
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::support::backend::respond;
+use crate::support::client::socket_from;
 use crate::support::http2::{connect, request, run_local, send};
-use crate::support::{Backend, Gate};
+use crate::support::{Backend, Gate, eventually};
 
 const H2C: &str = "h2c = true";
 
@@ -86,4 +90,84 @@ fn a_client_that_takes_no_response_is_disconnected() {
         assert!(response.body_mut().data().await.unwrap().is_err());
         let _ = connected.await;
     });
+}
+
+/// 80 MB of them for each request, of which the client takes none.
+#[test]
+fn interim_responses_that_are_not_read_take_no_memory() {
+    const GROWTH_MAX_KB: u64 = 16 * 1024;
+    let finished = Arc::new(AtomicUsize::new(0));
+    let counted = finished.clone();
+    let backend = Backend::answering(move |_, stream| {
+        let hint = format!("HTTP/1.1 103 Early Hints\r\nLink: <{}>\r\n\r\n", "a".repeat(4000));
+        for _ in 0..1000 {
+            stream.write_all(hint.repeat(20).as_bytes())?;
+        }
+        counted.fetch_add(1, Ordering::SeqCst);
+        respond(stream, "ok")
+    });
+    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 10"));
+    assert_eq!(gate.admin("/healthz").status, 200);
+    let before_kb = gate.rss_kb();
+    let clients: Vec<_> = (1..=2)
+        .map(|number| {
+            let from = [127, 5, 5, number].into();
+            let mut stream = socket_from(from, gate.address, |socket| socket.set_recv_buffer_size(4096));
+            // SETTINGS, then GET / without a body.
+            stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+            stream.write_all(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a").unwrap();
+            stream
+        })
+        .collect();
+    eventually("the backend has sent them all", || finished.load(Ordering::SeqCst) == clients.len());
+    let growth_kb = gate.rss_kb().saturating_sub(before_kb);
+    assert!(growth_kb < GROWTH_MAX_KB, "{growth_kb} kB");
+}
+
+/// Heads of 30 kB. The streams end at the gate when their heads are handed to the codec, so the number of streams does not bound them well enough.
+#[test]
+fn heads_of_responses_that_are_not_read_are_bounded() {
+    const CONNECTIONS: u8 = 10;
+    const HELD_MAX_KB: u64 = 1200;
+    let backend = Backend::answering(|_, stream| {
+        let fields: String = (0..60).map(|number| format!("X-{number}: {}\r\n", unlike_others(480))).collect();
+        stream.write_all(format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 0\r\n\r\n").as_bytes())
+    });
+    let gate = Gate::with(&backend, &format!("{H2C}\nin_flight = 8"));
+    assert_eq!(gate.admin("/healthz").status, 200);
+    let before_kb = gate.rss_kb();
+    let connect = |number: u8| {
+        let from = [127, 5, 5, number].into();
+        let mut stream = socket_from(from, gate.address, |socket| socket.set_recv_buffer_size(4096));
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+        stream
+    };
+    let mut clients: Vec<_> = (1..=CONNECTIONS).map(connect).collect();
+    for round in 0..3u16 {
+        for stream in &mut clients {
+            for request in 0..120u16 {
+                let [high, low] = (round * 240 + request * 2 + 1).to_be_bytes();
+                stream.write_all(&[0, 0, 6, 1, 5, 0, 0, high, low, 0x82, 0x86, 0x84, 0x41, 1, b'a']).unwrap();
+            }
+        }
+        let mut seen = 0;
+        eventually("nothing moves", || {
+            std::thread::sleep(Duration::from_millis(300));
+            let count = backend.count();
+            std::mem::replace(&mut seen, count) == count && count > 0
+        });
+    }
+    let held_kb = gate.rss_kb().saturating_sub(before_kb) / u64::from(CONNECTIONS);
+    assert!(held_kb < HELD_MAX_KB, "{held_kb} kB for each connection after {} requests", backend.count());
+}
+
+/// Letters that HPACK cannot refer to.
+fn unlike_others(length: usize) -> String {
+    static START: AtomicUsize = AtomicUsize::new(1);
+    let mut state = START.fetch_add(1, Ordering::Relaxed) as u32;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        char::from(b'a' + (state >> 24) as u8 % 26)
+    };
+    (0..length).map(next).collect()
 }

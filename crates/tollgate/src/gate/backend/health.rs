@@ -9,7 +9,9 @@
 //! - A failed *check* is the backend's own statement. [`CHECK_FAILURES_MAX`] in a row take it out until a check succeeds. The backend is still used if
 //!   there is no other.
 //!
-//! A backend that is out is probed by one request after a backoff. If the probe is answered the backend is up, if not the backoff doubles.
+//! A backend that is out is probed by one request after a backoff, on a new connection. If the probe fails the backoff doubles. A backend that could not be
+//! connected to is up as soon as a connection is made, so that no client decides for how long others are refused: a probe may be an upload that stalls. If
+//! answers failed, an answer is needed, and only a request that is complete is the probe.
 //!
 //! Transitions of [`Outage`]:
 //!
@@ -17,7 +19,7 @@
 //! |---|---|---|
 //! | none | enough connect failures | `Connect` |
 //! | none | enough failed answers, another backend is up | `Answers` |
-//! | `Connect` | the probe connects and is not answered | none, with that failure counted |
+//! | `Connect` | a connection is made | none |
 //! | `Connect`, `Answers` | the probe fails in the same way | the same, with twice the backoff |
 //! | `Connect`, `Answers` | any answer, or a check that succeeds | none |
 
@@ -128,10 +130,11 @@ impl Health {
         self.check_failures >= CHECK_FAILURES_MAX
     }
 
-    /// Lets a request through if the backend is up; while a probe is due, only one.
-    pub(crate) fn admit(&mut self, now: Duration) -> bool {
+    /// Lets a request through if the backend is up; while a probe is due, only one. `is_complete`: all of it is here, so that its client cannot delay the answer.
+    pub(crate) fn admit(&mut self, is_complete: bool, now: Duration) -> bool {
         match &mut self.outage {
             Some(outage) if now < outage.probe_at => false,
+            Some(Outage { cause: OutageCause::Answers, .. }) if !is_complete => false,
             Some(outage) => {
                 *outage = Outage { probe_at: now + PROBE_MAX, is_probing: true, ..*outage };
                 true
@@ -159,6 +162,12 @@ impl Health {
         {
             *outage = Outage { probe_at: now, is_probing: false, ..*outage };
         }
+    }
+
+    /// A new connection to the backend was made. Returns whether it was out until now.
+    pub(crate) fn connected(&mut self) -> bool {
+        self.connect_failures = 0;
+        self.outage.take_if(|outage| outage.cause == OutageCause::Connect).is_some()
     }
 
     /// The backend answered a request. Returns whether it was out until now.
@@ -189,20 +198,11 @@ impl Health {
 
     /// The backend was connected to and gave no answer. Returns the backoff if the backend is out from now on, or for longer.
     pub(crate) fn answer_failed(&mut self, asked: Asked, has_other: bool, now: Duration) -> Option<Duration> {
-        if asked.on_new_connection {
-            self.connect_failures = 0;
-        }
         self.failed_routes.add(asked.route);
         self.failed_clients.add(asked.client_key());
         let backoff = match self.outage {
             Some(outage @ Outage { cause: OutageCause::Answers, .. }) if outage.is_probing => outage.next_backoff(),
-            Some(Outage { cause: OutageCause::Connect, is_probing, .. }) => {
-                // It can be connected to. A client that requests a broken page must not prolong the outage.
-                if is_probing && asked.on_new_connection {
-                    self.outage = None;
-                }
-                return None;
-            }
+            // The request was in flight when the outage began.
             Some(_) => return None,
             None if has_other && self.failed_routes.is_spread() && self.failed_clients.is_spread() => BACKOFF_MIN,
             None => return None,
@@ -313,9 +313,9 @@ mod tests {
         let mut health = unreachable();
         assert!(!health.is_reachable());
         assert_eq!(health.is_up(at(0)), Err(BACKOFF_MIN));
-        assert!(!health.admit(at(0)));
-        assert!(health.admit(at(1)));
-        assert!(!health.admit(at(1)), "only one");
+        assert!(!health.admit(true, at(0)));
+        assert!(health.admit(true, at(1)));
+        assert!(!health.admit(true, at(1)), "only one");
         assert!(health.succeeded());
         assert!(health.is_good());
     }
@@ -325,19 +325,38 @@ mod tests {
         let mut health = unreachable();
         let mut now = at(1);
         for backoff in [2, 4, 8, 15, 15] {
-            assert!(health.admit(now));
+            assert!(health.admit(true, now));
             assert_eq!(health.connect_failed(now), Some(at(backoff)));
-            assert!(!health.admit(now));
+            assert!(!health.admit(true, now));
             now += at(backoff);
         }
     }
 
     #[test]
-    fn a_probe_of_a_broken_page_shows_that_the_backend_can_be_reached() {
+    fn a_connection_ends_an_outage_of_connections_whatever_becomes_of_the_probe() {
         let mut health = unreachable();
-        assert!(health.admit(at(1)));
+        assert!(health.admit(false, at(1)), "an upload will do");
+        assert!(!health.admit(true, at(1)));
+        assert!(health.connected());
+        assert!(!health.connected(), "no news");
+        assert_eq!(health.is_up(at(1)), Ok(()));
+        assert!(health.is_good());
         assert_eq!(health.answer_failed(asked(1, 1), false, at(1)), None);
         assert_eq!(health.is_up(at(1)), Ok(()));
+    }
+
+    #[test]
+    fn an_outage_of_answers_ends_with_the_answer_to_a_complete_request() {
+        let mut health = Health::default();
+        for number in 0..3 {
+            health.answer_failed(asked(number.into(), number), true, at(0));
+        }
+        assert!(!health.connected());
+        assert!(!health.admit(false, at(1)), "its client could delay the answer");
+        assert!(health.admit(true, at(1)));
+        assert!(!health.connected() && !health.admit(true, at(1)));
+        assert!(health.succeeded());
+        assert!(health.is_good());
     }
 
     #[test]
@@ -372,22 +391,22 @@ mod tests {
     #[test]
     fn a_probe_that_never_returns_is_replaced() {
         let mut health = unreachable();
-        assert!(health.admit(at(1)));
-        assert!(!health.admit(at(10)));
-        assert!(health.admit(at(11)));
+        assert!(health.admit(true, at(1)));
+        assert!(!health.admit(true, at(10)));
+        assert!(health.admit(true, at(11)));
     }
 
     #[test]
     fn a_probe_whose_client_leaves_makes_room_for_the_next() {
         let mut health = unreachable();
         assert_eq!(health.probe(), None);
-        assert!(health.admit(at(1)));
+        assert!(health.admit(true, at(1)));
         let probe = health.probe().unwrap();
-        assert!(!health.admit(at(2)));
+        assert!(!health.admit(true, at(2)));
         health.abandon(probe, at(2));
-        assert!(health.admit(at(2)), "another is a probe at once");
+        assert!(health.admit(true, at(2)), "another is a probe at once");
         health.abandon(probe, at(3));
-        assert!(!health.admit(at(3)), "one that is over is not given up twice");
+        assert!(!health.admit(true, at(3)), "one that is over is not given up twice");
         assert_eq!(health.connect_failed(at(3)), Some(at(2)), "and its result counts");
         health.abandon(probe, at(4));
         assert_eq!(health.is_up(at(4)), Err(at(1)));
@@ -397,6 +416,6 @@ mod tests {
     fn late_failures_of_requests_that_were_in_flight_change_nothing() {
         let mut health = unreachable();
         assert_eq!(health.connect_failed(Duration::from_millis(500)), None);
-        assert!(health.admit(at(1)));
+        assert!(health.admit(true, at(1)));
     }
 }

@@ -109,12 +109,12 @@ impl Backends {
 
     /// The backend that was picked, if it is up and not the one to avoid. Otherwise the one that has the fewest requests in flight, of those that
     /// are up. Equals take turns. If none is up, one that can be connected to gets the request: it may fail, but without it the request fails for
-    /// certain.
-    pub(crate) fn choose(&self, picked: Option<u64>, avoid: Option<u64>) -> Result<Place, AllDown> {
+    /// certain. `is_complete`: all of the request is here.
+    pub(crate) fn choose(&self, picked: Option<u64>, avoid: Option<u64>, is_complete: bool) -> Result<Place, AllDown> {
         let is_picked = |backend: &&Arc<Backend>| Some(backend.id) == picked && picked != avoid;
         if let Some(backend) = self.all.iter().find(is_picked)
             && backend.is_up().is_ok()
-            && let Some(probe) = backend.admit()
+            && let Some(probe) = backend.admit(is_complete)
         {
             return Ok(Place::at(backend, probe));
         }
@@ -123,7 +123,7 @@ impl Backends {
             let least = reachable.min_by_key(|backend| backend.in_flight()).ok_or(down)?;
             Ok(Place::at(least, None))
         };
-        self.choose_among(avoid, Backend::admit).or_else(last_resort)
+        self.choose_among(avoid, |backend| backend.admit(is_complete)).or_else(last_resort)
     }
 
     /// The best of those that `admit` lets it have: another request may have been quicker to be the one that tries a backend.
@@ -212,6 +212,11 @@ impl Place {
         backend.in_flight.fetch_add(1, Ordering::Relaxed);
         Self { backend: backend.clone(), probe }
     }
+
+    /// Whether it shows if a backend that was down is up again.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.probe.is_some()
+    }
 }
 
 impl Drop for Place {
@@ -224,6 +229,13 @@ impl Drop for Place {
 }
 
 impl Backend {
+    /// A new connection to the backend was made.
+    pub(crate) fn connected(&self) {
+        if self.ailing.load(Ordering::Relaxed) && self.with_health(|health, _| health.connected()) {
+            tracing::info!(backend = %self.url, "backend is up again");
+        }
+    }
+
     /// The backend answered.
     pub(crate) fn succeeded(&self) {
         if self.ailing.load(Ordering::Relaxed) {
@@ -280,11 +292,11 @@ impl Backend {
     }
 
     /// Lets a request through, as a probe if it is one.
-    fn admit(&self) -> Option<Option<Duration>> {
+    fn admit(&self, is_complete: bool) -> Option<Option<Duration>> {
         if !self.ailing.load(Ordering::Relaxed) {
             return Some(None);
         }
-        self.with_health(|health, now| health.admit(now).then(|| health.probe()))
+        self.with_health(|health, now| health.admit(is_complete, now).then(|| health.probe()))
     }
 
     fn with_health<T>(&self, act: impl FnOnce(&mut Health, Duration) -> T) -> T {
@@ -326,16 +338,16 @@ mod tests {
         let backends = backends(1);
         let backend = backends.all[0].clone();
         (0..3).for_each(|_| backend.connect_failed("test"));
-        assert!(backends.choose(None, None).is_err());
+        assert!(backends.choose(None, None, true).is_err());
         // Time passes.
         backend.with_health(|health, now| *health = std::mem::take(health).due(now));
-        let probe = backends.choose(None, None).unwrap();
-        assert!(backends.choose(None, None).is_err(), "one is enough");
+        let probe = backends.choose(None, None, true).unwrap();
+        assert!(backends.choose(None, None, true).is_err(), "one is enough");
         drop(probe);
-        let probe = backends.choose(None, None).unwrap();
+        let probe = backends.choose(None, None, true).unwrap();
         backend.succeeded();
         drop(probe);
-        assert!(backends.choose(None, None).is_ok() && !backend.ailing.load(Ordering::Relaxed));
+        assert!(backends.choose(None, None, true).is_ok() && !backend.ailing.load(Ordering::Relaxed));
     }
 
     fn fail_answers(backends: &Backends, backend: &Backend) {
@@ -354,7 +366,7 @@ mod tests {
         }
         let up: Vec<bool> = backends.iter().map(|backend| backend.is_up().is_ok()).collect();
         assert_eq!(up, [false, true]);
-        let chosen = |backends: &Backends| backends.choose(None, None).map(|place| place.backend.id).ok();
+        let chosen = |backends: &Backends| backends.choose(None, None, true).map(|place| place.backend.id).ok();
         assert_eq!(chosen(&backends), Some(backends.all[1].id));
         (0..3).for_each(|_| backends.all[1].connect_failed("test"));
         assert_eq!(chosen(&backends), Some(backends.all[0].id), "the only one that can be connected to");
@@ -369,11 +381,11 @@ mod tests {
         let backends = backends(2);
         (0..2).for_each(|_| backends.all[0].checked(Err("status 500")));
         for _ in 0..10 {
-            assert_eq!(backends.choose(None, None).unwrap().backend.id, backends.all[1].id);
+            assert_eq!(backends.choose(None, None, true).unwrap().backend.id, backends.all[1].id);
         }
         (0..2).for_each(|_| backends.all[1].checked(Err("status 500")));
-        assert!(backends.choose(None, None).is_ok());
+        assert!(backends.choose(None, None, true).is_ok());
         backends.all[0].checked(Ok(()));
-        assert_eq!(backends.choose(None, None).unwrap().backend.id, backends.all[0].id);
+        assert_eq!(backends.choose(None, None, true).unwrap().backend.id, backends.all[0].id);
     }
 }

@@ -1,16 +1,14 @@
 //! A permit: one request in flight at the backend, and the wait for it.
 //!
-//! A permit runs while the backend works on the request. It does not run while the backend waits for the client:
+//! A permit runs, is charged and counts as in flight, until the backend has finished. It stops only while the backend waits for the rest of the request:
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | running | the client does not read ([`Permit::pause`]) | stalled |
 //! | running | the upload stalls ([`Permit::starve`]) | starved |
-//! | stalled | the client reads on ([`Permit::resume`]) | running |
 //! | starved | the upload flows again ([`Permit::feed`]) | running |
 //! | any | the backend has finished ([`Permit::leave`]), or the permit is dropped | settled |
 //!
-//! A permit can be stalled and starved at once, and runs again when it is neither.
+//! A client that does not read changes nothing: the gate buffers its response, and cannot know whether the backend is blocked or computes the rest.
 
 use std::sync::Arc;
 
@@ -71,8 +69,6 @@ pub(crate) struct Permit {
     ticket: Option<Ticket>,
     route: RouteKey,
     began: Moment,
-    /// Whether the client reads too slowly for the backend to go on.
-    is_stalled: bool,
     /// Since when the upload stalls, if it does, and for how long it has before.
     starved_since: Option<Moment>,
     starved: Span,
@@ -80,6 +76,8 @@ pub(crate) struct Permit {
     unmeasured: Span,
     /// Whether another backend serves the request than the queue's own.
     is_elsewhere: bool,
+    /// Whether the backend may have waited for the client to read: that is charged, and teaches nothing.
+    is_held_up: bool,
 }
 
 impl Permit {
@@ -89,11 +87,11 @@ impl Permit {
             ticket: Some(ticket),
             route,
             began,
-            is_stalled: false,
             starved_since: None,
             starved: Span::ZERO,
             unmeasured: Span::ZERO,
             is_elsewhere: false,
+            is_held_up: false,
         }
     }
 
@@ -102,16 +100,9 @@ impl Permit {
         self.is_elsewhere = !Arc::ptr_eq(&self.queue, queue);
     }
 
-    /// The backend waits for the client to read.
-    pub(crate) fn pause(&mut self) {
-        self.is_stalled = true;
-        self.stop();
-    }
-
-    /// The client reads on.
-    pub(crate) fn resume(&mut self) {
-        self.is_stalled = false;
-        self.run();
+    /// There was no room for the response, so that the backend may have waited for the client.
+    pub(crate) fn held_up(&mut self) {
+        self.is_held_up = true;
     }
 
     /// The backend waits for the rest of the request.
@@ -149,9 +140,7 @@ impl Permit {
 
     fn run(&self) {
         let Some(ticket) = self.ticket else { return };
-        if !self.is_stalled && self.starved_since.is_none() {
-            self.queue.state().core.resume(ticket, self.queue.clock.now());
-        }
+        self.queue.state().core.resume(ticket, self.queue.clock.now());
     }
 
     /// The backend has finished. Returns what the request cost: what the backend reports, otherwise what was measured.
@@ -162,7 +151,8 @@ impl Permit {
     fn settle(&mut self, reported: Option<Span>, outcome: Outcome) -> Span {
         let Some(ticket) = self.ticket.take() else { return Span::ZERO };
         let starved = self.starved();
-        let teaches = outcome.teaches() && starved.is_zero() && self.unmeasured.is_zero() && !self.is_elsewhere;
+        let is_measured = starved.is_zero() && self.unmeasured.is_zero() && !self.is_held_up;
+        let teaches = outcome.teaches() && is_measured && !self.is_elsewhere;
         let mut state = self.queue.state();
         let now = self.queue.clock.now();
         let measured = self.queue.without_round_trip(state.core.so_far(ticket, now), now.since(self.began));

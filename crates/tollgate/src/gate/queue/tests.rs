@@ -187,10 +187,6 @@ fn a_client_that_withholds_the_rest_of_a_request_pays_what_its_route_costs_and_n
         hand.advance(Span::from_millis(worked));
         permit.starve();
         assert_eq!(queue.status().in_flight, 0, "its permit is for others");
-        // A client that also stops reading does not make the backend work.
-        permit.pause();
-        permit.resume();
-        assert_eq!(queue.status().in_flight, 0);
         hand.advance(Span::from_millis(withheld));
         permit.feed();
         assert_eq!(queue.status().in_flight, 1);
@@ -200,6 +196,17 @@ fn a_client_that_withholds_the_rest_of_a_request_pays_what_its_route_costs_and_n
     assert_eq!(toll_of(20, 60_000), expected, "however long");
     assert_eq!(toll_of(1000, 60_000), Span::from_millis(1000), "it has been paid for");
     assert_eq!(queue.expected(PAGE), expected, "and nobody learns from it");
+}
+
+#[test]
+fn a_client_that_does_not_read_pays_until_the_backend_has_finished_and_teaches_nothing() {
+    let (queue, hand, expected) = experienced();
+    let mut permit = enter(&queue, 1, PAGE);
+    permit.held_up();
+    hand.advance(Span::from_secs(7));
+    assert_eq!(queue.status().in_flight, 1);
+    assert_eq!(permit.leave(None, Outcome::Answered), Span::from_secs(7));
+    assert_eq!(queue.expected(PAGE), expected);
 }
 
 /// A response to a request that is not whole shows that the backend did not wait for the rest.

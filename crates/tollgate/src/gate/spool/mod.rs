@@ -10,7 +10,6 @@
 mod budget;
 mod disk;
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -99,33 +98,10 @@ pub(crate) struct Overflow<'a> {
     /// The same for the read.
     read_deadline: Deadline,
     is_closed: bool,
-    /// Whether there is no room only because the disk is not done yet, so that neither the client nor a bound holds the backend up.
-    waits_for_disk: &'a Cell<bool>,
-}
-
-/// Counts a response while it is stalled.
-pub(crate) struct StallCount<'a> {
-    /// None for a stream, which is not buffered.
-    budget: Option<&'a Budget>,
-    client: IpAddr,
+    /// Whether there was no room at some time, so that the gate stopped reading from the backend.
+    was_full: bool,
+    /// Whether that is so now. It is counted in the budget.
     is_stalled: bool,
-}
-
-impl StallCount<'_> {
-    pub(crate) fn set(&mut self, is_stalled: bool) {
-        if let Some(budget) = self.budget
-            && is_stalled != self.is_stalled
-        {
-            self.is_stalled = is_stalled;
-            budget.set_stalled(self.client, is_stalled);
-        }
-    }
-}
-
-impl Drop for StallCount<'_> {
-    fn drop(&mut self) {
-        self.set(false);
-    }
 }
 
 /// | from | to |
@@ -158,7 +134,7 @@ impl MemoryBlock {
 
 impl<'a> Overflow<'a> {
     /// An empty one. `task_bytes` are counted while it is not empty.
-    pub(crate) fn new(buffers: &'a Buffers, client: IpAddr, task_bytes: usize, waits_for_disk: &'a Cell<bool>) -> Self {
+    pub(crate) fn new(buffers: &'a Buffers, client: IpAddr, task_bytes: usize) -> Self {
         Self {
             buffers,
             client,
@@ -173,24 +149,14 @@ impl<'a> Overflow<'a> {
             write_deadline: None,
             read_deadline: None,
             is_closed: false,
-            waits_for_disk,
+            was_full: false,
+            is_stalled: false,
         }
     }
 
     /// Whether nothing is held.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
-    }
-
-    /// Whether there is no room only because the disk is not done yet.
-    pub(crate) fn waits_for_disk(&self) -> &'a Cell<bool> {
-        self.waits_for_disk
-    }
-
-    /// Counts the response while it is stalled.
-    pub(crate) fn stall_count(&self) -> StallCount<'a> {
-        let budget = (!self.is_closed).then_some(&self.buffers.budget);
-        StallCount { budget, client: self.client, is_stalled: false }
     }
 
     /// Takes nothing more if closed. What is there is still to be sent.
@@ -201,6 +167,32 @@ impl<'a> Overflow<'a> {
     /// Whether it takes nothing more.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
+    }
+
+    /// The client is waited for, because there is no room. A wait for the disk is none for the client.
+    pub(crate) fn note_full(&mut self) {
+        if !self.waits_for_disk() {
+            self.was_full = true;
+            self.set_stalled(true);
+        }
+    }
+
+    /// Whether the disk is waited for, which is not the client's fault.
+    pub(crate) fn waits_for_disk(&self) -> bool {
+        self.writing.is_some() || self.reading.is_some()
+    }
+
+    /// Counts the response while it is stalled. A stream is not: it is not buffered.
+    pub(crate) fn set_stalled(&mut self, is_stalled: bool) {
+        let is_stalled = is_stalled && !self.is_closed;
+        if std::mem::replace(&mut self.is_stalled, is_stalled) != is_stalled {
+            self.buffers.budget.set_stalled(self.client, is_stalled);
+        }
+    }
+
+    /// Whether there was no room at some time, so that the backend may have waited for the client.
+    pub(crate) fn was_full(&self) -> bool {
+        self.was_full
     }
 
     /// Takes as much as there is room for.
@@ -307,7 +299,6 @@ impl<'a> Overflow<'a> {
 
     /// Whether the last block takes more, after another was added if there is room for one.
     fn has_space(&mut self) -> bool {
-        self.waits_for_disk.set(false);
         match self.blocks.back() {
             Some(Block::Memory(last)) if last.has_space() => !self.is_closed,
             _ => !self.is_closed && self.add_block(),
@@ -327,8 +318,9 @@ impl<'a> Overflow<'a> {
             self.blocks.push_back(Block::Memory(MemoryBlock::whole(Vec::with_capacity(BLOCK_BYTES))));
             return true;
         }
-        let is_writing = self.writing.is_some() || self.begin_write();
-        self.waits_for_disk.set(is_writing);
+        if self.writing.is_none() {
+            self.begin_write();
+        }
         false
     }
 
@@ -427,6 +419,7 @@ impl Drop for Overflow<'_> {
 impl Overflow<'_> {
     /// Gives everything back: the client has left.
     pub(crate) fn clear(&mut self) {
+        self.set_stalled(false);
         self.set_closed(true);
         (self.writing, self.write_deadline) = (None, None);
         (self.reading, self.read_deadline, self.sent) = (None, None, 0);
