@@ -86,6 +86,10 @@ struct Wave {
     /// The longest time that a request took in this wave, and in the one before: expensive requests have to leave too.
     longest: Span,
     least: Span,
+    /// The shortest time that a request took, in this wave or in any before.
+    shortest: Option<Span>,
+    /// Requests that started in this wave and took about that time.
+    fast_ends: u32,
     /// When a request first had to wait for the limit.
     pressed_at: Option<Moment>,
 }
@@ -114,6 +118,8 @@ pub(super) struct Limit {
     is_clear: bool,
     /// Since when the machine is idle with this limit.
     idle_since: Moment,
+    /// Whether the limit has grown because the machine was idle.
+    has_grown_idle: bool,
     /// Whether the last wave found room: the backend does not compute with all its cores.
     is_roomy: bool,
     /// Whether the backend's machine was last seen to have CPU time to spare.
@@ -143,6 +149,7 @@ impl Limit {
             in_force: start,
             is_clear: false,
             idle_since: now,
+            has_grown_idle: false,
             is_roomy: false,
             is_idle: false,
             wave: Wave { since: now, ..Wave::default() },
@@ -242,6 +249,14 @@ impl Limit {
         }
         self.wave.ends += 1;
         self.wave.longest = self.wave.longest.max(stay.wall);
+        let shortest = self.wave.shortest.map_or(stay.wall, |shortest| shortest.min(stay.wall));
+        self.wave.shortest = Some(shortest);
+        let is_own = stay.wall <= now.since(self.wave.since);
+        let is_fast = stay.wall.times(2) <= shortest.times(3);
+        self.wave.fast_ends += u32::from(is_own && is_fast);
+        if self.is_idle {
+            self.grow_if_idle(now);
+        }
         if self.wave.older <= self.wave.older_at_start / 4
             && now.since(self.wave.since) >= self.wave.least
             && self.wave.ends >= self.knee.samples_needed()
@@ -269,10 +284,9 @@ impl Limit {
             return;
         }
         let lasts = now.since(self.wave.since);
-        // A machine that was idle before requests came says nothing.
-        let is_idle = is_idle && self.wave.pressed_at.is_some_and(|at| now.since(at) >= IDLE_MIN);
+        let is_idle = is_idle && self.was_pressed(now);
         if is_idle && !self.is_clear {
-            self.set(self.in_force.as_256ths() * GROWTH_MAX, now);
+            self.grow_if_idle(now);
         } else if is_idle && now.since(self.idle_since) >= IDLE_MAX {
             self.idle_since = now;
             self.is_clear = false;
@@ -282,6 +296,35 @@ impl Limit {
         } else if self.wave.ends > 0 && lasts > WAVE_MAX {
             self.end_wave(heaviest, now);
         }
+    }
+
+    /// A machine that was idle before requests came says nothing.
+    fn was_pressed(&self, now: Moment) -> bool {
+        self.wave.pressed_at.is_some_and(|at| now.since(at) >= IDLE_MIN)
+    }
+
+    /// Lets the limit grow if the backend's machine is idle and nothing speaks against it.
+    fn grow_if_idle(&mut self, now: Moment) {
+        if !self.is_clear && self.was_pressed(now) && (!self.has_grown_idle || self.serves_all_at_once(now)) {
+            self.has_grown_idle = true;
+            self.set(self.in_force.as_256ths() * GROWTH_MAX, now);
+        }
+    }
+
+    /// Whether the requests in flight do not seem to wait in a queue of the backend. An idle machine does not show it: a pool of four workers
+    /// that wait for a database is idle, too. With such a queue, new requests are slower than those before them, and fewer end than the
+    /// number in flight and the shortest time suggest.
+    fn serves_all_at_once(&self, now: Moment) -> bool {
+        let Wave { older, older_at_start, own, ends, fast_ends, since, .. } = self.wave;
+        if fast_ends >= 4 {
+            return true;
+        }
+        let Some(shortest) = self.wave.shortest.filter(|_| ends >= 4 && older <= older_at_start / 4) else {
+            return false;
+        };
+        let (lasts, shortest) = (now.since(since).as_nanos(), shortest.as_nanos().max(1));
+        let expected = u128::from(older + own) * u128::from(lasts) / u128::from(shortest);
+        lasts < shortest / 2 * 3 || u128::from(ends) * 4 >= expected
     }
 
     fn end_wave(&mut self, heaviest: Option<Span>, now: Moment) {
@@ -408,7 +451,15 @@ impl Limit {
         let older = self.wave.older + self.wave.own;
         let number = self.wave.number.wrapping_add(1);
         let least = self.wave.longest.min(WAVE_MAX);
-        self.wave = Wave { number, since: now, older_at_start: older, older, least, ..Wave::default() };
+        self.wave = Wave {
+            number,
+            since: now,
+            older_at_start: older,
+            older,
+            least,
+            shortest: self.wave.shortest,
+            ..Wave::default()
+        };
     }
 
     /// Finds out whether the route's requests compute or sleep, and returns its load if that has changed.

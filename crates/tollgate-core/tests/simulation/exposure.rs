@@ -2,7 +2,7 @@
 
 use crate::storm::{ARCHIVE, ARTICLE, CRAWLER, OFFICE_PAGE, PAGE, Storm, pages};
 use crate::sweep::{Sweep, check, seeds};
-use crate::world::{Arrivals, SEC, Source, work};
+use crate::world::{Arrivals, SEC, Source, World, addresses, work};
 
 /// A crawler whose route cost 1 ms for eight requests and costs 300 ms from then on. It gains what may be in flight unproven, once: the
 /// limit of 8 requests at the start.
@@ -65,4 +65,18 @@ fn light_requests_pass_requests_that_overrun() {
         late.add(pages(&results, 15, 40) / calm, || format!("{storm:?}"));
     }
     check([early.always(), late.not_met(2.3, 0.4)]);
+}
+
+/// Four workers that wait for a database for 2 s each, on a machine that is idle. Whoever comes waits for the requests that the gate has already
+/// passed on, so those stay few although nothing computes.
+#[test]
+fn a_pool_that_waits_is_not_flooded_because_its_machine_is_idle() {
+    let mut most = Sweep::at_most("requests in flight at a pool of 4", 64.0);
+    for seed in seeds(4) {
+        let crawler = Source { sigma: 0.2, ..Source::patient(Arrivals::Closed(400), addresses(1), work(1.0, 2000.0)) };
+        let world = World { is_local: true, seed, ..World::new(1, 4, vec![crawler], 30) };
+        let results = world.run();
+        most.add(results.limit.iter().copied().fold(0.0, f64::max), || format!("seed {seed}, {:?}", results.limit));
+    }
+    check([most.always()]);
 }
