@@ -112,6 +112,17 @@ async fn the_service_sees_the_one_value_by_which_a_rule_told_the_caller_apart() 
 }
 
 #[tokio::test]
+async fn white_space_around_a_header_value_is_no_part_of_the_key() {
+    let layer = layer(rule("header:x-key", bucket(1), Span::ZERO));
+    let request = |key: &str| Request::builder().header("x-key", key).body(String::new()).unwrap();
+    assert_eq!(ask(&layer, request("a")).await.status(), StatusCode::OK);
+    for key in [" a", "a ", "\ta", "  a\t"] {
+        assert_eq!(ask(&layer, request(key)).await.status(), StatusCode::TOO_MANY_REQUESTS, "{key:?}");
+    }
+    assert_eq!(ask(&layer, request("b")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_refusal_of_grpc_is_grpcs() {
     let layer = layer(rule("ip/32", bucket(1), Span::ZERO));
     let grpc = || {

@@ -93,7 +93,8 @@ impl Asked for View<'_> {
 }
 
 /// Makes one value of each header and cookie that rules use, so that the service sees the value that rules see: lines of one header are
-/// joined, cookies that repeat the name of another are dropped, and so are headers that only look like one of them.
+/// joined, cookies that repeat the name of another are dropped, and so are headers that only look like one of them. White space around a value,
+/// which HTTP/2 can carry, is dropped.
 pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
     for name in inputs.headers() {
         join(headers, name);
@@ -114,12 +115,16 @@ pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
 }
 
 fn join(headers: &mut HeaderMap, name: &str) {
-    let mut values = headers.get_all(name).iter();
-    let (Some(first), Some(second)) = (values.next(), values.next()) else { return };
-    let mut joined = first.as_bytes().to_vec();
-    for value in core::iter::once(second).chain(values) {
+    let mut values = headers.get_all(name).iter().peekable();
+    let Some(first) = values.next() else { return };
+    let is_trimmed = first.as_bytes().trim_ascii().len() == first.len();
+    if is_trimmed && values.peek().is_none() {
+        return;
+    }
+    let mut joined = first.as_bytes().trim_ascii().to_vec();
+    for value in values {
         joined.extend_from_slice(separator(name.as_bytes()));
-        joined.extend_from_slice(value.as_bytes());
+        joined.extend_from_slice(value.as_bytes().trim_ascii());
     }
     if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_maybe_shared(joined)) {
         headers.insert(name, value);

@@ -152,6 +152,30 @@ fn a_header_that_backends_take_for_that_of_a_rule_is_not_forwarded() {
 }
 
 #[test]
+fn white_space_around_a_header_value_over_http2_is_a_bad_request() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(
+        &backend,
+        "h2c = true\n[[rule]]\nname = 'each'\nclass = 'header:x-key'\nwindow = { max = 1, per = '1h' }\n",
+    );
+    http2::run(async {
+        let mut sender = http2::connect(gate.address).await;
+        let mut status = async |name: &str, value: &str| {
+            let request = http2::request("GET", "/").header(name, value).body(()).unwrap();
+            http2::send(&mut sender, request, b"").await.unwrap().head.status.as_u16()
+        };
+        assert_eq!([status("x-key", "a").await, status("x-key", "a").await], [200, 429]);
+        for name in ["x-key", "x-other", "cookie", "host", "user-agent"] {
+            for value in [" a", "a ", "\ta", "a\t", "  a  ", " "] {
+                assert_eq!(status(name, value).await, 400, "{name}: {value:?}");
+            }
+        }
+        assert_eq!(status("x-other", "a b").await, 200);
+    });
+    assert_eq!(backend.requests().len(), 2);
+}
+
+#[test]
 fn a_host_is_the_same_in_any_case_with_a_dot_and_with_a_port() {
     let backend = Backend::saying("ok");
     for class in ["host", "header:host"] {
