@@ -9,7 +9,7 @@ fn gate(backend: &Backend, condition: &str) -> Gate {
 }
 
 /// Spellings that some backend reads as `/login`.
-const LOGIN: [&str; 18] = [
+const LOGIN: [&str; 23] = [
     "/login",
     "/%6cogin",
     "/%6Cogin?next=/",
@@ -28,6 +28,11 @@ const LOGIN: [&str; 18] = [
     "/login/x//../..",
     "/login/x%2fy/..",
     "http://site//login",
+    "//a/login",
+    "/\\a/login",
+    "///a:80/login/",
+    "/%2fa/%6cogin",
+    "http://site//a/login",
 ];
 
 #[test]
@@ -70,6 +75,19 @@ fn an_exemption_by_path_is_for_that_path_alone() {
         assert_eq!(gate.get(path).status, 429, "{path}");
     }
     for path in ["/static/a.css", "/static/", "/static//a%20b.css", "/static/a.css?x=/../"] {
+        assert_eq!(gate.get(path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn an_exemption_by_path_ignores_a_host_before_it() {
+    let backend = Backend::saying("ok");
+    let gate = gate(&backend, "unless = { path = '*static/*' }\n");
+    assert_eq!(gate.get("/").status, 200);
+    for path in ["//static/login", "/\\static/login", "/%2fstatic/login"] {
+        assert_eq!(gate.get(path).status, 429, "{path}");
+    }
+    for path in ["/static/login", "//a/static/login"] {
         assert_eq!(gate.get(path).status, 200, "{path}");
     }
 }
