@@ -178,7 +178,7 @@ fn is_dots(rest: &[u8]) -> bool {
 }
 
 /// The byte that the escape at the beginning of `text` stands for.
-fn escape(text: &[u8]) -> Option<u8> {
+pub(crate) fn escape(text: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = text else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()

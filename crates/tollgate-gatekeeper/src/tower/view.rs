@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::header::COOKIE;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri};
-use tollgate_core::inputs::{Inputs, separator, write_unrepeated_cookies};
+use tollgate_core::inputs::{Inputs, separator, write_distinct_cookies};
 use tollgate_core::path::NormalPath;
 use tollgate_core::request::{Request as Asked, host_of};
 
@@ -93,7 +93,7 @@ impl Asked for View<'_> {
 }
 
 /// Makes one value of each header and cookie that rules use, so that the service sees the value that rules see: lines of one header are
-/// joined, cookies that repeat the name of another are dropped, and so are headers that only look like one of them. White space around a value,
+/// joined, cookies that repeat the name of another are dropped, and so are headers and cookies that only look like one of them. White space around a value,
 /// which HTTP/2 can carry, is dropped.
 pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
     for name in inputs.headers() {
@@ -101,10 +101,10 @@ pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
     }
     if !inputs.cookies().is_empty() {
         join(headers, COOKIE.as_str());
-        let mut unrepeated = Vec::new();
+        let mut distinct = Vec::new();
         let cookies = headers.get(COOKIE).map(HeaderValue::as_bytes).unwrap_or_default();
-        if write_unrepeated_cookies(inputs, cookies, &mut unrepeated)
-            && let Ok(cookies) = HeaderValue::from_maybe_shared(unrepeated)
+        if write_distinct_cookies(inputs, cookies, &mut distinct)
+            && let Ok(cookies) = HeaderValue::from_maybe_shared(distinct)
         {
             headers.insert(COOKIE, cookies);
         }

@@ -3,7 +3,7 @@
 //! A map of owned strings allocates for every field of every request. A proxy reads a dozen fields and copies them on, so
 //! here they are slices of one text, in the order they came, with the few names that a gate must know about told apart once.
 
-use tollgate_core::inputs::{Inputs, separator, write_unrepeated_cookies};
+use tollgate_core::inputs::{Inputs, separator, write_distinct_cookies};
 
 /// The field names that a gate acts on; every other one is [`Name::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,27 +205,29 @@ impl Fields {
     }
 
     /// Makes one value of each header and cookie that rules use, so that the backend sees the value that rules have seen: lines of one
-    /// header are joined, cookies that repeat the name of another are dropped, and so are headers that only look like one of them.
+    /// header are joined, cookies that repeat the name of another are dropped, and so are headers and cookies that only look like one of them.
     pub fn unify(&mut self, inputs: &Inputs) {
         for name in inputs.headers() {
             self.join(name.as_bytes(), separator(name.as_bytes()));
         }
         if !inputs.cookies().is_empty() {
             self.join(b"cookie", separator(b"cookie"));
-            self.drop_repeated_cookies(inputs);
+            self.drop_ambiguous_cookies(inputs);
         }
         if !inputs.headers().is_empty() && self.iter().any(|field| inputs.is_look_alike(field.name_bytes)) {
             self.retain(|field| !inputs.is_look_alike(field.name_bytes));
         }
     }
 
-    fn drop_repeated_cookies(&mut self, inputs: &Inputs) {
+    fn drop_ambiguous_cookies(&mut self, inputs: &Inputs) {
         let Some(cookies) = self.first(Name::Cookie) else { return };
         // Rare, so this may allocate.
-        let mut unrepeated = Vec::new();
-        if write_unrepeated_cookies(inputs, cookies, &mut unrepeated) {
+        let mut distinct = Vec::new();
+        if write_distinct_cookies(inputs, cookies, &mut distinct) {
             self.retain(|field| field.name != Name::Cookie);
-            self.push(b"cookie", &unrepeated);
+            if !distinct.is_empty() {
+                self.push(b"cookie", &distinct);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Heads as they are sent on: written afresh, so that the other side reads what we have read and nothing else.
 
+use tollgate_core::inputs::is_same_variable;
 use tollgate_wire::forwarded::write_forwarded;
 use tollgate_wire::http1::fields::Field;
 use tollgate_wire::http1::hop_by_hop::is_hop_by_hop;
@@ -20,10 +21,9 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// The names with a dash in them of what says who the client is.
 const PROVENANCE: [&[u8]; 4] = [b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"];
 
-/// Whether a backend that reads `_` as `-`, as CGI and its like do, takes this name for one that says who the client is.
+/// Whether a backend of CGI's kind takes this name for one that says who the client is.
 fn is_taken_for_provenance(name: &[u8]) -> bool {
-    let dashed = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
-    PROVENANCE.iter().any(|known| known.len() == name.len() && name.iter().map(dashed).eq(known.iter().copied()))
+    PROVENANCE.iter().any(|known| is_same_variable(known, name))
 }
 
 /// Whether a request's field goes to the backend as it came.
@@ -221,7 +221,7 @@ mod tests {
         for peer in ["192.0.2.1", "10.0.0.1"] {
             let text = forwarded(
                 peer,
-                "X_Forwarded_For: 6.6.6.6\r\nx-forwarded_host: 6.6.6.6\r\nX_Forwarded-Proto: 6.6.6.6\r\nX_REAL_IP: 6.6.6.6\r\nX_Real_Id: 7\r\nX_Client: 8\r\n",
+                "X_Forwarded_For: 6.6.6.6\r\nx-forwarded_host: 6.6.6.6\r\nX_Forwarded-Proto: 6.6.6.6\r\nX_REAL_IP: 6.6.6.6\r\nX.Forwarded.For: 6.6.6.6\r\nX~Real-IP: 6.6.6.6\r\nX_Real_Id: 7\r\nX_Client: 8\r\n",
             );
             assert!(!text.contains("6.6.6.6"), "{text}");
             assert!(text.contains("x_real_id: 7\r\nx_client: 8\r\n"), "{text}");

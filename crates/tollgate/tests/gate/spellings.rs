@@ -164,9 +164,23 @@ fn lines_of_a_header_that_a_rule_uses_are_one_value_for_the_rule_and_for_the_bac
 fn a_header_that_backends_take_for_that_of_a_rule_is_not_forwarded() {
     let backend = Backend::saying("ok");
     let gate = counting(&backend, "header:x-key");
-    assert_eq!(left(&gate, "X_Key: a\r\nX_Other: 1\r\n"), None);
-    let request = backend.requests().remove(0);
-    assert_eq!((request.field("x_key"), request.field("x_other")), (None, Some("1")));
+    for name in ["X_Key", "X.Key", "X~Key"] {
+        assert_eq!(left(&gate, &format!("{name}: a\r\nX_Other: 1\r\n")), None);
+        let request = backend.requests().pop().unwrap();
+        assert_eq!((request.field(&name.to_ascii_lowercase()), request.field("x_other")), (None, Some("1")), "{name}");
+    }
+}
+
+#[test]
+fn a_cookie_that_php_takes_for_that_of_a_rule_is_not_forwarded() {
+    let backend = Backend::saying("ok");
+    let gate = counting(&backend, "cookie:my_sid");
+    assert_eq!(left(&gate, "Cookie: my_sid=k; my.other=1\r\n"), Some(99));
+    assert_eq!(backend.requests().pop().unwrap().field("cookie"), Some("my_sid=k; my.other=1"));
+    for name in ["my.sid", "my sid", "my[sid", "my_sid[]", "my%5fsid"] {
+        assert_eq!(left(&gate, &format!("Cookie: {name}=k; a=1\r\n")), None, "{name}");
+        assert_eq!(backend.requests().pop().unwrap().field("cookie"), Some("a=1"), "{name}");
+    }
 }
 
 #[test]
