@@ -122,7 +122,11 @@ pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, r
         };
         let turn = admission.take_turn(ticket, turn, pick, &visit.worker.engagements);
         match or_departure(turn, body).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => {
+                if let Some(refusal) = admission.recheck(ticket, &view, &visit.worker.engagements) {
+                    admitted = Admitted::Refused(refusal);
+                }
+            }
             Ok(Err(refusal)) => admitted = Admitted::Refused(refusal),
             Err(_) => return visit.left(),
         }
