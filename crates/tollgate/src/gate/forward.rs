@@ -32,7 +32,8 @@ fn is_taken_for_provenance(name: &[u8]) -> bool {
 /// would be a client's, which a proxy in between has let through.
 pub(crate) fn is_forwarded(field: &Field<'_>, peer: &Peer) -> bool {
     match field.name {
-        Name::Other => !is_taken_for_provenance(field.name_bytes),
+        // CGI makes `HTTP_PROXY` of `Proxy`, which many programs take for the proxy of their own requests (httpoxy).
+        Name::Other => field.name_bytes != b"proxy" && !is_taken_for_provenance(field.name_bytes),
         Name::Accept | Name::Cookie | Name::Expect => true,
         Name::XForwardedFor | Name::Forwarded => false,
         Name::XForwardedHost | Name::XForwardedProto | Name::XRealIp => {
@@ -227,6 +228,12 @@ mod tests {
             assert!(text.contains("x_real_id: 7\r\nx_client: 8\r\n"), "{text}");
             assert!(text.contains("x-forwarded-host: site\r\n"), "{text}");
         }
+    }
+
+    #[test]
+    fn the_proxy_field_is_dropped() {
+        let text = forwarded("10.0.0.1", "Proxy: http://6.6.6.6\r\nX-Proxy: 1\r\n");
+        assert!(!text.contains("6.6.6.6") && text.contains("x-proxy: 1\r\n"), "{text}");
     }
 
     #[test]
