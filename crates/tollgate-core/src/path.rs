@@ -88,7 +88,7 @@ impl NormalPath {
     #[inline]
     fn forms(&self) -> impl Iterator<Item = &[u8]> {
         let with_host = [self.normal(), self.with_parameters()];
-        let without_host = with_host.map(|form| without_first_segment(form));
+        let without_host = with_host.map(without_first_segment);
         with_host.into_iter().chain(without_host.into_iter().take(if self.has_host { 2 } else { 0 }))
     }
 

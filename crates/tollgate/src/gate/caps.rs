@@ -4,10 +4,11 @@
 //! fewer, so that a few addresses with busy connections do not shut out the others.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
+use std::task::{Poll, Waker};
 
 use tollgate_core::network::Network;
 
@@ -67,9 +68,13 @@ impl Eviction {
         self.is_evicted.load(Ordering::Acquire)
     }
 
-    /// Wakes the task of the connection when it has to end.
-    pub(crate) fn register(&self, cx: &Context<'_>) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+    /// Wakes the current task, that of the connection, when it has to end.
+    pub(crate) async fn register_task(&self) {
+        poll_fn(|cx| {
+            *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+            Poll::Ready(())
+        })
+        .await;
     }
 
     fn evict(&self) {

@@ -61,7 +61,7 @@ pub(crate) async fn serve(
     let socket = Socket::new(stream, timer);
     // Constructed where it is polled: a future that is moved takes its room twice.
     let mut served = pin!(speak(socket, peer, counted, secure, &settings, &worker));
-    poll_fn(|cx| Poll::Ready(eviction.register(cx))).await;
+    eviction.register_task().await;
     poll_fn(|cx| if eviction.is_evicted() { Poll::Ready(()) } else { served.as_mut().poll(cx) }).await;
 }
 
@@ -100,7 +100,7 @@ async fn in_time<T>(
 ) -> io::Result<T> {
     timer.set(Way::In, patience);
     timer.set_idle(true);
-    poll_fn(|cx| Poll::Ready(eviction.register(cx))).await;
+    eviction.register_task().await;
     let outcome = poll_fn(|cx| match opened.as_mut().poll(cx) {
         Poll::Pending if eviction.is_evicted() => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
         Poll::Pending if timer.is_over(Way::In, cx) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
