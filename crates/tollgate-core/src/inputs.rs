@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::class::Class;
 use crate::condition::Condition;
+use crate::path::escape;
 use crate::rule::Rule;
 
 /// The headers and cookies that some rules use.
@@ -56,15 +57,51 @@ impl Inputs {
         &self.cookies
     }
 
-    /// Whether some servers treat a header of this name, in lower case, as one that rules use: CGI servers do
-    /// not distinguish `_` and `-`.
+    /// Whether some server reads a header of this name, in lower case, as one that rules use.
     pub fn is_look_alike(&self, name: &[u8]) -> bool {
-        let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
-        let same = |known: &[u8]| {
-            known.len() == name.len() && known.iter().zip(name).all(|(a, b)| dashed(*a) == dashed(*b)) && known != name
-        };
-        self.headers.iter().any(|known| same(known.as_bytes()))
+        self.headers.iter().any(|known| known.as_bytes() != name && is_same_variable(known.as_bytes(), name))
     }
+
+    /// Whether some server reads a cookie of this name as one that rules use. The cookies that rules use are none.
+    fn is_look_alike_cookie(&self, name: &[u8]) -> bool {
+        self.cookies.iter().any(|known| is_same_cookie(known.as_bytes(), name))
+    }
+}
+
+/// Whether CGI and its like make the same variable of two header names in lower case. All of them read `-` as `_`, PHP reads `.` so as well, and
+/// some do it to every byte but letters and digits.
+pub fn is_same_variable(a: &[u8], b: &[u8]) -> bool {
+    let is_same = |(a, b): (&u8, &u8)| a == b || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
+    a.len() == b.len() && a.iter().zip(b).all(is_same)
+}
+
+/// Whether PHP reads the cookie `name` as `known`: a space, `.` and `[` are `_`, spaces at the beginning are dropped, and what follows a `[` is the index
+/// into an array. Versions before 7.4.11 also decode names.
+fn is_same_cookie(known: &[u8], name: &[u8]) -> bool {
+    let variable = |byte: u8| if matches!(byte, b' ' | b'.' | b'[') { b'_' } else { byte };
+    let mut name = decoded(name).skip_while(|&byte| byte == b' ');
+    let mut known = decoded(known).skip_while(|&byte| byte == b' ');
+    loop {
+        match (known.next(), name.next()) {
+            (None, None | Some(b'[')) => return true,
+            (Some(a), Some(b)) if variable(a) == variable(b) => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The bytes of a form-encoded text.
+fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    core::iter::from_fn(move || {
+        let (&first, after) = rest.split_first()?;
+        if let Some(byte) = escape(rest) {
+            rest = &rest[3..];
+            return Some(byte);
+        }
+        rest = after;
+        Some(if first == b'+' { b' ' } else { first })
+    })
 }
 
 fn add(names: &mut Vec<String>, name: &str) {
@@ -84,16 +121,16 @@ pub(crate) fn cookie(pair: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii()))
 }
 
-/// Appends `cookies` to `out` without repeated cookies that rules use. Returns `false`, and leaves `out`
-/// unchanged, if there are none.
-pub fn write_unrepeated_cookies(inputs: &Inputs, cookies: &[u8], out: &mut Vec<u8>) -> bool {
+/// Appends `cookies` to `out` without repeated cookies that rules use, and without cookies whose names some
+/// servers read as one that rules use. Returns `false`, and leaves `out` unchanged, if there are none.
+pub fn write_distinct_cookies(inputs: &Inputs, cookies: &[u8], out: &mut Vec<u8>) -> bool {
     let mut seen = SeenCookies::default();
-    if !pairs(cookies).any(|pair| seen.is_repeated(inputs, pair)) {
+    if !pairs(cookies).any(|pair| seen.is_dropped(inputs, pair)) {
         return false;
     }
     let start = out.len();
     let mut seen = SeenCookies::default();
-    for pair in pairs(cookies).filter(|pair| !seen.is_repeated(inputs, pair)) {
+    for pair in pairs(cookies).filter(|pair| !seen.is_dropped(inputs, pair)) {
         if out.len() > start {
             out.extend_from_slice(b"; ");
         }
@@ -112,14 +149,15 @@ fn pairs(cookies: &[u8]) -> impl Iterator<Item = &[u8]> {
 struct SeenCookies(u128);
 
 impl SeenCookies {
-    fn is_repeated(&mut self, inputs: &Inputs, pair: &[u8]) -> bool {
+    /// Whether this cookie repeats the name of another that rules use, or only looks like one of them.
+    fn is_dropped(&mut self, inputs: &Inputs, pair: &[u8]) -> bool {
         let Some((name, _)) = cookie(pair) else { return false };
-        let place = inputs.cookies.iter().take(128).position(|known| known.as_bytes() == name);
-        place.is_some_and(|place| {
-            let before = self.0;
-            self.0 |= 1 << place;
-            before == self.0
-        })
+        let Some(place) = inputs.cookies.iter().position(|known| known.as_bytes() == name) else {
+            return inputs.is_look_alike_cookie(name);
+        };
+        let before = self.0;
+        self.0 |= 1u128.checked_shl(place as u32).unwrap_or_default();
+        place < 128 && before == self.0
     }
 }
 
@@ -142,7 +180,7 @@ mod tests {
         let inputs = inputs(&[], &["sid", "user"]);
         let check = |cookies: &str, expect: Option<&str>| {
             let mut out = Vec::from(&b"x"[..]);
-            let changed = write_unrepeated_cookies(&inputs, cookies.as_bytes(), &mut out);
+            let changed = write_distinct_cookies(&inputs, cookies.as_bytes(), &mut out);
             assert_eq!(changed.then_some(&out[1..]), expect.map(str::as_bytes), "{cookies}");
         };
         check("a=1; sid=2; a=3; user=4", None);
@@ -158,9 +196,38 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_cgi_servers_do_not_distinguish_is_a_look_alike() {
+    fn cookies_that_php_reads_as_one_that_rules_use_are_dropped() {
+        let inputs = inputs(&[], &["my_sid", "__Host-id"]);
+        for name in [
+            "my.sid",
+            "my sid",
+            "my[sid",
+            "my_sid[]",
+            "my_sid[a]b",
+            "my%5fsid",
+            "my%5Fsid",
+            "my+sid",
+            "%20my_sid",
+            "my%2esid[",
+            "..Host-id",
+        ] {
+            let (cookies, mut out) = (alloc::format!("a=1; {name}=2; my_sid=3; b=4"), Vec::new());
+            assert!(write_distinct_cookies(&inputs, cookies.as_bytes(), &mut out), "{name}");
+            assert_eq!(out, b"a=1; my_sid=3; b=4", "{name}");
+        }
+        for name in ["my-sid", "MY_SID", "mysid", "my_sid_", "my_sidx", "my_si", "%6", "my_sid%"] {
+            assert!(!inputs.is_look_alike_cookie(name.as_bytes()), "{name}");
+        }
+        let dotted = Inputs { headers: Vec::new(), cookies: alloc::vec!["my.sid".into()] };
+        let mut out = Vec::new();
+        assert!(!write_distinct_cookies(&dotted, b"my.sid=1; a=2", &mut out));
+        assert!(write_distinct_cookies(&dotted, b"my_sid=1; my.sid=2", &mut out) && out == b"my.sid=2");
+    }
+
+    #[test]
+    fn a_name_that_servers_read_alike_is_a_look_alike() {
         let inputs = inputs(&["x-api-key", "user_id"], &[]);
-        for name in ["x_api_key", "x-api_key", "user-id"] {
+        for name in ["x_api_key", "x-api_key", "user-id", "x.api.key", "x~api-key", "user.id"] {
             assert!(inputs.is_look_alike(name.as_bytes()), "{name}");
         }
         for name in ["x-api-key", "user_id", "x-api-keys", "xapi-key"] {

@@ -13,11 +13,15 @@
 //! 3. Empty segments and `.` are dropped; `..` removes the segment before it. A trailing slash stays.
 //! 4. Controls, space, `%`, `?`, `#` and bytes above 127 are escaped again, with upper-case digits.
 //!
+//! A path that begins with two slashes is a network-path reference (RFC 3986, 4.2): a backend that resolves
+//! its target as a URL reads `//host/login` as `/login`. Such a path is also read without its first segment.
+//!
 //! Servers that disagree about step 1, step 2 or empty segments resolve `..` differently, and an encoded
-//! slash within a parameter may or may not end the parameter. The readings of such a path cannot be listed,
-//! so the path is *ambiguous*: every `when` on a path holds, no `unless` does, and all ambiguous paths share
-//! one key and one route. Clients resolve dots before they send a path, so only attackers and scanners send
-//! these.
+//! slash within a parameter may or may not end the parameter. The same holds for an encoded slash within a
+//! first segment that may be a host, and for `.` and an empty segment before the first name: some servers
+//! read `/.//host/login` as `//host/login`. The readings of such a path cannot be listed, so the path is
+//! *ambiguous*: every `when` on a path holds, no `unless` does, and all ambiguous paths share one key and one
+//! route. Clients resolve dots before they send a path, so only attackers and scanners send these.
 //!
 //! Letter case is significant: `/Login` and `/login` are different paths.
 
@@ -40,6 +44,8 @@ pub struct NormalPath {
     normal_bytes: usize,
     /// Whether any reading differs from the original path.
     differs: bool,
+    /// Whether the first segment of the forms may be a host.
+    has_host: bool,
     is_ambiguous: bool,
 }
 
@@ -81,7 +87,15 @@ impl NormalPath {
         }
     }
 
-    /// Whether the path has readings besides these forms.
+    /// The forms: with and without parameters, and where the first segment may be a host, without it.
+    #[inline]
+    fn forms(&self) -> impl Iterator<Item = &[u8]> {
+        let with_host = [self.normal(), self.with_parameters()];
+        let without_host = with_host.map(without_first_segment);
+        with_host.into_iter().chain(without_host.into_iter().take(if self.has_host { 2 } else { 0 }))
+    }
+
+    /// Whether the path has readings that no form shows.
     pub const fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
@@ -97,7 +111,12 @@ impl NormalPath {
             resolve(decoded, forms, Parameters::Keep);
         }
         let is_odd = found.escapes || found.parameters || found.slashes || dots.current || dots.empty;
-        self.is_ambiguous = found.nul || found.slash_in_parameters || (dots.parent && is_odd);
+        self.has_host = decoded.starts_with(b"//");
+        self.is_ambiguous = found.nul
+            || found.slash_in_parameters
+            || (self.has_host && found.has_slash_in_first_segment(decoded))
+            || (dots.parent && is_odd)
+            || (dots.leading_current && dots.leading_empty);
         self.differs = self.is_ambiguous || forms != path;
     }
 }
@@ -110,6 +129,12 @@ pub fn canonical<'a>(path: &'a [u8], normal: Option<&'a NormalPath>) -> &'a [u8]
         Some(normal) => without_slash(normal.normal()),
         None => without_slash(path),
     }
+}
+
+/// The path after its first segment, at least a slash.
+fn without_first_segment(path: &[u8]) -> &[u8] {
+    let end = path.iter().skip(1).position(|&byte| byte == b'/');
+    end.map_or(b"/", |end| &path[end + 1..])
 }
 
 fn without_slash(path: &[u8]) -> &[u8] {
@@ -157,7 +182,7 @@ fn is_dots(rest: &[u8]) -> bool {
 }
 
 /// The byte that the escape at the start of `text` encodes.
-fn escape(text: &[u8]) -> Option<u8> {
+pub(crate) fn escape(text: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = text else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()
@@ -174,7 +199,17 @@ struct Found {
     parameters: bool,
     /// An encoded slash or a backslash after a `;` in the same segment.
     slash_in_parameters: bool,
+    /// Where the first slash is that was written as one and follows a name.
+    first_segment_end: Option<usize>,
     nul: bool,
+}
+
+impl Found {
+    /// Whether a slash that was not written as one is inside of the first segment that has a name.
+    fn has_slash_in_first_segment(&self, decoded: &[u8]) -> bool {
+        let segment = &decoded[..self.first_segment_end.unwrap_or(decoded.len())];
+        segment.iter().skip_while(|&&byte| byte == b'/').any(|&byte| byte == b'/')
+    }
 }
 
 /// Decodes escapes until none is left. A decoded byte may complete an escape with the bytes before it, so
@@ -196,7 +231,11 @@ fn decode(path: &[u8], out: &mut Vec<u8>) -> Found {
         match *last {
             0 => found.nul = true,
             b';' => (found.parameters, in_parameters) = (true, true),
-            b'/' if !decoded => in_parameters = false,
+            b'/' if !decoded => {
+                in_parameters = false;
+                let ends_name = out.len() > 1 && out[out.len() - 2] != b'/';
+                found.first_segment_end = found.first_segment_end.or(ends_name.then_some(out.len() - 1));
+            }
             b'/' | b'\\' => {
                 *last = b'/';
                 found.slashes = true;
@@ -223,6 +262,10 @@ struct Dots {
     parent: bool,
     /// An empty segment that is not the last.
     empty: bool,
+    /// A `.` segment before the first name.
+    leading_current: bool,
+    /// An empty segment before the first name.
+    leading_empty: bool,
 }
 
 /// Appends a form of the decoded path: without empty segments and dots, and escaped again.
@@ -238,8 +281,15 @@ fn resolve(decoded: &[u8], out: &mut Vec<u8>, parameters: Parameters) -> Dots {
         };
         ends_in_slash = matches!(name, b"" | b"." | b"..");
         match name {
-            b"" => dots.empty |= segments.peek().is_some(),
-            b"." => dots.current = true,
+            b"" if segments.peek().is_some() => {
+                dots.empty = true;
+                dots.leading_empty |= segment.is_empty() && out.len() == start;
+            }
+            b"" => {}
+            b"." => {
+                dots.current = true;
+                dots.leading_current |= out.len() == start;
+            }
             b".." => {
                 dots.parent = true;
                 let parent = out[start..].iter().rposition(|&byte| byte == b'/');
@@ -288,11 +338,7 @@ impl PathPattern {
         self.written.matches(path)
             || match normal {
                 None => self.matches_form(path),
-                Some(normal) => {
-                    normal.is_ambiguous
-                        || self.matches_form(normal.normal())
-                        || self.matches_form(normal.with_parameters())
-                }
+                Some(normal) => normal.is_ambiguous || normal.forms().any(|form| self.matches_form(form)),
             }
     }
 
@@ -302,11 +348,7 @@ impl PathPattern {
         self.written.matches(path)
             && match normal {
                 None => self.matches_form(path),
-                Some(normal) => {
-                    !normal.is_ambiguous
-                        && self.matches_form(normal.normal())
-                        && self.matches_form(normal.with_parameters())
-                }
+                Some(normal) => !normal.is_ambiguous && normal.forms().all(|form| self.matches_form(form)),
             }
     }
 
@@ -419,6 +461,12 @@ mod tests {
             (b"/login;%2fx", "ambiguous"),
             (b"/login%3b%252fx", "ambiguous"),
             (b"/login%00.css", "ambiguous"),
+            (b"//a%2fb/login", "ambiguous"),
+            (b"//a\\b/login", "ambiguous"),
+            (b"/.//a/login", "ambiguous"),
+            (b"//./a/login", "ambiguous"),
+            (b"/a%2fb/login", "/a/b/login"),
+            (b"/%2fa/login", "/a/login"),
             (AMBIGUOUS, "ambiguous"),
         ];
         for (path, expect) in cases {
@@ -476,6 +524,35 @@ mod tests {
         for (pattern, path) in [("/api/*", "/api"), ("*/", "/a"), ("/login", "/Login"), ("/login", "/login/x")] {
             assert!(!may(pattern, path), "{pattern} {path}");
         }
+    }
+
+    #[test]
+    fn a_first_segment_that_may_be_a_host_is_compared_with_and_without() {
+        for path in [
+            "//a/login",
+            "/\\a/login",
+            "/\\/a/login",
+            "///a/login/",
+            "/%2fa/login",
+            "/%5ca/%6cogin",
+            "/%252Fa/login",
+            "//a:80/login",
+            "//u@a//login;x",
+            "//a;x/login",
+            "//a%2flogin",
+            "//%2fa%2fb/login",
+            "//a%5Cb/login",
+            "//a/x/../login",
+            "/.//a/login",
+        ] {
+            assert!(may("/login", path), "{path}");
+        }
+        assert!(may("/a/login", "//a/login") && may("/", "//a") && may("/api/*", "//a/api/x"));
+        for path in ["/a/login", "/a//login", "//a/b/login", "//a/b//login", "/a%2flogin"] {
+            assert!(!may("/login", path), "{path}");
+        }
+        assert!(must("*.css", "//a/b.css") && !must("*/static/*", "//static/a") && must("*/static/*", "//a/static/b"));
+        assert!(!must("*a*", "//a/login"));
     }
 
     #[test]

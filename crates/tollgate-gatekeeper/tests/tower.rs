@@ -112,6 +112,17 @@ async fn the_service_sees_the_value_that_rules_used() {
 }
 
 #[tokio::test]
+async fn white_space_around_a_header_value_is_no_part_of_the_key() {
+    let layer = layer(rule("header:x-key", bucket(1), Span::ZERO));
+    let request = |key: &str| Request::builder().header("x-key", key).body(String::new()).unwrap();
+    assert_eq!(ask(&layer, request("a")).await.status(), StatusCode::OK);
+    for key in [" a", "a ", "\ta", "  a\t"] {
+        assert_eq!(ask(&layer, request(key)).await.status(), StatusCode::TOO_MANY_REQUESTS, "{key:?}");
+    }
+    assert_eq!(ask(&layer, request("b")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_grpc_refusal_has_a_grpc_status() {
     let layer = layer(rule("ip/32", bucket(1), Span::ZERO));
     let grpc = || {

@@ -41,6 +41,12 @@ impl Budget {
         &self.pace
     }
 
+    /// How long it takes to repay this much CPU time.
+    pub fn time_of(&self, cpu: Span) -> Span {
+        let nanos = u128::from(cpu.as_nanos()) * u128::from(MILLION) / u128::from(self.millionths);
+        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
     pub(super) fn uses_aux(&self) -> bool {
         self.pace.one().is_none()
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::header::COOKIE;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Uri};
-use tollgate_core::inputs::{Inputs, separator, write_unrepeated_cookies};
+use tollgate_core::inputs::{Inputs, separator, write_distinct_cookies};
 use tollgate_core::path::NormalPath;
 use tollgate_core::request::{Request as Asked, host_of};
 
@@ -93,17 +93,18 @@ impl Asked for View<'_> {
 }
 
 /// Reduces each header and cookie that rules use to one value, so that the service sees the same value as the
-/// rules. Repeated headers are joined. Repeated cookies and headers with look-alike names are dropped.
+/// rules. Repeated headers are joined. Repeated cookies, and headers and cookies with look-alike names, are
+/// dropped, and so is white space around a value, which HTTP/2 can carry.
 pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
     for name in inputs.headers() {
         join(headers, name);
     }
     if !inputs.cookies().is_empty() {
         join(headers, COOKIE.as_str());
-        let mut unrepeated = Vec::new();
+        let mut distinct = Vec::new();
         let cookies = headers.get(COOKIE).map(HeaderValue::as_bytes).unwrap_or_default();
-        if write_unrepeated_cookies(inputs, cookies, &mut unrepeated)
-            && let Ok(cookies) = HeaderValue::from_maybe_shared(unrepeated)
+        if write_distinct_cookies(inputs, cookies, &mut distinct)
+            && let Ok(cookies) = HeaderValue::from_maybe_shared(distinct)
         {
             headers.insert(COOKIE, cookies);
         }
@@ -114,12 +115,16 @@ pub(super) fn unify(headers: &mut HeaderMap, inputs: &Inputs) {
 }
 
 fn join(headers: &mut HeaderMap, name: &str) {
-    let mut values = headers.get_all(name).iter();
-    let (Some(first), Some(second)) = (values.next(), values.next()) else { return };
-    let mut joined = first.as_bytes().to_vec();
-    for value in core::iter::once(second).chain(values) {
+    let mut values = headers.get_all(name).iter().peekable();
+    let Some(first) = values.next() else { return };
+    let is_trimmed = first.as_bytes().trim_ascii().len() == first.len();
+    if is_trimmed && values.peek().is_none() {
+        return;
+    }
+    let mut joined = first.as_bytes().trim_ascii().to_vec();
+    for value in values {
         joined.extend_from_slice(separator(name.as_bytes()));
-        joined.extend_from_slice(value.as_bytes());
+        joined.extend_from_slice(value.as_bytes().trim_ascii());
     }
     if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_maybe_shared(joined)) {
         headers.insert(name, value);

@@ -4,7 +4,7 @@
 //! copies the rest, so the fields here are slices of one buffer, in the order received. The names that a gate
 //! uses are recognized once, when a field is added.
 
-use tollgate_core::inputs::{Inputs, separator, write_unrepeated_cookies};
+use tollgate_core::inputs::{Inputs, separator, write_distinct_cookies};
 
 /// The field names that a gate uses; any other is [`Name::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,28 +207,30 @@ impl Fields {
     }
 
     /// Reduces each header and cookie that rules use to one value, so that the backend sees the same value as
-    /// the rules. Repeated headers are joined. Repeated cookies and headers with look-alike names are
-    /// dropped.
+    /// the rules. Repeated headers are joined. Repeated cookies, and headers and cookies with look-alike
+    /// names, are dropped.
     pub fn unify(&mut self, inputs: &Inputs) {
         for name in inputs.headers() {
             self.join(name.as_bytes(), separator(name.as_bytes()));
         }
         if !inputs.cookies().is_empty() {
             self.join(b"cookie", separator(b"cookie"));
-            self.drop_repeated_cookies(inputs);
+            self.drop_ambiguous_cookies(inputs);
         }
         if !inputs.headers().is_empty() && self.iter().any(|field| inputs.is_look_alike(field.name_bytes)) {
             self.retain(|field| !inputs.is_look_alike(field.name_bytes));
         }
     }
 
-    fn drop_repeated_cookies(&mut self, inputs: &Inputs) {
+    fn drop_ambiguous_cookies(&mut self, inputs: &Inputs) {
         let Some(cookies) = self.first(Name::Cookie) else { return };
         // This is rare, so it may allocate.
-        let mut unrepeated = Vec::new();
-        if write_unrepeated_cookies(inputs, cookies, &mut unrepeated) {
+        let mut distinct = Vec::new();
+        if write_distinct_cookies(inputs, cookies, &mut distinct) {
             self.retain(|field| field.name != Name::Cookie);
-            self.push(b"cookie", &unrepeated);
+            if !distinct.is_empty() {
+                self.push(b"cookie", &distinct);
+            }
         }
     }
 

@@ -292,6 +292,24 @@ impl Admission {
         Ok(())
     }
 
+    /// Looks at budgets again when a request that was let in at once is about to be forwarded: others of its key may have cost more than expected.
+    pub(crate) fn recheck(&self, ticket: &Ticket, request: &RequestView<'_>, log: &EngagementLog) -> Option<Refusal> {
+        let rules = self.rules.load();
+        if !rules.has_budget() || matches!(ticket.decision.verdict, Verdict::Hold(_)) {
+            return None;
+        }
+        let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
+        let now = self.clock.now();
+        let decision = rules.debt(request, ticket.reserved, self.load.band(), now)?;
+        let decision =
+            Some(self.exemptions.spare(&rules, request, decision, now)).filter(|d| d.verdict.is_refusal())?;
+        rules.count(&decision);
+        if let Some(engagement) = Engagement::by_rule(&rules, request, &decision, now) {
+            log.tell(&engagement, now);
+        }
+        Some(Refusal::by_rule(&rules, decision, now))
+    }
+
     /// Waits until there are not too many uploads.
     async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
         let (hold, status) = (self.rules.load().hold(), self.queues.status());
@@ -403,16 +421,16 @@ impl Admission {
         let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
         // Whom rules refuse without a price needs none: a refusal is to be cheap.
         let route = rules.has_budget().then(|| self.route_hasher.key(request));
-        let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(self.queues.expected(route)));
+        let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(rules.reservation(self.queues.expected(route))));
         let band = self.load.band();
         if rules.know(request) {
             let decided = rules.decide(request, toll, band, now);
-            return self.act(&rules, request, route, decided, now, log);
+            return self.act(&rules, request, (route, toll.cpu), decided, now, log);
         }
         let rules = Guard::into_inner(rules);
         // In a box, so that requests which are decided from memory do not carry the room for it.
         let decided = Box::pin(rules.ask(request, toll, band, &self.clock)).await;
-        self.act(&rules, request, route, decided, self.clock.now(), log)
+        self.act(&rules, request, (route, toll.cpu), decided, self.clock.now(), log)
     }
 
     /// Does what the rules say. A request that is to be held gets a place to wait in, or is refused if there is none.
@@ -420,7 +438,7 @@ impl Admission {
         self: &Arc<Self>,
         rules: &Arc<Rules>,
         request: &RequestView<'_>,
-        route: Option<RouteKey>,
+        (route, reserved): (Option<RouteKey>, Span),
         (mut decision, mut charge): (Decision, Charge),
         now: Moment,
         log: &EngagementLog,
@@ -446,6 +464,7 @@ impl Admission {
         let ticket = Ticket {
             admission: self.clone(),
             decision,
+            reserved,
             charge: Some(charge),
             generation: rules.generation(),
             route: route.unwrap_or_else(|| self.route_hasher.key(request)),
@@ -491,6 +510,8 @@ struct Sending {
 pub(crate) struct Ticket {
     admission: Arc<Admission>,
     decision: Decision,
+    /// CPU time that budgets were charged when it was let in.
+    reserved: Span,
     charge: Option<Charge>,
     /// Which rules decided.
     generation: u64,

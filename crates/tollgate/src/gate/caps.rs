@@ -1,9 +1,14 @@
 //! Connections, and the memory that they may borrow: bounds in total and for one address.
+//!
+//! Idle connections make way for new ones. Where none is idle, a connection of the address with the most is closed for a newcomer whose address has
+//! fewer, so that a few addresses with busy connections do not shut out the others.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 
 use tollgate_core::network::Network;
 
@@ -26,15 +31,58 @@ pub(crate) struct Caps {
     by_address: Arc<[Shard]>,
     /// Bytes that connections have borrowed.
     borrowed: Arc<AtomicUsize>,
+    /// Connections that are being closed for others and have not ended yet.
+    evicting: Arc<AtomicUsize>,
+    /// When a search for an address with more connections than others last found none, in milliseconds.
+    fruitless_ms: AtomicU64,
 }
+
+/// Connections of one address are at most this part of all that there may be.
+const PART_OF_ONE_ADDRESS: usize = 4;
 
 type Shard = Mutex<HashMap<IpAddr, Holding>>;
 
-/// The connections of one address, and the bytes that they have borrowed.
-#[derive(Clone, Copy, Debug, Default)]
+/// The connections of one address, oldest first, and the bytes that they have borrowed.
+#[derive(Debug, Default)]
 struct Holding {
-    connections: usize,
+    connections: Vec<Arc<Eviction>>,
     borrowed: usize,
+}
+
+impl Holding {
+    fn is_empty(&self) -> bool {
+        self.connections.is_empty() && self.borrowed == 0
+    }
+}
+
+/// Closes a connection, whatever it does, from any thread.
+#[derive(Debug, Default)]
+pub(crate) struct Eviction {
+    is_evicted: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Eviction {
+    /// Whether the connection has to end now.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.is_evicted.load(Ordering::Acquire)
+    }
+
+    /// Wakes the current task, that of the connection, when it has to end.
+    pub(crate) async fn register_task(&self) {
+        poll_fn(|cx| {
+            *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    fn evict(&self) {
+        self.is_evicted.store(true, Ordering::Release);
+        if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            waker.wake();
+        }
+    }
 }
 
 /// Why there is no room.
@@ -51,6 +99,8 @@ pub(crate) enum NoRoom {
 pub(crate) struct Counted {
     caps: Arc<[Shard]>,
     address: Option<IpAddr>,
+    eviction: Arc<Eviction>,
+    evicting: Arc<AtomicUsize>,
     borrowed_in_total: Arc<AtomicUsize>,
     /// Bytes that this connection has borrowed.
     borrowed: usize,
@@ -60,7 +110,14 @@ impl Caps {
     pub(crate) fn new(total_max: usize) -> Self {
         let by_address = (0..SHARDS).map(|_| Mutex::default()).collect();
         let (total_max, total) = (AtomicUsize::new(total_max), AtomicUsize::new(0));
-        Self { total_max, total, by_address, borrowed: Arc::default() }
+        Self {
+            total_max,
+            total,
+            by_address,
+            borrowed: Arc::default(),
+            evicting: Arc::default(),
+            fruitless_ms: AtomicU64::new(u64::MAX),
+        }
     }
 
     /// There may be so many from now on. Nobody is disconnected for it before somebody else comes.
@@ -107,24 +164,62 @@ impl Caps {
 
     /// Counts a connection for its address; an IPv6 client is its /64. No bound: it is not counted.
     pub(crate) fn count(&self, address: IpAddr, per_address_max: Option<usize>) -> Result<Counted, NoRoom> {
-        let caps = self.by_address.clone();
-        let borrowed_in_total = self.borrowed.clone();
-        let Some(per_address_max) = per_address_max else {
-            return Ok(Counted { caps, address: None, borrowed_in_total, borrowed: 0 });
+        let address = per_address_max.map(|_| Network::of(address, if address.is_ipv6() { 64 } else { 32 }).address());
+        let mut counted = Counted {
+            caps: self.by_address.clone(),
+            address: None,
+            eviction: Arc::default(),
+            evicting: self.evicting.clone(),
+            borrowed_in_total: self.borrowed.clone(),
+            borrowed: 0,
         };
-        let address = Network::of(address, if address.is_ipv6() { 64 } else { 32 }).address();
+        let (Some(address), Some(per_address_max)) = (address, per_address_max) else { return Ok(counted) };
+        let bound = per_address_max.min((self.total_max() / PART_OF_ONE_ADDRESS).max(1));
         {
-            let mut counts = lock(&caps, address);
-            let holding = counts.entry(address).or_default();
-            if holding.connections >= per_address_max {
-                if holding.connections == 0 {
-                    counts.remove(&address);
-                }
+            let mut counts = lock(&self.by_address, address);
+            let connections = &mut counts.entry(address).or_default().connections;
+            if connections.len() >= bound {
                 return Err(NoRoom::ForAddress);
             }
-            holding.connections += 1;
+            connections.push(counted.eviction.clone());
         }
-        Ok(Counted { caps, address: Some(address), borrowed_in_total, borrowed: 0 })
+        counted.address = Some(address);
+        Ok(counted)
+    }
+
+    /// Connections that are being closed for others.
+    pub(crate) fn evicting(&self) -> usize {
+        self.evicting.load(Ordering::Relaxed)
+    }
+
+    /// Closes up to `count` connections of the address with the most, the newest first, as long as it has more than `own`: as many as the address of
+    /// the newcomer that they make way for. Says how many.
+    ///
+    /// The search looks at every address. One that finds nothing is not repeated before `now_ms` changes, and a newcomer whose address has other
+    /// connections does not search while the last search found nothing.
+    pub(crate) fn evict(&self, count: usize, own: usize, now_ms: u64) -> usize {
+        if count == 0 || self.fruitless_ms.load(Ordering::Relaxed) == now_ms {
+            return 0;
+        }
+        let most_of = |shard: &Shard| {
+            let holdings = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            holdings.iter().map(|(address, holding)| (holding.connections.len(), *address)).max()
+        };
+        let most = self.by_address.iter().filter_map(most_of).max().filter(|(connections, _)| *connections > own);
+        let Some((_, address)) = most else {
+            // An address with several connections must not keep others from searching.
+            if own <= 1 {
+                self.fruitless_ms.store(now_ms, Ordering::Relaxed);
+            }
+            return 0;
+        };
+        let mut holdings = lock(&self.by_address, address);
+        let Some(Holding { connections, .. }) = holdings.get_mut(&address) else { return 0 };
+        let left = connections.len().saturating_sub(count).max(own).min(connections.len());
+        let evicted = connections.split_off(left);
+        self.evicting.fetch_add(evicted.len(), Ordering::Relaxed);
+        evicted.iter().for_each(|eviction| eviction.evict());
+        evicted.len()
     }
 }
 
@@ -132,13 +227,18 @@ impl Counted {
     /// Connections of the same address. A trusted proxy is not counted.
     pub(crate) fn connections_of_address(&self) -> usize {
         let holding =
-            |address: IpAddr| lock(&self.caps, address).get(&address).map_or(0, |holding| holding.connections);
+            |address: IpAddr| lock(&self.caps, address).get(&address).map_or(0, |holding| holding.connections.len());
         self.address.map_or(0, holding)
     }
 
     /// The address that is counted; none for a trusted proxy.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         self.address
+    }
+
+    /// What closes this connection for another.
+    pub(crate) fn eviction(&self) -> Arc<Eviction> {
+        self.eviction.clone()
     }
 
     /// Bytes that this connection has borrowed.
@@ -193,14 +293,20 @@ fn lock(shards: &[Shard], address: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, Hol
 impl Drop for Counted {
     fn drop(&mut self) {
         self.give_back();
-        if let Some(address) = self.address {
-            let mut holdings = lock(&self.caps, address);
-            if let Some(holding) = holdings.get_mut(&address) {
-                holding.connections -= 1;
-                if holding.connections == 0 {
-                    holdings.remove(&address);
-                }
+        let Some(address) = self.address else { return };
+        let mut holdings = lock(&self.caps, address);
+        if let Some(holding) = holdings.get_mut(&address) {
+            let place = holding.connections.iter().rposition(|other| Arc::ptr_eq(other, &self.eviction));
+            if let Some(place) = place {
+                holding.connections.remove(place);
             }
+            if holding.is_empty() {
+                holdings.remove(&address);
+            }
+        }
+        // Under the lock, so that it is not evicted after this look.
+        if self.eviction.is_evicted() {
+            self.evicting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -220,6 +326,34 @@ mod tests {
         drop(held);
         assert!(caps.count(address, Some(3)).is_ok());
         assert!(caps.by_address.iter().all(|shard| shard.lock().unwrap().is_empty()), "nothing is left behind");
+    }
+
+    #[test]
+    fn an_address_has_at_most_a_quarter_of_all_connections() {
+        let caps = Caps::new(40);
+        let address: IpAddr = [192, 0, 2, 1].into();
+        let _held: Vec<_> = (0..10).map(|_| caps.count(address, Some(1024)).unwrap()).collect();
+        assert_eq!(caps.count(address, Some(1024)).unwrap_err(), NoRoom::ForAddress);
+        assert!(Caps::new(1).count(address, Some(1024)).is_ok(), "one at least");
+    }
+
+    #[test]
+    fn a_newcomer_replaces_connections_of_the_address_with_the_most() {
+        let caps = Caps::new(100);
+        let client = |last: u8| caps.count([192, 0, 2, last].into(), Some(100)).unwrap();
+        let many: Vec<_> = (0..20).map(|_| client(1)).collect();
+        let few: Vec<_> = (0..3).map(|_| client(2)).collect();
+        let is_evicted = |all: &[Counted]| all.iter().filter(|counted| counted.eviction.is_evicted()).count();
+        assert_eq!(caps.evict(8, 20, 1), 0, "it has as many itself");
+        assert_eq!(caps.evict(8, 1, 1), 8);
+        assert_eq!((is_evicted(&many[..12]), is_evicted(&many[12..]), is_evicted(&few)), (0, 8, 0));
+        assert_eq!((many[0].connections_of_address(), caps.evicting()), (12, 8));
+        assert_eq!((caps.evict(100, 3, 1), caps.evicting()), (9, 17), "until they have as many");
+        assert_eq!((caps.evict(1, 3, 1), caps.evict(1, 2, 1)), (0, 1));
+        drop((many, few));
+        assert_eq!(caps.evicting(), 0);
+        assert!(caps.by_address.iter().all(|shard| shard.lock().unwrap().is_empty()), "nothing is left behind");
+        assert_eq!((caps.evict(1, 1, 2), caps.fruitless_ms.load(Ordering::Relaxed)), (0, 2));
     }
 
     #[test]

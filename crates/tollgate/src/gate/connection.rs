@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -14,7 +14,7 @@ use tollgate_core::network::unmapped;
 use tollgate_wire::proxy_protocol::{self, ParsedHeader, Source};
 
 use super::buffer::Buffer;
-use super::caps::{Counted, NoRoom};
+use super::caps::{Counted, Eviction, NoRoom};
 use super::identify::{Peer, trusts};
 use super::listener::TotalGuard;
 use super::socket::{Socket, Stream};
@@ -42,7 +42,7 @@ pub(crate) async fn serve(
     let tls = worker.shared.server_tls.load_full();
     let (stream, source) = if settings.proxy_protocol || tls.is_some() {
         let opened = Box::pin(open(stream, address, tls, &settings));
-        match in_time(opened, &timer, settings.timeouts.head).await {
+        match in_time(opened, &timer, settings.timeouts.head, &counted.eviction()).await {
             Ok(opened) => opened,
             Err(_) => return worker.tally.unopened(),
         }
@@ -57,12 +57,21 @@ pub(crate) async fn serve(
         };
         counted = behind;
     }
+    let eviction = counted.eviction();
     let socket = Socket::new(stream, timer);
+    // Constructed where it is polled: a future that is moved takes its room twice.
+    let mut served = pin!(speak(socket, peer, counted, secure, &settings, &worker));
+    eviction.register_task().await;
+    poll_fn(|cx| if eviction.is_evicted() { Poll::Ready(()) } else { served.as_mut().poll(cx) }).await;
+}
+
+/// Serves requests in the protocol that the client speaks.
+async fn speak(socket: Socket, peer: Peer, counted: Counted, secure: bool, settings: &Settings, worker: &Rc<Worker>) {
     let mut buffer = Buffer::default();
-    if socket.speaks_h2() || (settings.h2c && !secure && begins_h2(&socket, &mut buffer, &settings).await) {
-        Box::pin(h2::serve(socket, buffer, peer, counted, worker)).await;
+    if socket.speaks_h2() || (settings.h2c && !secure && begins_h2(&socket, &mut buffer, settings).await) {
+        Box::pin(h2::serve(socket, buffer, peer, counted, worker.clone())).await;
     } else {
-        h1::serve(&socket, buffer, &peer, &worker).await;
+        h1::serve(&socket, buffer, &peer, worker).await;
     }
 }
 
@@ -87,10 +96,13 @@ async fn in_time<T>(
     mut opened: Pin<Box<impl Future<Output = io::Result<T>>>>,
     timer: &Timer,
     patience: Duration,
+    eviction: &Eviction,
 ) -> io::Result<T> {
     timer.set(Way::In, patience);
     timer.set_idle(true);
+    eviction.register_task().await;
     let outcome = poll_fn(|cx| match opened.as_mut().poll(cx) {
+        Poll::Pending if eviction.is_evicted() => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
         Poll::Pending if timer.is_over(Way::In, cx) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
         Poll::Pending if timer.is_closing() => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
         polled => polled,

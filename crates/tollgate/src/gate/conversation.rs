@@ -10,8 +10,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use tollgate_wire::http1::fields::tokens;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
-use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
+use tollgate_wire::http1::{Length, Name, RequestHead, ResponseHead};
 
 use super::admission::{Outcome, Ticket};
 use super::backend::Backend;
@@ -200,6 +201,9 @@ pub(crate) async fn converse(
         if response.status == 101 && !wants_upgrade {
             return Err(Trouble::Backend(Broken::Malformed("an upgrade that nobody asked for")));
         }
+        if response.status == 101 && !is_upgrade_asked_for(request, response) {
+            return Err(Trouble::Backend(Broken::Malformed("an upgrade to another protocol than was asked for")));
+        }
         // Now, and not when all of it has been read: that may take hours, or be up to the client.
         backend.succeeded();
         shared.borrow_mut().answers(response.status, is_talk(response));
@@ -354,4 +358,12 @@ async fn race<T>(
         Poll::Pending => other.as_mut().poll(cx).map(Err),
     })
     .await
+}
+/// Whether the client asked for every protocol that the backend names.
+fn is_upgrade_asked_for(request: &RequestHead, response: &ResponseHead) -> bool {
+    response
+        .fields
+        .all(Name::Upgrade)
+        .flat_map(tokens)
+        .all(|protocol| request.fields.has_token(Name::Upgrade, protocol))
 }

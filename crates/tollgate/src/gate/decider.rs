@@ -251,7 +251,7 @@ impl Decider {
     fn expected(&self, rules: &Rules, inquiry: Inquiry<'_>, request: &impl Request) -> Span {
         let admission = self.admission();
         let of_route = || match rules.has_budget() && inquiry.count > 0 {
-            true => admission.queues().expected(admission.route_hasher().key(request)),
+            true => admission.queues().expected(admission.route_hasher().key(request)).0,
             false => Span::ZERO,
         };
         inquiry.cpu.unwrap_or_else(of_route)

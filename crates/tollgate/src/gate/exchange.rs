@@ -138,7 +138,11 @@ async fn carry(
         };
         let turn = admission.take_turn(ticket, turn, pick, &visit.worker.engagements);
         match or_departure(turn, body).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => {
+                if let Some(refusal) = admission.recheck(ticket, &view, &visit.worker.engagements) {
+                    admitted = Admitted::Refused(refusal);
+                }
+            }
             Ok(Err(refusal)) => admitted = Admitted::Refused(refusal),
             Err(_) => return visit.left(),
         }

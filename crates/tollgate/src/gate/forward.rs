@@ -1,5 +1,6 @@
 //! Heads as they are sent on: written afresh, so that the other side reads what we have read and nothing else.
 
+use tollgate_core::inputs::is_same_variable;
 use tollgate_wire::forwarded::write_forwarded;
 use tollgate_wire::http1::fields::Field;
 use tollgate_wire::http1::hop_by_hop::is_hop_by_hop;
@@ -20,10 +21,9 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// The names with a dash in them of what says who the client is.
 const PROVENANCE: [&[u8]; 4] = [b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"];
 
-/// Whether a backend that reads `_` as `-`, as CGI and its like do, takes this name for one that says who the client is.
+/// Whether a backend of CGI's kind takes this name for one that says who the client is.
 fn is_taken_for_provenance(name: &[u8]) -> bool {
-    let dashed = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
-    PROVENANCE.iter().any(|known| known.len() == name.len() && name.iter().map(dashed).eq(known.iter().copied()))
+    PROVENANCE.iter().any(|known| is_same_variable(known, name))
 }
 
 /// Whether a request's field goes to the backend as it came.
@@ -32,7 +32,8 @@ fn is_taken_for_provenance(name: &[u8]) -> bool {
 /// would be a client's, which a proxy in between has let through.
 pub(crate) fn is_forwarded(field: &Field<'_>, peer: &Peer) -> bool {
     match field.name {
-        Name::Other => !is_taken_for_provenance(field.name_bytes),
+        // CGI makes `HTTP_PROXY` of `Proxy`, which many programs take for the proxy of their own requests (httpoxy).
+        Name::Other => field.name_bytes != b"proxy" && !is_taken_for_provenance(field.name_bytes),
         Name::Accept | Name::Cookie | Name::Expect => true,
         Name::XForwardedFor | Name::Forwarded => false,
         Name::XForwardedHost | Name::XForwardedProto | Name::XRealIp => {
@@ -221,12 +222,18 @@ mod tests {
         for peer in ["192.0.2.1", "10.0.0.1"] {
             let text = forwarded(
                 peer,
-                "X_Forwarded_For: 6.6.6.6\r\nx-forwarded_host: 6.6.6.6\r\nX_Forwarded-Proto: 6.6.6.6\r\nX_REAL_IP: 6.6.6.6\r\nX_Real_Id: 7\r\nX_Client: 8\r\n",
+                "X_Forwarded_For: 6.6.6.6\r\nx-forwarded_host: 6.6.6.6\r\nX_Forwarded-Proto: 6.6.6.6\r\nX_REAL_IP: 6.6.6.6\r\nX.Forwarded.For: 6.6.6.6\r\nX~Real-IP: 6.6.6.6\r\nX_Real_Id: 7\r\nX_Client: 8\r\n",
             );
             assert!(!text.contains("6.6.6.6"), "{text}");
             assert!(text.contains("x_real_id: 7\r\nx_client: 8\r\n"), "{text}");
             assert!(text.contains("x-forwarded-host: site\r\n"), "{text}");
         }
+    }
+
+    #[test]
+    fn the_proxy_field_is_dropped() {
+        let text = forwarded("10.0.0.1", "Proxy: http://6.6.6.6\r\nX-Proxy: 1\r\n");
+        assert!(!text.contains("6.6.6.6") && text.contains("x-proxy: 1\r\n"), "{text}");
     }
 
     #[test]

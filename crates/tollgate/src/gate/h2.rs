@@ -295,7 +295,10 @@ async fn next_event(
         if must_leave && !leaving.asked {
             leaving.asked = true;
             connection.graceful_shutdown();
-            return accepted(connection.poll_accept(cx));
+            let polled = accepted(connection.poll_accept(cx));
+            if polled.is_ready() {
+                return polled;
+            }
         }
         // Once: whatever the client still says, its time runs.
         let has_time = leaving.asked && is_idle;

@@ -89,6 +89,10 @@ fn content_length_of(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
 fn read_fields(headers: &HeaderMap, head: &mut RequestHead) -> Result<Option<u64>, Fault> {
     let mut cookies = Vec::new();
     for (name, value) in headers {
+        // HTTP/1.1 drops this white space, so the backend would see another value than the rules.
+        if trimmed(value).len() < value.len() {
+            return Err(Fault::Malformed("a header value begins or ends with white space"));
+        }
         match Name::of(name.as_str().as_bytes()) {
             Name::Host | Name::ContentLength => {}
             // HTTP/2 may split cookies for better compression; HTTP/1.1 may not (RFC 9113, 8.2.3).
@@ -105,6 +109,11 @@ fn read_fields(headers: &HeaderMap, head: &mut RequestHead) -> Result<Option<u64
         head.fields.push(b"cookie", &cookies);
     }
     content_length_of(headers).map_err(Fault::Malformed)
+}
+
+/// The value without the white space that HTTP/1.1 drops around it and that HTTP/2 does not allow there (RFC 9113, 8.2.1).
+fn trimmed(value: &HeaderValue) -> &[u8] {
+    value.as_bytes().trim_ascii()
 }
 
 /// Writes a request for a backend that speaks HTTP/2. Nothing: it cannot be said in HTTP/2.
@@ -152,7 +161,7 @@ pub(crate) fn read_response<B>(
         match Name::of(name.as_str().as_bytes()) {
             Name::ContentLength => {}
             known if is_hop_by_hop(known) => {}
-            _ => head.fields.push(name.as_str().as_bytes(), value.as_bytes()),
+            _ => head.fields.push(name.as_str().as_bytes(), trimmed(value)),
         }
     }
     let bodiless = to_head || head.status < 200 || matches!(head.status, 204 | 304);
@@ -189,7 +198,7 @@ pub(crate) fn write_response(head: &ResponseHead) -> Option<Response<()>> {
 /// Takes over trailers that may be trailers.
 pub(crate) fn read_trailers(map: &HeaderMap, trailers: &mut Fields) {
     for (name, value) in map {
-        push_trailer(trailers, name.as_str().as_bytes(), value.as_bytes());
+        push_trailer(trailers, name.as_str().as_bytes(), trimmed(value));
     }
 }
 

@@ -82,7 +82,9 @@ pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "cannot accept connections; closing idle ones");
                 }
-                worker.timers.close_idle(MAKE_ROOM);
+                if worker.timers.close_idle(MAKE_ROOM) == 0 {
+                    worker.shared.caps.evict(MAKE_ROOM, 1, worker.timers.now_ms());
+                }
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -106,21 +108,29 @@ fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     let Ok(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
         return worker.tally.turned_away();
     };
-    let caps = &worker.shared.caps;
-    let entered = caps.enter();
-    // Who has never asked for anything goes first, and then who has been idle the longest. As many as are too many, and those who are
-    // about to go count for that: a burst of newcomers does not cost everybody else's connections.
-    let excess = caps.excess();
-    if excess > 0 {
-        worker.timers.close_idle(excess.saturating_sub(worker.timers.closing()).min(MAKE_ROOM));
-    }
-    if entered.is_err() {
-        worker.tally.turned_away();
-        return;
-    }
-    let total = TotalGuard(worker.clone());
+    let total = worker.shared.caps.enter().map(|()| TotalGuard(worker.clone()));
+    // Also for a connection that is turned away: there may be far too many after a reload.
+    let has_room = make_room(worker, counted.connections_of_address());
+    let (Ok(total), true) = (total, has_room) else {
+        return worker.tally.turned_away();
+    };
     // A future that awaits another one as its last step would hold it twice.
     tokio::task::spawn_local(connection::serve(stream, address, (counted, total), worker.clone()));
+}
+
+/// Makes room for a connection that has been counted and whose address has `own` of them. Says whether there is any.
+///
+/// Connections that have never sent a request go first, then those that have been idle the longest, and then connections of the address with the most. As
+/// many go as are too many, and those that are about to go count for that: a burst of newcomers does not cost everybody else's connections.
+fn make_room(worker: &Worker, own: usize) -> bool {
+    let caps = &worker.shared.caps;
+    let needed = caps.excess().saturating_sub(worker.timers.closing() + caps.evicting()).min(MAKE_ROOM);
+    if needed == 0 {
+        return true;
+    }
+    let closed = worker.timers.close_idle(needed);
+    let evicted = caps.evict(needed - closed, own.max(1), worker.timers.now_ms());
+    closed + evicted > 0
 }
 
 /// One connection of the total, until this is dropped.

@@ -9,6 +9,7 @@ use tollgate_core::decision::{Decision, Reason, Verdict};
 use tollgate_core::inputs::Inputs;
 use tollgate_core::limit::{Factor, Limit, LimitError};
 use tollgate_core::request::Request;
+use tollgate_core::rule::Rule;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
@@ -26,13 +27,17 @@ use crate::watch::Flagged;
 /// How many names of throttled callers are kept for people to see.
 const NAMES_MAX: usize = if cfg!(feature = "blind") { 0 } else { 4096 };
 
+/// About how many requests of routes that are not known one key may have in flight under a budget with its full burst.
+const UNSEEN_IN_FLIGHT_MAX: u64 = 8;
+
 /// The rules of one domain, on duty.
 pub(crate) struct Rules {
     limiter: Limiter,
     elsewhere: Elsewhere,
     faces: Vec<Face>,
     hold: Hold,
-    has_budget: bool,
+    /// What a request of a route that is not known is expected to cost at the least, if there is a budget.
+    unseen_cost: Option<Span>,
     account: Option<Class>,
     /// The headers and cookies that the rules use.
     inputs: Inputs,
@@ -109,7 +114,7 @@ impl Rules {
             elsewhere,
             faces: faces(domain, None),
             hold,
-            has_budget: has_budget(domain),
+            unseen_cost: unseen_cost(domain),
             account: domain.account.clone(),
             inputs: inputs(domain),
             scaled: ScaledLimiters::default(),
@@ -121,9 +126,9 @@ impl Rules {
     pub(crate) fn succeeded_by(&self, domain: &Domain, elsewhere: Elsewhere, hold: Hold) -> Result<Self, LimiterError> {
         let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &elsewhere);
         let faces = faces(domain, Some(&self.faces));
-        let (has_budget, account, generation) = (has_budget(domain), domain.account.clone(), self.generation + 1);
+        let (unseen_cost, account, generation) = (unseen_cost(domain), domain.account.clone(), self.generation + 1);
         let (inputs, scaled) = (inputs(domain), ScaledLimiters::default());
-        Ok(Self { limiter, elsewhere, faces, hold, has_budget, account, inputs, scaled, generation })
+        Ok(Self { limiter, elsewhere, faces, hold, unseen_cost, account, inputs, scaled, generation })
     }
 
     /// The headers and cookies that the rules use.
@@ -157,6 +162,22 @@ impl Rules {
         clock: &Clock,
     ) -> (Decision, Charge) {
         self.elsewhere.decide(&self.limiter, request, toll, band, clock).await
+    }
+
+    /// The refusal of a budget whose key has come into debt since a request of it was let in, if there is one. `reserved` is what the request was
+    /// charged: its own charge is no debt.
+    pub(crate) fn debt(&self, request: &impl Request, reserved: Span, band: Band, now: Moment) -> Option<Decision> {
+        let toll = Toll::of_cpu(Span::ZERO);
+        let of_budget = |(place, rule): (usize, &Rule)| {
+            let Limit::Budget(budget) = rule.limit else { return None };
+            if !rule.applies(request) {
+                return None;
+            }
+            let repaid = now + budget.time_of(reserved);
+            let in_debt = |at: Moment| self.limiter.explain_rule(place, request, toll, band, at);
+            in_debt(repaid).filter(|decision| decision.verdict.is_refusal()).and_then(|_| in_debt(now))
+        };
+        self.limiter.rules().enumerate().find_map(of_budget).filter(|decision| decision.verdict.is_refusal())
     }
 
     /// Counts what is done to a request. That can differ from the decision: a request that there is no room to hold is refused, and one of an
@@ -202,7 +223,13 @@ impl Rules {
 
     /// Whether any rule charges what a request costs, so that its cost has to be predicted.
     pub(crate) fn has_budget(&self) -> bool {
-        self.has_budget
+        self.unseen_cost.is_some()
+    }
+
+    /// What a request is charged when it is let in. A route of which no request has ended costs a part of the smallest burst until its cost is known, so
+    /// that the number of such requests of one key in flight is bounded.
+    pub(crate) fn reservation(&self, (mean, is_unseen): (Span, bool)) -> Span {
+        if is_unseen { mean.max(self.unseen_cost.unwrap_or(Span::ZERO)) } else { mean }
     }
 
     /// Whether any limit waits for the end of a request: one of requests in flight, or a budget.
@@ -284,8 +311,12 @@ fn inputs(domain: &Domain) -> Inputs {
     Inputs::of(domain.rules.iter().map(|settings| &settings.rule), domain.account.as_ref())
 }
 
-fn has_budget(domain: &Domain) -> bool {
-    domain.rules.iter().any(|settings| matches!(settings.rule.limit, Limit::Budget(_)))
+fn unseen_cost(domain: &Domain) -> Option<Span> {
+    let bursts = domain.rules.iter().filter_map(|settings| match settings.rule.limit {
+        Limit::Budget(budget) => Some(budget.parameters().1),
+        _ => None,
+    });
+    bursts.min().map(|burst| Span::from_nanos(burst.as_nanos() / UNSEEN_IN_FLIGHT_MAX))
 }
 
 fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {

@@ -43,9 +43,11 @@ table! {
         body_per_second: Size = "\"256B\"",
         /// The most header fields of a request. More are answered 431.
         fields: NonZeroU32 = "100",
-        /// How many connections clients may have, all together. When there are more, the one that has been idle for longest is closed.
+        /// How many connections clients may have, all together. When there are more, the one that has been idle for longest is closed, and if none is
+        /// idle, one of the address with the most, unless the newcomer's address has as many.
         connections: NonZeroU32 = "16384",
-        /// How many connections one address may have. Trusted proxies are not counted.
+        /// How many connections one address may have, at most a quarter of `connections` and of those that there are file descriptors for. Trusted
+        /// proxies are not counted.
         connections_per_address: NonZeroU32 = "1024",
         /// How many requests may be at work at once on one HTTP/2 connection.
         streams: NonZeroU32 = "128",

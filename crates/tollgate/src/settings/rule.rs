@@ -86,7 +86,7 @@ table! {
         bucket: BucketTable,
         /// Requests in any window of time for each key.
         window: WindowTable,
-        /// How many requests of one key may be at work at once: a number, or a table with `max`.
+        /// How many requests of one key may be at work at once: a number, or a table with `max`. Open websockets and event streams are not at work.
         in_flight: InFlightMax,
         /// So many per duration for each key, so far apart, or both.
         legacy: LegacyTable,

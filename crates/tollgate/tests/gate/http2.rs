@@ -349,6 +349,20 @@ fn a_client_that_pings_and_pings_does_not_outlast_the_goodbye() {
     reading.join().unwrap();
 }
 
+#[test]
+fn a_silent_client_does_not_outlast_the_goodbye() {
+    let backend = Backend::saying("ok");
+    let mut gate = Gate::with(&backend, &format!("{H2C}\ntimeouts = {{ drain = \"10min\" }}"));
+    let mut stream = gate.connect();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    stream.write_all(&frame(4, 0, 0, &[])).unwrap();
+    stream.write_all(&frame(4, 1, 0, &[])).unwrap();
+    stream.read_exact(&mut [0; 9]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    gate.signal("TERM");
+    assert_eq!(gate.wait(), Some(0));
+}
+
 /// Sends a preface and then the same bytes until the gate ends the connection. Gives the kilobytes of memory it grew by.
 fn flood(gate: &Gate, first: &[u8], again: &[u8]) -> u64 {
     let before_kb = gate.rss_kb();

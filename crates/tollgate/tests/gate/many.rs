@@ -55,7 +55,8 @@ fn as_many_connections_as_there_may_be_are_kept_and_the_longest_idle_make_way() 
     let ask = |stream: &mut TcpStream| {
         stream.write_all(GET).is_ok() && read_response(&mut BufReader::new(&*stream)).is_some()
     };
-    let mut idle: Vec<TcpStream> = (0..100).map(|_| gate.connect()).collect();
+    let mut idle: Vec<TcpStream> =
+        (0..100).map(|number| connect_from([127, 1, 0, 1 + number % 4].into(), gate.address)).collect();
     for stream in &mut idle {
         assert!(ask(stream));
     }
@@ -79,6 +80,31 @@ fn as_many_connections_as_there_may_be_are_kept_and_the_longest_idle_make_way() 
 }
 
 #[test]
+fn a_few_addresses_with_busy_connections_do_not_shut_out_others() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "bounds = { connections = 64 }");
+    let half_a_head = |last: u8| {
+        let mut stream = connect_from([127, 5, 0, last].into(), gate.address);
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost");
+        stream
+    };
+    // One address has at most a quarter; four have all.
+    let one: Vec<TcpStream> = (0..40).map(|_| half_a_head(1)).collect();
+    eventually("the address has its bound", || gate.metric("tollgate_connections_turned_away_total") == 24);
+    assert_eq!(gate.metric("tollgate_connections"), 16);
+    let others: Vec<TcpStream> = (2..=4).flat_map(|last| (0..20).map(move |_| last)).map(half_a_head).collect();
+    eventually("all connections are taken", || gate.metric("tollgate_connections") == 64);
+    for last in 1..=30 {
+        let mut stream = connect_from([127, 9, 9, last].into(), gate.address);
+        stream.write_all(GET).unwrap();
+        let answer = read_response(&mut BufReader::new(&stream));
+        assert_eq!(answer.map(|answer| answer.status), Some(200), "{last}");
+    }
+    assert!(gate.metric("tollgate_connections") <= 64 + 8);
+    drop((one, others));
+}
+
+#[test]
 fn fault_15_a_shortage_of_descriptors_is_not_blamed_on_the_backend() {
     // It answers nobody before somebody was told that there are no descriptors.
     let told = Arc::new(AtomicBool::new(false));
@@ -95,7 +121,7 @@ fn fault_15_a_shortage_of_descriptors_is_not_blamed_on_the_backend() {
     std::fs::write(&file, format!("[gate]\nworkers = 1\nin_flight = 200\nbackend = \"{}\"\n", backend.url())).unwrap();
     let mut command = std::process::Command::new("sh");
     let gate = format!(
-        "ulimit -n 80; exec {} gate --config {} --listen 127.0.0.1:0 --admin 127.0.0.1:0",
+        "ulimit -n 48; exec {} gate --config {} --listen 127.0.0.1:0 --admin 127.0.0.1:0",
         env!("CARGO_BIN_EXE_tollgate"),
         file.display(),
     );
@@ -103,9 +129,9 @@ fn fault_15_a_shortage_of_descriptors_is_not_blamed_on_the_backend() {
     let mut gate = Gate::spawn(command, folder);
     gate.logged("fewer connections than wanted");
     // Each takes two descriptors, which are not there for all.
-    let crowd: Vec<TcpStream> = (0..48)
-        .map(|_| {
-            let mut stream = gate.connect();
+    let crowd: Vec<TcpStream> = (0..16)
+        .map(|number| {
+            let mut stream = connect_from([127, 1, 0, 1 + number].into(), gate.address);
             let _ = stream.write_all(GET);
             stream
         })

@@ -37,10 +37,15 @@ fn is_served(gate: &Gate, site: &CertifiedKey<KeyPair>, from: IpAddr) -> bool {
 }
 
 /// As many that say nothing, once the gate has seen all of them and made what room it makes.
-fn silent(gate: &Gate, count: u64) -> Vec<TcpStream> {
-    let crowd = (0..count).map(|_| gate.connect()).collect();
+fn silent(gate: &Gate, count: u64, from: impl Fn(u64) -> IpAddr) -> Vec<TcpStream> {
+    let crowd = (0..count).map(|number| connect_from(from(number), gate.address)).collect();
     settled(gate, count);
     crowd
+}
+
+/// One of eight addresses, so that none has more connections than one may have.
+fn one_of_eight(number: u64) -> IpAddr {
+    [127, 1, 0, 1 + (number % 8) as u8].into()
 }
 
 fn settled(gate: &Gate, accepted: u64) {
@@ -66,7 +71,7 @@ fn fault_14_who_says_nothing_before_tls_counts_for_the_address() {
 fn fault_14_who_says_nothing_before_tls_makes_way_for_new_ones() {
     let backend = Backend::saying("ok");
     let (gate, site, _folder) = over_tls(&backend, "bounds = { connections = 100, connections_per_address = 1000 }");
-    let crowd = silent(&gate, 200);
+    let crowd = silent(&gate, 200, one_of_eight);
     for _ in 0..20 {
         assert!(is_served(&gate, &site, OTHER), "a newcomer is served");
     }
@@ -79,8 +84,10 @@ fn fault_14_who_says_nothing_after_tls_makes_way_for_new_ones() {
     let (gate, site, _folder) = over_tls(&backend, "bounds = { connections = 100, connections_per_address = 1000 }");
     run(async {
         let mut crowd = Vec::new();
-        for _ in 0..140 {
-            let stream = tokio::net::TcpStream::connect(gate.address).await.unwrap();
+        for number in 0..140 {
+            let stream = connect_from(one_of_eight(number), gate.address);
+            stream.set_nonblocking(true).unwrap();
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
             crowd.extend(shake_hands(stream, site.cert.der(), "site", &["h2"]).await);
         }
         assert!(crowd.len() >= 100, "{}", crowd.len());
@@ -100,7 +107,7 @@ fn fault_14_who_says_nothing_where_http2_may_be_spoken_makes_way_for_new_ones() 
     let backend = Backend::saying("ok");
     let bounds = "bounds = { connections = 100, connections_per_address = 1000 }";
     let gate = Gate::with(&backend, &format!("h2c = true\n{PATIENT}\n{bounds}"));
-    let crowd = silent(&gate, 200);
+    let crowd = silent(&gate, 200, one_of_eight);
     for _ in 0..20 {
         assert_eq!(gate.get("/").status, 200, "a newcomer is served");
     }
@@ -113,7 +120,7 @@ fn fault_14_who_says_nothing_before_a_proxy_header_makes_way_for_new_ones() {
     let bounds = "bounds = { connections = 100, connections_per_address = 20 }";
     let gate =
         Gate::with(&backend, &format!("proxy_protocol = true\ntrusted_proxies = \"127.0.0.1\"\n{PATIENT}\n{bounds}"));
-    let crowd = silent(&gate, 200);
+    let crowd = silent(&gate, 200, |_| [127, 0, 0, 1].into());
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let ask = |client: &str| {
         let header = format!("PROXY TCP4 {client} 192.0.2.2 1 2\r\n{request}");
@@ -153,12 +160,12 @@ fn a_reload_changes_how_many_connections_there_may_be() {
     eventually("settings are reloaded", || gate.metric("tollgate_reloads_total") == 1);
     // Each newcomer makes some of those go who say nothing, until there are no more than there may be.
     eventually("there are fewer", || {
-        let mut stream = gate.connect();
+        let mut stream = connect_from(OTHER, gate.address);
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         gate.metric("tollgate_connections") <= 50
     });
     eventually("newcomers are served", || {
-        let mut stream = gate.connect();
+        let mut stream = connect_from(OTHER, gate.address);
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         read_response(&mut BufReader::new(&stream)).is_some_and(|response| response.status == 200)
     });

@@ -195,9 +195,9 @@ fn an_idle_connection_is_closed_after_its_time() {
 fn fault_14_idle_connections_make_way_for_new_ones() {
     let backend = Backend::saying("ok");
     let gate = Gate::with(&backend, "bounds = { connections = 100, connections_per_address = 1000 }");
-    let idle: Vec<TcpStream> = (0..300)
-        .map(|_| {
-            let mut stream = gate.connect();
+    let idle: Vec<TcpStream> = (0..300u32)
+        .map(|number| {
+            let mut stream = connect_from([127, 1, 0, 1 + (number % 8) as u8].into(), gate.address);
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
             let _ = read_response(&mut BufReader::new(&stream));
             stream

@@ -9,7 +9,7 @@ fn gate(backend: &Backend, condition: &str) -> Gate {
 }
 
 /// Spellings that some backend reads as `/login`.
-const LOGIN: [&str; 18] = [
+const LOGIN: [&str; 23] = [
     "/login",
     "/%6cogin",
     "/%6Cogin?next=/",
@@ -28,6 +28,11 @@ const LOGIN: [&str; 18] = [
     "/login/x//../..",
     "/login/x%2fy/..",
     "http://site//login",
+    "//a/login",
+    "/\\a/login",
+    "///a:80/login/",
+    "/%2fa/%6cogin",
+    "http://site//a/login",
 ];
 
 #[test]
@@ -70,6 +75,19 @@ fn an_exemption_by_path_is_for_that_path_alone() {
         assert_eq!(gate.get(path).status, 429, "{path}");
     }
     for path in ["/static/a.css", "/static/", "/static//a%20b.css", "/static/a.css?x=/../"] {
+        assert_eq!(gate.get(path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn an_exemption_by_path_ignores_a_host_before_it() {
+    let backend = Backend::saying("ok");
+    let gate = gate(&backend, "unless = { path = '*static/*' }\n");
+    assert_eq!(gate.get("/").status, 200);
+    for path in ["//static/login", "/\\static/login", "/%2fstatic/login"] {
+        assert_eq!(gate.get(path).status, 429, "{path}");
+    }
+    for path in ["/static/login", "//a/static/login"] {
         assert_eq!(gate.get(path).status, 200, "{path}");
     }
 }
@@ -146,9 +164,47 @@ fn lines_of_a_header_that_a_rule_uses_are_one_value_for_the_rule_and_for_the_bac
 fn a_header_that_backends_take_for_that_of_a_rule_is_not_forwarded() {
     let backend = Backend::saying("ok");
     let gate = counting(&backend, "header:x-key");
-    assert_eq!(left(&gate, "X_Key: a\r\nX_Other: 1\r\n"), None);
-    let request = backend.requests().remove(0);
-    assert_eq!((request.field("x_key"), request.field("x_other")), (None, Some("1")));
+    for name in ["X_Key", "X.Key", "X~Key"] {
+        assert_eq!(left(&gate, &format!("{name}: a\r\nX_Other: 1\r\n")), None);
+        let request = backend.requests().pop().unwrap();
+        assert_eq!((request.field(&name.to_ascii_lowercase()), request.field("x_other")), (None, Some("1")), "{name}");
+    }
+}
+
+#[test]
+fn a_cookie_that_php_takes_for_that_of_a_rule_is_not_forwarded() {
+    let backend = Backend::saying("ok");
+    let gate = counting(&backend, "cookie:my_sid");
+    assert_eq!(left(&gate, "Cookie: my_sid=k; my.other=1\r\n"), Some(99));
+    assert_eq!(backend.requests().pop().unwrap().field("cookie"), Some("my_sid=k; my.other=1"));
+    for name in ["my.sid", "my sid", "my[sid", "my_sid[]", "my%5fsid"] {
+        assert_eq!(left(&gate, &format!("Cookie: {name}=k; a=1\r\n")), None, "{name}");
+        assert_eq!(backend.requests().pop().unwrap().field("cookie"), Some("a=1"), "{name}");
+    }
+}
+
+#[test]
+fn white_space_around_a_header_value_over_http2_is_a_bad_request() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(
+        &backend,
+        "h2c = true\n[[rule]]\nname = 'each'\nclass = 'header:x-key'\nwindow = { max = 1, per = '1h' }\n",
+    );
+    http2::run(async {
+        let mut sender = http2::connect(gate.address).await;
+        let mut status = async |name: &str, value: &str| {
+            let request = http2::request("GET", "/").header(name, value).body(()).unwrap();
+            http2::send(&mut sender, request, b"").await.unwrap().head.status.as_u16()
+        };
+        assert_eq!([status("x-key", "a").await, status("x-key", "a").await], [200, 429]);
+        for name in ["x-key", "x-other", "cookie", "host", "user-agent"] {
+            for value in [" a", "a ", "\ta", "a\t", "  a  ", " "] {
+                assert_eq!(status(name, value).await, 400, "{name}: {value:?}");
+            }
+        }
+        assert_eq!(status("x-other", "a b").await, 200);
+    });
+    assert_eq!(backend.requests().len(), 2);
 }
 
 #[test]

@@ -265,3 +265,50 @@ fn in_overload_everybody_is_charged_within_a_fifth_of_what_they_cost() {
     let all = (crawler + people) / (cost[0] + cost[1]);
     assert!((0.9..1.6).contains(&all), "{all:.2} of what all cost was charged");
 }
+
+/// Sends a request on each of `count` connections at once, and gives how many were answered with 200 and with 429.
+fn burst(gate: &Gate, count: usize, path: &str) -> (usize, usize) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let mut streams: Vec<_> = (0..count).map(|_| gate.connect()).collect();
+    for stream in &mut streams {
+        stream.write_all(request.as_bytes()).unwrap();
+    }
+    let statuses: Vec<u16> =
+        streams.into_iter().filter_map(|stream| read_response(&mut BufReader::new(stream))).map(|r| r.status).collect();
+    let of = |status: u16| statuses.iter().filter(|other| **other == status).count();
+    (of(200), of(429))
+}
+
+/// A backend whose requests take 40 ms of CPU time each, and cheap ones next to nothing.
+fn dear_or_cheap() -> Backend {
+    Backend::answering(|request, stream| {
+        let cpu = if request.path().ends_with("cheap") { 0 } else { 40 };
+        std::thread::sleep(Duration::from_millis(cpu));
+        let head = format!("HTTP/1.1 200 OK\r\nServer-Timing: cpu;dur={cpu}.1\r\nContent-Length: 2\r\n\r\nok");
+        stream.write_all(head.as_bytes())
+    })
+}
+
+const BUDGET: &str = "[[rule]]\nname = 'b'\nclass = 'ip/32'\nbudget = { cores = 0.01, burst = '200ms' }\nhold = '0s'\n";
+
+#[test]
+fn few_requests_of_unknown_cost_are_forwarded_at_once_under_a_budget() {
+    let backend = dear_or_cheap();
+    let gate = Gate::with(&backend, &format!("cores = 1\n{BUDGET}"));
+    let (served, refused) = burst(&gate, 40, "/page");
+    assert!((1..=9).contains(&served) && served + refused == 40, "{served} {refused}");
+    assert_eq!(backend.requests().len(), served);
+}
+
+#[test]
+fn a_key_that_comes_into_debt_has_no_more_of_its_waiting_requests_forwarded() {
+    let backend = dear_or_cheap();
+    let gate = Gate::with(&backend, &format!("cores = 1\nin_flight = 1\n{BUDGET}"));
+    for _ in 0..20 {
+        assert_eq!(gate.get("/page?cheap").status, 200);
+    }
+    let (served, refused) = burst(&gate, 40, "/page?dear");
+    // Five spend the burst; one is in flight when the fifth ends.
+    assert!((5..=7).contains(&served) && served + refused == 40, "{served} {refused}");
+    assert_eq!(backend.requests().len(), 20 + served);
+}

@@ -7,8 +7,8 @@ use h2::{RecvStream, SendStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::support::Gate;
 use crate::support::http2::{connect, request, run, send};
+use crate::support::{Backend, Gate};
 
 #[test]
 fn a_websocket_echoes_through_the_gate() {
@@ -144,4 +144,17 @@ fn a_websocket_over_http_2_that_is_not_granted_is_an_answer_and_never_looks_like
             assert_eq!(response.status().as_u16(), status, "{path} {protocol}");
         }
     });
+}
+
+#[test]
+fn an_upgrade_to_another_protocol_than_was_asked_for_is_a_502() {
+    let backend = Backend::answering(|_, stream| {
+        std::io::Write::write_all(
+            stream,
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+        )
+    });
+    let gate = Gate::before(&backend);
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(crate::support::roundtrip(gate.connect(), request).status, 502);
 }

@@ -188,9 +188,10 @@ impl Queue {
         self.state().core.forecast(client, claim.weight_milli, route, self.clock.now())
     }
 
-    /// The mean cost of requests of this route.
-    pub(crate) fn expected(&self, route: RouteKey) -> Span {
-        self.state().core.price(route).mean
+    /// The mean cost of requests of this route, and whether nothing is known about it.
+    pub(crate) fn expected(&self, route: RouteKey) -> (Span, bool) {
+        let price = self.state().core.price(route);
+        (price.mean, price.is_unseen)
     }
 
     /// A permit for the backend, now or when it is this request's turn. `notice` is called if the request has to wait, or would.

@@ -132,8 +132,11 @@ impl Queues {
     }
 
     /// The mean cost of requests of this route: the largest of all backends, because it is not known yet which one serves the request.
-    pub(crate) fn expected(&self, route: RouteKey) -> Span {
-        self.all.load().iter().map(|one| one.queue.expected(route)).max().unwrap_or(Span::ZERO)
+    /// Also whether none of them knows anything about it.
+    pub(crate) fn expected(&self, route: RouteKey) -> (Span, bool) {
+        let all = self.all.load();
+        let expected = all.iter().map(|one| one.queue.expected(route));
+        expected.fold((Span::ZERO, true), |(mean, unseen), (other, is_unseen)| (mean.max(other), unseen && is_unseen))
     }
 
     /// Measures the backends' CPU time, if it is time to. Any worker may call this at any time.

@@ -150,7 +150,7 @@ fn experienced() -> (Arc<Queue>, Hand, Span) {
         hand.advance(Span::from_millis(millis));
         permit.leave(None, Outcome::Answered);
     }
-    let expected = queue.expected(PAGE);
+    let expected = queue.expected(PAGE).0;
     assert_eq!(expected, Span::from_millis(100));
     (queue, hand, expected)
 }
@@ -171,10 +171,10 @@ fn a_request_that_the_backend_did_not_answer_teaches_nothing() {
     };
     for outcome in [Outcome::Failed, Outcome::CutShort, Outcome::Unheard] {
         all_end_with(outcome);
-        assert_eq!((queue.expected(PAGE), queue.status().in_flight_max), (expected, limit), "{outcome:?}");
+        assert_eq!((queue.expected(PAGE).0, queue.status().in_flight_max), (expected, limit), "{outcome:?}");
     }
     all_end_with(Outcome::Answered);
-    assert!(queue.expected(PAGE) < expected);
+    assert!(queue.expected(PAGE).0 < expected);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_client_that_withholds_the_rest_of_a_request_pays_what_its_route_costs_and_n
     assert_eq!(toll_of(20, 10), Span::from_millis(30));
     assert_eq!(toll_of(20, 60_000), expected, "however long");
     assert_eq!(toll_of(1000, 60_000), Span::from_millis(1000), "it has been paid for");
-    assert_eq!(queue.expected(PAGE), expected, "and nobody learns from it");
+    assert_eq!(queue.expected(PAGE).0, expected, "and nobody learns from it");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_client_that_does_not_read_pays_until_the_backend_has_finished_and_teaches_n
     hand.advance(Span::from_secs(7));
     assert_eq!(queue.status().in_flight, 1);
     assert_eq!(permit.leave(None, Outcome::Answered), Span::from_secs(7));
-    assert_eq!(queue.expected(PAGE), expected);
+    assert_eq!(queue.expected(PAGE).0, expected);
 }
 
 /// A response to a request that is not whole shows that the backend did not wait for the rest.
@@ -221,7 +221,7 @@ fn a_client_that_withholds_the_rest_of_a_request_pays_for_work_that_did_not_need
     permit.feed();
     assert_eq!(queue.status().in_flight, 1);
     assert_eq!(permit.leave(None, Outcome::Answered), Span::from_secs(7));
-    assert_eq!(queue.expected(PAGE), expected, "and nobody learns from it");
+    assert_eq!(queue.expected(PAGE).0, expected, "and nobody learns from it");
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn a_reload_changes_the_limit_and_waiting_requests_go_on_waiting() {
 fn a_reload_keeps_prices() {
     let (queue, _hand, expected) = experienced();
     queue.reload(&settings("cores = 1\nhold = { total = 9 }\n"));
-    assert_eq!(queue.expected(PAGE), expected);
+    assert_eq!(queue.expected(PAGE).0, expected);
 }
 
 #[test]
