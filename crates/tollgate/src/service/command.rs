@@ -205,6 +205,9 @@ fn serve_requests(
     Arc::into_inner(gate).map_or(Ok(()), Running::end)
 }
 
+/// Linux's number, but on MIPS.
+const SIGXFSZ: i32 = 25;
+
 /// What the system may say. Listened for before anything else starts: a signal that nobody listens for ends the process.
 struct Signals {
     terminate: Signal,
@@ -215,6 +218,7 @@ struct Signals {
 
 impl Signals {
     fn listen() -> io::Result<Self> {
+        outlive_file_size_limit()?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -222,6 +226,12 @@ impl Signals {
             user_1: signal(SignalKind::user_defined1())?,
         })
     }
+}
+
+/// A write beyond the limit on file sizes (`LimitFSIZE` of systemd) fails like one on a full disk. Without a handler, SIGXFSZ would end the process.
+pub(super) fn outlive_file_size_limit() -> io::Result<()> {
+    // The handler stays although nobody waits for the signal.
+    signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
 }
 
 /// Serves, reloads when told to, and drains when told to stop.
