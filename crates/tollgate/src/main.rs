@@ -22,6 +22,7 @@ mod per_thread;
 mod post;
 mod replay;
 mod service;
+mod session_cookie;
 mod settings;
 mod telemetry;
 mod token;

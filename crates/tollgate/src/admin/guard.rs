@@ -22,11 +22,10 @@ use tollgate_core::time::Moment;
 use super::Console;
 use super::problem::Problem;
 use super::server::is_health_check;
-use super::sessions::{Attempts, Sessions};
+use super::sessions::{Attempts, Session, Sessions};
 use super::tokens::{Role, Tokens, random_word};
+use crate::session_cookie;
 
-/// The cookie that a session is known by.
-pub(super) const COOKIE: &str = "tollgate_session";
 /// The header field in which a page shows its word.
 pub(super) const CSRF: HeaderName = HeaderName::from_static("x-tollgate-csrf");
 
@@ -118,9 +117,10 @@ impl Guard {
     }
 
     /// What somebody who asks this is let in by, if they are. To be asked before it is looked whether they are.
-    fn admission(&self, request: &Request) -> Admission {
-        let session = if bearer(request.headers()).is_none() { cookie(request.headers()) } else { None };
-        Admission { renewals: self.renewals.load(Ordering::Acquire), session: session.map(str::to_owned) }
+    fn admission(&self, request: &Request, now: Moment) -> Admission {
+        let renewals = self.renewals.load(Ordering::Acquire);
+        let session = if bearer(request.headers()).is_none() { self.session(request.headers(), now) } else { None };
+        Admission { renewals, session: session.map(|(word, _)| word.to_owned()) }
     }
 
     /// Whether somebody who was let in by this would be let in now.
@@ -164,13 +164,19 @@ impl Guard {
         if !self.tokens.load().are_asked_for() {
             return Ok(Some(self.anybody()));
         }
-        let session = cookie(headers).and_then(|word| self.sessions.find(word, console.watch.calendar().now()));
-        Ok(session.map(|session| Caller {
+        let session = self.session(headers, console.watch.calendar().now());
+        Ok(session.map(|(_, session)| Caller {
             role: session.role,
             name: session.name,
             csrf: Some(session.csrf),
             login: true,
         }))
+    }
+
+    /// The session of a request, and its word. All cookies of the name are tried: another site on the same host can
+    /// set one as well, and browsers may send that one first.
+    fn session<'a>(&self, headers: &'a HeaderMap, now: Moment) -> Option<(&'a str, Session)> {
+        cookies(headers).find_map(|word| Some((word, self.sessions.find(word, now)?)))
     }
 
     /// Whoever can connect, where no token is asked for.
@@ -253,7 +259,7 @@ impl Guard {
 /// Lets in who may come in, and says to browsers what pages may do.
 pub(super) async fn guard(State(console): State<Arc<Console>>, mut request: Request, next: Next) -> Response {
     let is_page = request.uri().path() == "/" && request.method() == Method::GET;
-    let admission = console.guard.admission(&request);
+    let admission = console.guard.admission(&request, console.watch.calendar().now());
     let mut response = match console.guard.admit(&request, &console) {
         Ok(caller) => {
             request.extensions_mut().insert(admission);
@@ -295,12 +301,12 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     Some(if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" })
 }
 
-/// The word of a session.
-pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    cookies.flat_map(|value| value.split(';')).find_map(|pair| {
-        let (name, value) = pair.trim().split_once('=')?;
-        (name == COOKIE).then_some(value)
+/// The words of all sessions that are shown.
+pub(super) fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+    values.flat_map(|value| value.split(|byte| *byte == b';')).filter_map(|pair| {
+        let (name, value) = str::from_utf8(pair).ok()?.trim().split_once('=')?;
+        (name == session_cookie::NAME).then_some(value)
     })
 }
 

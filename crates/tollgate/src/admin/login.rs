@@ -10,9 +10,10 @@ use serde::Deserialize;
 
 use super::Console;
 use super::body::Body;
-use super::guard::{COOKIE, Peer, cookie};
+use super::guard::{Peer, cookies};
 use super::page;
 use super::tokens::Role;
+use crate::session_cookie;
 use crate::watch::LOGGED_IN;
 
 /// Where the page says what went wrong.
@@ -55,9 +56,7 @@ pub(super) async fn login(State(console): State<Arc<Console>>, peer: Option<Exte
 
 /// `POST /logout`
 pub(super) async fn logout(State(console): State<Arc<Console>>, headers: HeaderMap) -> Response {
-    if let Some(word) = cookie(&headers) {
-        console.guard.sessions.end(word);
-    }
+    cookies(&headers).for_each(|word| console.guard.sessions.end(word));
     let mut response = Redirect::to("/login").into_response();
     response.headers_mut().insert(header::SET_COOKIE, cookie_of("", 0));
     response
@@ -80,7 +79,7 @@ async fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Res
 }
 
 fn cookie_of(word: &str, age_secs: u32) -> HeaderValue {
-    let text = format!("{COOKIE}={word}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_secs}");
+    let text = format!("{}={word}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_secs}", session_cookie::NAME);
     HeaderValue::from_str(&text).expect("a word is hexadecimal")
 }
 

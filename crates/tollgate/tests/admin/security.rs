@@ -60,6 +60,20 @@ fn without_a_token_there_is_nothing_but_health() {
 }
 
 #[test]
+fn a_session_is_found_behind_cookies_of_its_name_that_other_sites_of_the_host_set() {
+    let gate = guarded();
+    let (cookie, _) = log_in(&gate, VIEWER);
+    for headers in [
+        &[("Cookie", &*format!("tollgate_session=forged; {cookie}"))][..],
+        &[("Cookie", "tollgate_session=forged"), ("Cookie", &cookie)],
+        &[("Cookie", &format!("other=\u{e9}; {cookie}"))],
+    ] {
+        assert_eq!(ask(gate.admin, "GET", "/api/v1/status", headers, "").status, 200, "{headers:?}");
+    }
+    assert_eq!(ask(gate.admin, "GET", "/api/v1/status", &[("Cookie", "tollgate_session=forged")], "").status, 401);
+}
+
+#[test]
 fn a_viewer_looks_and_an_operator_changes() {
     let gate = guarded();
     let as_of = |token: &str, method: &str, path: &str, body: &str| {
