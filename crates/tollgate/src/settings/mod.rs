@@ -25,6 +25,7 @@ mod reference;
 mod roles;
 mod rule;
 mod schema;
+mod secret;
 mod shape;
 mod suggestion;
 mod syntax;

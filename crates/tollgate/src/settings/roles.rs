@@ -16,6 +16,7 @@ use toml::de::DeValue;
 use super::fault::{Collector, shown};
 use super::limit::nonzero;
 use super::link::Key;
+use super::secret::shown_scheme;
 use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::{Placed, Value, table};
@@ -161,7 +162,10 @@ impl Value for RedisUrl {
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
         let shape = Self::shape();
         read_text(value, faults, &shape, |url| {
-            let scheme = url.split_once("://").map_or(url, |(scheme, _)| scheme);
+            // A text without a scheme may be a password.
+            let Some(scheme) = shown_scheme(url) else {
+                return Err(format!("no URL of Redis: it has no scheme; write one such as {}", shape.example()));
+            };
             if !REDIS_SCHEMES.contains(&scheme) {
                 let hint = did_you_mean(scheme, REDIS_SCHEMES);
                 let hint = if hint.is_empty() { format!("; schemes are {}", REDIS_SCHEMES.join(", ")) } else { hint };
@@ -253,7 +257,8 @@ impl Value for WebUrl {
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
         let shape = Self::shape();
         read_text(value, faults, &shape, |url| {
-            let wrong = || format!("expected {}, found {}", shape.words(), shown(url));
+            let found = || if shown_scheme(url).is_some() { shown(url) } else { "a text that is none".to_owned() };
+            let wrong = || format!("expected {}, found {}", shape.words(), found());
             let (tls, rest) = match url.split_once("://") {
                 Some(("http", rest)) => (false, rest),
                 Some(("https", rest)) => (true, rest),
