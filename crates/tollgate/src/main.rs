@@ -4,6 +4,7 @@
 
 mod admin;
 mod admin_client;
+mod bounded_file;
 mod check;
 mod cli;
 mod demo;

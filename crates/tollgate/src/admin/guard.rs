@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
+use prometheus_client::metrics::counter::Counter;
 use subtle::ConstantTimeEq;
 use tollgate_core::time::Moment;
 
@@ -24,6 +25,7 @@ use super::problem::Problem;
 use super::server::is_health_check;
 use super::sessions::{Attempts, Session, Sessions};
 use super::tokens::{Role, Tokens, random_word};
+use super::wrong_tokens::{WrongToken, WrongTokens};
 use crate::session_cookie;
 
 /// The header field in which a page shows its word.
@@ -84,6 +86,7 @@ pub(crate) struct Guard {
     hosts: ArcSwap<Vec<String>>,
     pub(super) sessions: Sessions,
     attempts: Attempts,
+    wrong_tokens: WrongTokens,
     /// How often other tokens were asked for than before.
     renewals: AtomicU64,
     /// What our page shows where nobody logs in.
@@ -94,16 +97,23 @@ impl Guard {
     /// Asks for these tokens, and answers to these names besides addresses and `localhost`.
     pub(crate) fn new(tokens: Tokens, hosts: Vec<String>) -> Self {
         let (sessions, attempts, open_csrf) = (Sessions::default(), Attempts::default(), random_word());
+        let wrong_tokens = WrongTokens::default();
         let (tokens, hosts) = (ArcSwap::from_pointee(tokens), ArcSwap::from_pointee(hosts));
-        Self { tokens, hosts, sessions, attempts, renewals: AtomicU64::new(0), open_csrf }
+        Self { tokens, hosts, sessions, attempts, wrong_tokens, renewals: AtomicU64::new(0), open_csrf }
+    }
+
+    /// Wrong tokens so far, as a metric.
+    pub(super) fn wrong_tokens(&self) -> Counter {
+        self.wrong_tokens.count()
     }
 
     /// The tokens in these files, if they are others than are asked for now.
     pub(crate) fn other_tokens<'a>(
         &self,
         files: impl IntoIterator<Item = (Role, &'a Path)>,
+        bytes_min: usize,
     ) -> io::Result<Option<Tokens>> {
-        self.tokens.load().renewed(files)
+        self.tokens.load().renewed(files, bytes_min)
     }
 
     /// Asks for these tokens from now on, if any are given, and answers to these names. Whoever has shown another token has to show one again.
@@ -140,11 +150,12 @@ impl Guard {
     }
 
     /// The role of a token. A valid token is always accepted. Only failures are throttled, so that wrong tokens lock
-    /// nobody out.
+    /// nobody out. The answer to a wrong token has to be marked with [`WrongToken`].
     pub(super) fn role_of(&self, shown: &str, from: IpAddr, console: &Console) -> Result<Role, Problem> {
         if let Some(role) = self.tokens.load().role_of(shown) {
             return Ok(role);
         }
+        self.wrong_tokens.note();
         if !self.attempts.failed(from, console.watch.calendar().now()) {
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens: wait a minute"));
         }
@@ -158,7 +169,7 @@ impl Guard {
             if !self.tokens.load().are_asked_for() {
                 return Ok(Some(self.anybody()));
             }
-            let role = self.role_of(token, from, console)?;
+            let role = self.role_of(token, from, console).map_err(Problem::by_wrong_token)?;
             return Ok(Some(Caller { role, name: role.as_str().to_owned(), csrf: None, login: false }));
         }
         if !self.tokens.load().are_asked_for() {
@@ -277,6 +288,10 @@ pub(super) async fn guard(State(console): State<Arc<Console>>, mut request: Requ
             }
         }
     };
+    if response.extensions().get::<WrongToken>().is_some() {
+        console.guard.wrong_tokens.delay().await;
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     let headers = response.headers_mut();
     for (name, value) in [
         ("content-security-policy", POLICY),

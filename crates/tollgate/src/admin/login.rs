@@ -13,6 +13,7 @@ use super::body::Body;
 use super::guard::{Peer, cookies};
 use super::page;
 use super::tokens::Role;
+use super::wrong_tokens::WrongToken;
 use crate::session_cookie;
 use crate::watch::LOGGED_IN;
 
@@ -49,7 +50,9 @@ pub(super) async fn login(State(console): State<Arc<Console>>, peer: Option<Exte
                 StatusCode::TOO_MANY_REQUESTS => "Too many wrong tokens. Wait a minute.",
                 _ => "That token is not known.",
             };
-            refuse(status, message)
+            let mut response = refuse(status, message);
+            response.extensions_mut().insert(WrongToken);
+            response
         }
     }
 }

@@ -13,8 +13,13 @@ use super::state_home::{state_home, would_be_ours};
 use zeroize::Zeroizing;
 
 use crate::admin::{Config, Console, Guard, Role, Subject, Tokens};
+use crate::bounded_file;
 use crate::settings::{self, FlagState, Settings, Webhook};
+use crate::token::token_bytes_min;
 use crate::watch::{Calendar, Feed, Flagged, Home, Watch, WatchMetrics, WebhookSettings, announce_all, share};
+
+/// The largest secret of a webhook, in bytes: longer than any key that is used with HMAC.
+const SECRET_BYTES_MAX: u64 = 4096;
 
 /// Who may come in, and what is remembered: what is in force of it.
 #[derive(Clone, Debug)]
@@ -79,7 +84,7 @@ impl Operators {
 
     /// Who is let in. Reads the token files.
     pub(super) fn guard(&self) -> io::Result<Guard> {
-        Ok(Guard::new(Tokens::load(self.token_files())?, self.hosts()))
+        Ok(Guard::new(Tokens::load(self.token_files(), token_bytes_min(self.listen))?, self.hosts()))
     }
 
     /// Reads what a reload to `new` would bring. Nothing has changed yet.
@@ -90,7 +95,10 @@ impl Operators {
                 self.listen
             ));
         }
-        let tokens = console.guard().other_tokens(new.token_files()).map_err(|error| error.to_string())?;
+        let tokens = console
+            .guard()
+            .other_tokens(new.token_files(), token_bytes_min(self.listen))
+            .map_err(|error| error.to_string())?;
         let webhook = new.webhook().map_err(|error| error.to_string())?;
         Ok(Renewal { new, tokens, webhook })
     }
@@ -144,7 +152,8 @@ pub(super) struct Renewal {
 fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
     let Webhook { tls, authority, path, secret_file } = webhook.clone();
     let wrong = |message: String| io::Error::other(format!("the secret file {}: {message}", secret_file.display()));
-    let secret = Zeroizing::new(std::fs::read(&secret_file).map_err(|error| wrong(error.to_string()))?);
+    let read = bounded_file::read(&secret_file, SECRET_BYTES_MAX);
+    let secret = Zeroizing::new(read.map_err(|error| wrong(error.to_string()))?);
     let secret = Zeroizing::new(secret.trim_ascii().to_vec());
     if secret.is_empty() {
         return Err(wrong("is empty".to_owned()));

@@ -204,7 +204,7 @@ table! {
     struct AdminTable {
         /// Where operators connect.
         listen: Address = "\"127.0.0.1:8889\"",
-        /// A file with the token that operators show: one word, such as `openssl rand -hex 32` makes. Needed beyond loopback.
+        /// A file with the token that operators show: one word, such as `openssl rand -hex 32` makes. Needed beyond loopback, where it has at least 16 bytes.
         token_file: PathBuf,
         /// A file with the token of those who may look and change nothing. Needs `token_file`.
         viewer_token_file: PathBuf,
