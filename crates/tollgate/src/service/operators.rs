@@ -103,6 +103,14 @@ impl Operators {
         Ok(Renewal { new, tokens, webhook })
     }
 
+    /// Reads the files that [`read`](Self::read) is going to read, to find out whether that takes long.
+    pub(super) fn read_ahead(&self) {
+        let secret_file = self.watch.webhook.iter().map(|webhook| &*webhook.secret_file);
+        for file in self.token_files().map(|(_, file)| file).chain(secret_file) {
+            let _ = bounded_file::read(file, SECRET_BYTES_MAX).map(Zeroizing::new);
+        }
+    }
+
     /// Takes over what was read. Gives the keys of what can only change by a new start and has stayed as it was.
     pub(super) fn take_over(&mut self, renewal: Renewal, console: &Console) -> Vec<&'static str> {
         let Renewal { new, tokens, webhook } = renewal;
@@ -175,6 +183,8 @@ pub(super) fn console_of(
 
 /// A file as operators see it.
 pub(super) fn config_of(file: Option<&Path>) -> Config {
-    let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    let read = |file: &Path| bounded_file::read(file, settings::FILE_BYTES_MAX).ok();
+    // A pipe can be read once, which was to start.
+    let text = file.and_then(read).and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
     Config { file: file.map(|file| file.display().to_string()), tables: settings::in_force(&text), reloaded: None }
 }

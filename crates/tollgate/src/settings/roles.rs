@@ -21,6 +21,7 @@ use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::{Placed, Value, table};
 use super::value::{Address, Choice, Name, OneOrMany, read_text, split_port};
+use crate::bounded_file;
 
 /// The bookkeeper off the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +147,9 @@ pub(crate) struct Redis {
     /// How many calls may wait to be sent.
     pub(crate) waiting_max: usize,
 }
+
+/// The largest file with certificates to trust, in bytes. Those of a whole system have less than a megabyte.
+const ROOTS_BYTES_MAX: u64 = 16 << 20;
 
 /// A URL of Redis.
 #[derive(Clone, Debug)]
@@ -437,7 +441,7 @@ impl Redis {
     /// Where it is, with the certificates to trust.
     pub(crate) fn address(&self) -> io::Result<shared::Address> {
         let roots = self.ca_file.as_ref().map(|file| {
-            std::fs::read(file).map_err(|error| {
+            bounded_file::read(file, ROOTS_BYTES_MAX).map_err(|error| {
                 io::Error::new(error.kind(), format!("`redis.ca_file` {} cannot be read: {error}", file.display()))
             })
         });
