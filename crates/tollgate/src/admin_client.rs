@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use crate::http_client::{HttpAnswer, HttpClient, HttpRequest};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// An answer that is larger is not for a terminal.
 const BYTES_MAX: usize = 32 << 20;
 /// Where the token is, unless it is in a file.
@@ -108,6 +108,15 @@ impl AdminClient {
         self.ask("GET", path, "")
     }
 
+    /// The answer, if it has this field. Another server, such as the one behind a client port, may answer 200 to anything.
+    pub(crate) fn with_field(&self, answer: Value, field: &str) -> Result<Value, NoAnswer> {
+        if answer.get(field).is_some() { Ok(answer) } else { Err(self.is_no_tollgate()) }
+    }
+
+    fn is_no_tollgate(&self) -> NoAnswer {
+        NoAnswer::new(format!("the answer of {} is not Tollgate's: is this its admin address?", self.host()))
+    }
+
     /// The answer to a request.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, NoAnswer> {
         let host = self.host();
@@ -118,7 +127,8 @@ impl AdminClient {
         let body = body.ok_or_else(|| failed(format!("the answer of {host} is too long")))?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         match status {
-            200..=299 => Ok(answer),
+            200..=299 if answer.is_object() => Ok(answer),
+            200..=299 => Err(self.is_no_tollgate()),
             401 => Err(failed(format!("{host} asks for a token: give --token-file FILE or set {TOKEN_VARIABLE}"))),
             _ => Err(failed(answer["detail"].as_str().map_or_else(|| format!("status {status}"), str::to_owned))),
         }

@@ -1,14 +1,18 @@
 //! `tollgate check`: whether a configuration file is right, and with `--hardening` whether it is safe to expose.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tollgate_core::rule::Mode;
 
+use crate::admin::{Role, Tokens};
+use crate::bounded_file;
 use crate::cli::WRONG;
 use crate::hardening::{self, Outcome};
 use crate::settings::Settings;
+use crate::token::token_bytes_min;
 
 /// The arguments of `tollgate check`.
 #[derive(Debug, clap::Args)]
@@ -29,8 +33,26 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
             return ExitCode::from(WRONG);
         }
     };
+    if let Err(fault) = tokens_suffice(&settings) {
+        eprintln!("{}: {fault}", options.file.display());
+        return ExitCode::from(WRONG);
+    }
     print_summary(&options.file, &settings);
     if options.hardening { print_hardening(&options.file, &settings) } else { ExitCode::SUCCESS }
+}
+
+/// Whether the tokens are long enough for the admin address. Files that are not on this machine, or that only the gate can read, are
+/// looked at when the gate starts.
+fn tokens_suffice(settings: &Settings) -> io::Result<()> {
+    let Some(admin) = &settings.admin else { return Ok(()) };
+    let files = [
+        (Role::Operator, &admin.token_file),
+        (Role::Viewer, &admin.viewer_token_file),
+        (Role::Reporter, &admin.reporter_token_file),
+    ];
+    let named = files.iter().filter_map(|(role, file)| Some((*role, file.as_deref()?)));
+    let readable = named.filter(|(_, file)| bounded_file::open(file).is_ok());
+    Tokens::load(readable, token_bytes_min(admin.listen)).map(drop)
 }
 
 fn print_summary(file: &Path, settings: &Settings) {

@@ -175,6 +175,16 @@ pub(crate) fn put_aside(path: &Path, reason: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// The same for a file that is too large to copy: it is moved.
+pub(crate) fn move_aside(path: &Path, reason: &str) -> io::Result<()> {
+    let aside = path.with_extension("damaged");
+    fs::rename(path, &aside)?;
+    sync_directory(&aside)?;
+    let file = path.display();
+    tracing::warn!(%file, moved_to = %aside.display(), reason, "a file is damaged: it was put aside");
+    Ok(())
+}
+
 fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

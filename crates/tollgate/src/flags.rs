@@ -55,6 +55,7 @@ pub(crate) fn run(command: &Command) -> ExitCode {
 fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), NoAnswer> {
     let client = AdminClient::new(admin)?;
     let answer = client.get(if history { "/api/v1/flags?history=1" } else { "/api/v1/flags" })?;
+    let answer = client.with_field(answer, "flags")?;
     if json {
         println!("{answer}");
         return Ok(());
@@ -93,7 +94,8 @@ fn clear(id: &str, admin: &AdminOptions, note: &str, name: Option<&str>) -> Resu
     let login = || std::env::var("USER").unwrap_or_else(|_| "operator".to_owned());
     let body = json!({ "name": name.map_or_else(login, str::to_owned), "note": note }).to_string();
     let client = AdminClient::new(admin)?;
-    client.ask("DELETE", &format!("/api/v1/flags/{}", encoded(id)), &body)?;
+    let answer = client.ask("DELETE", &format!("/api/v1/flags/{}", encoded(id)), &body)?;
+    client.with_field(answer, "account")?;
     println!("{} is no longer flagged", harmless(id));
     Ok(())
 }

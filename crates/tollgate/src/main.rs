@@ -4,6 +4,7 @@
 
 mod admin;
 mod admin_client;
+mod bounded_file;
 mod check;
 mod cli;
 mod demo;
@@ -22,6 +23,7 @@ mod per_thread;
 mod post;
 mod replay;
 mod service;
+mod session_cookie;
 mod settings;
 mod telemetry;
 mod token;

@@ -63,7 +63,7 @@ pub(super) struct Activity {
     began: Instant,
     /// When a byte last moved, in milliseconds since `began`.
     moved_ms: AtomicU64,
-    /// Whether a request is being served: its head is here, and the body of its response is not complete.
+    /// Whether a request is being served: its head and body are here, and the body of its response is not complete.
     is_serving: AtomicBool,
     /// Notified when another connection takes the place of this one.
     replaced: Notify,

@@ -16,17 +16,18 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
+use prometheus_client::metrics::counter::Counter;
 use subtle::ConstantTimeEq;
 use tollgate_core::time::Moment;
 
 use super::Console;
 use super::problem::Problem;
 use super::server::is_health_check;
-use super::sessions::{Attempts, Sessions};
+use super::sessions::{Attempts, Session, Sessions};
 use super::tokens::{Role, Tokens, random_word};
+use super::wrong_tokens::{WrongToken, WrongTokens};
+use crate::session_cookie;
 
-/// The cookie that a session is known by.
-pub(super) const COOKIE: &str = "tollgate_session";
 /// The header field in which a page shows its word.
 pub(super) const CSRF: HeaderName = HeaderName::from_static("x-tollgate-csrf");
 
@@ -85,6 +86,7 @@ pub(crate) struct Guard {
     hosts: ArcSwap<Vec<String>>,
     pub(super) sessions: Sessions,
     attempts: Attempts,
+    wrong_tokens: WrongTokens,
     /// How often other tokens were asked for than before.
     renewals: AtomicU64,
     /// What our page shows where nobody logs in.
@@ -95,16 +97,23 @@ impl Guard {
     /// Asks for these tokens, and answers to these names besides addresses and `localhost`.
     pub(crate) fn new(tokens: Tokens, hosts: Vec<String>) -> Self {
         let (sessions, attempts, open_csrf) = (Sessions::default(), Attempts::default(), random_word());
+        let wrong_tokens = WrongTokens::default();
         let (tokens, hosts) = (ArcSwap::from_pointee(tokens), ArcSwap::from_pointee(hosts));
-        Self { tokens, hosts, sessions, attempts, renewals: AtomicU64::new(0), open_csrf }
+        Self { tokens, hosts, sessions, attempts, wrong_tokens, renewals: AtomicU64::new(0), open_csrf }
+    }
+
+    /// Wrong tokens so far, as a metric.
+    pub(super) fn wrong_tokens(&self) -> Counter {
+        self.wrong_tokens.count()
     }
 
     /// The tokens in these files, if they are others than are asked for now.
     pub(crate) fn other_tokens<'a>(
         &self,
         files: impl IntoIterator<Item = (Role, &'a Path)>,
+        bytes_min: usize,
     ) -> io::Result<Option<Tokens>> {
-        self.tokens.load().renewed(files)
+        self.tokens.load().renewed(files, bytes_min)
     }
 
     /// Asks for these tokens from now on, if any are given, and answers to these names. Whoever has shown another token has to show one again.
@@ -118,9 +127,10 @@ impl Guard {
     }
 
     /// What somebody who asks this is let in by, if they are. To be asked before it is looked whether they are.
-    fn admission(&self, request: &Request) -> Admission {
-        let session = if bearer(request.headers()).is_none() { cookie(request.headers()) } else { None };
-        Admission { renewals: self.renewals.load(Ordering::Acquire), session: session.map(str::to_owned) }
+    fn admission(&self, request: &Request, now: Moment) -> Admission {
+        let renewals = self.renewals.load(Ordering::Acquire);
+        let session = if bearer(request.headers()).is_none() { self.session(request.headers(), now) } else { None };
+        Admission { renewals, session: session.map(|(word, _)| word.to_owned()) }
     }
 
     /// Whether somebody who was let in by this would be let in now.
@@ -140,11 +150,12 @@ impl Guard {
     }
 
     /// The role of a token. A valid token is always accepted. Only failures are throttled, so that wrong tokens lock
-    /// nobody out.
+    /// nobody out. The answer to a wrong token has to be marked with [`WrongToken`].
     pub(super) fn role_of(&self, shown: &str, from: IpAddr, console: &Console) -> Result<Role, Problem> {
         if let Some(role) = self.tokens.load().role_of(shown) {
             return Ok(role);
         }
+        self.wrong_tokens.note();
         if !self.attempts.failed(from, console.watch.calendar().now()) {
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens: wait a minute"));
         }
@@ -158,19 +169,25 @@ impl Guard {
             if !self.tokens.load().are_asked_for() {
                 return Ok(Some(self.anybody()));
             }
-            let role = self.role_of(token, from, console)?;
+            let role = self.role_of(token, from, console).map_err(Problem::by_wrong_token)?;
             return Ok(Some(Caller { role, name: role.as_str().to_owned(), csrf: None, login: false }));
         }
         if !self.tokens.load().are_asked_for() {
             return Ok(Some(self.anybody()));
         }
-        let session = cookie(headers).and_then(|word| self.sessions.find(word, console.watch.calendar().now()));
-        Ok(session.map(|session| Caller {
+        let session = self.session(headers, console.watch.calendar().now());
+        Ok(session.map(|(_, session)| Caller {
             role: session.role,
             name: session.name,
             csrf: Some(session.csrf),
             login: true,
         }))
+    }
+
+    /// The session of a request, and its word. All cookies of the name are tried: another site on the same host can
+    /// set one as well, and browsers may send that one first.
+    fn session<'a>(&self, headers: &'a HeaderMap, now: Moment) -> Option<(&'a str, Session)> {
+        cookies(headers).find_map(|word| Some((word, self.sessions.find(word, now)?)))
     }
 
     /// Whoever can connect, where no token is asked for.
@@ -253,7 +270,7 @@ impl Guard {
 /// Lets in who may come in, and says to browsers what pages may do.
 pub(super) async fn guard(State(console): State<Arc<Console>>, mut request: Request, next: Next) -> Response {
     let is_page = request.uri().path() == "/" && request.method() == Method::GET;
-    let admission = console.guard.admission(&request);
+    let admission = console.guard.admission(&request, console.watch.calendar().now());
     let mut response = match console.guard.admit(&request, &console) {
         Ok(caller) => {
             request.extensions_mut().insert(admission);
@@ -271,6 +288,10 @@ pub(super) async fn guard(State(console): State<Arc<Console>>, mut request: Requ
             }
         }
     };
+    if response.extensions().get::<WrongToken>().is_some() {
+        console.guard.wrong_tokens.delay().await;
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     let headers = response.headers_mut();
     for (name, value) in [
         ("content-security-policy", POLICY),
@@ -295,12 +316,12 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     Some(if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" })
 }
 
-/// The word of a session.
-pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    cookies.flat_map(|value| value.split(';')).find_map(|pair| {
-        let (name, value) = pair.trim().split_once('=')?;
-        (name == COOKIE).then_some(value)
+/// The words of all sessions that are shown.
+pub(super) fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+    values.flat_map(|value| value.split(|byte| *byte == b';')).filter_map(|pair| {
+        let (name, value) = str::from_utf8(pair).ok()?.trim().split_once('=')?;
+        (name == session_cookie::NAME).then_some(value)
     })
 }
 

@@ -10,9 +10,11 @@ use serde::Deserialize;
 
 use super::Console;
 use super::body::Body;
-use super::guard::{COOKIE, Peer, cookie};
+use super::guard::{Peer, cookies};
 use super::page;
 use super::tokens::Role;
+use super::wrong_tokens::WrongToken;
+use crate::session_cookie;
 use crate::watch::LOGGED_IN;
 
 /// Where the page says what went wrong.
@@ -48,16 +50,16 @@ pub(super) async fn login(State(console): State<Arc<Console>>, peer: Option<Exte
                 StatusCode::TOO_MANY_REQUESTS => "Too many wrong tokens. Wait a minute.",
                 _ => "That token is not known.",
             };
-            refuse(status, message)
+            let mut response = refuse(status, message);
+            response.extensions_mut().insert(WrongToken);
+            response
         }
     }
 }
 
 /// `POST /logout`
 pub(super) async fn logout(State(console): State<Arc<Console>>, headers: HeaderMap) -> Response {
-    if let Some(word) = cookie(&headers) {
-        console.guard.sessions.end(word);
-    }
+    cookies(&headers).for_each(|word| console.guard.sessions.end(word));
     let mut response = Redirect::to("/login").into_response();
     response.headers_mut().insert(header::SET_COOKIE, cookie_of("", 0));
     response
@@ -80,7 +82,7 @@ async fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Res
 }
 
 fn cookie_of(word: &str, age_secs: u32) -> HeaderValue {
-    let text = format!("{COOKIE}={word}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_secs}");
+    let text = format!("{}={word}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_secs}", session_cookie::NAME);
     HeaderValue::from_str(&text).expect("a word is hexadecimal")
 }
 

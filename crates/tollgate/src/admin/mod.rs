@@ -22,6 +22,7 @@ mod server;
 mod sessions;
 mod subject;
 mod tokens;
+mod wrong_tokens;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -72,13 +73,15 @@ pub(crate) struct Console {
 impl Console {
     /// Shows `subject` and `watch` to those whom `guard` lets in.
     pub(crate) fn new(
-        registry: Registry,
+        mut registry: Registry,
         subject: Arc<dyn Subject>,
         watch: Arc<Watch>,
         guard: Guard,
         config: Config,
     ) -> Arc<Self> {
         let started = watch.calendar().now();
+        let help = "Wrong tokens that were shown to the admin address";
+        registry.register("tollgate_admin_wrong_tokens", help, guard.wrong_tokens());
         let (events, history, config) = (Events::default(), Mutex::default(), Mutex::new(config));
         let (reports, places) = (Quota::new(flags::REPORTS_AT_ONCE_MAX), Places::default());
         Arc::new(Self { registry, subject, watch, guard, events, history, config, reports, places, started })

@@ -4,16 +4,24 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+use super::wrong_tokens::WrongToken;
+
 /// A request that is not answered as asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     status: StatusCode,
     detail: String,
+    is_by_wrong_token: bool,
 }
 
 impl Problem {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into() }
+        Self { status, detail: detail.into(), is_by_wrong_token: false }
+    }
+
+    /// The request shows a wrong token.
+    pub(super) fn by_wrong_token(self) -> Self {
+        Self { is_by_wrong_token: true, ..self }
     }
 
     /// The request cannot be understood.
@@ -38,6 +46,9 @@ impl IntoResponse for Problem {
         let body =
             json!({"type": "about:blank", "title": title, "status": self.status.as_u16(), "detail": self.detail});
         let mut response = (self.status, body.to_string()).into_response();
+        if self.is_by_wrong_token {
+            response.extensions_mut().insert(WrongToken);
+        }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.status == StatusCode::UNAUTHORIZED {

@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -53,13 +53,13 @@ async fn converse(stream: TcpStream, peer: Peer, router: Router, connection: Adm
     let (scope, activity) = (connection.scope, &connection.activity);
     let io = TokioIo::new(Paced::new(stream, activity.clone()));
     let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
-        let guard = Serving::begin(activity.clone());
+        let guard = Serving::begin(activity.clone(), request.body().is_end_stream());
         request.extensions_mut().insert(peer);
-        let mut router = router.clone();
+        let (mut router, activity) = (router.clone(), activity.clone());
         async move {
             let response = match scope {
                 Scope::HealthChecks if !is_health_check(&request) => no_room(),
-                _ => router.call(request.map(Body::new) as Request).await?,
+                _ => router.call(request.map(|body| Body::new(Arriving { body, activity })) as Request).await?,
             };
             Ok::<_, std::convert::Infallible>(response.map(|body| Guarded { body, _guard: guard }))
         }
@@ -96,8 +96,12 @@ fn no_room() -> Response {
 struct Serving(Arc<Activity>);
 
 impl Serving {
-    fn begin(activity: Arc<Activity>) -> Self {
-        activity.serves();
+    /// Until its body is complete, a request is not served: a client that sends it slowly holds a connection as one
+    /// that sends its head slowly does.
+    fn begin(activity: Arc<Activity>, is_complete: bool) -> Self {
+        if is_complete {
+            activity.serves();
+        }
         Self(activity)
     }
 }
@@ -105,6 +109,33 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         self.0.rests();
+    }
+}
+
+/// The body of a request. The request is being served once the body is complete.
+struct Arriving {
+    body: Incoming,
+    activity: Arc<Activity>,
+}
+
+impl hyper::body::Body for Arriving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if matches!(polled, Poll::Ready(None)) || (polled.is_ready() && self.body.is_end_stream()) {
+            self.activity.serves();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

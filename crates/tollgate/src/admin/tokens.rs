@@ -47,15 +47,19 @@ impl fmt::Debug for Tokens {
 
 impl Tokens {
     /// The tokens in these files.
-    pub(crate) fn load<'a>(files: impl IntoIterator<Item = (Role, &'a Path)>) -> io::Result<Self> {
+    pub(crate) fn load<'a>(files: impl IntoIterator<Item = (Role, &'a Path)>, bytes_min: usize) -> io::Result<Self> {
         let none = Self::none();
-        let known = none.read(files)?;
+        let known = none.read(files, bytes_min)?;
         Ok(Self { known, ..none })
     }
 
     /// The tokens in these files, if they are other ones.
-    pub(super) fn renewed<'a>(&self, files: impl IntoIterator<Item = (Role, &'a Path)>) -> io::Result<Option<Self>> {
-        let known = self.read(files)?;
+    pub(super) fn renewed<'a>(
+        &self,
+        files: impl IntoIterator<Item = (Role, &'a Path)>,
+        bytes_min: usize,
+    ) -> io::Result<Option<Self>> {
+        let known = self.read(files, bytes_min)?;
         let same = |((role, tag), (other, shown)): (&(Role, hmac::Tag), &(Role, hmac::Tag))| {
             role == other && tag.as_ref() == shown.as_ref()
         };
@@ -65,10 +69,14 @@ impl Tokens {
         Ok(Some(Self { key: self.key.clone(), known }))
     }
 
-    fn read<'a>(&self, files: impl IntoIterator<Item = (Role, &'a Path)>) -> io::Result<Vec<(Role, hmac::Tag)>> {
+    fn read<'a>(
+        &self,
+        files: impl IntoIterator<Item = (Role, &'a Path)>,
+        bytes_min: usize,
+    ) -> io::Result<Vec<(Role, hmac::Tag)>> {
         let mut known = Vec::new();
         for (role, path) in files {
-            known.push((role, hmac::sign(&self.key, read_token(path)?.as_bytes())));
+            known.push((role, hmac::sign(&self.key, read_token(path, bytes_min)?.as_bytes())));
         }
         Ok(known)
     }
@@ -120,7 +128,7 @@ mod tests {
         let (operator, viewer) = (folder.path().join("operator"), folder.path().join("viewer"));
         fs::write(&operator, "a-token-of-an-operator\n").unwrap();
         fs::write(&viewer, "a-token-of-a-viewer").unwrap();
-        let tokens = Tokens::load([(Role::Operator, &*operator), (Role::Viewer, &*viewer)]).unwrap();
+        let tokens = Tokens::load([(Role::Operator, &*operator), (Role::Viewer, &*viewer)], 16).unwrap();
         assert_eq!(tokens.role_of("a-token-of-an-operator"), Some(Role::Operator));
         assert_eq!(tokens.role_of("a-token-of-a-viewer"), Some(Role::Viewer));
         for guess in ["", "a-token-of-an-operato", "a-token-of-an-operator\n", "A-token-of-an-operator"] {
@@ -130,13 +138,27 @@ mod tests {
     }
 
     #[test]
+    fn beyond_loopback_a_token_has_at_least_16_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let loads = |token: &str, listen: &str| {
+            fs::write(&path, token).unwrap();
+            Tokens::load([(Role::Viewer, &*path)], crate::token::token_bytes_min(listen.parse().unwrap()))
+        };
+        let error = loads("fifteen-bytes-x\n", "0.0.0.0:8889").unwrap_err().to_string();
+        assert!(error.contains("shorter than 16 bytes"), "{error}");
+        assert!(loads("fifteen-bytes-x\n", "127.0.0.1:8889").is_ok());
+        assert!(loads("sixteen-bytes-xx", "[::]:8889").is_ok());
+    }
+
+    #[test]
     fn a_file_without_a_token_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        assert!(Tokens::load([(Role::Operator, &*path)]).is_err());
+        assert!(Tokens::load([(Role::Operator, &*path)], 1).is_err());
         for text in ["", " \n", "two words", "schlüssel"] {
             fs::write(&path, text).unwrap();
-            assert!(Tokens::load([(Role::Operator, &*path)]).is_err(), "{text:?}");
+            assert!(Tokens::load([(Role::Operator, &*path)], 1).is_err(), "{text:?}");
         }
     }
 }

@@ -93,7 +93,8 @@ fn show(options: &Options) -> Result<(), NoAnswer> {
 }
 
 fn buckets(client: &AdminClient, class: &str, top: u16) -> Result<Value, NoAnswer> {
-    client.get(&format!("/api/v1/buckets?class={}&top={top}", encoded(class)))
+    let answer = client.get(&format!("/api/v1/buckets?class={}&top={top}", encoded(class)))?;
+    client.with_field(answer, "buckets")
 }
 
 /// Draws until somebody has seen enough.

@@ -8,6 +8,7 @@ use tollgate_wire::http1::response::reason;
 use tollgate_wire::http1::{Length, Name, RequestHead, ResponseHead, Version};
 
 use super::identify::Peer;
+use crate::session_cookie;
 use crate::settings::ForwardedHeader;
 
 /// Writes `name: value` and the line end.
@@ -26,11 +27,21 @@ fn is_taken_for_provenance(name: &[u8]) -> bool {
     PROVENANCE.iter().any(|known| is_same_variable(known, name))
 }
 
+/// Calls `write` with the name and value of each field that goes to the backend as it came.
+pub(crate) fn forwarded_fields(head: &RequestHead, peer: &Peer, mut write: impl FnMut(&[u8], &[u8])) {
+    for field in head.fields.iter().filter(|field| is_forwarded(field, peer)) {
+        match field.name {
+            Name::Cookie => session_cookie::without(field.value, |value| write(field.name_bytes, value)),
+            _ => write(field.name_bytes, field.value),
+        }
+    }
+}
+
 /// Whether a request's field goes to the backend as it came.
 ///
 /// What says who the client is goes only if a trusted proxy said it; ours is added to it afterwards. Misspelt it never goes: that
 /// would be a client's, which a proxy in between has let through.
-pub(crate) fn is_forwarded(field: &Field<'_>, peer: &Peer) -> bool {
+fn is_forwarded(field: &Field<'_>, peer: &Peer) -> bool {
     match field.name {
         // CGI makes `HTTP_PROXY` of `Proxy`, which many programs take for the proxy of their own requests (httpoxy).
         Name::Other => field.name_bytes != b"proxy" && !is_taken_for_provenance(field.name_bytes),
@@ -80,9 +91,7 @@ pub(crate) fn write_request(out: &mut Vec<u8>, head: &RequestHead, peer: &Peer, 
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let authority = if head.authority.is_empty() { backend.as_bytes() } else { &head.authority };
     write_field(out, b"host", authority);
-    for field in head.fields.iter().filter(|field| is_forwarded(field, peer)) {
-        write_field(out, field.name_bytes, field.value);
-    }
+    forwarded_fields(head, peer, |name, value| write_field(out, name, value));
     provenance(head, peer, scratch, |name, value| write_field(out, name, value));
     write_length(out, head.length);
     let upgrade = head.upgrade();

@@ -4,7 +4,6 @@ use bytes::Bytes;
 use h2::RecvStream;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tollgate_wire::http1::chunked::push_trailer;
-use tollgate_wire::http1::fields::Field;
 use tollgate_wire::http1::hop_by_hop::is_hop_by_hop;
 use tollgate_wire::http1::request::is_authority;
 use tollgate_wire::http1::{Fault, Fields, Length, Name, RequestHead, ResponseHead, Version, content_length};
@@ -133,10 +132,11 @@ pub(crate) fn write_request(
         .ok()?;
     let mut request = Request::builder().method(&head.method[..]).uri(uri).body(()).ok()?;
     let headers = request.headers_mut();
-    let forwarded = |field: &Field<'_>| forward::is_forwarded(field, peer) && field.name != Name::Expect;
-    for field in head.fields.iter().filter(forwarded) {
-        append(headers, field.name_bytes, field.value);
-    }
+    forward::forwarded_fields(head, peer, |name, value| {
+        if name != b"expect" {
+            append(headers, name, value);
+        }
+    });
     forward::provenance(head, peer, scratch, |name, value| append(headers, name, value));
     if let Length::Fixed(length) = head.length {
         headers.insert(http::header::CONTENT_LENGTH, length.into());

@@ -82,4 +82,5 @@ pub(crate) use others::Other;
 pub(crate) use queue::QueueForecast;
 pub(crate) use refusal::{Refusal, jittered_secs, spread_of};
 pub(crate) use running::{Orders, Running};
+pub(crate) use tls::CERTIFICATE_BYTES_MAX;
 pub(crate) use view::{Bucket, Standing};

@@ -6,7 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
@@ -14,8 +14,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use zeroize::Zeroizing;
 
+use crate::bounded_file;
 use crate::settings::CertificateFiles;
+
+/// The largest file with certificates or a key, in bytes. A chain has a few kilobytes.
+pub(crate) const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
 
 /// The cryptography in use; named, so that a dependency that brings another cannot leave the choice open.
 pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
@@ -55,7 +60,12 @@ impl Certificates {
     /// What cannot be read is tried again each time: what was wrong may not show in the files. It is an error only when it is another
     /// one than the last time, so that nobody is told the same over and over.
     pub(crate) fn refresh(&self) -> io::Result<bool> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever reads them already may be waiting for a disk.
+        let mut seen = match self.seen.try_lock() {
+            Ok(seen) => seen,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
         let now = stamps(&self.files);
         if seen.stamps == now {
             seen.fault = None;
@@ -119,13 +129,15 @@ fn read_all(files: &[CertificateFiles]) -> io::Result<Vec<Arc<CertifiedKey>>> {
 
 fn read(files: &CertificateFiles) -> io::Result<Arc<CertifiedKey>> {
     let wrong = |path: &Path, error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
-    let chain = CertificateDer::pem_file_iter(&files.chain)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+    let bytes = |path: &Path| bounded_file::read(path, CERTIFICATE_BYTES_MAX).map_err(|error| wrong(path, &error));
+    let chain = CertificateDer::pem_slice_iter(&bytes(&files.chain)?)
+        .collect::<Result<Vec<_>, _>>()
         .map_err(|error| wrong(&files.chain, &error))?;
     if chain.is_empty() {
         return Err(wrong(&files.chain, &"has no certificate in it"));
     }
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, &error))?;
+    let key = PrivateKeyDer::from_pem_slice(&Zeroizing::new(bytes(&files.key)?))
+        .map_err(|error| wrong(&files.key, &error))?;
     let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| wrong(&files.key, &error))?;
     Ok(Arc::new(key))
 }

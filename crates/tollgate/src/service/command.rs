@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
@@ -15,20 +16,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::gate_subject::GateSubject;
 use super::master::{Books, Keeping, MasterOptions};
 use super::operators::{Operators, config_of, console_of};
+use super::planning::Planning;
 use super::reload::{Household, Plan, Sender};
 use super::{keys, log, systemd};
 use crate::admin;
+use crate::bounded_file;
 use crate::cli::WRONG;
 use crate::doors::BoundDoors;
-use crate::gate::{Orders, Running};
-use crate::settings::{self, BackendUrl, Settings, State};
+use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
+use crate::settings::{self, BackendUrl, CertificateFiles, Settings, State};
 use crate::telemetry::Telemetry;
 
 /// How often certificates are looked at.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(2);
 
 /// The arguments of `tollgate gate`. An argument counts before the file.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct GateOptions {
     /// Where requests are forwarded to, such as http://127.0.0.1:8080; may be given more than once
     #[arg(long, value_name = "URL", value_parser = BackendUrl::parse)]
@@ -89,6 +92,17 @@ impl GateOptions {
         let orders = Orders { gate, domain, other_domains, door_threads, redis: file.redis, link };
         Ok(Plan { orders, operators, doors, graphite: file.graphite, telemetry: file.telemetry })
     }
+}
+
+/// Reads a plan and, once, all files that it names: those are read again where they are used, when they are known to be readable in time.
+fn plan_ahead(options: &GateOptions) -> Result<Plan, String> {
+    let plan = options.plan()?;
+    plan.operators.read_ahead();
+    for CertificateFiles { chain, key } in &plan.orders.gate.tls {
+        let _ = bounded_file::read(chain, CERTIFICATE_BYTES_MAX);
+        let _ = bounded_file::read(key, CERTIFICATE_BYTES_MAX);
+    }
+    Ok(plan)
 }
 
 /// Runs a gate until it is told to stop.
@@ -205,6 +219,9 @@ fn serve_requests(
     Arc::into_inner(gate).map_or(Ok(()), Running::end)
 }
 
+/// Linux's number, but on MIPS.
+const SIGXFSZ: i32 = 25;
+
 /// What the system may say. Listened for before anything else starts: a signal that nobody listens for ends the process.
 struct Signals {
     terminate: Signal,
@@ -215,6 +232,7 @@ struct Signals {
 
 impl Signals {
     fn listen() -> io::Result<Self> {
+        outlive_file_size_limit()?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -224,20 +242,38 @@ impl Signals {
     }
 }
 
+/// A write beyond the limit on file sizes (`LimitFSIZE` of systemd) fails like one on a full disk. Without a handler, SIGXFSZ would end the process.
+pub(super) fn outlive_file_size_limit() -> io::Result<()> {
+    // The handler stays although nobody waits for the signal.
+    signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
+}
+
 /// Serves, reloads when told to, and drains when told to stop.
 async fn until_stopped(options: &GateOptions, household: &mut Household<'_>, signals: &mut Signals) -> io::Result<()> {
     let Signals { terminate, interrupt, hang_up, user_1 } = signals;
     let gate = household.gate.clone();
     let mut certificates = tokio::time::interval(CERTIFICATES_EVERY);
+    let (mut planning, mut refresher) = (Planning::default(), None::<JoinHandle<()>>);
     let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
     systemd::ready();
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hang_up.recv() => household.reload(options.plan(), options.config.as_deref()),
+            _ = hang_up.recv() => {
+                systemd::reloading();
+                let options = options.clone();
+                planning.begin(move || plan_ahead(&options));
+            }
+            planned = planning.finished() => household.reload(planned, options.config.as_deref()),
             _ = user_1.recv() => gate.reopen_access_log(),
-            _ = certificates.tick() => gate.refresh_certificates(),
+            _ = certificates.tick() => {
+                // Aside, because the files may be on a disk that hangs.
+                if refresher.as_ref().is_none_or(JoinHandle::is_finished) {
+                    let gate = gate.clone();
+                    refresher = thread::Builder::new().spawn(move || gate.refresh_certificates()).ok();
+                }
+            }
             _ = heartbeat.tick() => systemd::alive(),
         }
     }

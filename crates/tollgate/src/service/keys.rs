@@ -1,7 +1,7 @@
 //! `tollgate keys`, and the key files of gates and masters.
 #![expect(clippy::print_stderr, clippy::print_stdout, reason = "the public key is what the command is for")]
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use tollgate_gatekeeper::link::{KeyPair, LinkSettings};
+use zeroize::Zeroizing;
 
+use crate::bounded_file;
 use crate::settings::Link;
 
 /// The arguments of `tollgate keys`.
@@ -51,11 +53,9 @@ fn make(file: &Path) -> Result<KeyPair, String> {
 /// The keys in a file.
 pub(super) fn read(file: &Path) -> Result<KeyPair, String> {
     let unreadable = |error: io::Error| format!("{}: cannot be read: {error}", file.display());
-    if fs::metadata(file).map_err(unreadable)?.len() > FILE_BYTES_MAX {
-        return Err(format!("{}: too large for a key file", file.display()));
-    }
-    let text = fs::read_to_string(file).map_err(unreadable)?;
-    KeyPair::read(&text).map_err(|no_key| format!("{}: {no_key}", file.display()))
+    let bytes = Zeroizing::new(bounded_file::read(file, FILE_BYTES_MAX).map_err(unreadable)?);
+    let text = str::from_utf8(&bytes).map_err(|error| unreadable(io::Error::other(error)))?;
+    KeyPair::read(text).map_err(|no_key| format!("{}: {no_key}", file.display()))
 }
 
 /// What links a gate to its masters, with the keys from its file.

@@ -23,6 +23,7 @@ use tollgate_wire::zmtp::Identity;
 
 use super::master_subject::MasterSubject;
 use super::operators::{Operators, config_of, console_of};
+use super::planning::Planning;
 use super::{keys, log, reload, systemd};
 use crate::admin::{self, Console};
 use crate::cli::WRONG;
@@ -124,7 +125,8 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
         }
     };
     log::start();
-    match serve(|| plan(options), planned, master::Figures::default(), pending(), true) {
+    let anew = options.clone();
+    match serve(move || plan(&anew), planned, master::Figures::default(), pending(), true) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the master failed");
@@ -136,7 +138,7 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
 /// Serves until the process is told to stop, or `stopped` is over. The service manager hears of it from a master that is alone; beside
 /// another role, that one speaks for both.
 fn serve(
-    plan_anew: impl Fn() -> Result<Plan, String>,
+    plan_anew: impl Fn() -> Result<Plan, String> + Clone + Send + 'static,
     running: Plan,
     figures: master::Figures,
     stopped: impl Future<Output = ()>,
@@ -150,6 +152,7 @@ fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let fixed = Fixed::of(&running);
+        super::command::outlive_file_size_limit()?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
@@ -185,10 +188,13 @@ fn serve(
             }
             tell(systemd::stopping);
         };
+        let mut planning = Planning::default();
         let reloads = async || loop {
             hang_up.recv().await;
             tell(systemd::reloading);
-            let planned = plan_anew().and_then(|plan| Renewed::read(plan, &fixed, operators.as_mut()));
+            let plan_anew = plan_anew.clone();
+            planning.begin(move || plan_anew().inspect(|plan| plan.operators.iter().for_each(Operators::read_ahead)));
+            let planned = planning.finished().await.and_then(|plan| Renewed::read(plan, &fixed, operators.as_mut()));
             let (domains, outcome) = match planned {
                 Ok(Renewed { domains, waiting }) => (Some(domains), Ok(waiting)),
                 Err(faults) => (None, Err(faults)),

@@ -9,6 +9,7 @@ mod master;
 mod master_subject;
 mod operators;
 mod pardon;
+mod planning;
 mod reload;
 mod run;
 mod state_home;

@@ -13,8 +13,13 @@ use super::state_home::{state_home, would_be_ours};
 use zeroize::Zeroizing;
 
 use crate::admin::{Config, Console, Guard, Role, Subject, Tokens};
+use crate::bounded_file;
 use crate::settings::{self, FlagState, Settings, Webhook};
+use crate::token::token_bytes_min;
 use crate::watch::{Calendar, Feed, Flagged, Home, Watch, WatchMetrics, WebhookSettings, announce_all, share};
+
+/// The largest secret of a webhook, in bytes: longer than any key that is used with HMAC.
+const SECRET_BYTES_MAX: u64 = 4096;
 
 /// Who may come in, and what is remembered: what is in force of it.
 #[derive(Clone, Debug)]
@@ -79,7 +84,7 @@ impl Operators {
 
     /// Who is let in. Reads the token files.
     pub(super) fn guard(&self) -> io::Result<Guard> {
-        Ok(Guard::new(Tokens::load(self.token_files())?, self.hosts()))
+        Ok(Guard::new(Tokens::load(self.token_files(), token_bytes_min(self.listen))?, self.hosts()))
     }
 
     /// Reads what a reload to `new` would bring. Nothing has changed yet.
@@ -90,9 +95,20 @@ impl Operators {
                 self.listen
             ));
         }
-        let tokens = console.guard().other_tokens(new.token_files()).map_err(|error| error.to_string())?;
+        let tokens = console
+            .guard()
+            .other_tokens(new.token_files(), token_bytes_min(self.listen))
+            .map_err(|error| error.to_string())?;
         let webhook = new.webhook().map_err(|error| error.to_string())?;
         Ok(Renewal { new, tokens, webhook })
+    }
+
+    /// Reads the files that [`read`](Self::read) is going to read, to find out whether that takes long.
+    pub(super) fn read_ahead(&self) {
+        let secret_file = self.watch.webhook.iter().map(|webhook| &*webhook.secret_file);
+        for file in self.token_files().map(|(_, file)| file).chain(secret_file) {
+            let _ = bounded_file::read(file, SECRET_BYTES_MAX).map(Zeroizing::new);
+        }
     }
 
     /// Takes over what was read. Gives the keys of what can only change by a new start and has stayed as it was.
@@ -144,7 +160,8 @@ pub(super) struct Renewal {
 fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
     let Webhook { tls, authority, path, secret_file } = webhook.clone();
     let wrong = |message: String| io::Error::other(format!("the secret file {}: {message}", secret_file.display()));
-    let secret = Zeroizing::new(std::fs::read(&secret_file).map_err(|error| wrong(error.to_string()))?);
+    let read = bounded_file::read(&secret_file, SECRET_BYTES_MAX);
+    let secret = Zeroizing::new(read.map_err(|error| wrong(error.to_string()))?);
     let secret = Zeroizing::new(secret.trim_ascii().to_vec());
     if secret.is_empty() {
         return Err(wrong("is empty".to_owned()));
@@ -166,6 +183,8 @@ pub(super) fn console_of(
 
 /// A file as operators see it.
 pub(super) fn config_of(file: Option<&Path>) -> Config {
-    let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    let read = |file: &Path| bounded_file::read(file, settings::FILE_BYTES_MAX).ok();
+    // A pipe can be read once, which was to start.
+    let text = file.and_then(read).and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
     Config { file: file.map(|file| file.display().to_string()), tables: settings::in_force(&text), reloaded: None }
 }

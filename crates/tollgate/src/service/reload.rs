@@ -67,7 +67,6 @@ impl Sender {
 impl Household<'_> {
     /// Takes over what was planned anew. A plan that is wrong changes nothing.
     pub(super) fn reload(&mut self, planned: Result<Plan, String>, file: Option<&Path>) {
-        systemd::reloading();
         let outcome = planned.and_then(|plan| self.take_over(plan));
         self.gate.reloads().note(&outcome);
         self.console.reloaded(told(outcome, file));

@@ -6,12 +6,12 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::secret::{MASK, secrets, without};
+
 /// More faults than this are only counted: a file of another kind has one on every line.
 const SHOWN_MAX: usize = 100;
 /// How many characters of a line are shown.
 const SNIPPET_MAX: usize = 100;
-/// What is shown instead of a secret.
-const MASK: &str = "***";
 
 /// One thing that is wrong, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,61 +210,10 @@ impl Snippet {
     }
 }
 
-/// Where secrets are in a text: between the `://` of a URL and the last `@` of the same value, and in the path of a webhook.
-fn secrets(text: &str) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    let mut from = 0;
-    while let Some(at) = text[from..].find("://") {
-        let start = from + at + 3;
-        let in_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
-        let before = text[..from + at].trim_end_matches(in_scheme);
-        let end = start + value_length(before, &text[start..]);
-        let key = before.trim_end_matches(['"', '\'']).trim_end().strip_suffix('=').map(str::trim_end);
-        let path = text[start..end].find('/').filter(|_| key.is_some_and(|key| key.ends_with("webhook")));
-        let authority_end = path.map_or(end, |path| start + path);
-        if let Some(length) = text[start..authority_end].rfind('@').filter(|&length| length > 0) {
-            found.push(start..start + length);
-        }
-        if authority_end + 1 < end {
-            found.push(authority_end + 1..end);
-        }
-        from = end;
-    }
-    found
-}
-
-/// How long a value is after its `://`. It ends with the quote that it began with, if nothing follows that could be more of it: who has a quote in a
-/// password has a fault to be shown. Without such an end, only the line ends it for certain.
-fn value_length(before: &str, rest: &str) -> usize {
-    let Some(quote @ ('"' | '\'')) = before.chars().next_back() else { return rest.len() };
-    let is_end = |at: usize| {
-        let after = rest[at..].trim_start_matches(quote).trim_start_matches([' ', '\t']);
-        !rest[..at].ends_with('\\') && (after.is_empty() || after.starts_with([',', ']', '}', '\r', '\n']))
-    };
-    rest.match_indices(quote).map(|(at, _)| at).find(|&at| is_end(at)).unwrap_or(rest.len())
-}
-
-fn without(text: &str, secrets: &[Range<usize>]) -> String {
-    let mut left = String::with_capacity(text.len());
-    let mut from = 0;
-    for secret in secrets {
-        left.push_str(&text[from..secret.start]);
-        left.push_str(MASK);
-        from = secret.end;
-    }
-    left.push_str(&text[from..]);
-    left
-}
-
-/// A piece of the file without the passwords of the URLs in it.
-pub(super) fn masked(text: &str) -> String {
-    without(text, &secrets(text))
-}
-
-/// A piece of the file inside a message: in backticks, short, and without passwords or what would disturb a terminal.
+/// A piece of the file inside a message: in backticks, short, and without secrets or characters that would disturb a terminal.
 pub(super) fn shown(text: &str) -> String {
     const LONGEST: usize = 60;
-    let text = masked(text);
+    let text = without(text, &secrets(text));
     let mut shown: String = text
         .chars()
         .take(LONGEST)

@@ -5,8 +5,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::FileTable;
-use super::fault::masked;
 use super::schema::prose;
+use super::secret::masked;
 use super::shape::{Presence, Shape, TableShape};
 
 /// The tables of a file with this text, which has been read before and is right. What is not in the file is there with its default.

@@ -25,6 +25,7 @@ mod reference;
 mod roles;
 mod rule;
 mod schema;
+mod secret;
 mod shape;
 mod suggestion;
 mod syntax;
@@ -97,7 +98,7 @@ pub(crate) struct Settings {
 }
 
 /// A file larger than this is not a settings file.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 
 table! {
     /// A settings file. Every table may be left out; an empty file means the defaults.

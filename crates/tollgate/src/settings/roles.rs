@@ -16,10 +16,12 @@ use toml::de::DeValue;
 use super::fault::{Collector, shown};
 use super::limit::nonzero;
 use super::link::Key;
+use super::secret::shown_scheme;
 use super::shape::Shape;
 use super::suggestion::did_you_mean;
 use super::table::{Placed, Value, table};
 use super::value::{Address, Choice, Name, OneOrMany, read_text, split_port};
+use crate::bounded_file;
 
 /// The bookkeeper off the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +148,9 @@ pub(crate) struct Redis {
     pub(crate) waiting_max: usize,
 }
 
+/// The largest file with certificates to trust, in bytes. Those of a whole system have less than a megabyte.
+const ROOTS_BYTES_MAX: u64 = 16 << 20;
+
 /// A URL of Redis.
 #[derive(Clone, Debug)]
 pub(super) struct RedisUrl(String);
@@ -161,7 +166,10 @@ impl Value for RedisUrl {
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
         let shape = Self::shape();
         read_text(value, faults, &shape, |url| {
-            let scheme = url.split_once("://").map_or(url, |(scheme, _)| scheme);
+            // A text without a scheme may be a password.
+            let Some(scheme) = shown_scheme(url) else {
+                return Err(format!("no URL of Redis: it has no scheme; write one such as {}", shape.example()));
+            };
             if !REDIS_SCHEMES.contains(&scheme) {
                 let hint = did_you_mean(scheme, REDIS_SCHEMES);
                 let hint = if hint.is_empty() { format!("; schemes are {}", REDIS_SCHEMES.join(", ")) } else { hint };
@@ -200,7 +208,7 @@ table! {
     struct AdminTable {
         /// Where operators connect.
         listen: Address = "\"127.0.0.1:8889\"",
-        /// A file with the token that operators show: one word, such as `openssl rand -hex 32` makes. Needed beyond loopback.
+        /// A file with the token that operators show: one word, such as `openssl rand -hex 32` makes. Needed beyond loopback, where it has at least 16 bytes.
         token_file: PathBuf,
         /// A file with the token of those who may look and change nothing. Needs `token_file`.
         viewer_token_file: PathBuf,
@@ -253,7 +261,8 @@ impl Value for WebUrl {
     fn read(value: &Spanned<DeValue<'_>>, faults: &mut Collector) -> Option<Self> {
         let shape = Self::shape();
         read_text(value, faults, &shape, |url| {
-            let wrong = || format!("expected {}, found {}", shape.words(), shown(url));
+            let found = || if shown_scheme(url).is_some() { shown(url) } else { "a text that is none".to_owned() };
+            let wrong = || format!("expected {}, found {}", shape.words(), found());
             let (tls, rest) = match url.split_once("://") {
                 Some(("http", rest)) => (false, rest),
                 Some(("https", rest)) => (true, rest),
@@ -432,7 +441,7 @@ impl Redis {
     /// Where it is, with the certificates to trust.
     pub(crate) fn address(&self) -> io::Result<shared::Address> {
         let roots = self.ca_file.as_ref().map(|file| {
-            std::fs::read(file).map_err(|error| {
+            bounded_file::read(file, ROOTS_BYTES_MAX).map_err(|error| {
                 io::Error::new(error.kind(), format!("`redis.ca_file` {} cannot be read: {error}", file.display()))
             })
         });

@@ -3,6 +3,7 @@
 use toml::de::Error;
 
 use super::fault::{Collector, shown};
+use super::secret::follows_secret_key;
 
 /// Reports what the parser found.
 pub(super) fn report(error: &Error, text: &str, faults: &mut Collector) {
@@ -15,6 +16,7 @@ pub(super) fn report(error: &Error, text: &str, faults: &mut Collector) {
             None | Some("") => faults.syntax(span, "a value is missing: write one after the `=`"),
             // Where such a word ends is a guess, and there may be a password in it.
             Some(word) if word.contains("://") => faults.syntax(span, "a URL is text: write it in quotes"),
+            Some(_) if follows_secret_key(text, span.start) => faults.syntax(span, "text is written in quotes"),
             Some(word) => faults.syntax(span, format!("{} is no value: text is written in quotes", shown(word))),
         },
         message if message.contains("recurs") => {

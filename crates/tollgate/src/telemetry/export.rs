@@ -13,6 +13,7 @@ use tollgate_wire::openmetrics;
 use tollgate_wire::otlp::{Sender, Value, write_metrics, write_spans};
 
 use super::tracer::{Told, Tracer};
+use crate::bounded_file;
 use crate::post::Poster;
 use crate::settings;
 
@@ -171,10 +172,14 @@ struct Fault {
     what: String,
 }
 
+/// The largest file with header fields, in bytes.
+const FIELDS_BYTES_MAX: u64 = 64 << 10;
+
 /// Header fields, one on each line of a file.
 fn read_fields(file: &std::path::Path) -> io::Result<Vec<(String, String)>> {
     let wrong = |message: String| io::Error::other(format!("the headers file {}: {message}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let bytes = bounded_file::read(file, FIELDS_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')

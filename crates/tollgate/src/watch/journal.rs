@@ -43,8 +43,16 @@ impl Journal {
         // Names of accounts may be secrets, such as keys of an API: they are nobody else's on this machine.
         durable::create_directory(directory)?;
         let path = directory.join("watch.journal");
-        let file = durable::private().create(true).append(true).read(true).open(&path)?;
+        let mut file = durable::private().create(true).append(true).read(true).open(&path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other(format!("{} is not a file", path.display())));
+        }
         lock(&file)?;
+        if file.metadata()?.len() > BYTES_MAX {
+            durable::move_aside(&path, "it is larger than any journal")?;
+            file = durable::private().create_new(true).append(true).read(true).open(&path)?;
+            lock(&file)?;
+        }
         durable::keep_private(&file)?;
         let mut bytes = Vec::new();
         (&file).take(BYTES_MAX + 1).read_to_end(&mut bytes)?;

@@ -26,7 +26,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
@@ -88,6 +90,9 @@ pub(crate) enum Home {
     IfPossible(PathBuf),
 }
 
+/// A journal that takes longer to open is given up at the start.
+const OPEN_MAX: Duration = Duration::from_secs(5);
+
 /// What is known, and where it is kept.
 struct Kept {
     state: State,
@@ -146,6 +151,25 @@ pub(crate) struct Reported {
 #[derive(Debug)]
 pub(crate) struct NotKept(pub(crate) io::Error);
 
+/// Opens the journal of a directory on a thread of its own. A disk that hangs must not keep the gate from serving, so the thread is left
+/// behind after [`OPEN_MAX`].
+fn open_in_time(
+    directory: PathBuf,
+    settings: tollgate_core::watch::WatchSettings,
+    now: Moment,
+) -> io::Result<(Journal, State)> {
+    let (sender, opened) = mpsc::channel();
+    let open = move || {
+        let mut state = State::new(settings);
+        let journal = Journal::open(&directory, |record| state.replay(record, now));
+        // Nobody listens after a timeout. The journal is closed then.
+        let _ = sender.send(journal.map(|journal| (journal, state)));
+    };
+    thread::Builder::new().name("tollgate-journal".to_owned()).spawn(open)?;
+    let timeout = || io::Error::new(io::ErrorKind::TimedOut, format!("the disk did not answer within {OPEN_MAX:?}"));
+    opened.recv_timeout(OPEN_MAX).unwrap_or_else(|_| Err(timeout()))
+}
+
 impl Watch {
     /// A watch that knows what the last one knew that had this home. A directory that cannot be used is said, and tried again if somebody has asked for it.
     pub(crate) fn new(
@@ -155,18 +179,19 @@ impl Watch {
         calendar: Calendar,
     ) -> Self {
         mask::set_account_class(&settings.account_class);
-        let mut kept = Kept { state: State::new(settings), journal: None, behind: false, owed: BTreeSet::new() };
+        let mut kept =
+            Kept { state: State::new(settings.clone()), journal: None, behind: false, owed: BTreeSet::new() };
         let (mut state_dir, is_asked_for) = match home {
             Home::Memory => (None, false),
             Home::Directory(directory) => (Some(directory), true),
             Home::IfPossible(directory) => (Some(directory), false),
         };
         if let Some(path) = &state_dir {
-            let (now, directory) = (calendar.now(), path.display());
-            match Journal::open(path, |record| kept.state.replay(record, now)) {
-                Ok(journal) => {
+            let directory = path.display();
+            match open_in_time(path.clone(), settings, calendar.now()) {
+                Ok((journal, state)) => {
                     tracing::info!(%directory, "flags survive a restart");
-                    kept.journal = Some(journal);
+                    (kept.journal, kept.state) = (Some(journal), state);
                 }
                 Err(error) if is_asked_for => {
                     tracing::error!(%directory, %error, "flags cannot be kept: reports are refused until they can");

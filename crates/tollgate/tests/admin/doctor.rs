@@ -273,3 +273,22 @@ fn no_name_drives_the_terminal() {
     assert!(fits(&screen, 120, 40) && has(&screen, shown), "{screen:#?}");
     assert!(!String::from_utf8_lossy(&terminal.written()).contains(['\u{9b}', '\u{202e}', '\u{7}']));
 }
+
+#[test]
+fn the_answer_of_another_server_is_no_success() {
+    let gate = Gate::start("");
+    let client_port = format!("http://{}", gate.address);
+    for words in [
+        &["flags", "list"][..],
+        &["flags", "list", "--json"],
+        &["flags", "clear", "u1", "--note", "x"],
+        &["doctor", "--once"],
+        &["doctor", "--once", "--json"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output = command.args(words).args(["--admin", &client_port]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("is not Tollgate's"), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+    }
+}

@@ -50,6 +50,29 @@ fn a_gate_starts_where_it_can_write_nowhere_and_says_so() {
     assert_eq!(gate.request("/", &[]).status, 200);
 }
 
+/// A pipe stands for anything that is no file: reading it would never end.
+#[test]
+fn a_gate_serves_although_its_journal_is_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("watch.journal");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let gate = start_at(&folder.path().display().to_string());
+    assert!(gate.logged("flags are in memory alone").contains("is not a file"));
+    assert_eq!(gate.request("/", &[]).status, 200);
+}
+
+#[test]
+fn a_journal_that_is_too_large_is_moved_aside_without_a_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("watch.journal");
+    std::fs::File::create(&journal).unwrap().set_len(2 << 30).unwrap();
+    let gate = start_at(&folder.path().display().to_string());
+    gate.logged("it was put aside");
+    assert_eq!(kept_in(&gate), json!(folder.path()));
+    assert_eq!(std::fs::metadata(folder.path().join("watch.damaged")).unwrap().len(), 2 << 30);
+    flag(&gate, "u1");
+}
+
 /// So that tests, and whatever else is started once, leave nothing behind.
 #[test]
 fn a_gate_on_a_port_that_is_another_at_every_start_keeps_nothing() {

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -47,6 +48,39 @@ fn rejections(gate: &Gate, id: &str, class: &str, key: &str, rejected: u64) -> V
     let answer = gate.post("/api/v1/rejections", &report);
     assert_eq!(answer.status, 202, "{}", answer.body);
     answer.json()["flagged"].clone()
+}
+
+/// Files that cannot be read at once: pipes without a writer, in the place of a disk that hangs.
+#[test]
+fn a_reload_that_cannot_read_its_files_stops_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = "an-operators-token-of-some-length";
+    std::fs::write(folder.path().join("token"), token).unwrap();
+    let gate = Gate::start_in(folder, "[admin]\ntoken_file = \"FOLDER/token\"\n");
+    let bearer = format!("Bearer {token}");
+    let authorization = [("Authorization", &*bearer)];
+    let replace_by_pipe = |name: &str| {
+        std::fs::remove_file(gate.path().join(name)).unwrap();
+        assert!(Command::new("mkfifo").arg(gate.path().join(name)).status().unwrap().success());
+    };
+    replace_by_pipe("token");
+    let told = hang_up(&gate, &authorization);
+    assert!(told["faults"].as_str().unwrap().contains("is no regular file"), "{told}");
+    replace_by_pipe("tollgate.toml");
+    let before = ask(gate.admin, "GET", "/api/v1/status", &authorization, "").json()["reload"].clone();
+    assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+    let (mut last, mut slowest) = (before.clone(), Duration::ZERO);
+    eventually("the reload fails", || {
+        let began = Instant::now();
+        assert_eq!(gate.get("/healthz").status, 200);
+        last = ask(gate.admin, "GET", "/api/v1/status", &authorization, "").json()["reload"].clone();
+        slowest = slowest.max(began.elapsed());
+        last != before
+    });
+    assert!(last["faults"].as_str().unwrap().contains("does their disk hang?"), "{last}");
+    assert!(slowest < Duration::from_secs(4), "{slowest:?}");
+    assert!(Command::new("kill").args(["-TERM", &gate.pid().to_string()]).status().unwrap().success());
+    gate.logged("stopping");
 }
 
 #[test]

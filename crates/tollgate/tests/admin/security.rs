@@ -1,6 +1,7 @@
 //! Fault 44: who may come in, and from where.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -20,6 +21,14 @@ fn guarded() -> Gate {
 
 fn bearer(token: &str) -> String {
     format!("Bearer {token}")
+}
+
+/// Does this for all values at once, because answers to wrong tokens are delayed.
+fn at_once<T: Send, R: Send>(values: impl IntoIterator<Item = T>, act: impl Fn(T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = values.into_iter().map(|value| scope.spawn(|| act(value))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 fn report(id: &str) -> String {
@@ -49,14 +58,27 @@ fn without_a_token_there_is_nothing_but_health() {
         let answer = gate.get(path);
         assert_eq!(answer.status, 401, "{path}");
         assert!(answer.header("www-authenticate").unwrap().starts_with("Bearer"));
-        for wrong in ["Bearer wrong", "Bearer", "Basic dXNlcjpwYXNz"] {
-            let status = ask(gate.admin, "GET", path, &[("Authorization", wrong)], "").status;
-            assert!(status == 401 || status == 429, "{path} {wrong}: {status}");
-        }
     }
+    at_once(["Bearer wrong", "Bearer", "Basic dXNlcjpwYXNz"], |wrong| {
+        assert_eq!(ask(gate.admin, "GET", "/api/v1/status", &[("Authorization", wrong)], "").status, 401, "{wrong}");
+    });
     assert_eq!(ask(gate.admin, "POST", "/api/v1/rejections", &[], &report("r1")).status, 401);
     assert_eq!(gate.get("/").status, 303, "a person is shown where to log in");
     assert_eq!((gate.get("/healthz").status, gate.get("/readyz").status, gate.get("/login").status), (200, 200, 200));
+}
+
+#[test]
+fn a_session_is_found_behind_cookies_of_its_name_that_other_sites_of_the_host_set() {
+    let gate = guarded();
+    let (cookie, _) = log_in(&gate, VIEWER);
+    for headers in [
+        &[("Cookie", &*format!("tollgate_session=forged; {cookie}"))][..],
+        &[("Cookie", "tollgate_session=forged"), ("Cookie", &cookie)],
+        &[("Cookie", &format!("other=\u{e9}; {cookie}"))],
+    ] {
+        assert_eq!(ask(gate.admin, "GET", "/api/v1/status", headers, "").status, 200, "{headers:?}");
+    }
+    assert_eq!(ask(gate.admin, "GET", "/api/v1/status", &[("Cookie", "tollgate_session=forged")], "").status, 401);
 }
 
 #[test]
@@ -163,8 +185,9 @@ fn pages_may_load_and_be_framed_by_nothing_else() {
 fn a_valid_token_is_accepted_however_many_wrong_ones_were_shown() {
     let gate = guarded();
     let guess = |token: &str| ask(gate.admin, "GET", "/api/v1/status", &[("Authorization", &bearer(token))], "").status;
-    let answers: Vec<_> = (0..30).map(|number| guess(&format!("guess-{number}"))).collect();
-    assert_eq!((answers[0], answers[9], answers[10], answers[29]), (401, 401, 429, 429));
+    let answers = at_once(0..30, |number| guess(&format!("guess-{number}")));
+    let count = |status| answers.iter().filter(|answer| **answer == status).count();
+    assert_eq!((count(401), count(429)), (10, 20));
     assert_eq!((guess(OPERATOR), guess(VIEWER)), (200, 200));
     assert_eq!(ask(gate.admin, "POST", "/login", &[], &format!("token={OPERATOR}")).status, 303);
     assert_eq!(ask(gate.admin, "POST", "/login", &[], "token=wrong").status, 429);
@@ -172,6 +195,65 @@ fn a_valid_token_is_accepted_however_many_wrong_ones_were_shown() {
     assert!(!log.contains("guess-"), "{log}");
     let lines = gate.log().iter().filter(|line| line.contains("a wrong token was shown")).count();
     assert!(lines <= 10, "{lines} lines for 31 wrong tokens");
+}
+
+#[test]
+fn the_answer_to_a_wrong_token_is_delayed_and_the_right_one_is_accepted_meanwhile() {
+    let gate = guarded();
+    let started = Instant::now();
+    // More than are delayed at once.
+    let answers = at_once(0..50, |number| {
+        let (wrong, form) = (bearer(&format!("guess-{number}")), format!("token=guess-{number}"));
+        let answer = match number % 2 {
+            0 => ask(gate.admin, "GET", "/api/v1/status", &[("Authorization", &wrong)], ""),
+            _ => ask(gate.admin, "POST", "/login", &[], &form),
+        };
+        assert_eq!(answer.header("connection"), Some("close"), "{}", answer.head);
+        if number == 0 {
+            assert_eq!(ask(gate.admin, "GET", "/api/v1/status", &[("Authorization", &bearer(VIEWER))], "").status, 200);
+        }
+        started.elapsed() >= Duration::from_secs(1)
+    });
+    let delayed = answers.iter().filter(|is_delayed| **is_delayed).count();
+    assert!(delayed >= 32, "{delayed}");
+    let metrics = ask(gate.admin, "GET", "/metrics", &[("Authorization", &bearer(VIEWER))], "").body;
+    assert!(metrics.contains("\ntollgate_admin_wrong_tokens_total 50\n"), "{metrics}");
+}
+
+#[test]
+fn a_token_that_everybody_on_the_machine_can_read_is_warned_about() {
+    let gate = guarded();
+    assert!(gate.logged("can read this token").contains("operator"));
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("operator");
+    std::fs::write(&token, OPERATOR).unwrap();
+    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let private = Gate::start_in(folder, "[admin]\ntoken_file = \"FOLDER/operator\"\n");
+    assert!(!private.log().iter().any(|line| line.contains("can read this token")));
+}
+
+#[test]
+fn beyond_loopback_a_short_token_is_refused_by_check_and_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, token) = (folder.path().join("tollgate.toml"), folder.path().join("token"));
+    let run = |listen: &str, token_text: &str, words: &[&str]| {
+        std::fs::write(&token, token_text).unwrap();
+        let admin = format!("[admin]\nlisten = \"{listen}\"\ntoken_file = \"{}\"\n", token.display());
+        std::fs::write(&file, format!("[gate]\nbackend = \"http://127.0.0.1:1\"\nlisten = \"127.0.0.1:0\"\n{admin}"))
+            .unwrap();
+        let mut command = Command::new("timeout");
+        command.arg("120").arg(env!("CARGO_BIN_EXE_tollgate")).args(words).arg(&file);
+        command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (words, code) in [(&["check"][..], 2), (&["gate", "--config"], 1)] {
+        let (status, said) = run("0.0.0.0:0", "fifteen-bytes-x", words);
+        assert_eq!(status, Some(code), "{said}");
+        assert!(said.contains("shorter than 16 bytes") && !said.contains("fifteen"), "{said}");
+    }
+    assert_eq!(run("0.0.0.0:0", "sixteen-bytes-xx", &["check"]).0, Some(0));
+    assert_eq!(run("127.0.0.1:0", "short", &["check"]).0, Some(0));
 }
 
 #[test]
@@ -292,7 +374,7 @@ fn names_in_headers_are_escaped_too() {
 #[test]
 fn operators_connect_on_loopback_unless_told_otherwise() {
     // Whether this test has it or somebody else does, who might only be another run of this test.
-    let pause = || std::thread::sleep(std::time::Duration::from_millis(100));
+    let pause = || std::thread::sleep(Duration::from_millis(100));
     let _taken = (0..200).find_map(|_| std::net::TcpListener::bind("127.0.0.1:8889").map_err(|_| pause()).ok());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.toml");

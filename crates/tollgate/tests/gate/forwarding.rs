@@ -39,6 +39,20 @@ fn fields_for_one_hop_stay_on_it_and_the_others_go_through() {
     }
 }
 
+#[test]
+fn the_backend_does_not_see_sessions_of_the_console() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::before(&backend);
+    for (cookies, forwarded) in [
+        ("Cookie: a=1; tollgate_session=5ec7e7; b=2\r\n", Some("a=1; b=2")),
+        ("Cookie: tollgate_session=5ec7e7\r\n", None),
+        ("Cookie: a=tollgate_session\r\n", Some("a=tollgate_session")),
+    ] {
+        assert_eq!(send(&gate, &format!("GET / HTTP/1.1\r\nHost: a\r\n{cookies}\r\n")).status, 200);
+        assert_eq!(backend.requests().pop().unwrap().field("cookie"), forwarded, "{cookies}");
+    }
+}
+
 /// What looks like a request, and is the body of one.
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
 

@@ -345,9 +345,27 @@ fn a_fault_is_shown_without_the_passwords_of_its_line() {
         assert!(!shown.contains("hidden"), "{shown}");
     }
     let shown = Settings::parse("t.toml", "[watch]\nwebhook = 'https://u:hidden@h/x'\n").unwrap_err().to_string();
-    assert!(shown.contains("found `https://***@h/x`") && !shown.contains("hidden"), "{shown}");
+    assert!(shown.contains("found `https://***@h/***`") && !shown.contains("hidden"), "{shown}");
     let shown = Settings::parse("t.toml", "[watch]\nwebhook = 'https://h/hidden'\n").unwrap_err().to_string();
     assert!(shown.contains("| webhook = 'https://h/***'\n") && !shown.contains("hidden"), "{shown}");
+    for line in [
+        "webhook = 'http://h:99999/hidden'",
+        "webhok = 'https://h/hidden'",
+        "webhook = 'h/hidden'",
+        "webhook = h/hidden",
+        "webhook = ['https://h/hidden', 'hidden']",
+        "webhook = \"https:\\u002f\\u002fh:0/hidden\"",
+        "webhook = 'https://h/hidden' hidden",
+    ] {
+        let shown = Settings::parse("t.toml", &format!("[watch]\n{line}\n")).unwrap_err().to_string();
+        assert!(!shown.contains("hidden"), "{shown}");
+    }
+    for line in ["url = 'u:hidden@h'", "url = 'hidden'", "url = hidden", "url = 'unix://s?pass=hidden'\nx = 1"] {
+        let shown = Settings::parse("t.toml", &format!("[redis]\n{line}\n")).unwrap_err().to_string();
+        assert!(!shown.contains("hidden"), "{shown}");
+    }
+    let shown = Settings::parse("t.toml", "[admin]\ntoken = 'hidden'\n").unwrap_err().to_string();
+    assert!(shown.contains("| token = '***'\n"), "{shown}");
     let shown = Settings::parse("t.toml", "[gate]\nbackend = 'http://@h'\n").unwrap_err().to_string();
     assert!(shown.contains("| backend = 'http://@h'\n"), "{shown}");
 }

@@ -1,0 +1,123 @@
+//! Reading the files of a reload on a thread of its own.
+//!
+//! The thread that serves operators also receives signals and sends the heartbeat to systemd. A file on a disk that hangs, or a pipe
+//! without a writer, must not stop it. So a plan is read aside, and a reload fails if that takes too long. The thread is left behind
+//! then, and no other is started before it ends.
+
+use std::future::pending;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// The longest time that the files of a reload may take.
+const READ_MAX: Duration = Duration::from_secs(5);
+
+type Read<T> = Box<dyn FnOnce() -> Result<T, String> + Send>;
+
+/// The reading of a plan.
+pub(super) struct Planning<T> {
+    /// The plan that is awaited, and until when.
+    awaited: Option<(oneshot::Receiver<Result<T, String>>, Instant)>,
+    /// What is read after that, because files may have changed since it began.
+    next: Option<Read<T>>,
+    /// The longest time that a read may take.
+    read_max: Duration,
+    /// A thread that was left behind.
+    stuck: Option<thread::JoinHandle<()>>,
+    /// The thread that reads, or has read.
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl<T> Default for Planning<T> {
+    fn default() -> Self {
+        Self { awaited: None, next: None, read_max: READ_MAX, stuck: None, thread: None }
+    }
+}
+
+impl<T: Send + 'static> Planning<T> {
+    /// Begins to read a plan, or reads again after the read that is under way.
+    pub(super) fn begin(&mut self, read: impl FnOnce() -> Result<T, String> + Send + 'static) {
+        if self.awaited.is_some() {
+            self.next = Some(Box::new(read));
+        } else {
+            self.start(Box::new(read));
+        }
+    }
+
+    fn start(&mut self, read: Read<T>) {
+        let (sender, receiver) = oneshot::channel();
+        self.awaited = Some((receiver, Instant::now() + self.read_max));
+        self.stuck.take_if(|stuck| stuck.is_finished());
+        if self.stuck.is_some() {
+            let _ =
+                sender.send(Err("files of the last reload have still not been read: does their disk hang?".to_owned()));
+            return;
+        }
+        let act = move || drop(sender.send(read()));
+        self.thread = thread::Builder::new().name("tollgate-reload".to_owned()).spawn(act).ok();
+    }
+
+    /// Waits for the plan that is being read; for ever if none is. Nothing is lost if the wait is given up.
+    pub(super) async fn finished(&mut self) -> Result<T, String> {
+        loop {
+            let Some((receiver, until)) = &mut self.awaited else { return pending().await };
+            let planned = match tokio::time::timeout_at(*until, receiver).await {
+                Ok(planned) => planned.unwrap_or_else(|_| Err("the settings could not be read".to_owned())),
+                Err(_) => {
+                    (self.stuck, self.next) = (self.thread.take(), None);
+                    Err(format!(
+                        "the settings, or files that they name, were not read within {:?}: does their disk hang?",
+                        self.read_max
+                    ))
+                }
+            };
+            self.awaited = None;
+            match self.next.take() {
+                Some(next) => self.start(next),
+                None => return planned,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_that_hangs_is_given_up_and_no_other_begins_before_it_ends() {
+        let mut planning = Planning { read_max: Duration::from_millis(20), ..Planning::default() };
+        let (end, hangs) = mpsc::channel::<()>();
+        planning.begin(move || {
+            let _ = hangs.recv();
+            Ok(1)
+        });
+        assert!(planning.finished().await.unwrap_err().contains("within 20ms"));
+        planning.begin(|| Ok(2));
+        assert!(planning.finished().await.unwrap_err().contains("still not"));
+        drop(end);
+        while !planning.stuck.as_ref().is_some_and(thread::JoinHandle::is_finished) {
+            thread::yield_now();
+        }
+        planning.read_max = READ_MAX;
+        planning.begin(|| Ok(3));
+        assert_eq!(planning.finished().await, Ok(3));
+    }
+
+    #[tokio::test]
+    async fn a_reload_during_a_read_reads_again() {
+        let mut planning = Planning::default();
+        let (begin, begun) = mpsc::channel::<()>();
+        planning.begin(move || {
+            let _ = begun.recv();
+            Ok(1)
+        });
+        planning.begin(|| Ok(2));
+        drop(begin);
+        assert_eq!(planning.finished().await, Ok(2));
+    }
+}

@@ -1,0 +1,50 @@
+//! The cookie of the console's sessions.
+//!
+//! Browsers send a cookie to every port of a host. A browser that is logged in to the console therefore sends its
+//! session to the site behind the gate as well, where the backend could read it. The gate removes it.
+
+use memchr::memmem;
+
+/// The name of the cookie.
+pub(crate) const NAME: &str = "tollgate_session";
+
+/// Calls `write` with the value of a `Cookie` field as the backend may see it: without the session, or not at all if
+/// there is no other cookie. A value without the session is passed on as it is and is not copied.
+pub(crate) fn without(value: &[u8], mut write: impl FnMut(&[u8])) {
+    if memmem::find(value, NAME.as_bytes()).is_none() {
+        return write(value);
+    }
+    let others: Vec<_> = value.split(|byte| *byte == b';').filter(|pair| !is_session(pair)).collect();
+    let joined = others.join(&b';');
+    let rest = joined.trim_ascii();
+    if !rest.is_empty() {
+        write(rest);
+    }
+}
+
+/// Whether a pair of a `Cookie` field is the session.
+fn is_session(pair: &[u8]) -> bool {
+    pair.split(|byte| *byte == b'=').next().is_some_and(|name| name.trim_ascii() == NAME.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_session_is_removed() {
+        let check = |value: &str, expected: Option<&str>| {
+            let mut written = None;
+            without(value.as_bytes(), |rest| written = Some(String::from_utf8(rest.to_vec()).unwrap()));
+            assert_eq!(written.as_deref(), expected, "{value}");
+        };
+        check("a=1; b=2", Some("a=1; b=2"));
+        check("tollgate_session=x", None);
+        check("tollgate_session=x; a=1", Some("a=1"));
+        check("a=1; tollgate_session=x; b=2", Some("a=1; b=2"));
+        check("a=1;tollgate_session=x;tollgate_session=y", Some("a=1"));
+        check("a=1; tollgate_session = x", Some("a=1"));
+        check("tollgate_session; a=1", Some("a=1"));
+        check("my_tollgate_session=x; a=tollgate_session", Some("my_tollgate_session=x; a=tollgate_session"));
+    }
+}
