@@ -139,7 +139,7 @@ impl TextPage {
         }
         if done.would_hold + done.would_refuse > 0 {
             let words = format!(
-                "Of the admitted requests, rules in observe mode would have held {} and refused {}.",
+                "Rules in observe mode would have held {} and refused {} of these.",
                 count(done.would_hold),
                 count(done.would_refuse)
             );

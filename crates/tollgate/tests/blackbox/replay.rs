@@ -310,12 +310,12 @@ fn wrong_arguments_and_configurations_exit_2() {
 }
 
 #[test]
-fn what_is_no_recording_fails_with_a_reason() {
+fn a_file_of_another_format_fails_with_a_reason() {
     let files = Files::new("none");
     let poem = files.write("poem.txt", "roses are red\nviolets are blue\n");
     let run = tollgate(["replay", &poem]);
     assert_eq!(run.code, Some(1));
-    assert!(run.stderr.contains("neither a trace nor an access log"), "{}", run.stderr);
+    assert!(run.stderr.contains("its format cannot be detected"), "{}", run.stderr);
     let run = tollgate(["replay", "--format", "combined", &poem]);
     assert_eq!(run.code, Some(1));
     assert!(run.stdout.contains("line 1, column 14: expected the time in brackets"), "{}", run.stdout);
@@ -329,11 +329,11 @@ fn what_is_no_recording_fails_with_a_reason() {
 }
 
 #[test]
-fn an_empty_recording_is_nothing_to_tell() {
+fn an_empty_recording_is_reported_as_such() {
     for input in [&b""[..], b"\n\r\n", b"\xef\xbb\xbf"] {
         let run = with_input(&["replay", "-"], input);
         assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
-        assert!(run.stdout.contains("no request in it"), "{}", run.stdout);
+        assert!(run.stdout.contains("contains no request"), "{}", run.stdout);
         assert_eq!(with_input(&["replay", "--decisions", "-"], input).stdout, "");
         let json: Value = serde_json::from_str(&with_input(&["replay", "--json", "-"], input).stdout).unwrap();
         assert_eq!(json["requests"], 0);
