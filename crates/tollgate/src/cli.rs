@@ -67,7 +67,7 @@ enum Command {
     ///
     /// Starts a small site, people and a crawler on this machine, first without a gate and then with one in front, and shows
     /// the difference.
-    Demo(demo::Arguments),
+    Demo(demo::DemoOptions),
     /// Print the JSON schema of configuration files
     Schema,
     /// Print the reference page of configuration files, in Markdown

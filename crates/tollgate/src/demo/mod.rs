@@ -29,7 +29,7 @@ const SEED: u64 = 20;
 
 /// Options of the demo.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct DemoOptions {
     /// How long each half lasts, in seconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(4..=600))]
     seconds: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
 }
 
 /// Runs both halves and prints the difference.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &DemoOptions) -> ExitCode {
     let done = match (arguments.site, arguments.core) {
         (Some(listen), Some(core)) => serve_site(listen, core),
         _ => show(arguments),
@@ -61,7 +61,7 @@ fn serve_site(listen: SocketAddr, core: usize) -> io::Result<()> {
     site::serve(&TcpListener::bind(listen)?, site::Settings::default())
 }
 
-fn show(arguments: &Arguments) -> io::Result<()> {
+fn show(arguments: &DemoOptions) -> io::Result<()> {
     let phases = phases(Duration::from_secs(arguments.seconds));
     let plan = Plan::new(SEED, phases, Origin::Network);
     let site_core = leave_a_core_to_the_site()?;
