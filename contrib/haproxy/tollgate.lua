@@ -1,5 +1,6 @@
--- Asks the HTTP door of Tollgate about each request. HAProxy 2.5 or later, built with Lua.
--- Use: `lua-load tollgate.lua` in `global`, and in a frontend `http-request lua.tollgate 127.0.0.1:8890` with the rules of docs/door-forward-auth.md.
+-- Asks the HTTP door of Tollgate about each request. Needs HAProxy 2.5 or later, built with Lua.
+-- Use: `lua-load tollgate.lua` in `global`, and in a frontend `http-request lua.tollgate 127.0.0.1:8890` with the rules
+-- of docs/door-forward-auth.md.
 core.register_action("tollgate", { "http-req" }, function(txn, door)
   local headers = {}
   for name, values in pairs(txn.http:req_get_headers()) do
@@ -14,7 +15,7 @@ core.register_action("tollgate", { "http-req" }, function(txn, door)
   headers["x-forwarded-host"] = headers["host"]
   local answer = core.httpclient():get{ url = "http://" .. door .. "/v1/auth", headers = headers, timeout = 1000 }
   local fields = answer and answer.headers or {}
-  -- Every refusal has this field. A door that does not answer refuses nobody.
+  -- Every refusal has this field. If the door does not respond, the request is allowed.
   local status, retry_after = fields["x-tollgate-status"], fields["retry-after"]
   txn:set_var("txn.tollgate_status", status and tonumber(status[0]) or 200)
   txn:set_var("txn.tollgate_retry_after", retry_after and retry_after[0] or "1")

@@ -45,7 +45,7 @@ enum Command {
     ///
     /// Runs the rules of a configuration over a recorded trace or a web server's access log, in the time of the recording, and says who would
     /// have been held or refused, by which rule, and what that would have saved.
-    Replay(replay::Options),
+    Replay(replay::ReplayOptions),
     /// Look for faults in a configuration file
     ///
     /// Prints every fault as file:line:column: message. Exits 0 if there is none, 2 if there are some. With --hardening, exits 1 if a check fails.
@@ -67,7 +67,7 @@ enum Command {
     ///
     /// Starts a small site, people and a crawler on this machine, first without a gate and then with one in front, and shows
     /// the difference.
-    Demo(demo::Arguments),
+    Demo(demo::DemoOptions),
     /// Print the JSON schema of configuration files
     Schema,
     /// Print the reference page of configuration files, in Markdown

@@ -1,9 +1,9 @@
-//! One half of the demo: a fresh site, a gate or none, and the storm.
+//! One half of the demo: a new site, a gate or none, and the storm.
 
 use super::{
-    picture::{Picture, Sample},
+    picture::{StormSample, StormSnapshot},
     screen::Screen,
-    summary::Figures,
+    summary::HalfResult,
 };
 use std::{
     io,
@@ -22,16 +22,16 @@ use tollgate_storm::{
 
 const TICK: Duration = Duration::from_millis(250);
 
-/// What a half showed.
+/// The result of a half.
 pub(super) struct Half {
     plan: Plan,
     views: Vec<View>,
-    /// The site's books of the storm alone.
+    /// The site's CPU accounts during the storm.
     storm: Reading,
 }
 
 impl Half {
-    /// Plays the storm and shows it on `screen` as it goes.
+    /// Runs the storm and draws it on `screen`.
     pub(super) fn play(
         title: &str,
         gated: bool,
@@ -55,9 +55,9 @@ impl Half {
         Ok(Self { plan: plan.clone(), views, storm })
     }
 
-    /// The half in a few figures.
-    pub(super) fn figures(&self) -> Figures {
-        Figures::of(&self.plan, &self.views, &self.storm)
+    /// The half as a few values.
+    pub(super) fn figures(&self) -> HalfResult {
+        HalfResult::of(&self.plan, &self.views, &self.storm)
     }
 }
 
@@ -68,12 +68,12 @@ fn start(args: &[&str], address: SocketAddr) -> io::Result<Child> {
 fn start_gate(site: SocketAddr) -> io::Result<(SocketAddr, Option<Child>)> {
     let listen = free_address()?;
     let (backend, listen_at) = (format!("http://{site}"), listen.to_string());
-    // Its operators are wherever the system likes: nobody asks for them, and nothing is kept of a gate that does not come back.
+    // The admin address uses a free port. Nothing is kept, because this gate is not started again.
     let child = start(&["gate", "--backend", &backend, "--listen", &listen_at, "--admin", "127.0.0.1:0"], listen)?;
     Ok((listen, Some(child)))
 }
 
-/// Plays until the end of the plan; who still waits then has not been served.
+/// Runs until the end of the plan. Requests that still wait then have not been served.
 fn play_storm(plan: Arc<Plan>, target: SocketAddr, start: Instant, tally: Arc<Tally>) -> io::Result<()> {
     let end = tokio::time::Instant::from_std(start + plan.phases.end_at());
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -82,7 +82,7 @@ fn play_storm(plan: Arc<Plan>, target: SocketAddr, start: Instant, tally: Arc<Ta
     Ok(())
 }
 
-/// Draws a picture at every tick until the half is over. Gives back what was sampled.
+/// Draws at every tick until the half ends. Returns the samples.
 fn watch(
     title: &str,
     site: SocketAddr,
@@ -90,22 +90,22 @@ fn watch(
     tally: &Tally,
     start: Instant,
     screen: &mut Screen,
-) -> io::Result<Vec<Sample>> {
+) -> io::Result<Vec<StormSample>> {
     let mut samples = Vec::new();
     screen.begin();
     while start.elapsed() < plan.phases.end_at() {
         let reading = site::read_counters(site)?;
-        let sample = Sample { at: start.elapsed(), reading, crawled: tally.crawled().answered };
+        let sample = StormSample { at: start.elapsed(), reading, crawled: tally.crawled().answered };
         samples.push(sample);
-        let picture = Picture::of(plan, &tally.views(), &samples);
+        let picture = StormSnapshot::of(plan, &tally.views(), &samples);
         screen.show(title, plan.phases, &picture);
         thread::sleep(TICK);
     }
     Ok(samples)
 }
 
-/// What the books gained between the samples nearest to the crawler's coming and leaving.
-fn storm_of(samples: &[Sample], plan: &Plan) -> Reading {
+/// The difference of the accounts between the samples nearest to the crawler's arrival and departure.
+fn storm_of(samples: &[StormSample], plan: &Plan) -> Reading {
     let nearest = |moment: Duration| samples.iter().min_by_key(|sample| sample.at.abs_diff(moment));
     match (nearest(plan.phases.storm_at()), nearest(plan.phases.recovery_at())) {
         (Some(before), Some(after)) => after.reading.since(&before.reading),

@@ -1,7 +1,7 @@
-//! `tollgate demo`: the same storm twice on this machine, first without a gate and then with one.
+//! `tollgate demo`: runs the same storm twice on this machine, without and with a gate.
 //!
-//! Everything is real: a site that burns CPU, people and a crawler with addresses of their own on loopback, and `tollgate
-//! gate` as a process of its own, with nothing configured but its backend.
+//! Everything is real: a site that uses CPU time, people and a crawler with their own loopback addresses, and
+//! `tollgate gate` as a separate process, with only its backend configured.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
 
 mod half;
@@ -24,12 +24,12 @@ use tollgate_storm::{
     site,
 };
 
-/// The same visitors every time: a demo that depended on luck would show luck.
+/// A fixed seed, so that every run has the same visitors.
 const SEED: u64 = 20;
 
-/// How long the demo takes.
+/// Options of the demo.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct DemoOptions {
     /// How long each half lasts, in seconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(4..=600))]
     seconds: u64,
@@ -41,8 +41,8 @@ pub(crate) struct Arguments {
     core: Option<usize>,
 }
 
-/// Plays both halves and shows the difference.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+/// Runs both halves and prints the difference.
+pub(crate) fn run(arguments: &DemoOptions) -> ExitCode {
     let done = match (arguments.site, arguments.core) {
         (Some(listen), Some(core)) => serve_site(listen, core),
         _ => show(arguments),
@@ -61,7 +61,7 @@ fn serve_site(listen: SocketAddr, core: usize) -> io::Result<()> {
     site::serve(&TcpListener::bind(listen)?, site::Settings::default())
 }
 
-fn show(arguments: &Arguments) -> io::Result<()> {
+fn show(arguments: &DemoOptions) -> io::Result<()> {
     let phases = phases(Duration::from_secs(arguments.seconds));
     let plan = Plan::new(SEED, phases, Origin::Network);
     let site_core = leave_a_core_to_the_site()?;
@@ -73,19 +73,19 @@ fn show(arguments: &Arguments) -> io::Result<()> {
     Ok(())
 }
 
-/// A quarter of calm to compare with, then the crawler, then a moment to see how the site gets over it.
+/// A quarter of the time without the crawler for comparison, then the crawler, then the recovery of the site.
 fn phases(half: Duration) -> Phases {
     let calm = half / 4;
     let recovery = half * 3 / 20;
     Phases { calm, storm: half - calm - recovery, recovery }
 }
 
-/// The last core is the site's alone, and this thread with all that it starts keeps to the first. Where there is only one, it
-/// has to do for both.
+/// Reserves the last core for the site, and the first core for this thread and all processes that it starts. With a
+/// single core, both share it.
 fn leave_a_core_to_the_site() -> io::Result<usize> {
     let cores = cpu::cores()?;
     let (Some(&first), Some(&last)) = (cores.first(), cores.last()) else {
-        return Err(io::Error::other("this process may run on no core"));
+        return Err(io::Error::other("this process has no CPU core to run on"));
     };
     cpu::pin(first)?;
     Ok(last)

@@ -1,4 +1,4 @@
-//! How things stand at one moment of the storm: what the screen shows.
+//! The state of the storm at one moment, for the screen.
 
 use std::{collections::HashSet, time::Duration};
 use tollgate_storm::{
@@ -9,59 +9,59 @@ use tollgate_storm::{
     tally::{View, percentile},
 };
 
-/// Over how long a rate is taken.
+/// The time over which a rate is measured.
 const RATE_SPAN: Duration = Duration::from_secs(2);
 /// Pages that ended within this time count for the p99.
 const PAGE_SPAN: Duration = Duration::from_secs(5);
 
-/// What was read at one tick.
+/// The values read at one tick.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    /// When, since the start.
+pub(super) struct StormSample {
+    /// The time since the start.
     pub(super) at: Duration,
-    /// The site's books.
+    /// The site's CPU accounts.
     pub(super) reading: Reading,
-    /// Pages that the crawler had got.
+    /// Pages served to the crawler.
     pub(super) crawled: u64,
 }
 
-/// How one crowd of people fares.
+/// The state of one group of people.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Glance {
-    /// Pages served with all that belongs to them, per second.
+pub(super) struct GroupStatus {
+    /// Complete pages served per second.
     pub(super) pages_per_second: f64,
-    /// Of ordinary pages; those still waited for count with the time waited so far.
+    /// The p99 of ordinary pages; pending ones count with their wait so far.
     pub(super) p99: Option<Duration>,
-    /// People who wait for something at this moment.
+    /// People who wait for a page now.
     pub(super) waiting: usize,
 }
 
-/// One moment.
+/// The state at one moment.
 #[derive(Clone, Debug)]
-pub(super) struct Picture {
+pub(super) struct StormSnapshot {
     pub(super) at: Duration,
-    pub(super) people: Glance,
-    pub(super) office: Glance,
-    /// Pages per second that the crawler gets.
+    pub(super) people: GroupStatus,
+    pub(super) office: GroupStatus,
+    /// Pages served to the crawler per second.
     pub(super) crawled_per_second: f64,
-    /// Share of the site's core that people and office have.
+    /// Share of the site's core used for people and office.
     pub(super) people_cpu: f64,
-    /// Share of the site's core that the crawler has.
+    /// Share of the site's core used for the crawler.
     pub(super) crawler_cpu: f64,
-    /// Pages of people and office in each second so far.
+    /// Pages served to people and office in each second so far.
     pub(super) history: Vec<usize>,
 }
 
-impl Picture {
-    /// The picture at the time of the last sample.
-    pub(super) fn of(plan: &Plan, views: &[View], samples: &[Sample]) -> Self {
+impl StormSnapshot {
+    /// The state at the time of the last sample.
+    pub(super) fn of(plan: &Plan, views: &[View], samples: &[StormSample]) -> Self {
         let now = samples.last().map_or(Duration::ZERO, |sample| sample.at);
         let (span, gained, crawled) = gained(samples);
         let share = |crowd| gained.cpu_of(crowd).as_secs_f64() / span.as_secs_f64();
         Self {
             at: now,
-            people: Glance::of(Crowd::Human, plan, views, now),
-            office: Glance::of(Crowd::Office, plan, views, now),
+            people: GroupStatus::of(Crowd::Human, plan, views, now),
+            office: GroupStatus::of(Crowd::Office, plan, views, now),
             crawled_per_second: crawled as f64 / span.as_secs_f64(),
             people_cpu: share(Crowd::Human) + share(Crowd::Office),
             crawler_cpu: share(Crowd::Crawler),
@@ -70,7 +70,7 @@ impl Picture {
     }
 }
 
-impl Glance {
+impl GroupStatus {
     fn of(crowd: Crowd, plan: &Plan, views: &[View], now: Duration) -> Self {
         let of_crowd = || views.iter().filter(|view| view.crowd == crowd);
         let since = now.saturating_sub(RATE_SPAN);
@@ -89,8 +89,8 @@ impl Glance {
     }
 }
 
-/// What came in over the last stretch of samples: how long it was, the books' gain, the crawler's pages.
-fn gained(samples: &[Sample]) -> (Duration, Reading, u64) {
+/// The changes over the last samples: their duration, the difference of the accounts, the crawler's pages.
+fn gained(samples: &[StormSample]) -> (Duration, Reading, u64) {
     let instant = Duration::from_millis(1);
     let Some(last) = samples.last() else { return (instant, Reading::default(), 0) };
     let first = samples.iter().find(|sample| sample.at + RATE_SPAN >= last.at).unwrap_or(last);
@@ -127,15 +127,15 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_due_and_not_served_are_waiting() {
+    fn people_whose_pages_are_due_and_not_served_are_waiting() {
         let plan = plan();
         let now = Duration::from_secs(4);
         let due: Vec<&Visit> = plan.visits.iter().filter(|visit| visit.at <= now).collect();
-        let nobody = Glance::of(Crowd::Human, &plan, &[], now);
+        let nobody = GroupStatus::of(Crowd::Human, &plan, &[], now);
         assert_eq!(nobody.waiting, due.iter().filter(|visit| visit.crowd == Crowd::Human).count());
         assert!(nobody.p99.unwrap() > Duration::from_secs(1), "{nobody:?}");
         let views: Vec<View> = due.iter().map(|visit| view(visit, 30)).collect();
-        let everybody = Glance::of(Crowd::Human, &plan, &views, now);
+        let everybody = GroupStatus::of(Crowd::Human, &plan, &views, now);
         assert_eq!((everybody.waiting, everybody.p99), (0, Some(Duration::from_millis(30))));
         assert!(everybody.pages_per_second > 2.0);
     }
@@ -145,14 +145,14 @@ mod tests {
         let plan = plan();
         let visit = plan.visits[0];
         let failed = View { page: Err(Failure::Late), whole: Err(Failure::Late), ..view(&visit, 5000) };
-        let glance = Glance::of(visit.crowd, &plan, &[failed], visit.at);
+        let glance = GroupStatus::of(visit.crowd, &plan, &[failed], visit.at);
         assert_eq!((glance.waiting, glance.pages_per_second > 0.0), (0, false));
         assert_eq!(history(&[failed], Duration::from_secs(9)), vec![0; 9]);
     }
 
     #[test]
-    fn shares_are_of_the_last_stretch_alone() {
-        let sample = |at_s: u64, cpu_ms: u64| Sample {
+    fn shares_cover_the_last_samples_only() {
+        let sample = |at_s: u64, cpu_ms: u64| StormSample {
             at: Duration::from_secs(at_s),
             reading: Reading {
                 cpu: [Duration::ZERO, Duration::ZERO, Duration::from_millis(cpu_ms)],
@@ -161,7 +161,7 @@ mod tests {
             crawled: cpu_ms / 300,
         };
         let samples = [sample(0, 0), sample(4, 0), sample(5, 600), sample(6, 1500)];
-        let picture = Picture::of(&plan(), &[], &samples);
+        let picture = StormSnapshot::of(&plan(), &[], &samples);
         assert!((picture.crawler_cpu - 0.75).abs() < 1e-9);
         assert!((picture.crawled_per_second - 2.5).abs() < 1e-9);
     }

@@ -1,9 +1,9 @@
-//! The live part: on a terminal one picture that changes in place, elsewhere one line per second.
+//! The live display: one picture that is redrawn in place on a terminal, or one line per second elsewhere.
 //!
-//! A line that is wider than the terminal would wrap, and the next picture would then be drawn in the wrong place. Therefore bars have the width
-//! that the terminal leaves for them, and every line is cut at its edge.
+//! A line that is wider than the terminal would wrap, and the next picture would be drawn in the wrong place.
+//! Therefore bars adapt to the width of the terminal, and every line is cut at its edge.
 
-use super::picture::{Glance, Picture};
+use super::picture::{GroupStatus, StormSnapshot};
 use rustix::termios::tcgetwinsize;
 use std::{
     fmt::Write,
@@ -12,9 +12,9 @@ use std::{
 };
 use tollgate_storm::plan::Phases;
 
-/// Columns of a terminal that does not tell its width.
+/// Columns of a terminal whose width is unknown.
 const COLUMNS: usize = 80;
-/// Columns of the bar of CPU time.
+/// Columns of the CPU time bar.
 const BAR_MIN: usize = 10;
 const BAR_MAX: usize = 80;
 /// Columns before a bar, and the legend after it.
@@ -23,9 +23,9 @@ const LEGEND: &str = "  ▒ people  █ crawler  · idle";
 /// The most columns for one second of the history.
 const SECOND_MAX: usize = 4;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The top of the history: what all people together read in a calm second, and then some.
+/// The top of the history: somewhat more than all people together read in a second without a storm.
 const HISTORY_MAX: usize = 16;
-/// From here on a wait is shown as a bad one.
+/// Longer waits are shown in red.
 const SLOW: Duration = Duration::from_millis(500);
 
 const RED: &str = "\x1b[31m";
@@ -33,11 +33,11 @@ const GREEN: &str = "\x1b[32m";
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Where pictures are shown.
+/// The output of the live display.
 pub(super) struct Screen {
     live: bool,
     colour: bool,
-    /// Lines of the picture that stands on the terminal now.
+    /// Lines of the picture that is currently on the terminal.
     lines: usize,
     /// The last second for which a line was printed.
     second: Option<u64>,
@@ -49,7 +49,7 @@ impl Screen {
         Self { live, colour: live && std::env::var_os("NO_COLOR").is_none(), lines: 0, second: None }
     }
 
-    /// Lets the picture stand and starts a new one below it.
+    /// Keeps the current picture and starts a new one below it.
     pub(super) fn begin(&mut self) {
         if self.lines > 0 {
             println!();
@@ -58,14 +58,14 @@ impl Screen {
         self.second = None;
     }
 
-    /// Shows `picture`, in the place of the one before.
-    pub(super) fn show(&mut self, title: &str, phases: Phases, picture: &Picture) {
+    /// Draws `picture` in place of the previous one.
+    pub(super) fn show(&mut self, title: &str, phases: Phases, picture: &StormSnapshot) {
         if self.live {
             let columns = tcgetwinsize(stdout()).map_or(COLUMNS, |size| size.ws_col.into());
             let text = self.draw(title, phases, picture, if columns == 0 { COLUMNS } else { columns });
             let up = if self.lines > 0 { format!("\x1b[{}A", self.lines) } else { String::new() };
             self.lines = text.lines().count();
-            // Each line is cleared to its end as it is overwritten, which does not flicker.
+            // Clearing each line after it is overwritten avoids flicker.
             println!("{up}{}", text.trim_end().replace('\n', "\x1b[K\n") + "\x1b[K");
         } else if self.second != Some(picture.at.as_secs()) {
             self.second = Some(picture.at.as_secs());
@@ -73,7 +73,7 @@ impl Screen {
         }
     }
 
-    fn draw(&self, title: &str, phases: Phases, picture: &Picture, columns: usize) -> String {
+    fn draw(&self, title: &str, phases: Phases, picture: &StormSnapshot, columns: usize) -> String {
         let mut text = String::new();
         let clock = format!("{} s of {} s", picture.at.as_secs(), phases.end_at().as_secs());
         let mut push = |line: String| {
@@ -94,7 +94,7 @@ impl Screen {
         text
     }
 
-    fn row(&self, name: &str, glance: &Glance) -> String {
+    fn row(&self, name: &str, glance: &GroupStatus) -> String {
         let slow = glance.p99.is_some_and(|p99| p99 > SLOW);
         let p99 = self.paint(if slow { RED } else { GREEN }, &format!("{:>8}", time(glance.p99)));
         let waiting = match glance.waiting {
@@ -109,8 +109,8 @@ impl Screen {
     }
 }
 
-fn line(title: &str, phases: Phases, picture: &Picture) -> String {
-    let glance = |glance: &Glance| {
+fn line(title: &str, phases: Phases, picture: &StormSnapshot) -> String {
+    let glance = |glance: &GroupStatus| {
         format!("{:.1} pages/s, p99 {}, {} waiting", glance.pages_per_second, time(glance.p99), glance.waiting)
     };
     format!(
@@ -134,7 +134,7 @@ fn news(phases: Phases, at: Duration) -> &'static str {
     }
 }
 
-/// A time as people say it.
+/// A duration for people.
 pub(super) fn time(time: Option<Duration>) -> String {
     match time {
         None => "-".to_owned(),
@@ -143,7 +143,7 @@ pub(super) fn time(time: Option<Duration>) -> String {
     }
 }
 
-/// The line up to this column. Control sequences take none.
+/// The line up to this column. Control sequences have no width.
 fn cut(line: &str, columns: usize) -> String {
     let mut is_control = false;
     let mut seen = 0;
@@ -157,15 +157,15 @@ fn cut(line: &str, columns: usize) -> String {
     line.chars().filter(fits).collect()
 }
 
-/// The CPU time of the site's core, by whose requests used it.
-fn bar(picture: &Picture, columns: usize) -> String {
+/// The CPU time of the site's core, by group of clients.
+fn bar(picture: &StormSnapshot, columns: usize) -> String {
     let cells = |share: f64| (share * columns as f64).round().max(0.0) as usize;
     let crawler = cells(picture.crawler_cpu).min(columns);
     let people = cells(picture.people_cpu).min(columns - crawler);
     "▒".repeat(people) + &"█".repeat(crawler) + &"·".repeat(columns - crawler - people)
 }
 
-/// The pages of each second, of `seconds` in all: the last ones that fit into this many columns.
+/// The pages of each of `seconds` seconds: the last ones that fit into this many columns.
 fn sparkline(history: &[usize], seconds: usize, columns: usize) -> String {
     let level = |count: usize| LEVELS[(count * (LEVELS.len() - 1)).div_ceil(HISTORY_MAX).min(LEVELS.len() - 1)];
     let each = (columns / seconds.max(1)).clamp(1, SECOND_MAX);
@@ -178,13 +178,13 @@ mod tests {
     use super::*;
 
     const LONG: Duration = Duration::from_secs(200);
-    const GLANCE: Glance = Glance { pages_per_second: 4.5, p99: Some(Duration::from_millis(42)), waiting: 3 };
+    const GLANCE: GroupStatus = GroupStatus { pages_per_second: 4.5, p99: Some(Duration::from_millis(42)), waiting: 3 };
 
-    fn picture(people_cpu: f64, crawler_cpu: f64) -> Picture {
-        Picture {
+    fn picture(people_cpu: f64, crawler_cpu: f64) -> StormSnapshot {
+        StormSnapshot {
             at: Duration::from_secs(7),
             people: GLANCE,
-            office: Glance { p99: None, waiting: 0, ..GLANCE },
+            office: GroupStatus { p99: None, waiting: 0, ..GLANCE },
             crawled_per_second: 2.5,
             people_cpu,
             crawler_cpu,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bar_is_as_wide_whatever_the_shares() {
+    fn the_bar_has_the_same_width_for_all_shares() {
         for (people, crawler) in [(0.0, 0.0), (0.25, 0.75), (0.3, 0.9), (9.0, 9.0), (f64::NAN, -1.0)] {
             assert_eq!(bar(&picture(people, crawler), 40).chars().count(), 40, "{people} {crawler}");
         }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_says_who_waits_and_who_has_the_cpu() {
+    fn a_picture_shows_waiting_people_and_shares_of_the_cpu() {
         let phases =
             Phases { calm: Duration::from_secs(5), storm: Duration::from_secs(12), recovery: Duration::from_secs(3) };
         let screen = Screen { live: true, colour: false, lines: 0, second: None };

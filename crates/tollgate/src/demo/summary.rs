@@ -1,4 +1,4 @@
-//! The two halves side by side, in words for a reader who has not read anything else about Tollgate.
+//! The comparison of the two halves, for a reader who knows nothing else about Tollgate.
 
 use super::screen::time;
 use std::{ops::Range, time::Duration};
@@ -10,14 +10,14 @@ use tollgate_storm::{
     tally::{PATIENCE, View, percentile},
 };
 
-/// One half in a few numbers; all of the storm but the first.
+/// The results of one half. All but the first value are from the time of the crawler.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Figures {
-    /// p99 of an article before the crawler came.
+pub(super) struct HalfResult {
+    /// p99 of an article before the crawler arrived.
     calm_p99: Option<Duration>,
-    /// p99 of an article while the crawler was there; one that was not served counts as [`PATIENCE`].
+    /// p99 of an article while the crawler was active; one that was not served counts as [`PATIENCE`].
     p99: Option<Duration>,
-    /// Pages of people and office that were due while the crawler was there.
+    /// Pages of people and office that were due while the crawler was active.
     pages: usize,
     /// Articles among them.
     articles: usize,
@@ -27,7 +27,7 @@ pub(super) struct Figures {
     core_used: f64,
 }
 
-impl Figures {
+impl HalfResult {
     pub(super) fn of(plan: &Plan, views: &[View], storm: &Reading) -> Self {
         let (calm, stormy) =
             (Duration::ZERO..plan.phases.storm_at(), plan.phases.storm_at()..plan.phases.recovery_at());
@@ -46,7 +46,7 @@ impl Figures {
     }
 }
 
-/// Over all visits that were due, not only over those that came to an end.
+/// Over all visits that were due, not only over those that ended.
 fn p99(plan: &Plan, views: &[View], when: &Range<Duration>) -> Option<Duration> {
     let ordinary = |kind: Kind, at: Duration| kind == Kind::Article && when.contains(&at);
     let due = plan.visits.iter().filter(|visit| ordinary(visit.kind, visit.at)).count();
@@ -81,8 +81,8 @@ pub(super) fn introduction(phases: Phases) -> String {
     )
 }
 
-/// The difference.
-pub(super) fn side_by_side(without: &Figures, with: &Figures) -> String {
+/// The comparison.
+pub(super) fn side_by_side(without: &HalfResult, with: &HalfResult) -> String {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let slowest = |p99: Option<Duration>| match p99 {
         Some(p99) if p99 >= PATIENCE => format!("over {}", time(Some(PATIENCE))),
@@ -140,14 +140,18 @@ mod tests {
         plan.visits.iter().map(|visit| view(visit.at, visit.crowd, visit.kind)).collect()
     }
 
-    fn figures(views: &[View]) -> Figures {
+    fn figures(views: &[View]) -> HalfResult {
         let second = Duration::from_secs(1);
         let cpu = [second, second, second * 9];
-        Figures::of(&plan(), views, &Reading { uptime: second * 12, process_cpu: second * 11, cpu, requests: [0; 3] })
+        HalfResult::of(
+            &plan(),
+            views,
+            &Reading { uptime: second * 12, process_cpu: second * 11, cpu, requests: [0; 3] },
+        )
     }
 
     #[test]
-    fn an_article_that_was_not_served_counts_as_all_of_a_persons_patience() {
+    fn an_article_that_was_not_served_counts_as_the_whole_patience() {
         let (all, nobody) = (figures(&views(&plan())), figures(&[]));
         assert_eq!((all.p99, nobody.p99), (Some(Duration::from_millis(30)), Some(PATIENCE)));
         assert!((all.humans_served - 1.0).abs() < 1e-9 && nobody.humans_served.abs() < 1e-9);

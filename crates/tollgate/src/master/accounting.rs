@@ -1,4 +1,4 @@
-//! The accounting address: where gates say what they let through.
+//! The accounting address: gates report admitted requests here.
 
 use std::io;
 use std::time::Duration;
@@ -8,34 +8,34 @@ use tokio::net::{TcpListener, TcpStream};
 use tollgate_wire::zmtp::{Connection, Event, Identity, SocketKind, ZmtpError};
 
 use super::Shared;
-use super::listener::{self, Seat};
+use super::listener::{self, ConnectionSlot};
 
-/// How much is read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
-/// How long a peer may take to introduce itself.
+/// The timeout of a handshake.
 pub(super) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
-pub(super) async fn serve(listener: TcpListener, books: Shared, identity: Option<Identity>) {
+pub(super) async fn serve(listener: TcpListener, state: Shared, identity: Option<Identity>) {
     listener::accept(listener, |stream, seat| match listener::begin(SocketKind::Sub, identity.as_ref()) {
-        Ok(connection) => drop(tokio::task::spawn_local(hear(stream, connection, seat, books.clone()))),
-        Err(fault) => books.borrow_mut().note_fault(fault),
+        Ok(connection) => drop(tokio::task::spawn_local(read_reports(stream, connection, seat, state.clone()))),
+        Err(fault) => state.borrow_mut().note_fault(fault),
     })
     .await;
 }
 
-async fn hear(mut stream: TcpStream, mut connection: Connection, _seat: Seat, books: Shared) {
+async fn read_reports(mut stream: TcpStream, mut connection: Connection, _seat: ConnectionSlot, state: Shared) {
     let introduced = tokio::time::timeout(HANDSHAKE_MAX, introduce(&mut stream, &mut connection)).await;
     if let Err(fault) = introduced.unwrap_or(Err("handshake")) {
-        return books.borrow_mut().note_fault(fault);
+        return state.borrow_mut().note_fault(fault);
     }
     loop {
         let output = std::mem::take(connection.output());
         if !output.is_empty() && stream.write_all(&output).await.is_err() {
             return;
         }
-        match take_in(&mut connection, &books) {
+        match take_in(&mut connection, &state) {
             Ok(()) => {}
-            Err(fault) => return books.borrow_mut().note_fault(fault.as_str()),
+            Err(fault) => return state.borrow_mut().note_fault(fault.as_str()),
         }
         let input = connection.input();
         input.reserve(READ_BYTES);
@@ -46,7 +46,7 @@ async fn hear(mut stream: TcpStream, mut connection: Connection, _seat: Seat, bo
     }
 }
 
-/// Exchanges greetings and asks for everything.
+/// Exchanges greetings and subscribes to all topics.
 async fn introduce(stream: &mut TcpStream, connection: &mut Connection) -> Result<(), &'static str> {
     let left = |_: io::Error| "handshake";
     loop {
@@ -63,15 +63,15 @@ async fn introduce(stream: &mut TcpStream, connection: &mut Connection) -> Resul
     }
 }
 
-/// Everything that has arrived goes into the books at once, and what they have to say about it goes out.
-fn take_in(connection: &mut Connection, books: &Shared) -> Result<(), ZmtpError> {
-    let mut books = books.borrow_mut();
-    let reading = books.read_clock();
+/// Applies all received reports to the state at once, and sends the resulting orders.
+fn take_in(connection: &mut Connection, state: &Shared) -> Result<(), ZmtpError> {
+    let mut state = state.borrow_mut();
+    let reading = state.read_clock();
     while let Some(event) = connection.poll()? {
         if let Event::Message(frames) = event {
-            books.take_in(frames.bodies(), reading);
+            state.take_in(frames.bodies(), reading);
         }
     }
-    books.announce();
+    state.announce();
     Ok(())
 }

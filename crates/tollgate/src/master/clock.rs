@@ -1,4 +1,4 @@
-//! The master's clocks: the only place in it that asks what time it is.
+//! The clocks of the master. No other part of it reads the time.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,8 @@ pub(super) struct Clock {
     origin: Instant,
 }
 
-/// Moments before the start must be tellable: the books hold when things happened, which may be long before.
+/// Offset of the monotonic clock: restored debts may be from long before the start of the process, and a moment
+/// cannot be negative.
 const HEAD_START: Span = Span::from_secs(86_400 * 366);
 
 impl Clock {

@@ -1,4 +1,4 @@
-//! The control address: where gates are told whom to delay.
+//! The control address: gates subscribe to orders here.
 
 use std::rc::Rc;
 
@@ -8,39 +8,39 @@ use tollgate_wire::zmtp::{Connection, Event, Identity, SocketKind};
 
 use super::Shared;
 use super::accounting::HANDSHAKE_MAX;
-use super::books::Subscriber;
-use super::listener::{self, Seat};
+use super::listener::{self, ConnectionSlot};
+use super::state::Subscriber;
 
-/// The longest topic that somebody may subscribe to.
+/// The maximum length of a topic.
 const TOPIC_BYTES_MAX: usize = 512;
-/// How many topics one may subscribe to.
+/// The maximum number of topics of one subscriber.
 const TOPICS_MAX: usize = 256;
 
-pub(super) async fn serve(listener: TcpListener, books: Shared, identity: Option<Identity>) {
+pub(super) async fn serve(listener: TcpListener, state: Shared, identity: Option<Identity>) {
     listener::accept(listener, |stream, seat| match listener::begin(SocketKind::Pub, identity.as_ref()) {
-        Ok(connection) => drop(tokio::task::spawn_local(tell(stream, connection, seat, books.clone()))),
-        Err(fault) => books.borrow_mut().note_fault(fault),
+        Ok(connection) => drop(tokio::task::spawn_local(send_orders(stream, connection, seat, state.clone()))),
+        Err(fault) => state.borrow_mut().note_fault(fault),
     })
     .await;
 }
 
-async fn tell(stream: TcpStream, connection: Connection, _seat: Seat, books: Shared) {
+async fn send_orders(stream: TcpStream, connection: Connection, _seat: ConnectionSlot, state: Shared) {
     let subscriber = Rc::new(Subscriber::default());
-    books.borrow_mut().welcome(subscriber.clone());
-    let outcome = converse(stream, connection, &subscriber, &books).await;
-    let mut books = books.borrow_mut();
-    books.part(&subscriber);
+    state.borrow_mut().welcome(subscriber.clone());
+    let outcome = converse(stream, connection, &subscriber, &state).await;
+    let mut state = state.borrow_mut();
+    state.part(&subscriber);
     if let Err(fault) = outcome {
-        books.note_fault(fault);
+        state.note_fault(fault);
     }
 }
 
-/// Until the peer leaves or says something that makes no sense.
+/// Serves a subscriber until it disconnects or sends an invalid message.
 async fn converse(
     mut stream: TcpStream,
     mut connection: Connection,
     subscriber: &Subscriber,
-    books: &Shared,
+    state: &Shared,
 ) -> Result<(), &'static str> {
     let introduction = tokio::time::sleep(HANDSHAKE_MAX);
     tokio::pin!(introduction);
@@ -60,7 +60,7 @@ async fn converse(
             sending.clear();
             sent = 0;
             if connection.is_ready() {
-                books.borrow().catch_up(subscriber);
+                state.borrow().catch_up(subscriber);
                 subscriber.take_into(&mut connection);
             }
             std::mem::swap(&mut sending, connection.output());

@@ -1,4 +1,4 @@
-//! Accepting connections, within a bound.
+//! Accepts connections, within a bound.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,21 +9,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tollgate_gatekeeper::link::draw_entropy;
 use tollgate_wire::zmtp::{Connection, Identity, SocketKind};
 
-/// One of a bounded number of connections, for as long as it lives.
-pub(super) struct Seat(Rc<Cell<usize>>);
+/// Counts one connection against the bound until it is dropped.
+pub(super) struct ConnectionSlot(Rc<Cell<usize>>);
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
-/// How many connections there may be at one address. Gates need one each.
+/// The maximum number of connections at one address. Each gate needs one.
 const CONNECTIONS_MAX: usize = 1024;
-/// How long to wait when the system has no connection to give.
+/// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is spoken on a new connection: as a socket of this kind, and authenticated if there is an `identity`.
+/// Creates the codec of a new connection for this kind of socket, authenticated if there is an `identity`.
 pub(super) fn begin(kind: SocketKind, identity: Option<&Identity>) -> Result<Connection, &'static str> {
     match identity {
         None => Ok(Connection::new(kind)),
@@ -34,8 +34,8 @@ pub(super) fn begin(kind: SocketKind, identity: Option<&Identity>) -> Result<Con
     }
 }
 
-/// Hands every connection to `welcome`, as long as there are seats; who comes when there are none is turned away.
-pub(super) async fn accept(listener: TcpListener, welcome: impl Fn(TcpStream, Seat)) {
+/// Passes every connection to `welcome`. Closes connections beyond the bound.
+pub(super) async fn accept(listener: TcpListener, welcome: impl Fn(TcpStream, ConnectionSlot)) {
     let taken = Rc::new(Cell::new(0));
     loop {
         match listener.accept().await {
@@ -43,11 +43,11 @@ pub(super) async fn accept(listener: TcpListener, welcome: impl Fn(TcpStream, Se
                 taken.set(taken.get() + 1);
                 // Orders are small and urgent.
                 let _ = stream.set_nodelay(true);
-                // A gate that vanished without a word gives its seat back.
+                // Keep-alive detects gates that vanished, so that their connections do not count for longer.
                 let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive());
-                welcome(stream, Seat(taken.clone()));
+                welcome(stream, ConnectionSlot(taken.clone()));
             }
-            Ok(_) => tracing::warn!(limit = CONNECTIONS_MAX, "a connection was turned away: there are too many"),
+            Ok(_) => tracing::warn!(limit = CONNECTIONS_MAX, "a connection was closed: the limit is reached"),
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
                 tokio::time::sleep(PAUSE).await;

@@ -1,18 +1,18 @@
-//! The master: hears from gates what they let through, and tells them whom to delay.
+//! The master: receives reports from gates and sends them orders to delay clients.
 //!
-//! One thread does it all. What a report changes is a few words of memory, so a second thread would spend its time waiting for the first
-//! one's locks; and one order of events makes the books easy to trust. Connections are tasks of that thread: those on the accounting
-//! address read reports straight into the [`Books`], those on the control address send out what the books have to say.
+//! One thread does everything. A report changes a few words of memory, so a second thread would mostly wait for
+//! locks, and one order of events keeps the state easy to verify. Connections are tasks of that thread: those at the
+//! accounting address apply reports to [`MasterState`], those at the control address send the resulting orders.
 
 mod accounting;
-mod books;
 mod clock;
 mod control;
-mod figures;
 mod listener;
+mod metrics;
 pub(crate) mod operator;
 mod page;
-mod redis_books;
+mod redis_copy;
+mod state;
 mod state_file;
 mod statsd;
 
@@ -28,39 +28,40 @@ use tollgate_core::fleet::Domain;
 use tollgate_gatekeeper::shared::FencedPages;
 use tollgate_wire::zmtp::Identity;
 
-use books::Books;
 use clock::Clock;
-pub(crate) use figures::Figures;
-use redis_books::RedisBooks;
+pub(crate) use metrics::Figures;
+use redis_copy::RedisCopy;
+use state::MasterState;
 use state_file::StateFile;
 use statsd::Statsd;
 
-/// What the books are shared as among the tasks of one thread. Nobody keeps a borrow across an await.
-type Shared = Rc<RefCell<Books>>;
+/// The state, shared by the tasks of one thread. No task holds a borrow across an await.
+type Shared = Rc<RefCell<MasterState>>;
 
-/// What a master needs to know.
+/// The settings of a master.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Where gates report.
+    /// The accounting address, for reports.
     pub(crate) accounting: SocketAddr,
-    /// Where gates listen.
+    /// The control address, for orders.
     pub(crate) control: SocketAddr,
-    /// What the books are kept of.
+    /// The limits.
     pub(crate) domains: Vec<Domain>,
-    /// Where the books survive a restart.
+    /// The directory that keeps the state across restarts.
     pub(crate) state_dir: Option<PathBuf>,
-    /// Where on Redis another master finds them.
+    /// The copy of the state on Redis, for another master.
     pub(crate) books: Option<FencedPages>,
-    /// Where figures go for statsd.
+    /// The address of statsd.
     pub(crate) statsd: Option<SocketAddr>,
-    /// Who this master is, and whom it lets in, where links are authenticated.
+    /// The key of this master and the keys of its gates, if connections are authenticated.
     pub(crate) identity: Option<Identity>,
 }
 
-/// How often the books are written to their file: what a crash loses is what gates tell again anyway.
+/// The interval at which the state is written to its file. Gates report the debts that a crash loses.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Serves gates until `stop` resolves, and calls `ready` when they can come. Belongs on a thread of its own, inside a [`tokio::task::LocalSet`].
+/// Serves gates until `stop` resolves, and calls `ready` when they can connect. Runs on its own thread, inside a
+/// [`tokio::task::LocalSet`].
 pub(crate) async fn run(
     settings: Settings,
     figures: Figures,
@@ -72,15 +73,15 @@ pub(crate) async fn run(
     let control = bind(settings.control).await?;
     let clock = Clock::start();
     let statsd = settings.statsd.map(Statsd::to).transpose()?;
-    let mut on_redis = settings.books.map(|shelf| RedisBooks::new(shelf, figures.books().clone()));
-    let books: Shared = Rc::new(RefCell::new(Books::new(settings.domains, clock, figures, statsd)));
+    let mut on_redis = settings.books.map(|pages| RedisCopy::new(pages, figures.redis_copy().clone()));
+    let state: Shared = Rc::new(RefCell::new(MasterState::new(settings.domains, clock, figures, statsd)));
     let operators = settings.state_dir.as_deref().map(operator::open).transpose()?;
     let file = settings.state_dir.map(StateFile::in_directory);
     if let Some(file) = &file {
-        file.restore(&books)?;
+        file.restore(&state)?;
     }
     if let Some(on_redis) = &mut on_redis {
-        on_redis.restore_soon(&books).await;
+        on_redis.restore_soon(&state).await;
     }
     tracing::info!(accounting = %accounting.local_addr()?, control = %control.local_addr()?, "the master is ready");
     ready();
@@ -88,48 +89,48 @@ pub(crate) async fn run(
         loop {
             tokio::time::sleep(SAVE_EVERY).await;
             if let Some(file) = &file {
-                file.save_or_say(&books).await;
+                file.save_or_log(&state).await;
             }
         }
     };
     tokio::select! {
-        () = accounting::serve(accounting, books.clone(), settings.identity.clone()) => {}
-        () = control::serve(control, books.clone(), settings.identity.clone()) => {}
-        () = books::beat(&books) => {}
+        () = accounting::serve(accounting, state.clone(), settings.identity.clone()) => {}
+        () = control::serve(control, state.clone(), settings.identity.clone()) => {}
+        () = state::send_beacons(&state) => {}
         () = save => {}
-        () = keep(on_redis.as_mut(), &books) => {}
-        () = serve_operators(operators, &books) => {}
-        () = reload(reloads, &books) => {}
+        () = keep(on_redis.as_mut(), &state) => {}
+        () = serve_operators(operators, &state) => {}
+        () = reload(reloads, &state) => {}
         () = stop => {}
     }
     if let Some(file) = &file {
-        file.save_or_say(&books).await;
+        file.save_or_log(&state).await;
     }
     if let Some(on_redis) = &mut on_redis {
-        on_redis.finish(&books).await;
+        on_redis.finish(&state).await;
     }
     Ok(())
 }
 
-async fn keep(on_redis: Option<&mut RedisBooks>, books: &Shared) {
+async fn keep(on_redis: Option<&mut RedisCopy>, state: &Shared) {
     match on_redis {
-        Some(on_redis) => on_redis.keep(books).await,
+        Some(on_redis) => on_redis.keep(state).await,
         None => std::future::pending().await,
     }
 }
 
-async fn serve_operators(listener: Option<UnixListener>, books: &Shared) {
+async fn serve_operators(listener: Option<UnixListener>, state: &Shared) {
     match listener {
-        Some(listener) => operator::serve(listener, books.clone()).await,
+        Some(listener) => operator::serve(listener, state.clone()).await,
         None => std::future::pending().await,
     }
 }
 
-/// Puts other rules into force whenever there are some.
-async fn reload(mut reloads: impl AsyncFnMut() -> Vec<Domain>, books: &Shared) {
+/// Applies new rules when a reload provides them.
+async fn reload(mut reloads: impl AsyncFnMut() -> Vec<Domain>, state: &Shared) {
     loop {
         let domains = reloads().await;
-        books.borrow_mut().reload(domains);
+        state.borrow_mut().reload(domains);
     }
 }
 

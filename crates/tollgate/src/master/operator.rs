@@ -1,6 +1,6 @@
-//! What operators may ask of a running master, over a socket in its state directory: to forgive what somebody owes.
+//! The operators' socket in the state directory of a running master: cancels the debt of an identifier.
 //!
-//! Whoever may write to that directory may ask. There is no other door for it: the addresses that gates speak to are for gates.
+//! Access is controlled by the permissions of the directory. The addresses for gates do not accept such requests.
 
 use std::fs;
 use std::io;
@@ -13,20 +13,20 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::Shared;
 
-/// The longest request: two names, each byte of them as two digits.
+/// The maximum length of a request: two names in hexadecimal.
 const REQUEST_BYTES_MAX: u64 = 2048;
-/// How long an operator may take to say it.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What is answered when it is done, and when there is nobody of that name.
+/// The response to a successful request, and to one with an unknown identifier.
 pub(crate) const PARDONED: &str = "pardoned";
 pub(crate) const UNKNOWN: &str = "unknown";
 
-/// Where the socket of a master with this state directory is.
+/// The path of the socket in this state directory.
 pub(crate) fn socket(state_dir: &Path) -> PathBuf {
     state_dir.join("master.sock")
 }
 
-/// Opens the socket, for its owner alone. One that is left of a master that was killed is taken away.
+/// Opens the socket with access for its owner only. Replaces the socket of a master that was killed.
 pub(super) fn open(state_dir: &Path) -> io::Result<UnixListener> {
     let path = socket(state_dir);
     match fs::remove_file(&path) {
@@ -38,34 +38,34 @@ pub(super) fn open(state_dir: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves operators, one after the other.
-pub(super) async fn serve(listener: UnixListener, books: Shared) {
+/// Serves operators one at a time.
+pub(super) async fn serve(listener: UnixListener, state: Shared) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let _ = tokio::time::timeout(PATIENCE, answer(stream, &books)).await;
+                let _ = tokio::time::timeout(PATIENCE, answer(stream, &state)).await;
             }
             Err(error) => {
-                tracing::warn!(%error, "accepting an operator failed");
+                tracing::warn!(%error, "accepting an operator's connection failed");
                 tokio::time::sleep(PATIENCE).await;
             }
         }
     }
 }
 
-async fn answer(mut stream: UnixStream, books: &Shared) -> io::Result<()> {
+async fn answer(mut stream: UnixStream, state: &Shared) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
     BufReader::new(reader.take(REQUEST_BYTES_MAX)).read_line(&mut line).await?;
     let mut words = line.split_whitespace();
     let answer = match (words.next(), words.next().and_then(bytes), words.next().and_then(bytes), words.next()) {
         (Some("pardon"), Some(domain), Some(identifier), None) => {
-            let pardoned = books.borrow_mut().pardon(&domain, &identifier);
+            let pardoned = state.borrow_mut().pardon(&domain, &identifier);
             tracing::info!(
                 domain = %domain.escape_ascii(),
                 identifier = %identifier.escape_ascii(),
                 pardoned,
-                "an operator forgives what is owed"
+                "an operator cancelled a debt"
             );
             if pardoned { PARDONED } else { UNKNOWN }
         }
@@ -74,7 +74,7 @@ async fn answer(mut stream: UnixStream, books: &Shared) -> io::Result<()> {
     writer.write_all(format!("{answer}\n").as_bytes()).await
 }
 
-/// What is asked: names may be any bytes, so they go as digits.
+/// The text of a request. Names may contain any bytes, so they are hexadecimal.
 pub(crate) fn request(domain: &str, identifier: &str) -> String {
     let digits = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("pardon {} {}\n", digits(domain), digits(identifier))

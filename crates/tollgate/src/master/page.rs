@@ -1,6 +1,6 @@
-//! What is owed, as bytes: a stretch of the books, written down so that whoever reads it later knows who owes how much.
+//! A part of the state in serialised form.
 //!
-//! How long something is still owed is written, not until when: whoever reads it has another clock.
+//! Debts are written as durations, not as moments, because the reader has another clock.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use std::time::Duration;
 use tollgate_core::time::{Moment, Span};
 
 use super::Shared;
-use super::books::Books;
+use super::state::MasterState;
 
-/// A stretch of the books, as it stands.
+/// A part of the state at one moment.
 #[derive(Default)]
-pub(super) struct Page {
+pub(super) struct StatePage {
     /// The records.
     pub(super) bytes: Vec<u8>,
-    /// The same for the same debts, whenever they are written down; 0 for none.
+    /// A digest that depends only on the debts, not on the time of writing; 0 for no debts.
     pub(super) digest: u64,
-    /// How long the last of it is owed.
+    /// The longest duration of a debt.
     pub(super) life: Duration,
 }
 
-impl Page {
-    /// Writes down what is owed in these places.
-    pub(super) fn of(books: &mut Books, places: Range<usize>, now: Moment) -> Self {
+impl StatePage {
+    /// Serialises the debts in these slots.
+    pub(super) fn of(state: &mut MasterState, places: Range<usize>, now: Moment) -> Self {
         let mut page = Self::default();
         let (mut digest, mut life) = (Digest::default(), Span::ZERO);
-        for (domain, identifier, clears) in books.master().debts(places, now) {
+        for (domain, identifier, clears) in state.master().debts(places, now) {
             put_bytes(&mut page.bytes, domain);
             put_bytes(&mut page.bytes, identifier);
             digest.take(domain);
@@ -45,18 +45,18 @@ impl Page {
     }
 }
 
-/// Takes over what these records say is owed, less what was paid back since they were written. Says how many there were, or nothing if they
-/// make no sense.
-pub(super) fn restore(mut reader: Reader<'_>, away: Span, books: &Shared) -> Option<u64> {
-    let mut books = books.borrow_mut();
-    let reading = books.read_clock();
+/// Restores the debts in these records, less the part that was paid back since. Returns their number, or `None` for
+/// invalid records.
+pub(super) fn restore(mut reader: PageReader<'_>, away: Span, state: &Shared) -> Option<u64> {
+    let mut state = state.borrow_mut();
+    let reading = state.read_clock();
     let mut restored = 0;
     while !reader.is_empty() {
         let (domain, identifier) = (reader.bytes()?, reader.bytes()?);
         for place in 0..usize::from(reader.byte()?) {
             let clear = (reading.now + Span::from_nanos(reader.number()?)).before(away);
             if clear > reading.now {
-                books.master().restore(domain, identifier, place, clear, reading.now);
+                state.master().restore(domain, identifier, place, clear, reading.now);
             }
         }
         restored += 1;
@@ -64,7 +64,7 @@ pub(super) fn restore(mut reader: Reader<'_>, away: Span, books: &Shared) -> Opt
     Some(restored)
 }
 
-/// Puts a checksum behind bytes.
+/// Appends a checksum.
 pub(super) fn seal(bytes: &mut Vec<u8>) {
     let sum = checksum(bytes);
     bytes.extend_from_slice(&sum.to_be_bytes());
@@ -75,7 +75,7 @@ fn put_bytes(output: &mut Vec<u8>, bytes: &[u8]) {
     output.extend_from_slice(bytes);
 }
 
-/// FNV-1a: it is to find damage, not forgery.
+/// FNV-1a, which detects damage, not forgery.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut digest = Digest::default();
     digest.take(bytes);
@@ -96,18 +96,18 @@ impl Digest {
     }
 }
 
-/// Reads what was written down.
-pub(super) struct Reader<'a>(&'a [u8]);
+/// Parses serialised state.
+pub(super) struct PageReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
-    /// What is between the mark and the checksum, if both are right.
+impl<'a> PageReader<'a> {
+    /// Returns the content between the magic bytes and the checksum, if both are valid.
     pub(super) fn checked(bytes: &'a [u8], mark: &[u8]) -> Option<Self> {
         let (content, sum) = bytes.split_last_chunk::<8>()?;
         (checksum(content) == u64::from_be_bytes(*sum)).then_some(())?;
         content.strip_prefix(mark).map(Self)
     }
 
-    /// Reads bytes that have been checked.
+    /// Reads bytes whose checksum was verified.
     pub(super) fn of(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }

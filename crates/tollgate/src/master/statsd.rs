@@ -1,14 +1,14 @@
-//! Figures for statsd, under the original's names: `request.total`, `request.status.STATUS` and `request.delayed_by`.
+//! Metrics for statsd under Smockron's names: `request.total`, `request.status.STATUS` and `request.delayed_by`.
 //!
-//! The original sends a packet for every request. At the speed of this master that would be more traffic than the reports themselves, so
-//! counts go a few times a second, and of the delays a sample that says of how many it is one.
+//! Smockron sends a packet for every request, which would be more traffic than the reports. Here counts are sent a
+//! few times a second, and delays as a sample with its sample rate.
 
 use std::fmt::Write;
 use std::net::{SocketAddr, UdpSocket};
 
 use tollgate_core::fleet::{Outcome, Report, Status};
 
-/// Where figures go, and what has been counted since they last went.
+/// The address of statsd, and the counts since the last packet.
 pub(super) struct Statsd {
     socket: UdpSocket,
     /// Accepted, delayed, rejected.
@@ -18,7 +18,7 @@ pub(super) struct Statsd {
 }
 
 const STATUSES: [&str; 3] = ["ACCEPTED", "DELAYED", "REJECTED"];
-/// So many delays are told each time.
+/// The maximum number of delays in one packet.
 const DELAYS_MAX: usize = 32;
 
 impl Statsd {
@@ -49,7 +49,7 @@ impl Statsd {
         }
     }
 
-    /// Sends what has been counted. What cannot be sent is lost, as with statsd it may be.
+    /// Sends the counts. Lost packets are not repeated, as usual for statsd.
     pub(super) fn send(&mut self) {
         let text = self.take();
         if !text.is_empty() {

@@ -1,23 +1,23 @@
-//! One decision as one line of JSON, the same fields in the same order every time.
+//! One decision as one line of JSON, with the same fields in the same order every time.
 
 use tollgate_core::band::Band;
 use tollgate_core::decision::Decision;
 use tollgate_core::time::{Moment, Span};
 
-/// Writes decisions, with the names of the rules at hand as JSON.
+/// Writes decisions. Holds the names of the rules in JSON form.
 pub(super) struct DecisionLine {
     rules: Vec<String>,
     digits: itoa::Buffer,
 }
 
 impl DecisionLine {
-    /// For rules of these names, by their places.
+    /// For rules with these names, by their indices.
     pub(super) fn new<'a>(rules: impl Iterator<Item = &'a str>) -> Self {
         let json = |name| serde_json::to_string(name).expect("a text is always JSON");
         Self { rules: rules.map(json).collect(), digits: itoa::Buffer::new() }
     }
 
-    /// Appends the line for a request that was made `at`, by the clock of the recording, and decided upon `now`.
+    /// Appends the line for a request made `at` this time on the recording's clock and decided at `now`.
     pub(super) fn write(&mut self, decision: &Decision, at: Moment, now: Moment, line: &mut Vec<u8>) {
         let info = decision.info.unwrap_or_default();
         self.millis(at, line);
@@ -41,7 +41,7 @@ impl DecisionLine {
         push(line, &[", \"band\": \"", Band::as_str(decision.band), "\"}\n"]);
     }
 
-    /// The time of the request, with decimals only if it has some.
+    /// The time of the request, with decimals only if it has a fraction.
     fn millis(&mut self, at: Moment, line: &mut Vec<u8>) {
         let (millis, nanos) = (at.as_nanos() / 1_000_000, at.as_nanos() % 1_000_000);
         push(line, &["{\"at_ms\": ", self.digits.format(millis)]);
@@ -52,7 +52,7 @@ impl DecisionLine {
         push(line, &[", "]);
     }
 
-    /// Waits are rounded up: who waits that long has waited long enough.
+    /// Waits are rounded up, so that a client that waits as announced has waited long enough.
     fn wait(&mut self, span: Span, line: &mut Vec<u8>) {
         line.extend_from_slice(self.digits.format(span.as_millis_ceil()).as_bytes());
     }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rule_there_is_nothing_that_could_remain() {
+    fn without_a_rule_remaining_is_null() {
         let text = line(&Decision::no_rule(Band::Normal), 0);
         let expect = r#"{"at_ms": 0, "decision": "admit", "rule": null, "reason": "no-rule", "hold_ms": 0, "retry_after_ms": 0, "remaining": null, "reset_ms": 0, "clear_ms": 0, "level": 0, "band": "normal"}"#;
         assert_eq!(text, format!("{expect}\n"));

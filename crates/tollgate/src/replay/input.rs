@@ -1,7 +1,6 @@
-//! Where the lines come from: a file or standard input, unpacked if need be, a line at a time in constant memory.
+//! Reads lines from a file or standard input, decompressed if necessary, in constant memory.
 //!
-//! A line may be as long as a stranger made it, so a longer one than anybody can read is reported as such and stepped over
-//! without being kept.
+//! Input is untrusted: a line that is longer than the maximum is reported and skipped without being stored.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flate2::bufread::MultiGzDecoder;
 use tollgate_wire::log::LINE_BYTES_MAX;
 
-/// How much is read at once: the longest line and one more.
+/// Bytes per read: the longest line and one more.
 const BUFFER_BYTES: usize = 2 * LINE_BYTES_MAX;
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
-/// Other ways to pack a log, with the command that unpacks it.
+/// Other compression formats, with the command that decompresses them.
 const OTHER_MAGIC: [(&[u8], &str); 3] =
     [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd -dc"), (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz -dc"), (b"BZh", "bzip2 -dc")];
 
@@ -23,7 +22,7 @@ const OTHER_MAGIC: [(&[u8], &str); 3] =
 pub(super) struct Input {
     source: Box<dyn Read>,
     buffer: Vec<u8>,
-    /// What of the buffer has been read and not yet handed out.
+    /// The part of the buffer that was read and not yet returned.
     start: usize,
     end: usize,
     ended: bool,
@@ -32,16 +31,16 @@ pub(super) struct Input {
     bytes_total: Option<u64>,
 }
 
-/// The next piece of the input.
-pub(super) enum Piece<'a> {
+/// The next part of the input.
+pub(super) enum InputLine<'a> {
     /// A line without its line feed.
     Line(&'a [u8]),
-    /// A line too long to be looked at.
+    /// A line that exceeds the maximum length.
     TooLong,
 }
 
 impl Input {
-    /// Opens a file, or standard input if it is called `-`.
+    /// Opens a file, or standard input for `-`.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let bytes_read = Arc::new(AtomicU64::new(0));
         let (raw, bytes_total): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
@@ -58,11 +57,11 @@ impl Input {
     }
 
     fn new(raw: Box<dyn Read>, bytes_read: Arc<AtomicU64>, bytes_total: Option<u64>) -> io::Result<Self> {
-        let counted = Counted { raw, bytes: Arc::clone(&bytes_read) };
+        let counted = CountingReader { raw, bytes: Arc::clone(&bytes_read) };
         let mut reader = BufReader::with_capacity(LINE_BYTES_MAX, counted);
         let head = reader.fill_buf()?;
         if let Some((_, command)) = OTHER_MAGIC.iter().find(|(magic, _)| head.starts_with(magic)) {
-            let message = format!("is packed in a way that is not read here: try `{command} FILE | tollgate replay -`");
+            let message = format!("has an unsupported compression: try `{command} FILE | tollgate replay -`");
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
         let packed = head.starts_with(GZIP_MAGIC);
@@ -84,24 +83,24 @@ impl Input {
         Ok(input)
     }
 
-    /// How the input begins, as far as it has been read.
+    /// The beginning of the input, as far as it has been read.
     pub(super) fn head(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Whether it came packed.
+    /// Whether the input is compressed.
     pub(super) fn packed(&self) -> bool {
         self.packed
     }
 
-    /// How many bytes have been taken from the source, as packed as they are, and how many there are, where that is known.
+    /// The number of bytes read from the source, before decompression, and their total if it is known.
     pub(super) fn position(&self) -> (u64, Option<u64>) {
         (self.bytes_read.load(Ordering::Relaxed), self.bytes_total)
     }
 
-    /// The next line; nothing at the end.
+    /// The next line, or `None` at the end.
     #[inline]
-    pub(super) fn next(&mut self) -> io::Result<Option<Piece<'_>>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<InputLine<'_>>> {
         let mut searched = 0;
         loop {
             let unread = &self.buffer[self.start + searched..self.end];
@@ -112,7 +111,7 @@ impl Input {
             }
             searched = self.end - self.start;
             if searched > LINE_BYTES_MAX {
-                return self.skip_line().map(|()| Some(Piece::TooLong));
+                return self.skip_line().map(|()| Some(InputLine::TooLong));
             }
             if self.ended {
                 let line = self.start..self.end;
@@ -123,11 +122,11 @@ impl Input {
         }
     }
 
-    fn piece(line: &[u8]) -> Piece<'_> {
-        if line.len() > LINE_BYTES_MAX { Piece::TooLong } else { Piece::Line(line) }
+    fn piece(line: &[u8]) -> InputLine<'_> {
+        if line.len() > LINE_BYTES_MAX { InputLine::TooLong } else { InputLine::Line(line) }
     }
 
-    /// Makes room behind what is unread and reads until the buffer is full or the source has ended.
+    /// Moves unread bytes to the front and reads until the buffer is full or the source has ended.
     fn fill(&mut self) -> io::Result<()> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -143,7 +142,7 @@ impl Input {
         Ok(())
     }
 
-    /// Throws away everything up to and with the next line feed.
+    /// Skips everything up to and including the next line feed.
     fn skip_line(&mut self) -> io::Result<()> {
         loop {
             if let Some(found) = memchr::memchr(b'\n', &self.buffer[self.start..self.end]) {
@@ -159,13 +158,13 @@ impl Input {
     }
 }
 
-/// Counts what is read.
-struct Counted {
+/// Counts the bytes that are read.
+struct CountingReader {
     raw: Box<dyn Read>,
     bytes: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.raw.read(buffer)?;
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -180,7 +179,7 @@ mod tests {
     use proptest::prelude::*;
     use std::io::Write;
 
-    /// Hands out a few bytes at a time, as a pipe does.
+    /// Returns a few bytes per read, as a pipe does.
     struct Dribble(Vec<u8>, usize, usize);
 
     impl Read for Dribble {
@@ -197,8 +196,8 @@ mod tests {
         let mut lines = Vec::new();
         while let Some(piece) = input.next().unwrap() {
             lines.push(match piece {
-                Piece::Line(line) => Some(line.to_vec()),
-                Piece::TooLong => None,
+                InputLine::Line(line) => Some(line.to_vec()),
+                InputLine::TooLong => None,
             });
         }
         lines
@@ -211,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_input_is_unpacked_even_if_it_is_several_in_one() {
+    fn a_compressed_input_is_decompressed_even_with_several_members() {
         let bytes = [packed(b"one\ntwo\n"), packed(b"three")].concat();
         assert_eq!(lines(bytes, 7), ["one", "two", "three"].map(|line| Some(line.into())));
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_stepped_over() {
+    fn a_line_that_is_too_long_is_skipped() {
         for length in [LINE_BYTES_MAX, LINE_BYTES_MAX + 1, 10_000_000] {
             let bytes = [b"a\n", &vec![b'x'; length][..], b"\nb"].concat();
             let lines = lines(bytes, 100_000);
@@ -228,18 +227,18 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_at_the_beginning_is_no_part_of_the_first_line() {
+    fn a_byte_order_mark_is_not_part_of_the_first_line() {
         assert_eq!(lines(b"\xef\xbb\xbfa\n".to_vec(), 1), [Some(b"a".to_vec())]);
     }
 
     #[test]
-    fn other_packings_are_named_with_what_unpacks_them() {
+    fn other_compressions_are_reported_with_their_command() {
         let input = Input::new(Box::new(&b"\x28\xb5\x2f\xfd...."[..]), Arc::default(), None);
         assert!(input.err().unwrap().to_string().contains("zstd -dc"));
     }
 
     #[test]
-    fn a_packed_input_that_breaks_off_is_an_error() {
+    fn a_truncated_compressed_input_is_an_error() {
         let mut bytes = packed(&b"line\n".repeat(100_000));
         bytes.truncate(bytes.len() / 2);
         let mut input = Input::new(Box::new(io::Cursor::new(bytes)), Arc::default(), None);

@@ -1,27 +1,27 @@
-//! `tollgate replay`: what would these rules have done to yesterday's log?
+//! `tollgate replay`: shows the effect of rules on recorded traffic.
 //!
-//! The same limiter that a gate runs is driven by the clock of a recording instead of the machine's. One line at a time goes from
-//! the [`input`] through the [`player`] into either a line of JSON per decision, or a [`tally`] that becomes a [`summary`]. Memory is the same
-//! for a thousand lines and for a billion.
+//! The limiter of a gate runs on the clock of a recording instead of the machine's. Lines go one at a time from the
+//! [`input`] through the [`player`] to either a line of JSON per decision, or a [`counts`] that becomes a [`summary`].
+//! Memory is constant for any number of lines.
 #![expect(clippy::print_stderr, reason = "it talks to the person at the terminal")]
 
+mod colours;
+mod counts;
 mod decision_line;
-mod ink;
+mod heavy_hitters;
 mod input;
-mod name;
+mod key_name;
 mod page;
 mod player;
 mod progress;
-mod recorded;
-mod shown;
+mod recorded_request;
+mod replay_watch;
 mod suggestion;
 mod summary;
 mod talkers;
-mod tally;
+mod terminal_text;
 mod timeline;
 mod timeline_chart;
-mod top;
-mod watched;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -37,33 +37,33 @@ use tollgate_wire::log::{Expected, Format, LINE_BYTES_MAX, Line, LineError, Pars
 use crate::cli::WRONG;
 use crate::settings::{DEFAULT_DOMAIN, Settings};
 
+use colours::Colours;
+use counts::ReplayCounts;
 use decision_line::DecisionLine;
-use ink::Ink;
-use input::{Input, Piece};
+use input::{Input, InputLine};
 use player::{Accounts, Player};
-use progress::Progress;
-use recorded::{Recorded, Trusted};
-use summary::{Source, Summary, Unreadable};
-use tally::Tally;
-use watched::Watched;
+use progress::ReplayProgress;
+use recorded_request::{RecordedRequest, Trusted};
+use replay_watch::ReplayWatch;
+use summary::{RecordingSource, Summary, Unreadable};
 
-/// A replay must come out the same every time.
+/// A fixed seed, so that every replay gives the same result.
 const SEED: Seed = Seed::fixed(0x7011_6a7e);
-/// The limiter's own list of names is not asked for.
+/// The limiter's own list of names is not used.
 const NAMES_MAX: usize = 16;
-/// Decisions are written out in pieces of this size.
+/// Bytes of decisions per write.
 const OUTPUT_BYTES: usize = 64 * 1024;
 
-/// What to replay, and how to tell about it.
+/// Options of a replay.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
-    /// The rules to try; without them, it is shown who spends most
+pub(crate) struct ReplayOptions {
+    /// The rules to try; without them, the heaviest clients are shown
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which of the configuration's domains
+    /// The domain of the configuration to use
     #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
     domain: String,
-    /// What the file is; by default its first lines tell
+    /// The format of the file; by default it is detected from the first lines
     #[arg(long, value_enum, default_value = "auto")]
     format: FormatOption,
     /// Print one JSON line per request instead of a summary
@@ -72,17 +72,17 @@ pub(crate) struct Options {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Stop at the first line that cannot be read, and exit 1
+    /// Stop at the first line that cannot be parsed, and exit with 1
     #[arg(long)]
     strict: bool,
-    /// The trace or access log, gzip or not; `-` is standard input
+    /// The trace or access log, optionally compressed with gzip; `-` is standard input
     file: PathBuf,
 }
 
-/// What a file can be.
+/// The formats of a recording.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum FormatOption {
-    /// Look at the first lines
+    /// Detect the format from the first lines
     Auto,
     /// JSON Lines with at_ms and client
     Trace,
@@ -92,35 +92,35 @@ enum FormatOption {
     Json,
 }
 
-/// Why a replay ended early.
-enum Failure {
-    /// The arguments or the configuration are wrong.
+/// The reason why a replay ended early.
+enum ReplayError {
+    /// Invalid arguments or configuration.
     Wrong(String),
-    /// Something went wrong on the way.
+    /// An error while reading or writing.
     Failed(String),
-    /// Nobody reads the output any more.
+    /// The reader of the output has closed it.
     BrokenPipe,
 }
 
-/// Replays a file and tells about it.
-pub(crate) fn run(options: &Options) -> ExitCode {
+/// Replays a file and prints the result.
+pub(crate) fn run(options: &ReplayOptions) -> ExitCode {
     match replay(options) {
-        Ok(()) | Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
-        Err(Failure::Wrong(message)) => {
+        Ok(()) | Err(ReplayError::BrokenPipe) => ExitCode::SUCCESS,
+        Err(ReplayError::Wrong(message)) => {
             eprintln!("{message}");
             ExitCode::from(WRONG)
         }
-        Err(Failure::Failed(message)) => {
+        Err(ReplayError::Failed(message)) => {
             eprintln!("{message}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn replay(options: &Options) -> Result<(), Failure> {
+fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
     let settings = match &options.config {
         Some(file) => {
-            Settings::load(file).map_err(|faults| Failure::Wrong(faults.to_string().trim_end().to_string()))?
+            Settings::load(file).map_err(|faults| ReplayError::Wrong(faults.to_string().trim_end().to_string()))?
         }
         None => Settings::default(),
     };
@@ -128,14 +128,14 @@ fn replay(options: &Options) -> Result<(), Failure> {
     let account = settings.domains.iter().find(|domain| domain.name == options.domain).and_then(|d| d.account.clone());
     let accounts = account.map(|class| Accounts::new(class, watched(&settings, &limiter)));
     let player = Player::new(limiter, accounts);
-    let input = Input::open(&options.file).map_err(|error| Failure::Wrong(complaint(&options.file, &error)))?;
+    let input = Input::open(&options.file).map_err(|error| ReplayError::Wrong(complaint(&options.file, &error)))?;
     let format = match options.format {
         FormatOption::Auto => detect(&options.file, &input)?,
         FormatOption::Trace => Format::Trace,
         FormatOption::Combined => Format::Combined,
         FormatOption::Json => Format::Json,
     };
-    let progress = Progress::new(&input, !options.decisions);
+    let progress = ReplayProgress::new(&input, !options.decisions);
     let trusted = settings
         .gate
         .as_ref()
@@ -146,26 +146,26 @@ fn replay(options: &Options) -> Result<(), Failure> {
     if options.decisions { reading.print_decisions() } else { reading.print_summary(&settings) }
 }
 
-/// The limiter that a gate with these settings would have.
-fn limiter(settings: &Settings, domain: &str) -> Result<Limiter, Failure> {
+/// The limiter of a gate with these settings.
+fn limiter(settings: &Settings, domain: &str) -> Result<Limiter, ReplayError> {
     let Some(rules) = settings.rules(domain) else {
         let names: Vec<_> = settings.domains.iter().map(|domain| domain.name.as_str()).collect();
-        return Err(Failure::Wrong(format!("no domain is called {domain:?}: there is {}", names.join(", "))));
+        return Err(ReplayError::Wrong(format!("no domain is called {domain:?}: there is {}", names.join(", "))));
     };
     let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let rules = rules.iter().map(|settings| (settings.rule.clone(), bytes(settings.memory_bytes))).collect();
     let plan = Plan { rules, started: Moment::ZERO, seed: SEED, names_max: NAMES_MAX };
-    Limiter::new(plan).map_err(|error| Failure::Wrong(format!("{error}: see gate.memory")))
+    Limiter::new(plan).map_err(|error| ReplayError::Wrong(format!("{error}: see gate.memory")))
 }
 
-fn detect(file: &Path, input: &Input) -> Result<Format, Failure> {
-    // Nothing at all is a recording of nothing, whatever its format.
+fn detect(file: &Path, input: &Input) -> Result<Format, ReplayError> {
+    // An empty file is a valid recording in any format.
     if input.head().trim_ascii().is_empty() {
         return Ok(Format::Trace);
     }
     Format::detect(input.head()).ok_or_else(|| {
-        let message = "its first lines are neither a trace nor an access log that is known here: name a --format to see what is wrong with them";
-        Failure::Failed(format!("{}: {message}", file.display()))
+        let message = "its format cannot be detected from its first lines: use --format to see the errors in them";
+        ReplayError::Failed(format!("{}: {message}", file.display()))
     })
 }
 
@@ -173,21 +173,21 @@ fn complaint(file: &Path, error: &io::Error) -> String {
     format!("{}: {error}", file.display())
 }
 
-/// A replay on its way.
+/// A replay in progress.
 struct Reading<'a> {
-    options: &'a Options,
-    /// Proxies whose word about the client is taken.
+    options: &'a ReplayOptions,
+    /// The proxies that are trusted to name clients.
     trusted: Trusted,
     input: Input,
     format: Format,
     player: Player,
-    progress: Progress,
+    progress: ReplayProgress,
     lines: u64,
     unreadable: Unreadable,
 }
 
 impl Reading<'_> {
-    fn print_decisions(mut self) -> Result<(), Failure> {
+    fn print_decisions(mut self) -> Result<(), ReplayError> {
         let names: Vec<_> = self.player.limiter().rules().map(|rule| rule.name.clone()).collect();
         let mut line = DecisionLine::new(names.iter().map(String::as_str));
         let mut output = Vec::with_capacity(2 * OUTPUT_BYTES);
@@ -201,7 +201,7 @@ impl Reading<'_> {
             }
             Ok(())
         });
-        // What was decided before something went wrong is still worth having.
+        // Decisions before an error are still printed.
         stdout.write_all(&output).and_then(|()| stdout.flush()).map_err(write_failure)?;
         for unreadable in &self.unreadable.first {
             eprintln!("line {}, column {}: expected {}", unreadable.line, unreadable.column, unreadable.expected);
@@ -209,24 +209,24 @@ impl Reading<'_> {
         if self.unreadable.lines > 0 {
             eprintln!(
                 "{} of {} could not be read",
-                shown::count(self.unreadable.lines),
-                shown::plural(self.lines, "line")
+                terminal_text::count(self.unreadable.lines),
+                terminal_text::plural(self.lines, "line")
             );
         }
         outcome
     }
 
-    fn print_summary(mut self, settings: &Settings) -> Result<(), Failure> {
+    fn print_summary(mut self, settings: &Settings) -> Result<(), ReplayError> {
         let classes: Vec<_> = self.player.limiter().rules().map(|rule| rule.class.clone()).collect();
-        let mut tally = Tally::new(classes, watched(settings, self.player.limiter()));
+        let mut tally = ReplayCounts::new(classes, watched(settings, self.player.limiter()));
         self.read(|request, player| {
             let decision = player.play(request, request.line().cost.unwrap_or(Span::ZERO));
             tally.add(request, &decision, player);
             Ok(())
         })?;
         self.progress.finish();
-        let source = Source {
-            file: shown::shown(self.options.file.as_os_str().as_encoded_bytes()),
+        let source = RecordingSource {
+            file: terminal_text::shown(self.options.file.as_os_str().as_encoded_bytes()),
             format: self.format,
             gzip: self.input.packed(),
             configured: self.options.config.is_some(),
@@ -236,39 +236,43 @@ impl Reading<'_> {
         let nothing_read = source.lines > 0 && source.unreadable.lines == source.lines;
         let summary = Summary::new(source, &self.player, tally);
         let text = match self.options.json {
-            true => serde_json::to_string_pretty(&summary).expect("a summary has nothing that JSON cannot say") + "\n",
-            false => page::page(&summary, Ink::for_stdout()),
+            true => serde_json::to_string_pretty(&summary).expect("every field of a summary has a JSON form") + "\n",
+            false => page::page(&summary, Colours::for_stdout()),
         };
         let mut stdout = io::stdout().lock();
         stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(write_failure)?;
         match nothing_read {
-            true => Err(Failure::Failed("not one line could be read".to_string())),
+            true => Err(ReplayError::Failed("not one line could be read".to_string())),
             false => Ok(()),
         }
     }
 
-    /// Reads all lines and hands over the requests.
-    fn read(&mut self, mut play: impl FnMut(&Recorded<'_>, &mut Player) -> Result<(), Failure>) -> Result<(), Failure> {
+    /// Reads all lines and processes the requests.
+    fn read(
+        &mut self,
+        mut play: impl FnMut(&RecordedRequest<'_>, &mut Player) -> Result<(), ReplayError>,
+    ) -> Result<(), ReplayError> {
         let mut parser = Parser::new();
         loop {
-            let piece = self.input.next().map_err(|error| Failure::Failed(complaint(&self.options.file, &error)))?;
+            let piece =
+                self.input.next().map_err(|error| ReplayError::Failed(complaint(&self.options.file, &error)))?;
             let line = match piece {
-                Some(Piece::Line(line)) if line.trim_ascii().is_empty() => {
+                Some(InputLine::Line(line)) if line.trim_ascii().is_empty() => {
                     self.lines += 1;
                     continue;
                 }
-                Some(Piece::Line(line)) => parser.parse(self.format, line),
-                Some(Piece::TooLong) => {
+                Some(InputLine::Line(line)) => parser.parse(self.format, line),
+                Some(InputLine::TooLong) => {
                     Err(LineError { column: LINE_BYTES_MAX as u32 + 1, expected: Expected::ShorterLine })
                 }
                 None => return Ok(()),
             };
             self.lines += 1;
             match line {
-                Ok(Line::Request(request)) => play(&Recorded::new(&request, &self.trusted), &mut self.player)?,
+                Ok(Line::Request(request)) => play(&RecordedRequest::new(&request, &self.trusted), &mut self.player)?,
                 Ok(Line::Band { at, band }) => self.player.enter_band(band, at),
                 Err(fault) if self.options.strict => {
-                    return Err(Failure::Failed(format!(
+                    return Err(ReplayError::Failed(format!(
                         "{}: line {}, {fault}",
                         self.options.file.display(),
                         self.lines
@@ -281,9 +285,9 @@ impl Reading<'_> {
     }
 }
 
-/// A watch over the rules of a limiter.
-fn watched(settings: &Settings, limiter: &Limiter) -> Watched {
-    Watched::new(watch_settings(settings), limiter.rules().map(|rule| rule.class.to_string()).collect())
+/// A watch for the rules of a limiter.
+fn watched(settings: &Settings, limiter: &Limiter) -> ReplayWatch {
+    ReplayWatch::new(watch_settings(settings), limiter.rules().map(|rule| rule.class.to_string()).collect())
 }
 
 fn watch_settings(settings: &Settings) -> watch::WatchSettings {
@@ -295,9 +299,9 @@ fn watch_settings(settings: &Settings) -> watch::WatchSettings {
     }
 }
 
-fn write_failure(error: io::Error) -> Failure {
+fn write_failure(error: io::Error) -> ReplayError {
     match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::BrokenPipe,
-        _ => Failure::Failed(format!("cannot write to standard output: {error}")),
+        io::ErrorKind::BrokenPipe => ReplayError::BrokenPipe,
+        _ => ReplayError::Failed(format!("cannot write to standard output: {error}")),
     }
 }

@@ -1,25 +1,25 @@
-//! The summary for people: what happened, to whom, when, and what to do about it, in 80 columns.
+//! The summary for people, in 80 columns.
 
 use tollgate_core::time::{Moment, Span};
 
-use super::ink::Ink;
-use super::shown::{clock, count, date, fitted, length, percent, plural, short, width};
+use super::colours::Colours;
 use super::summary::{DoneSummary, OutlierSummary, SuggestionSummary, Summary, TalkersSummary, ThrottledSummary};
+use super::terminal_text::{clock, count, date, fitted, length, percent, plural, short, width};
 use super::timeline_chart;
 
-/// No line is wider than this.
+/// The maximum width of a line.
 pub(super) const COLUMNS: usize = 80;
-/// So many callers are on the page; `--json` has more.
+/// The maximum number of clients on the page; `--json` has more.
 const THROTTLED_MAX: usize = 10;
 const TALKERS_MAX: usize = 3;
 const FLAGS_MAX: usize = 10;
 
-/// The page.
-pub(super) fn page(summary: &Summary, ink: Ink) -> String {
-    let mut page = Page { text: String::new(), ink };
+/// Formats the summary.
+pub(super) fn page(summary: &Summary, ink: Colours) -> String {
+    let mut page = TextPage { text: String::new(), ink };
     page.head(summary);
     if summary.requests == 0 {
-        page.prose("There is no request in it, so there is nothing to tell.");
+        page.prose("The recording contains no request.");
         return page.text;
     }
     if summary.rules.is_empty() {
@@ -37,12 +37,12 @@ pub(super) fn page(summary: &Summary, ink: Ink) -> String {
     page.text
 }
 
-struct Page {
+struct TextPage {
     text: String,
-    ink: Ink,
+    ink: Colours,
 }
 
-impl Page {
+impl TextPage {
     fn line(&mut self, line: &str) {
         self.text.push_str(line.trim_end());
         self.text.push('\n');
@@ -54,7 +54,7 @@ impl Page {
         self.line(&title);
     }
 
-    /// Words, broken into lines and set in by two columns.
+    /// Text, wrapped and indented by two columns.
     fn prose(&mut self, words: &str) {
         let mut line = String::new();
         for word in words.split_whitespace() {
@@ -85,7 +85,7 @@ impl Page {
         self.prose(&format!("{kind}{when}"));
         let cost = match summary.cost_ms {
             Some(cost_ms) => format!(" · {} of backend time", length(Span::from_millis(cost_ms))),
-            None if summary.requests > 0 => " · what they cost is not in the log".to_string(),
+            None if summary.requests > 0 => " · their cost is not in the log".to_string(),
             None => String::new(),
         };
         self.prose(&format!("{}{cost}", plural(summary.requests, "request")));
@@ -97,7 +97,7 @@ impl Page {
             return;
         }
         let lines =
-            format!("{} of {} could not be read:", count(summary.unreadable.lines), plural(summary.lines, "line"));
+            format!("{} of {} could not be parsed:", count(summary.unreadable.lines), plural(summary.lines, "line"));
         let lines = self.ink.yellow(&lines);
         self.line(&format!("  {lines}"));
         for unreadable in &summary.unreadable.first {
@@ -111,7 +111,7 @@ impl Page {
     }
 
     fn outcome(&mut self, summary: &Summary) {
-        self.heading("What the rules would have done");
+        self.heading("Effect of the rules");
         let decisions = &summary.decisions;
         let done = &decisions.done;
         let hold = |millis: u64| length(Span::from_millis(millis));
@@ -127,9 +127,9 @@ impl Page {
             _ => String::new(),
         };
         let rows = [
-            ("passed", decisions.admitted, String::new(), Ink::green as fn(Ink, &str) -> String),
-            ("held", done.held, held, Ink::yellow),
-            ("refused", done.refused, saved, Ink::red),
+            ("passed", decisions.admitted, String::new(), Colours::green as fn(Colours, &str) -> String),
+            ("held", done.held, held, Colours::yellow),
+            ("refused", done.refused, saved, Colours::red),
         ];
         for (word, number, remark, colour) in rows {
             let plain = format!("{word:<8} {:>12} {:>8}", count(number), percent(number, summary.requests));
@@ -139,7 +139,7 @@ impl Page {
         }
         if done.would_hold + done.would_refuse > 0 {
             let words = format!(
-                "Of those that passed, rules that only observe would have held {} and refused {}.",
+                "Rules in observe mode would have held {} and refused {} of these.",
                 count(done.would_hold),
                 count(done.would_refuse)
             );
@@ -169,7 +169,7 @@ impl Page {
     }
 
     fn throttled(&mut self, throttled: &[ThrottledSummary]) {
-        self.heading("Who would have been held or refused");
+        self.heading("Clients that would have been held or refused");
         if throttled.is_empty() {
             return self.prose("Nobody.");
         }
@@ -250,18 +250,18 @@ impl Page {
         if more > 0 {
             self.line(&format!("  … and {more} more"));
         }
-        self.prose("A flag marks an account for a person to look at. It bans nobody.");
+        self.prose("A flag marks an account for review by an operator. It does not block the account.");
     }
 
     fn suggestion(&mut self, summary: &Summary) {
         let Some(suggestion) = &summary.suggestion else {
             if summary.decisions.done.refused + summary.decisions.done.held > 0 {
                 self.heading("More rules?");
-                self.prose("Nobody stands out among what these rules let through, so none is suggested.");
+                self.prose("No client stands out among the admitted requests, so no rule is suggested.");
             }
             return;
         };
-        self.heading(if suggestion.budget { "A budget to begin with" } else { "A limit to begin with" });
+        self.heading(if suggestion.budget { "Suggested budget" } else { "A limit to begin with" });
         self.prose(&reasons(suggestion));
         self.text.push('\n');
         for line in suggestion.toml.lines() {
@@ -276,7 +276,7 @@ impl Page {
             let (allowed, spent) = (suggestion.figure(allowed), suggestion.figure(spent));
             self.prose(&format!("With it, {} would have had at most {allowed} instead of {spent}.", suggestion.who()));
         } else {
-            self.prose("With it, such peaks are spread over time, and nothing else changes.");
+            self.prose("It spreads these peaks over time and changes nothing else.");
         }
     }
 
@@ -285,18 +285,18 @@ impl Page {
         let mut notes = Vec::new();
         if summary.cost_ms.is_none() {
             notes.push(
-                "Budgets need to know what requests cost. Let nginx append $request_time to its log, Apache %D, and replay again."
+                "Budgets need the cost of requests. Let nginx append $request_time to its log, Apache %D, and replay again."
                     .to_string(),
             );
         } else if oddities.without_cost > 0 {
             notes.push(format!(
-                "{} told nothing of their cost and were taken as free.",
+                "{} have no cost in the log and count as free.",
                 plural(oddities.without_cost, "request")
             ));
         }
         if oddities.garbled > 0 && summary.format != "trace" {
             let requests = plural(oddities.garbled, "request");
-            notes.push(format!("{requests} had no readable request line and count all the same."));
+            notes.push(format!("{requests} had no valid request line and are counted as requests."));
         }
         if oddities.named_clients > 0 {
             let named = plural(oddities.named_clients, "request");
@@ -304,15 +304,17 @@ impl Page {
         }
         if oddities.out_of_order > 0 {
             let lines = plural(oddities.out_of_order, "line");
-            notes.push(format!("{lines} came later than their time says and were taken as they came."));
+            notes.push(format!("{lines} were out of order and were processed at the time of the line before."));
         }
         if oddities.evicted > 0 {
             let callers = plural(oddities.evicted, "time");
-            notes.push(format!("The table was too small {callers}: `gate.memory` sets its size. Nobody gained by it."));
+            notes.push(format!(
+                "The table was too small {callers}: `gate.memory` sets its size. No limit was refilled by it."
+            ));
         }
         if oddities.cut_short > 0 {
             notes.push(format!(
-                "{} were at work at once with too many others and ended early.",
+                "{} ended early, because too many were in flight at once.",
                 plural(oddities.cut_short, "request")
             ));
         }
@@ -324,7 +326,7 @@ impl Page {
 }
 
 impl SuggestionSummary {
-    /// A figure of this suggestion: a length of time, or a number of requests.
+    /// Formats a value of this suggestion: a duration, or a number of requests.
     fn figure(&self, figure: u64) -> String {
         if self.budget { length(Span::from_millis(figure)) } else { plural(figure, "request") }
     }
@@ -350,14 +352,14 @@ fn reasons(suggestion: &SuggestionSummary) -> String {
         ),
     };
     let others = match suggestion.others_busiest_minute {
-        0 => "Nobody else comes near.".to_string(),
-        others => format!("Nobody else spent more than {}.", figure(others)),
+        0 => "No other client comes close.".to_string(),
+        others => format!("No other client spent more than {}.", figure(others)),
     };
     let name = if suggestion.outliers.len() == 1 { "that one" } else { "those" };
-    format!("{who} {others} This rule holds {name} and leaves everybody else alone:")
+    format!("{who} {others} This rule limits {name} and does not affect the others:")
 }
 
-/// From when to when, with the date where there is one.
+/// The first and the last time, with the date if there is one.
 fn when(first_ms: u64, last_ms: u64) -> String {
     let (first, last) = (Moment::from_millis(first_ms), Moment::from_millis(last_ms));
     match (date(first), date(last)) {
@@ -369,7 +371,7 @@ fn when(first_ms: u64, last_ms: u64) -> String {
     }
 }
 
-/// What was saved, in at most eight columns.
+/// The saved cost, in at most eight columns.
 fn saved(done: &DoneSummary) -> String {
     match done.cost_saved_ms / 1000 {
         0 if done.cost_saved_ms == 0 => "-".to_string(),
@@ -386,10 +388,10 @@ mod tests {
     use super::super::summary::*;
     use super::*;
 
-    /// More than a century of the busiest site will have.
+    /// Larger than any real value.
     const MANY: u64 = 10_000_000_000_000;
 
-    /// A summary in which everything is as long as it can be.
+    /// A summary in which every value has its maximum length.
     fn extreme(rules: usize) -> Summary {
         let long = "名前".repeat(60);
         let done = DoneSummary { held: MANY, refused: MANY, would_hold: 7, would_refuse: 8, cost_saved_ms: MANY };
@@ -462,9 +464,9 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_than_the_page_whatever_the_figures_and_names() {
+    fn no_line_is_wider_than_the_page_for_any_values_and_names() {
         for rules in [0, 3] {
-            for line in page(&extreme(rules), Ink::none()).lines() {
+            for line in page(&extreme(rules), Colours::none()).lines() {
                 assert!(width(line) <= COLUMNS, "{} columns: {line}", width(line));
             }
         }

@@ -1,8 +1,8 @@
-//! Plays requests to the limiter, at the speed of the recording's own clock.
+//! Sends recorded requests to the limiter, on the clock of the recording.
 //!
-//! Time begins with the first line, and so does warm-up. It never runs backwards: logs are written when requests end, so
-//! their lines are a little out of order, and such a line happens now. A request that went on is at work for what it cost, from
-//! the moment it was let through; without a rule that counts requests at work nobody needs to know.
+//! Time begins with the first line, and so does warm-up. It never goes back: logs are written when requests end, so
+//! their lines are slightly out of order, and such a line is processed at the current time. An admitted request is in
+//! flight for the duration of its cost. This is tracked only if a rule limits requests in flight.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,53 +16,53 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::limiter::Limiter;
 use tollgate_gatekeeper::ticket::Ticket;
 
-use super::name::{Name, key_hash};
-use super::recorded::Recorded;
-use super::watched::Watched;
+use super::key_name::{KeyName, key_hash};
+use super::recorded_request::RecordedRequest;
+use super::replay_watch::ReplayWatch;
 
-/// So many requests can be at work at once. More end early, which is counted.
-const AT_WORK_MAX: usize = 1 << 16;
+/// The maximum number of requests in flight. Further ones end early, which is counted.
+const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// The limiter, the clock and the band of a recording.
 pub(super) struct Player {
     limiter: Limiter,
-    /// When the first line was written, by the recording's clock.
+    /// The time of the first line on the recording's clock.
     origin: Option<Moment>,
     now: Moment,
     band: Band,
-    work: Option<Work>,
+    work: Option<RequestsInFlight>,
     accounts: Option<Accounts>,
     backwards: u64,
 }
 
-/// The accounts of the recording, where a rule looks at their flags: they are set in the course of it, as a gate would.
+/// The accounts of the recording, if a rule uses flags. Flags are set during the replay, as in a gate.
 pub(super) struct Accounts {
     class: Class,
-    watched: Watched,
+    watched: ReplayWatch,
 }
 
 impl Accounts {
-    /// Accounts are the keys of `class`, watched by these.
-    pub(super) fn new(class: Class, watched: Watched) -> Self {
+    /// Accounts are the keys of `class`, recorded by this watch.
+    pub(super) fn new(class: Class, watched: ReplayWatch) -> Self {
         Self { class, watched }
     }
 
-    fn is_flagged(&mut self, request: &Recorded<'_>, now: Moment) -> bool {
+    fn is_flagged(&mut self, request: &RecordedRequest<'_>, now: Moment) -> bool {
         key_hash(&self.class, request).is_some_and(|hash| self.watched.is_flagged(hash, now))
     }
 
-    fn refused(&mut self, request: &Recorded<'_>, rule: usize, class: &Class, now: Moment) {
+    fn refused(&mut self, request: &RecordedRequest<'_>, rule: usize, class: &Class, now: Moment) {
         if *class == self.class
             && let Some(hash) = key_hash(class, request)
         {
-            self.watched.refused((rule, hash), now, || Name::of(class, request));
+            self.watched.refused((rule, hash), now, || KeyName::of(class, request));
         }
     }
 }
 
-/// Requests at work, the next to end first.
+/// Requests in flight, ordered by their end.
 #[derive(Default)]
-struct Work {
+struct RequestsInFlight {
     ends: BinaryHeap<Reverse<(Moment, usize)>>,
     tickets: Vec<Option<Ticket>>,
     free: Vec<usize>,
@@ -70,7 +70,7 @@ struct Work {
 }
 
 impl Player {
-    /// Plays to `limiter`; `accounts` are needed where a rule looks at flags.
+    /// Creates a player for `limiter`. `accounts` are needed if a rule uses flags.
     pub(super) fn new(limiter: Limiter, accounts: Option<Accounts>) -> Self {
         let counts_work = limiter.rules().any(|rule| matches!(rule.limit, Limit::InFlight(_)));
         Self {
@@ -78,7 +78,7 @@ impl Player {
             origin: None,
             now: Moment::ZERO,
             band: Band::Normal,
-            work: counts_work.then(Work::default),
+            work: counts_work.then(RequestsInFlight::default),
             accounts,
             backwards: 0,
         }
@@ -94,44 +94,44 @@ impl Player {
         self.now
     }
 
-    /// The time on the recording's own clock.
+    /// The time on the recording's clock.
     pub(super) fn clock(&self) -> Moment {
         self.origin.unwrap_or(Moment::ZERO) + self.now.since(Moment::ZERO)
     }
 
-    /// When the first line was written, by the recording's clock.
+    /// The time of the first line on the recording's clock.
     pub(super) const fn origin(&self) -> Option<Moment> {
         self.origin
     }
 
-    /// How loaded the backend is.
+    /// The band of the backend.
     pub(super) const fn band(&self) -> Band {
         self.band
     }
 
-    /// How many lines were written before the one in front of them.
+    /// The number of lines with an earlier time than the line before.
     pub(super) const fn backwards(&self) -> u64 {
         self.backwards
     }
 
-    /// How many requests ended early, because too many were at work to remember.
+    /// The number of requests that ended early, because too many were in flight.
     pub(super) fn cut_short(&self) -> u64 {
         self.work.as_ref().map_or(0, |work| work.cut_short)
     }
 
-    /// The band changes.
+    /// Sets the band.
     pub(super) fn enter_band(&mut self, band: Band, at: Moment) {
         self.advance(at);
         self.band = band;
     }
 
-    /// A request is made: what is said to it.
+    /// Returns the decision about a request.
     #[inline]
-    pub(super) fn play(&mut self, request: &Recorded<'_>, cost: Span) -> Decision {
+    pub(super) fn play(&mut self, request: &RecordedRequest<'_>, cost: Span) -> Decision {
         self.advance(request.line().at);
         let is_flagged = self.accounts.as_mut().is_some_and(|accounts| accounts.is_flagged(request, self.now));
         let request = &request.flagged(is_flagged);
-        // The ticket is moved only where it is wanted: it has room for many rules.
+        // The ticket has room for many rules, so it is moved only if it is needed.
         let outcome = self.limiter.decide(request, Toll::of_cpu(cost), self.band, self.now);
         let decision = outcome.0;
         if let (Some(accounts), Some(place), true) = (&mut self.accounts, decision.rule, decision.verdict.is_refusal())
@@ -164,13 +164,13 @@ impl Player {
     }
 }
 
-impl Work {
+impl RequestsInFlight {
     fn begin(&mut self, ticket: Ticket, end: Moment, limiter: &Limiter, now: Moment) {
         if end <= now {
             let toll = ticket.toll();
             return limiter.settle(ticket, toll, now);
         }
-        if self.ends.len() >= AT_WORK_MAX {
+        if self.ends.len() >= IN_FLIGHT_MAX {
             self.cut_short += 1;
             self.end_next(limiter, now);
         }

@@ -1,4 +1,4 @@
-//! How far we are, for a person who waits at a terminal.
+//! A progress bar for a terminal.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::input::Input;
 
-/// The bar is moved on after so many lines.
+/// Lines between updates of the bar.
 const LINES_PER_STEP: u64 = 1 << 14;
 
-/// A bar on standard error, or nothing if nobody would see it.
-pub(super) struct Progress {
+/// A bar on standard error, or nothing if it would not be visible.
+pub(super) struct ReplayProgress {
     bar: Option<ProgressBar>,
 }
 
-impl Progress {
-    /// For an input; `wanted` is whether nothing else is written to the terminal meanwhile.
+impl ReplayProgress {
+    /// Creates the bar for an input. `wanted` is whether nothing else is written to the terminal.
     pub(super) fn new(input: &Input, wanted: bool) -> Self {
         if !wanted || !std::io::stderr().is_terminal() {
             return Self { bar: None };
@@ -26,24 +26,24 @@ impl Progress {
             Some(total) => ProgressBar::new(total).with_style(style("{bar:40} {percent:>3} %  {msg}  {eta} left")),
             None => ProgressBar::new_spinner().with_style(style("{spinner} {bytes} read  {msg}")),
         };
-        // Short inputs are done before anybody could look.
+        // Short inputs end before the bar would be shown.
         bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
         bar.enable_steady_tick(Duration::from_millis(200));
         Self { bar: Some(bar) }
     }
 
-    /// So many lines were read.
+    /// Sets the number of lines.
     #[inline]
     pub(super) fn at(&self, lines: u64, input: &Input) {
         if let Some(bar) = &self.bar
             && lines.is_multiple_of(LINES_PER_STEP)
         {
             bar.set_position(input.position().0);
-            bar.set_message(format!("{} lines", super::shown::count(lines)));
+            bar.set_message(format!("{} lines", super::terminal_text::count(lines)));
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();

@@ -1,58 +1,59 @@
-//! A budget to begin with, read off the recording: one that holds who stands out and leaves everybody else alone.
+//! Suggests a budget that limits outliers and does not affect other clients.
 //!
-//! Callers are compared by their busiest minute. If a few spend several times what anybody else does, there is a gap, and a budget
-//! belongs into it, with room to spare for the others. A caller whose busiest minute is `p` can have spent at most `T + 2` times `p` in any `T`
-//! minutes; a budget of `p` a minute with a burst of `2p` lets it do that, so ordinary callers are never in debt. Who is held
-//! or refused already needs no other rule. The narrowest class with such a gap is taken; user agents come last, and only
-//! those that call themselves robots: one browser is many people.
+//! Clients are compared by their busiest minute. If a few of them spend several times as much as all others, the
+//! suggested budget is in that gap, with a margin for the others. A client whose busiest minute is `p` can have spent
+//! at most `T + 2` times `p` in any `T` minutes. A budget of `p` per minute with a burst of `2p` allows that, so
+//! ordinary clients are never in debt. Clients that are already held or refused need no further rule. The narrowest
+//! class with such a gap is used. User agents are last, and only those of robots, because many people use the same
+//! browser.
 
 use tollgate_core::time::Span;
 
-use super::name::Name;
+use super::key_name::KeyName;
 use super::talkers::{CLASSES, PEAK_SPAN, Spending, Talkers};
 
-/// More callers than this do not stand out, they are a crowd.
+/// The maximum number of outliers. A larger group is not exceptional.
 const OUTLIERS_MAX: usize = 8;
-/// Who stands out spends so many times what the next one does.
+/// The minimum ratio between an outlier and the next client.
 const GAP_MIN: f64 = 3.0;
-/// The room to spare: a limit is so many times what ordinary callers need, if the gap is wide enough.
+/// The maximum margin: the ratio between the limit and the need of ordinary clients, if the gap allows it.
 const MARGIN_MAX: u64 = 4;
-/// Who stands out spends so much of everything.
+/// The minimum share of an outlier in the total.
 const SHARE_MIN: f64 = 0.05;
-/// Nobody is told off for less than this in a minute.
+/// The minimum that an outlier spends in its busiest minute.
 const PEAK_COST_MIN: Span = Span::from_secs(3);
 const PEAK_REQUESTS_MIN: u64 = 60;
-/// Below these, differences between ordinary callers say nothing.
+/// Below these values, differences between ordinary clients are not significant.
 const ORDINARY_COST_MIN: Span = Span::from_secs(1);
 const ORDINARY_REQUESTS_MIN: u64 = 20;
 
-/// A limit to begin with.
+/// A suggested limit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Suggestion {
-    /// How callers are told apart.
+    /// The class of the rule.
     pub(super) class: &'static str,
-    /// Who stands out, the heaviest first.
+    /// The outliers, the heaviest first.
     pub(super) outliers: Vec<Outlier>,
-    /// The busiest minute of anybody else: nanoseconds of cost, or requests.
+    /// The busiest minute of all other clients: nanoseconds of cost, or requests.
     pub(super) others_peak: u64,
-    /// What to limit.
+    /// The limit.
     pub(super) limit: SuggestedLimit,
 }
 
-/// Who stands out.
+/// A client that stands out.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Outlier {
     /// Its name.
     pub(super) name: String,
     /// Its busiest minute: nanoseconds of cost, or requests.
     pub(super) peak: u64,
-    /// All that it spent: nanoseconds of cost, or requests.
+    /// Its total: nanoseconds of cost, or requests.
     pub(super) spent: u64,
-    /// The most that it would have had with the limit: nanoseconds of cost, or requests.
+    /// Its maximum with the suggested limit: nanoseconds of cost, or requests.
     pub(super) allowed: u64,
 }
 
-/// What to limit, by what the recording knows.
+/// The kind of limit, depending on the recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum SuggestedLimit {
     /// CPU-seconds per second, and a burst of CPU-seconds.
@@ -62,7 +63,7 @@ pub(super) enum SuggestedLimit {
         /// Seconds.
         burst_s: u64,
     },
-    /// The recording does not know what requests cost: so many a minute, and a burst.
+    /// A rate, if the recording has no costs.
     Rate {
         /// Requests per minute.
         per_minute: u64,
@@ -71,12 +72,12 @@ pub(super) enum SuggestedLimit {
     },
 }
 
-/// A limit for who stands out, if anybody does. `costs` is whether the recording knows what requests cost.
+/// Suggests a limit if any client stands out. `costs` is whether the recording has costs.
 pub(super) fn suggest(talkers: &Talkers, total: u64, costs: bool) -> Option<Suggestion> {
     (0..CLASSES.len() - 1).find_map(|place| suggest_for(place, &talkers.heaviest(place), total, costs))
 }
 
-fn suggest_for(place: usize, heaviest: &[(&Name, &Spending)], total: u64, costs: bool) -> Option<Suggestion> {
+fn suggest_for(place: usize, heaviest: &[(&KeyName, &Spending)], total: u64, costs: bool) -> Option<Suggestion> {
     let class = CLASSES[place];
     let figures = |spending: &Spending| match costs {
         true => (spending.peak_cost.as_nanos(), spending.cost.as_nanos()),
@@ -99,7 +100,7 @@ fn suggest_for(place: usize, heaviest: &[(&Name, &Spending)], total: u64, costs:
     let last = (0..callers.len().min(OUTLIERS_MAX)).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
     let (outliers, others) = callers.split_at(last + 1);
     let spent = outliers.iter().fold(0u64, |spent, caller| spent.saturating_add(caller.2.1));
-    // With nobody to compare with, nobody stands out.
+    // An outlier needs others for comparison.
     let alone = others.is_empty() && class != "user-agent";
     if alone || gap(last) < GAP_MIN || outliers[last].2.0 < peak_min || (spent as f64) < total as f64 * SHARE_MIN {
         return None;
@@ -107,14 +108,14 @@ fn suggest_for(place: usize, heaviest: &[(&Name, &Spending)], total: u64, costs:
     let others_peak = others.first().map_or(0, |caller| caller.2.0);
     let margin = (gap(last).sqrt() as u64).clamp(1, MARGIN_MAX);
     let limit = SuggestedLimit::around(others_peak.max(ordinary_min).saturating_mul(margin), costs);
-    let outlier = |(name, spending, (peak, spent)): &(&Name, &Spending, (u64, u64))| {
+    let outlier = |(name, spending, (peak, spent)): &(&KeyName, &Spending, (u64, u64))| {
         let allowed = limit.allowed(spending.stretches, spending.stretch_minutes);
         Outlier { name: name.to_string(), peak: *peak, spent: *spent, allowed }
     };
     Some(Suggestion { class, outliers: outliers.iter().map(outlier).collect(), others_peak, limit })
 }
 
-/// Robots that say so: by that word, by a page about them, or by the library they are made with.
+/// User agents of robots: by that word, by the address of a page about them, or by the name of a library.
 fn is_robot(agent: &[u8]) -> bool {
     let agent = agent.to_ascii_lowercase();
     let signs: [&[u8]; 10] =
@@ -123,7 +124,7 @@ fn is_robot(agent: &[u8]) -> bool {
 }
 
 impl SuggestedLimit {
-    /// The limit that who spends `peak` in its busiest minute never meets.
+    /// The lowest limit that a client with `peak` in its busiest minute never reaches.
     fn around(peak: u64, costs: bool) -> Self {
         if costs {
             let hundredths = peak.div_ceil(PEAK_SPAN.as_nanos() / 100);
@@ -134,7 +135,8 @@ impl SuggestedLimit {
         }
     }
 
-    /// The most that it lets one caller have who was active for so many minutes in so many stretches: nanoseconds of cost, or requests.
+    /// The maximum for a client that was active for this many minutes in this many periods: nanoseconds of cost, or
+    /// requests.
     fn allowed(self, stretches: u64, minutes: u64) -> u64 {
         let (burst, per_minute) = match self {
             Self::Budget { cores_hundredths, burst_s } => {
@@ -147,7 +149,7 @@ impl SuggestedLimit {
 }
 
 impl Suggestion {
-    /// The rule to paste into the configuration.
+    /// The rule in TOML, for the configuration.
     pub(super) fn toml(&self) -> String {
         let name = match self.class {
             "ip/32" => "per-address",
@@ -166,7 +168,7 @@ impl Suggestion {
     }
 }
 
-/// The next number that people would write down.
+/// The next round number.
 fn round_up(number: u64) -> u64 {
     let scales = (0..19).map(|power| 10u64.pow(power));
     let steps = |scale: u64| [10, 12, 15, 20, 25, 30, 40, 50, 60, 80].map(|step| u128::from(scale) * step);
@@ -176,8 +178,8 @@ fn round_up(number: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recorded::with_recorded;
-    use super::super::tally::Done;
+    use super::super::counts::Done;
+    use super::super::recorded_request::with_recorded;
     use super::*;
     use proptest::prelude::*;
     use tollgate_core::limit::{Budget, Limit, Room};
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_stands_out_nothing_is_suggested() {
+    fn without_outliers_nothing_is_suggested() {
         let (humans, total) = talkers(&HUMANS);
         assert_eq!(suggest(&humans, total, true), None);
         let (alone, total) = talkers(&[("203.0.113.77", "x", 2, 300)]);
@@ -258,13 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_rounded_up_to_what_people_write() {
+    fn numbers_are_rounded_up_to_round_ones() {
         assert_eq!([0, 1, 3, 7, 11, 13, 61, 101, 1201].map(round_up), [1, 1, 3, 8, 12, 15, 80, 120, 1500]);
         assert_eq!(round_up(u64::MAX), u64::MAX);
     }
 
     proptest! {
-        /// The promise of the module: who never spends more than the peak in a minute is never in debt.
+        /// A client that never spends more than the peak in a minute is never in debt.
         #[test]
         fn an_ordinary_caller_never_meets_the_suggested_budget(
             peak_ms in 1000u64..60_000,

@@ -1,4 +1,4 @@
-//! What a replay came to, as data: what `--json` prints, and what the page for people is drawn from.
+//! The result of a replay as data: printed by `--json`, and formatted by the page for people.
 
 use serde::Serialize;
 use tollgate_core::limit::Limit;
@@ -6,20 +6,20 @@ use tollgate_core::rule::{Mode, Rule};
 use tollgate_core::time::{Moment, Span};
 use tollgate_wire::log::{Format, LineError};
 
+use super::counts::{Done, ReplayCounts};
 use super::player::Player;
-use super::shown::{length, shown};
 use super::suggestion::{self, Suggestion};
 use super::talkers::CLASSES;
-use super::tally::{Done, Tally};
+use super::terminal_text::{length, shown};
 
-/// So many callers are listed.
+/// The maximum number of listed clients.
 const THROTTLED_MAX: usize = 20;
-/// So many talkers of each class are listed.
+/// The maximum number of heavy clients of each class.
 const TALKERS_MAX: usize = 10;
-/// The timeline has at most so many columns.
+/// The maximum number of columns of the timeline.
 const COLUMNS_MAX: usize = 56;
 
-/// What a replay came to. Times are on the recording's own clock.
+/// The result of a replay. Times are on the recording's clock.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) file: String,
@@ -31,7 +31,7 @@ pub(super) struct Summary {
     pub(super) requests: u64,
     pub(super) first_at_ms: Option<u64>,
     pub(super) span_ms: u64,
-    /// What all requests cost; none if the recording does not say.
+    /// The cost of all requests; `None` if the recording has no costs.
     pub(super) cost_ms: Option<u64>,
     pub(super) unreadable: Unreadable,
     pub(super) oddities: Oddities,
@@ -44,7 +44,7 @@ pub(super) struct Summary {
     pub(super) suggestion: Option<SuggestionSummary>,
 }
 
-/// Lines that could not be read.
+/// Lines that could not be parsed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Unreadable {
     pub(super) lines: u64,
@@ -52,7 +52,7 @@ pub(super) struct Unreadable {
     pub(super) first: Vec<UnreadableLine>,
 }
 
-/// A line that could not be read.
+/// A line that could not be parsed.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct UnreadableLine {
     pub(super) line: u64,
@@ -60,23 +60,23 @@ pub(super) struct UnreadableLine {
     pub(super) expected: String,
 }
 
-/// What else a reader should know about the recording.
+/// Unusual properties of the recording.
 #[derive(Debug, Serialize)]
 pub(super) struct Oddities {
-    /// Lines older than the one before, which were taken as if they had happened then.
+    /// Lines with an earlier time than the line before, processed at that line's time.
     pub(super) out_of_order: u64,
     pub(super) without_cost: u64,
-    /// Requests that were no HTTP.
+    /// Requests that were not HTTP.
     pub(super) garbled: u64,
     /// Requests whose client has a name instead of an address.
     pub(super) named_clients: u64,
-    /// Requests that were taken to end early, because too many were at work at once.
+    /// Requests that ended early, because too many were in flight.
     pub(super) cut_short: u64,
-    /// Callers that lost their place in a table that was too small, their debt kept by the place.
+    /// Keys evicted from a table that was too small. Their debt stays in the overflow record.
     pub(super) evicted: u64,
 }
 
-/// What was decided.
+/// Decisions by kind.
 #[derive(Debug, Serialize)]
 pub(super) struct Decisions {
     pub(super) admitted: u64,
@@ -86,7 +86,7 @@ pub(super) struct Decisions {
     pub(super) hold_ms_max: u64,
 }
 
-/// What was done to some requests.
+/// The effect on a group of requests.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct DoneSummary {
     pub(super) held: u64,
@@ -96,7 +96,7 @@ pub(super) struct DoneSummary {
     pub(super) cost_saved_ms: u64,
 }
 
-/// One rule, and what it did.
+/// One rule and its effect.
 #[derive(Debug, Serialize)]
 pub(super) struct RuleSummary {
     pub(super) name: String,
@@ -107,7 +107,7 @@ pub(super) struct RuleSummary {
     pub(super) done: DoneSummary,
 }
 
-/// One caller that was held or refused.
+/// One client that was held or refused.
 #[derive(Debug, Serialize)]
 pub(super) struct ThrottledSummary {
     pub(super) rule: String,
@@ -128,14 +128,14 @@ pub(super) struct FlagSummary {
     pub(super) refused: u64,
 }
 
-/// The heaviest of one class.
+/// The heaviest clients of one class.
 #[derive(Debug, Serialize)]
 pub(super) struct TalkersSummary {
     pub(super) class: &'static str,
     pub(super) heaviest: Vec<TalkerSummary>,
 }
 
-/// Who spends much.
+/// A heavy client.
 #[derive(Debug, Serialize)]
 pub(super) struct TalkerSummary {
     pub(super) key: String,
@@ -145,7 +145,7 @@ pub(super) struct TalkerSummary {
     pub(super) busiest_minute_requests: u64,
 }
 
-/// What happened when.
+/// The recording over time.
 #[derive(Debug, Serialize)]
 pub(super) struct TimelineSummary {
     pub(super) begin_at_ms: u64,
@@ -153,7 +153,7 @@ pub(super) struct TimelineSummary {
     pub(super) columns: Vec<ColumnSummary>,
 }
 
-/// What happened in one column.
+/// One column of the timeline.
 #[derive(Debug, Serialize)]
 pub(super) struct ColumnSummary {
     pub(super) requests: u64,
@@ -164,19 +164,19 @@ pub(super) struct ColumnSummary {
     pub(super) band: &'static str,
 }
 
-/// A rule to begin with.
+/// A suggested rule.
 #[derive(Debug, Serialize)]
 pub(super) struct SuggestionSummary {
     pub(super) toml: String,
     pub(super) class: &'static str,
-    /// Whether it is a budget; else it counts requests.
+    /// Whether it is a budget; otherwise it is a rate.
     pub(super) budget: bool,
     pub(super) outliers: Vec<OutlierSummary>,
-    /// The busiest minute of anybody else: milliseconds, or requests.
+    /// The busiest minute of all other clients: milliseconds, or requests.
     pub(super) others_busiest_minute: u64,
 }
 
-/// Who stands out.
+/// A client that stands out.
 #[derive(Debug, Serialize)]
 pub(super) struct OutlierSummary {
     pub(super) key: String,
@@ -184,12 +184,12 @@ pub(super) struct OutlierSummary {
     pub(super) busiest_minute: u64,
     /// Milliseconds, or requests.
     pub(super) spent: u64,
-    /// The most that it would have had: milliseconds, or requests.
+    /// Its maximum with the rule: milliseconds, or requests.
     pub(super) allowed: u64,
 }
 
-/// What a summary says about where its lines came from.
-pub(super) struct Source {
+/// The origin of the lines of a summary.
+pub(super) struct RecordingSource {
     pub(super) file: String,
     pub(super) format: Format,
     pub(super) gzip: bool,
@@ -199,7 +199,7 @@ pub(super) struct Source {
 }
 
 impl Summary {
-    pub(super) fn new(source: Source, player: &Player, tally: Tally) -> Self {
+    pub(super) fn new(source: RecordingSource, player: &Player, tally: ReplayCounts) -> Self {
         let origin = player.origin().unwrap_or(Moment::ZERO);
         let rules: Vec<_> = player.limiter().rules().collect();
         let at_ms = |since_origin: Moment| (origin + since_origin.since(Moment::ZERO)).as_nanos() / 1_000_000;
@@ -236,10 +236,10 @@ impl Summary {
 }
 
 impl Unreadable {
-    /// So many are shown.
+    /// The maximum number of lines shown.
     const FIRST_MAX: usize = 5;
 
-    /// Counts a line that could not be read.
+    /// Counts a line that could not be parsed.
     pub(super) fn add(&mut self, line: u64, fault: LineError) {
         self.lines += 1;
         if self.first.len() < Self::FIRST_MAX {
@@ -249,7 +249,7 @@ impl Unreadable {
 }
 
 impl Oddities {
-    fn new(player: &Player, tally: &Tally) -> Self {
+    fn new(player: &Player, tally: &ReplayCounts) -> Self {
         let tables = 0..player.limiter().rules().len();
         Self {
             out_of_order: player.backwards(),
@@ -263,7 +263,7 @@ impl Oddities {
 }
 
 impl Decisions {
-    fn new(tally: &Tally) -> Self {
+    fn new(tally: &ReplayCounts) -> Self {
         let done = &tally.done;
         Self {
             admitted: tally.requests - done.held - done.refused,
@@ -298,9 +298,9 @@ impl RuleSummary {
     }
 }
 
-fn throttled(tally: &Tally, rules: &[&Rule], at_ms: impl Fn(Moment) -> u64) -> Vec<ThrottledSummary> {
+fn throttled(tally: &ReplayCounts, rules: &[&Rule], at_ms: impl Fn(Moment) -> u64) -> Vec<ThrottledSummary> {
     let listed = tally.throttled.heaviest().into_iter().take(THROTTLED_MAX);
-    let summary = |(_, place): (u64, &super::top::Place<super::tally::Throttled>)| {
+    let summary = |(_, place): (u64, &super::heavy_hitters::HeavyHitter<super::counts::Throttled>)| {
         let rule = rules[place.fact.rule];
         ThrottledSummary {
             rule: rule.name.clone(),
@@ -316,7 +316,7 @@ fn throttled(tally: &Tally, rules: &[&Rule], at_ms: impl Fn(Moment) -> u64) -> V
 }
 
 impl TalkersSummary {
-    fn new(tally: &Tally, place: usize) -> Self {
+    fn new(tally: &ReplayCounts, place: usize) -> Self {
         let listed = tally.talkers.heaviest(place).into_iter().take(TALKERS_MAX);
         let heaviest = listed.map(|(name, spending)| TalkerSummary {
             key: name.to_string(),
@@ -330,9 +330,9 @@ impl TalkersSummary {
 }
 
 impl TimelineSummary {
-    fn new(tally: &Tally) -> Self {
+    fn new(tally: &ReplayCounts) -> Self {
         let drawing = tally.timeline.drawn(COLUMNS_MAX);
-        let column = |column: &super::timeline::Column| ColumnSummary {
+        let column = |column: &super::timeline::TimelineColumn| ColumnSummary {
             requests: column.requests,
             held: column.held,
             refused: column.refused,
@@ -372,7 +372,7 @@ const fn millis(span: Span) -> u64 {
     span.as_nanos() / 1_000_000
 }
 
-/// A limit in a few words.
+/// A limit in short form.
 fn limit_text(limit: &Limit) -> String {
     let per = |span: Span| match span {
         span if span == Span::from_secs(1) => "/s".to_string(),

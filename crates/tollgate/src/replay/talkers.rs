@@ -1,41 +1,41 @@
-//! Who spends most, told apart in several ways at once.
+//! The heaviest clients, by several classes at once.
 
 use tollgate_core::class::Class;
 use tollgate_core::time::{Moment, Span};
 
-use super::name::{Name, key_hash};
-use super::recorded::Recorded;
-use super::tally::Done;
-use super::top::Top;
+use super::counts::Done;
+use super::heavy_hitters::HeavyHitters;
+use super::key_name::{KeyName, key_hash};
+use super::recorded_request::RecordedRequest;
 
-/// The ways in which callers are told apart, the narrowest first.
+/// The classes, the narrowest first.
 pub(super) const CLASSES: [&str; 5] = ["ip/32", "ip/24", "ip/16", "user-agent", "path"];
-/// Places in each list: what spends more than a few thousandths of everything cannot be missed.
+/// Sets in each list. A client with more than a few thousandths of the total cannot be missed.
 const SETS: usize = 64;
-/// Spending is judged by the busiest of these.
+/// The period for peaks.
 pub(super) const PEAK_SPAN: Span = Span::from_secs(60);
 
-/// The heaviest of each class.
+/// The heaviest clients of each class.
 pub(super) struct Talkers {
-    lists: [(Class, Top<Spending>); CLASSES.len()],
+    lists: [(Class, HeavyHitters<Spending>); CLASSES.len()],
 }
 
-/// What one talker spent.
+/// The spending of one client.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spending {
-    /// How many requests it made.
+    /// The number of its requests.
     pub(super) requests: u64,
-    /// What they cost.
+    /// Their cost.
     pub(super) cost: Span,
-    /// What those that went on cost in its busiest minute.
+    /// The cost of its admitted requests in its busiest minute.
     pub(super) peak_cost: Span,
-    /// How many went on in its busiest minute.
+    /// The number of its admitted requests in its busiest minute.
     pub(super) peak_requests: u64,
-    /// How many of its requests were held or refused, or would have been.
+    /// The number of its requests that were held or refused, or would have been in observe mode.
     pub(super) throttled: u64,
-    /// How many stretches of activity it had, with calm between them.
+    /// The number of its active periods.
     pub(super) stretches: u64,
-    /// How many minutes those lasted.
+    /// The total duration of these periods, in minutes.
     pub(super) stretch_minutes: u64,
     /// The number of its latest minute, from 1.
     minute: u64,
@@ -43,19 +43,19 @@ pub(super) struct Spending {
     minute_requests: u64,
 }
 
-/// So many minutes without a request are calm.
+/// A period ends after this many minutes without a request.
 const CALM_MINUTES: u64 = 5;
 
 impl Talkers {
     pub(super) fn new() -> Self {
-        let list = |class| (Class::parse(class).expect("a known class"), Top::new(SETS));
+        let list = |class| (Class::parse(class).expect("a known class"), HeavyHitters::new(SETS));
         Self { lists: CLASSES.map(list) }
     }
 
     /// Counts a request.
     #[inline]
-    pub(super) fn add(&mut self, request: &Recorded<'_>, cost: Span, done: &Done, now: Moment) {
-        // Where nothing is known of costs, requests are what is counted.
+    pub(super) fn add(&mut self, request: &RecordedRequest<'_>, cost: Span, done: &Done, now: Moment) {
+        // Without costs, requests are counted.
         let weight = cost.as_nanos().max(1);
         for (class, list) in &mut self.lists {
             if let Some(hash) = key_hash(class, request) {
@@ -64,8 +64,8 @@ impl Talkers {
         }
     }
 
-    /// The heaviest of the class at this place of [`CLASSES`], the heaviest first.
-    pub(super) fn heaviest(&self, place: usize) -> Vec<(&Name, &Spending)> {
+    /// The heaviest clients of the class with this index in [`CLASSES`], the heaviest first.
+    pub(super) fn heaviest(&self, place: usize) -> Vec<(&KeyName, &Spending)> {
         self.lists[place].1.heaviest().into_iter().map(|(_, place)| (&place.name, &place.fact)).collect()
     }
 }
@@ -101,7 +101,7 @@ impl Spending {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recorded::with_recorded;
+    use super::super::recorded_request::with_recorded;
     use super::*;
 
     #[test]

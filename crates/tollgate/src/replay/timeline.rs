@@ -1,17 +1,17 @@
-//! What happened when, in a bounded number of columns.
+//! A recording over time, in a bounded number of columns.
 //!
-//! How long a recording lasts is known only at its end. So columns begin a second wide, and whenever there would be too many of them,
-//! neighbours are joined. Widths are those of a clock, and columns begin where such a width begins: people read "from 14:00", not
-//! "from 13:47:12".
+//! The duration of a recording is known only at its end. Therefore columns start with a width of one second, and
+//! neighbours are merged when there are too many. Widths and starts are round clock times, such as "from 14:00"
+//! instead of "from 13:47:12".
 
 use tollgate_core::band::Band;
 use tollgate_core::time::{Moment, Span};
 
-/// Columns are joined when there would be more than this many.
+/// Columns are merged beyond this number.
 const COLUMNS_MAX: u64 = 1536;
-/// The widths of columns while they are counted, in seconds: each is a multiple of the one before. Later ones are twice as wide each.
+/// The widths of columns while counting, in seconds. Each is a multiple of the one before. Further ones double.
 const WIDTHS_S: [u64; 10] = [1, 5, 15, 60, 300, 900, 3600, 10_800, 43_200, 86_400];
-/// The widths of columns that are shown, in seconds.
+/// The widths of columns in the output, in seconds.
 const SHOWN_WIDTHS_S: [u64; 24] = [
     1, 2, 5, 10, 15, 20, 30, 60, 90, 120, 180, 300, 600, 900, 1200, 1800, 3600, 5400, 7200, 10_800, 14_400, 21_600,
     43_200, 86_400,
@@ -20,37 +20,37 @@ const SHOWN_WIDTHS_S: [u64; 24] = [
 /// A recording in columns of equal width.
 pub(super) struct Timeline {
     width_s: u64,
-    /// Which column is the first, counted from the origin of time.
+    /// The index of the first column, counted from the origin of time.
     first: u64,
-    columns: Vec<Column>,
+    columns: Vec<TimelineColumn>,
 }
 
-/// What happened in one column.
+/// The counts of one column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Column {
-    /// How many requests were made.
+pub(super) struct TimelineColumn {
+    /// The number of requests.
     pub(super) requests: u64,
-    /// How many of them were held.
+    /// The number of held requests.
     pub(super) held: u64,
-    /// How many of them were refused.
+    /// The number of refused requests.
     pub(super) refused: u64,
-    /// What all of them cost.
+    /// The cost of all requests.
     pub(super) cost: Span,
-    /// What those that went on cost.
+    /// The cost of the admitted requests.
     pub(super) cost_admitted: Span,
     /// The worst band.
     pub(super) band: Band,
 }
 
-/// A timeline for the eye.
+/// A timeline for output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Drawing {
-    /// When the first column begins.
+    /// The start of the first column.
     pub(super) begin: Moment,
-    /// How wide each column is.
+    /// The width of each column.
     pub(super) width: Span,
     /// The columns.
-    pub(super) columns: Vec<Column>,
+    pub(super) columns: Vec<TimelineColumn>,
 }
 
 impl Timeline {
@@ -58,9 +58,9 @@ impl Timeline {
         Self { width_s: 1, first: 0, columns: Vec::new() }
     }
 
-    /// The column of a moment, which is not before the first.
+    /// The column of a moment, which is not before the first column.
     #[inline]
-    pub(super) fn at(&mut self, at: Moment) -> &mut Column {
+    pub(super) fn at(&mut self, at: Moment) -> &mut TimelineColumn {
         let second = at.as_nanos() / 1_000_000_000;
         if self.columns.is_empty() {
             self.first = second / self.width_s;
@@ -71,7 +71,7 @@ impl Timeline {
                 return &mut self.columns[index as usize];
             }
             if index < COLUMNS_MAX {
-                self.columns.resize(index as usize + 1, Column::default());
+                self.columns.resize(index as usize + 1, TimelineColumn::default());
             } else {
                 let wider = WIDTHS_S.into_iter().find(|width_s| *width_s > self.width_s).unwrap_or(self.width_s * 2);
                 *self = self.widened(wider);
@@ -79,18 +79,18 @@ impl Timeline {
         }
     }
 
-    /// The same in columns of another width, a multiple of this one.
+    /// The timeline in wider columns, whose width is a multiple of this one.
     fn widened(&self, width_s: u64) -> Self {
         let mut wider = Self { width_s, first: self.first * self.width_s / width_s, columns: Vec::new() };
         for (index, column) in self.columns.iter().enumerate() {
             let place = ((self.first + index as u64) * self.width_s / width_s - wider.first) as usize;
-            wider.columns.resize(place + 1, Column::default());
+            wider.columns.resize(place + 1, TimelineColumn::default());
             wider.columns[place].add(column);
         }
         wider
     }
 
-    /// The same for the eye, in at most `most` columns.
+    /// The timeline for output, in at most `most` columns.
     pub(super) fn drawn(&self, most: usize) -> Drawing {
         let doubled = std::iter::successors(Some(2 * 86_400), |width_s: &u64| width_s.checked_mul(2));
         let fits = SHOWN_WIDTHS_S.into_iter().chain(doubled).filter(|width_s| width_s.is_multiple_of(self.width_s));
@@ -100,7 +100,7 @@ impl Timeline {
     }
 }
 
-impl Column {
+impl TimelineColumn {
     fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.held += other.held;
@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_thousand_years_have_no_more_columns_than_an_hour() {
+    fn the_number_of_columns_is_bounded_for_any_duration() {
         let mut timeline = Timeline::new();
         timeline.at(Moment::from_millis(3_600_000)).requests += 1;
         timeline.at(Moment::MAX).requests += 1;
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_have_the_widths_and_beginnings_of_a_clock() {
+    fn columns_have_round_widths_and_starts() {
         for (span_s, width_s) in
             [(50, 1), (600, 15), (3600, 90), (86_400, 1800), (7 * 86_400, 10_800), (365 * 86_400, 8 * 86_400)]
         {

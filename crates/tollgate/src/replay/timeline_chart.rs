@@ -1,19 +1,19 @@
-//! The timeline, drawn with block characters.
+//! Draws the timeline with block characters.
 
 use tollgate_core::time::{Moment, Span};
 
-use super::ink::Ink;
-use super::shown::{clock, count, length, short};
+use super::colours::Colours;
 use super::summary::{ColumnSummary, Summary};
+use super::terminal_text::{clock, count, length, short};
 
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Where the columns begin.
+/// The column in which the chart starts.
 const INDENT: usize = 11;
-/// So far apart are the times below the columns.
+/// The distance between time labels, in columns.
 const LABEL_COLUMNS: usize = 14;
 
-/// One row per figure, with its peak behind it, and the time below.
-pub(super) fn chart(summary: &Summary, ink: Ink) -> String {
+/// One row per value, followed by its peak, with the time below.
+pub(super) fn chart(summary: &Summary, ink: Colours) -> String {
     let timeline = &summary.timeline;
     let minutes = timeline.column_ms as f64 / 60_000.0;
     let rate = |peak: u64| match (peak as f64 / minutes).round() as u64 {
@@ -26,7 +26,7 @@ pub(super) fn chart(summary: &Summary, ink: Ink) -> String {
     let mut row = |name: &str,
                    figure: &dyn Fn(&ColumnSummary) -> u64,
                    peak: &dyn Fn(u64) -> String,
-                   paint: fn(Ink, &str) -> String| {
+                   paint: fn(Colours, &str) -> String| {
         let figures: Vec<_> = timeline.columns.iter().map(figure).collect();
         let highest = figures.iter().copied().max().unwrap_or(0);
         if highest > 0 {
@@ -34,12 +34,12 @@ pub(super) fn chart(summary: &Summary, ink: Ink) -> String {
             text.push_str(&format!("  {name:<8} {bars} {}\n", ink.dim(&peak(highest))));
         }
     };
-    row("requests", &|column| column.requests, &rate, Ink::green);
-    row("held", &|column| column.held, &rate, Ink::yellow);
-    row("refused", &|column| column.refused, &rate, Ink::red);
-    row("cost", &|column| column.cost_ms, &cores, Ink::green);
+    row("requests", &|column| column.requests, &rate, Colours::green);
+    row("held", &|column| column.held, &rate, Colours::yellow);
+    row("refused", &|column| column.refused, &rate, Colours::red);
+    row("cost", &|column| column.cost_ms, &cores, Colours::green);
     if summary.decisions.done.cost_saved_ms > 0 {
-        row("after", &|column| column.cost_admitted_ms, &cores, Ink::green);
+        row("after", &|column| column.cost_admitted_ms, &cores, Colours::green);
     }
     if timeline.columns.iter().any(|column| column.band != "normal") {
         let band = |column: &ColumnSummary| match column.band {
@@ -47,19 +47,19 @@ pub(super) fn chart(summary: &Summary, ink: Ink) -> String {
             "elevated" => 1,
             _ => 0,
         };
-        row("band", &band, &|peak| ["", "elevated", "critical"][peak as usize].to_string(), Ink::yellow);
+        row("band", &band, &|peak| ["", "elevated", "critical"][peak as usize].to_string(), Colours::yellow);
     }
     text.push_str(&labels(summary, ink));
     text
 }
 
 fn bars(figures: &[u64], highest: u64) -> String {
-    // Something is never drawn as nothing.
+    // A small value is never drawn as zero.
     let height = |figure: u64| (figure as u128 * 8).div_ceil(u128::from(highest.max(1))) as usize;
     figures.iter().map(|figure| BLOCKS[height(*figure).min(8)]).collect()
 }
 
-fn labels(summary: &Summary, ink: Ink) -> String {
+fn labels(summary: &Summary, ink: Colours) -> String {
     let timeline = &summary.timeline;
     let fine = timeline.column_ms * (LABEL_COLUMNS as u64) < 10 * 60_000;
     let mut line = " ".repeat(INDENT);

@@ -1,4 +1,4 @@
-//! What is sent, and what became of it.
+//! Exports metrics and traces to the collector, and counts the outcomes.
 
 use std::io;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use tokio::sync::mpsc::Receiver;
 use tollgate_wire::openmetrics;
 use tollgate_wire::otlp::{Sender, Value, write_metrics, write_spans};
 
-use super::tracer::{Told, Tracer};
+use super::tracer::{FinishedRequest, Tracer};
 use crate::bounded_file;
 use crate::post::Poster;
 use crate::settings;
 
-/// How many requests are told in one go.
+/// The maximum number of requests in one export.
 const BATCH_MAX: usize = 512;
-/// How long a request waits for others to be told with.
+/// The time for which a finished request waits for others to be exported with it.
 const BATCH_WAIT: Duration = Duration::from_secs(1);
-/// How often spans are tried. Figures are not: the next ones have all of them in them.
+/// Attempts for spans. Metrics are not retried, because the next export has the same cumulative counters.
 const TRIES: u32 = 3;
 
-/// What is told, to whom.
+/// The exporter.
 pub(crate) struct Telemetry {
     sender: Sender,
     fields: Vec<(String, String)>,
@@ -32,22 +32,22 @@ pub(crate) struct Telemetry {
     traces: Poster,
     every: Duration,
     start_ns: u64,
-    counts: Arc<Counts>,
-    told: Option<Receiver<Told>>,
+    counts: Arc<ExportCounts>,
+    told: Option<Receiver<FinishedRequest>>,
 }
 
-/// What became of it.
+/// Outcomes of exports.
 #[derive(Debug, Default)]
-struct Counts {
+struct ExportCounts {
     requests_told: AtomicU64,
     requests_dropped: Arc<AtomicU64>,
     failures: AtomicU64,
 }
 
 impl Telemetry {
-    /// Tells whom the settings name. Requests are told through the tracer, if any are.
+    /// Opens the exporter for these settings. Returns the tracer too, which samples requests.
     pub(crate) fn open(settings: &settings::Telemetry) -> io::Result<(Self, Option<Arc<Tracer>>)> {
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(ExportCounts::default());
         let (tracer, told) =
             settings.traces_millionths.map(|share| Tracer::new(share, counts.requests_dropped.clone())).unzip();
         let poster = |end: &str| {
@@ -77,12 +77,12 @@ impl Telemetry {
         Ok((telemetry, tracer))
     }
 
-    /// What became of what was told, as metrics.
+    /// The outcomes of exports, as metrics.
     pub(crate) fn metrics(&self) -> Box<dyn Collector> {
         Box::new(TelemetryMetrics(self.counts.clone()))
     }
 
-    /// Tells until the process ends; `figures` are what `/metrics` shows.
+    /// Exports until the process ends. `figures` returns the text of `/metrics`.
     pub(crate) async fn run(mut self, figures: impl Fn() -> String) {
         let told = self.told.take();
         let spans = async {
@@ -106,7 +106,7 @@ impl Telemetry {
         }
     }
 
-    async fn tell_requests(&self, mut told: Receiver<Told>) {
+    async fn tell_requests(&self, mut told: Receiver<FinishedRequest>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while told.recv_many(&mut batch, BATCH_MAX).await > 0 {
             let more = async {
@@ -118,7 +118,7 @@ impl Telemetry {
                 }
             };
             let _ = tokio::time::timeout(BATCH_WAIT, more).await;
-            let spans: Vec<_> = batch.iter().flat_map(Told::spans).collect();
+            let spans: Vec<_> = batch.iter().flat_map(FinishedRequest::spans).collect();
             let counted = if self.deliver(&write_spans(&self.sender, &spans)).await {
                 &self.counts.requests_told
             } else {
@@ -129,7 +129,7 @@ impl Telemetry {
         }
     }
 
-    /// Sends spans, more than once if that may help. Says whether they were taken.
+    /// Sends spans, and retries if that may help. Returns whether the collector accepted them.
     async fn deliver(&self, body: &[u8]) -> bool {
         let mut wait = BATCH_WAIT;
         for tried in 1..=TRIES {
@@ -144,30 +144,31 @@ impl Telemetry {
         false
     }
 
-    async fn send(&self, poster: &Poster, body: &[u8]) -> Result<(), Fault> {
+    async fn send(&self, poster: &Poster, body: &[u8]) -> Result<(), ExportError> {
         let mut fields = vec![("Content-Type", "application/x-protobuf")];
         fields.extend(self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         match poster.post(&fields, body).await {
             Ok(200..=299) => Ok(()),
-            Ok(status) => {
-                Err(Fault { is_passing: matches!(status, 429 | 502 | 503 | 504), what: format!("answered {status}") })
-            }
-            Err(error) => Err(Fault { is_passing: true, what: error.to_string() }),
+            Ok(status) => Err(ExportError {
+                is_passing: matches!(status, 429 | 502 | 503 | 504),
+                what: format!("answered {status}"),
+            }),
+            Err(error) => Err(ExportError { is_passing: true, what: error.to_string() }),
         }
     }
 
-    fn complain(&self, fault: &Fault) {
-        // Once, then seldom: a receiver that is down is no news after a while.
+    fn complain(&self, fault: &ExportError) {
+        // Logs the first failure, then rarely: a collector that is down for long is not news.
         if self.counts.failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
             let (address, error) = (self.figures.authority(), &fault.what);
-            tracing::warn!(address, error, "telemetry is not taken; it is dropped until it is");
+            tracing::warn!(address, error, "the collector does not accept telemetry; it is dropped");
         }
     }
 }
 
-/// Why something was not taken.
-struct Fault {
-    /// Whether it may be taken later.
+/// The reason for a failed export.
+struct ExportError {
+    /// Whether a retry may succeed.
     is_passing: bool,
     what: String,
 }
@@ -175,7 +176,7 @@ struct Fault {
 /// The largest file with header fields, in bytes.
 const FIELDS_BYTES_MAX: u64 = 64 << 10;
 
-/// Header fields, one on each line of a file.
+/// Header fields, one per line of a file.
 fn read_fields(file: &std::path::Path) -> io::Result<Vec<(String, String)>> {
     let wrong = |message: String| io::Error::other(format!("the headers file {}: {message}", file.display()));
     let bytes = bounded_file::read(file, FIELDS_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
@@ -190,7 +191,7 @@ fn read_fields(file: &std::path::Path) -> io::Result<Vec<(String, String)>> {
         Some((name.to_owned(), value.trim().to_owned()))
     };
     let fields = lines.enumerate().map(|(place, line)| {
-        // Without the line itself: it may be a secret.
+        // Without the line itself, which may be a secret.
         field(line).ok_or_else(|| wrong(format!("line {} is not `name: value`", place + 1)))
     });
     fields.collect()
@@ -201,15 +202,19 @@ fn now_ns() -> u64 {
 }
 
 #[derive(Debug)]
-struct TelemetryMetrics(Arc<Counts>);
+struct TelemetryMetrics(Arc<ExportCounts>);
 
 impl Collector for TelemetryMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let Counts { requests_told, requests_dropped, failures } = &*self.0;
+        let ExportCounts { requests_told, requests_dropped, failures } = &*self.0;
         for (name, help, count) in [
-            ("tollgate_traces", "Requests whose traces were taken by the receiver", requests_told),
-            ("tollgate_traces_dropped", "Requests whose traces there was no room for or nobody took", requests_dropped),
-            ("tollgate_telemetry_failures", "Times that the receiver did not take figures or traces", failures),
+            ("tollgate_traces", "Requests whose traces the collector accepted", requests_told),
+            (
+                "tollgate_traces_dropped",
+                "Requests whose traces were dropped: the queue was full, or the collector did not accept them",
+                requests_dropped,
+            ),
+            ("tollgate_telemetry_failures", "Failed exports of metrics or traces", failures),
         ] {
             let counter = ConstCounter::new(count.load(Ordering::Relaxed));
             let encoder = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
@@ -224,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_read_from_a_file_and_faults_tell_no_secret() {
+    fn fields_are_read_from_a_file_and_errors_contain_no_secret() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("headers");
         std::fs::write(&file, "api-key: s3cret\n\nX-Scope-OrgID:  one:two \n").unwrap();

@@ -1,13 +1,13 @@
-//! Figures and traces for others, in OpenTelemetry's protocol, when somebody asks for them.
+//! Exports metrics and traces with the OpenTelemetry protocol, if configured.
 //!
-//! Nothing waits for the receiver. What a request has to tell is put into a queue that is bounded, and sent by a task of its own; what there is no
-//! room for, or what nobody takes, is dropped and counted. Without a receiver in the settings there is no queue, and a request pays for one look at
-//! an absent value.
+//! No request waits for the collector. The trace of a request is put into a bounded queue and sent by a separate
+//! task. Traces that do not fit, or that the collector does not accept, are dropped and counted. Without a collector
+//! in the settings there is no queue, and a request checks one absent value.
 
 mod export;
-mod journey;
+mod request_trace;
 mod tracer;
 
 pub(crate) use export::Telemetry;
-pub(crate) use journey::Decided;
+pub(crate) use request_trace::Decided;
 pub(crate) use tracer::{Trace, Tracer};

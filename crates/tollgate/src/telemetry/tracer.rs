@@ -1,4 +1,4 @@
-//! Which requests are told, and where what they tell is left.
+//! Samples requests and queues their traces.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -11,42 +11,42 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tollgate_wire::otlp::Span;
 use tollgate_wire::trace_context::TraceParent;
 
-use super::journey::Journey;
+use super::request_trace::RequestTrace;
 
-/// How many requests wait at most to be told.
+/// The maximum number of queued requests.
 const WAITING_MAX: usize = 2048;
 
-/// Chooses requests, and takes what they tell.
+/// Samples requests and queues their traces.
 #[derive(Debug)]
 pub(crate) struct Tracer {
-    /// A random number below this chooses a request.
+    /// A request is sampled if a random number is below this value.
     below: u64,
-    waiting: Sender<Told>,
+    waiting: Sender<FinishedRequest>,
     dropped: Arc<AtomicU64>,
 }
 
-/// A request that is over.
+/// A finished request.
 #[derive(Debug)]
-pub(super) struct Told {
-    journey: Box<Journey>,
+pub(super) struct FinishedRequest {
+    request_trace: Box<RequestTrace>,
     over: Duration,
 }
 
-impl Told {
+impl FinishedRequest {
     pub(super) fn spans(&self) -> Vec<Span> {
-        self.journey.spans(self.over)
+        self.request_trace.spans(self.over)
     }
 }
 
 impl Tracer {
-    /// Chooses this many of a million requests. What they tell comes out at the other end.
-    pub(super) fn new(millionths: u32, dropped: Arc<AtomicU64>) -> (Arc<Self>, Receiver<Told>) {
+    /// Samples this many of a million requests. Their traces are received from the other end of the queue.
+    pub(super) fn new(millionths: u32, dropped: Arc<AtomicU64>) -> (Arc<Self>, Receiver<FinishedRequest>) {
         let (waiting, told) = channel(WAITING_MAX);
         let below = (u128::from(u64::MAX) * u128::from(millionths) / 1_000_000) as u64;
         (Arc::new(Self { below, waiting, dropped }), told)
     }
 
-    /// Whether a request is told: because somebody who is believed says so, or else by chance.
+    /// Whether a request is sampled: by its trusted `traceparent`, or else at random.
     pub(crate) fn begin(
         self: &Arc<Self>,
         parent: Option<&[u8]>,
@@ -60,43 +60,43 @@ impl Tracer {
         }
         let mut ids = [0; 32];
         getrandom::fill(&mut ids).ok()?;
-        let journey = Box::new(Journey::new(parent, ids, method, target, client));
-        Some(Trace { tracer: self.clone(), journey: Some(journey) })
+        let request_trace = Box::new(RequestTrace::new(parent, ids, method, target, client));
+        Some(Trace { tracer: self.clone(), request_trace: Some(request_trace) })
     }
 }
 
-/// A request that is told when this is dropped, however that comes about.
+/// A sampled request. Dropping it queues its trace.
 #[derive(Debug)]
 pub(crate) struct Trace {
     tracer: Arc<Tracer>,
-    journey: Option<Box<Journey>>,
+    request_trace: Option<Box<RequestTrace>>,
 }
 
 impl Deref for Trace {
-    type Target = Journey;
+    type Target = RequestTrace;
 
-    fn deref(&self) -> &Journey {
-        self.journey.as_ref().expect("it is there until this is dropped")
+    fn deref(&self) -> &RequestTrace {
+        self.request_trace.as_ref().expect("present until drop")
     }
 }
 
 impl DerefMut for Trace {
-    fn deref_mut(&mut self) -> &mut Journey {
-        self.journey.as_mut().expect("it is there until this is dropped")
+    fn deref_mut(&mut self) -> &mut RequestTrace {
+        self.request_trace.as_mut().expect("present until drop")
     }
 }
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        let Some(journey) = self.journey.take() else { return };
-        let over = journey.age();
-        if self.tracer.waiting.try_send(Told { journey, over }).is_err() {
+        let Some(request_trace) = self.request_trace.take() else { return };
+        let over = request_trace.age();
+        if self.tracer.waiting.try_send(FinishedRequest { request_trace, over }).is_err() {
             self.tracer.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// A number by chance. Nobody must be unable to guess it; it has to be cheap.
+/// A cheap random number. It need not be unpredictable.
 fn random() -> u64 {
     thread_local! {
         static STATE: Cell<u64> = Cell::new(getrandom::u64().unwrap_or(1) | 1);
@@ -122,7 +122,7 @@ mod tests {
     const NOT_SAMPLED: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
     #[test]
-    fn chance_chooses_the_share_that_was_asked_for() {
+    fn the_configured_share_of_requests_is_sampled() {
         let (tracer, _told) = Tracer::new(100_000, Arc::default());
         let chosen = (0..20_000).filter(|_| tracer.begin(None, b"GET", b"/", CLIENT).is_some()).count();
         assert!((1500..2500).contains(&chosen), "{chosen} of 20,000");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_believed_decides_for_its_requests() {
+    fn a_trusted_traceparent_decides_about_sampling() {
         let (tracer, _told) = Tracer::new(1, Arc::default());
         let trace = tracer.begin(Some(SAMPLED), b"GET", b"/", CLIENT).unwrap();
         assert_eq!(trace.traceparent().trace[..2], [0x4b, 0xf9]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_counted() {
+    fn traces_that_do_not_fit_the_queue_are_counted() {
         let dropped: Arc<AtomicU64> = Arc::default();
         let (tracer, mut told) = Tracer::new(1_000_000, dropped.clone());
         for _ in 0..WAITING_MAX + 7 {

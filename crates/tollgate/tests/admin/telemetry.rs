@@ -210,7 +210,7 @@ fn a_stranger_cannot_ask_to_be_told_of() {
 #[test]
 fn a_collector_that_is_not_there_hurts_nobody() {
     let gate = Gate::start("[telemetry]\notlp = \"http://127.0.0.1:1\"\nevery = \"1s\"\ntraces = 1.0\n");
-    gate.logged("telemetry is not taken");
+    gate.logged("the collector does not accept telemetry");
     assert_eq!(gate.request("/", &[]).status, 200);
     let count = |name: &str| {
         let text = gate.get("/metrics").body;

@@ -1,12 +1,14 @@
-//! A fleet over a bad network: gates and a master in network namespaces of their own, with delay and loss between them.
+//! A fleet on a bad network: gates and a master in separate network namespaces, with delay and loss between them.
 //!
-//! Each gate is reached from this test over a clean link, and reaches the master over one that delays and loses packets: by `tc netem`, or
-//! where the kernel has none, by a relay of packets between tun devices that does the same. It needs root and `ip`; where it cannot have
-//! them it says which, and ends. It says which of the two it used: to see it on netem where the kernel has none, boot a distribution's
-//! kernel in an emulator (`qemu-system-x86_64 -kernel`) with an initramfs of `ip`, `tc`, the modules `veth` and `sch_netem`, and this test as it was built.
+//! The test reaches each gate over a clean link. Gates reach the master over links with delay and packet loss: by `tc
+//! netem` or, if the kernel lacks it, by a relay between tun devices. The test needs root and `ip`; without them it
+//! prints the reason and ends. It prints which of the two it used. To run it on netem on a machine without it, boot a
+//! distribution's kernel in an emulator (`qemu-system-x86_64 -kernel`) with an initramfs of `ip`, `tc`, the modules
+//! `veth` and `sch_netem`, and the built test.
 //!
-//! How much is let through too much depends on how long gates take to know of each other, which TCP on such a network makes anything from
-//! a tenth of a second to many. So it is not guessed but measured, by beacons: keys that are used up at one gate until another refuses them.
+//! The excess depends on the time until gates know of each other's requests, which TCP on such a network makes
+//! anything from 0.1 s to many seconds. This time is measured with beacons: keys that are used up at one gate and
+//! requested at another until it refuses them.
 #![allow(clippy::print_stderr, clippy::unwrap_used)]
 
 use std::fmt::Write as _;
@@ -21,8 +23,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const GATES: usize = 2;
-/// Attackers may have ten a second and ten at once. The innocent may have one at once, so that whatever a gate believes beyond the truth
-/// becomes a delay. What beacons use up stays so for longer than anybody asks.
+/// Attackers have ten per second with a burst of ten. The innocent client has a burst of one, so that any excess debt
+/// at a gate becomes a delay. Beacons stay used up for longer than the test.
 const RULES: &str = r#"
 [[rule]]
 name = "attackers"
@@ -48,24 +50,24 @@ rate = { rate = "1/min", burst = 7 }
 state = "master"
 hold = "0s"
 "#;
-/// How long an attacker looks at a refusal: it still asks for many times its limit, and leaves the machine to others.
+/// The pause of an attacker after a refusal. It still exceeds its limit many times, and leaves CPU time to others.
 const ATTACK_PAUSE: Duration = Duration::from_millis(10);
-/// What an innocent client leaves between an answer and its next request: so it takes nine a second at most.
+/// The pause of the innocent client between a response and its next request, for at most nine per second.
 const PACE: Duration = Duration::from_millis(110);
-/// What packets between gates and the master go through, each way.
+/// The quality of the links between gates and the master, each way.
 const BAD: Quality = Quality { delay_ms: 40, jitter_ms: 10, loss_percent: 10 };
 const CUT: Quality = Quality { delay_ms: 0, jitter_ms: 0, loss_percent: 100 };
-/// How long gates may take to find the master, through all of that.
+/// The timeout for connecting to the master over these links.
 const JOINED_WITHIN: Duration = Duration::from_secs(60);
-/// When to light another beacon meanwhile.
+/// The interval between beacons while gates connect.
 const JOINED_AFTER_MAX: Duration = Duration::from_secs(5);
-/// How long the machine may stand still while an innocent client waits.
+/// The longest stall of the machine that is tolerated while the innocent client waits.
 const STALL: Duration = Duration::from_secs(5);
-/// One beacon after the other, and how soon the first question about one is asked; each of the next comes after twice as long. All of it
-/// is little, since it has to pass through the same network.
+/// The interval between beacons, and the delay until the first query for one, which doubles for each further query.
+/// The load is low, because it uses the same network.
 const BEACON_EVERY: Duration = Duration::from_secs(1);
 const BEACON_ASKED_AFTER: Duration = Duration::from_millis(500);
-/// So few that the gate which is asked has no reason of its own to refuse them.
+/// Few enough that the queried gate has no reason of its own to refuse them.
 const BEACON_ASKED_TIMES: u32 = 6;
 
 #[derive(Clone, Copy)]
@@ -75,18 +77,18 @@ struct Quality {
     loss_percent: u32,
 }
 
-/// Namespaces, links and files that are gone when the test is. The test itself is in one of them, so that neither another run beside it nor
-/// what a run that was killed left behind has its addresses.
+/// Namespaces, links and files, removed after the test. The test itself runs in one of the namespaces, so that
+/// addresses do not collide with another run.
 struct Ground {
     name: String,
     home: PathBuf,
-    /// What makes the network bad, if the kernel does not.
+    /// The relay, if the kernel has no netem.
     relay: Option<Process>,
 }
 
 impl Ground {
-    /// Lays it out, or says why that is not possible.
-    fn lay() -> Result<Self, String> {
+    /// Creates them, or returns why that is not possible.
+    fn create() -> Result<Self, String> {
         let name = format!("tg{}", std::process::id());
         let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("netem-{}", std::process::id()));
         std::fs::create_dir_all(&home).map_err(|error| error.to_string())?;
@@ -100,7 +102,7 @@ impl Ground {
         for gate in 0..GATES {
             let net = format!("{}g{gate}", ground.name);
             ground.run(&format!("ip netns add {net}"))?;
-            // From here to the gate: clean.
+            // From the test to the gate: clean.
             ground.must(&format!("ip link add {net}h type veth peer name near netns {net}"));
             ground.must(&format!("ip addr add 10.233.{gate}.1/30 dev {net}h"));
             ground.must(&format!("ip link set {net}h up"));
@@ -129,7 +131,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Puts all ways between gates and the master through this.
+    /// Sets the quality of all links between gates and the master.
     fn make(&mut self, quality: Quality) {
         let Quality { delay_ms, jitter_ms, loss_percent } = quality;
         match &mut self.relay {
@@ -138,7 +140,7 @@ impl Ground {
         }
     }
 
-    /// The same by the kernel.
+    /// The same with netem.
     fn shape(&self, quality: Quality, how: &str) -> Result<(), String> {
         let Quality { delay_ms, jitter_ms, loss_percent } = quality;
         let quality = format!("netem delay {delay_ms}ms {jitter_ms}ms loss {loss_percent}%");
@@ -149,7 +151,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Starts the relay, with tun devices in the place of the bad links.
+    /// Starts the relay, with tun devices in place of the bad links.
     fn start_relay(&self) -> Result<Process, String> {
         let pairs = (0..GATES).flat_map(|gate| [format!("{}a{gate}", self.name), format!("{}b{gate}", self.name)]);
         let pairs: Vec<_> = pairs.collect();
@@ -171,12 +173,12 @@ impl Ground {
         Ok(relay)
     }
 
-    /// What works wherever namespaces do.
+    /// Setup that every kernel with namespaces supports.
     fn must(&self, line: &str) {
         self.run(line).unwrap();
     }
 
-    /// Runs a command, or says why it cannot be.
+    /// Runs a command, or returns why it failed.
     fn run(&self, line: &str) -> Result<(), String> {
         let mut words = line.split(' ');
         let output = Command::new(words.next().unwrap()).args(words).output();
@@ -185,7 +187,7 @@ impl Ground {
         if output.status.success() { Ok(()) } else { Err(format!("`{line}`: {said}")) }
     }
 
-    /// A program of ours in the namespace of this name.
+    /// Starts a built program in this namespace.
     fn start(&self, space: &str, role: &str, settings: &str, ready: &str) -> Process {
         let file = self.home.join(format!("{space}.toml"));
         std::fs::write(&file, settings).unwrap();
@@ -193,7 +195,7 @@ impl Ground {
             .args(["netns", "exec", &format!("{}{space}", self.name), env!("CARGO_BIN_EXE_tollgate"), role, "--config"])
             .arg(&file)
             .env_remove("NOTIFY_SOCKET")
-            // What it keeps by default is its own: all of them have the same port.
+            // A separate default state directory, because all of them have the same port.
             .env("XDG_STATE_HOME", file.with_extension("state"))
             .env_remove("STATE_DIRECTORY")
             .stderr(Stdio::piped())
@@ -237,7 +239,7 @@ impl Drop for Process {
     }
 }
 
-/// A backend of this test, which answers at once.
+/// A backend of this test, which responds at once.
 fn backend(address: &str) -> SocketAddr {
     let listener = TcpListener::bind(address).unwrap();
     let address = listener.local_addr().unwrap();
@@ -296,22 +298,22 @@ impl Client {
     }
 }
 
-/// When a request that was let through was sent, and when its answer was there: it was let through in between.
+/// When an admitted request was sent, and when its response arrived.
 type Admission = (Instant, Instant);
 
-/// What came of an attacker at all gates, and of an innocent client that goes from gate to gate.
+/// The results of an attacker at all gates, and of an innocent client that alternates between gates.
 struct Storm {
     admissions: Vec<Admission>,
     lasted: Duration,
-    /// The longest until each gate knew what another had let through. Without, none ever did.
+    /// The longest time until each gate knew of the other's requests. `None` if that never happened.
     lag: Option<Duration>,
     refused: u32,
     slowest: Duration,
 }
 
 impl Storm {
-    /// Gates that hear of each other are also asked how long that takes.
-    fn rage(lasts: Duration, attacker: &str, is_joined: bool) -> Self {
+    /// With `is_joined`, beacons measure the time until gates know of each other's requests.
+    fn run(lasts: Duration, attacker: &str, is_joined: bool) -> Self {
         let (stop, calm) = (AtomicBool::new(false), AtomicBool::new(false));
         let begin = Instant::now();
         std::thread::scope(|scope| {
@@ -339,8 +341,8 @@ impl Storm {
         })
     }
 
-    /// Looks at all stretches of time, and at what the innocent client had to wait. An attacker who is fresh owes nothing from before, and gets
-    /// what it may have.
+    /// Checks the bound over all intervals, and the waits of the innocent client. A new attacker has no debt and gets
+    /// its limit.
     fn check(&self, when: &str, is_fresh: bool) {
         let Self { admissions, lasted, lag, refused, slowest } = self;
         let bound = |stretch: Duration| bound(stretch.as_secs_f64(), lag.unwrap_or(stretch).as_secs_f64());
@@ -358,7 +360,7 @@ impl Storm {
                 assert!(count as f64 <= bound(stretch), "{when}: {count} admitted in {stretch:.2?}");
             }
         }
-        // Half, since the machine may have stood still meanwhile.
+        // Half, because the machine may have stalled meanwhile.
         if is_fresh {
             let least = 5.0 * lasted.as_secs_f64();
             assert!(count as f64 >= least, "{when}: {count} admitted, at least {least:.0} in {lasted:.1?}");
@@ -368,7 +370,7 @@ impl Storm {
     }
 }
 
-/// As many requests as one connection carries, until it is told to stop.
+/// Sends requests on one connection until it is stopped.
 fn attack(mut client: Client, key: &str, stop: &AtomicBool) -> Vec<Admission> {
     let mut admissions = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -385,7 +387,7 @@ fn attack(mut client: Client, key: &str, stop: &AtomicBool) -> Vec<Admission> {
 /// A key that is used up at one gate, until another refuses it.
 struct Beacon {
     key: String,
-    /// When the one before was lit: nothing since then was known later than this is.
+    /// The time of the previous beacon: anything after it became known before this one did.
     since: Instant,
     lit: Instant,
     asked: u32,
@@ -399,7 +401,7 @@ impl Beacon {
         Self { key, since, lit, asked: 0 }
     }
 
-    /// Asks if it is time to, and says how long it took if the answer is yes.
+    /// Queries the beacon if it is due. Returns the elapsed time if the gate refused it.
     fn seen(&mut self, hearer: &mut Client) -> Option<Duration> {
         if self.lit.elapsed() < BEACON_ASKED_AFTER * (1 << self.asked) {
             return None;
@@ -410,7 +412,7 @@ impl Beacon {
     }
 }
 
-/// The longest until a gate knew what another had let through, of all that was until this.
+/// The longest time until a gate knew of the other's requests, over all beacons before this time.
 fn longest_lag(mut teller: Client, mut hearer: Client, until: &AtomicBool) -> Duration {
     let (mut since, mut longest) = (Instant::now(), Duration::ZERO);
     let mut beacons = vec![Beacon::light(&mut teller, since)];
@@ -432,12 +434,12 @@ fn longest_lag(mut teller: Client, mut hearer: Client, until: &AtomicBool) -> Du
     longest
 }
 
-/// Until each gate hears from the master of what another let through.
+/// Waits until each gate receives the other's requests from the master.
 fn until_joined() {
     let begin = Instant::now();
     for gate in 0..GATES {
         let (mut teller, mut hearer) = (Client::connect(gate), Client::connect((gate + 1) % GATES));
-        // The first may have been lit before anybody listened.
+        // The first beacon may have been lit before the subscription.
         loop {
             let mut beacon = Beacon::light(&mut teller, Instant::now());
             let is_seen = loop {
@@ -464,7 +466,7 @@ fn bound(seconds: f64, lag_seconds: f64) -> f64 {
 
 #[test]
 fn a_fleet_keeps_its_bound_over_a_bad_network_and_through_a_partition() {
-    let mut ground = match Ground::lay() {
+    let mut ground = match Ground::create() {
         Ok(ground) => ground,
         Err(why) => return eprintln!("not run: network namespaces cannot be made here: {why}"),
     };
@@ -492,15 +494,15 @@ fn a_fleet_keeps_its_bound_over_a_bad_network_and_through_a_partition() {
         .collect();
     until_joined();
 
-    Storm::rage(Duration::from_secs(10), "attacker", true).check("bad network", true);
+    Storm::run(Duration::from_secs(10), "attacker", true).check("bad network", true);
 
-    // Cut off from the master, each goes on by itself: all that both may have, and no more.
+    // Partitioned from the master, each gate enforces the limit alone.
     ground.make(CUT);
-    Storm::rage(Duration::from_secs(8), "attacker", false).check("partition", false);
+    Storm::run(Duration::from_secs(8), "attacker", false).check("partition", false);
 
-    // Healed: nobody is blocked for what was served in between, and the limit is one again.
+    // After the partition no client is blocked for earlier requests, and the limit is shared again.
     ground.make(BAD);
-    Storm::rage(Duration::from_secs(8), "attacker", false).check("healing", false);
+    Storm::run(Duration::from_secs(8), "attacker", false).check("healing", false);
     until_joined();
-    Storm::rage(Duration::from_secs(10), "late", true).check("healed", true);
+    Storm::run(Duration::from_secs(10), "late", true).check("healed", true);
 }

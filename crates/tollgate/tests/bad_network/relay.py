@@ -1,4 +1,4 @@
-"""A bad network in user space, for kernels without netem: carries packets between pairs of tun devices, late or not at all.
+"""A bad network in user space, for kernels without netem: forwards packets between pairs of tun devices with delay and loss.
 
 Arguments: names of devices, two for each pair. Prints "made" when they are there; whoever started it moves them into their namespaces.
 Lines in: delay and jitter in milliseconds, and loss in percent, each way.

@@ -1,4 +1,4 @@
-//! What axe-core has to say about a page.
+//! Accessibility checks with axe-core.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn script() -> String {
     std::fs::read_to_string(file).unwrap()
 }
 
-/// Fails on anything that keeps people from using a page.
+/// Fails on any violation.
 pub(crate) fn check(browser: &Browser, page: &str) {
     browser.run(&format!("{}; return true", script()));
     let found = browser.run_async("const done = arguments[arguments.length - 1]; axe.run(document).then((all) => done(all.violations), (error) => done(String(error)))");

@@ -1,7 +1,7 @@
-//! A browser: the few words of WebDriver that are needed.
+//! A browser, driven through a small part of WebDriver.
 //!
-//! A page changes while it is looked at: it loads, and the gate tells it something every second. So nothing here asks once and believes the
-//! answer. What has to be so is waited for, and an element that was written again between being found and being clicked is found again.
+//! A page changes while it is tested: it loads, and the gate sends an event every second. Therefore every check waits
+//! until its condition holds, and an element that was replaced between lookup and click is looked up again.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -16,19 +16,20 @@ use crate::support::{ask_for, eventually};
 /// One browser at a time: several at once are slower than one after the other.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// How WebDriver calls an element.
+/// The key of an element in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 pub(crate) const ENTER: &str = "\u{E007}";
 pub(crate) const TAB: &str = "\u{E004}";
-/// A browser that starts on a machine with other work takes many times what it takes alone.
+/// A browser on a busy machine needs many times its usual time to start.
 const STEP_MAX: Duration = Duration::from_secs(120);
-/// How often a browser may fail to start.
+/// The maximum number of attempts to start a browser.
 const STARTS_MAX: usize = 3;
 
-/// How often a driver may fail to start.
+/// The maximum number of attempts to start a driver.
 const DRIVERS_MAX: usize = 10;
 
-/// A driver and where it listens. It takes one port for IPv4 and IPv6, and ends at once if somebody else has the one for IPv6: then there is none.
+/// A driver and its address. It needs the same port for IPv4 and IPv6 and exits if the one for IPv6 is in use; then
+/// the result is `None`.
 fn start_driver() -> Option<(Child, SocketAddr)> {
     let mut driver = Command::new("chromedriver")
         .arg("--port=0")
@@ -43,7 +44,7 @@ fn start_driver() -> Option<(Child, SocketAddr)> {
         let _ = driver.wait();
         return None;
     };
-    // What else it says must not fill the pipe.
+    // Drains the pipe, so that the driver does not block on it.
     std::thread::spawn(move || lines.for_each(drop));
     Some((driver, ([127, 0, 0, 1], port).into()))
 }
@@ -57,7 +58,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// A browser whose window has this size.
+    /// Starts a browser with this window size.
     pub(crate) fn open(width: u32, height: u32) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let (driver, address) = (0..DRIVERS_MAX)
@@ -84,7 +85,7 @@ impl Browser {
         panic!("no browser starts: {faults:#?}");
     }
 
-    /// What WebDriver answers, or what it says is wrong.
+    /// The response of WebDriver, or its error.
     fn tried(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
         let path =
             if self.session.is_empty() { "/session".to_owned() } else { format!("/session/{}{path}", self.session) };
@@ -102,23 +103,23 @@ impl Browser {
         self.call("POST", "/url", &json!({ "url": url }));
     }
 
-    /// Waits until this is the address of the page.
+    /// Waits until the page has this address.
     pub(crate) fn is_at(&self, end: &str) {
         let at = || self.tried("GET", "/url", &Value::Null).is_ok_and(|url| url.as_str().unwrap().ends_with(end));
         eventually(&format!("an address that ends with {end}"), at);
     }
 
-    /// What a script returns.
+    /// The return value of a script.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.call("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// What a script calls back with; the last of its arguments is what to call.
+    /// The value that a script passes to its callback, which is its last argument.
     pub(crate) fn run_async(&self, script: &str) -> Value {
         self.call("POST", "/execute/async", &json!({ "script": script, "args": [] }))
     }
 
-    /// Waits until an expression has this value. There may be no page to ask, between two pages.
+    /// Waits until an expression has this value. Between two pages there may be no page.
     pub(crate) fn finds(&self, expression: &str, wanted: &Value) {
         let script = json!({ "script": format!("return {expression}"), "args": [] });
         let mut found = Err(String::new());
@@ -129,29 +130,30 @@ impl Browser {
         eventually(&format!("{expression} is {wanted}"), is_so);
     }
 
-    /// Waits until the page says this where a person sees it.
+    /// Waits until the page visibly contains this text.
     pub(crate) fn says(&self, text: &str) {
         self.part_says("body", text);
     }
 
-    /// Waits until a part of the page says this.
+    /// Waits until a part of the page contains this text.
     pub(crate) fn part_says(&self, css: &str, text: &str) {
         let parts = format!("[...document.querySelectorAll({})]", json!(css));
         self.finds(&format!("{parts}.some((part) => part.innerText.includes({}))", json!(text)), &json!(true));
     }
 
-    /// Waits until the console shows the page with this heading, with its figures: its menu names all pages, and says nothing.
+    /// Waits until the console shows the page with this heading and its data: the menu alone contains the names of
+    /// all pages.
     pub(crate) fn shows(&self, heading: &str) {
         let now = "[document.querySelector('main h1')?.textContent, document.querySelector('main').ariaBusy]";
         self.finds(now, &json!([heading, null]));
     }
 
-    /// Waits until the focus is on what has this id.
+    /// Waits until the element with this id has the focus.
     pub(crate) fn focus_is_on(&self, id: &str) {
         self.finds("document.activeElement?.id", &json!(id));
     }
 
-    /// Does something with the first element that is found, once that works.
+    /// Applies an action to the first matching element, with retries.
     fn with(&self, css: &str, verb: &str, body: &Value) {
         let mut fault = String::new();
         let script = json!({ "script": format!("return document.querySelector({})", json!(css)), "args": [] });
@@ -170,14 +172,14 @@ impl Browser {
         self.with(css, "click", &json!({}));
     }
 
-    /// Types into a field, in the place of what is there.
+    /// Replaces the content of a field.
     pub(crate) fn fill(&self, css: &str, text: &str) {
         self.with(css, "clear", &json!({}));
         self.with(css, "value", &json!({ "text": text }));
         self.finds(&format!("document.querySelector({})?.value", json!(css)), &json!(text));
     }
 
-    /// Presses keys, wherever the focus is.
+    /// Presses keys in the element that has the focus.
     pub(crate) fn press(&self, keys: &str) {
         let pressed = keys.chars().flat_map(|key| {
             let key = key.to_string();
@@ -187,19 +189,19 @@ impl Browser {
         self.call("POST", "/actions", &actions);
     }
 
-    /// Tells the browser itself something, in the protocol of its own tools.
+    /// Sends a command of the browser's own DevTools protocol.
     fn tell(&self, command: &str, parameters: &Value) {
         self.call("POST", "/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }));
     }
 
-    /// Makes it the browser of a telephone, with a screen of this size: no window is as narrow as those are.
+    /// Emulates a phone with this screen size, because windows have a larger minimum width.
     pub(crate) fn be_a_phone(&self, width: u32, height: u32) {
         let screen = json!({ "width": width, "height": height, "deviceScaleFactor": 2, "mobile": true });
         self.tell("Emulation.setDeviceMetricsOverride", &screen);
         self.finds("window.innerWidth", &json!(width));
     }
 
-    /// Whether its system is light or dark.
+    /// Emulates a light or dark system theme.
     pub(crate) fn prefer(&self, scheme: &str) {
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         self.tell("Emulation.setEmulatedMedia", &media);
@@ -209,7 +211,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Without this the driver ends, and the browser that it started does not.
+        // Otherwise the driver ends, but not the browser that it started.
         if !self.session.is_empty() {
             let _ = self.tried("DELETE", "", &json!({}));
         }

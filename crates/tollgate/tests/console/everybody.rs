@@ -1,4 +1,5 @@
-//! Whether everybody can use the pages: axe-core on each of them and on all that opens on them, in light and in dark, and on a telephone.
+//! Accessibility of all pages and of everything that opens on them: axe-core, in light and dark themes and on a
+//! phone.
 
 use std::process::Command;
 
@@ -12,7 +13,7 @@ use crate::support::{Gate, ask, eventually};
 const SCHEMES: [&str; 2] = ["light", "dark"];
 
 #[test]
-fn every_page_can_be_used_by_everybody_in_light_and_in_dark() {
+fn every_page_is_accessible_in_light_and_dark_themes() {
     let (gate, browser) = (gate(), Browser::open(1280, 1000));
     for theme in SCHEMES {
         for page in PAGES {
@@ -27,7 +28,7 @@ fn every_page_can_be_used_by_everybody_in_light_and_in_dark() {
     }
 }
 
-/// A gate where one flag was cleared and a reload was refused.
+/// A gate with a cleared flag and a failed reload.
 fn eventful_gate() -> Gate {
     let gate = gate();
     let report = json!({ "id": "r1", "entries": [{ "class": "header:x-api-key", "key": "ann", "rejected": 5 }] });
@@ -41,7 +42,7 @@ fn eventful_gate() -> Gate {
     gate
 }
 
-/// Opens everything that is not there when a page opens.
+/// Opens all elements that are initially closed.
 fn everything_that_opens(browser: &Browser, gate: &Gate, look: impl Fn(&str)) {
     open(browser, gate, FLAGS);
     browser.click("td.actions button");
@@ -80,7 +81,7 @@ fn everything_that_opens(browser: &Browser, gate: &Gate, look: impl Fn(&str)) {
 }
 
 #[test]
-fn everything_that_opens_on_a_page_can_be_used_by_everybody() {
+fn everything_that_opens_on_a_page_is_accessible() {
     let (gate, browser) = (eventful_gate(), Browser::open(1280, 1000));
     for scheme in SCHEMES {
         browser.prefer(scheme);
@@ -93,7 +94,7 @@ fn everything_that_opens_on_a_page_can_be_used_by_everybody() {
 }
 
 #[test]
-fn who_logs_in_and_only_looks_can_use_what_there_is() {
+fn the_login_and_read_only_pages_are_accessible() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("operator"), "the-token-of-an-operator").unwrap();
     std::fs::write(folder.path().join("viewer"), "the-token-of-a-viewer").unwrap();
@@ -134,7 +135,8 @@ fn who_logs_in_and_only_looks_can_use_what_there_is() {
     assert_eq!(browser.run("return document.querySelector('main .bar').hidden"), true);
 }
 
-/// What is wider than the screen, or beyond its edge. What scrolls by itself is not: whoever holds a telephone does not know that it does.
+/// Elements that are wider than the screen or beyond its edge, including those that scroll, because phone users do
+/// not notice that.
 const BEYOND: &str = "const wide = document.documentElement.clientWidth;\n\
     const seen = (one) => one.checkVisibility() && !one.closest('.visually-hidden, .skip, table.stacks thead');\n\
     const beyond = [...document.querySelectorAll('body *')].filter(seen).filter((one) => {\n\
@@ -163,7 +165,7 @@ fn every_page_fits_on_a_phone() {
         }
     }
     everything_that_opens(&browser, &gate, |what| fits(what, 360));
-    // The menu says how many are flagged, beside the page's name.
+    // The menu shows the number of flags beside the name of the page.
     let many = (0..1200)
         .map(|number| json!({ "class": "header:x-api-key", "key": format!("account-{number}"), "rejected": 5 }));
     let report = json!({ "id": "many", "entries": many.collect::<Vec<_>>() });

@@ -1,4 +1,4 @@
-//! What the console shows of others that a gate works with, and of a master.
+//! The peers of a gate, and a master, in the console.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ const BY_MASTER: &str =
     "[[rule]]\nname = \"each\"\nclass = \"header:x-key\"\nrate = { rate = \"10/s\", burst = 10 }\nstate = \"master\"\n";
 const BY_REDIS: &str = "[[rule]]\nname = \"shared\"\nclass = \"ip/32\"\nbucket = { size = 100000, drip = 100000, every = \"1s\" }\nstate = \"redis\"\n";
 
-/// A cell in the row of one that the gate works with.
+/// A cell in the row of a peer.
 fn cell(with: &str, label: &str) -> String {
     let row = format!(
         "[...document.querySelectorAll('main tr')].find((row) => row.querySelector('td[data-label=With]')?.textContent === {})",
@@ -22,7 +22,7 @@ fn cell(with: &str, label: &str) -> String {
 }
 
 #[test]
-fn masters_and_redis_have_rows_and_one_that_goes_away_is_seen_to() {
+fn masters_and_redis_have_rows_that_show_an_outage() {
     let (master, redis) = (Master::start_with("console-rows", BY_MASTER), RedisServer::start(&[]));
     let gate = Gate::start(&format!(
         "{BY_MASTER}{BY_REDIS}[[link.master]]\naccounting = \"{}\"\ncontrol = \"{}\"\n\
@@ -48,7 +48,7 @@ fn masters_and_redis_have_rows_and_one_that_goes_away_is_seen_to() {
     axe::check(&browser, "fleet");
 
     redis.signal("KILL");
-    // It is noticed when somebody asks it.
+    // The gate notices it with the next request.
     eventually("Redis is away", || redis_row()["up"] == false);
     browser.finds(&cell("Redis", "State"), &json!("down"));
     browser.finds(&cell("master", "State"), &json!("up"));

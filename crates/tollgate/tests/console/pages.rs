@@ -1,4 +1,4 @@
-//! The pages, as people use them.
+//! The pages of the console, as operators use them.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ const CONFIG: &str = "trusted_proxies = [\"127.0.0.1\"]\n\
     [[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
     [watch]\nflag_threshold = 3\naccount_class = \"header:x-api-key\"\n";
 
-/// A gate that has refused somebody often enough.
+/// A gate that has refused a client often enough for a flag.
 pub(crate) fn gate() -> Gate {
     let gate = Gate::start(CONFIG);
     for _ in 0..5 {
@@ -21,7 +21,7 @@ pub(crate) fn gate() -> Gate {
     gate
 }
 
-/// Opens a page, and waits until it is there with its figures.
+/// Opens a page and waits for its data.
 pub(crate) fn open(browser: &Browser, gate: &Gate, (name, heading): (&str, &str)) {
     browser.go(&format!("http://{}/#/{name}", gate.admin));
     browser.shows(heading);
@@ -47,7 +47,7 @@ fn these_are_all_pages() {
 }
 
 #[test]
-fn figures_are_told_as_they_change() {
+fn values_are_updated_as_they_change() {
     let (gate, browser) = (gate(), Browser::open(1280, 1000));
     open(&browser, &gate, OVERVIEW);
     browser.part_says("#band", "normal");
@@ -76,7 +76,7 @@ fn a_name_that_is_a_script_is_text_on_every_page() {
     assert_eq!(browser.run("return document.querySelectorAll('body script').length"), 0);
 }
 
-/// Names that come in a report may have what no header has.
+/// Names in a report may contain characters that no header has.
 #[test]
 fn a_name_that_drives_terminals_is_text_too() {
     let (gate, browser) = (gate(), Browser::open(1280, 1000));
@@ -128,7 +128,7 @@ fn a_flag_is_cleared_with_a_note_by_keyboard_alone() {
 }
 
 #[test]
-fn keys_that_come_before_the_page_does_are_not_lost() {
+fn keys_pressed_before_the_page_is_loaded_are_not_lost() {
     let (gate, browser) = (gate(), Browser::open(1280, 1000));
     open(&browser, &gate, OVERVIEW);
     browser.press("4/script");
@@ -160,7 +160,7 @@ fn the_focus_stays_with_its_row_when_the_list_changes() {
 }
 
 #[test]
-fn explain_says_whether_a_request_would_pass_and_why() {
+fn explain_shows_whether_a_request_would_pass_and_why() {
     let (gate, browser) = (gate(), Browser::open(1280, 1000));
     open(&browser, &gate, EXPLAIN);
     browser.fill("#client", "203.0.113.7");
@@ -194,7 +194,7 @@ fn a_key_is_cleared_and_exempted_on_its_own_page() {
 }
 
 #[test]
-fn what_could_not_be_done_is_said_until_it_is_read() {
+fn an_error_message_stays_until_it_is_dismissed() {
     let (gate, browser) = (gate(), Browser::open(1280, 1000));
     open(&browser, &gate, FLAGS);
     browser.click("td.actions button");
@@ -206,13 +206,13 @@ fn what_could_not_be_done_is_said_until_it_is_read() {
     assert_eq!(cleared.status, 200, "{}", cleared.body);
     browser.click("dialog button[type=submit]");
     browser.finds("document.querySelector('#trouble').hidden", &json!(false));
-    // The list is written again with what the gate says next, and the words stay.
+    // The list is updated with the next event, and the message stays.
     browser.part_says("main td", "No account is flagged.");
     browser.finds("document.querySelector('#trouble').hidden", &json!(false));
 }
 
 #[test]
-fn who_has_no_token_is_asked_for_one_and_who_has_can_leave() {
+fn the_console_asks_for_a_token_and_has_a_logout() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), "the-right-token-for-this").unwrap();
     let gate = Gate::start_in(folder, "[admin]\ntoken_file = \"FOLDER/token\"\n");

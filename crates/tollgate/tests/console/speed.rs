@@ -1,7 +1,7 @@
-//! How soon a page is there, and whether it stays smooth while thousands of callers come and go.
+//! The time until a page shows its data, and its smoothness with thousands of active clients.
 //!
-//! What is printed is measured; what is asserted is only that nothing is out of all proportion, because this also runs beside other work on
-//! programs that are not optimised. `docs/performance.md` says how to measure.
+//! The measurements are printed. The assertions only detect gross regressions, because this also runs unoptimised
+//! beside other work. `bench/RESULTS.md` has the command for measurements.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,19 +15,19 @@ use crate::browser::Browser;
 use crate::support::{Gate, PATIENCE, eventually};
 
 const CALLERS: u32 = 10_000;
-/// How many requests are sent before their answers are read.
+/// Requests sent before their responses are read.
 const TOGETHER: u32 = 100;
-/// How long a pause between two lots is, so that the gate has no more to do than it would.
+/// The pause between two batches, which bounds the load on the gate.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The pages, by address and heading.
 const PAGES: [(&str, &str); 4] =
     [("", "Overview"), ("spenders", "Spenders"), ("episodes", "Episodes"), ("settings", "Settings")];
-/// How often each is opened.
+/// The number of times that each page is opened.
 const OPENINGS: usize = 5;
-/// How long a page is watched.
+/// The time for which a page is observed.
 const WATCHED_MS: u32 = 4_000;
 
-/// Somebody behind a proxy who sends requests of all callers in turn, for as long as this lives.
+/// A proxy that sends requests of all clients in turn until it is dropped.
 struct Crowd {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -44,7 +44,7 @@ impl Crowd {
             while !stopped.load(Ordering::Relaxed) {
                 send(&mut stream, first);
                 first = (first + TOGETHER) % CALLERS;
-                // The first round is as fast as it goes.
+                // The first round runs at full speed.
                 std::thread::sleep(PAUSE);
             }
         });
@@ -59,7 +59,7 @@ impl Drop for Crowd {
     }
 }
 
-/// One lot of requests on a connection, and their answers.
+/// Sends one batch of requests on a connection and reads the responses.
 fn send(stream: &mut TcpStream, first: u32) {
     let mut requests = String::new();
     for caller in first..first + TOGETHER {
@@ -80,23 +80,23 @@ fn send(stream: &mut TcpStream, first: u32) {
     }
 }
 
-/// When something was there, in milliseconds after it was asked for.
+/// Times in milliseconds since the page was requested.
 #[derive(Debug)]
 #[expect(dead_code, reason = "printed, to see where the time goes")]
 struct Opened {
     page: f64,
     script: f64,
-    /// The first script of the page has begun to run.
+    /// The first script of the page started.
     ran: f64,
-    /// The last of what it asked for was asked, and was there.
+    /// The last request of the page was sent, and its response arrived.
     asked: f64,
     answered: f64,
     shown: f64,
 }
 
-/// Opens a page as if for the first time, but for what the browser keeps of what it has loaded before.
+/// Opens a page as for the first time, but with the browser's cache.
 fn open(browser: &Browser, gate: &Gate, page: &str, heading: &str) -> Opened {
-    // An address that differs after the # alone would not be loaded anew.
+    // An address that differs only in its fragment would not be loaded again.
     browser.go("about:blank");
     browser.go(&format!("http://{}/#/{page}", gate.admin));
     browser.shows(heading);
@@ -121,8 +121,8 @@ fn a_page_opens_soon_and_stays_smooth_with_ten_thousand_callers() {
         gate.json("/api/v1/status")["requests"]["total"].as_u64() >= Some(CALLERS.into())
     });
     let browser = Browser::open(1280, 1000);
-    // Whoever opens the console has a browser that runs: what it needs to show its first page ever is not the console's. This one is not part of it, and asks for
-    // none of its scripts.
+    // The first page of a new browser is slow for reasons outside the console. This page is not part of the console
+    // and loads none of its scripts.
     browser.go(&format!("http://{}/login", gate.admin));
     for (page, heading) in PAGES {
         let opened: Vec<_> = (0..OPENINGS).map(|_| open(&browser, &gate, page, heading)).collect();

@@ -1,4 +1,4 @@
-//! Ways from one page to the next: whoever sees a name wants to know more, and what there is nothing about is not offered.
+//! Links between pages: a name leads to its details, and pages without content are not offered.
 
 use serde_json::json;
 
@@ -39,7 +39,7 @@ fn a_flag_leads_to_its_account_and_a_caller_to_a_request_of_it() {
 }
 
 #[test]
-fn changes_are_found_by_any_part_of_who_and_what() {
+fn changes_are_found_by_any_part_of_operator_and_change() {
     let gate = Gate::start(RULES);
     for (key, name) in [("203.0.113.7/32", "ann"), ("203.0.113.8/32", "bob")] {
         let exempt = json!({ "class": "ip/32", "key": key, "for_ms": 60_000, "name": name, "note": "a test" });

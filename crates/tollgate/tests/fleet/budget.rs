@@ -1,4 +1,4 @@
-//! Budgets in CPU-seconds that are kept across gates.
+//! Budgets in CPU-seconds that gates share.
 
 use std::time::Instant;
 
@@ -8,11 +8,11 @@ use crate::program::{Master, free_addresses};
 use crate::python::Libzmq;
 use crate::together::link;
 
-/// A fifth of a second of CPU time at once, and a five-hundredth of a core after that: a request of 20 ms is paid back in ten seconds.
+/// 0.2 s of CPU time at once, then 0.002 cores: a request of 20 ms is paid back in ten seconds.
 const RULE: &str = "[[rule]]\nname = \"cpu\"\nclass = \"header:x-key\"\nbudget = { cores = 0.002, burst = \"200ms\" }\n\
                     state = \"master\"\nhold = \"0s\"\n";
 
-/// How many requests are admitted until one is not.
+/// The number of requests that are admitted before the first refusal.
 fn admitted(client: &mut Client, key: &str) -> u32 {
     let end = Instant::now() + PATIENCE;
     let mut admitted = 0;
@@ -29,15 +29,15 @@ fn a_budget_of_cpu_seconds_is_kept_across_gates() {
     let gates = [(); 2].map(|()| Gate::start(&format!("{RULE}{}", link(&master))));
     gates.iter().for_each(|gate| gate.until_linked(master.accounting));
     let mut clients = gates.each_ref().map(Gate::client);
-    // Five at the first gate are half of it. They owe nothing, so nobody has to be told of them.
+    // Five requests at the first gate use half of the budget. They leave no debt, so no order follows.
     (0..5).for_each(|_| assert_eq!(clients[0].get_dear("spender"), 200));
     let first = admitted(&mut clients[0], "spender");
     assert!((4..=8).contains(&first), "{first} after five, each a tenth of what there is at once");
-    // All that was spent was spent at one gate; by itself, the other would let ten through.
+    // Everything was spent at one gate. Alone, the other gate would admit ten requests.
     let orders = format!("tollgate_master_link_orders_total{{master=\"{}\",what=\"obeyed\"}}", master.accounting);
     gates[1].metric(&orders, |orders| orders >= 1);
     assert_eq!(admitted(&mut clients[1], "spender"), 0);
-    // Spent half here and half there, it is as much. The master has heard of each before the next.
+    // The same if half is spent at each gate. The master receives each report before the next request.
     let charged = "tollgate_master_reports_total{outcome=\"charged\"}";
     let spend = |client: &mut Client| {
         let heard = master.metric(charged, 0);
@@ -55,7 +55,7 @@ fn a_budget_of_cpu_seconds_is_kept_across_gates() {
 }
 
 #[test]
-fn log_info_says_what_a_request_was_about_and_what_it_took() {
+fn log_info_contains_the_request_and_its_cost() {
     let addresses = free_addresses();
     let original = Original::start_at(Libzmq::Current, addresses, 5000, &[]);
     let [accounting, control] = addresses;
@@ -64,7 +64,7 @@ fn log_info_says_what_a_request_was_about_and_what_it_took() {
     ));
     gate.until_linked(accounting);
     assert_eq!(gate.client().get_dear("someone"), 200);
-    // One when it is let through, and one when it is known what it took, which an original does not count.
+    // One report on admission, and one with the cost, which an original master does not count.
     for (status, info) in [("ACCEPTED", "0.000000 GET /dear -"), ("REJECTED", "0.020000 GET /dear -")] {
         let report = original.report();
         let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();

@@ -1,4 +1,4 @@
-//! A gate that runs for as long as a test needs it, with a backend that answers at once.
+//! A gate for one test, with a backend that responds at once.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::program::free_addresses;
 
-/// How long a test waits for what must happen.
+/// The timeout for expected events.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Gate {
@@ -19,12 +19,12 @@ pub(crate) struct Gate {
     file: PathBuf,
 }
 
-/// Ten a second and ten at once for each `x-key`, refused at once beyond that; to be followed by where the master is.
+/// Ten per second with a burst of ten for each `x-key`, refused beyond that. The address of the master follows.
 pub(crate) const RULE: &str = "[[rule]]\nname = \"each\"\nclass = \"header:x-key\"\nrate = { rate = \"10/s\", burst = 10 }\n\
                                state = \"master\"\nhold = \"0s\"\n";
 
 impl Gate {
-    /// A gate with these settings besides where it listens.
+    /// Starts a gate with these settings.
     pub(crate) fn start(settings: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let [listen, admin] = free_addresses();
@@ -41,7 +41,7 @@ impl Gate {
             .arg("--config")
             .arg(&file)
             .env_remove("NOTIFY_SOCKET")
-            // What it keeps by default is its own.
+            // A separate default state directory.
             .env("XDG_STATE_HOME", file.with_extension("state"))
             .env_remove("STATE_DIRECTORY")
             .stderr(Stdio::piped())
@@ -57,7 +57,7 @@ impl Gate {
         Self { process, listen, admin, file }
     }
 
-    /// The value of a metric, once `is_right` says so.
+    /// The value of a metric, once `is_right` returns true.
     pub(crate) fn metric(&self, name: &str, is_right: impl Fn(u64) -> bool) -> u64 {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -72,12 +72,12 @@ impl Gate {
         }
     }
 
-    /// Until the master at this address hears this gate and is heard.
+    /// Waits until this gate and the master at this address receive each other's messages.
     pub(crate) fn until_linked(&self, accounting: SocketAddr) {
         for what in ["accounting", "control"] {
             self.metric(&format!("tollgate_master_link_up{{master=\"{accounting}\",what=\"{what}\"}}"), |up| up == 1);
         }
-        // What the master wants to hear is on its way.
+        // The master's subscription may still be in transit.
         std::thread::sleep(Duration::from_millis(100));
     }
 
@@ -95,7 +95,7 @@ impl Drop for Gate {
     }
 }
 
-/// A client with one connection that stays open.
+/// A client with one persistent connection.
 pub(crate) struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -106,12 +106,12 @@ impl Client {
         Self(BufReader::new(stream))
     }
 
-    /// The status of the answer to a request with this key, and how long the client is to wait.
+    /// The status of the response to a request with this key, and its `Retry-After`.
     pub(crate) fn get(&mut self, key: &str) -> (u16, Option<f64>) {
         self.ask("/", key)
     }
 
-    /// The status of the answer to a request that costs 20 ms of the backend's CPU.
+    /// The status of the response to a request that costs 20 ms of the backend's CPU time.
     pub(crate) fn get_dear(&mut self, key: &str) -> u16 {
         self.ask(DEAR, key).0
     }
@@ -148,7 +148,7 @@ fn ask(address: SocketAddr, path: &str, more: &str) -> String {
     answer
 }
 
-/// A backend that answers every request, for the whole test.
+/// A backend that responds to every request, for the whole test.
 fn backend() -> SocketAddr {
     use std::sync::OnceLock;
     static BACKEND: OnceLock<SocketAddr> = OnceLock::new();
@@ -164,7 +164,7 @@ fn backend() -> SocketAddr {
     })
 }
 
-/// What takes the backend a while, which it says is all CPU time. The rest it answers at once.
+/// This path takes some time, which the backend reports as CPU time. Others are answered at once.
 const DEAR: &str = "/dear";
 const DEAR_COST: Duration = Duration::from_millis(20);
 
@@ -185,7 +185,7 @@ fn answer(stream: TcpStream) -> Option<()> {
             } else {
                 String::new()
             };
-            // In one piece: the second of two would wait until the first is acknowledged.
+            // In one write: the second of two would wait for the acknowledgement of the first.
             let answer = format!("HTTP/1.1 200 OK\r\n{timing}content-length: 2\r\n\r\nok");
             reader.get_mut().write_all(answer.as_bytes()).ok()?;
         }

@@ -1,4 +1,4 @@
-//! Links that are authenticated: with ours and with libzmq's CURVE, at either end.
+//! Authenticated links: with Tollgate's and with libzmq's CURVE, at either end.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::original::Original;
 use crate::program::{Master, free_addresses};
 use crate::python::{Libzmq, python};
 
-/// A directory for key files that is gone when the test is.
+/// A directory for key files, removed after the test.
 struct Keys(PathBuf);
 
 impl Keys {
@@ -26,7 +26,7 @@ impl Keys {
         self.0.join(format!("{name}.key"))
     }
 
-    /// Makes a pair, or looks at it if it is there: its public key.
+    /// Creates a key pair, or reads an existing one. Returns the public key.
     fn public(&self, name: &str) -> String {
         let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("keys").arg(self.file(name)).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -119,7 +119,7 @@ fn fault_33_only_gates_with_a_known_key_are_heard() {
     std::thread::sleep(Duration::from_millis(200));
     let charged = master.metric(CHARGED, 0);
     master.metric("tollgate_master_faults_total{outcome=\"unauthenticated\"}", 2);
-    // Who has none leaves by itself when it sees that keys are asked for, or is cut off.
+    // A peer without keys disconnects when it sees that keys are required, or is disconnected.
     let turned_away = |why: &str| master.metric(&format!("tollgate_master_faults_total{{outcome=\"{why}\"}}"), 0);
     assert!(turned_away("mechanism") + turned_away("handshake") >= 1);
     for _ in 0..10 {
@@ -143,7 +143,7 @@ fn our_gate_and_our_master_know_each_other() {
     assert!((10..20).contains(&admitted), "{admitted}");
     master.metric(CHARGED, 1);
     gate.metric(&format!("tollgate_master_heard{{master=\"{}\",what=\"control\"}}", addresses[0]), |heard| heard == 1);
-    // Another gate, with keys of its own that nobody told the master of.
+    // Another gate, whose keys the master does not know.
     let stranger = Gate::start(&format!("{RULE}{}", keys.link(addresses, "master", "stranger")));
     let failed = format!("tollgate_master_link_connections_total{{master=\"{}\",what=\"failed\"}}", addresses[0]);
     stranger.metric(&failed, |failed| failed >= 2);
@@ -167,7 +167,7 @@ fn our_gate_comes_to_an_original_with_libzmqs_curve_and_to_no_impostor() {
         assert!(begin.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(110));
     }
-    // One that has the address, and not the keys.
+    // An impostor with the right address and wrong keys.
     let other = Gate::start(&format!("{rule}{}", keys.link(addresses, "another", "gate")));
     let failed = format!("tollgate_master_link_connections_total{{master=\"{}\",what=\"failed\"}}", addresses[0]);
     other.metric(&failed, |failed| failed >= 1);

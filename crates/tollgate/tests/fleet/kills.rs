@@ -1,4 +1,4 @@
-//! A master that is killed again and again.
+//! A master that is killed repeatedly.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn fault_36_ten_kills_of_the_master_in_a_minute_fail_no_request_and_refill_nothi
             std::thread::sleep((APART * kill).saturating_sub(begin.elapsed()));
             let killed = Instant::now();
             master.kill_and_restart();
-            // A new master knows nobody: once it counts both gates, it has heard from both.
+            // A new master knows no gates: once it counts both, it has received messages from both.
             while master.metric("tollgate_master_gates", 0) < 2 {
                 assert!(killed.elapsed() < PATIENCE, "the gates do not find the new master");
                 std::thread::sleep(Duration::from_millis(50));
@@ -47,8 +47,9 @@ fn fault_36_ten_kills_of_the_master_in_a_minute_fail_no_request_and_refill_nothi
         load.map(|load| load.join().unwrap()).into_iter().sum()
     });
     let seconds = begin.elapsed().as_secs_f64();
-    // Each gate alone lets ten a second through while the master is away and the other not heard of, and for as long as a word takes
-    // afterwards. What was let through too much is repaid, so it does not add up over kills. Full buckets after each would be a hundred more.
+    // While the master is down, and for one transit time afterwards, each gate alone admits ten requests per second.
+    // The excess is paid back, so it does not accumulate over kills. Full buckets after each kill would add a
+    // hundred.
     let most = bound(2.0, seconds, longest_away.as_secs_f64() + 1.0);
     assert!(f64::from(admitted) <= most, "{admitted} of at most {most:.1} in {seconds:.1} s");
     assert!(f64::from(admitted) >= 10.0 * seconds * 0.7, "{admitted} in {seconds:.1} s");

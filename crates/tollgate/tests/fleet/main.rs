@@ -1,4 +1,4 @@
-//! Gates and masters as they are run: built programs, real sockets, peers on libzmq.
+//! Gates and masters as built programs on real sockets, with peers on libzmq.
 #![allow(clippy::unwrap_used)]
 
 mod budget;

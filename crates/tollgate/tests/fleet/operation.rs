@@ -1,4 +1,4 @@
-//! What operators do with a running master: pardon, reload, and figures for statsd.
+//! Operations on a running master: pardon, reload, and metrics for statsd.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::gate::{Gate, PATIENCE, RULE};
 use crate::program::Master;
 use crate::together::link;
 
-/// One an hour and twenty at once: who has used them up stays delayed for as long as a test runs.
+/// One per hour with a burst of twenty: a client that has used them up stays delayed for the whole test.
 fn rule() -> String {
     RULE.replace("rate = \"10/s\", burst = 10", "rate = \"1/h\", burst = 20")
 }
@@ -37,18 +37,18 @@ fn a_pardon_reaches_all_gates_and_is_final() {
     gates.iter().for_each(|gate| gate.until_linked(master.accounting));
     let mut clients = gates.each_ref().map(Gate::client);
     assert_eq!((0..21).map(|_| clients[0].get("someone").0).filter(|status| *status == 429).count(), 1);
-    until("the other gate is not told", || clients[1].get("someone").0 == 429);
+    until("the other gate does not refuse the client", || clients[1].get("someone").0 == 429);
     assert_eq!(pardon(&master, "default/each", "nobody").0, Some(1));
     let (code, said) = pardon(&master, "default/each", "someone");
     assert_eq!(code, Some(0), "{said}");
     until("a gate still delays", || clients.iter_mut().all(|client| client.get("someone").0 == 200));
-    // What gates repeat from before does not bring the debt back.
+    // Later reports about earlier requests do not restore the debt.
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(clients[0].get("someone").0, 200);
 }
 
 #[test]
-fn a_reload_changes_rules_and_keeps_what_is_owed_under_those_that_stay() {
+fn a_reload_changes_rules_and_keeps_debts_under_unchanged_ones() {
     let other = rule().replace("\"each\"", "\"other\"").replace("x-key", "x-other");
     let master = Master::start_with("reload", &rule());
     let gate = Gate::start(&format!("{}{}", rule(), link(&master)));
@@ -59,20 +59,20 @@ fn a_reload_changes_rules_and_keeps_what_is_owed_under_those_that_stay() {
     let file = std::fs::read_to_string(master.settings_file()).unwrap();
     std::fs::write(master.settings_file(), format!("{file}{other}")).unwrap();
     master.hang_up();
-    // The rule that was not there before has its figures now.
+    // The new rule has metrics now.
     master.metric("tollgate_master_over_admission_bound{domain=\"default/other\"}", 1);
     master.metric("tollgate_master_delays_in_force", 1);
-    // A bad file changes nothing.
+    // An invalid file changes nothing.
     std::fs::write(master.settings_file(), "[mster]\n").unwrap();
     master.hang_up();
     let late = Gate::start(&format!("{}{}", rule(), link(&master)));
     late.until_linked(master.accounting);
     let mut client = late.client();
-    until("who was delayed before the reload is let through", || client.get("someone").0 == 429);
+    until("the client that was delayed before the reload is admitted", || client.get("someone").0 == 429);
 }
 
 #[test]
-fn statsd_gets_figures_under_the_originals_names() {
+fn statsd_receives_metrics_under_the_original_names() {
     let statsd = UdpSocket::bind("127.0.0.1:0").unwrap();
     statsd.set_read_timeout(Some(PATIENCE)).unwrap();
     let settings = format!("statsd = \"{}\"\n", statsd.local_addr().unwrap());

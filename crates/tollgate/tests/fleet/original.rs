@@ -1,4 +1,4 @@
-//! Our gate with an original master, on libzmq.
+//! A Tollgate gate with an original master on libzmq.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) struct Original {
 }
 
 impl Original {
-    /// A master that lets one a second through, `burst_ms` thousandths at once.
+    /// A master that admits one request per second with a burst of `burst_ms` thousandths.
     pub(crate) fn start_at(
         libzmq: Libzmq,
         [accounting, control]: [SocketAddr; 2],
@@ -56,7 +56,7 @@ impl Drop for Original {
     }
 }
 
-/// Smockron's domain `default`; this gate allows ten times as much as the master, so it is the master that decides.
+/// Smockron's domain `default`. This gate allows ten times as much as the master, so the master decides.
 fn rule(accounting: SocketAddr, control: SocketAddr) -> String {
     format!(
         "[[rule]]\nname = \"each\"\nclass = \"header:x-key\"\nrate = {{ rate = \"10/s\", burst = 100 }}\nstate = \"master\"\n\
@@ -66,12 +66,12 @@ fn rule(accounting: SocketAddr, control: SocketAddr) -> String {
 }
 
 #[test]
-fn an_original_master_delays_whom_our_gate_let_through() {
+fn an_original_master_delays_clients_of_our_gate() {
     an_original_delays(Libzmq::Current);
 }
 
 #[test]
-fn an_original_master_of_zmtp_3_0_delays_whom_our_gate_let_through() {
+fn an_original_master_of_zmtp_3_0_delays_clients_of_our_gate() {
     an_original_delays(Libzmq::Old);
 }
 
@@ -80,11 +80,11 @@ fn an_original_delays(libzmq: Libzmq) {
     let gate = Gate::start(&rule(original.accounting, original.control));
     gate.until_linked(original.accounting);
     let mut client = gate.client();
-    // A burst of five lets six through before the first order, and some more while that is on its way.
+    // A burst of five admits six requests before the first order, and some more while it is in transit.
     let begin = Instant::now();
     let mut admitted = 0;
     let retry_after = loop {
-        assert!(begin.elapsed() < PATIENCE, "nobody is delayed");
+        assert!(begin.elapsed() < PATIENCE, "no client is delayed");
         match client.get("127.0.0.1") {
             (200, _) => admitted += 1,
             (429, retry_after) => break retry_after.unwrap(),
@@ -95,24 +95,24 @@ fn an_original_delays(libzmq: Libzmq) {
     assert!((6..20).contains(&admitted), "{admitted} were admitted");
     assert!((1.0..20.0).contains(&retry_after), "told to wait {retry_after} s");
     let first = original.report();
-    // "default\0", "ACCEPTED", "127.0.0.1", a time of thirteen digits, nothing, nothing, and our addition.
+    // "default\0", "ACCEPTED", "127.0.0.1", a time of thirteen digits, two empty frames, and Tollgate's addition.
     assert_eq!(first[..3], ["64656661756c7400", "4143434550544544", "3132372e302e302e31"]);
     assert_eq!((first[3].len(), first[4].as_str(), first[5].as_str(), first.len()), (26, "", "", 7));
     let statuses: Vec<_> = (0..admitted).map(|_| original.report()[1].clone()).collect();
-    assert!(statuses.contains(&"52454a4543544544".to_owned()), "the refusal is told");
+    assert!(statuses.contains(&"52454a4543544544".to_owned()), "the refusal is reported");
     assert_eq!(client.get("127.0.0.2").0, 200, "a neighbour is served");
-    // Who waits as long as it was told is admitted.
+    // A client that waits as announced is admitted.
     std::thread::sleep(Duration::from_secs_f64(retry_after));
     assert_eq!(client.get("127.0.0.1").0, 200);
 }
 
 #[test]
-fn our_gate_survives_a_killed_original_master_and_owes_it_nothing() {
+fn our_gate_survives_a_killed_original_master_without_debt() {
     our_gate_survives(Libzmq::Current);
 }
 
 #[test]
-fn our_gate_survives_a_killed_original_master_of_zmtp_3_0_and_owes_it_nothing() {
+fn our_gate_survives_a_killed_original_master_of_zmtp_3_0_without_debt() {
     our_gate_survives(Libzmq::Old);
 }
 
@@ -131,13 +131,13 @@ fn our_gate_survives(libzmq: Libzmq) {
     gate.metric(&dropped, |dropped| dropped >= 15);
     let original = Original::start_at(libzmq, addresses, 5000, &[]);
     gate.until_linked(original.accounting);
-    // On the original fifteen requests of an outage held the next one for seconds.
+    // With the original gatekeeper, fifteen requests during an outage delayed the next one by seconds.
     (0..3).for_each(|_| assert_eq!(client.get("innocent").0, 200));
     assert_eq!(original.report()[2], "696e6e6f63656e74");
 }
 
 #[test]
-fn our_gate_and_a_libzmq_master_say_what_was_recorded_byte_for_byte_in_both_versions() {
+fn our_gate_and_a_libzmq_master_send_the_recorded_bytes_in_both_versions() {
     for libzmq in [Libzmq::Current, Libzmq::Old] {
         let minor = libzmq.minor();
         let original = Original::start_at(libzmq, free_addresses(), 1000, &[]);
@@ -150,21 +150,21 @@ fn our_gate_and_a_libzmq_master_say_what_was_recorded_byte_for_byte_in_both_vers
             std::thread::sleep(Duration::from_millis(20));
             client.get("127.0.0.1").0 == 429
         });
-        assert!(refused.is_some(), "nobody is delayed in {tries} tries");
+        assert!(refused.is_some(), "no client is delayed in {tries} tries");
         same(&accounting.server, &[beginning(minor, "SUB"), subscriptions(minor, &[b""])].concat());
         let topics: [&[u8]; 3] = [b"\0tollgate\0\0", b"\0tollgate\0default\0", b"default\0"];
         same(&control.client, &[beginning(1, "SUB"), subscriptions(minor, &topics)].concat());
         let order = hex("0108 64656661756c7400 010b 44454c41595f554e54494c 0109 3132372e302e302e31 000d");
         same(&control.server, &[beginning(minor, "PUB"), order].concat());
         same(&accounting.client, &beginning(1, "PUB"));
-        // Six frames as the original's, of which the last says that there is one more: ours.
+        // Six frames as the original's. The last one has the flag for a further frame: Tollgate's.
         let report = hex("0108 64656661756c7400 0108 4143434550544544 0109 3132372e302e302e31 010d");
         let said = accounting.client.so_far();
         let at = said.windows(report.len()).position(|bytes| bytes == report).expect("there is no report on the wire");
         let (time, rest) = said[at + report.len()..].split_at(13);
         assert!(time.iter().all(u8::is_ascii_digit));
         assert_eq!(rest[..4], hex("0100 0100"));
-        // Only who speaks 3.1 can be asked whether it is there.
+        // Only ZMTP 3.1 has PING.
         assert_eq!(said.windows(5).any(|bytes| bytes == b"\x04PING"), minor == 1);
     }
 }

@@ -1,6 +1,6 @@
 """A ZeroMQ proxy between gates and a master, in both directions.
 
-Arguments: where gates report and listen, and where the master does. Prints "ready".
+Arguments: the two addresses for gates, and the two of the master. Prints "ready".
 """
 
 import sys
@@ -14,7 +14,7 @@ gates_report, master_hears = context.socket(zmq.XSUB), context.socket(zmq.XPUB)
 gates_report.bind(accounting)
 master_hears.connect(master_accounting)
 gates_listen, master_tells = context.socket(zmq.XPUB), context.socket(zmq.XSUB)
-# Every gate that joins is passed on, also to a topic that others have: the master tells it what is in force.
+# Forwards every subscription, also to a known topic, so that the master sends all current delays.
 gates_listen.setsockopt(zmq.XPUB_VERBOSE, 1)
 gates_listen.bind(control)
 master_tells.connect(master_control)

@@ -27,13 +27,13 @@ impl Proxy {
         Self { process, accounting, control }
     }
 
-    /// A gate that knows of nothing but the proxy.
+    /// A gate that knows only the proxy.
     fn gate(&self, rule: &str) -> Gate {
         let Self { accounting, control, .. } = self;
         let gate =
             Gate::start(&format!("{rule}[[link.master]]\naccounting = \"{accounting}\"\ncontrol = \"{control}\"\n"));
         gate.until_linked(*accounting);
-        // A proxy answers whether or not there is a master behind it.
+        // A proxy accepts connections with or without a master behind it.
         gate.metric(&format!("tollgate_master_heard{{master=\"{accounting}\",what=\"control\"}}"), |heard| heard == 1);
         gate
     }
@@ -47,8 +47,8 @@ impl Drop for Proxy {
 }
 
 #[test]
-fn gates_behind_a_zeromq_proxy_keep_one_limit_and_a_late_one_is_told() {
-    // Who has had its ten waits for minutes.
+fn gates_behind_a_zeromq_proxy_share_one_limit_and_a_late_one_receives_it() {
+    // A client that has used its ten requests waits for minutes.
     let rule = RULE.replace("10/s", "1/min");
     let mut master = Master::start_with("proxied", &rule);
     let proxy = Proxy::before(&master);
@@ -65,7 +65,7 @@ fn gates_behind_a_zeromq_proxy_keep_one_limit_and_a_late_one_is_told() {
         admitted
     };
     assert_eq!(until_refused(&mut clients[0], "greedy"), 10);
-    // By itself the other gate would let ten more through.
+    // Alone, the other gate would admit ten more requests.
     let word_took = until(|| master.metric("tollgate_master_delays_in_force", 0) >= 1);
     assert!(word_took, "the master has not heard of it");
     let orders = format!("tollgate_master_link_orders_total{{master=\"{}\",what=\"obeyed\"}}", proxy.accounting);
@@ -74,7 +74,7 @@ fn gates_behind_a_zeromq_proxy_keep_one_limit_and_a_late_one_is_told() {
     let late = proxy.gate(&rule);
     late.metric(&orders, |orders| orders >= 1);
     assert_eq!(until_refused(&mut late.client(), "greedy"), 0);
-    // The proxy finds a new master by itself, and gates find it through the proxy.
+    // The proxy reconnects to a new master, and gates reach it through the proxy.
     master.kill_and_restart();
     let heard = format!("tollgate_master_heard{{master=\"{}\",what=\"control\"}}", proxy.accounting);
     for gate in &gates {

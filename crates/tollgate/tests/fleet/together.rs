@@ -1,16 +1,17 @@
-//! Gates with a master of our own.
+//! Gates with a Tollgate master.
 
 use std::time::{Duration, Instant};
 
 use crate::gate::{Gate, PATIENCE, RULE};
 use crate::program::Master;
 
-/// Where the master is, as a gate's settings say it.
+/// The address of the master, as a gate's settings.
 pub(crate) fn link(master: &Master) -> String {
     format!("[[link.master]]\naccounting = \"{}\"\ncontrol = \"{}\"\n", master.accounting, master.control)
 }
 
-/// What gates may let through of one key in this time: the bound of docs/decisions/fleet.md for ten a second and ten at once.
+/// The bound of docs/decisions/fleet.md on the admitted requests of one key in this time, for ten per second with a
+/// burst of ten.
 pub(crate) fn bound(gates: f64, seconds: f64, delay_seconds: f64) -> f64 {
     10.0 + 10.0 * seconds + (gates - 1.0) * (10.0 + 10.0 * delay_seconds) + gates
 }
@@ -31,7 +32,7 @@ fn two_gates_keep_one_limit() {
     let seconds = begin.elapsed().as_secs_f64();
     let most = bound(2.0, seconds, 0.25);
     assert!(f64::from(admitted) <= most && admitted >= 35, "{admitted} of at most {most:.1} in {seconds:.2} s");
-    // A caller that only one gate knows is known to the other.
+    // A client that used only one gate is delayed at the other too.
     let mut known = false;
     while !known && begin.elapsed() < PATIENCE {
         known = (0..30).map(|_| clients[0].get("roaming").0).any(|status| status == 429)

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::program::{Master, wall_ms};
 use crate::tap::{self, hex};
 
-/// A connection that has sent its greeting and introduction, and has checked the master's.
+/// A connection that has completed the handshake and verified the master's part of it.
 pub(crate) fn meet(address: SocketAddr, minor: u8, own: &str, theirs: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // As libzmq does: the signature first, the rest when the other side has answered.
+    // As libzmq does: the signature first, the rest when the other side has responded.
     let beginning = tap::beginning(minor, own);
     let (signature, rest) = beginning.split_at(10);
     stream.write_all(signature).unwrap();
@@ -28,7 +28,7 @@ fn expect(stream: &mut TcpStream, bytes: &[u8]) {
     assert_eq!(answer, bytes, "{} is not {}", answer.escape_ascii(), bytes.escape_ascii());
 }
 
-/// `ACCEPTED` of 127.0.0.1 in `default`, as recorded, at this time.
+/// `ACCEPTED` of 127.0.0.1 in `default`, as recorded, with this time.
 pub(crate) fn accepted(wall_ms: u64) -> Vec<u8> {
     let head = hex("0108 64656661756c7400 0108 4143434550544544 0109 3132372e302e302e31 010d");
     [head, wall_ms.to_string().into_bytes(), hex("0100 0000")].concat()
@@ -56,7 +56,7 @@ fn an_original_gate_is_answered_byte_for_byte_in_both_versions() {
 }
 
 #[test]
-fn a_timestamp_a_year_ahead_delays_nobody_for_a_year() {
+fn a_timestamp_a_year_ahead_causes_no_delay_of_a_year() {
     let master = Master::start("future");
     let mut control = meet(master.control, 1, "SUB", "PUB");
     control.write_all(&hex("0412 09535542534352494245 64656661756c7400")).unwrap();

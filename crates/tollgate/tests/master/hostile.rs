@@ -1,4 +1,4 @@
-//! Peers that mean harm, or do not know what they say.
+//! Hostile and invalid peers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::program::{Master, wall_ms};
 use crate::tap::hex;
 
 #[test]
-fn strangers_idlers_and_liars_do_not_disturb_a_real_gate() {
+fn hostile_and_idle_peers_do_not_disturb_a_real_gate() {
     let master = Master::start("hostile");
     let before = master.memory_kib();
     let idle: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(master.accounting).unwrap()).collect();
@@ -19,7 +19,7 @@ fn strangers_idlers_and_liars_do_not_disturb_a_real_gate() {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             stream.write_all(garbage).unwrap();
-            // Cut off: whatever it still says, it ends.
+            // Disconnected: further bytes have no effect.
             let _ = stream.read_to_end(&mut Vec::new());
         }
     }
@@ -29,7 +29,7 @@ fn strangers_idlers_and_liars_do_not_disturb_a_real_gate() {
         let _ = stream.write_all(&tail);
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    // Somebody who subscribes to everything under the sun.
+    // A peer that subscribes to too many topics.
     let mut greedy = meet(master.control, 1, "SUB", "PUB");
     let many: Vec<u8> = (0..1000_u16).flat_map(|topic| [&[0, 3, 1][..], &topic.to_be_bytes()].concat()).collect();
     let _ = greedy.write_all(&many);
@@ -51,7 +51,7 @@ fn fault_34_a_bad_message_is_counted_and_dropped_and_its_sender_stays() {
     let master = Master::start("bad");
     let mut accounting = meet(master.accounting, 1, "PUB", "SUB");
     let good = accepted(wall_ms());
-    // An unknown status, an unknown domain, a time that is none, and too few frames.
+    // An unknown status, an unknown domain, an invalid time, and too few frames.
     let weird = [&good[..12], b"WEIRDEST", &good[20..]].concat();
     let elsewhere = [&good[..2], b"defaulx\0", &good[10..]].concat();
     let timeless = [&good[..33], b"yesterday,4pm", &good[46..]].concat();

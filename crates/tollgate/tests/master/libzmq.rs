@@ -33,7 +33,7 @@ impl Gate {
         writeln!(self.process.stdin.as_mut().unwrap(), "accept {count}").unwrap();
     }
 
-    /// Until when it is told to delay, once that is after `moment`.
+    /// The end of the ordered delay, once it is after `moment`.
     pub(crate) fn delayed_beyond(&self, moment: u64) -> u64 {
         loop {
             let until = self.delayed_until(Duration::from_secs(20)).expect("no such order came");
@@ -43,7 +43,7 @@ impl Gate {
         }
     }
 
-    /// Until when it is told to delay, if it is within this time.
+    /// The end of the ordered delay, if an order arrives within this time.
     pub(crate) fn delayed_until(&self, patience: Duration) -> Option<u64> {
         let line = self.heard.recv_timeout(patience).ok()?;
         let frames: Vec<&str> = line.split(' ').collect();
@@ -62,7 +62,7 @@ impl Drop for Gate {
     }
 }
 
-/// A gate that the master hears: its reports are dropped until then.
+/// A gate that is connected to the master: its reports are dropped before that.
 pub(crate) fn connected(libzmq: Libzmq, master: &Master) -> Gate {
     let mut gate = Gate::start(libzmq, master.accounting, master.control);
     for _ in 0..200 {
@@ -76,24 +76,24 @@ pub(crate) fn connected(libzmq: Libzmq, master: &Master) -> Gate {
 }
 
 #[test]
-fn a_libzmq_gate_is_told_and_so_is_one_that_comes_late() {
-    gates_are_told(Libzmq::Current);
+fn a_libzmq_gate_receives_orders_and_so_does_a_late_one() {
+    gates_receive_orders(Libzmq::Current);
 }
 
 #[test]
-fn a_libzmq_gate_of_zmtp_3_0_is_told_and_so_is_one_that_comes_late() {
-    gates_are_told(Libzmq::Old);
+fn a_libzmq_gate_of_zmtp_3_0_receives_orders_and_so_does_a_late_one() {
+    gates_receive_orders(Libzmq::Old);
 }
 
-fn gates_are_told(libzmq: Libzmq) {
+fn gates_receive_orders(libzmq: Libzmq) {
     let master = Master::start(&format!("libzmq-{}", libzmq.minor()));
     let mut first = connected(libzmq, &master);
     first.accept(100);
     let until = first.delayed_beyond(wall_ms() + 60_000);
     let late = Gate::start(libzmq, master.accounting, master.control);
-    let told = late.delayed_until(Duration::from_secs(20)).unwrap();
+    let delayed_until = late.delayed_until(Duration::from_secs(20)).unwrap();
     // Two readings of two clocks differ by a millisecond or two.
-    assert!(told + 5 >= until && told <= until + 40_000, "{told} against {until}");
+    assert!(delayed_until + 5 >= until && delayed_until <= until + 40_000, "{delayed_until} against {until}");
 }
 
 #[test]
@@ -111,26 +111,33 @@ fn a_gate_survives(libzmq: Libzmq) {
     let mut gate = connected(libzmq, &master);
     gate.accept(100);
     gate.delayed_beyond(wall_ms() + 80_000);
-    // Written down when it ends as it should, and every few seconds.
+    // The state is written on shutdown and every few seconds.
     assert_eq!(master.stop(), Some(0));
     master.start_again();
     let late = Gate::start(libzmq, master.accounting, master.control);
-    let told = late.delayed_until(Duration::from_secs(20)).unwrap();
-    assert!(told > wall_ms() + 40_000, "the debt of minutes is now {} ms", told.saturating_sub(wall_ms()));
+    let delayed_until = late.delayed_until(Duration::from_secs(20)).unwrap();
+    assert!(
+        delayed_until > wall_ms() + 40_000,
+        "the debt of minutes is now {} ms",
+        delayed_until.saturating_sub(wall_ms())
+    );
     master.kill_and_restart();
-    // Both sides of the gate find the new master by themselves.
-    let told_again = late.delayed_until(Duration::from_secs(20)).unwrap();
-    assert!(told_again.abs_diff(told) <= 1000, "{told_again} after the kill, {told} before");
+    // Both sockets of the gate reconnect to the new master.
+    let delayed_until_again = late.delayed_until(Duration::from_secs(20)).unwrap();
+    assert!(
+        delayed_until_again.abs_diff(delayed_until) <= 1000,
+        "{delayed_until_again} after the kill, {delayed_until} before"
+    );
     let charged = "tollgate_master_reports_total{outcome=\"charged\"}";
     while master.metric(charged, 0) == 0 {
         gate.accept(1);
         std::thread::sleep(Duration::from_millis(50));
     }
-    late.delayed_beyond(told_again + 500);
+    late.delayed_beyond(delayed_until_again + 500);
 }
 
 #[test]
-fn damaged_books_are_put_aside_and_the_master_starts_empty() {
+fn a_damaged_state_file_is_copied_and_the_master_starts_empty() {
     let mut master = Master::start("damaged");
     let mut gate = connected(Libzmq::Current, &master);
     gate.accept(100);
@@ -148,25 +155,25 @@ fn damaged_books_are_put_aside_and_the_master_starts_empty() {
 }
 
 #[test]
-fn our_master_and_a_libzmq_gate_say_what_was_recorded_byte_for_byte_in_both_versions() {
+fn our_master_and_a_libzmq_gate_send_the_recorded_bytes_in_both_versions() {
     for libzmq in [Libzmq::Current, Libzmq::Old] {
         let minor = libzmq.minor();
         let master = Master::start(&format!("tapped-{minor}"));
         let [accounting, control] = [master.accounting, master.control].map(Tap::before);
         let mut gate = Gate::start(libzmq, accounting.address, control.address);
         let order = hex("0108 64656661756c7400 010b 44454c41595f554e54494c 0109 3132372e302e302e31 000d");
-        let told = (0..400).find_map(|_| {
+        let delayed_until = (0..400).find_map(|_| {
             gate.accept(1);
             gate.delayed_until(Duration::from_millis(50))
         });
-        let told = told.expect("the gate is told nothing");
+        let delayed_until = delayed_until.expect("the gate receives no order");
         same(&control.client, &[beginning(minor, "SUB"), subscriptions(minor, &[b"default\0"])].concat());
-        same(&control.server, &[beginning(1, "PUB"), order, told.to_string().into_bytes()].concat());
+        same(&control.server, &[beginning(1, "PUB"), order, delayed_until.to_string().into_bytes()].concat());
         same(&accounting.server, &[beginning(1, "SUB"), subscriptions(minor, &[b""])].concat());
         same(&accounting.client, &beginning(minor, "PUB"));
         let said = accounting.client.so_far();
         let reports = &said[beginning(minor, "PUB").len()..];
-        let length = accepted(told).len();
+        let length = accepted(delayed_until).len();
         assert!(reports.len() >= 10 * length, "{} bytes of reports", reports.len());
         for report in reports.chunks_exact(length) {
             let digits = report.iter().position(|&byte| byte == b'\r').unwrap() + 1;

@@ -1,4 +1,4 @@
-//! The built master, as gates meet it: peers that speak the recorded bytes of an original, and peers on libzmq.
+//! The built master with peers that send recorded bytes of an original, and with peers on libzmq.
 #![allow(clippy::unwrap_used)]
 
 mod bytes;

@@ -1,4 +1,4 @@
-"""An original gatekeeper on libzmq: says what it is told to say on standard input, and prints what it hears.
+"""An original gatekeeper on libzmq: sends the messages from standard input, and prints received ones.
 
 With CURVE, the third argument is the master's public key and the fourth the file of this side's. Lines in: `accept N`, to report N accepted requests of 127.0.0.1. Lines out: one for every order, its frames in hexadecimal.
 """

@@ -1,4 +1,4 @@
-//! A master that runs for as long as a test needs it.
+//! A master for one test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,20 +16,20 @@ pub(crate) struct Master {
 }
 
 impl Master {
-    /// One a second, ten at once, and the books on disk.
+    /// One per second with a burst of ten, and the state on disk.
     pub(crate) fn start(name: &str) -> Self {
         let rule = "[[rule]]\nname = \"each\"\nclass = \"identifier\"\nrate = { rate = \"1/s\", burst = 10 }\n";
         Self::start_with(name, rule)
     }
 
-    /// With these rules, and the books on disk.
+    /// With these rules, and the state on disk.
     pub(crate) fn start_with(name: &str, rules: &str) -> Self {
         Self::start_with_link(name, "", rules)
     }
 
-    /// With these lines in `[master]`, these rules, and the books on disk.
+    /// With these lines in `[master]`, these rules, and the state on disk.
     pub(crate) fn start_with_link(name: &str, link: &str, rules: &str) -> Self {
-        // Tests of one process may give theirs the same name.
+        // Tests of one process may use the same name.
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("master-{name}-{process}-{number}"));
@@ -45,26 +45,26 @@ impl Master {
         Self { process, accounting, control, admin, directory }
     }
 
-    /// Ends it without a word, and starts another in its place.
+    /// Kills it and starts another in its place.
     pub(crate) fn kill_and_restart(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         self.process = launch(&self.directory);
     }
 
-    /// Ends it without a word.
+    /// Kills it.
     pub(crate) fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Sends it a signal by its name.
+    /// Sends it a signal by name.
     pub(crate) fn signal(&self, name: &str) {
         let id = self.process.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
-    /// Asks it to end, and waits for it.
+    /// Stops it and waits for its end.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         let id = self.process.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
@@ -75,7 +75,7 @@ impl Master {
         self.process = launch(&self.directory);
     }
 
-    /// Tells it to read its settings again.
+    /// Makes it reload its settings.
     pub(crate) fn hang_up(&self) {
         let id = self.process.id().to_string();
         assert!(Command::new("kill").args(["-HUP", &id]).status().unwrap().success());
@@ -121,14 +121,14 @@ impl Drop for Master {
     }
 }
 
-/// Starts it, and waits until it says that it is ready.
+/// Starts it and waits until it is ready.
 fn launch(directory: &std::path::Path) -> Child {
     let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .arg("master")
         .arg("--config")
         .arg(directory.join("tollgate.toml"))
         .env_remove("NOTIFY_SOCKET")
-        // What it keeps by default is its own.
+        // A separate default state directory.
         .env("XDG_STATE_HOME", directory)
         .env_remove("STATE_DIRECTORY")
         .stderr(Stdio::piped())
@@ -144,8 +144,8 @@ fn launch(directory: &std::path::Path) -> Child {
     process
 }
 
-/// Addresses that nobody listens on, below those that the system gives to whoever connects: it would give one away between here and
-/// the start of the program that it is for.
+/// Free addresses outside the ephemeral port range: the system could otherwise assign one to another connection
+/// before the program starts.
 pub(crate) fn free_addresses<const N: usize>() -> [SocketAddr; N] {
     const FIRST: u32 = 12_000;
     const COUNT: u32 = 20_000;

@@ -1,10 +1,11 @@
-//! A Python that has libzmq, the current one or one that speaks ZMTP 3.0. Both are installed into the target directory when they are not there yet.
+//! A Python with libzmq, either the current version or one with ZMTP 3.0. Both are installed into the target
+//! directory if they are missing.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Which libzmq a peer runs on.
+/// The libzmq version of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Libzmq {
     /// ZMTP 3.1.
@@ -14,7 +15,7 @@ pub(crate) enum Libzmq {
 }
 
 impl Libzmq {
-    /// The last part of the version of ZMTP that it speaks.
+    /// The minor version of ZMTP.
     pub(crate) fn minor(self) -> u8 {
         match self {
             Self::Current => 1,
@@ -22,7 +23,7 @@ impl Libzmq {
         }
     }
 
-    /// What runs a script whose `import zmq` means this one.
+    /// A command that runs a script in which `import zmq` is this version.
     pub(crate) fn python(self) -> Command {
         let mut command = Command::new(python());
         if let Self::Old = self {
@@ -49,7 +50,7 @@ pub(crate) fn python() -> &'static PathBuf {
     })
 }
 
-/// The library out of a wheel that is for an older Python.
+/// The library from a wheel for an older Python.
 fn old_library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! A wire that is listened to: what two peers say to each other, byte for byte.
+//! A recording proxy between two peers.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use crate::program::free_addresses;
 
-/// Stands before a server, and keeps what is said on its connections.
+/// Forwards connections to a server and records their bytes.
 pub(crate) struct Tap {
     pub(crate) address: SocketAddr,
     pub(crate) client: Said,
     pub(crate) server: Said,
 }
 
-/// What one side has said.
+/// The bytes that one side has sent.
 #[derive(Clone, Default)]
 pub(crate) struct Said(Arc<Mutex<Vec<u8>>>);
 
-/// How long to wait for what must be said.
+/// The timeout for expected bytes.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PONG: &[u8] = b"\x04\x05\x04PONG";
 
@@ -30,7 +30,7 @@ impl Tap {
         let kept = [tap.client.clone(), tap.server.clone()];
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // Who comes before the server is there comes again.
+                // Peers that connect before the server listens retry.
                 let Ok(server) = TcpStream::connect(server) else { continue };
                 let ways = [(&client, &server), (&server, &client)];
                 for ((from, to), kept) in ways.into_iter().zip(&kept) {
@@ -49,7 +49,7 @@ impl Said {
     }
 }
 
-/// Waits until as much is said, and compares. Answers to pings, which come at any time, are not looked at.
+/// Waits until enough bytes were sent, and compares them. Responses to pings, which come at any time, are ignored.
 pub(crate) fn same(said: &Said, expected: &[u8]) {
     let said = || {
         let mut said = said.so_far();
@@ -78,7 +78,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, kept: &Said) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// How a peer that speaks ZMTP 3.`minor` begins: who it is, and which end of the stream.
+/// The handshake of a peer with ZMTP 3.`minor` and this socket type.
 pub(crate) fn beginning(minor: u8, socket_type: &str) -> Vec<u8> {
     let mut greeting = hex("ff00000000000000017f03");
     greeting.push(minor);
@@ -91,7 +91,7 @@ pub(crate) fn introduction(socket_type: &str) -> Vec<u8> {
     [hex("0419 055245414459 0b536f636b65742d54797065 00000003"), socket_type.into()].concat()
 }
 
-/// How topics are subscribed to when the peer speaks ZMTP 3.`minor`.
+/// A subscription in ZMTP 3.`minor`.
 pub(crate) fn subscriptions(minor: u8, topics: &[&[u8]]) -> Vec<u8> {
     let one = |topic: &&[u8]| match minor {
         0 => [&[0, topic.len() as u8 + 1, 1], *topic].concat(),

@@ -1,9 +1,10 @@
-//! What a gate holds in memory for a client, against what the client has sent, in every phase of a connection.
+//! Memory that a gate holds for a client, compared with the bytes that the client has sent, in every phase of a
+//! connection.
 //!
-//! Each phase has a gate of its own, and as many connections as give a clear difference in resident memory. The test prints the table of
-//! `docs/memory.md` and fails where a client pins more than its phase allows. To measure another build, such as a release build, name it:
-//! `TOLLGATE_BINARY=target/release/tollgate cargo test -p tollgate --test memory -- --nocapture`. Memory of the kernel, such as socket buffers, is not
-//! counted.
+//! Each phase has its own gate, and enough connections for a clear difference in resident memory. The test prints the
+//! table of `docs/memory.md` and fails if a client pins more than its phase allows. To measure another build, such as
+//! a release build, set its path: `TOLLGATE_BINARY=target/release/tollgate cargo test -p tollgate --test memory --
+//! --nocapture`. Memory of the kernel, such as socket buffers, is not counted.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod measured;

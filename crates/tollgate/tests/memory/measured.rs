@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-/// Longer than anything that works takes, on a machine that is busy with other tests.
+/// Longer than any successful step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Memory is read when it has not changed for this long. Connections give memory back a moment after their last request.
+/// Memory is read when it has not changed for this long. Connections free memory shortly after their last request.
 const SETTLED_AFTER: Duration = Duration::from_millis(600);
 /// Connections from one address.
 const PER_ADDRESS: usize = 50;
@@ -97,7 +97,7 @@ impl Gate {
         connect_prepared(self.address, number, |socket| socket.set_recv_buffer_size(4096).unwrap())
     }
 
-    /// Measures what the gate holds for `connections` that `open` opens. It returns a connection and how much was sent on it.
+    /// Measures the memory of the gate for `connections`. `open` returns a connection and the bytes sent on it.
     pub(crate) fn measure<C>(
         &self,
         phase: &'static str,

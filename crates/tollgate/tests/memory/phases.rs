@@ -31,8 +31,8 @@ const RESPONSE: u64 = 160 << 10;
 /// A response in the buffer: 1 MiB of it in memory, as long as all together take no more than `buffer.memory`.
 const BUFFERED: u64 = 1200 << 10;
 
-/// An HTTP/2 connection with 128 responses that are not read. One address may have a quarter of `buffer.memory` in them; divided by the connections that are
-/// measured, that is 400 KiB. Some of its requests are at the backend meanwhile.
+/// An HTTP/2 connection with 128 responses that are not read. They may use a quarter of `buffer.memory` per address:
+/// 400 KiB for each measured connection. Some of its requests are at the backend meanwhile.
 const STREAMS_UNREAD: u64 = STREAMS + (512 << 10);
 
 /// Measures all phases.

@@ -1,4 +1,4 @@
-//! Gates that share limits through a Redis that is really there: the built binary, spoken to over sockets.
+//! Gates that share limits through a real Redis: the built binary, over sockets.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 #[path = "../../../tollgate-gatekeeper/tests/support/redis_server.rs"]

@@ -9,7 +9,7 @@ use crate::load::among_others;
 use crate::redis_server::RedisServer;
 use crate::support::{Backend, Gate, backend::respond, eventually, roundtrip};
 
-/// A gate that asks this server, patiently enough for a busy machine.
+/// A gate with this server and a deadline that is long enough for a busy machine.
 pub(crate) fn gate(backend: &Backend, server: &RedisServer, rules: &str) -> Gate {
     Gate::start(&config(backend, server, rules))
 }
@@ -22,7 +22,7 @@ pub(crate) fn config(backend: &Backend, server: &RedisServer, rules: &str) -> St
     )
 }
 
-/// Waits until the gate has a connection.
+/// Waits until the gate is connected.
 pub(crate) fn connected(gate: &Gate) {
     eventually("the gate is connected to Redis", || gate.metric("tollgate_redis_connects_total") > 0);
 }
@@ -30,7 +30,7 @@ pub(crate) fn connected(gate: &Gate) {
 const BUCKET: &str =
     "[[rule]]\nname = 'api'\nclass = 'ip/32'\nstate = 'redis'\nbucket = { size = 7, drip = 1, every = '1h' }\n";
 
-/// How many of so many requests are let through, with connections of their own, several at a time.
+/// The number of admitted requests out of this many, sent over separate connections, several at a time.
 fn admitted(gate: &Gate, count: usize) -> usize {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..count).map(|_| scope.spawn(|| gate.get("/").status)).collect();
@@ -52,7 +52,7 @@ fn two_gates_admit_together_what_the_limit_says() {
     assert_eq!(backend.requests().len(), 7);
 }
 
-/// What a gate says about so many requests, one after the other.
+/// The statuses of this many requests, one after the other.
 fn statuses(gate: &Gate, count: usize) -> Vec<u16> {
     (0..count).map(|_| gate.get("/").status).collect()
 }
@@ -78,7 +78,7 @@ fn every_kind_of_limit_is_shared() {
 }
 
 #[test]
-fn requests_at_work_at_one_gate_count_at_the_other_until_they_end() {
+fn requests_in_flight_at_one_gate_count_at_the_other_until_they_end() {
     let _among_others = among_others();
     let (go, gone) = std::sync::mpsc::channel::<()>();
     let gone = std::sync::Mutex::new(gone);
@@ -103,7 +103,7 @@ fn requests_at_work_at_one_gate_count_at_the_other_until_they_end() {
 }
 
 #[test]
-fn what_a_request_really_cost_is_charged_at_the_other_gate_too() {
+fn the_actual_cost_of_a_request_is_charged_at_the_other_gate_too() {
     let _among_others = among_others();
     let backend = Backend::answering(|_, stream| {
         use std::io::Write;
@@ -111,7 +111,7 @@ fn what_a_request_really_cost_is_charged_at_the_other_gate_too() {
         stream.write_all(b"HTTP/1.1 200 OK\r\nServer-Timing: cpu;dur=50\r\nContent-Length: 0\r\n\r\n")
     });
     let server = RedisServer::start(&[]);
-    // Half a minute's credit at a millionth of a core: 50 ms take it all, and it comes back in days.
+    // 30 s of credit at a millionth of a core: 50 ms use it up, and it returns in days.
     let rule = "[[rule]]\nname = 'r'\nclass = 'ip/32'\nstate = 'redis'\nhold = '0s'\nbudget = { cores = 0.000001, burst = '40ms' }\n";
     let gates = [gate(&backend, &server, rule), gate(&backend, &server, rule)];
     gates.iter().for_each(connected);
@@ -128,7 +128,7 @@ fn a_client_in_backoff_at_one_gate_is_not_fresh_at_the_next() {
     let gates = [gate(&backend, &server, rule), gate(&backend, &server, rule)];
     gates.iter().for_each(connected);
     assert_eq!(statuses(&gates[0], 2), [200, 429]);
-    // The bucket has room again after a second; the block has not ended.
+    // The bucket has room after a second; the block has not ended.
     std::thread::sleep(Duration::from_millis(1_200));
     let refused = gates[1].get("/");
     assert_eq!(refused.status, 429);
@@ -140,7 +140,7 @@ fn a_client_in_backoff_at_one_gate_is_not_fresh_at_the_next() {
 }
 
 #[test]
-fn what_one_rule_refuses_costs_nothing_in_the_others_wherever_they_are() {
+fn a_request_that_one_rule_refuses_is_not_charged_by_any_other() {
     let _among_others = among_others();
     let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
     let rule = |name: &str, state: &str, path: &str, size: u32| {
@@ -159,11 +159,11 @@ fn what_one_rule_refuses_costs_nothing_in_the_others_wherever_they_are() {
     connected(&gate);
     let count = |path: &str, tries: usize| (0..tries).filter(|_| gate.get(path).status == 200).count();
     assert_eq!((count("/a", 20), count("/b", 20)), (1, 1));
-    // Of the five and six, two were taken, and thirty-eight refusals took none.
+    // Of the five and six, two were used, and thirty-eight refusals used none.
     assert_eq!(count("/", 20), 3);
 }
 
-/// What the address for operators answers to this.
+/// The response of the admin address.
 fn post(gate: &Gate, path: &str, body: &serde_json::Value) -> (u16, serde_json::Value) {
     let body = body.to_string();
     let request = format!(
@@ -175,7 +175,7 @@ fn post(gate: &Gate, path: &str, body: &serde_json::Value) -> (u16, serde_json::
 }
 
 #[test]
-fn operators_are_told_what_redis_says_and_that_it_was_the_gate_when_redis_is_gone() {
+fn explain_shows_the_state_on_redis_and_the_gates_own_while_redis_is_down() {
     let _among_others = among_others();
     let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
     let local = "[[rule]]\nname = 'own'\nclass = 'ip/32'\nbucket = { size = 9, drip = 1, every = '1h' }\n";
@@ -183,7 +183,7 @@ fn operators_are_told_what_redis_says_and_that_it_was_the_gate_when_redis_is_gon
     let gates = [gate(&backend, &server, &rules), gate(&backend, &server, &rules)];
     gates.iter().for_each(connected);
     assert_eq!(statuses(&gates[0], 8), [200, 200, 200, 200, 200, 200, 200, 429]);
-    // The other gate has not met the caller. Redis has.
+    // The other gate has no local state for the client; Redis has it.
     let words = |answer: &serde_json::Value| {
         let words = |rule: &serde_json::Value| {
             ["rule", "decision", "remaining", "by", "redis_unanswered"].map(|word| rule[word].clone())
@@ -200,7 +200,7 @@ fn operators_are_told_what_redis_says_and_that_it_was_the_gate_when_redis_is_gon
         assert_eq!((json!(said()), json!(page())), (json!([api, own]), json!([api, own])));
     }
 
-    // An operator clears the caller at one gate, for all of them.
+    // An operator clears the key at one gate, for all of them.
     let (status, cleared) =
         post(&gates[1], "/api/v1/key/clear", &json!({ "class": "ip/32", "key": "127.0.0.1/32", "note": "sorry" }));
     assert_eq!((status, &cleared["rules"]), (200, &json!(1)));
@@ -238,7 +238,7 @@ fn a_reload_keeps_state_and_connection_and_a_changed_address_is_followed() {
 }
 
 #[test]
-fn a_gate_starts_without_its_redis_and_decides_by_itself_until_it_is_there() {
+fn a_gate_starts_without_redis_and_decides_alone_until_it_is_up() {
     let _among_others = among_others();
     let (backend, port) = (Backend::saying("ok"), crate::redis_server::free_port());
     let config = format!(
@@ -256,7 +256,7 @@ fn a_gate_starts_without_its_redis_and_decides_by_itself_until_it_is_there() {
 }
 
 #[test]
-fn a_gate_that_stops_gives_back_what_it_took_ahead() {
+fn a_gate_that_stops_returns_its_leases() {
     let _among_others = among_others();
     let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
     let leased = "[[rule]]\nname = 'api'\nclass = 'ip/32'\nstate = 'redis'\nlease = 0.5\nbucket = { size = 20, drip = 1, every = '1h' }\n";

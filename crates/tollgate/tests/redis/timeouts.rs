@@ -1,4 +1,4 @@
-//! Redis decides from the first request on, and rules say what happens when it does not decide in time.
+//! Redis decides from the first request on, and rules configure the behaviour after the deadline.
 
 use std::io::copy;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ fn config(backend: &Backend, url: &str, redis: &str, rules: &str) -> String {
     format!("[gate]\nworkers = 2\nbackend = \"{}\"\n[redis]\nurl = \"{url}\"\n{redis}\n{rules}", backend.url())
 }
 
-/// A way to `port` on which connections take so long to be made.
+/// A relay to `port` on which connecting takes this long.
 fn slow_way(port: u16, delay: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -64,7 +64,7 @@ fn a_gate_listens_without_redis_after_a_bounded_wait() {
 fn two_gates_that_have_just_started_admit_together_what_the_limit_says() {
     let _alone = alone();
     let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
-    // A rule that waits: this machine may be busier than any deadline allows for.
+    // A rule that waits, because this machine may be slower than any deadline.
     let rule = format!("{BUCKET}on_timeout = 'wait'\n");
     let start = || Gate::start(&config(&backend, &server.url(), "wait = '60s'", &rule));
     let gates = &[start(), start()];
@@ -76,7 +76,7 @@ fn two_gates_that_have_just_started_admit_together_what_the_limit_says() {
     assert_eq!(gates.iter().map(|gate| fallbacks(gate, "late")).sum::<u64>(), 0);
 }
 
-/// A gate whose Redis does not answer for so long, from now on.
+/// A gate whose Redis does not respond for this long from now on.
 fn paused(on_timeout: &str, pause: Duration) -> (Gate, RedisServer) {
     let (backend, server) = (Backend::saying("ok"), RedisServer::start(&[]));
     let rule = format!("{BUCKET}on_timeout = '{on_timeout}'\nstatus = 418\n");

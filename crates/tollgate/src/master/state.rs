@@ -1,4 +1,4 @@
-//! The books, and who is told what is in them.
+//! The state of the master, and the subscribers that receive its orders.
 
 use std::cell::{Cell, RefCell};
 use std::hash::RandomState;
@@ -12,37 +12,37 @@ use tollgate_wire::smockron;
 use tollgate_wire::zmtp::Connection;
 
 use super::clock::Clock;
-use super::figures::{Counts, Figures, Standing};
+use super::metrics::{Figures, StateTotals, UnpublishedCounts};
 use super::statsd::Statsd;
 
-/// The bookkeeper, its clock, its listeners, and what has happened so far.
-pub(super) struct Books {
+/// The state of all limits, with the clock, the subscribers and the counters.
+pub(super) struct MasterState {
     master: Master<RandomState>,
     clock: Clock,
     subscribers: Vec<Rc<Subscriber>>,
-    counts: Counts,
+    counts: UnpublishedCounts,
     figures: Figures,
-    census: Census,
+    census: DelayCensus,
     statsd: Option<Statsd>,
 }
 
-/// Who is delayed, counted a stretch of the books at a time.
+/// The count of delayed identifiers, taken one part of the state at a time.
 #[derive(Default)]
-struct Census {
+struct DelayCensus {
     from: usize,
     delayed: usize,
 }
 
-/// How many slots one beat counts: two million take eight seconds, and one beat less than a millisecond.
+/// Slots that one beacon interval counts. Two million slots take eight seconds, and one part less than a millisecond.
 const CENSUS_STRETCH: usize = 65_536;
 
-/// A gate that listens.
+/// A subscribed gate.
 #[derive(Default)]
 pub(super) struct Subscriber {
     topics: RefCell<Vec<Box<[u8]>>>,
-    /// What is to be sent to it next.
+    /// The messages to send next.
     outbox: RefCell<Vec<u8>>,
-    /// How far it has been told everything that is in force, if it is being told.
+    /// The position of the snapshot of all delays, while it is being sent.
     cursor: Cell<Option<usize>>,
     woken: Notify,
 }
@@ -52,21 +52,22 @@ const GATES_MAX: usize = 1024;
 const LAG_MAX: Span = Span::from_secs(10);
 const DELAY_MAX: Span = Span::from_secs(3600);
 const BEACON_EVERY: Span = Span::from_millis(250);
-/// What waits for one subscriber. One that does not keep up is told everything in force once it does, instead of every step.
+/// The bound on queued bytes for one subscriber. A slow subscriber loses orders, and receives a snapshot of all
+/// delays when it has caught up.
 const OUTBOX_BYTES_MAX: usize = 1024 * 1024;
-/// A snapshot goes on when this little is waiting.
+/// The snapshot continues when at most this many bytes are queued.
 const OUTBOX_BYTES_LOW: usize = 64 * 1024;
 
-impl Books {
+impl MasterState {
     pub(super) fn new(domains: Vec<Domain>, clock: Clock, figures: Figures, statsd: Option<Statsd>) -> Self {
         let master = master(domains, &clock);
         Self {
             master,
             clock,
             subscribers: Vec::new(),
-            counts: Counts::default(),
+            counts: UnpublishedCounts::default(),
             figures,
-            census: Census::default(),
+            census: DelayCensus::default(),
             statsd,
         }
     }
@@ -79,7 +80,7 @@ impl Books {
         &mut self.master
     }
 
-    /// A gate said something.
+    /// Applies a message of a gate.
     pub(super) fn take_in(&mut self, frames: &[&[u8]], reading: ClockReading) {
         let report = match smockron::read_report(frames) {
             Ok(report) => report,
@@ -100,15 +101,15 @@ impl Books {
         });
     }
 
-    /// An operator forgives what an identifier owes. Says whether there was such an identifier.
+    /// Cancels the debt of an identifier for an operator. Returns whether the identifier is known.
     pub(super) fn pardon(&mut self, domain: &[u8], identifier: &[u8]) -> bool {
         let pardoned = self.master.pardon(domain, identifier, self.clock.read());
         self.announce();
         pardoned
     }
 
-    /// Puts other rules into force. What is owed under a domain whose limits have not changed stays owed. To gates this is another master:
-    /// they tell it all that they know, as after a restart.
+    /// Applies new rules. Debts in a domain with unchanged limits are kept. Gates treat this as a new master and
+    /// report everything again, as after a restart.
     pub(super) fn reload(&mut self, domains: Vec<Domain>) {
         let now = self.clock.read().now;
         let unchanged: Vec<_> = {
@@ -124,19 +125,19 @@ impl Books {
             }
         }
         self.master = next;
-        self.census = Census::default();
+        self.census = DelayCensus::default();
         for subscriber in &self.subscribers {
             subscriber.cursor.set(Some(0));
             subscriber.woken.notify_one();
         }
     }
 
-    /// A peer was cut off.
+    /// Counts a disconnected peer.
     pub(super) fn note_fault(&mut self, fault: &'static str) {
         self.counts.fault(fault);
     }
 
-    /// Tells the subscribers what there is to tell.
+    /// Queues all pending notices for the subscribers.
     pub(super) fn announce(&mut self) {
         let reading = self.clock.read();
         let (mut own, mut original) = (Vec::new(), Vec::new());
@@ -146,7 +147,7 @@ impl Books {
             original.clear();
             put_notice(&notice, reading.wall_ms, &mut own, &mut original);
             for subscriber in &self.subscribers {
-                dropped += u64::from(!subscriber.hear(&notice, &own, &original));
+                dropped += u64::from(!subscriber.read_reports(&notice, &own, &original));
             }
         }
         if let Some(beacon) = self.master.poll_beacon(reading.now) {
@@ -168,7 +169,7 @@ impl Books {
         self.subscribers.retain(|other| !Rc::ptr_eq(other, subscriber));
     }
 
-    /// Goes on telling a subscriber what is in force, if it has not heard it all and has room.
+    /// Continues the snapshot of a subscriber, if it is incomplete and there is room.
     pub(super) fn catch_up(&self, subscriber: &Subscriber) {
         let reading = self.clock.read();
         let Some(mut cursor) = subscriber.cursor.get() else { return };
@@ -180,7 +181,7 @@ impl Books {
                 Snapshot::Notice(notice) => {
                     let (mut own, mut original) = (Vec::new(), Vec::new());
                     put_notice(&notice, reading.wall_ms, &mut own, &mut original);
-                    subscriber.hear(&notice, &own, &original);
+                    subscriber.read_reports(&notice, &own, &original);
                 }
                 Snapshot::Onwards => {}
                 Snapshot::Done => return subscriber.cursor.set(None),
@@ -189,10 +190,10 @@ impl Books {
         subscriber.cursor.set(Some(cursor));
     }
 
-    /// Hands what was counted to operators.
+    /// Publishes the counters as metrics.
     fn publish(&mut self) {
         let (gates, lag) = self.master.gates(self.clock.read().now);
-        let standing = Standing {
+        let standing = StateTotals {
             identifiers: self.master.identifiers(),
             forgotten: self.master.evicted_with_debt(),
             gates,
@@ -210,12 +211,12 @@ impl Books {
         self.census.from = to;
         if to >= self.master.slots() {
             self.figures.publish_delayed(self.census.delayed);
-            self.census = Census::default();
+            self.census = DelayCensus::default();
         }
     }
 }
 
-/// A bookkeeper who knows nobody yet.
+/// An empty state.
 fn master(domains: Vec<Domain>, clock: &Clock) -> Master<RandomState> {
     let settings = MasterSettings {
         domains,
@@ -225,7 +226,7 @@ fn master(domains: Vec<Domain>, clock: &Clock) -> Master<RandomState> {
         beacon_every: BEACON_EVERY,
         delay_max: DELAY_MAX,
     };
-    // No master is number 0.
+    // 0 is reserved for "no master".
     let epoch = getrandom::u64().expect("the system has random numbers") | 1;
     Master::new(settings, epoch, RandomState::new(), clock.read().now)
 }
@@ -238,8 +239,8 @@ fn put_notice(notice: &Notice<'_>, wall_ms: u64, own: &mut Vec<u8>, original: &m
 }
 
 impl Subscriber {
-    /// Adds a topic, and begins to tell everything in force. Says whether there was room for it. A topic that is there already is one more
-    /// gate behind a proxy, which is to be told as well.
+    /// Adds a topic and starts a snapshot. Returns whether there was room. A repeated topic is a further gate behind
+    /// a proxy, which needs a snapshot too.
     pub(super) fn subscribe(&self, topic: &[u8], topics_max: usize) -> bool {
         let mut topics = self.topics.borrow_mut();
         let is_known = topics.iter().any(|known| **known == *topic);
@@ -265,7 +266,7 @@ impl Subscriber {
         self.woken.notified().await;
     }
 
-    /// Sends what is to be sent next.
+    /// Sends the queued bytes.
     pub(super) fn take_into(&self, connection: &mut Connection) {
         let mut outbox = self.outbox.borrow_mut();
         if connection.is_plain() && connection.output().is_empty() {
@@ -284,8 +285,8 @@ impl Subscriber {
         self.topics.borrow().iter().any(|wanted| smockron::topic_covers(wanted, domain))
     }
 
-    /// Sends a notice in the forms that are wanted. Says whether there was room.
-    fn hear(&self, notice: &Notice<'_>, own: &[u8], original: &[u8]) -> bool {
+    /// Queues a notice in the requested formats. Returns whether there was room.
+    fn read_reports(&self, notice: &Notice<'_>, own: &[u8], original: &[u8]) -> bool {
         let domain = notice.own().domain;
         let own_fits = !self.wants(&smockron::tollgate_topic(domain)) || self.post(own);
         let original_fits = original.is_empty() || !self.wants(&smockron::topic(domain)) || self.post(original);
@@ -305,17 +306,17 @@ impl Subscriber {
     }
 }
 
-/// Says every now and then that the master is there, even when no gate says anything.
-pub(super) async fn beat(books: &RefCell<Books>) {
+/// Sends beacons at an interval, also while no gate sends reports.
+pub(super) async fn send_beacons(state: &RefCell<MasterState>) {
     loop {
         {
-            let mut books = books.borrow_mut();
-            books.announce();
-            books.publish();
+            let mut state = state.borrow_mut();
+            state.announce();
+            state.publish();
         }
         let due = {
-            let books = books.borrow();
-            books.master.poll_timeout().since(books.read_clock().now)
+            let state = state.borrow();
+            state.master.poll_timeout().since(state.read_clock().now)
         };
         tokio::time::sleep(Duration::from(due).max(Duration::from_millis(1))).await;
     }

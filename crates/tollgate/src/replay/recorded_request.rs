@@ -1,4 +1,4 @@
-//! A recorded request as rules see it.
+//! A recorded request in the form that rules use.
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,24 +13,24 @@ use tollgate_wire::log::{self, Client};
 
 use crate::settings::ForwardedHeader;
 
-/// A recorded request as rules see it: every client has an address.
+/// A recorded request in the form that rules use, in which every client has an address.
 ///
-/// Where a log has names instead of addresses (Apache with `HostnameLookups`, traces of devices), rules by address would not apply at all,
-/// and the whole replay would say nothing. So a name stands for a private address of its own, one that no two names share; what people are
-/// shown is the name.
+/// Some logs have names instead of addresses (Apache with `HostnameLookups`, traces of devices). Rules by address
+/// would not apply to them. Therefore each name is mapped to a private address that no other name has. The output
+/// shows the name.
 ///
-/// A log that is written behind a proxy has the proxy's address in every line. If the configuration trusts it, the client is whom it
-/// forwards for, as it is for a gate.
+/// A log that is written behind a proxy has the proxy's address in every line. If the configuration trusts the proxy,
+/// the client is the forwarded address, as in a gate.
 #[derive(Clone, Copy)]
-pub(super) struct Recorded<'a> {
+pub(super) struct RecordedRequest<'a> {
     line: &'a log::Request<'a>,
     client: IpAddr,
     named: bool,
     is_flagged: bool,
 }
 
-impl<'a> Recorded<'a> {
-    /// A line, of which the word of `trusted` proxies about their clients is taken.
+impl<'a> RecordedRequest<'a> {
+    /// Creates the request of a line. `trusted` proxies may name their clients.
     #[inline]
     pub(super) fn new(line: &'a log::Request<'a>, trusted: &Trusted) -> Self {
         let (client, named) = match line.client {
@@ -43,7 +43,7 @@ impl<'a> Recorded<'a> {
         Self { line, client, named, is_flagged: false }
     }
 
-    /// The same request of an account that is flagged, or is not.
+    /// The same request with this flag of its account.
     pub(super) const fn flagged(self, is_flagged: bool) -> Self {
         Self { is_flagged, ..self }
     }
@@ -71,7 +71,7 @@ fn behind(proxy: IpAddr, line: &log::Request<'_>, trusted: &Trusted) -> IpAddr {
     }
 }
 
-/// The proxies whose word about their clients is taken.
+/// The proxies that are trusted to name their clients.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trusted {
     pub(super) proxies: NetworkSet,
@@ -85,7 +85,7 @@ impl Trusted {
     }
 }
 
-/// An address in fd00::/8, of which the first 48 bits alone tell names apart: rules look at no less.
+/// An address in fd00::/8. Its first 48 bits are unique for a name, because rules use no shorter prefix.
 fn stand_in(name: &[u8]) -> IpAddr {
     let mut hasher = foldhash::quality::FixedState::default().build_hasher();
     hasher.write(name);
@@ -93,7 +93,7 @@ fn stand_in(name: &[u8]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from_bits(0xfd << 120 | bits << 56))
 }
 
-impl Request for Recorded<'_> {
+impl Request for RecordedRequest<'_> {
     #[inline]
     fn client(&self) -> Option<IpAddr> {
         Some(self.client)
@@ -128,14 +128,14 @@ impl Request for Recorded<'_> {
     }
 }
 
-/// Reads a line of a trace and looks at it.
+/// Parses a line of a trace for a test.
 #[cfg(test)]
-pub(super) fn with_recorded(line: &str, look: impl FnOnce(Recorded<'_>)) {
+pub(super) fn with_recorded(line: &str, look: impl FnOnce(RecordedRequest<'_>)) {
     let mut parser = log::Parser::new();
     match parser.parse(log::Format::Trace, line.as_bytes()) {
         Ok(log::Line::Request(request)) => {
             let proxies = [Network::of(IpAddr::from([127, 0, 0, 0]), 8)].into_iter().collect();
-            look(Recorded::new(&request, &Trusted { proxies, ..Trusted::default() }))
+            look(RecordedRequest::new(&request, &Trusted { proxies, ..Trusted::default() }))
         }
         other => panic!("{line}: {other:?}"),
     }
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_word_of_a_trusted_proxy_is_taken_and_of_no_other() {
+    fn only_trusted_proxies_name_their_clients() {
         for (client, forwarded, expect) in [
             ("127.0.0.1", r#""x-forwarded-for": "198.51.100.3, 203.0.113.7""#, "203.0.113.7"),
             ("127.0.0.1", r#""X-Forwarded-For": ["198.51.100.3", "203.0.113.7, 127.0.0.2"]"#, "203.0.113.7"),

@@ -1,37 +1,36 @@
-//! Who weighs most, in fixed memory.
+//! The heaviest keys, in fixed memory.
 //!
-//! A count per name grows with the number of names, and a sample misses who came in a burst. This is the Space-Saving
-//! algorithm: a newcomer that finds no place takes that of the lightest and inherits its weight as a possible error, so that
-//! whoever weighs more than the error is certainly in the list, and none is believed to weigh less than it does. To find the
-//! lightest at once, names are spread by their hash over sets of eight places, each a small list of its own: the error is
-//! then what fell into the set divided by eight.
+//! A count per key grows with the number of keys, and a sample misses bursts. This is the Space-Saving algorithm: a
+//! new key without a free slot replaces the lightest one and inherits its weight as a possible error. Every key that
+//! weighs more than the error is in the list, and no weight is underestimated. To find the lightest quickly, keys are
+//! distributed by hash over sets of eight slots. The error is then the weight of the set divided by eight.
 
-use super::name::Name;
+use super::key_name::KeyName;
 
-/// Places in a set: their hashes fill one cache line.
+/// Slots in a set. Their hashes fill one cache line.
 const WAYS: usize = 8;
 
-/// The heaviest names, and what is known about each.
-pub(super) struct Top<Fact> {
+/// The heaviest keys, with facts about each.
+pub(super) struct HeavyHitters<Fact> {
     hashes: Vec<[u64; WAYS]>,
     weights: Vec<[u64; WAYS]>,
-    places: Vec<Place<Fact>>,
+    places: Vec<HeavyHitter<Fact>>,
 }
 
-/// One name in the list.
-pub(super) struct Place<Fact> {
-    /// Who.
-    pub(super) name: Name,
-    /// How much of the weight may be that of names that stood here before.
+/// One key in the list.
+pub(super) struct HeavyHitter<Fact> {
+    /// The name of the key.
+    pub(super) name: KeyName,
+    /// The part of the weight that may belong to earlier keys of this slot.
     pub(super) error: u64,
-    /// What was gathered since the name came in.
+    /// The facts since the key was added.
     pub(super) fact: Fact,
 }
 
-impl<Fact: Default> Top<Fact> {
-    /// A list with room for `sets` x 8 names.
+impl<Fact: Default> HeavyHitters<Fact> {
+    /// A list with room for `sets` x 8 keys.
     pub(super) fn new(sets: usize) -> Self {
-        let place = || Place { name: Name::default(), error: 0, fact: Fact::default() };
+        let place = || HeavyHitter { name: KeyName::default(), error: 0, fact: Fact::default() };
         Self {
             hashes: vec![[0; WAYS]; sets],
             weights: vec![[0; WAYS]; sets],
@@ -39,9 +38,9 @@ impl<Fact: Default> Top<Fact> {
         }
     }
 
-    /// Adds `weight` to the key with this hash and gives back what is known about it; `name` writes its name if it is new here.
+    /// Adds `weight` to the key with this hash and returns its facts. `name` writes the name of a new key.
     #[inline]
-    pub(super) fn add(&mut self, hash: u64, weight: u64, name: impl FnOnce(&mut Name)) -> &mut Fact {
+    pub(super) fn add(&mut self, hash: u64, weight: u64, name: impl FnOnce(&mut KeyName)) -> &mut Fact {
         let hash = hash | 1; // Zero is an empty place.
         let set = ((u128::from(hash) * self.hashes.len() as u128) >> 64) as usize;
         let way = match self.hashes[set].iter().position(|known| *known == hash) {
@@ -52,8 +51,8 @@ impl<Fact: Default> Top<Fact> {
         &mut self.places[set * WAYS + way].fact
     }
 
-    /// Gives the lightest place of a set to a newcomer. Nearly every line has one, so the name is written where it is kept.
-    fn replace(&mut self, set: usize, hash: u64, name: impl FnOnce(&mut Name)) -> usize {
+    /// Gives the lightest slot of a set to a new key. Nearly every line does this, so the name is written in place.
+    fn replace(&mut self, set: usize, hash: u64, name: impl FnOnce(&mut KeyName)) -> usize {
         let weights = &self.weights[set];
         let way = (0..WAYS).min_by_key(|way| weights[*way]).unwrap_or_default();
         self.hashes[set][way] = hash;
@@ -63,8 +62,8 @@ impl<Fact: Default> Top<Fact> {
         way
     }
 
-    /// Names by what they weigh at least, the heaviest first.
-    pub(super) fn heaviest(&self) -> Vec<(u64, &Place<Fact>)> {
+    /// Keys by their minimum weight, the heaviest first.
+    pub(super) fn heaviest(&self) -> Vec<(u64, &HeavyHitter<Fact>)> {
         let weights = self.weights.iter().flatten();
         let mut taken: Vec<_> = weights
             .zip(&self.places)
@@ -83,17 +82,17 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    fn name(number: u64) -> Name {
-        Name::of_text(&number.to_le_bytes())
+    fn name(number: u64) -> KeyName {
+        KeyName::of_text(&number.to_le_bytes())
     }
 
-    fn add<Fact: Default>(top: &mut Top<Fact>, number: u64, weight: u64) -> &mut Fact {
+    fn add<Fact: Default>(top: &mut HeavyHitters<Fact>, number: u64, weight: u64) -> &mut Fact {
         top.add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), weight, |place| *place = name(number))
     }
 
     #[test]
     fn a_million_light_names_do_not_push_out_a_heavy_one() {
-        let mut top = Top::<u64>::new(64);
+        let mut top = HeavyHitters::<u64>::new(64);
         for number in 0..1_000_000 {
             add(&mut top, number + 10, 1);
             if number % 100 == 0 {
@@ -113,7 +112,7 @@ mod tests {
         fn no_name_is_believed_to_weigh_more_than_it_does_and_the_error_is_bounded(
             adds in prop::collection::vec((0u64..60, 1u64..50), 0..600),
         ) {
-            let mut top = Top::<u64>::new(2);
+            let mut top = HeavyHitters::<u64>::new(2);
             let mut truth = HashMap::new();
             for (number, weight) in &adds {
                 *add(&mut top, *number, *weight) += weight;

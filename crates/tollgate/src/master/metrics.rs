@@ -1,7 +1,7 @@
-//! What a master has done and dropped, for operators.
+//! Metrics of a master.
 //!
-//! A counter that operators can read costs more than what a report changes in the books. So things are counted in plain memory, and
-//! handed over a few times a second.
+//! An atomic counter costs more than applying a report to the state. Events are therefore counted in plain memory and
+//! published a few times a second.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,11 +15,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tollgate_core::fleet::DomainOvershoot;
 
-/// What operators can read. Cloning shares it.
+/// The metrics of a master. Clones share the same values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
-    reports: Family<Word, Counter>,
-    faults: Family<Word, Counter>,
+    reports: Family<OutcomeLabel, Counter>,
+    faults: Family<OutcomeLabel, Counter>,
     orders_dropped: Counter,
     identifiers: Gauge<u64, AtomicU64>,
     forgotten: Counter,
@@ -29,33 +29,33 @@ pub(crate) struct Figures {
     delayed: Gauge<u64, AtomicU64>,
     bounds: Family<DomainName, Gauge<u64, AtomicU64>>,
     overshoots: Family<DomainName, Gauge<u64, AtomicU64>>,
-    books: BookFigures,
+    redis_copy: RedisCopyMetrics,
 }
 
-/// How the books on Redis are kept. Cloning shares it.
+/// The metrics of the state on Redis. Clones share the same values.
 #[derive(Clone, Debug, Default)]
-pub(super) struct BookFigures {
+pub(super) struct RedisCopyMetrics {
     pages: Counter,
     walks: Counter,
-    failures: Family<Word, Counter>,
+    failures: Family<OutcomeLabel, Counter>,
     age_seconds: Gauge<f64, AtomicU64>,
     restored: Counter,
     superseded: Gauge<u64, AtomicU64>,
 }
 
-impl BookFigures {
+impl RedisCopyMetrics {
     fn register(&self, registry: &mut Registry) {
-        registry.register("books_pages_written", "Pages of the books written to Redis", self.pages.clone());
-        registry.register("books_walks", "Times that everything was written to Redis", self.walks.clone());
+        registry.register("books_pages_written", "Pages of the state written to Redis", self.pages.clone());
+        registry.register("books_walks", "Completed scans, after which all changes are on Redis", self.walks.clone());
         registry.register(
             "books_failures",
-            "Tries to keep the books on Redis that failed, by why",
+            "Failed attempts to write the state to Redis, by reason",
             self.failures.clone(),
         );
-        let help = "How long ago everything was last written to Redis: a master that takes over does not know of what came since";
+        let help = "Time since the last completed scan: a master that takes over does not have later reports";
         registry.register("books_age_seconds", help, self.age_seconds.clone());
-        registry.register("books_restored", "Identifiers taken over from the books on Redis", self.restored.clone());
-        let help = "1 when another master has taken over the books on Redis";
+        registry.register("books_restored", "Identifiers loaded from the state on Redis", self.restored.clone());
+        let help = "1 when another master has taken over the state on Redis";
         registry.register("books_superseded", help, self.superseded.clone());
     }
 
@@ -63,15 +63,15 @@ impl BookFigures {
         self.pages.inc();
     }
 
-    /// Everything is written down.
+    /// Records a completed scan.
     pub(super) fn walked(&self) {
         self.walks.inc();
         self.age_seconds.set(0.0);
     }
 
-    /// A try failed, and so long ago was the last that did not.
+    /// Records a failed attempt, and the time since the last success.
     pub(super) fn failed(&self, why: &'static str, age: Duration) {
-        self.failures.get_or_create(&Word(why)).inc();
+        self.failures.get_or_create(&OutcomeLabel(why)).inc();
         self.age_seconds.set(age.as_secs_f64());
     }
 
@@ -84,7 +84,7 @@ impl BookFigures {
     }
 }
 
-/// The label of what is counted for each domain.
+/// The label for the domain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct DomainName(String);
 
@@ -100,11 +100,11 @@ impl EncodeLabelSet for DomainName {
     }
 }
 
-/// The one label: what became of it.
+/// The label for the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Word(&'static str);
+struct OutcomeLabel(&'static str);
 
-impl EncodeLabelSet for Word {
+impl EncodeLabelSet for OutcomeLabel {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
         use prometheus_client::encoding::{EncodeLabelKey, EncodeLabelValue};
         let mut label = encoder.encode_label();
@@ -116,9 +116,9 @@ impl EncodeLabelSet for Word {
     }
 }
 
-/// How things stand in the books.
+/// Totals of the state at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
+pub(super) struct StateTotals {
     pub(super) identifiers: usize,
     pub(super) forgotten: u64,
     pub(super) gates: usize,
@@ -126,32 +126,32 @@ pub(super) struct Standing {
     pub(super) subscribers: usize,
 }
 
-/// How things stand, for operators.
+/// The status of the master, for operators.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    /// Gates of our own that were heard in the last minute.
+pub(crate) struct MasterStatus {
+    /// Tollgate gates that sent a message in the last minute.
     pub(crate) gates: u64,
-    /// The longest round trip of a gate's last word.
+    /// The longest round trip of a gate's latest message.
     pub(crate) lag_ms: u64,
     /// Connections at the control address.
     pub(crate) subscribers: u64,
-    /// Identifiers in the books.
+    /// Known identifiers.
     pub(crate) identifiers: u64,
-    /// Identifiers that gates are to delay now.
+    /// Identifiers that gates delay now.
     pub(crate) delayed: u64,
-    /// Orders that a slow gate had no room for.
+    /// Orders dropped because a subscriber was slow.
     pub(crate) orders_dropped: u64,
 }
 
-/// What was counted since the last time it was handed over.
+/// The counts since the last publication.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct UnpublishedCounts {
     reports: BTreeMap<&'static str, u64>,
     faults: BTreeMap<&'static str, u64>,
     orders_dropped: u64,
 }
 
-impl Counts {
+impl UnpublishedCounts {
     pub(super) fn report(&mut self, outcome: &'static str) {
         *self.reports.entry(outcome).or_default() += 1;
     }
@@ -166,42 +166,37 @@ impl Counts {
 }
 
 impl Figures {
-    /// Makes them known under their names.
+    /// Registers the metrics under their names.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("tollgate_master");
-        registry.register("reports", "Reports of gates, by what became of them", self.reports.clone());
-        registry.register("faults", "Messages dropped and peers cut off, by why", self.faults.clone());
+        registry.register("reports", "Reports of gates, by outcome", self.reports.clone());
+        registry.register("faults", "Dropped messages and disconnected peers, by reason", self.faults.clone());
         registry.register(
             "orders_dropped",
-            "Orders that a slow gate had no room for; it is told again",
+            "Orders dropped for slow gates, which receive a snapshot later",
             self.orders_dropped.clone(),
         );
-        registry.register("identifiers", "Identifiers in the books", self.identifiers.clone());
-        registry.register(
-            "forgotten",
-            "Identifiers given up for others although they owed something",
-            self.forgotten.clone(),
-        );
-        registry.register("gates", "Gates of our own that were heard in the last minute", self.gates.clone());
-        registry.register("lag_milliseconds", "The longest round trip of a gate's last word", self.lag_ms.clone());
+        registry.register("identifiers", "Known identifiers", self.identifiers.clone());
+        registry.register("forgotten", "Identifiers evicted while they had debt", self.forgotten.clone());
+        registry.register("gates", "Tollgate gates that sent a message in the last minute", self.gates.clone());
+        registry.register("lag_milliseconds", "The longest round trip of a gate's latest message", self.lag_ms.clone());
         registry.register("subscribers", "Connections at the control address", self.subscribers.clone());
-        registry.register("delays_in_force", "Identifiers that gates are to delay now", self.delayed.clone());
-        let help =
-            "Requests of one caller that the gates there are can let through too much, by the time that words take now";
+        registry.register("delays_in_force", "Identifiers that gates delay now", self.delayed.clone());
+        let help = "Bound on the excess requests of one client, for the connected gates and the current delay";
         registry.register("over_admission_bound", help, self.bounds.clone());
-        let help = "Requests of one caller that were let through too much, at most, in the last minute";
+        let help = "Largest number of excess requests of one client in the last minute";
         registry.register("over_admission_observed", help, self.overshoots.clone());
-        self.books.register(registry);
+        self.redis_copy.register(registry);
     }
 
-    /// How the books on Redis are kept.
-    pub(super) fn books(&self) -> &BookFigures {
-        &self.books
+    /// The metrics of the state on Redis.
+    pub(super) fn redis_copy(&self) -> &RedisCopyMetrics {
+        &self.redis_copy
     }
 
-    /// How things stand.
-    pub(crate) fn standing(&self) -> Seen {
-        Seen {
+    /// The current status.
+    pub(crate) fn standing(&self) -> MasterStatus {
+        MasterStatus {
             gates: self.gates.get(),
             lag_ms: self.lag_ms.get(),
             subscribers: self.subscribers.get(),
@@ -211,26 +206,26 @@ impl Figures {
         }
     }
 
-    /// Takes over how many are delayed.
+    /// Sets the number of delayed identifiers.
     pub(super) fn publish_delayed(&self, delayed: usize) {
         self.delayed.set(delayed as u64);
     }
 
-    /// Takes over how a domain is kept.
+    /// Sets the values of a domain.
     pub(super) fn publish_domain(&self, figures: &DomainOvershoot<'_>) {
         let name = DomainName(String::from_utf8_lossy(figures.name).into_owned());
         self.bounds.get_or_create(&name).set(figures.bound);
         self.overshoots.get_or_create(&name).set(figures.overshoot);
     }
 
-    /// Takes over what was counted, and how things stand.
-    pub(super) fn publish(&self, counts: &mut Counts, standing: Standing) {
-        let Counts { reports, faults, orders_dropped } = std::mem::take(counts);
+    /// Adds the counts and sets the totals.
+    pub(super) fn publish(&self, counts: &mut UnpublishedCounts, standing: StateTotals) {
+        let UnpublishedCounts { reports, faults, orders_dropped } = std::mem::take(counts);
         for (word, count) in reports {
-            self.reports.get_or_create(&Word(word)).inc_by(count);
+            self.reports.get_or_create(&OutcomeLabel(word)).inc_by(count);
         }
         for (word, count) in faults {
-            self.faults.get_or_create(&Word(word)).inc_by(count);
+            self.faults.get_or_create(&OutcomeLabel(word)).inc_by(count);
         }
         self.orders_dropped.inc_by(orders_dropped);
         self.identifiers.set(standing.identifiers as u64);

@@ -1,4 +1,4 @@
-//! What is told of one request: how it came, what was decided, how long it waited, what it cost and how it ended.
+//! The trace of one request: arrival, decision, wait, cost and response.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tollgate_wire::otlp::{Span, SpanKind, Value};
 use tollgate_wire::trace_context::TraceParent;
 
-/// How much of a path is told.
+/// The maximum length of a path in a span.
 const PATH_BYTES_MAX: usize = 256;
-/// A wait that is shorter is not worth a span.
+/// Shorter waits have no span.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 
-/// One request that is told.
+/// The trace of one sampled request.
 #[derive(Debug)]
-pub(crate) struct Journey {
+pub(crate) struct RequestTrace {
     trace: [u8; 16],
     /// The span of the gate.
     own: [u8; 8],
-    /// The span of the backend's part.
+    /// The span of the backend.
     onward: [u8; 8],
     parent: Option<[u8; 8]>,
     began: SystemTime,
     since: Instant,
-    /// How long after that it went to the backend.
+    /// The time from the arrival until the request is forwarded.
     went: Option<Duration>,
     method: String,
     path: String,
@@ -36,7 +36,7 @@ pub(crate) struct Journey {
     status: Option<u16>,
 }
 
-/// How a request was decided.
+/// The decision about a request.
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) decision: &'static str,
@@ -44,8 +44,8 @@ pub(crate) struct Decided {
     pub(crate) rule: Option<String>,
 }
 
-impl Journey {
-    /// A request that has come just now, a part of what `parent` says.
+impl RequestTrace {
+    /// Starts a trace for a request that has just arrived, as a child of `parent`.
     pub(super) fn new(
         parent: Option<TraceParent>,
         ids: [u8; 32],
@@ -74,28 +74,28 @@ impl Journey {
         }
     }
 
-    /// What the backend is told, so that what it tells is a part of the same.
+    /// The `traceparent` for the backend, so that its spans belong to the same trace.
     pub(crate) fn traceparent(&self) -> TraceParent {
         TraceParent { trace: self.trace, span: self.onward, sampled: true }
     }
 
-    /// What was decided.
+    /// Records the decision.
     pub(crate) fn decided(&mut self, Decided { decision, reason, rule }: Decided) {
         (self.decision, self.reason, self.rule) = (decision, reason, rule);
     }
 
-    /// It goes to the backend. What it costs is left where this points.
+    /// Records that the request is forwarded. Its cost is stored at this pointer later.
     pub(crate) fn goes(&mut self) -> Arc<AtomicU64> {
         self.went = Some(self.since.elapsed());
         self.toll_ns.clone()
     }
 
-    /// What the client was answered; 0 if it was not.
+    /// Records the status of the response; 0 if there was none.
     pub(crate) fn answered(&mut self, status: u16) {
         self.status = (status > 0).then_some(status);
     }
 
-    /// It is over: what there is to tell.
+    /// The spans of the finished request.
     pub(super) fn spans(&self, over: Duration) -> Vec<Span> {
         let start_ns = self.began.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let at = |after: Duration| start_ns.saturating_add(after.as_nanos() as u64);
@@ -116,7 +116,7 @@ impl Journey {
         let mut spans = vec![whole];
         let waited = self.went.unwrap_or(over);
         if waited >= WAIT_MIN {
-            // Told apart from the other two by its last bit, which nothing else of this trace has that way.
+            // The gate's span id with its last bit flipped: no other span of this trace has it.
             let mut id = self.own;
             id[7] ^= 1;
             spans.push(span(id, Some(self.own), "wait", SpanKind::Internal, Duration::ZERO, waited));
@@ -130,7 +130,7 @@ impl Journey {
         spans
     }
 
-    /// How long ago it came.
+    /// The time since the arrival.
     pub(super) fn age(&self) -> Duration {
         self.since.elapsed()
     }

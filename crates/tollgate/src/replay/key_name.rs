@@ -1,8 +1,8 @@
-//! What a key is called, for a person to read later.
+//! The display name of a key.
 //!
-//! Writing out `203.0.113.0/24` for every request would cost more than deciding about it, so keys are told apart by their hashes
-//! ([`key_hash`]), and only those that get a place in a list get a name: the bytes as they came, cut to a fixed number, which become text on
-//! the page.
+//! Formatting `203.0.113.0/24` for every request would cost more than the decision. Keys are therefore identified by
+//! their hashes ([`key_hash`]). Only keys in a list have a name: the original bytes, cut to a fixed length and
+//! formatted for the output.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -12,29 +12,29 @@ use foldhash::fast::{FixedState, FoldHasher};
 use tollgate_core::class::{Class, KeySink};
 use tollgate_core::network::Network;
 
-use super::recorded::Recorded;
-use super::shown::shown;
+use super::recorded_request::RecordedRequest;
+use super::terminal_text::shown;
 
-/// Room for the bytes of a name.
+/// The maximum number of bytes of a name.
 const BYTES_MAX: usize = 110;
-/// The same every time: a replay of the same lines says the same.
+/// A fixed seed, so that replays of the same lines give the same result.
 const SEED: FixedState = FixedState::with_seed(0x7011);
 
-/// What precedes each part of a name.
+/// The markers before each part of a name.
 const TEXT: u8 = 1;
 const CUT_TEXT: u8 = 2;
 const NETWORK_V4: u8 = 4;
 const NETWORK_V6: u8 = 6;
 
-/// Hashes keys, piece by piece.
+/// Hashes keys, part by part.
 struct KeyHasher<'a> {
     hasher: FoldHasher<'static>,
     client: Option<&'a [u8]>,
 }
 
-/// What tells the key of `request` in `class` from others; nothing if it has none.
+/// The hash of the key of `request` in `class`, or `None` if it has no key.
 #[inline]
-pub(super) fn key_hash(class: &Class, request: &Recorded<'_>) -> Option<u64> {
+pub(super) fn key_hash(class: &Class, request: &RecordedRequest<'_>) -> Option<u64> {
     let mut sink = KeyHasher { hasher: SEED.build_hasher(), client: request.client_name() };
     class.write_key(request, &mut sink).then(|| sink.hasher.finish())
 }
@@ -62,39 +62,39 @@ impl KeySink for KeyHasher<'_> {
 
 /// The name of one key.
 #[derive(Clone, Copy)]
-pub(super) struct Name {
+pub(super) struct KeyName {
     length: u8,
     bytes: [u8; BYTES_MAX],
 }
 
-impl Default for Name {
+impl Default for KeyName {
     fn default() -> Self {
         Self { length: 0, bytes: [0; BYTES_MAX] }
     }
 }
 
-impl Name {
+impl KeyName {
     /// The name of the key of `request` in `class`.
-    pub(super) fn of(class: &Class, request: &Recorded<'_>) -> Self {
+    pub(super) fn of(class: &Class, request: &RecordedRequest<'_>) -> Self {
         let mut name = Self::default();
         name.rewrite(class, request);
         name
     }
 
-    /// Becomes the name of the key of `request` in `class`, whatever it was before.
-    pub(super) fn rewrite(&mut self, class: &Class, request: &Recorded<'_>) {
+    /// Replaces this name by that of the key of `request` in `class`.
+    pub(super) fn rewrite(&mut self, class: &Class, request: &RecordedRequest<'_>) {
         self.length = 0;
-        let mut writer = Writer { name: self, part: 0, client: request.client_name() };
+        let mut writer = KeyNameWriter { name: self, part: 0, client: request.client_name() };
         writer.begin_part();
         class.write_key(request, &mut writer);
         writer.finish();
     }
 
-    /// A text as a name.
+    /// A name from a text.
     #[cfg(test)]
     pub(super) fn of_text(bytes: &[u8]) -> Self {
         let mut name = Self::default();
-        let mut writer = Writer { name: &mut name, part: 0, client: None };
+        let mut writer = KeyNameWriter { name: &mut name, part: 0, client: None };
         writer.begin_part();
         writer.write(bytes);
         writer.end_part();
@@ -102,7 +102,7 @@ impl Name {
         name
     }
 
-    /// The key as plain text, for those who count by it.
+    /// The key as plain text, for counting.
     pub(super) fn to_text(self) -> Vec<u8> {
         let mut text = Vec::new();
         for (index, part) in self.parts().enumerate() {
@@ -127,8 +127,8 @@ impl Name {
     }
 }
 
-/// What a person sees: everything that could disturb a terminal is escaped.
-impl fmt::Display for Name {
+/// Escapes everything that could disturb a terminal.
+impl fmt::Display for KeyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, part) in self.parts().enumerate() {
             if index > 0 {
@@ -144,7 +144,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A network as people write it: an address alone where there is only one in it.
+/// A network in the usual notation: an address alone if the network has only one.
 fn network_text(network: Network) -> String {
     match (network.address(), network.prefix()) {
         (address @ IpAddr::V4(_), 32) | (address @ IpAddr::V6(_), 128) => address.to_string(),
@@ -158,7 +158,7 @@ enum Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The first part of some bytes, and the rest.
+    /// The first part of the bytes, and the rest.
     fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (kind, rest) = bytes.split_first()?;
         match *kind {
@@ -182,16 +182,16 @@ impl<'a> Part<'a> {
 }
 
 /// Writes a name, part by part.
-struct Writer<'a> {
-    name: &'a mut Name,
-    /// Where the current part begins: its kind, and for text its length.
+struct KeyNameWriter<'a> {
+    name: &'a mut KeyName,
+    /// The start of the current part: its kind, and for text its length.
     part: usize,
     /// The client's name, if it has no address.
     client: Option<&'a [u8]>,
 }
 
-impl Writer<'_> {
-    /// Begins a part, as text until it turns out to be a network. Without room for it, what follows is left out.
+impl KeyNameWriter<'_> {
+    /// Starts a part, as text unless it becomes a network. Without room, the rest is left out.
     #[inline]
     fn begin_part(&mut self) {
         self.part = usize::from(self.name.length);
@@ -202,7 +202,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Takes back the part that was begun after the last one and has nothing in it.
+    /// Removes the current part, which is empty.
     fn finish(self) {
         self.name.length = self.part as u8;
     }
@@ -219,7 +219,7 @@ impl Writer<'_> {
     }
 }
 
-impl KeySink for Writer<'_> {
+impl KeySink for KeyNameWriter<'_> {
     fn network(&mut self, network: Network) {
         match (self.client, network.address()) {
             (Some(name), _) => self.write(name),
@@ -249,13 +249,13 @@ impl KeySink for Writer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recorded::with_recorded;
+    use super::super::recorded_request::with_recorded;
     use super::*;
 
     fn check(class: &str, line: &str, expect: Option<&str>) {
         with_recorded(line, |request| {
             let class = Class::parse(class).unwrap();
-            let name = key_hash(&class, &request).map(|_| Name::of(&class, &request).to_string());
+            let name = key_hash(&class, &request).map(|_| KeyName::of(&class, &request).to_string());
             assert_eq!(name.as_deref(), expect, "{class} of {line}");
         });
     }
@@ -276,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn what_could_disturb_a_terminal_is_escaped() {
+    fn control_characters_are_escaped() {
         let line = r#"{"at_ms": 1, "client": "x", "headers": {"user-agent": "\u001b[31mred\r\nX\u0000"}}"#;
         check("user-agent", line, Some(r"\x1b[31mred\r\nX\0"));
     }
 
     #[test]
-    fn a_long_name_is_cut_for_the_eye_and_whole_for_the_hash() {
+    fn a_long_name_is_cut_for_display_and_whole_for_the_hash() {
         let line = |end: char| {
             format!(r#"{{"at_ms": 1, "client": "x", "path": "/{}{end}", "method": "GET"}}"#, "p".repeat(500))
         };
@@ -290,14 +290,14 @@ mod tests {
         let mut known = Vec::new();
         for end in ['a', 'a', 'b'] {
             with_recorded(&line(end), |request| {
-                known.push((Name::of(&class, &request).to_string(), key_hash(&class, &request)));
+                known.push((KeyName::of(&class, &request).to_string(), key_hash(&class, &request)));
             });
         }
         assert_eq!(known[0], known[1]);
         assert_eq!(known[0].0, known[2].0);
         assert!(known[0].0.ends_with('…'));
         assert_ne!(known[0].1, known[2].1);
-        assert_eq!(Name::of_text(b"short").to_text(), b"short");
+        assert_eq!(KeyName::of_text(b"short").to_text(), b"short");
     }
 
     #[test]

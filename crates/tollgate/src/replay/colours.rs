@@ -1,22 +1,22 @@
-//! Colour, where there is somebody to see it.
+//! Terminal colours.
 
 use std::io::IsTerminal;
 
-/// Colours text, or leaves it alone.
+/// Colours text, or leaves it unchanged.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ink {
+pub(super) struct Colours {
     on: bool,
 }
 
-impl Ink {
-    /// Colour if standard output is a terminal that can, and its owner has not asked for none.
+impl Colours {
+    /// With colours if standard output is a terminal that supports them and NO_COLOR is not set.
     pub(super) fn for_stdout() -> Self {
         let asked_for_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let can = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
         Self { on: std::io::stdout().is_terminal() && can && !asked_for_none }
     }
 
-    /// No colour.
+    /// Without colours.
     #[cfg(test)]
     pub(super) const fn none() -> Self {
         Self { on: false }
@@ -31,27 +31,27 @@ impl Ink {
         self.paint("1", text)
     }
 
-    /// What matters less.
+    /// Secondary text.
     pub(super) fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    /// What went on.
+    /// Admitted requests.
     pub(super) fn green(self, text: &str) -> String {
         self.paint("32", text)
     }
 
-    /// What was held.
+    /// Held requests.
     pub(super) fn yellow(self, text: &str) -> String {
         self.paint("33", text)
     }
 
-    /// What was refused.
+    /// Refused requests.
     pub(super) fn red(self, text: &str) -> String {
         self.paint("31", text)
     }
 
-    /// What to type.
+    /// Text to type.
     pub(super) fn cyan(self, text: &str) -> String {
         self.paint("36", text)
     }

@@ -1,76 +1,76 @@
-//! Counts what the decisions came to, in constant memory however long the recording is.
+//! Counts decisions in constant memory.
 
 use tollgate_core::class::Class;
 use tollgate_core::decision::{Decision, Reason, Verdict};
 use tollgate_core::time::{Moment, Span};
 
-use super::name::{Name, key_hash};
+use super::heavy_hitters::HeavyHitters;
+use super::key_name::{KeyName, key_hash};
 use super::player::Player;
-use super::recorded::Recorded;
+use super::recorded_request::RecordedRequest;
+use super::replay_watch::ReplayWatch;
 use super::talkers::Talkers;
 use super::timeline::Timeline;
-use super::top::Top;
-use super::watched::Watched;
 
-/// Places for callers that were held or refused.
+/// Sets for clients that were held or refused.
 const THROTTLED_SETS: usize = 64;
 
-/// What was done to requests.
+/// The effect of decisions on requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Done {
-    /// How many were held.
+    /// The number of held requests.
     pub(super) held: u64,
-    /// How many were refused.
+    /// The number of refused requests.
     pub(super) refused: u64,
-    /// How many would have been held by a rule that only observes.
+    /// The number of requests that a rule in observe mode would have held.
     pub(super) would_hold: u64,
-    /// How many would have been refused by a rule that only observes.
+    /// The number of requests that a rule in observe mode would have refused.
     pub(super) would_refuse: u64,
-    /// What the refused ones would have cost.
+    /// The cost of the refused requests.
     pub(super) saved: Span,
 }
 
-/// What was done to one caller by one rule.
+/// The effect of one rule on one client.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Throttled {
-    /// The place of the rule.
+    /// The index of the rule.
     pub(super) rule: usize,
-    /// What was done.
+    /// The effect.
     pub(super) done: Done,
-    /// The first time, since the beginning.
+    /// The first time, since the start.
     pub(super) first: Moment,
     /// The last time.
     pub(super) last: Moment,
-    /// How many stretches of refusals there were.
+    /// The number of episodes of refusals.
     pub(super) episodes: u64,
     last_refused: Option<Moment>,
 }
 
-/// Everything that is counted.
-pub(super) struct Tally {
+/// All counts of a replay.
+pub(super) struct ReplayCounts {
     pub(super) requests: u64,
     pub(super) cost: Span,
     pub(super) hold_total: Span,
     pub(super) hold_max: Span,
-    /// Requests of which the recording does not know what they cost.
+    /// Requests without a cost in the recording.
     pub(super) without_cost: u64,
-    /// Requests that were no HTTP.
+    /// Requests that were not HTTP.
     pub(super) garbled: u64,
     /// Requests whose client has a name instead of an address.
     pub(super) named_clients: u64,
     pub(super) done: Done,
-    /// By the place of the rule.
+    /// By the index of the rule.
     pub(super) rules: Vec<Done>,
-    pub(super) throttled: Top<Throttled>,
+    pub(super) throttled: HeavyHitters<Throttled>,
     pub(super) talkers: Talkers,
     pub(super) timeline: Timeline,
-    pub(super) watched: Watched,
+    pub(super) watched: ReplayWatch,
     classes: Vec<Class>,
 }
 
-impl Tally {
-    /// Nothing yet, for rules of these classes.
-    pub(super) fn new(classes: Vec<Class>, watched: Watched) -> Self {
+impl ReplayCounts {
+    /// Creates empty counts for rules of these classes.
+    pub(super) fn new(classes: Vec<Class>, watched: ReplayWatch) -> Self {
         Self {
             requests: 0,
             cost: Span::ZERO,
@@ -81,7 +81,7 @@ impl Tally {
             named_clients: 0,
             done: Done::default(),
             rules: vec![Done::default(); classes.len()],
-            throttled: Top::new(THROTTLED_SETS),
+            throttled: HeavyHitters::new(THROTTLED_SETS),
             talkers: Talkers::new(),
             timeline: Timeline::new(),
             watched,
@@ -89,9 +89,9 @@ impl Tally {
         }
     }
 
-    /// Counts a request and what was said to it.
+    /// Counts a request and the decision about it.
     #[inline]
-    pub(super) fn add(&mut self, request: &Recorded<'_>, decision: &Decision, player: &Player) {
+    pub(super) fn add(&mut self, request: &RecordedRequest<'_>, decision: &Decision, player: &Player) {
         let now = player.now();
         let line = request.line();
         let cost = line.cost.unwrap_or(Span::ZERO);
@@ -114,7 +114,7 @@ impl Tally {
         }
     }
 
-    fn add_throttled(&mut self, request: &Recorded<'_>, decision: &Decision, done: Done, now: Moment) {
+    fn add_throttled(&mut self, request: &RecordedRequest<'_>, decision: &Decision, done: Done, now: Moment) {
         let hold = decision.verdict.hold(now);
         self.hold_total = self.hold_total + hold;
         self.hold_max = self.hold_max.max(hold);
@@ -123,7 +123,7 @@ impl Tally {
         self.rules[rule].add(done);
         let class = &self.classes[rule];
         let Some(hash) = key_hash(class, request) else { return };
-        // The same key of two rules is throttled twice.
+        // Includes the rule, because two rules may have the same key.
         let throttled = self.throttled.add(hash.rotate_left(rule as u32 + 1), 1, |name| name.rewrite(class, request));
         if throttled.done.is_nothing() {
             (throttled.rule, throttled.first) = (rule, now);
@@ -134,13 +134,13 @@ impl Tally {
             let calm = throttled.last_refused.is_none_or(|last| now.since(last) > self.watched.calm());
             throttled.episodes += u64::from(calm);
             throttled.last_refused = Some(now);
-            self.watched.refused((rule, hash), now, || Name::of(class, request));
+            self.watched.refused((rule, hash), now, || KeyName::of(class, request));
         }
     }
 }
 
 impl Done {
-    /// What a decision does to one request that costs so much.
+    /// The effect of a decision on one request of this cost.
     fn of(decision: &Decision, cost: Span) -> Self {
         let mut done = Self::default();
         match (decision.verdict, decision.reason) {
@@ -164,7 +164,7 @@ impl Done {
         self.saved = self.saved + other.saved;
     }
 
-    /// Whether nothing was done.
+    /// Whether there was no effect.
     pub(super) const fn is_nothing(&self) -> bool {
         self.held + self.refused + self.would_hold + self.would_refuse == 0
     }

@@ -1,4 +1,4 @@
-//! Hands refusals to the watch, as a gate would: counted by key, once a second.
+//! Reports refusals to the watch, as a gate does: counted by key, once a second.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
@@ -7,43 +7,43 @@ use foldhash::fast::FixedState;
 use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch::{Refusals, Watch, WatchSettings};
 
-use super::name::Name;
+use super::key_name::KeyName;
 
-/// Reports are sent at least this often.
+/// The maximum time between reports.
 const REPORT_EVERY: Span = Span::from_secs(1);
-/// So many keys are in one report.
+/// The maximum number of keys in one report.
 const REPORT_KEYS_MAX: usize = 1024;
-/// So many flags are kept for the summary.
+/// The maximum number of flags kept for the summary.
 const FLAGS_MAX: usize = 1000;
-/// After so long without a refusal, the next begins a new episode: the watch keeps episodes for that long.
+/// An episode ends after this time without a refusal, for which the watch keeps episodes.
 const CALM_MIN: Span = Span::from_secs(3600);
 
-/// The watch, and what has not been reported to it yet.
-pub(super) struct Watched {
+/// The watch, and the refusals that have not been reported to it.
+pub(super) struct ReplayWatch {
     watch: Watch<RandomState>,
     calm: Span,
-    /// The classes of the rules, by their places.
+    /// The classes of the rules, by index.
     classes: Vec<String>,
-    report: HashMap<(usize, u64), (Name, u64), FixedState>,
+    report: HashMap<(usize, u64), (KeyName, u64), FixedState>,
     reported_at: Moment,
     flags: Vec<SetFlag>,
-    /// The hashes of accounts that are flagged.
+    /// The hashes of flagged accounts.
     flagged: HashSet<u64, FixedState>,
 }
 
 /// A flag that was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SetFlag {
-    /// On which account.
+    /// The account.
     pub(super) account: Vec<u8>,
-    /// When, since the beginning.
+    /// The time, since the start.
     pub(super) at: Moment,
-    /// How many refusals it had by then.
+    /// The number of refusals until then.
     pub(super) refused: u64,
 }
 
-impl Watched {
-    /// A watch over rules of these classes.
+impl ReplayWatch {
+    /// Creates a watch for rules of these classes.
     pub(super) fn new(settings: WatchSettings, classes: Vec<String>) -> Self {
         let calm = settings.flag_window.max(CALM_MIN);
         Self {
@@ -57,7 +57,7 @@ impl Watched {
         }
     }
 
-    /// Whether the account whose key has this hash is flagged by now.
+    /// Whether the account whose key has this hash is flagged.
     pub(super) fn is_flagged(&mut self, hash: u64, now: Moment) -> bool {
         if !self.report.is_empty() && now.since(self.reported_at) >= REPORT_EVERY {
             self.send();
@@ -65,13 +65,14 @@ impl Watched {
         self.flagged.contains(&hash)
     }
 
-    /// How long a key must not be refused for an episode to be over.
+    /// The time without a refusal after which an episode is over.
     pub(super) const fn calm(&self) -> Span {
         self.calm
     }
 
-    /// A request was refused by the rule at a place, its key having this hash; `name` is asked for if it is not in the report yet.
-    pub(super) fn refused(&mut self, (rule, hash): (usize, u64), now: Moment, name: impl FnOnce() -> Name) {
+    /// Records a refusal by the rule with this index. `name` is called if the key with this hash is not in the report
+    /// yet.
+    pub(super) fn refused(&mut self, (rule, hash): (usize, u64), now: Moment, name: impl FnOnce() -> KeyName) {
         if now.since(self.reported_at) >= REPORT_EVERY || self.report.len() >= REPORT_KEYS_MAX {
             self.send();
             self.reported_at = now;
@@ -90,7 +91,7 @@ impl Watched {
         }
     }
 
-    /// Every flag that was set, in the order of their times.
+    /// All flags that were set, by time.
     pub(super) fn into_flags(mut self) -> Vec<SetFlag> {
         self.send();
         self.flags.sort_by(|a, b| (a.at, &a.account).cmp(&(b.at, &b.account)));
@@ -106,11 +107,11 @@ mod tests {
     fn an_account_that_is_refused_often_enough_is_flagged_once() {
         let settings =
             WatchSettings { flag_threshold: 50, account_class: "user-agent".into(), ..WatchSettings::default() };
-        let mut watched = Watched::new(settings, vec!["user-agent".into(), "ip/32".into()]);
+        let mut watched = ReplayWatch::new(settings, vec!["user-agent".into(), "ip/32".into()]);
         for second in 0..200 {
             let now = Moment::from_millis(second * 1000);
-            watched.refused((0, 7), now, || Name::of_text(b"bot"));
-            watched.refused((1, 7), now, || Name::of_text(b"203.0.113.7"));
+            watched.refused((0, 7), now, || KeyName::of_text(b"bot"));
+            watched.refused((1, 7), now, || KeyName::of_text(b"203.0.113.7"));
         }
         let flags = watched.into_flags();
         assert_eq!(flags.len(), 1);

@@ -1,4 +1,4 @@
-//! Text for the terminal: what strangers wrote, made harmless; figures as people say them.
+//! Text for the terminal: escapes untrusted text and formats values.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use tollgate_core::time::{Moment, Span};
 use unicode_width::UnicodeWidthChar;
 
-/// What strangers wrote, with everything escaped that a terminal would act on or hide: control characters, bytes that are no text,
-/// and characters that break lines, turn text around or have no width.
+/// Escapes everything in untrusted text that a terminal would interpret or hide: control characters, invalid UTF-8,
+/// and characters that break lines, change the direction or have no width.
 pub(super) fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -34,12 +34,12 @@ pub(super) fn shown(bytes: &[u8]) -> String {
     text
 }
 
-/// How many columns a text takes.
+/// The number of columns of a text.
 pub(super) fn width(text: &str) -> usize {
     text.chars().map(|symbol| symbol.width().unwrap_or(0)).sum()
 }
 
-/// `text` in exactly `columns`, cut with an ellipsis or filled with blanks.
+/// `text` in exactly `columns`, cut with an ellipsis or padded with blanks.
 pub(super) fn fitted(text: &str, columns: usize) -> String {
     let mut fitted = String::new();
     let whole = width(text) <= columns;
@@ -103,7 +103,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// A length of time in the two largest units that say something: `1 h 52 min`, `4.9 s`, `250 ms`.
+/// A duration in its two largest units: `1 h 52 min`, `4.9 s`, `250 ms`.
 pub(super) fn length(span: Span) -> String {
     let duration = Duration::from(span);
     let (seconds, millis) = (duration.as_secs(), duration.as_secs_f64() * 1e3);
@@ -122,10 +122,10 @@ pub(super) fn length(span: Span) -> String {
     }
 }
 
-/// Moments before this are taken for times on a trace's own clock, later ones for dates: 1973.
+/// Earlier moments are times on a trace's own clock, later ones are dates: 1973.
 const FIRST_DATE: Moment = Moment::from_millis(100_000_000_000);
 
-/// A point in time: `14:05` of a day in UTC, or the time since the origin of a trace.
+/// A point in time: `14:05` of a day in UTC, or the time since the start of a trace.
 pub(super) fn clock(at: Moment, fine: bool) -> String {
     let seconds = at.as_nanos() / 1_000_000_000;
     let of_day = if at < FIRST_DATE { seconds } else { seconds % 86_400 };
@@ -133,7 +133,7 @@ pub(super) fn clock(at: Moment, fine: bool) -> String {
     if fine { format!("{hours:02}:{minutes:02}:{seconds:02}") } else { format!("{hours:02}:{minutes:02}") }
 }
 
-/// A day such as `2026-11-15`; nothing for a trace's own clock.
+/// A day such as `2026-11-15`; `None` on a trace's own clock.
 pub(super) fn date(at: Moment) -> Option<String> {
     if at < FIRST_DATE {
         return None;
@@ -157,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn nothing_that_a_stranger_wrote_reaches_the_terminal_as_a_command() {
+    fn untrusted_text_cannot_control_the_terminal() {
         assert_eq!(shown(b"plain \xc3\xa9"), "plain é");
         assert_eq!(shown(b"\x1b[2J\r\n\t\0\x07\x7f"), r"\x1b[2J\r\n\t\0\x07\x7f");
         assert_eq!(shown(b"\xff\xc3"), r"\xff\xc3");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_said_as_people_say_them() {
+    fn values_are_formatted_for_people() {
         assert_eq!(
             ["0", "999", "1,000", "1,234,567"],
             [0, 999, 1000, 1_234_567].map(count).each_ref().map(String::as_str)
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_a_date_or_a_time_since_the_beginning() {
+    fn a_moment_is_a_date_or_a_time_since_the_start() {
         let at = Moment::from_millis(1_794_713_220_000);
         assert_eq!(
             (date(at).as_deref(), clock(at, false).as_str(), clock(at, true).as_str()),

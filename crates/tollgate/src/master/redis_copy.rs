@@ -1,0 +1,205 @@
+//! A copy of the state on Redis, so that another master on any machine can take over.
+//!
+//! Writing every report would give Redis as much load as the master has. Instead, the state is scanned repeatedly,
+//! one page at a time, and changed pages are written: one value for thousands of identifiers. Reports since the last
+//! scan are lost with the master, except for those that Tollgate gates repeat. The time since the last scan is a
+//! metric.
+//!
+//! The copy never blocks the master. A scan takes a fixed part of its thread's time, no task waits for Redis, and a
+//! master that cannot read the copy starts without it and loads it later.
+
+use std::time::{Duration, Instant};
+
+use tollgate_core::time::Span;
+use tollgate_gatekeeper::shared::{FencedPages, FinishedTerm, Unanswered, WriteOutcome};
+
+use super::Shared;
+use super::metrics::RedisCopyMetrics;
+use super::page::{self, PageReader, StatePage};
+
+const MARK: &[u8] = b"tollgate state 1\n";
+/// Slots per page. Serialising a page takes a fraction of a millisecond.
+const PAGE: usize = 4096;
+/// The pause between pages. Two million slots take 2.5 s.
+const PAGE_EVERY: Duration = Duration::from_millis(5);
+/// The pause between scans.
+const WALK_EVERY: Duration = Duration::from_secs(1);
+/// The timeout for loading at startup and for the last write on shutdown.
+const PATIENCE: Duration = Duration::from_secs(2);
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// The copy of the state on Redis.
+pub(super) struct RedisCopy {
+    shelf: FencedPages,
+    figures: RedisCopyMetrics,
+    /// The digest of each page as written. `None` before the term has begun.
+    written: Option<Vec<u64>>,
+    is_restored: bool,
+    /// The time of the last completed scan, initially the start.
+    walked: Instant,
+    is_amiss: bool,
+}
+
+/// The reason why a scan ended early.
+enum ScanStop {
+    /// A command failed.
+    Unanswered(Unanswered),
+    /// Redis has lost its data.
+    Forgotten,
+    /// Another master has taken over.
+    Superseded,
+}
+
+impl From<Unanswered> for ScanStop {
+    fn from(why: Unanswered) -> Self {
+        Self::Unanswered(why)
+    }
+}
+
+impl RedisCopy {
+    pub(super) fn new(shelf: FencedPages, figures: RedisCopyMetrics) -> Self {
+        Self { shelf, figures, written: None, is_restored: false, walked: Instant::now(), is_amiss: false }
+    }
+
+    /// Loads the state of the previous master, if Redis responds in time.
+    pub(super) async fn restore_soon(&mut self, state: &Shared) {
+        let restored = tokio::time::timeout(PATIENCE, self.begin(state)).await;
+        if let Ok(Ok(())) = restored {
+            return;
+        }
+        let why = match restored {
+            Ok(Err(why)) => why,
+            _ => Unanswered::Late,
+        };
+        self.note_failure(why);
+    }
+
+    /// Scans the state repeatedly until another master takes over.
+    pub(super) async fn keep(&mut self, state: &Shared) {
+        let mut pause = RETRY_MIN;
+        loop {
+            let next = match self.walk(state, PAGE_EVERY).await {
+                Ok(()) => {
+                    pause = RETRY_MIN;
+                    WALK_EVERY
+                }
+                Err(ScanStop::Forgotten) => {
+                    tracing::warn!("Redis has lost the state of the master: writing it again");
+                    self.written = None;
+                    RETRY_MIN
+                }
+                Err(ScanStop::Superseded) => {
+                    self.figures.superseded();
+                    tracing::error!(
+                        "another master has taken over the state on Redis: this master no longer writes it"
+                    );
+                    return std::future::pending().await;
+                }
+                Err(ScanStop::Unanswered(why)) => {
+                    self.note_failure(why);
+                    pause = (pause * 2).min(RETRY_MAX);
+                    pause
+                }
+            };
+            tokio::time::sleep(next).await;
+        }
+    }
+
+    /// Writes all changes since the last scan at once.
+    pub(super) async fn finish(&mut self, state: &Shared) {
+        // If another master has taken over or Redis is unreachable, nothing is written.
+        let _ = tokio::time::timeout(PATIENCE, self.walk(state, Duration::ZERO)).await;
+    }
+
+    fn note_failure(&mut self, why: Unanswered) {
+        self.figures.failed(why.as_str(), self.walked.elapsed());
+        if !std::mem::replace(&mut self.is_amiss, true) {
+            tracing::warn!(why = why.as_str(), "the state cannot be written to Redis; the master continues without it");
+        }
+    }
+
+    /// Starts a term and loads the state of the previous one. Nothing is written before that, because it would hide
+    /// the previous state.
+    async fn begin(&mut self, state: &Shared) -> Result<(), Unanswered> {
+        let legacy = self.shelf.begin().await?;
+        if let Some(legacy) = legacy.filter(|_| !self.is_restored) {
+            let restored = self.take_over(&legacy, state).await?;
+            tracing::info!(restored, "loaded the state from Redis");
+            self.figures.restored(restored);
+        }
+        self.is_restored = true;
+        self.written = Some(Vec::new());
+        Ok(())
+    }
+
+    async fn take_over(&mut self, legacy: &FinishedTerm, state: &Shared) -> Result<u64, Unanswered> {
+        let mut restored = 0;
+        for number in 0..legacy.pages {
+            let Some(page) = self.shelf.read(legacy, number).await? else { continue };
+            let records = PageReader::checked(&page.bytes, MARK);
+            match records.and_then(|reader| page::restore(reader, Span::from(page.age), state)) {
+                Some(count) => restored += count,
+                None => tracing::warn!(number, "a page of the state on Redis is damaged and was skipped"),
+            }
+        }
+        Ok(restored)
+    }
+
+    async fn walk(&mut self, state: &Shared, pause: Duration) -> Result<(), ScanStop> {
+        if self.written.is_none() {
+            self.begin(state).await?;
+        }
+        let began = Instant::now();
+        let mut number = 0;
+        loop {
+            let (page, places) = {
+                let mut state = state.borrow_mut();
+                let now = state.read_clock().now;
+                (StatePage::of(&mut state, number * PAGE..(number + 1) * PAGE, now), state.master().slots())
+            };
+            self.write(number, page).await?;
+            number += 1;
+            if number * PAGE >= places {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+        }
+        kept(self.shelf.finish(number as u32).await?)?;
+        self.walked = began;
+        self.figures.walked();
+        if std::mem::take(&mut self.is_amiss) {
+            tracing::info!("the state is written to Redis again");
+        }
+        Ok(())
+    }
+
+    /// Writes a page if it has changed.
+    async fn write(&mut self, number: usize, page: StatePage) -> Result<(), ScanStop> {
+        let written = self.written.get_or_insert_default();
+        if written.len() <= number {
+            // A page that was never written equals an empty one.
+            written.resize(number + 1, 0);
+        }
+        if written[number] == page.digest {
+            return Ok(());
+        }
+        let mut bytes = MARK.to_vec();
+        bytes.extend_from_slice(&page.bytes);
+        page::seal(&mut bytes);
+        kept(self.shelf.write(number as u32, &bytes, page.life).await?)?;
+        if let Some(written) = &mut self.written {
+            written[number] = page.digest;
+        }
+        self.figures.wrote();
+        Ok(())
+    }
+}
+
+fn kept(writing: WriteOutcome) -> Result<(), ScanStop> {
+    match writing {
+        WriteOutcome::Done => Ok(()),
+        WriteOutcome::Superseded => Err(ScanStop::Superseded),
+        WriteOutcome::Forgotten => Err(ScanStop::Forgotten),
+    }
+}
