@@ -50,7 +50,8 @@ export function explain(parameters) {
 }
 
 function words(said) {
-  const rule = said.rule ? ` by rule ${said.rule}` : "";
+  const byQueue = said.queue?.reason === said.reason ? " by the fair queue" : "";
+  const rule = said.rule ? ` by rule ${said.rule}` : byQueue;
   if (said.decision === "admit") return `It would pass: ${said.reason}.`;
   if (said.decision === "hold") return `It would be held for ${figures.span(said.hold_ms)}${rule}: ${said.reason}.`;
   return `It would be refused${rule}: ${said.reason}. ${said.retry_after_ms ? `It may come back in ${figures.span(said.retry_after_ms)}.` : "Waiting would not help."}`;
