@@ -112,6 +112,12 @@ fn status_value(console: &Console) -> Value {
     if let (Value::Object(status), Value::Object(more)) = (&mut status, console.subject.status()) {
         status.extend(more);
     }
+    if let Some(notice) = console.config().reload_notice() {
+        match &mut status["notices"] {
+            Value::Array(notices) => notices.insert(0, notice),
+            absent => *absent = json!([notice]),
+        }
+    }
     status
 }
 

@@ -107,12 +107,22 @@ impl GateSubject {
         })
     }
 
-    /// Advice for the operator, each with the setting to write.
+    /// Faults and advice for the operator, with the setting to write if one resolves it.
     fn notices(&self) -> Vec<Value> {
-        let notices = self.gate.proxy_notice().into_iter().map(
+        let backends = self.gate.backends();
+        let effect = if backends.iter().all(|backend| backend.is_down) {
+            "every request gets 503"
+        } else {
+            "requests go to the other backends"
+        };
+        let down = backends.iter().filter(|backend| backend.is_down).map(|backend| {
+            let message = format!("backend {} is down: {effect}", backend.url);
+            json!({ "name": "backend-down", "message": message, "setting": "" })
+        });
+        let proxy = self.gate.proxy_notice().into_iter().map(
             |notice| json!({ "name": "untrusted-proxy", "message": notice.to_string(), "setting": notice.setting() }),
         );
-        notices.collect()
+        down.chain(proxy).collect()
     }
 
     /// What the queue would do to a request.
