@@ -27,7 +27,9 @@ export function explain(parameters) {
   async function ask(event) {
     event.preventDefault();
     try {
-      const said = await send("POST", "explain", { client: client.input.value.trim() || null, method: method.value, path: path.input.value, headers: headersOf(headers.value) });
+      // A link from the page of a caller without an address fills in the rest.
+      const noAddress = parameters.has("path") && !parameters.has("client") ? null : "";
+      const said = await send("POST", "explain", { client: client.input.value.trim() || noAddress, method: method.value, path: path.input.value, headers: headersOf(headers.value) });
       const rules = rulesTable();
       rules.show(said.rules, "No rule applies to such a request: it takes its turn in the fair queue.");
       put(answer, h("section", { class: "card" }, h("header", {}, h("div", { class: "verdict", id: "verdict" }, h("span", { class: `pill ${said.decision}` }, said.decision), words(said)), said.queue && h("p", {}, queueInWords(said.queue))), rules.node));
@@ -50,7 +52,8 @@ export function explain(parameters) {
 }
 
 function words(said) {
-  const rule = said.rule ? ` by rule ${said.rule}` : "";
+  const byQueue = said.queue?.reason === said.reason ? " by the fair queue" : "";
+  const rule = said.rule ? ` by rule ${said.rule}` : byQueue;
   if (said.decision === "admit") return `It would pass: ${said.reason}.`;
   if (said.decision === "hold") return `It would be held for ${figures.span(said.hold_ms)}${rule}: ${said.reason}.`;
   return `It would be refused${rule}: ${said.reason}. ${said.retry_after_ms ? `It may come back in ${figures.span(said.retry_after_ms)}.` : "Waiting would not help."}`;

@@ -141,7 +141,7 @@ function showNotices(node, notices) {
   const text = JSON.stringify(notices);
   if (node.dataset.shown === text) return;
   node.dataset.shown = text;
-  put(node, ...notices.map((notice) => h("div", { class: "notice" }, h("p", {}, prose(`${notice.message.charAt(0).toUpperCase()}${notice.message.slice(1)}:`)), h("pre", {}, notice.setting))));
+  put(node, ...notices.map((notice) => h("div", { class: "notice" }, h("p", {}, prose(`${notice.message.charAt(0).toUpperCase()}${notice.message.slice(1)}${notice.setting ? ":" : ""}`)), notice.setting && h("pre", {}, notice.setting))));
 }
 
 /** What a gate that only observes would have done, and to whom. */

@@ -15,7 +15,7 @@ use super::Console;
 use super::body::Body;
 use super::guard::Caller;
 use super::problem::Problem;
-use super::subject::{AskedPath, Question, Who};
+use super::subject::{AskedPath, Question, Who, with_prefix};
 use crate::mask;
 use crate::watch::{Watch, canonical, legible, name_of, rfc3339};
 
@@ -112,6 +112,12 @@ fn status_value(console: &Console) -> Value {
     if let (Value::Object(status), Value::Object(more)) = (&mut status, console.subject.status()) {
         status.extend(more);
     }
+    if let Some(notice) = console.config().reload_notice() {
+        match &mut status["notices"] {
+            Value::Array(notices) => notices.insert(0, notice),
+            absent => *absent = json!([notice]),
+        }
+    }
     status
 }
 
@@ -207,9 +213,12 @@ pub(super) async fn openapi() -> Response {
 /// `POST /api/v1/explain`
 pub(super) async fn explain(State(console): State<Arc<Console>>, body: Body) -> Result<Json, Problem> {
     let object = body.object()?;
-    let client = match object.text("client", 64)? {
-        Some(text) => Some(text.trim().parse().map_err(|_| Problem::bad("`client` has to be an address"))?),
-        None => None,
+    object.has_only(&["client", "method", "path", "headers", "attributes", "cost_ms"])?;
+    let client = match object.text("client", 64)?.map(str::trim) {
+        // `GET /api/v1/key` shows requests of callers without an address so.
+        None if object.0.contains_key("client") => None,
+        None | Some("") => return Err(Problem::bad("client is missing: write the address")),
+        Some(text) => Some(text.parse().map_err(|_| Problem::bad("`client` has to be an address"))?),
     };
     // Names are written as they are shown, so that whoever copies one asks about the caller it stands for.
     let bytes = |text: &str| name_of(text).into_owned();
@@ -240,7 +249,7 @@ pub(super) struct WhichKey {
 /// `GET /api/v1/key`
 pub(super) async fn key(State(console): State<Arc<Console>>, query: Asked<WhichKey>) -> Result<Json, Problem> {
     let WhichKey { class, key } = asked(query)?;
-    let key = canonical(key.into());
+    let key = with_prefix(&class, canonical(key.into()));
     let who = Who::new(&class, &key).unmasked(&*console.subject);
     let class = &who.class;
     let known = |watch: &Watch| (watch.episodes(), watch.flags(true), watch.account_class());

@@ -51,6 +51,17 @@ impl<const BYTES: usize> Body<BYTES> {
 pub(super) struct Object(pub(super) Map<String, Value>);
 
 impl Object {
+    /// Fails on a field that is none of `names`: a misspelt one would silently have no effect.
+    pub(super) fn has_only(&self, names: &[&str]) -> Result<(), Problem> {
+        match self.0.keys().find(|name| !names.contains(&&***name)) {
+            Some(name) => {
+                let name: String = name.chars().take(64).collect();
+                Err(Problem::bad(format!("unknown field `{name}`: fields are {}", names.join(", "))))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// A text of at most `most` characters; absent or null is none.
     pub(super) fn text(&self, name: &str, most: usize) -> Result<Option<&str>, Problem> {
         match self.0.get(name) {

@@ -38,6 +38,13 @@ impl Config {
         }
     }
 
+    /// The notice that the last reload failed, with the first line of the faults.
+    pub(super) fn reload_notice(&self) -> Option<Value> {
+        let faults = self.reloaded.as_ref()?.faults.as_ref()?;
+        let message = format!("settings not reloaded: {}", faults.lines().next().unwrap_or_default());
+        Some(json!({ "name": "reload-failed", "message": message, "setting": "" }))
+    }
+
     /// Another file in the place of this one. What waits for a new start is shown as it is in force, with what the file says instead.
     pub(super) fn succeeded_by(&self, mut new: Self, at: Moment, waiting: Vec<String>) -> Self {
         for place in &waiting {

@@ -1,12 +1,13 @@
 //! What the address for operators shows, and what it can change: the role that runs beside it, seen through a narrow window.
 
+use std::borrow::Cow;
 use std::future::ready;
 use std::net::IpAddr;
 use std::pin::Pin;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tollgate_core::class::Class;
+use tollgate_core::class::{Class, KeySink};
 use tollgate_core::inputs::separator;
 use tollgate_core::network::Network;
 use tollgate_core::path::NormalPath;
@@ -81,7 +82,7 @@ pub(crate) struct Who {
 impl Who {
     /// The caller of this class that is shown under this name.
     pub(crate) fn new(class: &str, name: &str) -> Self {
-        let key = name_of(name).into_owned();
+        let key = name_of(&with_prefix(class, name.into())).into_owned();
         match Class::parse(class) {
             Ok(class) => Self::of_key(class.to_string(), key),
             Err(_) => Self { class: class.to_owned(), key, question: None },
@@ -98,6 +99,26 @@ impl Who {
             Some(key) => Self::of_key(self.class, key),
             None => self,
         }
+    }
+}
+
+/// The name of a caller with the prefix of its class, if the class is one of addresses: `203.0.113.7` of `ip/24` is `203.0.113.0/24`. Any
+/// other name is unchanged.
+pub(super) fn with_prefix<'a>(class: &str, name: Cow<'a, str>) -> Cow<'a, str> {
+    struct NetworkSink(Option<Network>);
+    impl KeySink for NetworkSink {
+        fn network(&mut self, network: Network) {
+            self.0 = Some(network);
+        }
+        fn write(&mut self, _: &[u8]) {}
+        fn end_part(&mut self) {}
+    }
+    let mut sink = NetworkSink(None);
+    match Class::parse(class) {
+        Ok(parsed) if !class.contains('+') && parsed.write_identified(name.trim().as_bytes(), &mut sink) => {
+            sink.0.map_or(name, |network| network.to_string().into())
+        }
+        _ => name,
     }
 }
 
@@ -334,6 +355,15 @@ mod tests {
         let who = Who::new("header:X-Key", "a\\xffb");
         assert_eq!((&*who.class, &*who.key), ("header:x-key", &b"a\xffb"[..]));
         assert_eq!(who.question.unwrap().header("x-key"), Some(&b"a\xffb"[..]));
+        for (class, name, key) in [
+            ("ip/32", "203.0.113.7", "203.0.113.7/32"),
+            ("ip/32", "203.0.113.7/32", "203.0.113.7/32"),
+            ("ip/24", "203.0.113.7", "203.0.113.0/24"),
+            ("ip/32", "nonsense", "nonsense"),
+            ("header:x-key", "203.0.113.7", "203.0.113.7"),
+        ] {
+            assert_eq!(Who::new(class, name).key, key.as_bytes(), "{class} {name}");
+        }
         let reported = Who::new("user", "u1");
         assert!(reported.class == "user" && reported.question.is_none());
     }

@@ -1,4 +1,4 @@
-//! Advice of the gate for its operator: what is wrong, and the setting to write.
+//! Notices of the gate for its operator: what is wrong, and the setting to write if one resolves it.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ const PLAIN: &str = "\x1b[0m";
 /// One notice in lines of at most `width` characters, as far as its words allow. The setting is on lines of its own.
 pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
     let (message, setting) = parts(notice);
-    let message = wrapped(&format!("Notice: {message}:"), width);
+    let message = wrapped(&format!("Notice: {message}"), width);
     let setting = setting.iter().map(|line| format!("    {BOLD}{line}{PLAIN}"));
     message.into_iter().map(|line| format!("{YELLOW}{line}{PLAIN}")).chain(setting).collect()
 }
@@ -20,12 +20,14 @@ pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
 pub(super) fn text(notice: &Value) -> String {
     let (message, setting) = parts(notice);
     let setting: String = setting.iter().map(|line| format!("    {line}\n")).collect();
-    format!("Notice: {message}:\n{setting}")
+    format!("Notice: {message}\n{setting}")
 }
 
 fn parts(notice: &Value) -> (String, Vec<String>) {
     let text = |name: &str| notice[name].as_str().unwrap_or_default();
-    (harmless(text("message")), text("setting").lines().map(harmless).collect())
+    let setting: Vec<_> = text("setting").lines().map(harmless).collect();
+    let colon = if setting.is_empty() { "" } else { ":" };
+    (format!("{}{colon}", harmless(text("message"))), setting)
 }
 
 /// Words on as few lines as possible.
@@ -51,6 +53,8 @@ mod tests {
     fn a_notice_is_wrapped_and_its_setting_is_not() {
         let notice = serde_json::json!({ "message": "one two three four", "setting": "a = [\"b\"]\nc = 1" });
         assert_eq!(text(&notice), "Notice: one two three four:\n    a = [\"b\"]\n    c = 1\n");
+        let fault = serde_json::json!({ "message": "backend http://a is down", "setting": "" });
+        assert_eq!(text(&fault), "Notice: backend http://a is down\n");
         let plain: Vec<_> = lines(&notice, 15)
             .iter()
             .map(|line| [YELLOW, BOLD, PLAIN].iter().fold(line.clone(), |line, colour| line.replace(colour, "")))

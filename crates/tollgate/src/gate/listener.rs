@@ -22,7 +22,11 @@ pub(super) const MAKE_ROOM: usize = 8;
 
 /// Sockets for each of `workers`, on the same addresses. Port 0 is any port, the same for all.
 pub(crate) fn bind_all(addresses: &[SocketAddr], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
-    let bind = |address| bind(address).map_err(|error| io::Error::new(error.kind(), bind_failure(address, &error)));
+    let named = |address, error: io::Error| io::Error::new(error.kind(), bind_failure(address, &error));
+    for address in addresses.iter().filter(|address| address.port() != 0) {
+        bind_alone(*address).map_err(|error| named(*address, error))?;
+    }
+    let bind = |address| bind(address).map_err(|error| named(address, error));
     let mut all = vec![addresses.iter().copied().map(bind).collect::<io::Result<Vec<_>>>()?];
     let chosen = all[0].iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
     for _ in 1..workers {
@@ -52,14 +56,26 @@ pub(crate) fn share(listeners: &[TcpListener], workers: usize) -> io::Result<Vec
     (0..workers).map(|_| listeners.iter().map(TcpListener::try_clone).collect()).collect()
 }
 
-/// A socket for one worker. All workers bind the same address and the system spreads connections among them.
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+/// A socket that is not bound yet. Connections of an earlier process that are not closed yet do not keep it from being bound.
+fn unbound(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
+    Ok(socket)
+}
+
+/// Fails if another process listens on the address. With `SO_REUSEPORT` alone a second gate of the same user would start without an error and
+/// take a part of the connections.
+fn bind_alone(address: SocketAddr) -> io::Result<()> {
+    unbound(address)?.bind(&address.into())
+}
+
+/// A socket for one worker. All workers bind the same address and the system spreads connections among them.
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = unbound(address)?;
+    socket.set_reuse_port(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

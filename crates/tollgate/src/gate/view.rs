@@ -73,6 +73,8 @@ pub(crate) struct Bucket {
 pub(crate) struct BackendInfo {
     pub(crate) url: String,
     pub(crate) is_up: bool,
+    /// Whether it is out of service. Unlike `is_up`, this does not change back between a failed probe and the next one.
+    pub(crate) is_down: bool,
     /// Requests in flight.
     pub(crate) in_flight: u32,
     /// Its in-flight limit.
@@ -142,6 +144,7 @@ impl Running {
             BackendInfo {
                 url: backend.url.to_string(),
                 is_up: backend.is_up().is_ok(),
+                is_down: backend.is_up().is_err() || !backend.is_reachable(),
                 in_flight: backend.in_flight(),
                 in_flight_max: queue.in_flight_max,
                 waiting: queue.waiting,

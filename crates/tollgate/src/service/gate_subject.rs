@@ -107,12 +107,22 @@ impl GateSubject {
         })
     }
 
-    /// Advice for the operator, each with the setting to write.
+    /// Faults and advice for the operator, with the setting to write if one resolves it.
     fn notices(&self) -> Vec<Value> {
-        let notices = self.gate.proxy_notice().into_iter().map(
+        let backends = self.gate.backends();
+        let effect = if backends.iter().all(|backend| backend.is_down) {
+            "every request gets 503"
+        } else {
+            "requests go to the other backends"
+        };
+        let down = backends.iter().filter(|backend| backend.is_down).map(|backend| {
+            let message = format!("backend {} is down: {effect}", backend.url);
+            json!({ "name": "backend-down", "message": message, "setting": "" })
+        });
+        let proxy = self.gate.proxy_notice().into_iter().map(
             |notice| json!({ "name": "untrusted-proxy", "message": notice.to_string(), "setting": notice.setting() }),
         );
-        notices.collect()
+        down.chain(proxy).collect()
     }
 
     /// What the queue would do to a request.
@@ -306,8 +316,12 @@ impl Subject for GateSubject {
             };
             let said = strictest.unwrap_or_else(|| Decision::no_rule(Band::Normal));
             let mut answer = decision(&said, rule(&said), now);
+            let queue = self.forecast(question, true);
+            if answer["decision"] == "admit" {
+                take_queue_verdict(&mut answer, &queue);
+            }
             answer["rules"] = standings.iter().map(|standing| self.standing(standing)).collect();
-            answer["queue"] = self.forecast(question, true);
+            answer["queue"] = queue;
             Some(answer)
         })
     }
@@ -408,6 +422,30 @@ fn decision(decision: &Decision, rule: Option<&str>, now: Moment) -> Value {
     })
 }
 
+/// The bounds of the queue's `Retry-After`, in milliseconds.
+const QUEUE_RETRY_MS: (u64, u64) = (1_000, 60_000);
+
+/// Replaces the verdict of rules that admit a request by that of a queue that would hold or refuse it.
+fn take_queue_verdict(answer: &mut Value, queue: &Value) {
+    let would_wait = matches!(queue["decision"].as_str(), Some("hold" | "refuse"));
+    if !would_wait || queue["in_force"] == false {
+        return;
+    }
+    let wait_ms = queue["wait_ms"].as_u64().unwrap_or_default();
+    for name in ["decision", "reason"] {
+        answer[name] = queue[name].clone();
+    }
+    answer["rule"] = Value::Null;
+    if queue["decision"] == "hold" {
+        answer["hold_ms"] = json!(wait_ms);
+    } else {
+        // As the queue does: the estimate of a long wait is cut off at five quarters of the longest hold.
+        let hold_max_ms = queue["allowed"].as_u64().filter(|_| queue["reason"] == "wait-too-long");
+        let wait_ms = hold_max_ms.map_or(wait_ms, |hold_max_ms| wait_ms.min(hold_max_ms / 4 * 5));
+        answer["retry_after_ms"] = json!(wait_ms.clamp(QUEUE_RETRY_MS.0, QUEUE_RETRY_MS.1));
+    }
+}
+
 fn thousandths(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
@@ -415,6 +453,27 @@ fn thousandths(number: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_verdict_of_the_queue_replaces_that_of_rules_that_admit() {
+        let verdict = |queue: Value| {
+            let mut answer = json!({ "decision": "admit", "rule": "r", "reason": "within-limit", "hold_ms": 0, "retry_after_ms": 0 });
+            take_queue_verdict(&mut answer, &queue);
+            ["decision", "rule", "reason", "hold_ms", "retry_after_ms"].map(|name| answer[name].clone())
+        };
+        let queue = |decision: &str, reason: &str, wait_ms: u64, in_force: bool| json!({ "decision": decision, "reason": reason, "wait_ms": wait_ms, "allowed": 4000, "in_force": in_force });
+        let by_rules = [json!("admit"), json!("r"), json!("within-limit"), json!(0), json!(0)];
+        let held = [json!("hold"), Value::Null, json!("backend-busy"), json!(700), json!(0)];
+        let refused =
+            |reason: &str, retry_ms: u64| [json!("refuse"), Value::Null, json!(reason), json!(0), json!(retry_ms)];
+        assert_eq!(verdict(Value::Null), by_rules);
+        assert_eq!(verdict(json!({ "decision": "admit", "reason": null, "wait_ms": 0, "in_force": true })), by_rules);
+        assert_eq!(verdict(queue("refuse", "queue-full", 9000, false)), by_rules, "the gate only observes");
+        assert_eq!(verdict(queue("hold", "backend-busy", 700, true)), held);
+        assert_eq!(verdict(queue("refuse", "wait-too-long", 9000, true)), refused("wait-too-long", 5000));
+        assert_eq!(verdict(queue("refuse", "queue-full", 9000, true)), refused("queue-full", 9000));
+        assert_eq!(verdict(queue("refuse", "queue-full", 10, true)), refused("queue-full", 1000));
+    }
 
     #[test]
     fn the_class_is_the_narrowest_in_which_the_load_is_concentrated() {

@@ -53,6 +53,11 @@ impl ConditionTable {
             let message = "`flagged` is about accounts, and `watch.account_class` names none that a request has: write a class there, such as `header:x-api-key`";
             faults.missing(&flagged.span, message);
         }
+        for glob in self.path.iter().flat_map(|globs| &globs.value.0) {
+            if let Some(message) = unmatchable_path(&glob.value.0) {
+                faults.fault(&glob.span, message);
+            }
+        }
         let headers = self.header.map(|header| header.value.0).unwrap_or_default();
         let cookies = self.cookie.map(|cookie| cookie.value.0).unwrap_or_default();
         let mut one_of = |globs: Placed<OneOrMany<Glob>>, pattern: fn(String) -> Pattern| {
@@ -72,4 +77,17 @@ impl ConditionTable {
             flagged: self.flagged.map(|flagged| flagged.value),
         }
     }
+}
+
+/// Why no path matches this pattern, and what to write instead.
+fn unmatchable_path(glob: &str) -> Option<String> {
+    if let Some((path, _)) = glob.split_once('?') {
+        let instead = if path.starts_with(['/', '*']) { path } else { "/*" };
+        return Some(format!(
+            "paths are compared without their query, so no path matches `{glob}`: write `{instead}`; the class \
+             `query:NAME` tells requests apart by a parameter"
+        ));
+    }
+    (!glob.starts_with(['/', '*']))
+        .then(|| format!("every path begins with a slash, so no path matches `{glob}`: write `/{glob}`"))
 }

@@ -292,3 +292,47 @@ fn the_answer_of_another_server_is_no_success() {
         assert!(output.stdout.is_empty(), "{output:?}");
     }
 }
+
+#[test]
+fn the_doctor_reports_a_backend_that_is_down_and_a_reload_that_failed() {
+    let gate = Gate::start("");
+    let file = gate.path().join("tollgate.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let reload = |text: &str, is_ok: bool| {
+        std::fs::write(&file, text).unwrap();
+        assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+        eventually("the reload", || gate.json("/api/v1/status")["reload"]["ok"] == is_ok);
+    };
+    let moved: String =
+        text.lines()
+            .map(|line| {
+                if line.starts_with("backend") {
+                    format!("backend = \"http://{unused}\"\n")
+                } else {
+                    format!("{line}\n")
+                }
+            })
+            .collect();
+    assert_ne!(moved, text);
+    reload(&moved, true);
+    reload(&format!("{moved}nonsense = 1\n"), false);
+    eventually("the backend is down", || gate.request("/", &[]).status == 503);
+    let once = || said(&tollgate(&["doctor", "--once"], gate.admin).output().unwrap()).1;
+    let table = once();
+    assert!(table.contains(&format!("Notice: backend http://{unused} is down: every request gets 503\n")), "{table}");
+    assert!(table.contains("Notice: settings not reloaded: ") && table.contains("nonsense"), "{table}");
+    let shown = said(&tollgate(&["doctor", "--json"], gate.admin).output().unwrap()).1;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let notices = shown["status"]["notices"].as_array().unwrap();
+    let names: Vec<_> = notices.iter().map(|notice| notice["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["reload-failed", "backend-down"]);
+    let terminal = Terminal::start(&mut tollgate(&["doctor"], gate.admin), 120, 30);
+    terminal.shows("both notices", |lines| {
+        let screen: String = lines.join(" ");
+        screen.contains("is down: every request gets 503") && screen.contains("settings not reloaded")
+    });
+    terminal.press("q");
+    reload(&text, true);
+    eventually("no notice is left", || !once().contains("Notice:"));
+}

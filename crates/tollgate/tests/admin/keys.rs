@@ -60,9 +60,41 @@ fn explain_says_what_every_rule_would_say_and_charges_nothing() {
     assert_eq!((&answer["decision"], &answer["rule"]), (&json!("refuse"), &json!("api")));
     assert_eq!((&answer["reason"], &answer["remaining"]), (&json!("over-limit"), &json!(0)));
     assert!(answer["retry_after_ms"].as_u64().unwrap() > 3_000_000);
-    let other = gate.post("/api/v1/explain", &json!({ "path": "/" })).json();
+    // As the page of a caller without an address shows it.
+    let other = gate.post("/api/v1/explain", &json!({ "client": null, "path": "/" })).json();
     assert_eq!((&other["reason"], &other["rule"]), (&json!("no-rule"), &Value::Null));
-    assert_eq!(gate.post("/api/v1/explain", &json!({ "client": "x" })).status, 400);
+}
+
+#[test]
+fn explain_refuses_a_question_without_a_client_and_names_unknown_fields() {
+    let gate = Gate::start(RULES);
+    for (question, detail) in [
+        (json!({}), "client is missing: write the address"),
+        (json!({ "path": "/" }), "client is missing: write the address"),
+        (json!({ "client": " " }), "client is missing: write the address"),
+        (json!({ "client": "x" }), "`client` has to be an address"),
+        (
+            json!({ "client": "203.0.113.7", "pth": "/" }),
+            "unknown field `pth`: fields are client, method, path, headers, attributes, cost_ms",
+        ),
+    ] {
+        let answer = gate.post("/api/v1/explain", &question);
+        assert_eq!((answer.status, &answer.json()["detail"]), (400, &json!(detail)), "{question}");
+    }
+}
+
+#[test]
+fn the_key_of_an_address_may_be_written_without_its_prefix() {
+    let gate = Gate::start(RULES);
+    let statuses: Vec<_> = (0..3).map(|_| from(&gate, "203.0.113.7")).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    for (class, key, shown) in [("ip/32", "203.0.113.7", "203.0.113.7/32"), ("ip/24", "203.0.113.7", "203.0.113.0/24")]
+    {
+        eventually(shown, || {
+            let page = gate.json(&format!("/api/v1/key?class={class}&key={key}"));
+            (&page["key"], &page["bucket"]["key"]) == (&json!(shown), &json!(shown))
+        });
+    }
 }
 
 #[test]

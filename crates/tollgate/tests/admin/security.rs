@@ -89,7 +89,7 @@ fn a_viewer_looks_and_an_operator_changes() {
     };
     assert_eq!(as_of(VIEWER, "GET", "/api/v1/status", ""), 200);
     assert_eq!(as_of(VIEWER, "GET", "/metrics", ""), 200);
-    assert_eq!(as_of(VIEWER, "POST", "/api/v1/explain", "{}"), 200, "asking changes nothing");
+    assert_eq!(as_of(VIEWER, "POST", "/api/v1/explain", r#"{"client": "203.0.113.7"}"#), 200, "asking changes nothing");
     assert_eq!(as_of(VIEWER, "POST", "/api/v1/rejections", &report("r1")), 403);
     assert_eq!(as_of(OPERATOR, "POST", "/api/v1/rejections", &report("r1")), 202);
     let note = json!({ "note": "x" }).to_string();

@@ -405,6 +405,23 @@ fn a_restart_with_a_passed_socket_fails_no_request() {
     assert!(answered > 150, "{answered}");
 }
 
+#[test]
+fn a_second_gate_on_the_same_port_does_not_start() {
+    let backend = Backend::saying("ok");
+    let gate = Gate::with(&backend, "");
+    for address in [gate.address, ([0, 0, 0, 0], gate.address.port()).into()] {
+        let mut command = std::process::Command::new("timeout");
+        command.args(["20", env!("CARGO_BIN_EXE_tollgate"), "gate", "--listen", &address.to_string()]);
+        command.args(["--admin", "127.0.0.1:0", "--backend", "http://127.0.0.1:1"]);
+        command.env("XDG_STATE_HOME", "/nonexistent").env_remove("STATE_DIRECTORY");
+        let output = command.output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{log}");
+        assert!(log.contains(&format!("cannot listen on {address}: Address already in use")), "{log}");
+    }
+    assert_eq!(gate.get("/").status, 200);
+}
+
 /// In a network namespace of its own, because a container's may allow every port to everybody.
 #[test]
 fn a_port_that_needs_a_privilege_names_the_ways_to_get_it() {

@@ -134,7 +134,10 @@ fn a_health_check_through_a_full_gate_is_never_refused_and_never_waits() {
         let request = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         let answer = roundtrip(std::net::TcpStream::connect(gate.admin).unwrap(), request.as_bytes());
         let answer: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
-        answer["queue"]["decision"].as_str().unwrap().to_owned()
+        assert!(answer["decision"] == "admit" || answer["retry_after_ms"].as_u64().unwrap() >= 1000, "{answer}");
+        assert!(answer["decision"] == "admit" || answer["reason"] == answer["queue"]["reason"], "{answer}");
+        assert_eq!(answer["decision"], answer["queue"]["decision"], "no rule applies: {answer}");
+        answer["decision"].as_str().unwrap().to_owned()
     };
     assert_eq!([explained("/"), explained("/healthz")], ["refuse", "admit"]);
     // An upload that is not whole yet passes too.

@@ -287,7 +287,7 @@ impl Backend {
     }
 
     /// Whether it accepts connections, as far as is known.
-    fn is_reachable(&self) -> bool {
+    pub(crate) fn is_reachable(&self) -> bool {
         !self.ailing.load(Ordering::Relaxed) || self.with_health(|health, _| health.is_reachable())
     }
 

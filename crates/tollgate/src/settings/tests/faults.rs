@@ -124,6 +124,17 @@ fn what_a_rule_has_beside_its_limit() {
     check_beside("when = { path = [] }", 17, "an empty list");
     check_beside("when = { header = { a = [] } }", 25, "an empty list");
     check_beside("when = { path = \"\" }", 17, "matches nothing");
+    check_beside(
+        "when = { path = \"login\" }",
+        17,
+        "every path begins with a slash, so no path matches `login`: write `/login`",
+    );
+    check_beside(
+        "when = { path = \"/login?x=*\" }",
+        17,
+        "paths are compared without their query, so no path matches `/login?x=*`: write `/login`",
+    );
+    check_beside("unless = { path = [\"/a\", \"b/*\"] }", 26, "write `/b/*`");
     check_beside("when = { method = \"PO ST\" }", 19, "no method");
     check_beside("when = { client = \"10.0.0.0/33\" }", 19, "no address or network");
     check_beside("when = { header = { \"x y\" = \"1\" } }", 21, "no name of a header");
