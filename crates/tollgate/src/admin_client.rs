@@ -117,8 +117,19 @@ impl AdminClient {
         NoAnswer::new(format!("the answer of {} is not Tollgate's: is this its admin address?", self.host()))
     }
 
+    /// Whether the answer to `GET` is a success, whatever it says.
+    pub(crate) fn check(&self, path: &str) -> Result<(), NoAnswer> {
+        self.answer("GET", path, "").map(drop)
+    }
+
     /// The answer to a request.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, NoAnswer> {
+        let answer = self.answer(method, path, body)?;
+        if answer.is_object() { Ok(answer) } else { Err(self.is_no_tollgate()) }
+    }
+
+    /// The answer of a success; null if it is not JSON.
+    fn answer(&self, method: &str, path: &str, body: &str) -> Result<Value, NoAnswer> {
         let host = self.host();
         let HttpAnswer { status, body } = self
             .exchange(method, path, body)
@@ -127,8 +138,7 @@ impl AdminClient {
         let body = body.ok_or_else(|| failed(format!("the answer of {host} is too long")))?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         match status {
-            200..=299 if answer.is_object() => Ok(answer),
-            200..=299 => Err(self.is_no_tollgate()),
+            200..=299 => Ok(answer),
             401 => Err(failed(format!("{host} asks for a token: give --token-file FILE or set {TOKEN_VARIABLE}"))),
             _ => Err(failed(answer["detail"].as_str().map_or_else(|| format!("status {status}"), str::to_owned))),
         }

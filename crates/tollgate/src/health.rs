@@ -38,6 +38,8 @@ fn check(options: &HealthOptions) -> Result<String, NoAnswer> {
     let client = AdminClient::new(&options.admin)?;
     let host = client.host().to_owned();
     let path = if options.ready { "/readyz" } else { "/healthz" };
-    client.get(path).map_err(|error| if error.is_wrong { error } else { NoAnswer::new(format!("{path}: {error}")) })?;
+    client
+        .check(path)
+        .map_err(|error| if error.is_wrong { error } else { NoAnswer::new(format!("{path}: {error}")) })?;
     Ok(host)
 }

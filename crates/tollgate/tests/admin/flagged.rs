@@ -89,7 +89,8 @@ fn an_account_class_flags_whom_a_rule_of_that_class_refuses_however_it_is_writte
 
 #[test]
 fn a_gate_whose_refusals_flag_nobody_says_so_when_it_starts() {
-    let rule = "[[rule]]\nname = \"all\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
+    let rule =
+        "[watch]\n[[rule]]\nname = \"all\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
     Gate::start(rule).logged("no rule has the class `user`");
 }
 
