@@ -173,6 +173,9 @@ fn explain_shows_whether_a_request_would_pass_and_why() {
     browser.fill("#client", "nonsense");
     browser.click("button[type=submit]");
     browser.says("`client` has to be an address");
+    browser.fill("#client", "");
+    browser.click("button[type=submit]");
+    browser.says("client is missing: write the address");
 }
 
 #[test]
@@ -282,4 +285,9 @@ fn the_overview_shows_a_notice_with_the_setting_to_write() {
     open(&browser, &gate, OVERVIEW);
     browser.part_says(".notice pre", "trusted_proxies = [\"loopback\"]");
     axe::check(&browser, "a notice");
+    let file = gate.path().join("tollgate.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}nonsense = 1\n")).unwrap();
+    assert!(std::process::Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
+    browser.part_says(".notice p", "Settings not reloaded: ");
 }
