@@ -21,7 +21,7 @@ function ceiling(most) {
  * A chart of samples. A series is { name, of(sample), look, stacked, dashed }; `shown` makes text of a value.
  */
 export function chart(label, series, shown) {
-  const drawing = s("svg", { class: "chart", height: HEIGHT, role: "img" });
+  const drawing = s("svg", { class: "chart", height: HEIGHT, role: "img", "aria-label": label });
   const legend = h("ul", { class: "legend" }, series.map((one) => h("li", {}, h("span", { class: `dot ${one.look}`, "aria-hidden": "true" }), one.name)));
   return {
     node: h("div", {}, drawing, legend),

@@ -1,6 +1,6 @@
 //! Doors: ways in for programs and proxies that are not behind the gate.
 //!
-//! A door speaks a protocol of others and asks the [`Decider`](crate::gate::Decider) of its thread, so the same rules and the same state decide as in the
+//! A door speaks a protocol of others and asks the [`Decider`] of its thread, so the same rules and the same state decide as in the
 //! gate. Layout:
 //!
 //! - [`mod@thread`]: one thread with its own runtime, listeners and connections.
