@@ -8,11 +8,12 @@
 //! until the backend has finished: a client that reads or sends slowly holds nothing, and one that leaves does not
 //! get away without paying, because its answer is read to the end all the same.
 
+mod ticket;
+
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate_core::decision::{Decision, Verdict};
@@ -24,7 +25,6 @@ use tollgate_core::toll::Toll;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::SharedLimiterError;
 use tollgate_wire::http1::Fields;
-use tollgate_wire::server_timing::{self, InvalidDuration};
 
 use super::claims::{Claim, Claims};
 use super::elsewhere::{Charge, Elsewhere, Ways};
@@ -43,10 +43,11 @@ use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Ref
 use super::refusal::Refusal;
 use super::routes::RouteHasher;
 use super::rules::Rules;
-use super::sight::Account;
 use super::uploads::{Upload, UploadFate, Uploads};
 use crate::settings::{Domain, Gate as Settings};
 use crate::watch::Flagged;
+use ticket::Sending;
+pub(crate) use ticket::Ticket;
 
 /// Decides about requests. One for all workers.
 pub(crate) struct Admission {
@@ -496,210 +497,4 @@ fn in_mode(domain: &Domain, mode: Mode) -> Cow<'_, Domain> {
         domain.to_mut().rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
     }
     domain
-}
-
-/// How the rest of a request comes.
-struct Sending {
-    /// Until the backend answers.
-    upload: Option<Upload>,
-    /// Whether it is waited for, so that the place is for others.
-    flow: Flow,
-}
-
-/// Leave to use the backend once. Dropped before [`Ticket::started`], it costs nothing.
-pub(crate) struct Ticket {
-    admission: Arc<Admission>,
-    decision: Decision,
-    /// CPU time that budgets were charged when it was let in.
-    reserved: Span,
-    charge: Option<Charge>,
-    /// Which rules decided.
-    generation: u64,
-    route: RouteKey,
-    /// How the rest of the request comes, if not all of it was here before.
-    sending: Option<Sending>,
-    permit: Option<Permit>,
-    started: Option<Moment>,
-    cpu: Option<Span>,
-    account: Option<Account>,
-    /// The act of the queue, done or only observed, and its reason.
-    queued: Option<(Act, &'static str)>,
-    /// The cost, once the backend has finished.
-    toll: Option<Span>,
-    /// What the queue, or else a rule, would have done to it if it did not only observe.
-    would: Option<Act>,
-}
-
-impl Ticket {
-    /// What the request comes to is told to `account`.
-    pub(crate) fn seen_by(&mut self, account: Account) {
-        self.account = Some(account);
-    }
-
-    /// The route of the request.
-    pub(crate) fn route(&self) -> RouteKey {
-        self.route
-    }
-
-    /// What was decided, and by which rule.
-    pub(crate) fn decided(&self) -> (&Decision, Option<String>) {
-        let name = self.rules().and_then(|rules| Some(rules.face(&self.decision)?.name.clone()));
-        (&self.decision, name)
-    }
-
-    /// The decision and its reason for the access log, with the generation and the number of the rule. An act that was carried out outranks one
-    /// that was only observed.
-    pub(crate) fn outcome(&self) -> (&'static str, &'static str, Option<(u64, usize)>) {
-        let by_rule = Act::of(&self.decision);
-        let rank = |act: Act| [Act::WouldHold, Act::WouldRefuse, Act::Hold].iter().position(|other| *other == act);
-        if let Some((act, reason)) = self.queued.filter(|(act, _)| by_rule.is_none_or(|rule| rank(*act) > rank(rule))) {
-            return (act.as_str(), reason, None);
-        }
-        let rule = self.decision.rule.map(|index| (self.generation, index));
-        (by_rule.map_or("admit", Act::as_str), self.decision.reason.as_str(), rule)
-    }
-
-    /// The cost, once the backend has finished; none if it received nothing of the request.
-    pub(crate) fn toll(&self) -> Option<Span> {
-        self.toll
-    }
-
-    /// The rules that decided, unless others have taken their place: a rule's number is another's among those.
-    fn rules(&self) -> Option<Guard<Arc<Rules>>> {
-        let rules = self.admission.rules.load();
-        (rules.generation() == self.generation).then_some(rules)
-    }
-
-    /// The request is on its way to the backend. Later calls change nothing: a retry is the same request.
-    pub(crate) fn started(&mut self) {
-        self.started.get_or_insert_with(|| self.admission.clock.now());
-    }
-
-    /// The backend has received nothing of the request.
-    pub(crate) fn unsent(&mut self) {
-        self.started = None;
-    }
-
-    /// The backend says how much CPU time it took, or says something else.
-    pub(crate) fn reported(&mut self, report: Result<Option<Span>, InvalidDuration>) {
-        let wall = self.started.map_or(Span::ZERO, |started| self.admission.clock.now().since(started));
-        let cores_milli = self.admission.cores_milli.load(Ordering::Relaxed);
-        match report {
-            Ok(None) => {}
-            Ok(Some(cpu)) if server_timing::is_plausible(cpu, wall, cores_milli) => self.cpu = Some(cpu),
-            Ok(Some(_)) | Err(InvalidDuration) => {
-                self.admission.reports_ignored.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// The request goes to the backend with this queue. If another backend's queue has granted the permit, the permit stays there, but nothing is learned
-    /// from the time that the request takes.
-    pub(crate) fn goes_to(&mut self, queue: &Arc<Queue>) {
-        if let Some(permit) = &mut self.permit {
-            permit.served_by(queue);
-        }
-    }
-
-    /// There was no room for the response, so that the backend may have waited for the client to read. The permit is kept.
-    pub(crate) fn held_up(&mut self) {
-        if let Some(permit) = &mut self.permit {
-            permit.held_up();
-        }
-    }
-
-    /// How long the rest of the request may be waited for, if not all of it has come.
-    pub(crate) fn patience(&self) -> Option<Duration> {
-        self.sending.as_ref().map(|sending| sending.flow.patience())
-    }
-
-    /// More of it has come, after so long.
-    pub(crate) fn waited(&mut self, wait: Duration) {
-        if let Some(sending) = &mut self.sending {
-            sending.flow.waited(wait);
-        }
-    }
-
-    /// The rest of the request does not come for the time being.
-    pub(crate) fn starved(&mut self) {
-        if let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit)
-            && sending.flow.starve()
-        {
-            permit.starve();
-        }
-    }
-
-    /// So many bytes of it have come.
-    pub(crate) fn fed(&mut self, bytes: usize) {
-        if let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit)
-            && sending.flow.feed(bytes)
-        {
-            permit.feed();
-        }
-    }
-
-    /// The backend begins its final answer. If the request is not whole, it evidently did not wait for the rest: it is at work until it has
-    /// answered, and what it did while the rest was waited for was work, too, unless it says that the client did wrong: that takes none.
-    ///
-    /// In a conversation (`talks`) both sides go on. It is at work while its client sends, as before, but is no upload any more.
-    pub(crate) fn answers(&mut self, status: u16, talks: bool) {
-        let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit) else { return };
-        sending.upload = None;
-        if talks {
-            return;
-        }
-        if !(400..500).contains(&status) {
-            permit.worked_unfed();
-        }
-        self.sent();
-    }
-
-    /// No more of the request will come, or matters.
-    pub(crate) fn sent(&mut self) {
-        if let (Some(_), Some(permit)) = (self.sending.take(), &mut self.permit) {
-            permit.feed();
-        }
-    }
-
-    /// The backend has finished with this request.
-    pub(crate) fn done(&mut self, outcome: Outcome) {
-        self.sending = None;
-        // Nobody pays for a backend that was not reached.
-        let cpu = if self.started.is_some() { self.cpu } else { Some(Span::ZERO) };
-        let toll = self.permit.take().map_or(Span::ZERO, |permit| permit.leave(cpu, outcome));
-        if let Some(account) = self.account.take() {
-            account.settle(toll, self.would);
-        }
-        let Some(charge) = self.charge.take() else { return };
-        self.toll = self.started.map(|_| toll);
-        let (rules, now) = (self.admission.rules.load(), self.admission.clock.now());
-        if rules.generation() == self.generation {
-            rules.cost(&self.decision, toll);
-        }
-        // A request that was sent costs what the backend spent on it, even if that was not enough: otherwise the requests that overload a
-        // backend would be the ones that cost nothing.
-        if self.started.is_some() {
-            rules.settle(charge, Toll::of_cpu(toll), now);
-        } else {
-            rules.refund(charge, now);
-        }
-    }
-
-    /// Nobody waits for the backend any more. Changes nothing if it has finished.
-    pub(crate) fn end(&mut self) {
-        self.done(if self.started.is_some() { Outcome::Abandoned } else { Outcome::Failed });
-    }
-
-    /// Writes the header fields that tell the client where it stands.
-    pub(crate) fn tell(&self, fields: &mut Fields) {
-        if let Some(rules) = self.rules() {
-            rules.tell(&self.decision, |name, value| fields.push(name, value));
-        }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.end();
-    }
 }

@@ -52,10 +52,13 @@ fn teach(gate: &Gate) -> u64 {
     limits[0]
 }
 
-/// The in-flight limit of each backend, while no requests change it.
+/// The in-flight limit of each backend, while no requests change it. A request is settled a moment after its response.
 fn limits(gate: &Gate) -> Vec<u64> {
-    let limits = shown_limits(gate);
-    assert_eq!(gate.metric("tollgate_in_flight_max"), limits.iter().sum::<u64>());
+    let mut limits = Vec::new();
+    eventually("status and metrics agree", || {
+        limits = shown_limits(gate);
+        gate.metric("tollgate_in_flight_max") == limits.iter().sum::<u64>()
+    });
     limits
 }
 

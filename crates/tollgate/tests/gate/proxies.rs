@@ -48,11 +48,16 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts `program` with a file of `config`, in which `{folder}` is a directory of its own.
-    fn start(program: &Path, arguments: &str, file: &str, config: &str, address: SocketAddr) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+    /// Starts `program` with the file that `config` makes of an address, in which `{folder}` is a directory of its own. A port that was free
+    /// can be taken by another test, so this tries again with another one.
+    fn start(program: &Path, arguments: &str, file: &str, config: impl Fn(SocketAddr) -> String) -> Self {
+        (0..3).find_map(|_| Self::try_start(program, arguments, file, &config)).expect("the proxy ends at once")
+    }
+
+    fn try_start(program: &Path, arguments: &str, file: &str, config: impl Fn(SocketAddr) -> String) -> Option<Self> {
+        let (folder, address) = (tempfile::tempdir().unwrap(), free_address());
         let path = folder.path().join(file);
-        std::fs::write(&path, config.replace("{folder}", folder.path().to_str().unwrap())).unwrap();
+        std::fs::write(&path, config(address).replace("{folder}", folder.path().to_str().unwrap())).unwrap();
         let mut command = Command::new(program);
         command
             .args(arguments.split(' '))
@@ -64,41 +69,42 @@ impl Proxy {
         let child =
             command.spawn().unwrap_or_else(|error| panic!("{}: {error}; ./test installs it", program.display()));
         let mut proxy = Self { child, address, _folder: folder };
+        let mut has_ended = false;
         eventually("the proxy listens", || {
-            assert_eq!(proxy.child.try_wait().unwrap(), None, "{} ended with\n{config}", program.display());
-            TcpStream::connect(address).is_ok()
+            has_ended = proxy.child.try_wait().unwrap().is_some();
+            has_ended || TcpStream::connect(address).is_ok()
         });
-        proxy
+        (!has_ended).then_some(proxy)
     }
 
     fn nginx(site: &str, gate: &Gate) -> Self {
-        let address = free_address();
         let site = site.replace("127.0.0.1:8888", &gate.address.to_string());
-        let site = site.replace("listen 80;", &format!("listen {address};"));
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {{folder}}/{kind};\n"))
             .concat();
-        let config = format!(
-            "user root;\ndaemon off;\nmaster_process off;\npid {{folder}}/pid;\nerror_log {{folder}}/log;\nevents {{}}\n\
-             http {{\naccess_log off;\n{temporary}{site}}}\n"
-        );
-        Self::start(&program("nginx"), "-e stderr -c", "nginx.conf", &config, address)
+        Self::start(&program("nginx"), "-e stderr -c", "nginx.conf", |address| {
+            let site = site.replace("listen 80;", &format!("listen {address};"));
+            format!(
+                "user root;\ndaemon off;\nmaster_process off;\npid {{folder}}/pid;\nerror_log {{folder}}/log;\nevents {{}}\n\
+                 http {{\naccess_log off;\n{temporary}{site}}}\n"
+            )
+        })
     }
 
     fn caddy(site: &str, gate: &Gate) -> Self {
-        let address = free_address();
         let site = site.replace("127.0.0.1:8888", &gate.address.to_string());
-        // Without a certificate of example.com.
-        let site = site.replace("example.com {", &format!("http://example.com:{} {{", address.port()));
-        let config = format!("{{\n    admin off\n}}\n{site}");
-        Self::start(&program("caddy"), "run --adapter caddyfile --config", "Caddyfile", &config, address)
+        Self::start(&program("caddy"), "run --adapter caddyfile --config", "Caddyfile", |address| {
+            // Without a certificate of example.com.
+            let site = site.replace("example.com {", &format!("http://example.com:{} {{", address.port()));
+            format!("{{\n    admin off\n}}\n{site}")
+        })
     }
 
     fn haproxy(config: &str, gate: &Gate) -> Self {
-        let address = free_address();
         let config = config.replace("127.0.0.1:8888", &gate.address.to_string());
-        let config = config.replace("bind :80", &format!("bind {address}"));
-        Self::start(&program("haproxy"), "-db -f", "haproxy.cfg", &config, address)
+        Self::start(&program("haproxy"), "-db -f", "haproxy.cfg", |address| {
+            config.replace("bind :80", &format!("bind {address}"))
+        })
     }
 }
 
