@@ -5,6 +5,9 @@
 use libfuzzer_sys::fuzz_target;
 
 // The settings are a private module of the binary, which cannot be linked.
+#[allow(dead_code)]
+#[path = "../../crates/tollgate/src/bounded_file.rs"]
+mod bounded_file;
 #[allow(dead_code, unused_imports)]
 #[path = "../../crates/tollgate/src/settings/mod.rs"]
 mod settings;

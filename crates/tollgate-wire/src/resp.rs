@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_seeds_of_the_fuzzer_are_read_at_every_length() {
-        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/resp_command");
+        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/resp_command");
         let mut count = 0;
         for seed in std::fs::read_dir(seeds).unwrap() {
             let bytes = std::fs::read(seed.unwrap().path()).unwrap();
