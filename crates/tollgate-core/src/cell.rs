@@ -20,7 +20,7 @@ pub struct Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZeroRate;
 
-/// What a caller is told, in the order of redis-cell's reply.
+/// The reply to a call, with the fields in the order of redis-cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellReply {
     /// Whether the call is refused.

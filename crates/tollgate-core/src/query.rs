@@ -1,8 +1,8 @@
-//! Parameters of a query, as keys of callers.
+//! Query parameters as keys.
 //!
-//! Browsers cannot set header fields of a websocket, so its callers are told apart by a parameter. Escapes are read, since `%41` and `A` are one value to a
-//! backend. If a parameter comes twice with different values, one server uses the first and another the last: a caller could show the gate one
-//! value and the backend another. So all such requests have one key in common.
+//! Browsers cannot set header fields of a websocket, so a parameter identifies its client. Escapes are decoded, because `%41` and `A` are the
+//! same value to a backend. If a parameter has two different values, some servers use the first and others the last, so a client could show
+//! the gate one value and the backend another. All such requests share one key.
 
 use crate::class::KeySink;
 

@@ -26,7 +26,7 @@ pub enum Fate {
 }
 
 impl Queue {
-    /// What would happen to a request of this client and weight. Without a route it costs what requests cost on average.
+    /// Predicts the fate of a request of this client and weight. Without a route it has the mean cost of all requests.
     pub fn forecast(&mut self, client: Client, weight_milli: u32, route: Option<RouteKey>, now: Moment) -> Forecast {
         self.advance(now);
         let any = RouteKey { route: u64::MAX, parent: u64::MAX };

@@ -14,8 +14,9 @@
 //! | nothing clear | yes | grows if that exposes less than 0.4 s of each core, otherwise half of it is tried for a wave |
 //! | room, nothing clear | no | stays |
 //!
-//! Between waves the limit grows in three cases while requests wait: the backend's machine is known to be idle and no number was found yet; it
-//! has been idle for [`IDLE_MAX`] with the number that was found; or nothing has ended for [`SILENCE_MAX`].
+//! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no number was found yet:
+//! once without proof, then only if requests seem to be served at once ([`Limit::serves_all_at_once`]). The machine has been idle for
+//! [`IDLE_MAX`] with the number that was found. Nothing has ended for [`SILENCE_MAX`].
 //!
 //! Requests are weighed, not counted ([`Times::load`]): in a backend where some requests compute and others sleep, a hundred sleepers do not
 //! compete with one that computes.
@@ -47,7 +48,7 @@ const IDLE_MIN: Span = Span::from_millis(100);
 const IDLE_MAX: Span = Span::from_secs(1);
 /// How often half of a new number is tried at once.
 const HALVES: u8 = 6;
-/// The backend may have this many times the cores that the settings name. So many compute at once without slowing each other down.
+/// The backend may have this many times the cores that the settings name. That many requests compute at once without slowing each other down.
 const CORES_UNSAID: u64 = 4;
 /// The load of a request that sleeps.
 const SLEEPER: Load = Load::from_256ths(4);

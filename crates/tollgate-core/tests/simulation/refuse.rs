@@ -93,8 +93,8 @@ fn too_much_at_once_is_refused_by_time_and_told_when_to_come_back() {
     laws.check();
 }
 
-/// Not met yet: where costs vary by a factor of two, the estimate is wrong by a third now and then. A request that has then waited for as long
-/// as it may, and so would be next, is told to come back at once.
+/// Not met yet: if costs vary by a factor of two, the estimate is sometimes wrong by a third. A request that has waited for the longest time
+/// that is allowed, and so would be next, is then refused with a `Retry-After` of a second.
 #[test]
 fn a_client_that_asks_for_more_than_the_backend_has_is_refused_by_time() {
     let mut laws = Laws::new();

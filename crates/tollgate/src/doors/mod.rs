@@ -113,7 +113,7 @@ impl BoundDoors {
 }
 
 impl OpenDoors {
-    /// What to register with those who show metrics.
+    /// The metrics of all doors, for a registry.
     pub(crate) fn metrics(&self) -> Box<DoorMetrics> {
         Box::new(DoorMetrics(self.figures.clone()))
     }

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use tollgate_core::limit::{Factor, LimitError};
 use tollgate_gatekeeper::limiter::Limiter;
 
-/// How many factors are kept. Applications have one for each kind of user; a factor beyond these makes its limiter anew each time.
+/// The number of factors with a limiter of their own. Applications have one for each kind of user. Any other factor gets a new limiter for each call.
 const FACTORS_MAX: usize = 64;
 
 /// A limiter for each factor that was asked for. All share the tables of one.

@@ -149,7 +149,7 @@ fn nginx_turns_a_refusal_into_429_as_documented() {
     let refused = login(site, &[]);
     assert_eq!(refused.status, 429, "{refused:?}");
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 60);
-    // The client's own fields do not change which request is asked about, or who asks.
+    // The client's own fields change neither the request that is checked nor its client.
     let disguises = [("X-Forwarded-Uri", "/"), ("X-Original-URI", "/"), ("X-Forwarded-For", "203.0.113.1")];
     assert_eq!(login(site, &disguises).status, 429);
     assert_eq!(call(site, "GET", "/login", &[], "").status, 200);

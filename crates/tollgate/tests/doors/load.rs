@@ -39,7 +39,7 @@ fn a_device_is_one_caller_however_its_parameter_is_written() {
     assert_eq!(check(door, &json!({"attributes": {"query:device": "d1"}}))["remaining"], 5);
     let forwarded = [("X-Forwarded-Uri", "/ws?device=d1"), ("X-Forwarded-For", "203.0.113.7")];
     assert_eq!(call(door, "GET", "/v1/auth", &forwarded, "").header("x-ratelimit-remaining"), Some("4"));
-    // Two values are nobody's key but one for all who write two.
+    // All requests with two values share one key.
     assert_eq!((left("/ws?device=d1&device=a"), left("/ws?device=b&device=d1")), (json!(8), json!(7)));
     assert_eq!(left("/ws?devices=d1"), Value::Null);
 }

@@ -161,10 +161,10 @@ impl Ticket {
         }
     }
 
-    /// The backend begins its final answer. If the request is not whole, it evidently did not wait for the rest: it is at work until it has
-    /// answered, and what it did while the rest was waited for was work, too, unless it says that the client did wrong: that takes none.
+    /// The backend starts its final response. If the request is not complete, the backend did not wait for the rest of it. It works until it
+    /// has responded, and the time in which the gate waited for the rest was work as well, unless the status blames the client.
     ///
-    /// In a conversation (`talks`) both sides go on. It is at work while its client sends, as before, but is no upload any more.
+    /// In a conversation (`talks`) both sides go on sending. The request works while its client sends, but is no longer an upload.
     pub(crate) fn answers(&mut self, status: u16, talks: bool) {
         let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit) else { return };
         sending.upload = None;
