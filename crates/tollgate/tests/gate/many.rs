@@ -120,8 +120,9 @@ fn fault_15_a_shortage_of_descriptors_is_not_blamed_on_the_backend() {
     let file = folder.path().join("tollgate.toml");
     std::fs::write(&file, format!("[gate]\nworkers = 1\nin_flight = 200\nbackend = \"{}\"\n", backend.url())).unwrap();
     let mut command = std::process::Command::new("sh");
+    // 35 more than those that it inherits from whatever runs the tests.
     let gate = format!(
-        "ulimit -n 48; exec {} gate --config {} --listen 127.0.0.1:0 --admin 127.0.0.1:0",
+        "ulimit -n $((35 + $(ls /proc/$$/fd | wc -l))); exec {} gate --config {} --listen 127.0.0.1:0 --admin 127.0.0.1:0",
         env!("CARGO_BIN_EXE_tollgate"),
         file.display(),
     );
