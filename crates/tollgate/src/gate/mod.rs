@@ -1,86 +1,33 @@
-//! The gate: a reverse proxy that asks, before each request reaches the backend, whether it may.
+//! The gate: a reverse proxy that decides, for each request, whether and when it is forwarded to the backend.
 //!
-//! A request's way is one line: [`listener`] accepts, [`connection`] finds out what is spoken, [`h1`] reads a request,
-//! [`exchange`] identifies the client ([`identify`]), asks ([`admission`]), forwards ([`forward`], [`backend`]) and carries
-//! the bodies ([`body`]). Each [`worker`] is a thread with everything it needs of its own.
+//! The folders are layers. A module imports from its own layer and from lower ones only; the tidy test checks it.
+//!
+//! | layer | contents |
+//! |---|---|
+//! | `inspect` | metrics and status of a running gate, for operators |
+//! | `serve` | threads, listeners, connections, and decisions for doors |
+//! | `http` | requests and responses: reading, forwarding, streaming |
+//! | `decide` | rules, holds, the fair queue, and state that is shared with other gates |
+//! | `observe` | counters, logs and the largest spenders |
+//! | `net` | sockets, TLS, buffers, timers and connection limits |
+//!
+//! `ARCHITECTURE.md` lists the steps of a request.
 
-mod access_log;
-mod admission;
-mod backend;
-mod body;
-mod buffer;
-mod caps;
-mod claims;
-mod connection;
-mod conversation;
-mod decider;
-mod domains;
-mod download;
-mod elsewhere;
-mod engagement;
-mod engagement_log;
-mod exchange;
-mod exemptions;
-mod failure_log;
-mod flow;
-mod forward;
-mod h1;
-mod h1_body;
-mod h1_spill;
-mod h2;
-mod h2_body;
-mod h2_budget;
-mod h2_connect;
-mod h2_head;
-mod h2_io;
-mod h2_unsent;
-mod held_by_queue;
-mod histogram;
-mod holds;
-mod identify;
-mod keeper;
-mod kernel;
-mod key_text;
-mod learned_file;
-mod listener;
-mod load;
-mod master_metrics;
-mod masters;
-mod metrics;
-mod others;
-mod pages;
-mod proxy_detector;
-mod queue;
-mod rates;
-mod redis;
-mod refusal;
-mod reloads;
-mod report;
-mod routes;
-mod rules;
-mod running;
-mod scaled_limiters;
-mod sight;
-mod socket;
-mod spenders;
-mod spool;
-mod tally;
-mod timer;
-mod tls;
-mod trace;
-mod tunnel;
-mod uploads;
-mod view;
-mod worker;
+mod decide;
+mod http;
+mod inspect;
+mod net;
+mod observe;
+mod serve;
 
-pub(crate) use admission::ObservedCounts;
-pub(crate) use decider::{Decider, DoorTicket, Inquiry, NoRuling, Ruling};
-pub(crate) use histogram::Counted;
-pub(crate) use key_text::KeyText;
-pub(crate) use listener::bind_all;
-pub(crate) use others::Other;
-pub(crate) use queue::QueueForecast;
-pub(crate) use refusal::{Refusal, jittered_secs, spread_of};
-pub(crate) use running::{Orders, Running};
-pub(crate) use tls::CERTIFICATE_BYTES_MAX;
-pub(crate) use view::{Bucket, Standing};
+pub(crate) use decide::admission::ObservedCounts;
+pub(crate) use decide::key_text::KeyText;
+pub(crate) use decide::queue::QueueForecast;
+pub(crate) use decide::refusal::{Refusal, jittered_secs, spread_of};
+pub(crate) use inspect::others::Other;
+pub(crate) use inspect::view::{Bucket, Standing};
+pub(crate) use net::tls::CERTIFICATE_BYTES_MAX;
+pub(crate) use observe::histogram::Counted;
+pub(crate) use serve::decider::{Decider, DoorTicket, Inquiry, NoRuling, Ruling};
+pub(crate) use serve::listener::bind_all;
+pub(crate) use serve::running::{Orders, Running};

@@ -1,0 +1,500 @@
+//! The seam between carrying requests and deciding about them.
+//!
+//! The gate asks twice per request and tells the [`Ticket`] how the backend gets on. First the rules say whether the request may go on and
+//! when ([`Admission::admit`]), then it takes its turn in the fair queue ([`Admission::take_turn`]). In between the gate reads the body, if it
+//! is small: who withholds it withholds it from nobody else.
+//!
+//! A ticket is for work at the backend, not for a client's connection. So it runs from the first byte sent to the backend
+//! until the backend has finished: a client that reads or sends slowly holds nothing, and one that leaves does not
+//! get away without paying, because its answer is read to the end all the same.
+
+mod ticket;
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::{ArcSwap, Guard};
+use tollgate_core::decision::{Decision, Verdict};
+use tollgate_core::queue::{Fate, Forecast, Refusal as CoreRefusal, RouteKey};
+use tollgate_core::request::Request;
+use tollgate_core::rule::Mode;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::clock::Clock;
+use tollgate_gatekeeper::shared::SharedLimiterError;
+use tollgate_wire::http1::Fields;
+
+use super::claims::{Claim, Claims};
+use super::elsewhere::{Charge, Elsewhere, Ways};
+use super::exemptions::Exemptions;
+use super::flow::Flow;
+use super::held_by_queue::HeldByQueue;
+use super::holds::{Held, Holds};
+use super::identify::RequestView;
+use super::key_text::KeyText;
+use super::load::Load;
+pub(crate) use super::queue::Entering;
+pub(crate) use super::queue::Outcome;
+use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Refused};
+use super::refusal::Refusal;
+use super::routes::RouteHasher;
+use super::rules::Rules;
+use super::uploads::{Upload, UploadFate, Uploads};
+use crate::gate::observe::engagement::{Act, Engagement, QueueAct};
+use crate::gate::observe::engagement_log::EngagementLog;
+use crate::settings::{Domain, Gate as Settings};
+use crate::watch::Flagged;
+use ticket::Sending;
+pub(crate) use ticket::Ticket;
+
+/// Decides about requests. One for all workers.
+pub(crate) struct Admission {
+    clock: Clock,
+    rules: ArcSwap<Rules>,
+    claims: ArcSwap<Claims>,
+    holds: Holds,
+    queues: Queues,
+    uploads: Arc<Uploads>,
+    load: Load,
+    route_hasher: RouteHasher,
+    cores_milli: AtomicU32,
+    reports_ignored: AtomicU64,
+    exemptions: Exemptions,
+    flagged: Arc<Flagged>,
+    /// Uploads that would have waited and would have been refused.
+    uploads_would: [AtomicU64; 2],
+}
+
+/// A request that asks for a permit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) client: IpAddr,
+    /// What it can claim of the backend.
+    pub(crate) claim: Claim,
+    /// Whether all of its body is here.
+    pub(crate) is_whole: bool,
+    /// Memory that it holds while it waits.
+    pub(crate) bytes: u32,
+}
+
+/// What a gate that only observes has counted. A request that several would have held is counted for each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ObservedCounts {
+    pub(crate) is_observing: bool,
+    pub(crate) requests: u64,
+    pub(crate) queue_would_hold: u64,
+    pub(crate) queue_would_refuse: u64,
+    pub(crate) rules_would_hold: u64,
+    pub(crate) rules_would_refuse: u64,
+}
+
+/// What is said to a request.
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation per request, to move it once less")]
+pub(crate) enum Admitted {
+    /// It may go to the backend.
+    Ticket(Ticket),
+    /// It may not, now.
+    Refused(Refusal),
+}
+
+impl Admission {
+    /// Decides by the rules of `domain`, to which everybody is new.
+    pub(crate) fn new(
+        domain: &Domain,
+        settings: &Settings,
+        ways: Ways<'_>,
+        clock: Clock,
+    ) -> Result<Self, SharedLimiterError> {
+        let domain = &*in_mode(domain, settings.mode);
+        let elsewhere = Elsewhere::new(domain, ways, &clock, None).map_err(SharedLimiterError::Sharing)?;
+        let rules = Rules::new(domain, elsewhere, settings.hold, clock.now()).map_err(SharedLimiterError::Limiter)?;
+        Ok(Self {
+            rules: ArcSwap::from_pointee(rules),
+            claims: ArcSwap::from_pointee(Claims::new(domain, settings)),
+            holds: Holds::default(),
+            queues: Queues::new(settings, clock.clone()),
+            uploads: Arc::default(),
+            load: Load::new(settings.bands, settings.pressure.clone(), clock.now()),
+            route_hasher: RouteHasher::default(),
+            cores_milli: AtomicU32::new(settings.cores.as_milli()),
+            reports_ignored: AtomicU64::new(0),
+            exemptions: Exemptions::default(),
+            flagged: Arc::default(),
+            uploads_would: Default::default(),
+            clock,
+        })
+        .inspect(|admission: &Self| admission.load.pin(settings.band_pinned))
+    }
+
+    /// Takes over other settings. What has not changed keeps its state.
+    pub(crate) fn reload(
+        &self,
+        domain: &Domain,
+        settings: &Settings,
+        ways: Ways<'_>,
+    ) -> Result<(), SharedLimiterError> {
+        let (before, domain) = (self.rules.load(), &*in_mode(domain, settings.mode));
+        let elsewhere =
+            Elsewhere::new(domain, ways, &self.clock, Some(before.elsewhere())).map_err(SharedLimiterError::Sharing)?;
+        let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(SharedLimiterError::Limiter)?;
+        self.rules.store(Arc::new(rules));
+        self.claims.store(Arc::new(self.claims.load().succeeded_by(domain, settings)));
+        self.queues.reload(settings);
+        if settings.mode == Mode::Observe {
+            self.uploads.release();
+        }
+        self.load.reload(settings.bands, settings.pressure.clone());
+        self.load.pin(settings.band_pinned);
+        self.cores_milli.store(settings.cores.as_milli(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Looks at the load, if it is time to. Any worker may call this at any time, and says by how much it is late.
+    pub(crate) fn tick(&self, late: Span) {
+        self.load.late(late);
+        self.queues.tick();
+        self.load.tick(self.clock.now(), || self.queues.take_wait());
+    }
+
+    /// The time that decisions are made by.
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// The clock that decisions are made by.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        self.rules.load_full()
+    }
+
+    /// The rules in force, for a moment.
+    pub(crate) fn rules_now(&self) -> Guard<Arc<Rules>> {
+        self.rules.load()
+    }
+
+    /// Makes one value of each header and cookie that rules and claims use, so that the backend sees the value that they see.
+    pub(crate) fn unify(&self, fields: &mut Fields) {
+        fields.unify(self.rules.load().inputs());
+        fields.unify(self.claims.load().inputs());
+    }
+
+    /// What requests can claim of the backend.
+    pub(crate) fn claims(&self) -> Guard<Arc<Claims>> {
+        self.claims.load()
+    }
+
+    /// The places in which rules hold requests.
+    pub(crate) fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
+    /// Whom an operator lets pass.
+    pub(crate) fn exemptions(&self) -> &Exemptions {
+        &self.exemptions
+    }
+
+    /// The accounts that are flagged, as far as rules look at them.
+    pub(crate) fn flagged(&self) -> &Arc<Flagged> {
+        &self.flagged
+    }
+
+    /// The queues of the backends.
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// The hash of routes, under which prices are learned.
+    pub(crate) fn route_hasher(&self) -> &RouteHasher {
+        &self.route_hasher
+    }
+
+    /// How loaded the backend is.
+    pub(crate) fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// How many requests are held by rules now.
+    pub(crate) fn held(&self) -> u32 {
+        self.holds.total()
+    }
+
+    /// Whether nothing is held or refused, the number of requests decided about so, and of those how many would have been held and refused.
+    pub(crate) fn observed(&self) -> ObservedCounts {
+        let (status, rules) = (self.queues.status(), self.rules.load());
+        let by_rules = |kind: usize| rules.faces().iter().map(|face| face.tally.read(kind)).sum::<u64>();
+        let by_uploads = |kind: usize| self.uploads_would[kind].load(Ordering::Relaxed);
+        ObservedCounts {
+            is_observing: status.is_observing,
+            requests: status.observed,
+            queue_would_hold: status.would_wait + by_uploads(0),
+            queue_would_refuse: status.would_refuse + by_uploads(1),
+            rules_would_hold: by_rules(2),
+            rules_would_refuse: by_rules(3),
+        }
+    }
+
+    /// How many statements of backends about the cost of a request were nonsense or impossible.
+    pub(crate) fn reports_ignored(&self) -> u64 {
+        self.reports_ignored.load(Ordering::Relaxed)
+    }
+
+    /// Decides about a request by the rules. This may hold it; whoever stops waiting gives the place up. Holds and refusals are told to
+    /// `log`.
+    pub(crate) async fn admit(self: &Arc<Self>, request: &RequestView<'_>, log: &EngagementLog) -> Admitted {
+        let now = self.clock.now();
+        let (ticket, waiting) = match self.ask_rules(request, now, log).await {
+            Ok(asked) => asked,
+            Err(refusal) => return Admitted::Refused(refusal),
+        };
+        if let Some(waiting) = waiting {
+            tokio::time::sleep(waiting.wait.into()).await;
+        }
+        Admitted::Ticket(ticket)
+    }
+
+    /// What a request can claim of the backend. Without a user of its own it is one of `tenant`.
+    pub(crate) fn claim(&self, request: &RequestView<'_>, tenant: u64) -> Claim {
+        let claims = self.claims.load();
+        let is_flagged = claims.looks_at_flags() && self.rules.load().is_flagged(request, &self.flagged);
+        claims.of(&RequestView { is_flagged, ..*request }, tenant)
+    }
+
+    /// Waits for a permit of the backend that `pick` names the queue of, and logs what the queue does to the request.
+    pub(crate) async fn take_turn(
+        &self,
+        ticket: &mut Ticket,
+        turn: Turn,
+        pick: impl FnOnce(Entering) -> Arc<Queue>,
+        log: &EngagementLog,
+    ) -> Result<(), Refusal> {
+        if !turn.is_whole {
+            // In a box, so that requests without large bodies do not carry the room for it.
+            let upload = match turn.claim.is_exempt {
+                true => None,
+                false => Some(Box::pin(self.begin_upload(turn.client, log)).await.map_err(Refusal::by_queue)?),
+            };
+            ticket.sending = Some(Sending { upload, flow: Flow::new() });
+        }
+        let Turn { client: address, claim, bytes, .. } = turn;
+        let entering = Entering { address, claim, route: ticket.route, bytes };
+        let queue = pick(entering);
+        let (permit, queued) = self.enter_queue(&queue, entering, log).await.map_err(Refusal::by_queue)?;
+        ticket.permit = Some(permit);
+        ticket.queued = queued;
+        if ticket.would != Some(Act::WouldRefuse) {
+            ticket.would = queued.map(|(act, _)| act).filter(|act| *act != Act::Hold).or(ticket.would);
+        }
+        Ok(())
+    }
+
+    /// Looks at budgets again when a request that was let in at once is about to be forwarded: others of its key may have cost more than expected.
+    pub(crate) fn recheck(&self, ticket: &Ticket, request: &RequestView<'_>, log: &EngagementLog) -> Option<Refusal> {
+        let rules = self.rules.load();
+        if !rules.has_budget() || matches!(ticket.decision.verdict, Verdict::Hold(_)) {
+            return None;
+        }
+        let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
+        let now = self.clock.now();
+        let decision = rules.debt(request, ticket.reserved, self.load.band(), now)?;
+        let decision =
+            Some(self.exemptions.spare(&rules, request, decision, now)).filter(|d| d.verdict.is_refusal())?;
+        rules.count(&decision);
+        if let Some(engagement) = Engagement::by_rule(&rules, request, &decision, now) {
+            log.tell(&engagement, now);
+        }
+        Some(Refusal::by_rule(&rules, decision, now))
+    }
+
+    /// Waits until there are not too many uploads.
+    async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
+        let (hold, status) = (self.rules.load().hold(), self.queues.status());
+        let at_once = status.in_flight_max;
+        let bound = |own: bool| match own {
+            true => ("own-uploads", self.uploads.per_address_max()),
+            false => ("uploads", Uploads::total_max(at_once)),
+        };
+        let tell = |act: Act, (reason, allowed): (&'static str, u64), backoff: Span| {
+            let done = QueueAct { act, reason, observed: allowed, allowed, backoff };
+            log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
+        };
+        if status.is_observing {
+            let (upload, would) = self.uploads.observe(client, at_once, hold);
+            let count = |kind: usize| self.uploads_would[kind].fetch_add(1, Ordering::Relaxed);
+            match would {
+                UploadFate::Go => {}
+                UploadFate::Wait => {
+                    count(0);
+                    tell(Act::WouldHold, bound(true), Span::ZERO);
+                }
+                UploadFate::Refuse(refused) => {
+                    count(1);
+                    tell(Act::WouldRefuse, bound(refused.own), refused.retry_after);
+                }
+            }
+            return Ok(upload);
+        }
+        let begun = self.uploads.begin(client, at_once, hold).await;
+        if let Err(Refused { retry_after: backoff, own, .. }) = begun {
+            tell(Act::Refuse, bound(own), backoff);
+        }
+        begun
+    }
+
+    pub(crate) async fn enter_queue(
+        &self,
+        queue: &Arc<Queue>,
+        entering: Entering,
+        log: &EngagementLog,
+    ) -> Result<(Permit, Option<(Act, &'static str)>), Refused> {
+        let client = entering.address;
+        if entering.claim.is_exempt {
+            return Ok((queue.pass(entering), None));
+        }
+        let (mut held, mut queued, since) = (None, None, self.clock.now());
+        let entered = {
+            let entering = queue.enter(entering, |notice| match notice {
+                Notice::Held(standing) => {
+                    queued = Some((Act::Hold, "backend-busy"));
+                    held =
+                        Some(HeldByQueue { admission: self, queue, client, log, since, position: standing.position });
+                }
+                Notice::WouldHold(standing) => {
+                    let bound = QueueBound::busy(queue, standing);
+                    queued = Some((Act::WouldHold, bound.reason));
+                    self.tell_of_queue(client, log, Act::WouldHold, bound, standing.wait);
+                }
+                Notice::WouldRefuse(CoreRefusal { reason, standing, retry_after }) => {
+                    let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold().max);
+                    queued = Some((Act::WouldRefuse, bound.reason));
+                    self.tell_of_queue(client, log, Act::WouldRefuse, bound, retry_after);
+                }
+            });
+            entering.await
+        };
+        if let Err(Refused { retry_after: backoff, by_queue: Some((reason, standing)), .. }) = entered {
+            // It was refused, not held.
+            if let Some(held) = held.take() {
+                std::mem::forget(held);
+            }
+            let bound = QueueBound::refusing(queue, reason, standing, self.rules.load().hold().max);
+            self.tell_of_queue(client, log, Act::Refuse, bound, backoff);
+        }
+        entered.map(|permit| (permit, queued))
+    }
+
+    fn tell_of_queue(&self, client: IpAddr, log: &EngagementLog, act: Act, bound: QueueBound, backoff: Span) {
+        let QueueBound { reason, observed, allowed } = bound;
+        let done = QueueAct { act, reason, observed, allowed, backoff };
+        log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
+    }
+
+    /// What the queue would do to a request of `client`, which is for the route of `request` if that is known. Of several backends, the one
+    /// that is best for the request counts.
+    pub(crate) fn forecast(&self, client: IpAddr, request: Option<&impl Request>) -> Option<QueueForecast> {
+        let (route, hold_max) = (request.map(|request| self.route_hasher.key(request)), self.rules.load().hold().max);
+        let claim = request.map_or_else(Claim::default, |request| self.claims.load().of(request, 0));
+        let forecasts = self.queues.all().into_iter().map(|queue| (queue.forecast(client, claim, route), queue));
+        let best = forecasts.min_by_key(|(forecast, _)| (forecast.fate != Fate::Go, forecast.standing.wait));
+        let (Forecast { standing, fate }, queue) = best?;
+        let fate = if claim.is_exempt { Fate::Go } else { fate };
+        let bound = match fate {
+            Fate::Go => None,
+            Fate::Wait => Some(QueueBound::busy(&queue, standing)),
+            Fate::Refuse(reason) => Some(QueueBound::refusing(&queue, reason, standing, hold_max)),
+        };
+        Some(QueueForecast { standing, fate, bound })
+    }
+
+    /// Asks the rules, and nobody else as long as those know.
+    async fn ask_rules(
+        self: &Arc<Self>,
+        request: &RequestView<'_>,
+        now: Moment,
+        log: &EngagementLog,
+    ) -> Result<(Ticket, Option<Held<'_>>), Refusal> {
+        let rules = self.rules.load();
+        let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
+        // Whom rules refuse without a price needs none: a refusal is to be cheap.
+        let route = rules.has_budget().then(|| self.route_hasher.key(request));
+        let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(rules.reservation(self.queues.expected(route))));
+        let band = self.load.band();
+        if rules.know(request) {
+            let decided = rules.decide(request, toll, band, now);
+            return self.act(&rules, request, (route, toll.cpu), decided, now, log);
+        }
+        let rules = Guard::into_inner(rules);
+        // In a box, so that requests which are decided from memory do not carry the room for it.
+        let decided = Box::pin(rules.ask(request, toll, band, &self.clock)).await;
+        self.act(&rules, request, (route, toll.cpu), decided, self.clock.now(), log)
+    }
+
+    /// Does what the rules say. A request that is to be held gets a place to wait in, or is refused if there is none.
+    fn act(
+        self: &Arc<Self>,
+        rules: &Arc<Rules>,
+        request: &RequestView<'_>,
+        (route, reserved): (Option<RouteKey>, Span),
+        (mut decision, mut charge): (Decision, Charge),
+        now: Moment,
+        log: &EngagementLog,
+    ) -> Result<(Ticket, Option<Held<'_>>), Refusal> {
+        decision = self.exemptions.spare(rules, request, decision, now);
+        let waiting = match decision.verdict {
+            Verdict::Hold(until) => self.hold(rules, request, &decision, until.since(now)),
+            _ => None,
+        };
+        if let (Verdict::Hold(until), None) = (decision.verdict, &waiting) {
+            decision.verdict = Verdict::Refuse(until);
+        }
+        rules.count(&decision);
+        if let Some(engagement) = Engagement::by_rule(rules, request, &decision, now) {
+            log.tell(&engagement, now);
+        }
+        rules.report(request, &decision, &mut charge, now);
+        if decision.verdict.is_refusal() {
+            // A request that should have been held has been charged.
+            rules.refund(charge, now);
+            return Err(Refusal::by_rule(rules, decision, now));
+        }
+        let ticket = Ticket {
+            admission: self.clone(),
+            decision,
+            reserved,
+            charge: Some(charge),
+            generation: rules.generation(),
+            route: route.unwrap_or_else(|| self.route_hasher.key(request)),
+            sending: None,
+            permit: None,
+            started: None,
+            cpu: None,
+            account: None,
+            queued: None,
+            toll: None,
+            would: Act::of(&decision).filter(|act| matches!(act, Act::WouldHold | Act::WouldRefuse)),
+        };
+        Ok((ticket, waiting))
+    }
+
+    /// A place to wait in, if there is one.
+    fn hold(&self, rules: &Rules, request: &RequestView<'_>, decision: &Decision, wait: Span) -> Option<Held<'_>> {
+        let index = decision.rule?;
+        let mut key = KeyText::default();
+        rules.limiter().rule(index)?.class.write_key(request, &mut key);
+        self.holds.take(index, key.as_bytes(), rules.hold(), wait)
+    }
+}
+
+/// The rules of `domain`, all of which only observe if the gate does.
+fn in_mode(domain: &Domain, mode: Mode) -> Cow<'_, Domain> {
+    let mut domain = Cow::Borrowed(domain);
+    if mode == Mode::Observe {
+        domain.to_mut().rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
+    }
+    domain
+}

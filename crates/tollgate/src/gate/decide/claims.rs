@@ -1,0 +1,199 @@
+//! How a request shares the backend with others: which user sent it, and with what priority.
+//!
+//! The queue knows a client by its address, network and block, and lets connections of one address take turns. Settings may name another
+//! class ([`UserClass`]) beneath or in place of the address, and priorities with weights of their own. Requests of a priority are accounted apart
+//! from the client's other requests: the keys of their client are hashed together with the priority's name.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use tollgate_core::class::KeySink;
+use tollgate_core::inputs::Inputs;
+use tollgate_core::network::Network;
+use tollgate_core::request::Request;
+
+use crate::settings::{Domain, Gate as Settings, Precedence, Priority, UserClass, UserPlace};
+
+/// The weight of a request without a priority, in thousandths.
+const USUAL_WEIGHT_MILLI: u32 = 1000;
+
+/// What a request can claim of the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// Hash of the user that stands in place of the address.
+    pub(crate) user: Option<u64>,
+    /// One user behind the address.
+    pub(crate) tenant: u64,
+    /// Hash of its priority's name; 0 without a priority.
+    pub(crate) account: u64,
+    /// The weight of its priority, in thousandths.
+    pub(crate) weight_milli: u32,
+    /// Whether it passes the queue.
+    pub(crate) is_exempt: bool,
+}
+
+impl Default for Claim {
+    fn default() -> Self {
+        Self { user: None, tenant: 0, account: 0, weight_milli: USUAL_WEIGHT_MILLI, is_exempt: false }
+    }
+}
+
+/// The settings that claims follow from.
+pub(crate) struct Claims {
+    user: Option<UserClass>,
+    /// Priorities with the hashes of their names, first match first.
+    priorities: Vec<(Priority, u64)>,
+    looks_at_flags: bool,
+    /// The headers and cookies that all of this uses.
+    inputs: Inputs,
+    hasher: RandomState,
+}
+
+impl Claims {
+    pub(crate) fn new(domain: &Domain, settings: &Settings) -> Self {
+        Self::hashed_by(RandomState::new(), domain, settings)
+    }
+
+    /// Other settings in the place of these. Users and priorities that are in both keep their accounts.
+    pub(crate) fn succeeded_by(&self, domain: &Domain, settings: &Settings) -> Self {
+        Self::hashed_by(self.hasher.clone(), domain, settings)
+    }
+
+    fn hashed_by(hasher: RandomState, domain: &Domain, settings: &Settings) -> Self {
+        let hashed = |priority: &Priority| (priority.clone(), hasher.hash_one(&priority.name));
+        Self {
+            user: settings.user.clone(),
+            priorities: domain.priorities.iter().map(hashed).collect(),
+            inputs: inputs(domain, settings),
+            looks_at_flags: domain.priorities.iter().any(Priority::looks_at_flags),
+            hasher,
+        }
+    }
+
+    /// Whether a claim depends on the flag of the request's account.
+    pub(crate) fn looks_at_flags(&self) -> bool {
+        self.looks_at_flags
+    }
+
+    /// The headers and cookies that claims depend on.
+    pub(crate) fn inputs(&self) -> &Inputs {
+        &self.inputs
+    }
+
+    /// The claim of a request. Without a user of its own, the request is one of `tenant`.
+    pub(crate) fn of(&self, request: &impl Request, tenant: u64) -> Claim {
+        let mut claim = Claim { tenant, ..Claim::default() };
+        if let Some(UserClass { place, .. }) = &self.user
+            && let Some(user) = self.user_of(request)
+        {
+            match place {
+                UserPlace::Beneath => claim.tenant = user,
+                UserPlace::Instead => claim.user = Some(user),
+            }
+        }
+        if let Some((priority, account)) = self.priorities.iter().find(|(priority, _)| priority.applies(request)) {
+            claim.account = *account;
+            match priority.precedence {
+                Precedence::Weight(weight_milli) => claim.weight_milli = weight_milli,
+                Precedence::Exempt => claim.is_exempt = true,
+            }
+        }
+        claim
+    }
+
+    fn user_of(&self, request: &impl Request) -> Option<u64> {
+        let mut sink = HashSink(self.hasher.build_hasher());
+        self.user.as_ref()?.class.write_key(request, &mut sink).then(|| sink.0.finish())
+    }
+}
+
+fn inputs(domain: &Domain, settings: &Settings) -> Inputs {
+    let mut inputs = Inputs::default();
+    settings.user.iter().for_each(|user| inputs.add_class(&user.class));
+    let conditions = domain.priorities.iter().flat_map(Priority::conditions);
+    conditions.for_each(|condition| inputs.add_condition(condition));
+    inputs
+}
+
+/// Hashes the parts of a key.
+struct HashSink<H>(H);
+
+impl<H: Hasher> KeySink for HashSink<H> {
+    fn network(&mut self, network: Network) {
+        std::hash::Hash::hash(&network, &mut self.0);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    fn end_part(&mut self) {
+        // No byte of UTF-8, so that the parts of two keys cannot run into each other.
+        self.0.write_u8(0xFF);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_wire::http1::RequestHead;
+
+    use super::*;
+    use crate::gate::decide::identify::RequestView;
+    use crate::settings::Settings as File;
+
+    fn claims(text: &str) -> Claims {
+        let file = File::parse("test.toml", text).unwrap();
+        Claims::new(&file.domains[0], &file.gate.unwrap_or_default())
+    }
+
+    fn claim(claims: &Claims, path: &str, fields: &str, tenant: u64) -> Claim {
+        let mut head = RequestHead::default();
+        head.parse(format!("GET {path} HTTP/1.1\r\nhost: a\r\n{fields}\r\n").as_bytes()).unwrap();
+        let client = "192.0.2.1".parse().unwrap();
+        claims.of(&RequestView { client, head: &head, is_flagged: false }, tenant)
+    }
+
+    #[test]
+    fn a_user_beneath_the_address_is_the_same_on_every_connection() {
+        let claims = claims("[gate]\nfairness = { by = \"cookie:sid\" }");
+        let of = |fields, tenant| claim(&claims, "/", fields, tenant);
+        let first = of("cookie: a=b; sid=one\r\n", 1);
+        assert_eq!(first, of("cookie: sid=one\r\n", 2));
+        assert_ne!(first.tenant, of("cookie: sid=two\r\n", 1).tenant);
+        assert_eq!(of("cookie: other=one\r\n", 7), Claim { tenant: 7, ..Claim::default() });
+    }
+
+    #[test]
+    fn a_user_instead_of_the_address_keeps_its_connections_apart() {
+        let claims = claims("[gate]\nfairness = { by = \"header:x-api-key\", place = \"instead\" }");
+        let of = |fields, tenant| claim(&claims, "/", fields, tenant);
+        let first = of("x-api-key: one\r\n", 1);
+        assert!(first.user.is_some() && first.tenant == 1);
+        assert_eq!(first.user, of("x-api-key: one\r\n", 2).user);
+        assert_ne!(first.user, of("x-api-key: two\r\n", 1).user);
+        assert_eq!(of("", 7), Claim { tenant: 7, ..Claim::default() });
+    }
+
+    #[test]
+    fn the_first_priority_that_applies_is_in_force_and_has_its_own_account() {
+        let text = "[[priority]]\nname = \"health\"\nwhen = { path = \"/healthz\" }\nexempt = true\n\
+            [[priority]]\nname = \"logged-in\"\nwhen = { cookie = { session = \"*\" } }\nunless = { path = \"/export\" }\nweight = 4\n\
+            [[priority]]\nname = \"search\"\nwhen = { path = \"/search\" }\nweight = 0.25\n";
+        let before = claims(text);
+        assert_eq!(before.inputs().cookies(), ["session"]);
+        let session = "cookie: session=x\r\n";
+        let of = |path, fields| claim(&before, path, fields, 0);
+        assert!(of("/healthz", session).is_exempt && !of("/", session).is_exempt);
+        assert_eq!([of("/search", session), of("/search", "")].map(|claim| claim.weight_milli), [4000, 250]);
+        assert_eq!(of("/export", session), Claim::default());
+        // A path that the backend may read otherwise is not exempt, and one that it may read as a search pays for one.
+        assert!(!of("/a/../healthz", "").is_exempt && !of("/healthz/%2e%2e/report", "").is_exempt);
+        assert_eq!(of("/a/../search", "").weight_milli, 250);
+        assert_eq!(of("/", session).account, of("/search", session).account);
+        assert_ne!(of("/search", "").account, of("/search", session).account);
+        // Another order after a reload does not give clients new accounts.
+        let file = File::parse("test.toml", "[[priority]]\nname = \"search\"\nweight = 2\n").unwrap();
+        let after = before.succeeded_by(&file.domains[0], &file.gate.unwrap_or_default());
+        assert_eq!(claim(&after, "/", "", 0).account, of("/search", "").account);
+        assert_eq!(claim(&after, "/", "", 0).weight_milli, 2000);
+    }
+}

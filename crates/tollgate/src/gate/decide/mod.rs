@@ -1,0 +1,24 @@
+//! Decisions about requests: who the client is, which rules apply, and when the request may go to a backend.
+
+pub(super) mod admission;
+pub(super) mod claims;
+pub(super) mod domains;
+pub(super) mod elsewhere;
+pub(super) mod exemptions;
+pub(super) mod flow;
+pub(super) mod held_by_queue;
+pub(super) mod holds;
+pub(super) mod identify;
+pub(super) mod keeper;
+pub(super) mod kernel;
+pub(super) mod key_text;
+pub(super) mod learned_file;
+pub(super) mod load;
+pub(super) mod masters;
+pub(super) mod queue;
+pub(super) mod redis;
+pub(super) mod refusal;
+pub(super) mod routes;
+pub(super) mod rules;
+pub(super) mod scaled_limiters;
+pub(super) mod uploads;

@@ -1,0 +1,96 @@
+//! Active health checks: one worker requests a path from each backend at an interval.
+
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_wire::http1::ResponseHead;
+use tollgate_wire::http1::chunked::Decoder;
+
+use super::h1::H1Answer;
+use super::{Backend, connect, h2};
+use crate::gate::http::body::Broken;
+use crate::gate::http::conversation::Answer;
+use crate::gate::http::h1_body::Pace;
+use crate::gate::http::worker::Worker;
+use crate::gate::net::buffer::Buffer;
+use crate::gate::net::timer::Way;
+use crate::settings::{HealthCheck, Protocol};
+
+/// How often a gate without checks looks whether a reload has brought some.
+const OFF_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Checks all backends until the worker ends.
+pub(crate) async fn run(worker: Rc<Worker>) {
+    loop {
+        let Some(settings) = worker.settings().health.clone() else {
+            tokio::time::sleep(OFF_INTERVAL).await;
+            continue;
+        };
+        let settings = Rc::new(settings);
+        for backend in worker.shared.backends.load().iter() {
+            let (backend, worker, settings) = (backend.clone(), worker.clone(), settings.clone());
+            tokio::task::spawn_local(async move {
+                // A check that outlasts the interval would overlap with the next one.
+                let time = settings.timeout.min(settings.interval);
+                let result = tokio::time::timeout(time, check(&backend, &worker, &settings)).await;
+                let result = result.unwrap_or_else(|_| Err("took too long".to_owned()));
+                backend.checked(match &result {
+                    Ok(()) => Ok(()),
+                    Err(why) => Err(why),
+                });
+            });
+        }
+        tokio::time::sleep(settings.interval).await;
+    }
+}
+
+async fn check(backend: &Arc<Backend>, worker: &Worker, settings: &HealthCheck) -> Result<(), String> {
+    let status = if backend.url.protocol == Protocol::Http2 {
+        status_h2(backend, worker, settings).await?
+    } else {
+        status_h1(backend, worker, settings).await?
+    };
+    if status == settings.status { Ok(()) } else { Err(format!("status {status}")) }
+}
+
+async fn status_h1(backend: &Backend, worker: &Worker, settings: &HealthCheck) -> Result<u16, String> {
+    let socket = connect::connect(backend, worker).await.map_err(|error| error.to_string())?;
+    let (path, authority) = (&settings.path, &backend.authority);
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: tollgate\r\nconnection: close\r\n\r\n");
+    let mut parts = [IoSlice::new(request.as_bytes())];
+    socket.write_all(&mut parts, settings.timeout).await.map_err(|error| error.to_string())?;
+    socket.timer.set(Way::In, settings.timeout);
+    let (mut buffer, mut decoder) = (Buffer::default(), Decoder::default());
+    let mut answer = H1Answer::new(&socket, &mut buffer, &mut decoder, pace(settings), false);
+    final_status(&mut answer).await
+}
+
+async fn status_h2(backend: &Backend, worker: &Worker, settings: &HealthCheck) -> Result<u16, String> {
+    let socket = connect::connect(backend, worker).await.map_err(|error| error.to_string())?;
+    let connection = h2::Connection::begin(socket, settings.timeout).await.map_err(|error| error.to_string())?;
+    let scheme = if backend.url.tls { "https" } else { "http" };
+    let request = http::Request::get(format!("{scheme}://{}{}", backend.authority, settings.path))
+        .header("user-agent", "tollgate")
+        .body(())
+        .map_err(|error| error.to_string())?;
+    let opened = h2::open(&connection, request, true, false, pace(settings), worker.timers.timer()).await;
+    let (mut answer, _sink) = opened.map_err(|broken| broken.as_str().to_owned())?;
+    final_status(&mut answer).await
+}
+
+async fn final_status(answer: &mut impl Answer) -> Result<u16, String> {
+    let mut head = ResponseHead::default();
+    loop {
+        answer.head(&mut head).await.map_err(|broken: Broken| broken.as_str().to_owned())?;
+        if !head.is_interim() {
+            return Ok(head.status);
+        }
+    }
+}
+
+fn pace(settings: &HealthCheck) -> Pace {
+    Pace { idle_max: settings.timeout, bytes_per_sec_min: None }
+}

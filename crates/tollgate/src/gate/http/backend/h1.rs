@@ -1,0 +1,112 @@
+//! A backend's side of an exchange over HTTP/1.1.
+
+use tollgate_wire::http1::chunked::Decoder;
+use tollgate_wire::http1::scan::{Bounds, Found, Scan};
+use tollgate_wire::http1::{Length, ResponseHead};
+
+use crate::gate::http::body::{Broken, Piece, Source};
+use crate::gate::http::conversation::{Answer, Forward};
+use crate::gate::http::h1_body::{BodyReader, BodyWriter, Pace};
+use crate::gate::net::buffer::{Buffer, LARGE};
+use crate::gate::net::socket::Socket;
+
+/// The largest head of an answer.
+const HEAD_BOUNDS: Bounds = Bounds { line_bytes_max: 8 * 1024, head_bytes_max: LARGE - 1 };
+
+/// A connection to a backend.
+pub(crate) struct Connection {
+    pub(crate) socket: Socket,
+    pub(crate) buffer: Buffer,
+    /// Whether it has served a request before: then it may have been closed at the other end meanwhile.
+    pub(crate) used: bool,
+}
+
+/// An answer as it comes in.
+pub(crate) struct H1Answer<'a> {
+    body: BodyReader<'a>,
+    scan: Scan,
+    to_head: bool,
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Not a byte.
+    Awaited,
+    /// Some of the head, or an interim answer.
+    Begun,
+    /// The head of the final answer.
+    HeadRead {
+        /// Whether the connection can be used again once the body is read.
+        reusable: bool,
+    },
+}
+
+impl<'a> H1Answer<'a> {
+    pub(crate) fn new(
+        socket: &'a Socket,
+        buffer: &'a mut Buffer,
+        decoder: &'a mut Decoder,
+        pace: Pace,
+        to_head: bool,
+    ) -> Self {
+        let body = BodyReader::new(socket, buffer, decoder, Length::Empty, pace);
+        Self { body, scan: Scan::default(), to_head, progress: Progress::Awaited }
+    }
+
+    /// Whether the connection can serve another request: the answer is complete, and nothing follows it.
+    pub(crate) fn leaves_connection_reusable(&mut self) -> bool {
+        self.body.give_back();
+        self.progress == Progress::HeadRead { reusable: true }
+            && self.body.has_ended()
+            && self.body.at_hand().is_empty()
+    }
+}
+
+impl Answer for H1Answer<'_> {
+    async fn head(&mut self, head: &mut ResponseHead) -> Result<(), Broken> {
+        let end = loop {
+            match self.scan.look(self.body.at_hand(), HEAD_BOUNDS, false) {
+                Ok(Found::Head { start, end }) => {
+                    head.parse(&self.body.at_hand()[start..end], self.to_head)
+                        .map_err(|garbage| Broken::Malformed(garbage.0))?;
+                    break end;
+                }
+                Ok(Found::More) => {}
+                Err(_) => return Err(Broken::Malformed("the head of the answer is too large")),
+            }
+            if self.body.read_more().await? == 0 {
+                return Err(Broken::Gone);
+            }
+            self.progress = Progress::Begun;
+        };
+        self.body.use_up(end);
+        self.scan = Scan::default();
+        if !head.is_interim() {
+            self.progress = Progress::HeadRead { reusable: head.keeps_alive() };
+            // Bytes after the end of the body belong to no answer. They are not forwarded, and the connection is not used again.
+            self.body.begin(head.length);
+        }
+        Ok(())
+    }
+
+    fn has_begun(&self) -> bool {
+        self.progress != Progress::Awaited
+    }
+
+    fn has_head(&self) -> bool {
+        matches!(self.progress, Progress::HeadRead { .. })
+    }
+}
+
+impl Source for H1Answer<'_> {
+    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+        self.body.next().await
+    }
+}
+
+impl Forward for BodyWriter<'_> {
+    async fn break_off(&mut self) -> bool {
+        BodyWriter::break_off(self).await
+    }
+}

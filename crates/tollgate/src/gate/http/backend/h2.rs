@@ -1,0 +1,271 @@
+//! A backend's side of an exchange over HTTP/2: many requests at once on few connections.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use h2::{Reason, SendStream};
+use http::Request;
+use tollgate_wire::http1::{Fields, ResponseHead};
+
+use crate::gate::http::body::{Broken, Piece, Rest, Sink, Source};
+use crate::gate::http::conversation::{Answer, Forward};
+use crate::gate::http::h1_body::Pace;
+use crate::gate::http::h2_body::{self, StreamReader, timed};
+use crate::gate::http::h2_head;
+use crate::gate::http::h2_io::H2Io;
+use crate::gate::net::buffer::Buffer;
+use crate::gate::net::socket::Socket;
+use crate::gate::net::timer::{Timer, Way};
+
+/// What is kept of an answer whose client does not read.
+const STREAM_WINDOW: u32 = 64 * 1024;
+/// Requests on one connection, whatever the backend would take.
+const STREAMS_MAX: u32 = 100;
+/// So much that streams whose clients do not read use up their own windows and nobody else's.
+const CONNECTION_WINDOW: u32 = STREAMS_MAX * STREAM_WINDOW;
+/// What is held for one stream on its way out.
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// A connection to a backend, shared by the requests of one worker.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    sender: SendRequest<Bytes>,
+    under_way: Rc<Cell<u32>>,
+    ended: Rc<Cell<bool>>,
+    retired: Rc<Cell<bool>>,
+    used_ms: Rc<Cell<u64>>,
+}
+
+impl Connection {
+    /// Begins HTTP/2 on a socket. A task of its own moves its frames until it ends.
+    pub(crate) async fn begin(socket: Socket, patience: Duration) -> io::Result<Self> {
+        let io = H2Io::new(Rc::new(socket), Buffer::default(), patience);
+        let handshake = Builder::new()
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buffer_size(SEND_BUFFER)
+            .enable_push(false)
+            .handshake(io);
+        let (sender, connection) = handshake.await.map_err(io::Error::other)?;
+        let ended = Rc::new(Cell::new(false));
+        let marked = ended.clone();
+        tokio::task::spawn_local(async move {
+            let _ = connection.await;
+            marked.set(true);
+        });
+        let used_ms = Rc::new(Cell::new(u64::MAX));
+        Ok(Self { sender, under_way: Rc::default(), ended, retired: Rc::default(), used_ms })
+    }
+
+    /// Gives it no more requests. It ends with those it has.
+    pub(crate) fn retire(&self) {
+        self.retired.set(true);
+    }
+
+    /// Whether the other side, or the way there, has ended it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// Whether it is to be given no more requests.
+    fn is_over(&self) -> bool {
+        self.ended.get() || self.retired.get()
+    }
+
+    /// Whether the backend has said that it takes no more requests on it. Those that are there are finished.
+    fn is_leaving(&mut self) -> bool {
+        matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+    }
+
+    /// Whether it can take another request at once.
+    fn has_room(&self) -> bool {
+        let under_way = self.under_way.get();
+        !self.is_over() && under_way < STREAMS_MAX && (under_way as usize) < self.sender.current_max_send_streams()
+    }
+}
+
+/// The connections of one worker, by the backend's number.
+#[derive(Default)]
+pub(crate) struct Connections {
+    by_backend: RefCell<HashMap<u64, Vec<Connection>>>,
+}
+
+impl Connections {
+    /// The one with the fewest requests that has room.
+    pub(crate) fn pick(&self, backend: u64) -> Option<Connection> {
+        let mut by_backend = self.by_backend.borrow_mut();
+        let connections = by_backend.get_mut(&backend)?;
+        connections.retain_mut(|connection| !connection.is_over() && !connection.is_leaving());
+        let with_room = connections.iter().filter(|connection| connection.has_room());
+        with_room.min_by_key(|connection| connection.under_way.get()).cloned()
+    }
+
+    /// Adds one for others to use as well.
+    pub(crate) fn add(&self, backend: u64, connection: Connection) {
+        self.by_backend.borrow_mut().entry(backend).or_default().push(connection);
+    }
+
+    /// Forgets those that have ended, that were not used for too long, or whose backend is no longer one: they end with their last
+    /// request.
+    pub(crate) fn sweep(&self, now_ms: u64, wait_max: Duration, is_backend: impl Fn(u64) -> bool) {
+        let oldest_ms = now_ms.saturating_sub(wait_max.as_millis() as u64);
+        self.by_backend.borrow_mut().retain(|backend, connections| {
+            connections.retain(|connection| {
+                let waits = connection.under_way.get() == 0 && connection.used_ms.get() < oldest_ms;
+                !waits && !connection.is_over()
+            });
+            is_backend(*backend)
+        });
+    }
+}
+
+/// One request's stream.
+pub(crate) struct Leg {
+    response: Option<ResponseFuture>,
+    body: Option<StreamReader>,
+    pace: Pace,
+    to_head: bool,
+    begun: bool,
+    timer: Rc<Timer>,
+    _place: UnderWay,
+}
+
+/// Counts a request while it lives, and notes when it ended.
+struct UnderWay {
+    count: Rc<Cell<u32>>,
+    used_ms: Rc<Cell<u64>>,
+    timer: Rc<Timer>,
+}
+
+impl UnderWay {
+    fn on(connection: &Connection, timer: Rc<Timer>) -> Self {
+        connection.under_way.set(connection.under_way.get() + 1);
+        Self { count: connection.under_way.clone(), used_ms: connection.used_ms.clone(), timer }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.count.set(self.count.get() - 1);
+        self.used_ms.set(self.timer.now_ms());
+    }
+}
+
+/// The way to the backend on one request's stream.
+pub(crate) struct LegSink {
+    stream: SendStream<Bytes>,
+    ended: bool,
+    timer: Rc<Timer>,
+    patience: Duration,
+}
+
+/// Sends a request's head.
+pub(crate) async fn open(
+    connection: &Connection,
+    request: Request<()>,
+    ends: bool,
+    to_head: bool,
+    pace: Pace,
+    timer: Timer,
+) -> Result<(Leg, LegSink), Broken> {
+    let timer = Rc::new(timer);
+    let place = UnderWay::on(connection, timer.clone());
+    let mut sender = connection.sender.clone();
+    timer.set(Way::Out, pace.idle_max);
+    poll_fn(|cx| timed(&timer, Way::Out, cx, |cx| sender.poll_ready(cx))).await??;
+    timer.clear(Way::Out);
+    let (response, stream) = sender.send_request(request, ends)?;
+    let sink = LegSink { stream, ended: ends, timer: timer.clone(), patience: pace.idle_max };
+    Ok((Leg { response: Some(response), body: None, pace, to_head, begun: false, timer, _place: place }, sink))
+}
+
+impl Leg {
+    /// The deadlines of this leg.
+    pub(crate) fn timer(&self) -> Rc<Timer> {
+        self.timer.clone()
+    }
+}
+
+impl Forward for LegSink {
+    /// What a stream's backend does after its reset cannot be heard.
+    async fn break_off(&mut self) -> bool {
+        self.stream.send_reset(Reason::CANCEL);
+        false
+    }
+}
+
+impl Answer for Leg {
+    async fn head(&mut self, head: &mut ResponseHead) -> Result<(), Broken> {
+        let (timer, to_head) = (&self.timer, self.to_head);
+        let Some(future) = &mut self.response else { return Err(Broken::Gone) };
+        let polled = poll_fn(|cx| {
+            timed(timer, Way::In, cx, |cx| {
+                if let Poll::Ready(Some(interim)) = future.poll_informational(cx) {
+                    return Poll::Ready(interim.map(Err));
+                }
+                std::pin::Pin::new(&mut *future).poll(cx).map_ok(Ok)
+            })
+        });
+        match polled.await?? {
+            Ok(response) => {
+                self.begun = true;
+                self.response = None;
+                h2_head::read_response(&response, head, to_head, response.body().is_end_stream())?;
+                self.body = Some(StreamReader::new(response.into_body(), self.pace));
+            }
+            Err(interim) => {
+                self.begun = true;
+                h2_head::read_response(&interim, head, to_head, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    fn has_head(&self) -> bool {
+        self.body.is_some()
+    }
+}
+
+impl Source for Leg {
+    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+        match &mut self.body {
+            Some(body) => body.next(&self.timer).await,
+            None => Err(Broken::Gone),
+        }
+    }
+}
+
+impl Sink for LegSink {
+    async fn send(&mut self, data: &[u8], _rest: Rest) -> Result<(), Broken> {
+        let mut left = data;
+        while !left.is_empty() {
+            self.timer.set(Way::Out, self.patience);
+            poll_fn(|cx| timed(&self.timer, Way::Out, cx, |cx| h2_body::poll_send(&mut self.stream, &mut left, cx)))
+                .await??;
+        }
+        self.timer.clear(Way::Out);
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+        if std::mem::replace(&mut self.ended, true) {
+            return Ok(());
+        }
+        h2_body::end(&mut self.stream, trailers)
+    }
+}

@@ -1,0 +1,391 @@
+//! The backends: which one gets the next request, its health, and the connections to it.
+
+pub(crate) mod check;
+pub(crate) mod connect;
+pub(crate) mod h1;
+pub(crate) mod h2;
+pub(crate) mod health;
+pub(crate) mod pool;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::body::Broken;
+use super::conversation::Ended;
+use crate::gate::decide::queue::{Entering, Queue};
+use crate::settings::BackendUrl;
+use health::{Asked, Health};
+
+/// One backend, as all workers see it.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    /// Its number: no two backends ever have the same.
+    pub(crate) id: u64,
+    /// Where it is.
+    pub(crate) url: BackendUrl,
+    /// Host and port, for requests that name no host.
+    pub(crate) authority: String,
+    /// The requests that wait for it, and what was learned about it.
+    pub(crate) queue: Arc<Queue>,
+    in_flight: AtomicU32,
+    health: std::sync::Mutex<Health>,
+    /// Whether the health is anything but good: read without the lock on every request.
+    ailing: std::sync::atomic::AtomicBool,
+    began: Instant,
+}
+
+/// Estimated times below this, in nanoseconds, are alike.
+const ALIKE_NS: u64 = 8_000_000;
+/// How often a request is sent to the backend with the smallest load instead of the fastest one.
+const EXPLORE_EVERY: usize = 16;
+
+/// All backends.
+#[derive(Debug)]
+pub(crate) struct Backends {
+    all: Vec<Arc<Backend>>,
+    turn: AtomicUsize,
+}
+
+/// A request's place at a backend: counted while it lives.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) backend: Arc<Backend>,
+    /// The probe that it is, of a backend that was down.
+    probe: Option<Duration>,
+}
+
+/// Nobody can be asked; perhaps after this time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AllDown(pub(crate) Duration);
+
+impl Backends {
+    /// The backends at these addresses, with their queues. Those that were there before stay as they are.
+    pub(crate) fn new(
+        urls: &[BackendUrl],
+        before: Option<&Self>,
+        queue_of: impl Fn(&BackendUrl) -> Arc<Queue>,
+    ) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let backend = |url: &BackendUrl| {
+            let known = before.iter().flat_map(|before| &before.all).find(|backend| backend.url == *url);
+            if let Some(backend) = known {
+                return backend.clone();
+            }
+            Arc::new(Backend {
+                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+                url: url.clone(),
+                authority: url.authority(),
+                queue: queue_of(url),
+                in_flight: AtomicU32::new(0),
+                health: std::sync::Mutex::default(),
+                ailing: false.into(),
+                began: Instant::now(),
+            })
+        };
+        Self { all: urls.iter().map(backend).collect(), turn: AtomicUsize::new(0) }
+    }
+
+    /// The backend in whose queue a request is to wait, of those that are up: the one with the shortest estimated time until the answer.
+    /// Among backends for which that differs by less than a factor of two, the load relative to the in-flight limit decides, and equals take
+    /// turns. For one request in [`EXPLORE_EVERY`] the load decides first, so that a backend that was slow is measured again.
+    pub(crate) fn pick(&self, entering: Entering) -> Option<&Arc<Backend>> {
+        if let [one] = &self.all[..] {
+            return Some(one);
+        }
+        let count = self.all.len();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let explores = turn.is_multiple_of(EXPLORE_EVERY);
+        let least = |is_usable: &dyn Fn(&Backend) -> bool| {
+            let in_turn = (0..count).map(|step| &self.all[turn.wrapping_add(step) % count]);
+            in_turn.filter(|backend| is_usable(backend)).min_by_key(|backend| {
+                let (time, load) = backend.queue.quote(entering);
+                let octave = u64::from((time.as_nanos() / ALIKE_NS + 1).ilog2());
+                if explores { (load, octave) } else { (octave, load) }
+            })
+        };
+        least(&|backend| backend.is_up().is_ok()).or_else(|| least(&Backend::is_reachable)).or(self.all.first())
+    }
+
+    /// The backend that was picked, if it is up and not the one to avoid. Otherwise the one that has the fewest requests in flight, of those that
+    /// are up. Equals take turns. If none is up, one that can be connected to gets the request: it may fail, but without it the request fails for
+    /// certain. `is_complete`: all of the request is here.
+    pub(crate) fn choose(&self, picked: Option<u64>, avoid: Option<u64>, is_complete: bool) -> Result<Place, AllDown> {
+        let is_picked = |backend: &&Arc<Backend>| Some(backend.id) == picked && picked != avoid;
+        if let Some(backend) = self.all.iter().find(is_picked)
+            && backend.is_up().is_ok()
+            && let Some(probe) = backend.admit(is_complete)
+        {
+            return Ok(Place::at(backend, probe));
+        }
+        let last_resort = |down| {
+            let reachable = self.all.iter().filter(|backend| Some(backend.id) != avoid && backend.is_reachable());
+            let least = reachable.min_by_key(|backend| backend.in_flight()).ok_or(down)?;
+            Ok(Place::at(least, None))
+        };
+        self.choose_among(avoid, |backend| backend.admit(is_complete)).or_else(last_resort)
+    }
+
+    /// The best of those that `admit` lets it have: another request may have been quicker to be the one that tries a backend.
+    fn choose_among(
+        &self,
+        avoid: Option<u64>,
+        admit: impl Fn(&Backend) -> Option<Option<Duration>>,
+    ) -> Result<Place, AllDown> {
+        let mut lost = Vec::new();
+        loop {
+            let backend = self.best(avoid, &lost)?;
+            if let Some(probe) = admit(backend) {
+                return Ok(Place::at(backend, probe));
+            }
+            lost.push(backend.id);
+        }
+    }
+
+    fn best(&self, avoid: Option<u64>, lost: &[u64]) -> Result<&Arc<Backend>, AllDown> {
+        let count = self.all.len();
+        let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let mut best: Option<(u32, &Arc<Backend>)> = None;
+        let mut wait = Duration::MAX;
+        for step in 0..count {
+            let backend = &self.all[(turn + step) % count];
+            if (avoid == Some(backend.id) && count > 1) || lost.contains(&backend.id) {
+                continue;
+            }
+            if let Err(down_for) = backend.is_up() {
+                wait = wait.min(down_for);
+                continue;
+            }
+            let in_flight = backend.in_flight.load(Ordering::Relaxed);
+            if best.is_none_or(|(least, _)| in_flight < least) {
+                best = Some((in_flight, backend));
+            }
+        }
+        let wait = if wait == Duration::MAX { health::BACKOFF_MIN } else { wait };
+        best.map(|(_, backend)| backend).ok_or(AllDown(wait))
+    }
+
+    /// Whether another backend than this one is up.
+    fn has_other(&self, id: u64) -> bool {
+        self.all.iter().any(|backend| backend.id != id && backend.is_up().is_ok())
+    }
+
+    /// Whether a request would be sent to any of them.
+    pub(crate) fn can_serve(&self) -> bool {
+        self.all.iter().any(|backend| backend.is_up().is_ok() || backend.is_reachable())
+    }
+
+    /// Updates the health of a backend after a request; an answer was recorded when it began. A backend may close a connection that was used before at
+    /// any time, so that is no failure.
+    pub(crate) fn judge(&self, backend: &Backend, ended: &Ended, asked: Asked) {
+        match ended {
+            Ended::Answered { .. } | Ended::Upgraded | Ended::ClientBroke { .. } => {}
+            Ended::BackendBroke { broken: Broken::Gone, begun: false, .. } if !asked.on_new_connection => {}
+            // The backend has answered: a page that breaks off in the middle is one page.
+            Ended::BackendBroke { answered: true, .. } => {}
+            Ended::BackendBroke { broken, .. } => {
+                let has_other = self.has_other(backend.id);
+                let out = backend.with_health(|health, now| health.answer_failed(asked, has_other, now));
+                backend.log_outage(out, broken.as_str());
+            }
+        }
+    }
+
+    /// How many backends there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether the backend of this number is one of them.
+    pub(crate) fn has(&self, id: u64) -> bool {
+        self.all.iter().any(|backend| backend.id == id)
+    }
+
+    /// Each backend.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        self.all.iter()
+    }
+}
+
+impl Place {
+    fn at(backend: &Arc<Backend>, probe: Option<Duration>) -> Self {
+        backend.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self { backend: backend.clone(), probe }
+    }
+
+    /// Whether it shows if a backend that was down is up again.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.probe.is_some()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.backend.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if let Some(probe) = self.probe {
+            self.backend.with_health(|health, now| health.abandon(probe, now));
+        }
+    }
+}
+
+impl Backend {
+    /// A new connection to the backend was made.
+    pub(crate) fn connected(&self) {
+        if self.ailing.load(Ordering::Relaxed) && self.with_health(|health, _| health.connected()) {
+            tracing::info!(backend = %self.url, "backend is up again");
+        }
+    }
+
+    /// The backend answered.
+    pub(crate) fn succeeded(&self) {
+        if self.ailing.load(Ordering::Relaxed) {
+            let recovered = self.with_health(|health, _| health.succeeded());
+            if recovered {
+                tracing::info!(backend = %self.url, "backend is up again");
+            }
+        }
+    }
+
+    /// The backend could not be connected to.
+    pub(crate) fn connect_failed(&self, why: &str) {
+        let out = self.with_health(Health::connect_failed);
+        self.log_outage(out, why);
+    }
+
+    /// An active check had this result; `why` is the reason if it failed.
+    pub(crate) fn checked(&self, result: Result<(), &str>) {
+        if result.is_ok() && !self.ailing.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.with_health(|health, _| health.checked(result.is_ok())) {
+            Some(true) => tracing::info!(backend = %self.url, "backend is up again"),
+            Some(false) => {
+                let why = result.err().unwrap_or_default();
+                tracing::warn!(backend = %self.url, why, "backend is down: its health check fails");
+            }
+            None => {}
+        }
+    }
+
+    fn log_outage(&self, backoff: Option<Duration>, why: &str) {
+        if let Some(backoff) = backoff {
+            tracing::warn!(backend = %self.url, backoff_ms = backoff.as_millis() as u64, why, "backend is down");
+        }
+    }
+
+    /// How many requests are in flight.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests go there, or else for how long none do.
+    pub(crate) fn is_up(&self) -> Result<(), Duration> {
+        if !self.ailing.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.with_health(|health, now| health.is_up(now))
+    }
+
+    /// Whether it accepts connections, as far as is known.
+    pub(crate) fn is_reachable(&self) -> bool {
+        !self.ailing.load(Ordering::Relaxed) || self.with_health(|health, _| health.is_reachable())
+    }
+
+    /// Lets a request through, as a probe if it is one.
+    fn admit(&self, is_complete: bool) -> Option<Option<Duration>> {
+        if !self.ailing.load(Ordering::Relaxed) {
+            return Some(None);
+        }
+        self.with_health(|health, now| health.admit(is_complete, now).then(|| health.probe()))
+    }
+
+    fn with_health<T>(&self, act: impl FnOnce(&mut Health, Duration) -> T) -> T {
+        let mut health = self.health.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let outcome = act(&mut health, self.began.elapsed());
+        self.ailing.store(!health.is_good(), Ordering::Relaxed);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_gatekeeper::clock::Clock;
+
+    use super::*;
+    use crate::gate::decide::queue::Queues;
+    use crate::settings::Gate as Settings;
+
+    fn backends(count: u16) -> Backends {
+        let url = |port| BackendUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap();
+        let queues = Queues::new(&Settings::default(), Clock::start());
+        let queue_of = |url: &BackendUrl| queues.of(url);
+        Backends::new(&(1..=count).map(url).collect::<Vec<_>>(), None, queue_of)
+    }
+
+    #[test]
+    fn who_is_not_the_one_to_try_a_backend_goes_to_another() {
+        let backends = backends(3);
+        let all: Vec<u64> = backends.iter().map(|backend| backend.id).collect();
+        for up in &all {
+            let place = backends.choose_among(None, |backend| (backend.id == *up).then_some(None)).unwrap();
+            assert_eq!(place.backend.id, *up);
+        }
+        assert!(backends.choose_among(None, |_| None).is_err());
+    }
+
+    #[test]
+    fn the_next_request_is_a_probe_when_the_client_of_one_has_left() {
+        let backends = backends(1);
+        let backend = backends.all[0].clone();
+        (0..3).for_each(|_| backend.connect_failed("test"));
+        assert!(backends.choose(None, None, true).is_err());
+        // Time passes.
+        backend.with_health(|health, now| *health = std::mem::take(health).due(now));
+        let probe = backends.choose(None, None, true).unwrap();
+        assert!(backends.choose(None, None, true).is_err(), "one is enough");
+        drop(probe);
+        let probe = backends.choose(None, None, true).unwrap();
+        backend.succeeded();
+        drop(probe);
+        assert!(backends.choose(None, None, true).is_ok() && !backend.ailing.load(Ordering::Relaxed));
+    }
+
+    fn fail_answers(backends: &Backends, backend: &Backend) {
+        for number in 0..10 {
+            let ended = Ended::BackendBroke { broken: Broken::Gone, begun: false, answered: false };
+            let client = [192, 0, 2, number].into();
+            backends.judge(backend, &ended, Asked { route: number.into(), client, on_new_connection: true });
+        }
+    }
+
+    #[test]
+    fn the_last_backend_is_taken_out_by_connection_failures_alone() {
+        let backends = backends(2);
+        for backend in backends.iter() {
+            fail_answers(&backends, backend);
+        }
+        let up: Vec<bool> = backends.iter().map(|backend| backend.is_up().is_ok()).collect();
+        assert_eq!(up, [false, true]);
+        let chosen = |backends: &Backends| backends.choose(None, None, true).map(|place| place.backend.id).ok();
+        assert_eq!(chosen(&backends), Some(backends.all[1].id));
+        (0..3).for_each(|_| backends.all[1].connect_failed("test"));
+        assert_eq!(chosen(&backends), Some(backends.all[0].id), "the only one that can be connected to");
+        assert!(backends.can_serve());
+        (0..3).for_each(|_| backends.all[0].connect_failed("test"));
+        assert_eq!(chosen(&backends), None);
+        assert!(!backends.can_serve());
+    }
+
+    #[test]
+    fn a_backend_whose_checks_fail_is_used_only_if_there_is_no_other() {
+        let backends = backends(2);
+        (0..2).for_each(|_| backends.all[0].checked(Err("status 500")));
+        for _ in 0..10 {
+            assert_eq!(backends.choose(None, None, true).unwrap().backend.id, backends.all[1].id);
+        }
+        (0..2).for_each(|_| backends.all[1].checked(Err("status 500")));
+        assert!(backends.choose(None, None, true).is_ok());
+        backends.all[0].checked(Ok(()));
+        assert_eq!(backends.choose(None, None, true).unwrap().backend.id, backends.all[0].id);
+    }
+}

@@ -1,0 +1,369 @@
+//! A client's connection over HTTP/1.1: one request after the other, each answered before the next is read.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tollgate_wire::http1::scan::{Bounds, Found, Scan};
+use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
+
+use super::backend::Place;
+use super::backend::h1::Connection;
+use super::body::{Broken, Rest, Sink};
+use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, Sent, UNSURE_MAX};
+use super::download::Spill;
+use super::exchange::{After, Scratch, Visit, exchange};
+use super::forward;
+use super::h1_body::{BodyReader, BodyWriter, Pace};
+use super::spool::Overflow;
+use super::tunnel;
+use super::worker::Worker;
+use crate::gate::decide::identify::Peer;
+use crate::gate::decide::refusal::OwnAnswer;
+use crate::gate::net::buffer::{Buffer, LARGE};
+use crate::gate::net::socket::Socket;
+use crate::gate::net::timer::Way;
+use crate::gate::observe::access_log::AccessRecord;
+use crate::settings::Gate as Settings;
+
+/// How long, and how much, is read from a client that is still sending while its connection is closed. Closing with unread bytes
+/// resets the connection, and the client may lose the answer with it.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 256 * 1024;
+/// A head has to fit into a buffer with room to spare.
+const HEAD_BYTES_MAX: usize = LARGE - 1;
+
+/// A connection whose client sends nothing for this long after a response gives back the memory that a request needs. A client that sends one
+/// request after the other pauses for less, so its requests allocate nothing.
+const PAUSE_BETWEEN_REQUESTS: Duration = Duration::from_millis(200);
+
+/// Serves requests until the connection ends. `buffer` holds what was read to find out that this is HTTP/1.1.
+///
+/// While the client is silent, and until a head is complete, there is only this future, which is small. The future of a request is an order of
+/// magnitude larger; it is allocated with the first head after a pause and lasts until the next pause.
+pub(crate) async fn serve(socket: &Socket, mut buffer: Buffer, peer: &Peer, worker: &Rc<Worker>) {
+    let mut patience = worker.settings().timeouts.head;
+    loop {
+        if await_request(socket, &mut buffer, patience).await != Awaited::Request {
+            return;
+        }
+        let Some(head) = find_head(socket, &mut buffer, &worker.settings()).await else { return };
+        match Box::pin(serve_requests(socket, &mut buffer, head, peer, worker)).await {
+            Pause::Silent => patience = worker.settings().timeouts.keep_alive,
+            Pause::Over => return,
+            Pause::Linger => return linger(socket, &mut buffer).await,
+            Pause::Tunnel(backend, place) => {
+                let (_counted, idle_max) = (worker.count_tunnel(), worker.settings().timeouts.upgraded_idle);
+                return Box::pin(tunnel::run(socket, buffer, *backend, place, idle_max)).await;
+            }
+        }
+    }
+}
+
+/// Why requests have stopped for now.
+enum Pause {
+    /// The client is silent.
+    Silent,
+    /// The connection has ended, or is closed at once.
+    Over,
+    /// The connection is closed once the client has had time to read the last response.
+    Linger,
+    /// The connection is no longer HTTP.
+    Tunnel(Box<Connection>, Place),
+}
+
+/// Serves the request whose head is in the buffer, and further ones until there is a pause.
+async fn serve_requests(
+    socket: &Socket,
+    buffer: &mut Buffer,
+    mut head: Result<Range<usize>, Fault>,
+    peer: &Peer,
+    worker: &Rc<Worker>,
+) -> Pause {
+    loop {
+        // A connection may outlive settings; a request has those that are in force when it comes.
+        let settings = &*worker.settings();
+        let mut scratch = worker.scratch();
+        let read = head.and_then(|range| read_head(buffer, range, &mut scratch, settings));
+        let after = match read {
+            Ok(()) => {
+                socket.timer.clear(Way::In);
+                socket.timer.asked();
+                serve_one(socket, buffer, &mut scratch, peer, worker, settings).await
+            }
+            Err(fault) => {
+                worker.tally.malformed();
+                answer_fault(socket, &mut scratch, fault, peer, worker, settings).await
+            }
+        };
+        worker.keep_scratch(scratch);
+        match after {
+            After::Keep => {}
+            After::Close => return Pause::Linger,
+            After::Cut | After::Left => return Pause::Over,
+            After::Tunnel(backend, place) => return Pause::Tunnel(backend, place),
+        }
+        let keep_alive = settings.timeouts.keep_alive;
+        let paused = buffer.is_empty().then(|| worker.pause_request());
+        if matches!(paused, Some(None)) && keep_alive > PAUSE_BETWEEN_REQUESTS {
+            return Pause::Silent;
+        }
+        match await_request(socket, buffer, keep_alive.min(PAUSE_BETWEEN_REQUESTS)).await {
+            Awaited::Request => {}
+            Awaited::Nothing if keep_alive > PAUSE_BETWEEN_REQUESTS => return Pause::Silent,
+            Awaited::Nothing | Awaited::End => return Pause::Over,
+        }
+        drop(paused);
+        match find_head(socket, buffer, settings).await {
+            Some(found) => head = found,
+            None => return Pause::Over,
+        }
+    }
+}
+
+/// How a wait for a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    /// There are bytes of it in the buffer.
+    Request,
+    /// Nothing has come in time.
+    Nothing,
+    /// The connection has ended, or has to.
+    End,
+}
+
+/// Waits for the first byte of a request, without memory for it.
+async fn await_request(socket: &Socket, buffer: &mut Buffer, patience: Duration) -> Awaited {
+    if !buffer.is_empty() {
+        return Awaited::Request;
+    }
+    socket.timer.set(Way::In, patience);
+    socket.timer.set_idle(true);
+    match socket.read(buffer).await {
+        Ok(1..) => {
+            socket.timer.set_idle(false);
+            Awaited::Request
+        }
+        // The connection is still idle.
+        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Awaited::Nothing,
+        Ok(0) | Err(_) => Awaited::End,
+    }
+}
+
+/// Reads until there is a whole head in the buffer, and returns where; or why it is not one. Nothing: the connection ended, or took too long.
+async fn find_head(socket: &Socket, buffer: &mut Buffer, settings: &Settings) -> Option<Result<Range<usize>, Fault>> {
+    let bounds = Bounds {
+        line_bytes_max: settings.bounds.line_bytes_max.min(HEAD_BYTES_MAX),
+        head_bytes_max: settings.bounds.head_bytes_max.min(HEAD_BYTES_MAX),
+    };
+    let mut scan = Scan::default();
+    let mut timed = false;
+    loop {
+        match scan.look(buffer.bytes(), bounds, true) {
+            Ok(Found::Head { start, end }) => return Some(Ok(start..end)),
+            Ok(_) => {}
+            Err(fault) => return Some(Err(fault)),
+        }
+        if !timed {
+            // From here on the whole head has this long, however the bytes trickle in.
+            socket.timer.set(Way::In, settings.timeouts.head);
+            timed = true;
+        }
+        if !matches!(socket.read_rest(buffer).await, Ok(1..)) {
+            return None;
+        }
+    }
+}
+
+/// Parses a whole head, and takes it out of the buffer.
+fn read_head(
+    buffer: &mut Buffer,
+    range: Range<usize>,
+    scratch: &mut Scratch,
+    settings: &Settings,
+) -> Result<(), Fault> {
+    scratch.request.parse(&buffer.bytes()[range.clone()])?;
+    if scratch.request.fields.len() > settings.bounds.fields_max {
+        return Err(Fault::HeadTooLarge);
+    }
+    buffer.consume(range.end);
+    Ok(())
+}
+
+async fn serve_one(
+    socket: &Socket,
+    buffer: &mut Buffer,
+    scratch: &mut Scratch,
+    peer: &Peer,
+    worker: &Rc<Worker>,
+    settings: &Settings,
+) -> After {
+    let Scratch { request, response, request_decoder, response_decoder, client_out, backend_out, value } = scratch;
+    worker.tally.request();
+    let pace = |idle_max| Pace { idle_max, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
+    client_out.clear();
+    let keep = request.keeps_alive();
+    let mut body = BodyReader::new(socket, buffer, request_decoder, request.length, pace(settings.timeouts.body_idle));
+    let mut reply = H1Reply {
+        version: request.version,
+        closes: false,
+        has_begun: false,
+        body_bytes: 0,
+        body: BodyWriter::paced(socket, client_out, Length::Empty, pace(settings.timeouts.write)),
+    };
+    let visit = Visit {
+        worker,
+        settings,
+        peer,
+        client: peer.address,
+        request,
+        response,
+        decoder: response_decoder,
+        out: backend_out,
+        value,
+        keep,
+    };
+    let after = exchange(visit, &mut body, &mut reply).await;
+    let closes = reply.closes;
+    body.give_back();
+    match after {
+        After::Keep if closes || !body.has_ended() => After::Close,
+        after => after,
+    }
+}
+
+async fn answer_fault(
+    socket: &Socket,
+    scratch: &mut Scratch,
+    fault: Fault,
+    peer: &Peer,
+    worker: &Worker,
+    settings: &Settings,
+) -> After {
+    let Scratch { response, client_out, .. } = scratch;
+    let record = AccessRecord::begin(worker);
+    client_out.clear();
+    let answer = OwnAnswer::malformed(fault, response);
+    let body = BodyWriter::new(socket, client_out, Length::Empty, settings.timeouts.write);
+    let mut reply = H1Reply { version: Version::Http11, closes: false, has_begun: false, body_bytes: 0, body };
+    let sent = async {
+        reply.begin(response, false)?;
+        reply.send(&answer.body, Rest::End).await?;
+        reply.end(None).await
+    };
+    let after = if sent.await.is_ok() { After::Close } else { After::Cut };
+    if let Some(record) = record {
+        record.without_decision("malformed").write(worker, peer.address, None, response, reply.sent());
+    }
+    after
+}
+
+/// Says that nothing more will be sent, and gives the client a moment to read what was.
+pub(crate) async fn linger(socket: &Socket, buffer: &mut Buffer) {
+    socket.timer.set(Way::Out, LINGER);
+    if socket.shutdown().await.is_err() {
+        return;
+    }
+    socket.timer.set(Way::In, LINGER);
+    let mut left = LINGER_BYTES_MAX;
+    loop {
+        let length = buffer.bytes().len();
+        buffer.consume(length);
+        match socket.read(buffer).await {
+            Ok(length @ 1..) if length <= left => left -= length,
+            _ => return,
+        }
+    }
+}
+
+/// The client's side of the answer.
+struct H1Reply<'a> {
+    version: Version,
+    /// Whether only closing the connection ends the answer.
+    closes: bool,
+    /// Whether the head of the final response was sent.
+    has_begun: bool,
+    /// Bytes of the body that were sent or buffered.
+    body_bytes: u64,
+    body: BodyWriter<'a>,
+}
+
+impl Reply for H1Reply<'_> {
+    async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken> {
+        if self.version == Version::Http10 {
+            return Ok(());
+        }
+        forward::write_response(self.body.out(), head, Length::Empty, self.version, true);
+        self.body.flush().await
+    }
+
+    fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), Broken> {
+        let length = forward::response_length(head.length, self.version);
+        self.closes = length == Length::UntilClose || !keep;
+        self.body.set_length(length);
+        forward::write_response(self.body.out(), head, length, self.version, !self.closes);
+        self.has_begun = true;
+        Ok(())
+    }
+
+    fn sent(&self) -> Sent {
+        let protocol = match self.version {
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => "HTTP/1.1",
+        };
+        Sent { protocol, has_begun: self.has_begun, body_bytes: self.body_bytes }
+    }
+}
+
+impl H1Reply<'_> {
+    fn count(&mut self, data: &[u8]) {
+        if !self.body.is_bodiless() {
+            self.body_bytes += data.len() as u64;
+        }
+    }
+}
+
+impl Spill for H1Reply<'_> {
+    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+        self.count(data);
+        self.body.spill(data, rest, overflow).await
+    }
+
+    fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+        self.body.spill_end(trailers, overflow)
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), Broken>> {
+        self.body.poll_drain(cx, overflow)
+    }
+}
+
+impl Sink for H1Reply<'_> {
+    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+        self.count(data);
+        self.body.send(data, rest).await
+    }
+
+    async fn flush(&mut self) -> Result<(), Broken> {
+        self.body.flush().await
+    }
+
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+        self.body.end(trailers).await
+    }
+}
+
+impl ClientBody for BodyReader<'_> {
+    async fn gather(&mut self, _length: Length) -> Result<bool, Broken> {
+        BodyReader::gather(self, GATHERED_MAX, PAUSE_MAX, UNSURE_MAX).await
+    }
+
+    async fn departure(&mut self) -> Broken {
+        BodyReader::departure(self).await
+    }
+
+    fn has_ended(&self) -> bool {
+        BodyReader::has_ended(self)
+    }
+}

@@ -1,0 +1,401 @@
+//! Bodies of HTTP/1.1, read from and written to a [`Socket`]; both sides of the gate use the same two.
+
+use std::io::IoSlice;
+use std::time::Duration;
+
+use tollgate_wire::http1::chunked::{self, Decoder, Step};
+use tollgate_wire::http1::{Fields, Length};
+
+use super::body::{Broken, Piece, Rest, Sink, Source};
+use super::download::Grace;
+use crate::gate::net::buffer::Buffer;
+use crate::gate::net::socket::Socket;
+use crate::gate::net::timer::Way;
+
+/// Up to this many bytes are copied behind what is waiting to be sent, instead of being sent as a part of their own.
+pub(crate) const COPY_MAX: usize = 4 * 1024;
+/// What may be kept back while more follows at once.
+pub(crate) const KEEP_MAX: usize = 16 * 1024;
+
+const MALFORMED_CHUNKS: Broken = Broken::Malformed("the chunks of the body are malformed");
+
+/// How slowly a peer may send, or take what it is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// The longest silence.
+    pub(crate) idle_max: Duration,
+    /// The least it must send or take on average, after a first `idle_max`.
+    pub(crate) bytes_per_sec_min: Option<u64>,
+}
+
+impl Pace {
+    /// How long to wait for the next bytes, after having waited this long in all for this many.
+    pub(crate) fn next(&self, waited_ms: u64, moved: u64) -> Duration {
+        match self.bytes_per_sec_min {
+            Some(rate) if waited_ms > 0 => {
+                let earned = Duration::from_millis(moved.saturating_mul(1000) / rate.max(1));
+                self.idle_max.min((self.idle_max + earned).saturating_sub(Duration::from_millis(waited_ms)))
+            }
+            // Whoever has kept nobody waiting is not reckoned with.
+            _ => self.idle_max,
+        }
+    }
+}
+
+/// How often it is checked whether a client that has sent a whole buffer ahead is still there.
+const DEPARTURE_CHECK: Duration = Duration::from_millis(100);
+
+/// How a peer has taken what it was sent so far.
+#[derive(Debug)]
+pub(crate) struct Taking {
+    pace: Pace,
+    /// Time spent waiting for the peer; when it waits for us is not its fault.
+    waited_ms: u64,
+    taken: u64,
+}
+
+impl Taking {
+    pub(crate) fn new(pace: Pace) -> Self {
+        Self { pace, waited_ms: 0, taken: 0 }
+    }
+
+    /// How long the peer may take to accept the next bytes.
+    pub(crate) fn patience(&self) -> Duration {
+        self.pace.next(self.waited_ms, self.taken)
+    }
+
+    /// The peer has accepted so many bytes, after having been waited for this long.
+    pub(crate) fn took(&mut self, bytes: u64, waited_ms: u64) {
+        self.taken += bytes;
+        self.waited_ms += waited_ms;
+    }
+}
+
+/// Reads one body from a connection.
+pub(crate) struct BodyReader<'a> {
+    socket: &'a Socket,
+    buffer: &'a mut Buffer,
+    decoder: &'a mut Decoder,
+    length: Length,
+    pace: Pace,
+    /// Bytes at the start of the buffer that were lent out with the last piece.
+    lent: usize,
+    ended: bool,
+    /// Time spent waiting for the peer; when it waits for us is not its fault.
+    waited_ms: u64,
+    received: u64,
+}
+
+impl<'a> BodyReader<'a> {
+    pub(crate) fn new(
+        socket: &'a Socket,
+        buffer: &'a mut Buffer,
+        decoder: &'a mut Decoder,
+        length: Length,
+        pace: Pace,
+    ) -> Self {
+        decoder.reset();
+        let ended = matches!(length, Length::Empty | Length::Fixed(0));
+        Self { socket, buffer, decoder, length, pace, lent: 0, ended, waited_ms: 0, received: 0 }
+    }
+
+    /// Whether the whole body has been read, so that what follows on the connection is another message.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Reads the whole body ahead, without using it up, if it is no longer than `bytes_max`. Says whether all of it is here.
+    ///
+    /// A body that says how long it is is waited for as long as any. Of one that does not, it cannot be told whether its client waits for a
+    /// part of the answer before it goes on, so it is waited for only as long as no pause is longer than `pause_max`, and not longer than `unsure_max`.
+    pub(crate) async fn gather(
+        &mut self,
+        bytes_max: usize,
+        pause_max: Duration,
+        unsure_max: Duration,
+    ) -> Result<bool, Broken> {
+        self.give_back();
+        let whole = match self.length {
+            Length::Fixed(left) => left <= bytes_max as u64 && self.gather_fixed(left).await?,
+            Length::Chunked => {
+                let gathered = tokio::time::timeout(unsure_max, self.gather_chunks(bytes_max, pause_max)).await;
+                gathered.unwrap_or(Ok(false))?
+            }
+            Length::Empty | Length::UntilClose => self.ended,
+        };
+        self.socket.timer.clear(Way::In);
+        Ok(whole)
+    }
+
+    async fn gather_fixed(&mut self, length: u64) -> Result<bool, Broken> {
+        while (self.buffer.bytes().len() as u64) < length {
+            let (began_ms, timer) = (self.socket.timer.now_ms(), &self.socket.timer);
+            timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
+            let read = self.socket.read_rest(self.buffer).await?;
+            if read == 0 {
+                return Err(Broken::Gone);
+            }
+            self.waited_ms += timer.now_ms() - began_ms;
+            self.received += read as u64;
+        }
+        Ok(true)
+    }
+
+    /// Looks for the end of the chunks with a decoder of its own: the body's is for when it is used.
+    async fn gather_chunks(&mut self, bytes_max: usize, pause_max: Duration) -> Result<bool, Broken> {
+        let (mut scout, mut seen) = (Decoder::default(), 0);
+        loop {
+            match scout.decode(&self.buffer.bytes()[seen..]) {
+                Ok(Step::End(_)) => return Ok(true),
+                Ok(Step::Data(range)) => seen += range.end,
+                Ok(Step::More(used)) => seen += used,
+                Err(chunked::Malformed) => return Err(MALFORMED_CHUNKS),
+            }
+            if seen > bytes_max {
+                return Ok(false);
+            }
+            if seen == self.buffer.bytes().len() {
+                match tokio::time::timeout(pause_max, self.fill()).await {
+                    Ok(Ok(1..)) => {}
+                    Ok(Ok(0)) => return Err(Broken::Gone),
+                    Ok(Err(broken)) => return Err(broken),
+                    Err(_) => return Ok(false),
+                }
+            }
+        }
+    }
+
+    /// Waits until the peer goes, once the body is complete. Bytes that come in the meantime are kept for the next message.
+    pub(crate) async fn departure(&mut self) -> Broken {
+        self.give_back();
+        self.socket.timer.clear(Way::In);
+        loop {
+            if self.buffer.is_full() {
+                // Nothing more can be read, and an event cannot be waited for while bytes are unread.
+                while !self.socket.is_closed_by_peer() {
+                    tokio::time::sleep(DEPARTURE_CHECK).await;
+                }
+                return Broken::Gone;
+            }
+            match self.socket.read(self.buffer).await {
+                Ok(0) | Err(_) => return Broken::Gone,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// The bytes that have been read and not used, lent ones included.
+    pub(crate) fn at_hand(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+
+    /// Uses up bytes that were looked at, not lent.
+    pub(crate) fn use_up(&mut self, length: usize) {
+        self.buffer.consume(length);
+    }
+
+    /// Reads more to look at, within the deadline that is set.
+    pub(crate) async fn read_more(&mut self) -> Result<usize, Broken> {
+        if self.buffer.is_full() {
+            return Err(Broken::Malformed("more than fits"));
+        }
+        Ok(self.socket.read(self.buffer).await?)
+    }
+
+    /// Begins the body that follows a head.
+    pub(crate) fn begin(&mut self, length: Length) {
+        self.decoder.reset();
+        self.length = length;
+        self.ended = matches!(length, Length::Empty | Length::Fixed(0));
+        self.waited_ms = 0;
+        self.received = 0;
+    }
+
+    /// Uses up what was lent, so that the buffer begins with what has not been seen.
+    pub(crate) fn give_back(&mut self) {
+        let lent = std::mem::take(&mut self.lent);
+        self.buffer.consume(lent);
+    }
+
+    async fn fill(&mut self) -> Result<usize, Broken> {
+        let began_ms = self.socket.timer.now_ms();
+        self.socket.timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
+        let length = self.socket.read(self.buffer).await?;
+        self.waited_ms += self.socket.timer.now_ms() - began_ms;
+        self.received += length as u64;
+        Ok(length)
+    }
+
+    /// Finds the next piece in the buffer, as a range of it and what follows.
+    fn step(&mut self) -> Result<Option<(std::ops::Range<usize>, Rest)>, Broken> {
+        let at_hand = self.buffer.bytes().len();
+        match &mut self.length {
+            Length::Fixed(left) => {
+                let length = usize::try_from(*left).unwrap_or(usize::MAX).min(at_hand);
+                *left -= length as u64;
+                self.ended = *left == 0;
+                Ok((length > 0).then_some((0..length, if self.ended { Rest::End } else { Rest::ToCome })))
+            }
+            Length::UntilClose => Ok((at_hand > 0).then_some((0..at_hand, Rest::ToCome))),
+            Length::Chunked => match self.decoder.decode(self.buffer.bytes()) {
+                Ok(Step::Data(range)) => {
+                    let rest = if range.end < at_hand { Rest::AtHand } else { Rest::ToCome };
+                    Ok(Some((range, rest)))
+                }
+                Ok(Step::More(used)) => {
+                    self.buffer.consume(used);
+                    Ok(None)
+                }
+                Ok(Step::End(used)) => {
+                    self.buffer.consume(used);
+                    self.ended = true;
+                    Ok(None)
+                }
+                Err(chunked::Malformed) => Err(MALFORMED_CHUNKS),
+            },
+            Length::Empty => Ok(None),
+        }
+    }
+}
+
+impl Source for BodyReader<'_> {
+    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+        self.give_back();
+        loop {
+            if self.ended {
+                self.socket.timer.clear(Way::In);
+                let trailers = self.decoder.trailers();
+                return Ok(Piece::End((!trailers.is_empty()).then_some(trailers)));
+            }
+            if let Some((range, rest)) = self.step()? {
+                self.lent = range.end;
+                return Ok(Piece::Data(&self.buffer.bytes()[range], rest));
+            }
+            if self.ended {
+                continue;
+            }
+            if self.fill().await? == 0 {
+                if self.length != Length::UntilClose {
+                    return Err(Broken::Gone);
+                }
+                self.ended = true;
+            }
+        }
+    }
+}
+
+/// Writes one body to a connection, behind a head that may be waiting in `out`.
+pub(crate) struct BodyWriter<'a> {
+    pub(crate) socket: &'a Socket,
+    pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) length: Length,
+    pub(crate) taking: Taking,
+    /// Since when the peer has been waited for while buffered bytes are sent.
+    pub(crate) waits_since_ms: Option<u64>,
+    pub(crate) grace: Grace,
+}
+
+impl<'a> BodyWriter<'a> {
+    /// `patience` is how long the peer may take to accept the next bytes.
+    pub(crate) fn new(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, patience: Duration) -> Self {
+        Self::paced(socket, out, length, Pace { idle_max: patience, bytes_per_sec_min: None })
+    }
+
+    /// `pace` is how slowly the peer may take the body.
+    pub(crate) fn paced(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, pace: Pace) -> Self {
+        Self { socket, out, length, taking: Taking::new(pace), waits_since_ms: None, grace: Grace::new() }
+    }
+
+    /// What is waiting to be sent; heads are written here.
+    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
+        self.out
+    }
+
+    /// Whether the message has no body, whatever is sent.
+    pub(crate) fn is_bodiless(&self) -> bool {
+        self.length == Length::Empty
+    }
+
+    /// How the body is delimited, from now on.
+    pub(crate) fn set_length(&mut self, length: Length) {
+        self.length = length;
+    }
+
+    /// Says that no more of this body comes, although it has not ended. Whether the other side may still be heard.
+    pub(crate) async fn break_off(&mut self) -> bool {
+        self.out.clear();
+        self.socket.timer.set(Way::Out, self.taking.patience());
+        let told = self.socket.shutdown().await;
+        self.socket.timer.clear(Way::Out);
+        told.is_ok()
+    }
+
+    async fn write(&mut self, data: &[u8], after: &[u8]) -> Result<(), Broken> {
+        let mut parts = [IoSlice::new(self.out), IoSlice::new(data), IoSlice::new(after)];
+        let written = match (data.is_empty(), after.is_empty()) {
+            (true, _) => self.socket.write_paced(&mut parts[..1], &mut self.taking).await,
+            (false, true) => self.socket.write_paced(&mut parts[..2], &mut self.taking).await,
+            (false, false) => self.socket.write_paced(&mut parts, &mut self.taking).await,
+        };
+        self.out.clear();
+        Ok(written?)
+    }
+}
+
+impl Sink for BodyWriter<'_> {
+    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+        let chunked = self.length == Length::Chunked;
+        if self.length == Length::Empty {
+            return Ok(());
+        }
+        if chunked {
+            chunked::write_size(self.out, data.len());
+        }
+        let after: &[u8] = if chunked { b"\r\n" } else { b"" };
+        if data.len() > COPY_MAX {
+            return self.write(data, after).await;
+        }
+        self.out.extend_from_slice(data);
+        self.out.extend_from_slice(after);
+        if rest == Rest::ToCome || self.out.len() > KEEP_MAX { self.flush().await } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> Result<(), Broken> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        self.write(&[], &[]).await
+    }
+
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+        if self.length == Length::Chunked {
+            chunked::write_end(self.out, trailers);
+        }
+        self.flush().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_too_little_is_waited_for_less_and_less_and_who_is_never_waited_for_is_not_concerned() {
+        let idle_max = Duration::from_secs(30);
+        let pace = Pace { idle_max, bytes_per_sec_min: Some(100) };
+        let mut taking = Taking::new(pace);
+        taking.took(1, 0);
+        assert_eq!(taking.patience(), idle_max);
+        // A byte whenever the patience is about to end.
+        taking.took(1, 29_000);
+        assert_eq!(taking.patience(), Duration::from_millis(1_020));
+        taking.took(1, 29_000);
+        assert_eq!(taking.patience(), Duration::ZERO);
+        // What it takes is to its credit, but no silence is longer for it.
+        taking.took(10_000, 0);
+        assert_eq!(taking.patience(), idle_max);
+        let mut unhurried = Taking::new(Pace { bytes_per_sec_min: None, ..pace });
+        unhurried.took(1, 1_000_000);
+        assert_eq!(unhurried.patience(), idle_max);
+    }
+}

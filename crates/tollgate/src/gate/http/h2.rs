@@ -1,0 +1,686 @@
+//! A client's connection over HTTP/2: many requests at once, each a task of its own.
+//!
+//! What HTTP/2 lets a client do cheaply (open and reset streams, send frames of nothing) is bounded by the `h2` crate for what it
+//! can see, and here for what it cannot: a stream that was reset still has its request at the backend, so such streams count until the
+//! backend is done, and a client that resets more than it lets finish is told to calm down. What requests hold before they are forwarded is
+//! bounded by a [`Budget`]: requests that do not fit are parked, without a task.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream, SendStream};
+use http::{HeaderMap, Request};
+use tollgate_wire::http1::{Fields, Length, ResponseHead};
+
+use super::body::{Broken, Piece, Rest, Sink, Source};
+use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, Sent, UNSURE_MAX};
+use super::download::{Grace, Spill, make_room, without_room};
+use super::exchange::{After, Scratch, Visit, exchange};
+use super::h1::linger;
+use super::h1_body::{Pace, Taking};
+use super::h2_body::{self, StreamReader};
+use super::h2_budget::{Budget, Charge, RequestSize};
+use super::h2_connect;
+use super::h2_head;
+use super::h2_io::H2Io;
+use super::h2_unsent::UnsentBytes;
+use super::spool::Overflow;
+use super::tunnel;
+use super::worker::Worker;
+use crate::gate::decide::identify::Peer;
+use crate::gate::decide::refusal::OwnAnswer;
+use crate::gate::net::buffer::Buffer;
+use crate::gate::net::caps::Counted;
+use crate::gate::net::socket::Socket;
+use crate::gate::net::timer::{Timer, Way};
+use crate::gate::observe::access_log::AccessRecord;
+
+/// What every HTTP/2 client says first.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What is held for one stream on its way out.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Connections of one address that may have as many streams as the settings say. The `h2` crate holds about 2 kB for a stream, so that a full
+/// connection costs ten times as much as an idle one.
+const CONNECTIONS_WITH_ALL_STREAMS: usize = 64;
+/// Streams at once on every further connection of the address, and on all connections while more than half of those that there may be are open.
+const STREAMS_WHEN_CROWDED: u32 = 32;
+/// How many more streams a client may reset than it lets finish.
+const RESETS_MAX: u32 = 200;
+/// The last piece of a response is given to the `h2` crate at once, if it is no longer than this, whether or not the client's window is open: the task
+/// of a request, which takes more, ends then.
+const LAST_PIECE_MAX: usize = 4 * 1024;
+/// Memory of a request's task while its response waits for the client.
+const TASK_BYTES: usize = 20 * 1024;
+/// How long a client has to go after it was asked to.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// What the streams of one connection share.
+struct Session {
+    peer: Peer,
+    worker: Rc<Worker>,
+    budget: Rc<Budget>,
+    /// Requests under way, parked ones and those of streams that were reset included.
+    under_way: Cell<u32>,
+    /// Streams that were reset, less those that finished.
+    resets: Cell<u32>,
+    /// How much the client has taken of answers, on all streams.
+    taken: Cell<u64>,
+    /// Bytes that were sent on the connection.
+    written: Rc<Cell<u64>>,
+    unsent: Arc<UnsentBytes>,
+    /// Whether the client takes nothing of what is sent on the connection.
+    is_blocked: Rc<Cell<bool>>,
+}
+
+/// How far a client is that was asked to go.
+#[derive(Default)]
+struct Leaving {
+    asked: bool,
+    /// Whether its time runs, because it has nothing left to wait for.
+    timed: bool,
+}
+
+/// A request that waits until the budget of its connection has room for it.
+struct ParkedRequest {
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+    charge: Charge,
+    since_ms: u64,
+}
+
+/// The streams of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StreamsState {
+    /// There are none.
+    Idle,
+    /// All requests have been served, and the client has not taken the last pieces of some responses.
+    Unread,
+    /// Requests are served or parked.
+    Serving,
+}
+
+/// A request that has come, and the way to answer it.
+type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
+
+/// Serves requests until the connection ends.
+pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counted: Counted, worker: Rc<Worker>) {
+    let (socket, settings) = (Rc::new(socket), worker.settings());
+    let is_crowded = worker.shared.caps.is_crowded() || counted.connections_of_address() > CONNECTIONS_WITH_ALL_STREAMS;
+    let streams_max = settings.bounds.streams_max.min(if is_crowded { STREAMS_WHEN_CROWDED } else { u32::MAX });
+    socket.timer.set(Way::In, settings.timeouts.head);
+    let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
+    let unsent = UnsentBytes::new(worker.shared.buffers.clone(), counted.address());
+    let (budget, written, is_blocked) = (Budget::new(counted, io.received()), io.written(), io.is_blocked());
+    let handshake = Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(streams_max)
+        .max_header_list_size(u32::try_from(settings.bounds.head_bytes_max).unwrap_or(u32::MAX))
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_concurrent_reset_streams(64)
+        .max_pending_accept_reset_streams(32)
+        .max_local_error_reset_streams(Some(64))
+        .enable_connect_protocol()
+        .handshake(io);
+    socket.timer.set_idle(true);
+    let Ok(mut connection) = handshake.await else { return };
+    socket.timer.set_idle(false);
+    socket.timer.clear(Way::In);
+    let (under_way, resets, taken) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken, written, unsent, is_blocked });
+    let ended = serve_streams(&mut connection, &socket, &session).await;
+    drop(connection);
+    if ended.is_err() {
+        // Somebody who is still sending would lose with the connection what it was told about why it ends.
+        linger(&socket, &mut Buffer::default()).await;
+    }
+}
+
+async fn serve_streams(
+    connection: &mut Connection<H2Io, Bytes>,
+    socket: &Socket,
+    session: &Rc<Session>,
+) -> Result<(), h2::Error> {
+    let idle = session.worker.timers.timer();
+    let mut leaving = Leaving::default();
+    let mut parked = VecDeque::new();
+    while let Some(event) = next_event(connection, socket, session, &idle, &mut leaving, &mut parked).await {
+        if let Some((request, mut respond)) = event? {
+            idle.asked();
+            match session.charge(&request).await {
+                Some(charge) => {
+                    session.worker.tally.request();
+                    session.under_way.set(session.under_way.get() + 1);
+                    parked.push_back(ParkedRequest { request, respond, charge, since_ms: idle.now_ms() });
+                }
+                None => session.refuse(&mut respond),
+            }
+        }
+        start_parked(&mut parked, session);
+    }
+    Ok(())
+}
+
+impl Session {
+    /// Refuses a request of which nothing has been processed, so that its client may send it again.
+    fn refuse(&self, respond: &mut SendResponse<Bytes>) {
+        self.worker.tally.unbuffered();
+        respond.send_reset(Reason::REFUSED_STREAM);
+    }
+
+    /// Charges a request as a parked one. Nothing: there is no room even for that.
+    async fn charge(&self, request: &Request<RecvStream>) -> Option<Charge> {
+        if self.under_way.get() >= self.worker.settings().bounds.streams_max.saturating_mul(2) {
+            return None;
+        }
+        let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+        let size = RequestSize::of(request.headers(), target, !request.body().is_end_stream());
+        if let Some(charge) = self.budget.park(size) {
+            return Some(charge);
+        }
+        // Requests that came in the same burst may be about to be forwarded.
+        tokio::task::yield_now().await;
+        self.budget.park(size)
+    }
+}
+
+/// Serves parked requests for which there is room, the oldest first, each in a task of its own.
+fn start_parked(parked: &mut VecDeque<ParkedRequest>, session: &Rc<Session>) {
+    let mut next = 0;
+    while let Some(candidate) = parked.get_mut(next) {
+        if !candidate.charge.serve() {
+            next += 1;
+            continue;
+        }
+        let Some(ParkedRequest { request, respond, charge, .. }) = parked.remove(next) else { return };
+        let session = session.clone();
+        tokio::task::spawn_local(async move {
+            serve_one(request, respond, charge, &session).await;
+            session.under_way.set(session.under_way.get() - 1);
+        });
+    }
+}
+
+/// Drops parked requests that their client has reset, and refuses those that have waited for longer than a request may. The task is woken when
+/// the next one has.
+fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &Session, idle: &Timer, cx: &mut Context<'_>) {
+    let wait_max = Duration::from(session.worker.settings().hold.max);
+    let waited = |since_ms: u64| Duration::from_millis(idle.now_ms().saturating_sub(since_ms));
+    parked.retain_mut(|ParkedRequest { respond, since_ms, .. }| {
+        if respond.poll_reset(cx).is_ready() {
+            session.resets.set(session.resets.get() + 1);
+        } else if waited(*since_ms) > wait_max {
+            session.refuse(respond);
+        } else {
+            return true;
+        }
+        session.under_way.set(session.under_way.get() - 1);
+        false
+    });
+    match parked.front() {
+        Some(oldest) => {
+            idle.set(Way::Out, wait_max.saturating_sub(waited(oldest.since_ms)));
+            let _ = idle.is_over(Way::Out, cx);
+        }
+        None => idle.clear(Way::Out),
+    }
+}
+
+/// The next request; or none, if one was forwarded or has ended, so that a parked one may fit. Asks the client to leave when it is idle for too long, when the gate stops, or when it misbehaves.
+async fn next_event(
+    connection: &mut Connection<H2Io, Bytes>,
+    socket: &Socket,
+    session: &Session,
+    idle: &Timer,
+    leaving: &mut Leaving,
+    parked: &mut VecDeque<ParkedRequest>,
+) -> Option<Result<Option<Accepted>, h2::Error>> {
+    let (mut was, mut has_waited, mut written) = (StreamsState::Serving, false, 0);
+    idle.set_idle(false);
+    idle.clear(Way::In);
+    let accepted =
+        |polled: Poll<Option<Result<Accepted, h2::Error>>>| polled.map(|some| some.map(|accepted| accepted.map(Some)));
+    poll_fn(|cx| {
+        let polled = connection.poll_accept(cx);
+        session.budget.trim();
+        if polled.is_ready() {
+            return accepted(polled);
+        }
+        if !parked.is_empty() {
+            prune_parked(parked, session, idle, cx);
+            session.budget.wake_with(cx.waker());
+            if std::mem::replace(&mut has_waited, true) {
+                return Poll::Ready(Some(Ok(None)));
+            }
+        }
+        if session.resets.get() > RESETS_MAX {
+            session.worker.tally.calmed();
+            session.resets.set(0);
+            connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+            return accepted(connection.poll_accept(cx));
+        }
+        let is_idle = !connection.has_streams();
+        let activity = match (is_idle, session.under_way.get()) {
+            (true, _) => StreamsState::Idle,
+            (false, 0) => StreamsState::Unread,
+            (false, _) => StreamsState::Serving,
+        };
+        let has_moved = activity == StreamsState::Unread && written != session.written.get();
+        if activity != was || has_moved {
+            (was, written) = (activity, session.written.get());
+            idle.set_idle(is_idle);
+            let timeouts = &session.worker.settings().timeouts;
+            match activity {
+                StreamsState::Idle => idle.set(Way::In, timeouts.keep_alive),
+                StreamsState::Unread => idle.set(Way::In, timeouts.write),
+                StreamsState::Serving => idle.clear(Way::In),
+            }
+        }
+        let is_late = idle.is_over(Way::In, cx);
+        if is_late && activity == StreamsState::Unread {
+            connection.abrupt_shutdown(Reason::CANCEL);
+            return accepted(connection.poll_accept(cx));
+        }
+        let must_leave = is_late || idle.is_closing() || session.worker.is_draining();
+        if must_leave && !leaving.asked {
+            leaving.asked = true;
+            connection.graceful_shutdown();
+            let polled = accepted(connection.poll_accept(cx));
+            if polled.is_ready() {
+                return polled;
+            }
+        }
+        // Once: whatever the client still says, its time runs.
+        let has_time = leaving.asked && is_idle;
+        if has_time != std::mem::replace(&mut leaving.timed, has_time) {
+            if has_time { socket.timer.set(Way::In, GOODBYE) } else { socket.timer.clear(Way::In) }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, charge: Charge, session: &Session) {
+    let Session { worker, peer, .. } = session;
+    let settings = &*worker.settings();
+    let mut scratch = worker.scratch();
+    let timer = worker.timers.timer();
+    let Scratch { request: head, response, response_decoder, backend_out, value, .. } = &mut *scratch;
+    let read = h2_head::read_request(&request, head, settings.bounds.fields_max);
+    let websocket = h2_connect::asks_for_websocket(&request);
+    let paced = |idle_max| Pace { idle_max, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
+    let pace = if websocket {
+        Pace { idle_max: settings.timeouts.upgraded_idle, bytes_per_sec_min: None }
+    } else {
+        paced(settings.timeouts.body_idle)
+    };
+    let line = RefCell::new(Line::Responding(respond));
+    let reader = StreamReader::new(request.into_body(), pace);
+    let mut body = StreamBody { reader, line: &line, timer: &timer, charge };
+    if websocket {
+        body.reader.hold_back();
+    }
+    let taking = Taking::new(paced(settings.timeouts.write));
+    let mut reply = StreamReply {
+        line: &line,
+        websocket,
+        ended: false,
+        has_begun: false,
+        body_bytes: 0,
+        timer: &timer,
+        taking,
+        session,
+        wait: None,
+        trailers: None,
+        ends_after_drain: false,
+        grace: Grace::new(),
+        has_continued: false,
+    };
+    let after = match read {
+        Ok(()) => {
+            let visit = Visit {
+                worker,
+                settings,
+                peer,
+                client: peer.address,
+                request: head,
+                response,
+                decoder: response_decoder,
+                out: backend_out,
+                value,
+                keep: true,
+            };
+            exchange(visit, &mut body, &mut reply).await
+        }
+        Err(fault) => {
+            worker.tally.malformed();
+            let record = AccessRecord::begin(worker);
+            let answer = OwnAnswer::malformed(fault, response);
+            let sent = async {
+                reply.begin(response, true)?;
+                reply.send(&answer.body, Rest::End).await?;
+                reply.end(None).await
+            };
+            let after = if sent.await.is_ok() { After::Keep } else { After::Cut };
+            if let Some(record) = record {
+                record.without_decision("malformed").write(worker, peer.address, None, response, reply.sent());
+            }
+            after
+        }
+    };
+    worker.keep_scratch(scratch);
+    match after {
+        After::Keep | After::Close => session.resets.set(session.resets.get().saturating_sub(1)),
+        After::Cut => line.borrow_mut().reset(),
+        After::Left => session.resets.set(session.resets.get() + 1),
+        After::Tunnel(backend, place) => {
+            let _counted = worker.count_tunnel();
+            let idle_max = settings.timeouts.upgraded_idle;
+            body.reader.release();
+            reply.open(idle_max);
+            tunnel::run_stream(&mut body, &mut reply, *backend, place, idle_max).await;
+            if !reply.ended {
+                line.borrow_mut().reset();
+            }
+        }
+    }
+}
+
+/// Our half of a stream.
+enum Line {
+    Responding(SendResponse<Bytes>),
+    Sending(SendStream<Bytes>),
+}
+
+impl Line {
+    fn reset(&mut self) {
+        match self {
+            Self::Responding(respond) => respond.send_reset(Reason::INTERNAL_ERROR),
+            Self::Sending(stream) => stream.send_reset(Reason::INTERNAL_ERROR),
+        }
+    }
+}
+
+struct StreamBody<'a> {
+    reader: StreamReader,
+    line: &'a RefCell<Line>,
+    timer: &'a Timer,
+    /// What the request is charged for the memory that it holds.
+    charge: Charge,
+}
+
+impl Source for StreamBody<'_> {
+    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+        self.reader.next(self.timer).await
+    }
+}
+
+impl ClientBody for StreamBody<'_> {
+    async fn gather(&mut self, length: Length) -> Result<bool, Broken> {
+        if let Length::Fixed(length) = length {
+            self.reader.expect(length);
+        }
+        match length {
+            Length::Fixed(length) if length > GATHERED_MAX as u64 => Ok(false),
+            Length::Fixed(_) => self.reader.gather(self.timer, GATHERED_MAX, None).await,
+            _ => {
+                let gathered = self.reader.gather(self.timer, GATHERED_MAX, Some(PAUSE_MAX));
+                let gathered = tokio::time::timeout(UNSURE_MAX, gathered).await;
+                self.timer.clear(Way::In);
+                gathered.unwrap_or(Ok(false))
+            }
+        }
+    }
+
+    async fn departure(&mut self) -> Broken {
+        poll_fn(|cx| {
+            let polled = match &mut *self.line.borrow_mut() {
+                Line::Responding(respond) => respond.poll_reset(cx),
+                Line::Sending(stream) => stream.poll_reset(cx),
+            };
+            polled.map(|_| Broken::Gone)
+        })
+        .await
+    }
+
+    fn has_ended(&self) -> bool {
+        self.reader.has_ended()
+    }
+
+    fn forwarded(&mut self) {
+        self.charge.forward();
+    }
+}
+
+struct StreamReply<'a> {
+    line: &'a RefCell<Line>,
+    /// Whether the stream is to become a tunnel.
+    websocket: bool,
+    /// Whether there is no end to be sent any more: it went out with the head, or is still to come through a tunnel.
+    ended: bool,
+    /// Whether the head of the final response was sent.
+    has_begun: bool,
+    /// Bytes of the body that were sent or buffered.
+    body_bytes: u64,
+    timer: &'a Timer,
+    taking: Taking,
+    session: &'a Session,
+    /// Since when the client has been waited for while buffered bytes are sent, and what it had taken on all streams then.
+    wait: Option<(u64, u64)>,
+    /// The trailers to send behind buffered bytes.
+    trailers: Option<HeaderMap>,
+    /// Whether the end is to be sent behind buffered bytes.
+    ends_after_drain: bool,
+    grace: Grace,
+    /// Whether a 100 has been sent.
+    has_continued: bool,
+}
+
+impl StreamReply<'_> {
+    /// The client is waited for from now on, if it is not already.
+    fn begin_wait(&mut self) {
+        if self.wait.is_none() {
+            self.wait = Some((self.timer.now_ms(), self.session.taken.get()));
+            self.timer.set(Way::Out, self.taking.patience());
+        }
+    }
+
+    /// The client has taken some, or is no longer waited for.
+    fn end_wait(&mut self) {
+        if let Some((since_ms, taken)) = self.wait.take() {
+            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - since_ms);
+        }
+        self.timer.clear(Way::Out);
+    }
+
+    /// Gives the last piece to the `h2` crate, which sends it when the client's window allows it. Returns whether there was room for it.
+    fn hand_over(&mut self, data: &[u8]) -> Result<bool, Broken> {
+        let unsent = &self.session.unsent;
+        if data.len() > LAST_PIECE_MAX || !unsent.has_room_behind_window(data.len()) {
+            return Ok(data.is_empty());
+        }
+        match &mut *self.line.borrow_mut() {
+            Line::Sending(_) if data.is_empty() => {}
+            Line::Sending(stream) => stream.send_data(unsent.hand_over(data), false)?,
+            Line::Responding(_) => return Err(Broken::Gone),
+        }
+        Ok(true)
+    }
+
+    /// Sends as much as the client's window allows.
+    fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let length = left.len();
+        let polled = match &mut *self.line.borrow_mut() {
+            Line::Sending(stream) => h2_body::poll_send_counted(stream, left, &self.session.unsent, cx),
+            Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
+        };
+        self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
+        polled
+    }
+
+    /// What follows goes through a tunnel.
+    fn open(&mut self, patience: Duration) {
+        self.ended = false;
+        self.taking = Taking::new(Pace { idle_max: patience, bytes_per_sec_min: None });
+    }
+}
+
+impl Reply for StreamReply<'_> {
+    /// The `h2` crate holds interim responses without a bound until the client takes them, so they are dropped for a client that takes nothing. Only the
+    /// first 100 is sent in any case: the client may wait for it with its body.
+    async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken> {
+        let is_first_continue = head.status == 100 && !std::mem::replace(&mut self.has_continued, true);
+        if self.session.is_blocked.get() && !is_first_continue {
+            return Ok(());
+        }
+        if let (Line::Responding(respond), Some(response)) =
+            (&mut *self.line.borrow_mut(), h2_head::write_response(head))
+        {
+            respond.send_informational(response)?;
+        }
+        // Lets the connection send it, or find out that the client takes nothing, before the next one.
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    fn begin(&mut self, head: &ResponseHead, _keep: bool) -> Result<(), Broken> {
+        let mut response = h2_head::write_response(head).ok_or(Broken::Gone)?;
+        let stands = self.websocket && h2_connect::make_answer(&mut response);
+        let mut line = self.line.borrow_mut();
+        let Line::Responding(respond) = &mut *line else { return Err(Broken::Gone) };
+        self.ended = matches!(head.length, Length::Empty | Length::Fixed(0));
+        self.session.budget.charge_head(response.headers_mut(), self.session.is_blocked.get());
+        let stream = respond.send_response(response, self.ended && !stands)?;
+        *line = Line::Sending(stream);
+        self.has_begun = true;
+        Ok(())
+    }
+
+    fn task_bytes(&self) -> usize {
+        TASK_BYTES
+    }
+
+    fn sent(&self) -> Sent {
+        Sent { protocol: "HTTP/2.0", has_begun: self.has_begun, body_bytes: self.body_bytes }
+    }
+}
+
+impl Spill for StreamReply<'_> {
+    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+        let mut left = data;
+        self.body_bytes += data.len() as u64;
+        // The backend is done with the last piece, and a stream is not buffered.
+        let has_grace = rest != Rest::End && !overflow.is_closed();
+        while !left.is_empty() && overflow.is_empty() {
+            let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
+            let mut grace = self.grace;
+            let sent = grace.wait(has_grace, |cx| self.poll_some(&mut left, cx)).await;
+            grace.took((length - left.len()) as u64);
+            self.grace = grace;
+            // If it took nothing, it has its usual deadline from here on.
+            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
+            let Some(sent) = sent else { break };
+            sent?;
+        }
+        if rest == Rest::End && overflow.is_empty() && self.hand_over(left)? {
+            return Ok(());
+        }
+        loop {
+            if rest == Rest::End {
+                overflow.append_last(&mut left);
+            } else {
+                overflow.append(&mut left);
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            overflow.note_full();
+            if overflow.is_empty() {
+                self.body_bytes -= left.len() as u64;
+                return Box::pin(without_room(self.send(left, rest), overflow)).await;
+            }
+            // In a box, so that streams which need no room do not carry it.
+            Box::pin(make_room(self, overflow)).await?;
+        }
+    }
+
+    fn spill_end(&mut self, trailers: Option<&Fields>, _overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+        self.trailers = trailers.map(h2_head::write_trailers);
+        self.ends_after_drain = true;
+        Ok(())
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), Broken>> {
+        while !overflow.is_empty() {
+            let Poll::Ready(first) = overflow.poll_first(cx)? else {
+                // The disk is waited for, not the client.
+                self.end_wait();
+                return Poll::Pending;
+            };
+            self.begin_wait();
+            let mut left = first.unwrap_or_default();
+            let length = left.len();
+            let timer = self.timer;
+            ready!(h2_body::timed(timer, Way::Out, cx, |cx| self.poll_some(&mut left, cx)))??;
+            let sent = length - left.len();
+            overflow.consume(sent);
+            self.end_wait();
+        }
+        if !std::mem::take(&mut self.ends_after_drain) || std::mem::replace(&mut self.ended, true) {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Ready(match &mut *self.line.borrow_mut() {
+            Line::Sending(stream) => h2_body::end_with(stream, self.trailers.take()),
+            Line::Responding(_) => Err(Broken::Gone),
+        })
+    }
+}
+
+impl Sink for StreamReply<'_> {
+    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+        self.body_bytes += data.len() as u64;
+        if rest == Rest::End && self.hand_over(data)? {
+            return Ok(());
+        }
+        let mut left = data;
+        while !left.is_empty() {
+            let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
+            self.timer.set(Way::Out, self.taking.patience());
+            let mut some = |cx: &mut Context<'_>| match &mut *self.line.borrow_mut() {
+                Line::Sending(stream) => h2_body::poll_send_counted(stream, &mut left, &self.session.unsent, cx),
+                Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
+            };
+            poll_fn(|cx| h2_body::timed(self.timer, Way::Out, cx, &mut some)).await??;
+            self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
+            // A client with a slow line may have taken what came before on other streams: that is to the credit of this one as well.
+            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
+        }
+        self.timer.clear(Way::Out);
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+        match &mut *self.line.borrow_mut() {
+            Line::Sending(_) if self.ended => Ok(()),
+            Line::Sending(stream) => {
+                self.ended = true;
+                h2_body::end(stream, trailers)
+            }
+            Line::Responding(_) => Err(Broken::Gone),
+        }
+    }
+}

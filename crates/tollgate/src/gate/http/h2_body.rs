@@ -1,0 +1,255 @@
+//! Bodies of HTTP/2, with its flow control; both sides of the gate use the same two.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::{RecvStream, SendStream};
+use http::HeaderMap;
+use tollgate_wire::http1::Fields;
+
+use super::body::{Broken, Piece, Rest};
+use super::conversation::PAUSE_MAX;
+use super::h1_body::Pace;
+use super::h2_head;
+use super::h2_unsent::UnsentBytes;
+use crate::gate::net::timer::{Timer, Way};
+
+impl From<h2::Error> for Broken {
+    fn from(error: h2::Error) -> Self {
+        // What the peer did wrong is told apart from its leaving only where it is our own finding.
+        if error.is_library() && !error.is_go_away() { Self::Malformed("not HTTP/2") } else { Self::Gone }
+    }
+}
+
+/// Reads one body from a stream.
+pub(crate) struct StreamReader {
+    stream: RecvStream,
+    /// What was read ahead and has not been given yet, and the piece of it that has. The peer may send as much again already: other streams of
+    /// the same connection should not have to wait for this one.
+    ahead: Vec<u8>,
+    given: Vec<u8>,
+    lent: Bytes,
+    trailers: Fields,
+    ended: bool,
+    pace: Pace,
+    waited_ms: u64,
+    received: u64,
+    /// How long the body is, if that is known.
+    length: Option<u64>,
+}
+
+impl StreamReader {
+    pub(crate) fn new(stream: RecvStream, pace: Pace) -> Self {
+        let ended = stream.is_end_stream();
+        Self {
+            stream,
+            ahead: Vec::new(),
+            given: Vec::new(),
+            lent: Bytes::new(),
+            trailers: Fields::default(),
+            ended,
+            pace,
+            waited_ms: 0,
+            received: 0,
+            length: None,
+        }
+    }
+
+    /// The body is so long: when that has come it has ended, even if its peer does not say so.
+    pub(crate) fn expect(&mut self, length: u64) {
+        self.length = Some(length);
+    }
+
+    /// Takes what comes on the stream for something that is no body, until it is released.
+    pub(crate) fn hold_back(&mut self) {
+        self.ended = true;
+    }
+
+    /// Gives what comes on the stream.
+    pub(crate) fn release(&mut self) {
+        self.ended = self.stream.is_end_stream();
+    }
+
+    /// Whether the whole body has been read.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The next piece.
+    pub(crate) async fn next(&mut self, timer: &Timer) -> Result<Piece<'_>, Broken> {
+        self.give_back();
+        self.given = Vec::new();
+        if !self.ahead.is_empty() {
+            self.given = std::mem::take(&mut self.ahead);
+            let rest = match (self.ended, self.trailers.is_empty()) {
+                (true, true) => Rest::End,
+                (true, false) => Rest::AtHand,
+                (false, _) => Rest::ToCome,
+            };
+            return Ok(Piece::Data(&self.given, rest));
+        }
+        match self.read(timer).await? {
+            Some(data) => {
+                self.lent = data;
+                let rest = if self.stream.is_end_stream() { Rest::End } else { Rest::ToCome };
+                Ok(Piece::Data(&self.lent, rest))
+            }
+            None => {
+                timer.clear(Way::In);
+                Ok(Piece::End((!self.trailers.is_empty()).then_some(&self.trailers)))
+            }
+        }
+    }
+
+    /// Reads the whole body ahead, without using it up, if it is no longer than `bytes_max`. Says whether all of it is here.
+    ///
+    /// If `pause_max` is set, it is waited for only as long as no pause is longer.
+    pub(crate) async fn gather(
+        &mut self,
+        timer: &Timer,
+        bytes_max: usize,
+        pause_max: Option<Duration>,
+    ) -> Result<bool, Broken> {
+        while !self.ended && self.ahead.len() <= bytes_max {
+            let data = match pause_max {
+                None => self.read(timer).await?,
+                Some(pause_max) => match tokio::time::timeout(pause_max, self.read(timer)).await {
+                    Ok(data) => data?,
+                    Err(_) => break,
+                },
+            };
+            let Some(data) = data else { break };
+            self.ahead.extend_from_slice(&data);
+            let _ = self.stream.flow_control().release_capacity(data.len());
+        }
+        timer.clear(Way::In);
+        Ok(self.ended)
+    }
+
+    /// The bytes of the next frame that has any; none at the end, when trailers have been read too.
+    async fn read(&mut self, timer: &Timer) -> Result<Option<Bytes>, Broken> {
+        while !self.ended {
+            let began_ms = timer.now_ms();
+            timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
+            let complete = self.length.is_some_and(|length| self.received >= length);
+            let data = poll_fn(|cx| timed(timer, Way::In, cx, |cx| self.stream.poll_data(cx)));
+            let data = if complete {
+                // Trailers may follow, but not much later.
+                match tokio::time::timeout(PAUSE_MAX, data).await {
+                    Ok(data) => data?,
+                    Err(_) => {
+                        self.ended = true;
+                        break;
+                    }
+                }
+            } else {
+                data.await?
+            };
+            self.waited_ms += timer.now_ms() - began_ms;
+            match data {
+                Some(data) => {
+                    let data = data?;
+                    self.received += data.len() as u64;
+                    if !data.is_empty() {
+                        return Ok(Some(data));
+                    }
+                }
+                None => {
+                    let trailers =
+                        poll_fn(|cx| timed(timer, Way::In, cx, |cx| self.stream.poll_trailers(cx))).await??;
+                    if let Some(map) = trailers {
+                        h2_head::read_trailers(&map, &mut self.trailers);
+                    }
+                    self.ended = true;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lets the peer send as much again as has been used.
+    fn give_back(&mut self) {
+        let lent = std::mem::take(&mut self.lent);
+        if !lent.is_empty() {
+            let _ = self.stream.flow_control().release_capacity(lent.len());
+        }
+    }
+}
+
+/// Sends as much as the peer's window allows, and takes it off what is left; waits while that is nothing.
+pub(crate) fn poll_send(
+    stream: &mut SendStream<Bytes>,
+    left: &mut &[u8],
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Broken>> {
+    if let Err(broken) = ready!(poll_window(stream, left.len(), cx)) {
+        return Poll::Ready(Err(broken));
+    }
+    let (now, later) = left.split_at(stream.capacity().min(left.len()));
+    *left = later;
+    Poll::Ready(stream.send_data(Bytes::copy_from_slice(now), false).map_err(Broken::from))
+}
+
+/// The same for a client whose connection may hold only so many unsent bytes.
+pub(crate) fn poll_send_counted(
+    stream: &mut SendStream<Bytes>,
+    left: &mut &[u8],
+    unsent: &Arc<UnsentBytes>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Broken>> {
+    if let Err(broken) = ready!(poll_window(stream, left.len(), cx)) {
+        return Poll::Ready(Err(broken));
+    }
+    let room = unsent.room(stream.capacity().min(left.len()), cx);
+    if room == 0 && !left.is_empty() {
+        return Poll::Pending;
+    }
+    let (now, later) = left.split_at(room);
+    *left = later;
+    Poll::Ready(stream.send_data(unsent.hand_over(now), false).map_err(Broken::from))
+}
+
+/// Waits until the peer's window lets some of so many bytes through.
+fn poll_window(stream: &mut SendStream<Bytes>, bytes: usize, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    stream.reserve_capacity(bytes);
+    while stream.capacity() == 0 {
+        match stream.poll_capacity(cx) {
+            Poll::Ready(Some(Ok(_))) => {}
+            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
+            Poll::Ready(None) => return Poll::Ready(Err(Broken::Gone)),
+            Poll::Pending => return Poll::Pending,
+        }
+    }
+    Poll::Ready(Ok(()))
+}
+
+/// Ends a body.
+pub(crate) fn end(stream: &mut SendStream<Bytes>, trailers: Option<&Fields>) -> Result<(), Broken> {
+    end_with(stream, trailers.map(h2_head::write_trailers))
+}
+
+/// Ends a body.
+pub(crate) fn end_with(stream: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -> Result<(), Broken> {
+    match trailers {
+        Some(trailers) => stream.send_trailers(trailers)?,
+        None => stream.send_data(Bytes::new(), true)?,
+    }
+    Ok(())
+}
+
+/// Polls with a deadline.
+pub(crate) fn timed<T>(
+    timer: &Timer,
+    way: Way,
+    cx: &mut Context<'_>,
+    poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+) -> Poll<Result<T, Broken>> {
+    match poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Ok(output)),
+        Poll::Pending if timer.is_over(way, cx) => Poll::Ready(Err(Broken::Slow)),
+        Poll::Pending => Poll::Pending,
+    }
+}

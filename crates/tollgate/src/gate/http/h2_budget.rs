@@ -1,0 +1,391 @@
+//! The memory that requests of one HTTP/2 connection hold before they are forwarded.
+//!
+//! A head costs its sender a few bytes: HPACK refers to fields that were sent before. A request that is being served costs the gate a task, a copy of
+//! its head, and buffers; so 128 requests that never become complete would hold a thousand times what was sent for them. Here every request is
+//! charged for what it holds until it is forwarded (then the bounds of the backend hold), and a connection has a budget: a constant, and
+//! [`BYTES_PER_BYTE`] for each byte that the client has sent. A request that does not fit is parked: it is a table of fields, and has no task, until
+//! others of its connection have been forwarded or more was received. A head that does not even fit as a parked one is refused (REFUSED_STREAM), so
+//! that its client sends it again.
+//!
+//! Heads of responses that the client does not read are held by the `h2` crate. They are charged as well, so that no further request is served while
+//! there are more than [`UNSENT_HEADS_MAX`] of them.
+//!
+//! What a connection needs beyond [`CONSTANT`] is borrowed from what its address has, and all connections together ([`Counted::borrow`]). One
+//! request is always served, so a connection goes on whatever others have borrowed.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+
+use crate::gate::net::caps::Counted;
+
+/// Bytes that a connection holds for its requests without borrowing.
+const CONSTANT: usize = 64 << 10;
+/// Bytes that a connection may hold for requests that are served, for each byte that was received on it.
+const BYTES_PER_BYTE: u64 = 10;
+/// The most that a connection holds for requests that are served and not forwarded: 128 requests with heads of several kB. Uploads need it: the
+/// data of parked ones would fill the window of the connection.
+const SERVED_MAX: usize = 6 << 20;
+/// The most that a connection holds for parked requests: 128 requests with twenty fields.
+const PARKED_MAX: usize = 640 << 10;
+/// The most that a connection holds for heads of requests that have been forwarded: 128 heads of 4 kB.
+const FORWARDED_HEADS_MAX: usize = 1 << 20;
+/// The most that the `h2` crate holds for heads of responses before the next request is served: 60 heads with twenty fields. Requests that are at the
+/// backend by then add theirs.
+const UNSENT_HEADS_MAX: usize = 256 << 10;
+/// Larger heads of responses are charged even if the client takes what it is sent.
+const USUAL_HEAD_BYTES: usize = 8 << 10;
+/// Bytes that are borrowed at a time.
+const BORROWED_STEP: usize = 32 << 10;
+/// What a parked request takes without its fields: the stream in the `h2` crate, and the request.
+const PARKED_BYTES: usize = 1536;
+/// What a field of a parked request takes: an entry of a hash table that is up to half empty.
+const PARKED_FIELD_BYTES: usize = 160;
+/// What a request takes while it is served, without its head: its task and buffers.
+const SERVED_BYTES: usize = 16 << 10;
+
+/// The budget of one connection.
+pub(crate) struct Budget {
+    counted: RefCell<Counted>,
+    /// What parked requests are charged.
+    parked: Cell<usize>,
+    /// What requests are charged that are served.
+    served: Cell<usize>,
+    /// The part of it of requests whose bodies are not here.
+    gathering: Cell<usize>,
+    /// What requests are charged that have been forwarded: their heads, which are held until they end.
+    forwarded: Cell<usize>,
+    /// The charge for heads of responses that the `h2` crate holds. It drops them with the last reference to their fields.
+    unsent_heads: Arc<AtomicUsize>,
+    received: Rc<Cell<u64>>,
+    /// The task of the connection, which starts parked requests.
+    waker: RefCell<Option<Waker>>,
+}
+
+/// What a request holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestSize {
+    parked: usize,
+    served: usize,
+    /// The part of `served` that is held until the request ends.
+    head: usize,
+    /// Whether the client has yet to send the body.
+    has_body: bool,
+}
+
+impl RequestSize {
+    pub(crate) fn of(headers: &HeaderMap, target: usize, has_body: bool) -> Self {
+        let text: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+        let parked = PARKED_BYTES + headers.len() * PARKED_FIELD_BYTES;
+        // The head is copied once, and once more when it is written for the backend.
+        let head = 2 * (text + target);
+        Self { parked, served: parked + SERVED_BYTES + head, head, has_body }
+    }
+}
+
+/// A request that is charged, until this is dropped.
+pub(crate) struct Charge {
+    budget: Rc<Budget>,
+    size: RequestSize,
+    phase: ChargePhase,
+}
+
+/// What a request is charged as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChargePhase {
+    Parked,
+    Served,
+    Forwarded,
+}
+
+impl Budget {
+    /// `received` counts the bytes that come on the connection.
+    pub(crate) fn new(counted: Counted, received: Rc<Cell<u64>>) -> Rc<Self> {
+        Rc::new(Self {
+            counted: RefCell::new(counted),
+            parked: Cell::new(0),
+            served: Cell::new(0),
+            gathering: Cell::new(0),
+            forwarded: Cell::new(0),
+            unsent_heads: Arc::default(),
+            received,
+            waker: RefCell::default(),
+        })
+    }
+
+    /// Charges a request as a parked one, if it fits.
+    pub(crate) fn park(self: &Rc<Self>, size: RequestSize) -> Option<Charge> {
+        let parked = self.parked.get() + size.parked;
+        let is_only = self.parked.get() + self.served.get() == 0;
+        if !is_only && (parked > PARKED_MAX || !self.borrow(size.parked)) {
+            return None;
+        }
+        self.parked.set(parked);
+        Some(Charge { budget: self.clone(), size, phase: ChargePhase::Parked })
+    }
+
+    /// Wakes the task of the connection once, when the next request has been forwarded or has ended.
+    pub(crate) fn wake_with(&self, waker: &Waker) {
+        *self.waker.borrow_mut() = Some(waker.clone());
+    }
+
+    /// Charges the head of a response until the `h2` crate has encoded it. `is_blocked`: the client takes nothing at the moment.
+    pub(crate) fn charge_head(&self, headers: &mut HeaderMap, is_blocked: bool) {
+        let text: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+        let bytes = text + headers.len() * PARKED_FIELD_BYTES;
+        if !is_blocked && bytes <= USUAL_HEAD_BYTES {
+            return;
+        }
+        let Some(shortest) = headers.values_mut().min_by_key(|value| value.len()) else { return };
+        let charge = HeadCharge { value: shortest.as_bytes().into(), bytes, unsent_heads: self.unsent_heads.clone() };
+        self.unsent_heads.fetch_add(bytes, Ordering::Relaxed);
+        if let Ok(mut value) = HeaderValue::from_maybe_shared(Bytes::from_owner(charge)) {
+            // Otherwise it would be kept in the table of HPACK.
+            value.set_sensitive(true);
+            *shortest = value;
+        }
+        // A response is not held back: without a request's task it takes less.
+        let _ = self.borrow(0);
+    }
+
+    /// Gives back what is no longer needed, because heads of responses have been sent.
+    pub(crate) fn trim(&self) {
+        if self.held() <= CONSTANT {
+            self.counted.borrow_mut().give_back();
+        }
+    }
+
+    /// Bytes that are charged and have to be borrowed beyond [`CONSTANT`].
+    fn held(&self) -> usize {
+        self.parked.get() + self.served.get() + self.unsent_heads.load(Ordering::Relaxed)
+    }
+
+    /// The most that may be held now for requests that are served.
+    fn served_max(&self) -> usize {
+        let earned = usize::try_from(self.received.get().saturating_mul(BYTES_PER_BYTE)).unwrap_or(usize::MAX);
+        CONSTANT.saturating_add(earned).min(SERVED_MAX)
+    }
+
+    /// Borrows what is needed to hold so many bytes more. Returns whether that was possible.
+    fn borrow(&self, bytes: usize) -> bool {
+        let wanted = self.held() + bytes;
+        let mut counted = self.counted.borrow_mut();
+        while wanted > CONSTANT + counted.borrowed() {
+            if !counted.borrow(BORROWED_STEP) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives back what is no longer needed, and lets the connection look for a parked request.
+    fn released(&self) {
+        self.trim();
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Charge {
+    /// Charges the request as one that is served, if it fits, or if no other one is served.
+    ///
+    /// Requests whose bodies are not here have half of the budget: a client that stalls its uploads does not hold up its other requests.
+    pub(crate) fn serve(&mut self) -> bool {
+        let (budget, RequestSize { parked, served, head, has_body }) = (&self.budget, self.size);
+        if budget.forwarded.get() > 0 && budget.forwarded.get() + head > FORWARDED_HEADS_MAX {
+            return false;
+        }
+        let unsent_heads = budget.unsent_heads.load(Ordering::Relaxed);
+        if unsent_heads > UNSENT_HEADS_MAX || (unsent_heads > 0 && !budget.borrow(served)) {
+            return false;
+        }
+        if budget.served.get() > 0 {
+            let gathering = budget.gathering.get();
+            let has_part = !has_body || gathering == 0 || gathering + served <= budget.served_max() / 2;
+            if !has_part || budget.served.get() + served > budget.served_max() || !budget.borrow(served) {
+                return false;
+            }
+        }
+        budget.parked.set(budget.parked.get() - parked);
+        budget.served.set(budget.served.get() + served);
+        if has_body {
+            budget.gathering.set(budget.gathering.get() + served);
+        }
+        self.phase = ChargePhase::Served;
+        true
+    }
+
+    /// Charges the request as one that has been forwarded.
+    pub(crate) fn forward(&mut self) {
+        self.release();
+        self.phase = ChargePhase::Forwarded;
+        self.budget.forwarded.set(self.budget.forwarded.get() + self.size.head);
+    }
+
+    fn release(&self) {
+        let (budget, RequestSize { parked, served, head, has_body }) = (&self.budget, self.size);
+        match self.phase {
+            ChargePhase::Parked => budget.parked.set(budget.parked.get() - parked),
+            ChargePhase::Served => {
+                budget.served.set(budget.served.get() - served);
+                if has_body {
+                    budget.gathering.set(budget.gathering.get() - served);
+                }
+            }
+            ChargePhase::Forwarded => budget.forwarded.set(budget.forwarded.get() - head),
+        }
+        budget.released();
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The value of a field, with which the charge for the whole head ends.
+struct HeadCharge {
+    value: Box<[u8]>,
+    bytes: usize,
+    unsent_heads: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for HeadCharge {
+    fn as_ref(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+impl Drop for HeadCharge {
+    fn drop(&mut self) {
+        self.unsent_heads.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::net::caps::Caps;
+
+    fn budget(received: u64) -> Rc<Budget> {
+        let counted = Caps::new(100).count([203, 0, 113, 7].into(), Some(100)).unwrap();
+        Budget::new(counted, Rc::new(Cell::new(received)))
+    }
+
+    fn size(fields: usize, value: usize, has_body: bool) -> RequestSize {
+        let mut headers = HeaderMap::new();
+        for number in 0..fields {
+            let name = http::HeaderName::from_bytes(format!("x-{number}").as_bytes()).unwrap();
+            headers.insert(name, "v".repeat(value).parse().unwrap());
+        }
+        RequestSize::of(&headers, 1, has_body)
+    }
+
+    /// Parks requests and serves those that fit. Returns the charges, and how many are served.
+    fn burst(budget: &Rc<Budget>, size: RequestSize, count: usize) -> (Vec<Charge>, usize) {
+        let mut charges: Vec<_> = (0..count).filter_map(|_| budget.park(size)).collect();
+        let served = charges.iter_mut().filter_map(|charge| charge.serve().then_some(())).count();
+        (charges, served)
+    }
+
+    #[test]
+    fn requests_with_usual_heads_are_parked_and_not_refused() {
+        let budget = budget(10_000);
+        let (charges, served) = burst(&budget, size(20, 50, false), 128);
+        assert_eq!(charges.len(), 128);
+        assert!((4..20).contains(&served), "{served}");
+    }
+
+    #[test]
+    fn large_heads_that_cost_their_sender_nothing_are_served_one_at_a_time() {
+        let budget = budget(6000);
+        let (charges, served) = burst(&budget, size(8, 3800, true), 128);
+        assert_eq!(served, 1);
+        assert!(budget.parked.get() + budget.served.get() < (512 << 10) + (100 << 10), "{}", budget.parked.get());
+        drop(charges);
+        assert_eq!((budget.parked.get(), budget.served.get(), budget.gathering.get()), (0, 0, 0));
+        assert_eq!(budget.counted.borrow().borrowed(), 0);
+    }
+
+    #[test]
+    fn a_client_that_sends_is_served_in_full() {
+        let budget = budget(1 << 20);
+        let (charges, served) = burst(&budget, size(20, 50, true), 100);
+        assert_eq!((charges.len(), served), (100, 100));
+    }
+
+    #[test]
+    fn stalled_uploads_leave_half_of_the_budget_to_other_requests() {
+        let budget = budget(20_000);
+        let (_uploads, served) = burst(&budget, size(5, 50, true), 100);
+        assert!((2..10).contains(&served), "{served}");
+        let mut get = budget.park(size(5, 50, false)).unwrap();
+        assert!(get.serve());
+    }
+
+    #[test]
+    fn large_heads_of_forwarded_requests_are_bounded_and_usual_ones_are_not_held_up() {
+        for (size, expected) in [(size(8, 3800, false), 15..20), (size(20, 50, false), 128..129)] {
+            let (budget, mut forwarded) = (budget(10_000), 0);
+            let mut charges: Vec<_> = (0..128).map(|_| budget.park(size).unwrap()).collect();
+            for charge in &mut charges {
+                if charge.serve() {
+                    charge.forward();
+                    forwarded += 1;
+                }
+            }
+            assert!(expected.contains(&forwarded), "{forwarded}");
+            drop(charges);
+            assert_eq!((budget.parked.get(), budget.served.get(), budget.forwarded.get()), (0, 0, 0));
+        }
+    }
+
+    fn response(fields: usize, value: usize) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for number in 0..fields {
+            let name = http::HeaderName::from_bytes(format!("x-{number}").as_bytes()).unwrap();
+            headers.insert(name, "v".repeat(value).parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn heads_of_responses_that_are_not_read_keep_further_requests_from_being_served() {
+        let budget = budget(10_000);
+        let serves = |budget: &Rc<Budget>| budget.park(size(5, 50, false)).unwrap().serve();
+        let mut held = Vec::new();
+        while serves(&budget) {
+            let mut headers = response(20, 300);
+            budget.charge_head(&mut headers, true);
+            assert!(headers.values().all(|value| value.len() == 300));
+            held.push(headers);
+            assert!(held.len() < 100, "no bound");
+        }
+        assert!((20..40).contains(&held.len()), "{}", held.len());
+        assert!(budget.counted.borrow().borrowed() > 0);
+        held.clear();
+        assert!(serves(&budget));
+        budget.trim();
+        assert_eq!((budget.held(), budget.counted.borrow().borrowed()), (0, 0));
+        budget.charge_head(&mut response(20, 50), false);
+        assert_eq!(budget.held(), 0, "usual heads that are sent at once are not charged");
+    }
+
+    #[test]
+    fn one_request_is_served_whatever_its_size_and_whatever_others_have_borrowed() {
+        let budget = budget(0);
+        let mut first = budget.park(size(100, 10_000, true)).unwrap();
+        assert!(first.serve());
+        let mut second = budget.park(size(1, 1, false)).unwrap();
+        assert!(!second.serve());
+        drop(first);
+        assert!(second.serve());
+    }
+}

@@ -1,0 +1,118 @@
+//! A [`Socket`] as the `h2` crate wants it, with what was read before it was known to be HTTP/2.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::gate::net::buffer::Buffer;
+use crate::gate::net::socket::Socket;
+use crate::gate::net::timer::Way;
+
+/// A connection that carries HTTP/2.
+pub(crate) struct H2Io {
+    socket: Rc<Socket>,
+    read_ahead: Buffer,
+    /// How long the peer may take to accept the next bytes.
+    patience: Duration,
+    /// Whether the peer takes nothing at the moment.
+    is_blocked: Rc<Cell<bool>>,
+    /// Bytes that the peer has sent.
+    received: Rc<Cell<u64>>,
+    /// Bytes that were sent to the peer.
+    written: Rc<Cell<u64>>,
+}
+
+impl H2Io {
+    pub(crate) fn new(socket: Rc<Socket>, read_ahead: Buffer, patience: Duration) -> Self {
+        let (is_blocked, received, written) = Default::default();
+        Self { socket, read_ahead, patience, is_blocked, received, written }
+    }
+
+    /// Counts the bytes that the peer sends.
+    pub(crate) fn received(&self) -> Rc<Cell<u64>> {
+        self.received.clone()
+    }
+
+    /// Counts the bytes that are sent to the peer.
+    pub(crate) fn written(&self) -> Rc<Cell<u64>> {
+        self.written.clone()
+    }
+
+    /// Whether the peer takes nothing at the moment.
+    pub(crate) fn is_blocked(&self) -> Rc<Cell<bool>> {
+        self.is_blocked.clone()
+    }
+
+    fn wrote(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(length)) = polled {
+            self.written.set(self.written.get() + length as u64);
+        }
+        self.timed(polled, cx)
+    }
+
+    /// A peer that takes nothing for too long is given up, however many streams wait for it.
+    fn timed<T>(&self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let timer = &self.socket.timer;
+        if polled.is_ready() {
+            self.is_blocked.set(false);
+            timer.clear(Way::Out);
+            return polled;
+        }
+        if !self.is_blocked.replace(true) {
+            timer.set(Way::Out, self.patience);
+        }
+        if timer.is_over(Way::Out, cx) { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { Poll::Pending }
+    }
+}
+
+impl AsyncRead for H2Io {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = out.filled().len();
+        let polled = if self.read_ahead.is_empty() {
+            self.read_ahead.rest();
+            self.socket.poll_read_into(cx, out)
+        } else {
+            let length = self.read_ahead.bytes().len().min(out.remaining());
+            out.put_slice(&self.read_ahead.bytes()[..length]);
+            self.read_ahead.consume(length);
+            Poll::Ready(Ok(()))
+        };
+        self.received.set(self.received.get() + (out.filled().len() - before) as u64);
+        polled
+    }
+}
+
+impl AsyncWrite for H2Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = self.socket.poll_write(cx, &[io::IoSlice::new(bytes)]);
+        self.wrote(polled, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = self.socket.poll_write(cx, parts);
+        self.wrote(polled, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.socket.poll_flush(cx);
+        self.timed(polled, cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.socket.poll_shutdown(cx);
+        self.timed(polled, cx)
+    }
+}

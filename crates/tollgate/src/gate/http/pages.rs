@@ -1,0 +1,102 @@
+//! HTML pages for people whose request is refused or fails. Each needs nothing from anywhere else.
+//!
+//! A page does not blame its reader: behind one address there may be many people, and while the site is busy the reader's own requests are never the
+//! whole reason.
+
+use super::forward::Decimal;
+use crate::settings::{Page, PagePart, Pages};
+
+/// The content of a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageContent {
+    pub(crate) status: u16,
+    pub(crate) title: &'static str,
+    /// The reason, in a sentence. It contains nothing that needs escaping.
+    pub(crate) detail: &'static str,
+    /// Seconds until the next try; none if waiting does not help.
+    pub(crate) retry_secs: Option<u64>,
+    /// Whether the browser may repeat the request by itself.
+    pub(crate) is_repeatable: bool,
+}
+
+impl PageContent {
+    /// The page for a failure of the backend.
+    pub(crate) fn of_failure(status: u16, retry_secs: Option<u64>, is_repeatable: bool) -> Self {
+        let (title, detail) = match status {
+            504 => ("This is taking too long", "The site did not answer in time."),
+            503 => ("Not available right now", "The site is not available at the moment."),
+            _ => ("Not available right now", "The site does not answer properly at the moment."),
+        };
+        Self { status, title, detail, retry_secs, is_repeatable }
+    }
+
+    /// The operator's own page, or the built-in one.
+    pub(crate) fn render(&self, pages: &Pages) -> Vec<u8> {
+        match pages.of(self.status) {
+            Some(page) => self.fill(page),
+            None => self.built_in(),
+        }
+    }
+
+    fn fill(&self, page: &Page) -> Vec<u8> {
+        let mut out = Vec::new();
+        for part in &page.parts {
+            match part {
+                PagePart::Text(text) => out.extend_from_slice(text.as_bytes()),
+                PagePart::Status => out.extend_from_slice(Decimal::of(self.status.into()).as_bytes()),
+                PagePart::Title => out.extend_from_slice(self.title.as_bytes()),
+                PagePart::Detail => out.extend_from_slice(self.detail.as_bytes()),
+                PagePart::RetryAfter => {
+                    if let Some(secs) = self.retry_secs {
+                        out.extend_from_slice(Decimal::of(secs).as_bytes());
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    fn built_in(&self) -> Vec<u8> {
+        let Self { title, detail, .. } = self;
+        let (refresh, when) = match (self.retry_secs, self.is_repeatable) {
+            (Some(secs), true) => (
+                format!("<meta http-equiv=\"refresh\" content=\"{secs}\">"),
+                format!("This page tries again by itself in <b id=\"s\">{secs}</b> s."),
+            ),
+            (Some(secs), false) => {
+                (String::new(), format!("Your request was not carried out. Please send it again in {secs} s."))
+            }
+            (None, _) => (
+                String::new(),
+                "This request is larger than what is allowed, and waiting does not change that.".to_owned(),
+            ),
+        };
+        let count = "<script>var e=document.getElementById('s'),n=e?+e.textContent:0;\
+                     setInterval(function(){if(n>0)e.textContent=--n},1000)</script>";
+        format!(
+            "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">{refresh}\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>{title}</title>\
+             <style>body{{font:1.1rem/1.5 system-ui,sans-serif;max-width:32rem;margin:20vh auto 0;padding:0 1rem;color:#222}}\
+             @media(prefers-color-scheme:dark){{body{{background:#181818;color:#ddd}}}}</style></head>\
+             <body><h1>{title}</h1><p>{detail} {when}</p>{count}</body></html>\n"
+        )
+        .into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(content: PageContent) -> String {
+        String::from_utf8(content.render(&Pages::default())).unwrap()
+    }
+
+    #[test]
+    fn a_page_reloads_itself_only_if_the_request_may_be_repeated() {
+        let page = text(PageContent::of_failure(502, Some(3), true));
+        assert!(page.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{page}");
+        let page = text(PageContent::of_failure(502, Some(3), false));
+        assert!(!page.contains("http-equiv=\"refresh\"") && page.contains("send it again in 3 s"), "{page}");
+    }
+}

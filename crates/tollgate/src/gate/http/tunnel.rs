@@ -1,0 +1,123 @@
+//! A connection that has stopped being HTTP: bytes go both ways until one side ends or nothing has moved for too long.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::backend::Place;
+use super::backend::h1::Connection;
+use super::body::{Broken, Piece, Rest, Sink, Source};
+use crate::gate::net::buffer::Buffer;
+use crate::gate::net::socket::Socket;
+use crate::gate::net::timer::Way;
+
+/// Joins a client's connection with a backend's. What either has sent ahead goes first.
+pub(crate) async fn run(
+    client: &Socket,
+    mut sent_ahead: Buffer,
+    backend: Connection,
+    _place: Place,
+    idle_max: Duration,
+) {
+    let Connection { socket: backend, buffer: mut answered_ahead, .. } = backend;
+    let moved = Cell::new(0u64);
+    let there = copy(client, &mut sent_ahead, &backend, &moved, idle_max);
+    let back = copy(&backend, &mut answered_ahead, client, &moved, idle_max);
+    both(there, back).await;
+}
+
+/// Joins a stream of a client's connection with a backend's connection.
+pub(crate) async fn run_stream(
+    client: &mut impl Source,
+    reply: &mut impl Sink,
+    backend: Connection,
+    _place: Place,
+    idle_max: Duration,
+) {
+    let Connection { socket: backend, mut buffer, .. } = backend;
+    let moved = Cell::new(0u64);
+    let there = async {
+        loop {
+            let before = moved.get();
+            match client.next().await {
+                Ok(Piece::Data(data, _)) => {
+                    moved.set(moved.get() + 1);
+                    backend.write_all(&mut [IoSlice::new(data)], idle_max).await?;
+                }
+                Ok(Piece::End(_)) => {
+                    backend.timer.set(Way::Out, idle_max);
+                    return Ok(backend.shutdown().await?);
+                }
+                Err(Broken::Slow) if moved.get() != before => {}
+                Err(broken) => return Err(broken),
+            }
+        }
+    };
+    let back = async {
+        loop {
+            if !buffer.is_empty() {
+                reply.send(buffer.bytes(), Rest::ToCome).await?;
+                let length = buffer.bytes().len();
+                buffer.consume(length);
+            }
+            let before = moved.get();
+            backend.timer.set(Way::In, idle_max);
+            match backend.read(&mut buffer).await {
+                Ok(0) => return reply.end(None).await,
+                Ok(_) => moved.set(moved.get() + 1),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && moved.get() != before => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    both(there, back).await;
+}
+
+/// Waits until both ways have ended; one that breaks ends the other.
+async fn both<E>(there: impl Future<Output = Result<(), E>>, back: impl Future<Output = Result<(), E>>) {
+    let (mut there, mut back) = (pin!(there), pin!(back));
+    let (mut there_ended, mut back_ended) = (false, false);
+    poll_fn(|cx| {
+        if !there_ended && let Poll::Ready(copied) = there.as_mut().poll(cx) {
+            there_ended = true;
+            back_ended |= copied.is_err();
+        }
+        if !back_ended && let Poll::Ready(copied) = back.as_mut().poll(cx) {
+            back_ended = true;
+            there_ended |= copied.is_err();
+        }
+        if there_ended && back_ended { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Moves bytes one way until they end. Silence is only too long if the other way is silent too.
+async fn copy(
+    from: &Socket,
+    buffer: &mut Buffer,
+    to: &Socket,
+    moved: &Cell<u64>,
+    idle_max: Duration,
+) -> io::Result<()> {
+    loop {
+        if !buffer.is_empty() {
+            to.write_all(&mut [IoSlice::new(buffer.bytes())], idle_max).await?;
+            let length = buffer.bytes().len();
+            buffer.consume(length);
+        }
+        let before = moved.get();
+        from.timer.set(Way::In, idle_max);
+        match from.read(buffer).await {
+            Ok(0) => {
+                to.timer.set(Way::Out, idle_max);
+                return to.shutdown().await;
+            }
+            Ok(_) => moved.set(moved.get() + 1),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && moved.get() != before => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! One thread that serves: its own runtime, listeners, deadlines, connections to backends and counters. Workers share nothing that
+//! is written on the way of a request but what decides about it.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::watch;
+
+use tollgate_core::time::{Moment, Span};
+
+use super::backend::h1::Connection;
+use super::backend::pool::Pool;
+use super::backend::{Backends, check, h2};
+use super::exchange::Scratch;
+use super::spool::Buffers;
+use crate::gate::decide::admission::Admission;
+use crate::gate::decide::domains::OtherDomains;
+use crate::gate::decide::rules::Rules;
+use crate::gate::net::caps::Caps;
+use crate::gate::net::timer::{TICK, Timers};
+use crate::gate::observe::access_log::{LogCounts, LogWriter, WorkerLog};
+use crate::gate::observe::engagement_log::EngagementLog;
+use crate::gate::observe::failure_log::FailureLog;
+use crate::gate::observe::proxy_detector::{ProxyDetector, Sampler};
+use crate::gate::observe::reloads::Reloads;
+use crate::gate::observe::sight::Sight;
+use crate::gate::observe::tally::Tally;
+use crate::gate::serve::listener;
+use crate::settings::{DEFAULT_DOMAIN, Gate as Settings};
+use crate::telemetry::Tracer;
+
+/// What all workers share.
+pub(crate) struct Shared {
+    pub(crate) settings: ArcSwap<Settings>,
+    pub(crate) admission: Arc<Admission>,
+    /// The rules of other domains, which doors decide by.
+    pub(crate) domains: OtherDomains,
+    pub(crate) backends: ArcSwap<Backends>,
+    pub(crate) caps: Caps,
+    /// Responses that slow clients have not read yet.
+    pub(crate) buffers: Arc<Buffers>,
+    /// How reloads went.
+    pub(crate) reloads: Reloads,
+    pub(crate) tallies: Vec<Arc<Tally>>,
+    /// What others may see of requests.
+    pub(crate) sight: Arc<Sight>,
+    /// What requests tell of themselves, if any do.
+    pub(crate) tracer: Option<Arc<Tracer>>,
+    /// Detects proxies in front of the gate that are not trusted.
+    pub(crate) proxy_detector: ProxyDetector,
+    /// The access log, if there is one.
+    pub(crate) access_log: ArcSwapOption<LogWriter>,
+    /// Lines of the access log.
+    pub(crate) access_log_counts: Arc<LogCounts>,
+    /// How TLS is spoken to clients, if it is.
+    pub(crate) server_tls: ArcSwapOption<rustls::ServerConfig>,
+    /// How TLS is spoken to backends.
+    pub(crate) backend_tls: ArcSwap<rustls::ClientConfig>,
+}
+
+impl Shared {
+    /// The rules of all domains, by their names; the default domain is the first.
+    pub(crate) fn all_rules(&self) -> Vec<(String, Arc<Rules>)> {
+        let first = (DEFAULT_DOMAIN.to_owned(), self.admission.rules());
+        std::iter::once(first).chain(self.domains.all().iter().cloned()).collect()
+    }
+}
+
+/// How far a gate is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It serves.
+    Serving,
+    /// It accepts nothing more and finishes what it has.
+    Draining,
+    /// It ends now.
+    Over,
+}
+
+/// How many sets of memory for exchanges a worker keeps.
+const SCRATCHES_MAX: usize = 64;
+
+/// How many connections of a worker keep the memory of a request while their clients pause. It bounds what idle connections hold: the memory of
+/// further ones goes back to the allocator after each request.
+const PAUSED_MAX: usize = 256;
+
+/// How many names of backends a worker looks up at once.
+const RESOLVERS_MAX: usize = 4;
+
+/// One worker's own things.
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) timers: Rc<Timers>,
+    pub(crate) pool: Pool,
+    pub(crate) h2_connections: h2::Connections,
+    pub(crate) tally: Arc<Tally>,
+    /// Who was held and refused, for the log.
+    pub(crate) engagements: EngagementLog,
+    /// Responses of the gate that say that a backend failed, for the log.
+    pub(crate) failures: FailureLog,
+    /// Counts which requests are looked at for untrusted proxies.
+    pub(crate) proxy_sampler: Sampler,
+    /// Lines of the access log that are not handed over yet.
+    pub(crate) access_log: WorkerLog,
+    /// This worker's copy, so that each request can hold on to it without touching a count that all threads share.
+    settings: RefCell<Rc<Settings>>,
+    /// What it is a copy of.
+    settings_seen: RefCell<Arc<Settings>>,
+    #[expect(clippy::vec_box, reason = "they move in and out of tasks, and a box is cheaper to move")]
+    scratches: RefCell<Vec<Box<Scratch>>>,
+    draining: Cell<bool>,
+    connections: Cell<usize>,
+    /// Connections that keep the memory of a request while their clients pause.
+    paused: Cell<usize>,
+    swept_at: Cell<Moment>,
+    date: RefCell<(u64, Rc<str>)>,
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>, index: usize) -> Rc<Self> {
+        let settings = shared.settings.load_full();
+        let access_log = WorkerLog::default();
+        access_log.tick(shared.access_log.load().as_ref());
+        Rc::new(Self {
+            access_log,
+            proxy_sampler: Sampler::default(),
+            timers: Timers::new(),
+            pool: Pool::default(),
+            h2_connections: h2::Connections::default(),
+            tally: shared.tallies[index].clone(),
+            engagements: EngagementLog::new(shared.sight.feed().clone()),
+            failures: FailureLog::default(),
+            settings: RefCell::new(Rc::new(Settings::clone(&settings))),
+            settings_seen: RefCell::new(settings),
+            scratches: RefCell::default(),
+            draining: Cell::new(false),
+            connections: Cell::new(0),
+            paused: Cell::new(0),
+            swept_at: Cell::new(shared.admission.now()),
+            date: RefCell::new((u64::MAX, Rc::from(""))),
+            shared,
+        })
+    }
+
+    /// The settings in force.
+    pub(crate) fn settings(&self) -> Rc<Settings> {
+        self.settings.borrow().clone()
+    }
+
+    /// Whether connections are to be closed after the request they are at.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Memory for an exchange.
+    pub(crate) fn scratch(&self) -> Box<Scratch> {
+        self.scratches.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes the memory back for the next exchange.
+    pub(crate) fn keep_scratch(&self, scratch: Box<Scratch>) {
+        let mut scratches = self.scratches.borrow_mut();
+        if scratches.len() < SCRATCHES_MAX {
+            scratches.push(scratch);
+        }
+    }
+
+    /// Keeps a connection to a backend for the next request.
+    pub(crate) fn keep(&self, backend: u64, mut connection: Connection) {
+        connection.buffer.rest();
+        let bound = self.settings.borrow().bounds.backend_idle_max;
+        self.pool.give(backend, connection, bound, self.timers.now_ms());
+    }
+
+    /// The date as HTTP writes it, made at most once a second.
+    pub(crate) fn date(&self) -> Rc<str> {
+        let now = std::time::SystemTime::now();
+        let secs = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let mut date = self.date.borrow_mut();
+        if date.0 != secs {
+            *date = (secs, Rc::from(httpdate::fmt_http_date(now)));
+        }
+        date.1.clone()
+    }
+
+    /// Counts a connection while the guard lives.
+    pub(crate) fn count_connection(self: &Rc<Self>) -> ConnectionGuard {
+        self.connections.set(self.connections.get() + 1);
+        ConnectionGuard(self.clone())
+    }
+
+    /// Lets a connection keep the memory of a request while its client pauses, and the guard lives. Nothing: too many do.
+    pub(crate) fn pause_request(self: &Rc<Self>) -> Option<PausedGuard> {
+        let is_free = self.paused.get() < PAUSED_MAX;
+        is_free.then(|| {
+            self.paused.set(self.paused.get() + 1);
+            PausedGuard(self.clone())
+        })
+    }
+
+    /// Counts the backend's connection of two that have become one, while the guard lives.
+    pub(crate) fn count_tunnel(self: &Rc<Self>) -> TunnelGuard {
+        self.shared.caps.add();
+        TunnelGuard(self.clone())
+    }
+
+    /// By how much this sweep is later than it should be.
+    fn late(&self) -> Span {
+        let now = self.shared.admission.now();
+        let since = now.since(self.swept_at.replace(now));
+        Span::from_nanos(since.as_nanos().saturating_sub(Span::from(TICK).as_nanos()))
+    }
+
+    fn sweep(&self) {
+        self.timers.sweep();
+        self.shared.admission.tick(self.late());
+        self.engagements.flush(self.shared.admission.now());
+        self.failures.flush(self.shared.admission.now());
+        self.access_log.tick(self.shared.access_log.load().as_ref());
+        let settings = self.shared.settings.load_full();
+        let backends = self.shared.backends.load();
+        self.pool.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
+        self.h2_connections.sweep(self.timers.now_ms(), settings.timeouts.backend_keep_alive, |id| backends.has(id));
+        if !Arc::ptr_eq(&settings, &self.settings_seen.borrow()) {
+            *self.settings.borrow_mut() = Rc::new(Settings::clone(&settings));
+            *self.settings_seen.borrow_mut() = settings;
+        }
+    }
+}
+
+/// One of a worker's connections.
+pub(crate) struct ConnectionGuard(Rc<Worker>);
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+/// A connection that keeps the memory of a request while its client pauses.
+pub(crate) struct PausedGuard(Rc<Worker>);
+
+impl Drop for PausedGuard {
+    fn drop(&mut self) {
+        self.0.paused.set(self.0.paused.get() - 1);
+    }
+}
+
+/// A backend's connection that lasts as long as its client likes.
+pub(crate) struct TunnelGuard(Rc<Worker>);
+
+impl Drop for TunnelGuard {
+    fn drop(&mut self) {
+        self.0.shared.caps.leave();
+    }
+}
+
+/// Serves on these listeners until told to stop, and then until the last request is done or time is up.
+pub(crate) fn run(
+    shared: Arc<Shared>,
+    index: usize,
+    listeners: Vec<TcpListener>,
+    phase: watch::Receiver<Phase>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(RESOLVERS_MAX)
+        .build_local(Default::default())?;
+    runtime.block_on(serve(shared, index, listeners, phase))
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    index: usize,
+    listeners: Vec<TcpListener>,
+    mut phase: watch::Receiver<Phase>,
+) -> io::Result<()> {
+    let worker = Worker::new(shared, index);
+    let mut accepting = Vec::new();
+    for listener in listeners {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        accepting.push(tokio::task::spawn_local(listener::accept(listener, worker.clone())));
+    }
+    if index == 0 {
+        accepting.push(tokio::task::spawn_local(check::run(worker.clone())));
+    }
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => worker.sweep(),
+            changed = phase.changed() => {
+                let now = *phase.borrow_and_update();
+                if changed.is_err() || now == Phase::Over {
+                    return Ok(());
+                }
+                if now == Phase::Draining {
+                    worker.draining.set(true);
+                    worker.timers.wake_all();
+                    for accepting in accepting.drain(..) {
+                        accepting.abort();
+                    }
+                }
+            }
+        }
+        if worker.is_draining() {
+            worker.timers.close_idle(usize::MAX);
+            if worker.connections.get() == 0 {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What is seen of the masters that a gate reports to.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tollgate_gatekeeper::link::MasterReport;
+
+use crate::gate::decide::masters::Masters;
+
+/// A name, what it counts, its label if it has one, and where it is found.
+type Counter = (&'static str, &'static str, &'static [(&'static str, fn(MasterReport) -> u64)]);
+
+const GAUGES: [Counter; 3] = [
+    (
+        "tollgate_master_link_up",
+        "Whether the connection to a master stands",
+        &[("accounting", |report| report.accounting_up.into()), ("control", |report| report.control_up.into())],
+    ),
+    (
+        "tollgate_master_heard",
+        "Whether a master of our own has spoken in the last seconds",
+        &[("control", |report| report.heard.into())],
+    ),
+    (
+        "tollgate_master_identifiers_counted",
+        "Callers that are counted for a master",
+        &[("accounting", |report| report.identifiers)],
+    ),
+];
+
+const COUNTERS: [Counter; 4] = [
+    (
+        "tollgate_master_link_connections",
+        "Connections to a master, and tries that failed",
+        &[("made", |report| report.connections), ("failed", |report| report.failures)],
+    ),
+    ("tollgate_master_link_reports", "Reports sent to a master", &[("sent", |report| report.reports_sent)]),
+    (
+        "tollgate_master_link_reports_dropped",
+        "Reports dropped, because the master was away or did not keep up",
+        &[("away", |report| report.reports_dropped_away), ("behind", |report| report.reports_dropped_behind)],
+    ),
+    (
+        "tollgate_master_link_orders",
+        "Orders of a master, and messages that were none",
+        &[("obeyed", |report| report.orders), ("dropped", |report| report.order_faults)],
+    ),
+];
+
+/// Writes it all down.
+pub(crate) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    for ((name, help, places), kind) in GAUGES
+        .iter()
+        .map(|gauge| (gauge, MetricType::Gauge))
+        .chain(COUNTERS.iter().map(|counter| (counter, MetricType::Counter)))
+    {
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (settings, report) in masters.each() {
+            let master = settings.accounting.to_string();
+            for (what, read) in *places {
+                let labels = [("master", master.as_str()), ("what", *what)];
+                match kind {
+                    MetricType::Gauge => ConstGauge::new(read(report)).encode(family.encode_family(&labels)?)?,
+                    _ => ConstCounter::new(read(report)).encode(family.encode_family(&labels)?)?,
+                }
+            }
+        }
+    }
+    let lost: [(&str, &str, u64); 2] = [
+        ("displaced", "by newer ones before the link took them", masters.relay().dropped()),
+        ("untold", "because the caller's key is empty", masters.relay().unreported()),
+    ];
+    for (what, why, count) in lost {
+        let name = format!("tollgate_master_decisions_{what}");
+        let help = format!("Decisions that masters do not hear of {why}");
+        let counter = ConstCounter::new(count);
+        counter.encode(encoder.encode_descriptor(&name, &help, None, MetricType::Counter)?)?;
+    }
+    Ok(())
+}

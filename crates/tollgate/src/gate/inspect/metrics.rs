@@ -1,0 +1,231 @@
+//! What a gate shows of itself to those who watch it. Read when asked for; nothing on the way of a request.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::master_metrics;
+use crate::gate::decide::rules::RuleTally;
+use crate::gate::http::worker::Shared;
+use crate::gate::observe::tally::Tally;
+use crate::gate::serve::running::Running;
+use crate::settings::DEFAULT_DOMAIN;
+
+/// The gate's metrics.
+pub(crate) struct GateMetrics(Arc<Shared>);
+
+impl fmt::Debug for GateMetrics {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("GateMetrics")
+    }
+}
+
+impl Running {
+    /// What to register with those who show metrics.
+    pub(crate) fn metrics(&self) -> Box<dyn Collector> {
+        Box::new(GateMetrics(self.shared.clone()))
+    }
+}
+
+impl Collector for GateMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (place, (name, help)) in Tally::NAMES.into_iter().enumerate() {
+            let total: u64 = self.0.tallies.iter().map(|tally| tally.read(place)).sum();
+            counter(&mut encoder, &format!("tollgate_{name}"), help, total)?;
+        }
+        gauge(&mut encoder, "tollgate_connections", "Connections of clients", self.0.caps.total() as u64)?;
+        gauge(
+            &mut encoder,
+            "tollgate_requests_at_backend",
+            "Requests at work at the backends",
+            self.0.admission.queues().status().in_flight,
+        )?;
+        let (memory, spool) = self.0.buffers.used();
+        let help = "Bytes of responses in memory that slow clients have not read yet";
+        gauge(&mut encoder, "tollgate_buffered_memory_bytes", help, memory)?;
+        let help = "Bytes of responses in the spool file that slow clients have not read yet";
+        gauge(&mut encoder, "tollgate_buffered_spool_bytes", help, spool)?;
+        let held = u64::from(self.0.admission.held());
+        gauge(&mut encoder, "tollgate_requests_held", "Requests held until their moment", held)?;
+        let reloads = &self.0.reloads;
+        counter(&mut encoder, "tollgate_reloads", "Reloads of the settings that took effect", reloads.done())?;
+        let help = "Reloads that changed nothing because the file could not be used";
+        counter(&mut encoder, "tollgate_reloads_failed", help, reloads.failed())?;
+        let help = "Whether the settings in force are older than the file, because its last reload failed";
+        gauge(&mut encoder, "tollgate_settings_stale", help, u64::from(reloads.faults().is_some()))?;
+        let help = "Settings of the file that come into force only by a new start";
+        gauge(&mut encoder, "tollgate_settings_waiting", help, reloads.waiting())?;
+        let log = &self.0.access_log_counts;
+        counter(&mut encoder, "tollgate_access_log_lines", "Lines written to the access log", log.written())?;
+        let help = "Lines of the access log that were dropped because the destination does not keep up or fails";
+        counter(&mut encoder, "tollgate_access_log_dropped", help, log.dropped())?;
+        self.encode_times(&mut encoder)?;
+        self.encode_queue(&mut encoder)?;
+        self.encode_rules(&mut encoder)?;
+        self.encode_redis(&mut encoder)?;
+        if let Some(masters) = self.0.admission.rules().elsewhere().masters() {
+            master_metrics::encode(masters, &mut encoder)?;
+        }
+        self.encode_backends(&mut encoder)
+    }
+}
+
+impl GateMetrics {
+    fn encode_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let sight = &self.0.sight;
+        for (name, help, histogram) in [
+            (
+                "tollgate_wait_seconds",
+                "How long requests were held and waited before they went to a backend",
+                &sight.waits,
+            ),
+            ("tollgate_request_toll_seconds", "What requests have cost, in CPU time", &sight.tolls),
+            ("tollgate_backend_seconds", "How long backends took", &sight.backend),
+            ("tollgate_answer_seconds", "How long requests took, waiting included", &sight.answers),
+        ] {
+            let counted = histogram.read();
+            encoder.encode_descriptor(name, help, None, MetricType::Histogram)?.encode_histogram::<NoLabelSet>(
+                counted.sum_seconds(),
+                counted.total(),
+                &counted.buckets(),
+                None,
+            )?;
+        }
+        let help = "Requests of callers for whom there was no place among the figures";
+        counter(encoder, "tollgate_callers_unnamed", help, sight.spenders.unnamed())?;
+        let help = "Callers whom an operator lets pass for a while";
+        gauge(encoder, "tollgate_exemptions", help, self.0.admission.exemptions().count() as u64)
+    }
+
+    fn encode_queue(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let admission = &self.0.admission;
+        let (queue, load) = (admission.queues().status(), admission.load());
+        gauge(encoder, "tollgate_requests_waiting", "Requests that wait for their turn", queue.waiting)?;
+        gauge(encoder, "tollgate_in_flight_max", "How many requests may be at the backends", queue.in_flight_max)?;
+        let help = "How loaded the backends are: 0 normal, 1 elevated, 2 critical";
+        gauge(encoder, "tollgate_band", help, load.band() as u64)?;
+        let help = "The waiting time that the band was decided on, in milliseconds";
+        gauge(encoder, "tollgate_band_sustained_ms", help, load.sustained().as_millis_ceil())?;
+        counter(encoder, "tollgate_requests_waited", "Requests that have waited for their turn", queue.waited)?;
+        counter(encoder, "tollgate_queue_turned_away", "Requests refused because too many waited", queue.refused)?;
+        let observed = admission.observed();
+        let help = "Whether the gate only observes: nothing is held or refused";
+        gauge(encoder, "tollgate_observing", help, u64::from(observed.is_observing))?;
+        let help = "Requests that the gate only observed";
+        counter(encoder, "tollgate_requests_observed", help, observed.requests)?;
+        let help = "Requests that the queue would have held if the gate did not only observe";
+        counter(encoder, "tollgate_queue_would_hold", help, observed.queue_would_hold)?;
+        let help = "Requests that the queue would have refused if the gate did not only observe";
+        counter(encoder, "tollgate_queue_would_refuse", help, observed.queue_would_refuse)?;
+        let help = "Statements of backends about the cost of a request that were nonsense or impossible";
+        counter(encoder, "tollgate_toll_reports_ignored", help, admission.reports_ignored())?;
+        let tolls = ConstCounter::new(queue.toll_ns as f64 / 1e9);
+        tolls.encode(encoder.encode_descriptor(
+            "tollgate_toll_seconds",
+            "CPU time charged",
+            None,
+            tolls.metric_type(),
+        )?)
+    }
+
+    fn encode_rules(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests that a rule held or refused, or would have";
+        let mut decisions = encoder.encode_descriptor("tollgate_rule_decisions", help, None, MetricType::Counter)?;
+        let rules = self.0.all_rules();
+        let faces = || rules.iter().flat_map(|(domain, rules)| rules.faces().iter().map(move |face| (domain, face)));
+        for (domain, face) in faces() {
+            let name = named_in(domain, &face.name);
+            for (kind, verdict) in RuleTally::KINDS.into_iter().enumerate() {
+                let labels = [("rule", &*name), ("class", face.class.as_str()), ("verdict", verdict)];
+                ConstCounter::new(face.tally.read(kind)).encode(decisions.encode_family(&labels)?)?;
+            }
+        }
+        let help =
+            "CPU time of the requests that a rule let pass; of several rules, the one that was nearest to its limit";
+        let mut tolls = encoder.encode_descriptor("tollgate_rule_toll_seconds", help, None, MetricType::Counter)?;
+        for (domain, face) in faces() {
+            let name = named_in(domain, &face.name);
+            let labels = [("rule", &*name), ("class", face.class.as_str())];
+            ConstCounter::new(face.tally.toll_ns() as f64 / 1e9).encode(tolls.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// What is seen of the store that gates share, while rules are shared through one.
+    fn encode_redis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let rules = self.0.admission.rules();
+        let Some(sharing) = rules.elsewhere().redis() else { return Ok(()) };
+        let counts = sharing.store().counts();
+        let help = "Connections made to Redis";
+        counter(encoder, "tollgate_redis_connects", help, counts.connects)?;
+        let help = "Decisions that were left to this gate's own state, by why Redis did not decide";
+        let mut fallbacks = encoder.encode_descriptor("tollgate_redis_fallbacks", help, None, MetricType::Counter)?;
+        for (why, count) in counts.fallbacks() {
+            ConstCounter::new(count).encode(fallbacks.encode_family(&[("why", why.as_str())])?)?;
+        }
+        counter(encoder, "tollgate_redis_decisions", "Decisions by Redis", counts.answered)?;
+        let help =
+            "Charges of Redis that were given back because nobody waited for the answer, or another node refused";
+        counter(encoder, "tollgate_redis_given_back", help, counts.given_back)?;
+        let help = "Ends or costs of requests that Redis could not be told";
+        counter(encoder, "tollgate_redis_unsettled", help, counts.unsettled)?;
+        counter(encoder, "tollgate_redis_calls", "Script calls sent to Redis", counts.calls)?;
+        counter(encoder, "tollgate_redis_pipelines", "Pipelines that calls were sent in", counts.pipelines)?;
+        let help = "Requests taken ahead from Redis and not used: by so many may callers be ahead of their rules";
+        gauge(encoder, "tollgate_redis_leased", help, sharing.leased())?;
+        let vitals = sharing.store().health();
+        let gone = ConstGauge::new(vitals.gone());
+        let help = "The part of Redis that does not answer and is not asked, from 0 to 1";
+        gone.encode(encoder.encode_descriptor("tollgate_redis_gone", help, None, gone.metric_type())?)?;
+        let (times, help) = (vitals.times(), "How long decisions by Redis took");
+        encoder
+            .encode_descriptor("tollgate_redis_decision_seconds", help, None, MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(times.total_secs, times.count(), &times.steps, None)
+    }
+
+    fn encode_backends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let backends = self.0.backends.load();
+        let mut up = encoder.encode_descriptor(
+            "tollgate_backend_up",
+            "Whether requests go to the backend",
+            None,
+            MetricType::Gauge,
+        )?;
+        for backend in backends.iter() {
+            let labels = [("backend", backend.url.to_string())];
+            ConstGauge::new(u64::from(backend.is_up().is_ok())).encode(up.encode_family(&labels)?)?;
+        }
+        let mut in_flight = encoder.encode_descriptor(
+            "tollgate_backend_in_flight",
+            "Requests that are at the backend or on their way to or from it",
+            None,
+            MetricType::Gauge,
+        )?;
+        for backend in backends.iter() {
+            let labels = [("backend", backend.url.to_string())];
+            ConstGauge::new(u64::from(backend.in_flight())).encode(in_flight.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a rule, after that of its domain if that is not the default one.
+pub(crate) fn named_in<'a>(domain: &str, rule: &'a str) -> Cow<'a, str> {
+    if domain == DEFAULT_DOMAIN { Cow::Borrowed(rule) } else { Cow::Owned(format!("{domain}/{rule}")) }
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let gauge = ConstGauge::new(value);
+    gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+}
+
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, total: u64) -> fmt::Result {
+    let counter = ConstCounter::new(total);
+    counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+}

@@ -1,0 +1,6 @@
+//! What operators see of a running gate.
+
+pub(super) mod master_metrics;
+pub(super) mod metrics;
+pub(super) mod others;
+pub(super) mod view;

@@ -1,0 +1,97 @@
+//! Others that a gate works with: masters and the store, whether they are there, and how that goes.
+
+use tollgate_gatekeeper::link::MasterReport;
+use tollgate_gatekeeper::shared::{AnswerTimes, StoreHealth};
+
+use crate::gate::serve::running::Running;
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Other {
+    /// What it is.
+    pub(crate) kind: &'static str,
+    /// Where it is.
+    pub(crate) name: String,
+    /// Whether it is there.
+    pub(crate) up: bool,
+    /// How that goes, for people.
+    pub(crate) state: String,
+    /// How long 99 of 100 of its answers took at most, where it answers.
+    pub(crate) lag_ms: Option<f64>,
+    /// What was counted.
+    pub(crate) figures: Vec<(&'static str, u64)>,
+}
+
+impl Running {
+    /// Others that this gate works with.
+    pub(crate) fn others(&self) -> Vec<Other> {
+        let (rules, mut others) = (self.shared.admission.rules(), Vec::new());
+        if let Some(masters) = rules.elsewhere().masters() {
+            others.extend(masters.each().map(|(settings, report)| master(settings.accounting.to_string(), report)));
+        }
+        if let Some(sharing) = rules.elsewhere().redis() {
+            others.push(redis(self.redis_name(), sharing.store().health()));
+        }
+        others
+    }
+}
+
+fn master(name: String, report: MasterReport) -> Other {
+    let state = match (report.accounting_up, report.control_up) {
+        (true, true) if report.heard => "connected",
+        (true, true) => "connected, silent so far",
+        (true, false) => "hears reports; its orders do not come through",
+        (false, true) => "gives orders; reports do not get through",
+        (false, false) => "away: this gate decides by itself",
+    };
+    Other {
+        kind: "master",
+        name,
+        up: report.accounting_up && report.control_up,
+        state: state.to_owned(),
+        lag_ms: None,
+        figures: vec![
+            ("reports_sent", report.reports_sent),
+            ("reports_dropped", report.reports_dropped_away + report.reports_dropped_behind),
+            ("orders", report.orders),
+            ("connections", report.connections),
+        ],
+    }
+}
+
+fn redis(name: String, vitals: &StoreHealth) -> Other {
+    let (counts, gone) = (vitals.counts(), vitals.gone());
+    let state = if gone >= 1.0 {
+        let why = vitals.connect_error().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
+        format!("away: this gate decides by itself{why}")
+    } else if gone > 0.0 {
+        "some of it is away: this gate decides by itself about those keys".to_owned()
+    } else {
+        "connected".to_owned()
+    };
+    let figures = vec![("decisions", counts.answered), ("fallbacks", counts.unanswered())];
+    Other { kind: "Redis", name, up: gone < 1.0, state, lag_ms: percentile_99(&vitals.times()), figures }
+}
+
+/// The longest time of the step that the 99th of 100 answers was in; none while there are no answers.
+fn percentile_99(times: &AnswerTimes) -> Option<f64> {
+    let wanted = times.count().checked_mul(99)?.div_ceil(100);
+    let mut seen = 0;
+    let step = times.steps.iter().find(|(_, count)| {
+        seen += count;
+        *count > 0 && seen >= wanted
+    });
+    step.map(|(secs, _)| secs * 1000.0).filter(|millis| millis.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_master_is_there_when_both_ways_to_it_are() {
+        let report = |accounting_up, control_up| MasterReport { accounting_up, control_up, ..MasterReport::default() };
+        let up = |accounting, control| master("m".to_owned(), report(accounting, control)).up;
+        assert_eq!([up(true, true), up(true, false), up(false, true), up(false, false)], [true, false, false, false]);
+    }
+}

@@ -1,0 +1,392 @@
+//! What a gate shows of itself to whoever shows it to people: figures, callers, and why.
+
+use std::collections::HashMap;
+
+use tollgate_core::class::Class;
+use tollgate_core::decision::Decision;
+use tollgate_core::request::Request;
+use tollgate_core::rule::Rule;
+use tollgate_core::time::{Moment, Span};
+use tollgate_core::toll::Toll;
+use tollgate_gatekeeper::names::{NAME_BYTES_MAX, Throttled};
+use tollgate_gatekeeper::shared::{Authority, Explained, Unanswered};
+use tollgate_gatekeeper::truncation::is_cut;
+
+use super::metrics::named_in;
+use crate::gate::decide::admission::ObservedCounts;
+use crate::gate::decide::queue::QueueForecast;
+use crate::gate::decide::rules::{RuleTally, Rules};
+use crate::gate::observe::histogram::Counted;
+use crate::gate::observe::rates::Rates;
+use crate::gate::observe::spenders::Spenders;
+use crate::gate::observe::tally::Tally;
+use crate::gate::serve::running::Running;
+
+/// How a gate stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Figures {
+    pub(crate) requests: u64,
+    pub(crate) refused: u64,
+    /// Requests held by rules, and those that waited for their turn.
+    pub(crate) held: u64,
+    pub(crate) holding: u64,
+    pub(crate) waiting: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) in_flight_max: u64,
+    pub(crate) connections: u64,
+    pub(crate) toll_seconds: f64,
+    pub(crate) cores: f64,
+    pub(crate) band: &'static str,
+    pub(crate) sustained_ms: u64,
+    pub(crate) edges_ms: (u64, u64),
+    pub(crate) exemptions: usize,
+    /// Callers for whom there was no place among the figures.
+    pub(crate) unnamed: u64,
+    /// What a gate that only observes would have done.
+    pub(crate) observed: ObservedCounts,
+}
+
+/// What a rule has done.
+#[derive(Clone, Debug)]
+pub(crate) struct RuleFigures {
+    pub(crate) name: String,
+    pub(crate) class: String,
+    /// Held, refused, and what a rule that only observes would have.
+    pub(crate) counts: [u64; RuleTally::KINDS.len()],
+}
+
+/// One caller.
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    /// Its key, as it came.
+    pub(crate) key: Vec<u8>,
+    /// Whether the key was longer than that.
+    pub(crate) cut: bool,
+    /// What it spends, where that is known.
+    pub(crate) rates: Option<Rates>,
+    /// What rules have done to it: which, how often held and refused.
+    pub(crate) throttled: Vec<Throttled>,
+}
+
+/// One backend, as operators see it.
+#[derive(Clone, Debug)]
+pub(crate) struct BackendInfo {
+    pub(crate) url: String,
+    pub(crate) is_up: bool,
+    /// Whether it is out of service. Unlike `is_up`, this does not change back between a failed probe and the next one.
+    pub(crate) is_down: bool,
+    /// Requests in flight.
+    pub(crate) in_flight: u32,
+    /// Its in-flight limit.
+    pub(crate) in_flight_max: u64,
+    /// Requests that wait for it.
+    pub(crate) waiting: u64,
+    /// Its cores, as far as is known.
+    pub(crate) cores: f64,
+}
+
+/// What one rule says to somebody.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) rule: String,
+    pub(crate) class: String,
+    pub(crate) decision: Decision,
+    /// By how much it is over the limit, in what the limit counts; none when the limit is not looked at.
+    pub(crate) over: Option<u64>,
+    /// On whose knowledge.
+    pub(crate) by: Authority,
+}
+
+/// What came of making rules forget a caller.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Forgotten {
+    /// How many rules knew of it.
+    pub(crate) rules: usize,
+    /// Why the store that gates share still knows of it, if it may.
+    pub(crate) unanswered: Option<Unanswered>,
+}
+
+impl Running {
+    /// How the gate stands.
+    pub(crate) fn figures(&self) -> Figures {
+        let (shared, admission) = (&self.shared, &self.shared.admission);
+        let total = |name: &str| {
+            let place = Tally::NAMES.iter().position(|(known, _)| *known == name).expect("the name is one of them");
+            shared.tallies.iter().map(|tally| tally.read(place)).sum::<u64>()
+        };
+        let (queue, settings) = (admission.queues().status(), shared.settings.load());
+        let held_by_rules: u64 = admission.rules().faces().iter().map(|face| face.tally.read(0)).sum();
+        Figures {
+            requests: total("requests"),
+            refused: total("requests_refused"),
+            held: held_by_rules + queue.waited,
+            holding: u64::from(admission.held()),
+            waiting: queue.waiting,
+            in_flight: queue.in_flight,
+            in_flight_max: queue.in_flight_max,
+            connections: shared.caps.total() as u64,
+            toll_seconds: queue.toll_ns as f64 / 1e9,
+            cores: f64::from(settings.cores.as_milli()) * settings.backends.len().max(1) as f64 / 1000.0,
+            band: admission.load().band().as_str(),
+            sustained_ms: admission.load().sustained().as_millis_ceil(),
+            edges_ms: (settings.bands.elevated().as_millis_ceil(), settings.bands.critical().as_millis_ceil()),
+            exemptions: admission.exemptions().count(),
+            unnamed: shared.sight.spenders.unnamed(),
+            observed: admission.observed(),
+        }
+    }
+
+    /// Each backend.
+    pub(crate) fn backends(&self) -> Vec<BackendInfo> {
+        let backends = self.shared.backends.load();
+        let shown = backends.iter().map(|backend| {
+            let queue = backend.queue.status();
+            BackendInfo {
+                url: backend.url.to_string(),
+                is_up: backend.is_up().is_ok(),
+                is_down: backend.is_up().is_err() || !backend.is_reachable(),
+                in_flight: backend.in_flight(),
+                in_flight_max: queue.in_flight_max,
+                waiting: queue.waiting,
+                cores: queue.cores_milli as f64 / 1000.0,
+            }
+        });
+        shown.collect()
+    }
+
+    /// What each rule has done.
+    pub(crate) fn rule_figures(&self) -> Vec<RuleFigures> {
+        let rules = self.shared.all_rules();
+        let shown = |domain: &str, face: &crate::gate::decide::rules::Face| RuleFigures {
+            name: named_in(domain, &face.name).into_owned(),
+            class: face.class.clone(),
+            counts: std::array::from_fn(|kind| face.tally.read(kind)),
+        };
+        rules.iter().flat_map(|(domain, rules)| rules.faces().iter().map(|face| shown(domain, face))).collect()
+    }
+
+    /// How long answers have taken so far, the wait at the gate included.
+    pub(crate) fn answer_times(&self) -> Counted {
+        self.shared.sight.answers.read()
+    }
+
+    /// Where refusals are left for the watch.
+    pub(crate) fn feed(&self) -> std::sync::Arc<crate::watch::Feed> {
+        self.shared.sight.feed().clone()
+    }
+
+    /// Where the watch says which accounts are flagged.
+    pub(crate) fn flagged(&self) -> std::sync::Arc<crate::watch::Flagged> {
+        self.shared.admission.flagged().clone()
+    }
+
+    /// Whether the account of a request is flagged, where a rule wants to know.
+    pub(crate) fn is_flagged(&self, request: &impl Request) -> bool {
+        let admission = &self.shared.admission;
+        admission.rules().is_flagged(request, admission.flagged())
+    }
+
+    /// The clock that moments here are of.
+    pub(crate) fn clock(&self) -> &tollgate_gatekeeper::clock::Clock {
+        self.shared.sight.clock()
+    }
+
+    /// Brings the figures of callers up to date. To be called once a second.
+    pub(crate) fn tick(&self) {
+        let sight = &self.shared.sight;
+        sight.spenders.tick(sight.clock().now());
+    }
+
+    /// The classes whose callers can be shown.
+    pub(crate) fn classes(&self) -> Vec<String> {
+        let mut classes: Vec<String> = Spenders::classes().map(str::to_owned).collect();
+        for face in self.shared.admission.rules().faces() {
+            if !classes.contains(&face.class) {
+                classes.push(face.class.clone());
+            }
+        }
+        classes
+    }
+
+    /// The callers of a class who spend most, then those who were throttled most. None when there is no such class.
+    pub(crate) fn buckets(&self, class: &str, most: usize) -> Option<Vec<Bucket>> {
+        if !self.classes().iter().any(|known| known == class) {
+            return None;
+        }
+        let (sight, rules) = (&self.shared.sight, self.shared.admission.rules());
+        let now = sight.clock().now();
+        let spenders = sight.spenders.top(class, most, now).unwrap_or_default();
+        let of_class = |rule: usize| rules.faces().get(rule).is_some_and(|face| face.class == class);
+        // Who spends and was throttled is one, wherever it is among those who were; so is who was throttled by several rules.
+        let is_one = spenders.is_empty() && (0..rules.faces().len()).filter(|&rule| of_class(rule)).count() == 1;
+        let throttled_max = if is_one { most } else { usize::MAX };
+        let throttled = rules.limiter().throttled_by(of_class, throttled_max, now);
+        let mut buckets: Vec<Bucket> =
+            spenders.into_iter().map(|shown| Bucket::of_spender(shown.key, shown.rates)).collect();
+        let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
+        for (place, bucket) in buckets.iter().enumerate() {
+            places.entry(bucket.key.clone()).or_insert(place);
+        }
+        for caller in throttled {
+            if let Some(&place) = places.get(&caller.key) {
+                buckets[place].cut |= caller.cut;
+                buckets[place].throttled.push(caller);
+            } else if buckets.len() < most {
+                places.insert(caller.key.clone(), buckets.len());
+                let (key, cut) = (caller.key.clone(), caller.cut);
+                buckets.push(Bucket { key, cut, rates: None, throttled: vec![caller] });
+            }
+        }
+        Some(buckets)
+    }
+
+    /// How many callers of a class have requests that wait so long on average.
+    pub(crate) fn callers_waiting(&self, class: &str, least: Span) -> usize {
+        let sight = &self.shared.sight;
+        let callers = sight.spenders.top(class, usize::MAX, sight.clock().now()).unwrap_or_default();
+        let least = least.as_nanos() as f64 / 1e9;
+        callers.iter().filter(|caller| caller.rates.wait_secs() >= least).count()
+    }
+
+    /// The addresses with the most requests that would have been refused or held.
+    pub(crate) fn would_throttle(&self, most: usize) -> Vec<(Vec<u8>, Rates)> {
+        let sight = &self.shared.sight;
+        let callers = sight.spenders.top("ip/32", usize::MAX, sight.clock().now()).unwrap_or_default();
+        let mut callers: Vec<_> = callers.into_iter().map(|shown| (shown.key, shown.rates)).collect();
+        callers.retain(|(_, rates)| rates.would_refuse + rates.would_hold > 0);
+        callers.sort_by_key(|(_, rates)| std::cmp::Reverse((rates.would_refuse, rates.would_hold)));
+        callers.truncate(most);
+        callers
+    }
+
+    /// What the queue would do to a request; none if its client is not known. Without a route, to an average request.
+    pub(crate) fn forecast(&self, request: &impl Request, has_route: bool) -> Option<QueueForecast> {
+        let client = request.client()?;
+        self.shared.admission.forecast(client, has_route.then_some(request))
+    }
+
+    /// What every rule that applies to a request would say to it.
+    pub(crate) async fn explain(&self, request: &impl Request, toll: Option<Span>) -> Vec<Standing> {
+        let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
+        let toll = expected(toll);
+        let own = rules.limiter().explain(request, toll, band, now);
+        let explained = rules.elsewhere().explain(rules.limiter(), own, request, toll, band).await;
+        explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
+    }
+
+    /// What every rule of a class would say to a caller, as far as this gate knows.
+    pub(crate) fn standings(&self, class: &str, request: &impl Request) -> Vec<Standing> {
+        let rules = self.shared.admission.rules();
+        let own = self.own_words(&rules, |rule| rule.class.to_string() == class, request).into_iter();
+        let own = own.map(|decision| Explained { decision, by: Authority::Own });
+        own.filter_map(|said| standing(&rules, said)).collect()
+    }
+
+    /// What every rule that touches a caller of a class would say to it, those who have a say being asked.
+    pub(crate) async fn standings_everywhere(&self, class: &Class, request: &impl Request) -> Vec<Standing> {
+        let rules = self.shared.admission.rules();
+        let own = self.own_words(&rules, |rule| rule.class.is_determined_by(class), request);
+        let band = self.shared.admission.load().band();
+        let explained = rules.elsewhere().explain(rules.limiter(), own, request, Toll::ONE, band).await;
+        explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
+    }
+
+    fn own_words(&self, rules: &Rules, among: impl Fn(&Rule) -> bool, request: &impl Request) -> Vec<Decision> {
+        let (band, now) = (self.shared.admission.load().band(), self.now());
+        let asked = rules.limiter().rules().enumerate().filter(|(_, rule)| among(rule));
+        asked.filter_map(|(place, _)| rules.limiter().explain_rule(place, request, Toll::ONE, band, now)).collect()
+    }
+
+    /// What the rules that throttled a caller would say to it, as far as this gate knows. Its name is not needed for that.
+    pub(crate) fn standings_throttled(&self, callers: &[Throttled]) -> Vec<Standing> {
+        let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
+        let words = callers.iter().filter_map(|caller| rules.limiter().explain_throttled(caller, Toll::ONE, band, now));
+        words.filter_map(|decision| standing(&rules, Explained { decision, by: Authority::Own })).collect()
+    }
+
+    /// Makes every rule of a class forget a caller, here and where else it is kept.
+    pub(crate) async fn forget(&self, class: &str, request: &impl Request) -> Forgotten {
+        let (rules, now) = (self.shared.admission.rules(), self.now());
+        let of_class = |place: usize| rules.faces().get(place).is_some_and(|face| face.class == class);
+        let places = (0..rules.faces().len()).filter(|place| of_class(*place));
+        let mut knew: Vec<usize> = places.filter(|place| rules.limiter().forget(*place, request, now)).collect();
+        let mut unanswered = None;
+        for (place, known) in rules.elsewhere().forget(rules.limiter(), request, of_class).await {
+            match known {
+                Ok(true) if !knew.contains(&place) => knew.push(place),
+                Ok(_) => {}
+                Err(why) => unanswered = Some(why),
+            }
+        }
+        Forgotten { rules: knew.len(), unanswered }
+    }
+
+    /// Makes the rules that throttled a caller forget it at this gate, and says how many have. Its name is not needed for that.
+    pub(crate) fn forget_throttled(&self, callers: &[Throttled]) -> usize {
+        let (rules, now) = (self.shared.admission.rules(), self.now());
+        callers.iter().filter(|caller| rules.limiter().forget_throttled(caller, now)).count()
+    }
+
+    /// Whether rules are kept on a store that gates share.
+    pub(crate) fn shares_rules(&self) -> bool {
+        self.shared.admission.rules().elsewhere().redis().is_some()
+    }
+
+    /// Whether a rule tells callers apart so.
+    pub(crate) fn has_class(&self, class: &str) -> bool {
+        self.shared.admission.rules().faces().iter().any(|face| face.class == class)
+    }
+
+    /// Lets a caller pass the rules of a class for a while, or no longer. False when there are too many of those.
+    pub(crate) fn exempt(&self, class: &str, key: &[u8], span: Option<Span>) -> bool {
+        let (exemptions, now) = (self.shared.admission.exemptions(), self.now());
+        match span {
+            Some(span) => exemptions.grant(class, key, now + span, now),
+            None => {
+                exemptions.end(class, key);
+                true
+            }
+        }
+    }
+
+    /// The keys of a class that are exempt.
+    pub(crate) fn exempt_keys(&self, class: &str) -> Vec<Vec<u8>> {
+        self.shared.admission.exemptions().keys(class)
+    }
+
+    /// Until when a caller is exempt, if it is.
+    pub(crate) fn exempt_until(&self, class: &str, key: &[u8]) -> Option<Moment> {
+        self.shared.admission.exemptions().until(class, key, self.now())
+    }
+
+    fn now(&self) -> Moment {
+        self.shared.sight.clock().now()
+    }
+}
+
+fn expected(toll: Option<Span>) -> Toll {
+    toll.map_or(Toll::ONE, Toll::of_cpu)
+}
+
+fn standing(rules: &Rules, said: Explained) -> Option<Standing> {
+    let Explained { decision, by } = said;
+    let face = rules.face(&decision)?;
+    let over = rules.figures(&decision).map(over);
+    Some(Standing { rule: face.name.clone(), class: face.class.clone(), decision, over, by })
+}
+
+/// By how much somebody is over a limit: what was used beyond all that there is, which takes longer to come back than all of it does.
+fn over(figures: tollgate_wire::rate_limit_headers::LimitStatus<'_>) -> u64 {
+    let Some(window) = figures.window.filter(|window| *window > Span::ZERO) else { return 0 };
+    let beyond = figures.clear.as_nanos().saturating_sub(window.as_nanos());
+    let over = (u128::from(beyond) * u128::from(figures.quota)).div_ceil(u128::from(window.as_nanos()));
+    u64::try_from(over).unwrap_or(u64::MAX)
+}
+
+impl Bucket {
+    /// Somebody who spends.
+    fn of_spender(key: Vec<u8>, rates: Rates) -> Self {
+        let cut = is_cut(&key, NAME_BYTES_MAX);
+        Self { key, cut, rates: Some(rates), throttled: Vec::new() }
+    }
+}

@@ -1,0 +1,7 @@
+//! Connections below HTTP: sockets, TLS, buffers, timers, and bounds on connections.
+
+pub(super) mod buffer;
+pub(super) mod caps;
+pub(super) mod socket;
+pub(super) mod timer;
+pub(super) mod tls;

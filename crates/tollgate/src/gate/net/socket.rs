@@ -1,0 +1,217 @@
+//! A connection to a client or a backend, plain or TLS, that both directions of one task can use at once.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::buffer::Buffer;
+use super::timer::{Timer, Way};
+use crate::gate::http::h1_body::{Pace, Taking};
+
+/// What the bytes travel on.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    ServerTls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
+    ClientTls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    fn pinned(&mut self) -> Pin<&mut dyn Duplex> {
+        let stream: &mut dyn Duplex = match self {
+            Self::Plain(stream) => stream,
+            Self::ServerTls(stream) => stream.as_mut(),
+            Self::ClientTls(stream) => stream.as_mut(),
+        };
+        Pin::new(stream)
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::ServerTls(stream) => stream.get_ref().0,
+            Self::ClientTls(stream) => stream.get_ref().0,
+        }
+    }
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
+
+/// A stream with deadlines.
+///
+/// The two directions of an exchange are two futures of the same task, so the stream is borrowed only while it is polled.
+pub(crate) struct Socket {
+    stream: RefCell<Stream>,
+    /// The deadlines of both directions.
+    pub(crate) timer: Timer,
+}
+
+impl Socket {
+    pub(crate) fn new(stream: Stream, timer: Timer) -> Self {
+        Self { stream: RefCell::new(stream), timer }
+    }
+
+    /// Reads what there is into the buffer; nothing at the end of the stream.
+    pub(crate) async fn read(&self, buffer: &mut Buffer) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_read(cx, buffer)).await
+    }
+
+    /// Reads more of what the peer has begun to send. While it waits, the buffer has no more memory than its bytes need.
+    pub(crate) async fn read_rest(&self, buffer: &mut Buffer) -> io::Result<usize> {
+        let read = std::future::poll_fn(|cx| {
+            let polled = self.poll_read(cx, buffer);
+            if polled.is_pending() {
+                buffer.compact();
+            }
+            polled
+        });
+        read.await
+    }
+
+    /// Reads what there is. The buffer must not be full. An empty buffer holds no memory while it waits.
+    pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
+        let mut room = ReadBuf::new(buffer.room());
+        let polled = match &mut *self.stream.borrow_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, &mut room),
+            stream => stream.pinned().poll_read(cx, &mut room),
+        };
+        let length = room.filled().len();
+        match polled {
+            Poll::Ready(Ok(())) => {
+                buffer.filled(length);
+                Poll::Ready(Ok(length))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                buffer.rest();
+                self.wait(Way::In, cx)
+            }
+        }
+    }
+
+    /// Reads what there is into somebody else's memory.
+    pub(crate) fn poll_read_into(&self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.stream.borrow_mut().pinned().poll_read(cx, out) {
+            Poll::Pending => self.wait(Way::In, cx),
+            ready => ready,
+        }
+    }
+
+    /// Writes all of the parts, in order. The peer may take as long as `patience` to accept some of it, each time.
+    pub(crate) async fn write_all(&self, parts: &mut [IoSlice<'_>], patience: Duration) -> io::Result<()> {
+        let mut taking = Taking::new(Pace { idle_max: patience, bytes_per_sec_min: None });
+        self.write_paced(parts, &mut taking).await
+    }
+
+    /// Writes all of the parts, in order, as long as the peer keeps to its pace.
+    pub(crate) async fn write_paced(&self, parts: &mut [IoSlice<'_>], taking: &mut Taking) -> io::Result<()> {
+        let mut left = parts;
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let began_ms = self.timer.now_ms();
+            self.timer.set(Way::Out, taking.patience());
+            let written = std::future::poll_fn(|cx| self.poll_write(cx, left)).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            taking.took(written as u64, self.timer.now_ms() - began_ms);
+            IoSlice::advance_slices(&mut left, written);
+        }
+        let began_ms = self.timer.now_ms();
+        self.timer.set(Way::Out, taking.patience());
+        self.flush().await?;
+        taking.took(0, self.timer.now_ms() - began_ms);
+        self.timer.clear(Way::Out);
+        Ok(())
+    }
+
+    /// Writes some of the parts.
+    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let polled = match (&mut *self.stream.borrow_mut(), parts) {
+            (Stream::Plain(stream), [part]) => Pin::new(stream).poll_write(cx, part),
+            (Stream::Plain(stream), parts) => Pin::new(stream).poll_write_vectored(cx, parts),
+            (stream, parts) => stream.pinned().poll_write_vectored(cx, parts),
+        };
+        match polled {
+            Poll::Pending => self.wait(Way::Out, cx),
+            ready => ready,
+        }
+    }
+
+    /// Sends what TLS may still hold back.
+    async fn flush(&self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_flush(cx)).await
+    }
+
+    /// Sends what TLS may still hold back.
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = match &mut *self.stream.borrow_mut() {
+            Stream::Plain(_) => Poll::Ready(Ok(())),
+            stream => stream.pinned().poll_flush(cx),
+        };
+        match polled {
+            Poll::Pending => self.wait(Way::Out, cx),
+            ready => ready,
+        }
+    }
+
+    /// Says that nothing more will be sent.
+    pub(crate) async fn shutdown(&self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_shutdown(cx)).await
+    }
+
+    pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.stream.borrow_mut().pinned().poll_shutdown(cx);
+        match polled {
+            Poll::Pending => self.wait(Way::Out, cx),
+            ready => ready,
+        }
+    }
+
+    /// Whether the peer has said something, or has gone, on a connection on which it should be silent.
+    ///
+    /// This asks only what the last poll of the system has reported, so it costs no system call.
+    pub(crate) fn has_stirred(&self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        self.stream.borrow().tcp().poll_read_ready(&mut cx).is_ready()
+    }
+
+    /// Whether the peer has closed its side, even if there is something to read before that.
+    ///
+    /// Like [`Self::has_stirred`] it costs no system call: the system has reported the end together with the bytes.
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        let stream = self.stream.borrow();
+        // The only events that this waits for are urgent data and the end; a wait for readability would end at once.
+        let mut ready = pin!(stream.tcp().ready(Interest::PRIORITY));
+        match ready.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(ready)) => ready.is_read_closed(),
+            Poll::Ready(Err(_)) => true,
+            Poll::Pending => false,
+        }
+    }
+
+    /// What TLS and the two sides agreed to speak.
+    pub(crate) fn speaks_h2(&self) -> bool {
+        let protocol = |alpn: Option<&[u8]>| alpn == Some(b"h2");
+        match &*self.stream.borrow() {
+            Stream::Plain(_) => false,
+            Stream::ServerTls(stream) => protocol(stream.get_ref().1.alpn_protocol()),
+            Stream::ClientTls(stream) => protocol(stream.get_ref().1.alpn_protocol()),
+        }
+    }
+
+    fn wait<T>(&self, way: Way, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if self.timer.is_over(way, cx) {
+            Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        } else if way == Way::In && self.timer.is_closing() {
+            Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
+        } else {
+            Poll::Pending
+        }
+    }
+}

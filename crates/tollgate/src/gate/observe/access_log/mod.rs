@@ -1,0 +1,79 @@
+//! The access log: one line for each request, written by a thread of its own.
+//!
+//! ```text
+//! exchange -> AccessRecord -> WorkerLog (one chunk per worker, no lock) -> LogWriter (bounded queue) -> thread -> Output
+//! ```
+//!
+//! A worker appends each line to its own chunk, and hands the chunk over when it is full and at every tick of its timers.
+
+mod output;
+mod record;
+mod writer;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use tollgate_wire::log::AccessEntry;
+
+pub(crate) use record::AccessRecord;
+pub(crate) use writer::{LogCounts, LogWriter};
+
+use crate::settings::LogFormat;
+use writer::Chunk;
+
+/// A chunk of this size is handed over before the tick.
+const CHUNK_BYTES: usize = 32 << 10;
+
+/// The part of the access log that belongs to one worker.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerLog(RefCell<Option<OpenLog>>);
+
+#[derive(Debug)]
+struct OpenLog {
+    writer: Arc<LogWriter>,
+    chunk: Chunk,
+}
+
+impl WorkerLog {
+    /// Whether requests are logged.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    /// Appends a line.
+    pub(crate) fn write(&self, entry: &AccessEntry<'_>) {
+        let mut open = self.0.borrow_mut();
+        let Some(OpenLog { writer, chunk }) = &mut *open else { return };
+        match writer.format() {
+            LogFormat::Combined => entry.write_combined(&mut chunk.bytes),
+            LogFormat::Json => entry.write_json(&mut chunk.bytes),
+        }
+        chunk.lines += 1;
+        if chunk.bytes.len() >= CHUNK_BYTES {
+            writer.take(chunk);
+        }
+    }
+
+    /// Hands over the lines so far, and writes to `writer` from now on.
+    pub(crate) fn tick(&self, writer: Option<&Arc<LogWriter>>) {
+        let mut open = self.0.borrow_mut();
+        if let Some(OpenLog { writer, chunk }) = &mut *open {
+            writer.take(chunk);
+        }
+        let is_same = match (&*open, writer) {
+            (Some(open), Some(writer)) => Arc::ptr_eq(&open.writer, writer),
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same {
+            *open = writer.map(|writer| OpenLog { writer: writer.clone(), chunk: Chunk::default() });
+        }
+    }
+}
+
+/// The last lines of a worker are not lost.
+impl Drop for WorkerLog {
+    fn drop(&mut self) {
+        self.tick(None);
+    }
+}

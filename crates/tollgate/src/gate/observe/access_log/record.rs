@@ -1,0 +1,110 @@
+//! The facts about one request on its way, for its line in the access log.
+
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tollgate_core::time::{Moment, Span};
+use tollgate_wire::http1::{RequestHead, ResponseHead};
+use tollgate_wire::log::{AccessEntry, RequestLine};
+
+use crate::gate::decide::admission::Ticket;
+use crate::gate::decide::refusal::Refusal;
+use crate::gate::http::conversation::Sent;
+use crate::gate::http::worker::Worker;
+use crate::gate::observe::engagement::Act;
+
+/// The status that is logged if a client leaves before it is sent one. nginx has the same.
+const CLIENT_LEFT: u16 = 499;
+
+/// One request that is logged. It allocates nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AccessRecord {
+    /// The arrival, since 1970.
+    at: Moment,
+    /// The arrival on the clock of the gate.
+    began: Moment,
+    wait: Span,
+    cost: Option<Span>,
+    decision: &'static str,
+    reason: &'static str,
+    /// The rule that decided: its number, and the generation of rules in which it has this number.
+    rule: Option<(u64, usize)>,
+}
+
+impl AccessRecord {
+    /// A request that has arrived now; none if requests are not logged.
+    pub(crate) fn begin(worker: &Worker) -> Option<Self> {
+        worker.access_log.is_on().then(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            Self {
+                at: Moment::ZERO + Span::from(now),
+                began: worker.shared.sight.clock().now(),
+                wait: Span::ZERO,
+                cost: None,
+                decision: "none",
+                reason: "client-left",
+                rule: None,
+            }
+        })
+    }
+
+    /// The request is turned away for this reason before any decision.
+    pub(crate) fn without_decision(self, reason: &'static str) -> Self {
+        Self { reason, ..self }
+    }
+
+    /// The request was refused after this wait.
+    pub(crate) fn refused(&mut self, refusal: &Refusal, wait: Span) {
+        self.wait = wait;
+        (self.decision, self.reason) = (Act::Refuse.as_str(), refusal.reason);
+        self.rule = refusal.by.as_ref().and_then(|(rules, decision)| Some((rules.generation(), decision.rule?)));
+    }
+
+    /// The request goes to a backend after this wait.
+    pub(crate) fn admitted(&mut self, ticket: &Ticket, wait: Span) {
+        self.wait = wait;
+        (self.decision, self.reason, self.rule) = ticket.outcome();
+    }
+
+    /// The request is answered at this cost.
+    pub(crate) fn cost(&mut self, cost: Option<Span>) {
+        self.cost = cost;
+    }
+
+    /// Writes the line.
+    pub(crate) fn write(
+        self,
+        worker: &Worker,
+        client: IpAddr,
+        request: Option<&RequestHead>,
+        response: &ResponseHead,
+        sent: Sent,
+    ) {
+        let admission = &worker.shared.admission;
+        let rules = self.rule.map(|_| admission.rules_now());
+        let face = self.rule.and_then(|(generation, index)| {
+            let rules = rules.as_ref().filter(|rules| rules.generation() == generation)?;
+            rules.faces().get(index)
+        });
+        worker.access_log.write(&AccessEntry {
+            at: self.at,
+            client,
+            request: request.map(|head| RequestLine {
+                method: &head.method,
+                target: head.target(),
+                version: sent.protocol,
+                host: &head.authority,
+                referer: head.fields.find(b"referer"),
+                user_agent: head.fields.find(b"user-agent"),
+            }),
+            status: if sent.has_begun { response.status } else { CLIENT_LEFT },
+            body_bytes: sent.body_bytes,
+            duration: worker.shared.sight.clock().now().since(self.began),
+            wait: self.wait,
+            cost: self.cost,
+            decision: self.decision,
+            reason: self.reason,
+            rule: face.map(|face| face.name.as_str()),
+        });
+    }
+}

@@ -1,0 +1,220 @@
+//! The log of responses that the gate makes because a backend failed: 502, 503, 504, and responses that are cut off.
+//!
+//! A line for each would be a storm of lines while a backend is away. So each worker writes the first [`LINES_MAX`] failures of a kind in full, and
+//! counts those that follow until the [`INTERVAL`] is over. A kind is a status, a reason and a backend. The number of kinds is bounded; failures of
+//! further kinds are counted together.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+
+use tollgate_core::time::{Moment, Span};
+use tollgate_wire::http1::RequestHead;
+
+use crate::gate::http::body::Broken;
+use crate::settings::BackendUrl;
+
+/// How long failures are counted before their number is written.
+const INTERVAL: Span = Span::from_secs(10);
+/// Failures of one kind that are written in full within the interval.
+const LINES_MAX: u64 = 5;
+/// Kinds that are told apart within the interval.
+const KINDS_MAX: usize = 64;
+/// Bytes of a path that are written.
+const PATH_BYTES_MAX: usize = 256;
+
+/// One failure.
+#[derive(Clone, Copy)]
+pub(crate) struct Failure<'a> {
+    /// The status of the gate's own response; none if a response of the backend was cut off.
+    status: Option<u16>,
+    reason: &'static str,
+    error: Option<&'a io::Error>,
+    backend: Option<&'a BackendUrl>,
+}
+
+impl<'a> Failure<'a> {
+    /// The gate makes a response with this status.
+    pub(crate) fn made(status: u16, reason: &'static str) -> Self {
+        Self { status: Some(status), reason, error: None, backend: None }
+    }
+
+    /// The response of a backend is cut off.
+    pub(crate) fn cut(broken: Broken) -> Self {
+        let reason = match broken {
+            Broken::Gone => "the backend closed the connection in the middle of its answer",
+            Broken::Slow => "the backend stopped in the middle of its answer",
+            Broken::Malformed(what) => what,
+        };
+        Self { status: None, reason, error: None, backend: None }
+    }
+
+    /// Adds the error of the system.
+    pub(crate) fn of(self, error: &'a io::Error) -> Self {
+        Self { error: Some(error), ..self }
+    }
+
+    /// Adds the backend.
+    pub(crate) fn at(self, backend: &'a BackendUrl) -> Self {
+        Self { backend: Some(backend), ..self }
+    }
+}
+
+impl fmt::Display for Failure<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status {
+            Some(status) => write!(formatter, "answered {status}: {}", self.reason),
+            None => write!(formatter, "cut off an answer: {}", self.reason),
+        }
+    }
+}
+
+/// The failures of one worker.
+#[derive(Default)]
+pub(crate) struct FailureLog(RefCell<Kinds>);
+
+#[derive(Default)]
+struct Kinds {
+    since: Option<Moment>,
+    kinds: Vec<Kind>,
+    /// Failures of kinds for which there was no room.
+    others: u64,
+}
+
+/// Failures of one kind in this interval.
+struct Kind {
+    status: Option<u16>,
+    reason: &'static str,
+    error: Option<io::ErrorKind>,
+    backend: Option<BackendUrl>,
+    count: u64,
+}
+
+impl Kind {
+    fn is_of(&self, failure: &Failure<'_>) -> bool {
+        (self.status, self.reason) == (failure.status, failure.reason)
+            && self.error == failure.error.map(io::Error::kind)
+            && self.backend.as_ref() == failure.backend
+    }
+
+    fn failure(&self) -> Failure<'_> {
+        Failure { status: self.status, reason: self.reason, error: None, backend: self.backend.as_ref() }
+    }
+}
+
+/// What is to be done with a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    Write,
+    Count,
+}
+
+impl FailureLog {
+    /// Records a failure: writes it, or counts it with others of its kind.
+    pub(crate) fn record(&self, failure: &Failure<'_>, request: &RequestHead, client: IpAddr, now: Moment) {
+        self.flush(now);
+        if self.0.borrow_mut().record(failure, now) == Recorded::Count {
+            return;
+        }
+        let path = &request.target()[..request.target().len().min(PATH_BYTES_MAX)];
+        tracing::warn!(
+            status = failure.status,
+            reason = failure.reason,
+            error = failure.error.map(tracing::field::display),
+            backend = failure.backend.map(tracing::field::display),
+            %client,
+            method = %request.method.escape_ascii(),
+            path = %path.escape_ascii(),
+            count = 1,
+            "{failure}"
+        );
+    }
+
+    /// Writes the counts if the interval is over.
+    pub(crate) fn flush(&self, now: Moment) {
+        let mut kinds = self.0.borrow_mut();
+        if kinds.since.is_some_and(|since| now.since(since) >= INTERVAL) {
+            std::mem::take(&mut *kinds).write();
+        }
+    }
+}
+
+/// Counts are written before the worker ends.
+impl Drop for FailureLog {
+    fn drop(&mut self) {
+        self.0.take().write();
+    }
+}
+
+impl Kinds {
+    fn record(&mut self, failure: &Failure<'_>, now: Moment) -> Recorded {
+        self.since.get_or_insert(now);
+        if let Some(kind) = self.kinds.iter_mut().find(|kind| kind.is_of(failure)) {
+            kind.count += 1;
+            return if kind.count <= LINES_MAX { Recorded::Write } else { Recorded::Count };
+        }
+        if self.kinds.len() >= KINDS_MAX {
+            self.others += 1;
+            return Recorded::Count;
+        }
+        self.kinds.push(Kind {
+            status: failure.status,
+            reason: failure.reason,
+            error: failure.error.map(io::Error::kind),
+            backend: failure.backend.cloned(),
+            count: 1,
+        });
+        Recorded::Write
+    }
+
+    fn write(self) {
+        for kind in &self.kinds {
+            let count = kind.count.saturating_sub(LINES_MAX);
+            if count > 0 {
+                let (failure, backend) = (kind.failure(), kind.backend.as_ref().map(tracing::field::display));
+                let (status, reason) = (kind.status, kind.reason);
+                tracing::warn!(status, reason, backend, count, "{failure}, {count} more times");
+            }
+        }
+        if self.others > 0 {
+            tracing::warn!(count = self.others, "answered 502, 503 or 504 for other reasons");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storm_of_failures_is_a_few_lines_and_no_failure_is_lost() {
+        let (mut kinds, mut written) = (Kinds::default(), 0);
+        let backends: Vec<_> =
+            (1..100).map(|port| BackendUrl::parse(&format!("http://127.0.0.1:{port}")).unwrap()).collect();
+        for backend in &backends {
+            for _ in 0..100 {
+                let failure = Failure::made(502, "test").at(backend);
+                written += u64::from(kinds.record(&failure, Moment::from_millis(5)) == Recorded::Write);
+            }
+        }
+        assert_eq!((kinds.kinds.len(), written), (KINDS_MAX, LINES_MAX * KINDS_MAX as u64));
+        let counted: u64 = kinds.kinds.iter().map(|kind| kind.count).sum();
+        assert_eq!(counted + kinds.others, 9900);
+    }
+
+    #[test]
+    fn statuses_reasons_errors_and_backends_are_told_apart() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let reset = io::Error::from(io::ErrorKind::ConnectionReset);
+        let mut kinds = Kinds::default();
+        let unreachable = Failure::made(502, "unreachable");
+        for failure in
+            [unreachable.of(&refused), unreachable.of(&reset), unreachable, Failure::made(504, "unreachable")]
+        {
+            kinds.record(&failure, Moment::from_millis(5));
+        }
+        kinds.record(&unreachable.of(&refused), Moment::from_millis(5));
+        assert_eq!(kinds.kinds.iter().map(|kind| kind.count).collect::<Vec<_>>(), [2, 1, 1, 1]);
+    }
+}

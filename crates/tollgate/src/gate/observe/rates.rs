@@ -1,0 +1,160 @@
+//! How much somebody spends, lately: averages that follow within seconds and are right from the first one.
+//!
+//! An average that starts at zero takes as long to become right as it remembers, and is ten times off at first. So the memory is
+//! divided by how much of it there can be yet.
+
+use tollgate_core::time::{Moment, Span};
+
+use super::spenders::Spent;
+
+/// How far an average looks back, in seconds.
+const MEMORY_SECS: f64 = 10.0;
+/// Who was not seen for so long is forgotten.
+const IDLE: Span = Span::from_secs(3600);
+
+/// What one caller spends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rates {
+    /// Requests so far.
+    pub(crate) requests: u64,
+    /// Requests that were refused.
+    pub(crate) refused: u64,
+    /// Requests that waited.
+    pub(crate) held: u64,
+    /// Requests that would have been held and refused by a gate or rule that only observes.
+    pub(crate) would_hold: u64,
+    pub(crate) would_refuse: u64,
+    /// CPU time so far, in nanoseconds.
+    pub(crate) toll_ns: u64,
+    /// When it was first and last seen.
+    pub(crate) first: Option<Moment>,
+    pub(crate) last: Moment,
+    at: Moment,
+    /// Sums in which what is older counts less.
+    toll: f64,
+    count: f64,
+    wait: f64,
+    served: f64,
+}
+
+impl Rates {
+    /// Adds what was spent in the second before `now`.
+    pub(crate) fn add(&mut self, spent: Spent, now: Moment) {
+        *self = self.at(now);
+        self.first.get_or_insert(now.before(Span::from_secs(1)));
+        self.last = now;
+        self.requests += spent.requests;
+        self.refused += spent.refused;
+        self.held += spent.held;
+        self.would_hold += spent.would_hold;
+        self.would_refuse += spent.would_refuse;
+        self.toll_ns = self.toll_ns.saturating_add(spent.toll_ns);
+        self.toll += spent.toll_ns as f64 / 1e9;
+        self.count += spent.requests as f64;
+        self.wait += spent.wait_ns as f64 / 1e9;
+        self.served += spent.requests.saturating_sub(spent.refused) as f64;
+    }
+
+    /// The same as of `now`.
+    pub(crate) fn at(&self, now: Moment) -> Self {
+        let keep = (-secs(now.since(self.at)) / MEMORY_SECS).exp();
+        let mut rates = *self;
+        rates.at = self.at.max(now);
+        for sum in [&mut rates.toll, &mut rates.count, &mut rates.wait, &mut rates.served] {
+            *sum *= keep;
+        }
+        rates
+    }
+
+    /// CPU-seconds per second.
+    pub(crate) fn cores(&self) -> f64 {
+        self.toll / self.memory()
+    }
+
+    /// Requests per second.
+    pub(crate) fn requests_per_sec(&self) -> f64 {
+        self.count / self.memory()
+    }
+
+    /// How long a request waits on average, in seconds.
+    pub(crate) fn wait_secs(&self) -> f64 {
+        if self.served > 0.0 { self.wait / self.served } else { 0.0 }
+    }
+
+    /// Higher for who spends more, as it is shown; of those who spend nothing for who asks more; then for who was seen later.
+    pub(crate) fn order(&self) -> (u64, u64, Moment) {
+        // Numbers that are not negative are in the order of their bits.
+        (self.cores().to_bits(), self.requests_per_sec().to_bits(), self.last)
+    }
+
+    /// How much it would be missed.
+    pub(crate) fn weight(&self) -> f64 {
+        self.toll + 1e-6 * self.count
+    }
+
+    pub(crate) fn is_idle(&self, now: Moment) -> bool {
+        now.since(self.last) >= IDLE
+    }
+
+    /// How many seconds the sums stand for.
+    fn memory(&self) -> f64 {
+        let seen = self.first.map_or(0.0, |first| secs(self.at.since(first)));
+        let kept = |secs: f64| 1.0 - (-secs / MEMORY_SECS).exp();
+        (kept(seen) / kept(1.0)).max(0.5)
+    }
+}
+
+fn secs(span: Span) -> f64 {
+    span.as_nanos() as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPENT: Spent = Spent {
+        requests: 10,
+        refused: 0,
+        held: 0,
+        would_hold: 0,
+        would_refuse: 0,
+        toll_ns: 500_000_000,
+        wait_ns: 100_000_000,
+    };
+
+    #[test]
+    fn an_average_is_right_from_the_first_second_and_follows() {
+        let mut rates = Rates::default();
+        for second in 1..=60 {
+            let now = Moment::from_millis(second * 1000);
+            rates.add(SPENT, now);
+            assert!((rates.cores() - 0.5).abs() < 0.01, "{second}: {}", rates.cores());
+            assert!((rates.requests_per_sec() - 10.0).abs() < 0.1);
+            assert!((rates.wait_secs() - 0.01).abs() < 1e-9);
+        }
+        let later = rates.at(Moment::from_millis(90_000));
+        assert!(later.cores() < 0.03, "{}", later.cores());
+        assert_eq!(later.requests, 600);
+    }
+
+    #[test]
+    fn who_came_a_second_ago_and_is_shown_with_more_is_before_who_has_been_here_for_long() {
+        let (mut old, mut new, now) = (Rates::default(), Rates::default(), Moment::from_millis(60_000));
+        (1..=60).for_each(|second| old.add(SPENT, Moment::from_millis(second * 1000)));
+        new.add(Spent { toll_ns: SPENT.toll_ns + SPENT.toll_ns / 10, ..SPENT }, now);
+        assert!(new.cores() > old.cores() && new.order() > old.order());
+        assert!(new.weight() < old.weight(), "it is missed less");
+    }
+
+    #[test]
+    fn who_spends_nothing_is_behind_who_spends_and_in_the_order_of_requests() {
+        let rates = |spent: Spent| {
+            let mut rates = Rates::default();
+            rates.add(spent, Moment::from_millis(1000));
+            rates
+        };
+        let asks = |requests| rates(Spent { requests, refused: requests, ..Spent::default() });
+        assert!(rates(SPENT).order() > asks(1_000_000).order());
+        assert!(asks(3).order() > asks(2).order() && asks(2).order() > Rates::default().order());
+    }
+}

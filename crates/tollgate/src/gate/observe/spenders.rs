@@ -1,0 +1,482 @@
+//! Who spends the backend's time, by address, network, block and user agent: the figures for people and for the doctor.
+//!
+//! The fair queue knows what everybody spends, but not who they are: it keeps hashes, and forgets who is idle. A request leaves its cost here
+//! when it ends, in a book of the worker that carried it, which is emptied once a second, and when somebody looks, into a ledger of rates. Networks and blocks are added up then,
+//! from the addresses. Everything is bounded; the ledger keeps who spends most. What was spent is exact; refusals, which cost nothing, are
+//! counted by samples while a worker refuses thousands a second.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher, Hash};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::RandomState;
+use tollgate_core::class::KeySink;
+use tollgate_core::network::Network;
+use tollgate_core::time::{Moment, Span};
+use tollgate_gatekeeper::names::Name;
+use tollgate_gatekeeper::sample::Sample;
+
+use super::engagement::Act;
+use super::rates::Rates;
+use crate::per_thread::PerThread;
+
+/// How many addresses, or user agents, a book tells apart until it is emptied.
+const BOOK_NAMES_MAX: usize = 16_384;
+/// How many of each class the ledger keeps.
+const LEDGER_MAX: usize = 10_000;
+
+/// What is shown is no older than this.
+const FRESH: Span = Span::from_millis(250);
+
+/// The classes that are told apart, with their prefixes in IPv4 and IPv6.
+const NETWORKS: [(&str, u8, u8); 3] = [("ip/32", 32, 64), ("ip/24", 24, 56), ("ip/16", 16, 48)];
+/// The class of user agents.
+const USER_AGENT: &str = "user-agent";
+
+/// Where requests leave what they cost.
+pub(crate) struct Spenders {
+    hasher: RandomState,
+    books: PerThread<Book>,
+    ledger: Mutex<Ledger>,
+    unnamed: AtomicU64,
+}
+
+/// What was left with one worker, by hashes under a secret of this process: those are compared faster than what they stand for.
+#[derive(Default)]
+struct Book {
+    addresses: HashMap<u64, Address, RandomState>,
+    agents: HashMap<u64, Agent, RandomState>,
+}
+
+struct Address {
+    network: Network,
+    spent: Spent,
+}
+
+#[derive(Default)]
+struct Agent {
+    name: Option<Box<[u8]>>,
+    spent: Spent,
+}
+
+/// What was spent since the last time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    pub(crate) requests: u64,
+    pub(crate) refused: u64,
+    pub(crate) held: u64,
+    pub(crate) would_hold: u64,
+    pub(crate) would_refuse: u64,
+    pub(crate) toll_ns: u64,
+    pub(crate) wait_ns: u64,
+}
+
+/// Who made a request, as far as costs are concerned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spender {
+    network: Network,
+    agent: u64,
+}
+
+#[derive(Default)]
+struct Ledger {
+    networks: [HashMap<Network, Rates, RandomState>; NETWORKS.len()],
+    agents: HashMap<u64, (Box<[u8]>, Rates), RandomState>,
+    /// An empty book, with the memory of one that was full.
+    spare: Book,
+    /// When books were emptied last.
+    entered: Moment,
+}
+
+/// One caller, as it is shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    /// Its key, as it came: escape it before it goes to a terminal or a page.
+    pub(crate) key: Vec<u8>,
+    /// Its figures.
+    pub(crate) rates: Rates,
+}
+
+/// A wait shorter than this is not one that anybody would call being held.
+const HELD_MIN: Span = Span::from_millis(1);
+
+impl Spenders {
+    pub(crate) fn new() -> Self {
+        Self {
+            hasher: RandomState::default(),
+            books: PerThread::default(),
+            ledger: Mutex::default(),
+            unnamed: AtomicU64::new(0),
+        }
+    }
+
+    /// The classes that spenders are shown by.
+    pub(crate) fn classes() -> impl Iterator<Item = &'static str> {
+        NETWORKS.iter().map(|(class, ..)| *class).chain([USER_AGENT])
+    }
+
+    /// The key that the class `ip/32` has for a client.
+    pub(crate) fn address(client: IpAddr) -> Network {
+        network(client, 0)
+    }
+
+    /// A request was refused. Its user agent is only asked for if it is written down.
+    pub(crate) fn refused<'a>(&self, client: IpAddr, agent: impl FnOnce() -> &'a [u8], now: Moment) {
+        let Some(times) = times_to_write_down(now) else { return };
+        let (agent, mut book) = (agent(), self.books.own());
+        let spender = self.spender(client, agent);
+        let spent = Spent { requests: times, refused: times, ..Spent::default() };
+        if let Some(known) = book.meet(spender.agent, agent) {
+            known.add(spent);
+        }
+        self.charge(&mut book, spender.network, spent);
+    }
+
+    /// A request may go to the backend. What it comes to is told by [`Spenders::served`].
+    pub(crate) fn admitted(&self, client: IpAddr, agent: &[u8]) -> Spender {
+        let spender = self.spender(client, agent);
+        if let Some(known) = self.books.own().meet(spender.agent, agent) {
+            known.requests += 1;
+        }
+        spender
+    }
+
+    /// The backend is done with a request, which has cost it so much and had waited for so long, or would have been held or refused.
+    pub(crate) fn served(&self, spender: Spender, toll: Span, wait: Span, would: Option<Act>) {
+        let (toll_ns, wait_ns, held) = (toll.as_nanos(), wait.as_nanos(), u64::from(wait >= HELD_MIN));
+        let (would_hold, would_refuse) =
+            (u64::from(would == Some(Act::WouldHold)), u64::from(would == Some(Act::WouldRefuse)));
+        let spent = Spent { requests: 0, refused: 0, held, would_hold, would_refuse, toll_ns, wait_ns };
+        let mut book = self.books.own();
+        self.charge(&mut book, spender.network, Spent { requests: 1, ..spent });
+        // Its name may be in a book that was emptied meanwhile.
+        if book.agents.len() < BOOK_NAMES_MAX || book.agents.contains_key(&spender.agent) {
+            book.agents.entry(spender.agent).or_default().spent.add(spent);
+        }
+    }
+
+    fn spender(&self, client: IpAddr, agent: &[u8]) -> Spender {
+        Spender { network: Self::address(client), agent: self.hasher.hash_one(agent) }
+    }
+
+    fn charge(&self, book: &mut Book, network: Network, spent: Spent) {
+        let has_room = book.addresses.len() < BOOK_NAMES_MAX;
+        match book.addresses.entry(self.hasher.hash_one(network)) {
+            Entry::Occupied(known) => known.into_mut().spent.add(spent),
+            Entry::Vacant(place) if has_room => {
+                place.insert(Address { network, spent });
+            }
+            Entry::Vacant(_) => {
+                self.unnamed.fetch_add(spent.requests, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How many requests were of callers for whom there was no place.
+    pub(crate) fn unnamed(&self) -> u64 {
+        self.unnamed.load(Ordering::Relaxed)
+    }
+
+    /// Writes what was spent into the ledger. To be called once a second.
+    pub(crate) fn tick(&self, now: Moment) {
+        self.enter(&mut self.ledger(), now);
+    }
+
+    fn enter(&self, ledger: &mut Ledger, now: Moment) {
+        ledger.entered = now;
+        for mut book in self.books.all() {
+            std::mem::swap(&mut *book, &mut ledger.spare);
+            // From here on the worker has an empty book and does not wait.
+            drop(book);
+            ledger.enter(now);
+        }
+        ledger.prune(now);
+    }
+
+    /// Those of a class who spend most. None when there is no such class. Who looks in a storm wants to see who came with it, so what is
+    /// in the books is not left there for up to a second.
+    pub(crate) fn top(&self, class: &str, most: usize, now: Moment) -> Option<Vec<Shown>> {
+        let mut ledger = self.ledger();
+        if now.since(ledger.entered) >= FRESH {
+            self.enter(&mut ledger, now);
+        }
+        if class == USER_AGENT {
+            return Some(top(ledger.agents.values().map(|(name, rates)| (name, rates)), most, now, |name| {
+                name.to_vec()
+            }));
+        }
+        let place = NETWORKS.iter().position(|(name, ..)| *name == class)?;
+        Some(top(ledger.networks[place].iter(), most, now, |network| network.to_string().into_bytes()))
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many refusals the one that is now stands for; none if it is not written down.
+fn times_to_write_down(now: Moment) -> Option<u64> {
+    thread_local!(static REFUSALS: Sample = const { Sample::new() });
+    REFUSALS.with(|sample| sample.times(now))
+}
+
+impl Book {
+    /// What is known of a user agent, which is named if it is new; none when there is no room for it.
+    fn meet(&mut self, hash: u64, agent: &[u8]) -> Option<&mut Spent> {
+        let has_room = self.agents.len() < BOOK_NAMES_MAX;
+        match self.agents.entry(hash) {
+            Entry::Occupied(known) => Some(&mut known.into_mut().spent),
+            Entry::Vacant(place) if has_room => {
+                let name = Some(Name::of(|writer| writer.write(agent)).as_bytes().into());
+                Some(&mut place.insert(Agent { name, spent: Spent::default() }).spent)
+            }
+            Entry::Vacant(_) => None,
+        }
+    }
+}
+
+impl Ledger {
+    /// Takes over what is in the spare book.
+    fn enter(&mut self, now: Moment) {
+        let Self { networks, agents, spare, .. } = self;
+        for (_, Address { network: address, spent }) in spare.addresses.drain() {
+            for (place, networks) in networks.iter_mut().enumerate() {
+                networks.entry(network(address.address(), place)).or_default().add(spent, now);
+            }
+        }
+        for (hash, Agent { name, spent }) in spare.agents.drain() {
+            if let Some(name) = name {
+                agents.entry(hash).or_insert_with(|| (name, Rates::default())).1.add(spent, now);
+            } else if let Some((_, rates)) = agents.get_mut(&hash) {
+                rates.add(spent, now);
+            }
+        }
+    }
+
+    fn prune(&mut self, now: Moment) {
+        self.networks.iter_mut().for_each(|networks| prune(networks, now, |rates| rates));
+        prune(&mut self.agents, now, |(_, rates)| rates);
+    }
+}
+
+/// Those who spend most. Ten thousand are looked at for a page of a hundred, so only these are sorted and named.
+fn top<'a, K: Ord>(
+    callers: impl Iterator<Item = (K, &'a Rates)>,
+    most: usize,
+    now: Moment,
+    name: impl Fn(K) -> Vec<u8>,
+) -> Vec<Shown> {
+    let mut all: Vec<_> = callers.map(|(key, rates)| (Reverse(rates.at(now).order()), key, rates)).collect();
+    let order = |a: &(_, K, _), b: &(_, K, _)| Ord::cmp(&(&a.0, &a.1), &(&b.0, &b.1));
+    if most < all.len() {
+        all.select_nth_unstable_by(most, order);
+        all.truncate(most);
+    }
+    all.sort_unstable_by(order);
+    all.into_iter().map(|(_, key, rates)| Shown { key: name(key), rates: rates.at(now) }).collect()
+}
+
+/// Drops who has been idle for long, and who spends least when there are too many.
+fn prune<K: Eq + Hash + Clone, V>(
+    callers: &mut HashMap<K, V, RandomState>,
+    now: Moment,
+    rates: impl Fn(&mut V) -> &mut Rates,
+) {
+    callers.retain(|_, caller| !rates(caller).is_idle(now));
+    if callers.len() > LEDGER_MAX {
+        let mut weights: Vec<_> = callers.values_mut().map(|caller| rates(caller).at(now).weight()).collect();
+        let surplus = weights.len() - LEDGER_MAX * 3 / 4;
+        let (_, least, _) = weights.select_nth_unstable_by(surplus, f64::total_cmp);
+        let least = *least;
+        callers.retain(|_, caller| rates(caller).at(now).weight() > least);
+    }
+}
+
+impl Spent {
+    fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.refused += other.refused;
+        self.held += other.held;
+        self.would_hold += other.would_hold;
+        self.would_refuse += other.would_refuse;
+        self.toll_ns = self.toll_ns.saturating_add(other.toll_ns);
+        self.wait_ns = self.wait_ns.saturating_add(other.wait_ns);
+    }
+}
+
+fn network(client: IpAddr, place: usize) -> Network {
+    let (_, v4, v6) = NETWORKS[place];
+    Network::of(client, if client.is_ipv4() { v4 } else { v6 })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn second(secs: u64) -> Moment {
+        Moment::from_millis(secs * 1000)
+    }
+
+    fn serve(spenders: &Spenders, client: &str, agent: &str, toll_ms: u64) {
+        let spender = spenders.admitted(client.parse().unwrap(), agent.as_bytes());
+        spenders.served(spender, Span::from_millis(toll_ms), Span::from_millis(20), None);
+    }
+
+    #[test]
+    fn who_spends_most_is_first_in_every_class() {
+        let spenders = Spenders::new();
+        for secs in 1..=20 {
+            serve(&spenders, "203.0.113.7", "crawler", 400);
+            serve(&spenders, "203.0.113.9", "crawler", 300);
+            serve(&spenders, "198.51.100.1", "browser", 10);
+            spenders.tick(second(secs));
+        }
+        let top = |class: &str| spenders.top(class, 10, second(20)).unwrap();
+        let named = |class: &str| top(class).into_iter().map(|shown| String::from_utf8(shown.key).unwrap());
+        assert_eq!(named("ip/32").collect::<Vec<_>>(), ["203.0.113.7/32", "203.0.113.9/32", "198.51.100.1/32"]);
+        assert_eq!(named("ip/24").next().unwrap(), "203.0.113.0/24");
+        assert_eq!(named("user-agent").collect::<Vec<_>>(), ["crawler", "browser"]);
+        let crawler = &top("ip/24")[0].rates;
+        assert!((crawler.cores() - 0.7).abs() < 0.05, "{}", crawler.cores());
+        assert!((crawler.requests_per_sec() - 2.0).abs() < 0.1, "{}", crawler.requests_per_sec());
+        assert!((crawler.wait_secs() - 0.02).abs() < 0.001);
+        assert_eq!((crawler.requests, crawler.held), (40, 40));
+        assert!(spenders.top("cookie:sid", 10, second(20)).is_none());
+    }
+
+    #[test]
+    fn who_looks_sees_what_was_spent_a_moment_ago() {
+        let spenders = Spenders::new();
+        spenders.tick(second(1));
+        serve(&spenders, "203.0.113.7", "crawler", 400);
+        let shown = |ms| spenders.top("ip/32", 10, Moment::from_millis(ms)).unwrap().len();
+        assert_eq!((shown(1200), shown(1250)), (0, 1));
+    }
+
+    #[test]
+    fn a_list_of_few_is_the_beginning_of_the_whole_one() {
+        let spenders = Spenders::new();
+        for number in 0..300u32 {
+            let client = Ipv4Addr::from(0x0a00_0000 + number).to_string();
+            serve(&spenders, &client, &client, u64::from(number * 7919 % 40));
+        }
+        spenders.tick(second(1));
+        for class in ["ip/32", "user-agent"] {
+            let keys = |most| spenders.top(class, most, second(1)).unwrap().into_iter().map(|shown| shown.key);
+            let all: Vec<_> = keys(usize::MAX).collect();
+            assert_eq!(all.len(), 300);
+            for most in [0, 1, 2, 150, 299, 300, 301] {
+                assert_eq!(keys(most).collect::<Vec<_>>(), all[..most.min(300)], "{class}: {most}");
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_cost_nothing_and_are_counted() {
+        let spenders = Spenders::new();
+        let client = "203.0.113.7".parse().unwrap();
+        for secs in 1..=3 {
+            (0..4).for_each(|_| spenders.refused(client, || b"crawler", second(secs)));
+            serve(&spenders, "203.0.113.7", "crawler", 100);
+            spenders.tick(second(secs));
+        }
+        for class in ["ip/32", "ip/16", "user-agent"] {
+            let [caller] = &spenders.top(class, 10, second(3)).unwrap()[..] else { panic!("one caller") };
+            let Rates { requests, refused, held, toll_ns, .. } = caller.rates;
+            assert_eq!((requests, refused, held, toll_ns), (15, 12, 3, 300_000_000), "{class}");
+        }
+    }
+
+    #[test]
+    fn in_a_storm_refusals_are_counted_nearly_right() {
+        let spenders = Spenders::new();
+        for secs in 1..=3 {
+            for number in 0..100_000u32 {
+                spenders.refused(Ipv4Addr::from(0xcb00_7100 + number % 32).into(), || b"crawler", second(secs));
+            }
+            spenders.tick(second(secs));
+        }
+        let addresses = spenders.top("ip/32", 100, second(3)).unwrap();
+        assert_eq!(addresses.len(), 32);
+        let all: u64 = addresses.iter().map(|shown| shown.rates.refused).sum();
+        assert!((285_000..315_000).contains(&all), "{all}");
+        for Shown { rates, .. } in addresses {
+            assert!(rates.requests == rates.refused && (8_000..11_000).contains(&rates.refused), "{}", rates.refused);
+        }
+    }
+
+    #[test]
+    fn in_a_storm_requests_without_a_place_are_counted_nearly_right() {
+        let spenders = Spenders::new();
+        for number in 0..1_000_000u32 {
+            spenders.refused(Ipv4Addr::from(0x0a00_0000 + number).into(), || b"crawler", second(1));
+        }
+        let named = |book: MutexGuard<'_, Book>| book.addresses.values().map(|known| known.spent.requests).sum::<u64>();
+        let named: u64 = spenders.books.all().map(named).sum();
+        let all = named + spenders.unnamed();
+        assert!(spenders.unnamed() > 0 && (950_000..1_050_000).contains(&all), "{all}");
+    }
+
+    #[test]
+    fn what_several_threads_leave_adds_up() {
+        let spenders = Spenders::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| serve(&spenders, "203.0.113.7", "crawler", 1)));
+            }
+            (1..=9).for_each(|secs| spenders.tick(second(secs)));
+        });
+        spenders.tick(second(10));
+        for class in Spenders::classes() {
+            let [caller] = &spenders.top(class, 10, second(10)).unwrap()[..] else { panic!("one caller") };
+            assert_eq!((caller.rates.requests, caller.rates.toll_ns), (4000, 4_000_000_000), "{class}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_ends_after_the_map_was_emptied_is_still_its_agents() {
+        let spenders = Spenders::new();
+        let spender = spenders.admitted("203.0.113.7".parse().unwrap(), b"slow");
+        spenders.tick(second(1));
+        spenders.served(spender, Span::from_secs(1), Span::ZERO, None);
+        spenders.tick(second(2));
+        let top = spenders.top("user-agent", 10, second(2)).unwrap();
+        assert!(top[0].rates.cores() > 0.0);
+        assert_eq!(top[0].rates.requests, 1);
+    }
+
+    #[test]
+    fn invented_callers_push_out_neither_memory_nor_a_spender() {
+        let spenders = Spenders::new();
+        for secs in 1..=12u32 {
+            serve(&spenders, "203.0.113.7", "crawler", 900);
+            for number in 0..20_000u32 {
+                let client = Ipv4Addr::from(0x0a00_0000 + secs * 100_000 + number).to_string();
+                // What they cost differs, and fades: one that was dear a while ago must not outlast all who are cheap now.
+                serve(&spenders, &client, &client, 1 + u64::from(number) % 97);
+            }
+            spenders.tick(second(u64::from(secs)));
+            assert!(spenders.top("ip/32", usize::MAX, second(u64::from(secs))).unwrap().len() <= LEDGER_MAX, "{secs}");
+        }
+        let now = second(12);
+        assert!(spenders.top("ip/32", usize::MAX, now).unwrap().len() <= LEDGER_MAX);
+        assert!(spenders.top("user-agent", usize::MAX, now).unwrap().len() <= LEDGER_MAX);
+        assert_eq!(spenders.top("ip/32", 1, now).unwrap()[0].key, b"203.0.113.7/32");
+    }
+
+    #[test]
+    fn who_has_gone_is_forgotten() {
+        let spenders = Spenders::new();
+        serve(&spenders, "2001:db8::1", "x", 900);
+        spenders.tick(second(1));
+        assert_eq!(spenders.top("ip/32", 9, second(1)).unwrap()[0].key, b"2001:db8::/64");
+        spenders.tick(second(1 + 3601));
+        assert!(spenders.top("ip/32", 9, second(3602)).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,189 @@
+//! From an accepted connection to the protocol it speaks: PROXY header, TLS, HTTP/1.1 or HTTP/2.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tollgate_core::network::unmapped;
+use tollgate_wire::proxy_protocol::{self, ParsedHeader, Source};
+
+use super::listener::TotalGuard;
+use crate::gate::decide::identify::{Peer, trusts};
+use crate::gate::http::h1;
+use crate::gate::http::h2;
+use crate::gate::http::worker::Worker;
+use crate::gate::net::buffer::Buffer;
+use crate::gate::net::caps::{Counted, Eviction, NoRoom};
+use crate::gate::net::socket::{Socket, Stream};
+use crate::gate::net::timer::{Timer, Way};
+use crate::settings::Gate as Settings;
+
+/// Serves a connection to its end. `counted` counts it for the address at the other end of TCP, and in the total.
+///
+/// The future of this function is what an idle connection costs, so it stays small: the steps that need more memory are boxed, and dropped when they
+/// end.
+pub(crate) async fn serve(
+    stream: TcpStream,
+    address: SocketAddr,
+    (mut counted, _total): (Counted, TotalGuard),
+    worker: Rc<Worker>,
+) {
+    let settings = worker.settings();
+    let _guard = worker.count_connection();
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let timer = worker.timers.timer();
+    let tls = worker.shared.server_tls.load_full();
+    let (stream, source) = if settings.proxy_protocol || tls.is_some() {
+        let opened = Box::pin(open(stream, address, tls, &settings));
+        match in_time(opened, &timer, settings.timeouts.head, &counted.eviction()).await {
+            Ok(opened) => opened,
+            Err(_) => return worker.tally.unopened(),
+        }
+    } else {
+        (Stream::Plain(stream), Source::Direct)
+    };
+    let secure = matches!(stream, Stream::ServerTls(_));
+    let (client, peer) = identify(source, address.ip(), secure, &settings);
+    if client != address.ip() {
+        let Ok(behind) = count(client, &worker, &settings) else {
+            return worker.tally.turned_away();
+        };
+        counted = behind;
+    }
+    let eviction = counted.eviction();
+    let socket = Socket::new(stream, timer);
+    // Constructed where it is polled: a future that is moved takes its room twice.
+    let mut served = pin!(speak(socket, peer, counted, secure, &settings, &worker));
+    eviction.register_task().await;
+    poll_fn(|cx| if eviction.is_evicted() { Poll::Ready(()) } else { served.as_mut().poll(cx) }).await;
+}
+
+/// Serves requests in the protocol that the client speaks.
+async fn speak(socket: Socket, peer: Peer, counted: Counted, secure: bool, settings: &Settings, worker: &Rc<Worker>) {
+    let mut buffer = Buffer::default();
+    if socket.speaks_h2() || (settings.h2c && !secure && begins_h2(&socket, &mut buffer, settings).await) {
+        Box::pin(h2::serve(socket, buffer, peer, counted, worker.clone())).await;
+    } else {
+        h1::serve(&socket, buffer, &peer, worker).await;
+    }
+}
+
+/// Who is at the other end, if this one is at the other end of TCP: its address, and what it is to us.
+fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) -> (IpAddr, Peer) {
+    match source {
+        Source::Client(client) => (client.ip(), Peer::new(client.ip(), secure, settings).named_by(address)),
+        Source::Unknown => (address, Peer::unknown_behind(address, secure)),
+        Source::Direct => (address, Peer::new(address, secure, settings)),
+    }
+}
+
+/// Counts a connection for who is at its other end. A trusted proxy has as many as it needs.
+pub(crate) fn count(address: IpAddr, worker: &Worker, settings: &Settings) -> Result<Counted, NoRoom> {
+    let address = unmapped(address);
+    let bound = (!trusts(settings, address)).then_some(settings.bounds.connections_per_address_max);
+    worker.shared.caps.count(address, bound)
+}
+
+/// Waits for what comes before HTTP. Whoever lets us wait for it has not asked for anything yet, and makes way for others.
+async fn in_time<T>(
+    mut opened: Pin<Box<impl Future<Output = io::Result<T>>>>,
+    timer: &Timer,
+    patience: Duration,
+    eviction: &Eviction,
+) -> io::Result<T> {
+    timer.set(Way::In, patience);
+    timer.set_idle(true);
+    eviction.register_task().await;
+    let outcome = poll_fn(|cx| match opened.as_mut().poll(cx) {
+        Poll::Pending if eviction.is_evicted() => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+        Poll::Pending if timer.is_over(Way::In, cx) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+        Poll::Pending if timer.is_closing() => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+        polled => polled,
+    });
+    let outcome = outcome.await;
+    timer.set_idle(false);
+    timer.clear(Way::In);
+    outcome
+}
+
+/// Reads what comes before HTTP. Gives the stream and who is said to be at its other end.
+async fn open(
+    mut stream: TcpStream,
+    address: SocketAddr,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    settings: &Settings,
+) -> io::Result<(Stream, Source)> {
+    let mut source = Source::Direct;
+    if settings.proxy_protocol {
+        if !trusts(settings, address.ip()) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        source = read_proxy_header(&mut stream).await?;
+    }
+    match tls {
+        None => Ok((Stream::Plain(stream), source)),
+        Some(config) => {
+            let acceptor = tokio_rustls::TlsAcceptor::from(config);
+            Ok((Stream::ServerTls(Box::new(acceptor.accept(stream).await?)), source))
+        }
+    }
+}
+
+/// Reads the PROXY header and not a byte more: what follows may be TLS.
+async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
+    use tokio::io::AsyncReadExt;
+    let mut bytes = vec![0; 16 + 4096];
+    let mut seen = 0;
+    loop {
+        let peeked = stream.peek(&mut bytes).await?;
+        match proxy_protocol::parse(&bytes[..peeked]) {
+            Ok(ParsedHeader::Header { length, source }) => {
+                stream.read_exact(&mut bytes[..length]).await?;
+                return Ok(source);
+            }
+            Ok(ParsedHeader::More) if peeked > seen => seen = peeked,
+            Ok(ParsedHeader::More) => {
+                // Nothing new: the other end is gone, or the header comes in pieces, which happens about never.
+                if peeked == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(proxy_protocol::InvalidHeader) => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Whether the first bytes are HTTP/2's preface. They stay in the buffer.
+async fn begins_h2(socket: &Socket, buffer: &mut Buffer, settings: &Settings) -> bool {
+    socket.timer.set(Way::In, settings.timeouts.head);
+    socket.timer.set_idle(true);
+    let begins = reads_preface(socket, buffer).await;
+    socket.timer.set_idle(false);
+    begins
+}
+
+async fn reads_preface(socket: &Socket, buffer: &mut Buffer) -> bool {
+    loop {
+        let seen = buffer.bytes().len().min(h2::PREFACE.len());
+        if buffer.bytes()[..seen] != h2::PREFACE[..seen] {
+            return false;
+        }
+        if seen == h2::PREFACE.len() {
+            return true;
+        }
+        match socket.read(buffer).await {
+            Ok(1..) => {}
+            // What there is is left to HTTP/1.1 to make sense of.
+            Ok(0) | Err(_) => return false,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Listening sockets, and the loop that accepts and must never stop.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpStream;
+
+use super::connection;
+use crate::gate::http::worker::Worker;
+
+/// How many connections the system may complete before they are accepted.
+const BACKLOG: i32 = 4096;
+/// Ports below this one need root or `CAP_NET_BIND_SERVICE`, unless the system is configured otherwise.
+const PRIVILEGED_PORTS_END: u16 = 1024;
+/// How long accepting pauses when the process is out of file descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How many idle connections are closed at once when there is no room for a new one.
+pub(crate) const MAKE_ROOM: usize = 8;
+
+/// Sockets for each of `workers`, on the same addresses. Port 0 is any port, the same for all.
+pub(crate) fn bind_all(addresses: &[SocketAddr], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
+    let named = |address, error: io::Error| io::Error::new(error.kind(), bind_failure(address, &error));
+    for address in addresses.iter().filter(|address| address.port() != 0) {
+        bind_alone(*address).map_err(|error| named(*address, error))?;
+    }
+    let bind = |address| bind(address).map_err(|error| named(address, error));
+    let mut all = vec![addresses.iter().copied().map(bind).collect::<io::Result<Vec<_>>>()?];
+    let chosen = all[0].iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+    for _ in 1..workers {
+        all.push(chosen.iter().copied().map(bind).collect::<io::Result<_>>()?);
+    }
+    Ok(all)
+}
+
+/// The message for an address that cannot be listened on. A port that needs a privilege names the ways to get it.
+fn bind_failure(address: SocketAddr, error: &io::Error) -> String {
+    let failure = format!("cannot listen on {address}: {error}");
+    if error.kind() != io::ErrorKind::PermissionDenied || address.port() >= PRIVILEGED_PORTS_END {
+        return failure;
+    }
+    let program = std::env::current_exe().map_or_else(|_| "tollgate".to_owned(), |path| path.display().to_string());
+    format!(
+        "{failure}; ports below {PRIVILEGED_PORTS_END} need a privilege: run `sudo setcap cap_net_bind_service=+ep \
+         {program}`, or start it from a systemd unit with AmbientCapabilities=CAP_NET_BIND_SERVICE or a socket unit"
+    )
+}
+
+/// The same sockets for each of `workers`: all accept from the same queue.
+pub(crate) fn share(listeners: &[TcpListener], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
+    for listener in listeners {
+        listener.set_nonblocking(true)?;
+    }
+    (0..workers).map(|_| listeners.iter().map(TcpListener::try_clone).collect()).collect()
+}
+
+/// A socket that is not bound yet. Connections of an earlier process that are not closed yet do not keep it from being bound.
+fn unbound(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    Ok(socket)
+}
+
+/// Fails if another process listens on the address. With `SO_REUSEPORT` alone a second gate of the same user would start without an error and
+/// take a part of the connections.
+fn bind_alone(address: SocketAddr) -> io::Result<()> {
+    unbound(address)?.bind(&address.into())
+}
+
+/// A socket for one worker. All workers bind the same address and the system spreads connections among them.
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = unbound(address)?;
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Accepts for ever.
+pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>) {
+    let mut failing = false;
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                failing = false;
+                welcome(stream, address, &worker);
+            }
+            Err(error) if is_one_connections_fault(&error) => worker.tally.accept_failed(),
+            Err(error) => {
+                worker.tally.accept_failed();
+                // Out of file descriptors or memory. Idle connections make room; the rest is waiting.
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "cannot accept connections; closing idle ones");
+                }
+                if worker.timers.close_idle(MAKE_ROOM) == 0 {
+                    worker.shared.caps.evict(MAKE_ROOM, 1, worker.timers.now_ms());
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Errors that concern the connection that was being accepted, and say nothing about the next.
+fn is_one_connections_fault(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
+fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
+    worker.tally.accepted();
+    // Before anything else: an address that has all it may have makes nobody go.
+    let Ok(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
+        return worker.tally.turned_away();
+    };
+    let total = worker.shared.caps.enter().map(|()| TotalGuard(worker.clone()));
+    // Also for a connection that is turned away: there may be far too many after a reload.
+    let has_room = make_room(worker, counted.connections_of_address());
+    let (Ok(total), true) = (total, has_room) else {
+        return worker.tally.turned_away();
+    };
+    // A future that awaits another one as its last step would hold it twice.
+    tokio::task::spawn_local(connection::serve(stream, address, (counted, total), worker.clone()));
+}
+
+/// Makes room for a connection that has been counted and whose address has `own` of them. Says whether there is any.
+///
+/// Connections that have never sent a request go first, then those that have been idle the longest, and then connections of the address with the most. As
+/// many go as are too many, and those that are about to go count for that: a burst of newcomers does not cost everybody else's connections.
+fn make_room(worker: &Worker, own: usize) -> bool {
+    let caps = &worker.shared.caps;
+    let needed = caps.excess().saturating_sub(worker.timers.closing() + caps.evicting()).min(MAKE_ROOM);
+    if needed == 0 {
+        return true;
+    }
+    let closed = worker.timers.close_idle(needed);
+    let evicted = caps.evict(needed - closed, own.max(1), worker.timers.now_ms());
+    closed + evicted > 0
+}
+
+/// One connection of the total, until this is dropped.
+pub(crate) struct TotalGuard(Rc<Worker>);
+
+impl Drop for TotalGuard {
+    fn drop(&mut self) {
+        self.0.shared.caps.leave();
+    }
+}
