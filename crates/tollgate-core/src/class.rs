@@ -4,6 +4,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+pub use crate::key_sink::KeySink;
 use crate::network::Network;
 use crate::request::Request;
 use crate::route::write_route;
@@ -35,17 +36,6 @@ enum Part {
     Identifier,
     /// A descriptor entry.
     Descriptor(String),
-}
-
-/// Receives a key part by part, so that the key need not be built. The receiver makes a hash or a readable
-/// name of it.
-pub trait KeySink {
-    /// The client's network.
-    fn network(&mut self, network: Network);
-    /// More bytes of the current part.
-    fn write(&mut self, bytes: &[u8]);
-    /// Ends the current part.
-    fn end_part(&mut self);
 }
 
 /// The reason why a text is not a class.

@@ -28,7 +28,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::condition::Pattern;
+use crate::pattern::Pattern;
 
 /// The key of all ambiguous paths. It is ambiguous itself, so a query for this key finds it.
 pub const AMBIGUOUS: &[u8] = b"/..;";

@@ -4,7 +4,7 @@
 //! same value to a backend. If a parameter has two different values, some servers use the first and others the last, so a client could show
 //! the gate one value and the backend another. All such requests share one key.
 
-use crate::class::KeySink;
+use crate::key_sink::KeySink;
 
 /// The key of all requests that give a parameter two values. The byte 0 keeps it apart from values that people choose.
 const AMBIGUOUS: &[u8] = b"\0?";

@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
-use crate::class::KeySink;
-use crate::inputs::find_cookie;
+use crate::cookie::find_cookie;
+use crate::key_sink::KeySink;
 use crate::path::{NormalPath, canonical};
 use crate::query::write_parameter;
 

@@ -1,0 +1,14 @@
+//! Receivers of keys.
+
+use crate::network::Network;
+
+/// Receives a key part by part, so that the key need not be built. The receiver makes a hash or a readable
+/// name of it.
+pub trait KeySink {
+    /// The client's network.
+    fn network(&mut self, network: Network);
+    /// More bytes of the current part.
+    fn write(&mut self, bytes: &[u8]);
+    /// Ends the current part.
+    fn end_part(&mut self);
+}
