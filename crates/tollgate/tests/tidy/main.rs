@@ -1,8 +1,12 @@
-//! What no compiler checks: that the pages tell the truth about the tree, and that the walls stand.
+//! Checks of the source and the documentation that the compiler does not make: layers, links, names, file sizes.
 #![allow(clippy::unwrap_used)]
+
+mod imports;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use imports::{Imports, cycle};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -170,25 +174,46 @@ fn dependencies_point_one_way() {
     }
 }
 
+fn source_of(name: &str) -> PathBuf {
+    root().join("crates").join(name).join("src")
+}
+
 #[test]
 fn roles_of_the_binary_never_import_each_other() {
     let roles = ["gate", "master", "doors", "admin", "doctor", "replay", "demo"];
-    for (path, text) in files(&[".rs"]) {
-        let Some(inside) = path.strip_prefix("crates/tollgate/src/") else { continue };
-        let Some(role) =
-            roles.iter().find(|role| inside.starts_with(&format!("{role}/")) || inside == format!("{role}.rs"))
-        else {
-            continue;
-        };
-        // Doors decide with the gate's admission; nothing else of a role is another's business.
-        let is_allowed = |other: &str| *role == "doors" && other == "gate";
-        for other in roles.iter().filter(|other| *other != role && !is_allowed(other)) {
-            assert!(
-                !text.contains(&format!("crate::{other}::")),
-                "{path} imports the role {other}: main assembles roles"
-            );
+    for (module, imported) in Imports::of_crate(&source_of("tollgate")).below(&[], 1) {
+        // Doors decide with the gate's rules and queue.
+        let is_allowed = |other: &str| module == "doors" && other == "gate";
+        for other in imported.iter().filter(|other| roles.contains(&other.as_str()) && !is_allowed(other)) {
+            assert!(!roles.contains(&module.as_str()), "{module} imports the role {other}: main assembles roles");
         }
     }
+}
+
+/// The layers of the gate, from the top down. `crates/tollgate/src/gate/mod.rs` describes them.
+const GATE_LAYERS: [&str; 6] = ["inspect", "serve", "http", "decide", "observe", "net"];
+
+#[test]
+fn a_layer_of_the_gate_imports_only_from_lower_layers() {
+    let imports = Imports::of_crate(&source_of("tollgate"));
+    let graph = imports.below(&["gate"], 2);
+    let layer = |module: &str| GATE_LAYERS.iter().position(|layer| module.split("::").next() == Some(layer));
+    assert!(graph.len() > 50, "{} modules", graph.len());
+    for (module, imported) in &graph {
+        let own = layer(module).unwrap_or_else(|| panic!("gate::{module} is in no layer"));
+        for other in imported {
+            let imports_down = layer(other).is_some_and(|other| other >= own);
+            assert!(imports_down, "gate::{module} imports gate::{other}, which is not in its layer or a lower one");
+        }
+    }
+    assert_eq!(cycle(&graph), None, "modules of the gate import each other");
+}
+
+#[test]
+fn modules_of_the_core_do_not_import_each_other_in_a_cycle() {
+    let graph = Imports::of_crate(&source_of("tollgate-core")).below(&[], 1);
+    assert!(graph.len() > 10, "{} modules", graph.len());
+    assert_eq!(cycle(&graph), None);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! until the backend has finished: a client that reads or sends slowly holds nothing, and one that leaves does not
 //! get away without paying, because its answer is read to the end all the same.
 
+mod held_by_queue;
 mod ticket;
 
 use std::borrow::Cow;
@@ -30,22 +31,24 @@ use super::claims::{Claim, Claims};
 use super::elsewhere::{Charge, Elsewhere, Ways};
 use super::exemptions::Exemptions;
 use super::flow::Flow;
-use super::held_by_queue::HeldByQueue;
 use super::holds::{Held, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::load::Load;
+use super::masters::ApplyToRules;
 pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
 use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Refused};
 use super::refusal::Refusal;
 use super::routes::RouteHasher;
+use super::rule_engagement::by_rule;
 use super::rules::Rules;
 use super::uploads::{Upload, UploadFate, Uploads};
 use crate::gate::observe::engagement::{Act, Engagement, QueueAct};
 use crate::gate::observe::engagement_log::EngagementLog;
 use crate::settings::{Domain, Gate as Settings};
 use crate::watch::Flagged;
+use held_by_queue::HeldByQueue;
 use ticket::Sending;
 pub(crate) use ticket::Ticket;
 
@@ -88,15 +91,6 @@ pub(crate) struct ObservedCounts {
     pub(crate) queue_would_refuse: u64,
     pub(crate) rules_would_hold: u64,
     pub(crate) rules_would_refuse: u64,
-}
-
-/// What is said to a request.
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation per request, to move it once less")]
-pub(crate) enum Admitted {
-    /// It may go to the backend.
-    Ticket(Ticket),
-    /// It may not, now.
-    Refused(Refusal),
 }
 
 impl Admission {
@@ -149,6 +143,16 @@ impl Admission {
         self.load.pin(settings.band_pinned);
         self.cores_milli.store(settings.cores.as_milli(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Applies the orders of masters to the rules in force, as long as this exists.
+    pub(crate) fn apply_orders(self: &Arc<Self>) -> ApplyToRules {
+        let known = Arc::downgrade(self);
+        Box::new(move |rule, identifier, instruction, now| {
+            if let Some(admission) = known.upgrade() {
+                admission.rules().limiter().obey(rule, identifier, instruction, now);
+            }
+        })
     }
 
     /// Looks at the load, if it is time to. Any worker may call this at any time, and says by how much it is late.
@@ -244,18 +248,17 @@ impl Admission {
         self.reports_ignored.load(Ordering::Relaxed)
     }
 
-    /// Decides about a request by the rules. This may hold it; whoever stops waiting gives the place up. Holds and refusals are told to
-    /// `log`.
-    pub(crate) async fn admit(self: &Arc<Self>, request: &RequestView<'_>, log: &EngagementLog) -> Admitted {
-        let now = self.clock.now();
-        let (ticket, waiting) = match self.ask_rules(request, now, log).await {
-            Ok(asked) => asked,
-            Err(refusal) => return Admitted::Refused(refusal),
-        };
-        if let Some(waiting) = waiting {
-            tokio::time::sleep(waiting.wait.into()).await;
+    /// Decides about a request by the rules, which may hold it. Holds and refusals are written to `log`.
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        request: &RequestView<'_>,
+        log: &EngagementLog,
+    ) -> Result<Ticket, Refusal> {
+        let (ticket, held) = self.ask_rules(request, self.clock.now(), log).await?;
+        if let Some(held) = held {
+            tokio::time::sleep(held.wait.into()).await;
         }
-        Admitted::Ticket(ticket)
+        Ok(ticket)
     }
 
     /// What a request can claim of the backend. Without a user of its own it is one of `tenant`.
@@ -305,7 +308,7 @@ impl Admission {
         let decision =
             Some(self.exemptions.spare(&rules, request, decision, now)).filter(|d| d.verdict.is_refusal())?;
         rules.count(&decision);
-        if let Some(engagement) = Engagement::by_rule(&rules, request, &decision, now) {
+        if let Some(engagement) = by_rule(&rules, request, &decision, now) {
             log.tell(&engagement, now);
         }
         Some(Refusal::by_rule(&rules, decision, now))
@@ -453,7 +456,7 @@ impl Admission {
             decision.verdict = Verdict::Refuse(until);
         }
         rules.count(&decision);
-        if let Some(engagement) = Engagement::by_rule(rules, request, &decision, now) {
+        if let Some(engagement) = by_rule(rules, request, &decision, now) {
             log.tell(&engagement, now);
         }
         rules.report(request, &decision, &mut charge, now);

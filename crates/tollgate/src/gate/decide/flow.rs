@@ -1,60 +1,61 @@
-//! Whether the rest of a request comes as fast as a backend could take it.
+//! Detects an upload that stalls.
 //!
-//! An upload's place at the backend is for others while its client keeps the backend waiting (see [`super::uploads`]). A pause alone does not
-//! tell: who sends a byte every few milliseconds never makes one, and would keep its place for as long as it likes. So it is told by what
-//! comes for the waiting: an upload keeps its place if each [`KEEPS`] of it are here before they have been waited for longer than
-//! [`PAUSE_MAX`], all waits together, and has it again when [`REGAINS`] are. The backend's own waits are no waits for the client.
+//! While an upload stalls, its permit is released for other requests (see [`super::uploads`]). The length of a single pause is not enough to
+//! detect that: a client that sends one byte every few milliseconds never pauses for long, and would keep its permit as long as it likes.
+//! So the detector compares bytes with waiting time. An upload keeps its permit if each [`BYTES_TO_KEEP_PERMIT`] arrive before the waits
+//! for them add up to [`PAUSE_MAX`], and regains it after [`BYTES_TO_REGAIN_PERMIT`] at that rate. Time in which the backend does not read
+//! does not count.
 
 use std::time::Duration;
 
-use crate::gate::http::conversation::PAUSE_MAX;
+/// The longest wait for the client, in total for one step of the upload. Packets of a client that sends steadily are closer together.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
+/// One step of an upload that flows: 8 KiB in 5 ms are 13 Mbit/s.
+const BYTES_TO_KEEP_PERMIT: usize = 8 * 1024;
+/// One step of an upload that stalls. It is larger, so that a client that sends in bursts does not regain a permit with each burst.
+const BYTES_TO_REGAIN_PERMIT: usize = 64 * 1024;
 
-/// So much has to come: 13 Mbit/s.
-const KEEPS: usize = 8 * 1024;
-/// The same where it was waited for in vain. More, so that who sends in bursts does not take a place with each.
-const REGAINS: usize = 64 * 1024;
-
-/// How the rest of one request comes.
+/// The progress of one upload.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    starved: bool,
-    /// What has come of the part that is on its way, and how long it may still be waited for.
+    is_stalled: bool,
+    /// The bytes of the current step, and the time that is left to wait for the rest of it.
     bytes: usize,
     patience: Duration,
 }
 
 impl Flow {
-    /// A request that has come quickly so far.
+    /// An upload that flows.
     pub(crate) const fn new() -> Self {
-        Self { starved: false, bytes: 0, patience: PAUSE_MAX }
+        Self { is_stalled: false, bytes: 0, patience: PAUSE_MAX }
     }
 
-    /// How long more may be waited for before it starves.
+    /// The longest wait for the next bytes before the upload stalls.
     pub(crate) const fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// Something has come after a wait of so long.
+    /// More bytes came after this wait.
     pub(crate) fn waited(&mut self, wait: Duration) {
         self.patience = self.patience.saturating_sub(wait);
     }
 
-    /// Nothing has come for as long as may be waited. Says whether that is news.
-    pub(crate) fn starve(&mut self) -> bool {
-        let was_starved = self.starved;
-        *self = Self { starved: true, ..Self::new() };
-        !was_starved
+    /// Nothing came within the patience. Returns whether the upload flowed before.
+    pub(crate) fn stall(&mut self) -> bool {
+        let was_stalled = self.is_stalled;
+        *self = Self { is_stalled: true, ..Self::new() };
+        !was_stalled
     }
 
-    /// So many bytes have come. Says whether it flows again.
+    /// Adds received bytes. Returns whether the upload flows again.
     pub(crate) fn feed(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;
-        if self.bytes < if self.starved { REGAINS } else { KEEPS } {
+        if self.bytes < if self.is_stalled { BYTES_TO_REGAIN_PERMIT } else { BYTES_TO_KEEP_PERMIT } {
             return false;
         }
-        let was_starved = self.starved;
+        let was_stalled = self.is_stalled;
         *self = Self::new();
-        was_starved
+        was_stalled
     }
 }
 
@@ -62,22 +63,22 @@ impl Flow {
 mod tests {
     use super::*;
 
-    /// Pieces of so many bytes, each after a wait; says whether it starves on the way and whether it flows in the end.
+    /// Sends pieces of this many bytes, each after a wait. Returns whether the upload stalled in between, and whether it flows in the end.
     fn send(flow: &mut Flow, pieces: usize, bytes: usize, wait: Duration) -> (bool, bool) {
-        let mut starved = false;
+        let mut stalled = false;
         for _ in 0..pieces {
             if wait > flow.patience() {
-                starved |= flow.starve();
+                stalled |= flow.stall();
             } else {
                 flow.waited(wait);
             }
             flow.feed(bytes);
         }
-        (starved, !flow.starved)
+        (stalled, !flow.is_stalled)
     }
 
     #[test]
-    fn bytes_that_trickle_starve_it_however_short_their_pauses_are() {
+    fn a_trickle_stalls_however_short_its_pauses_are() {
         for wait_us in [1, 100, 1000, 4999] {
             let mut flow = Flow::new();
             let pieces = 2 * PAUSE_MAX.as_micros() as usize / wait_us + 2;
@@ -86,21 +87,21 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_quickly_never_starves_it_however_long_it_goes_on() {
+    fn a_fast_upload_never_stalls_however_long_it_takes() {
         let mut flow = Flow::new();
         assert_eq!(send(&mut flow, 100_000, 1448, Duration::from_micros(100)), (false, true));
-        assert_eq!(send(&mut flow, 1_000_000, 1, Duration::ZERO), (false, true), "nobody waited");
+        assert_eq!(send(&mut flow, 1_000_000, 1, Duration::ZERO), (false, true), "the gate never waited");
     }
 
     #[test]
-    fn it_flows_again_when_enough_has_come_without_a_long_wait() {
+    fn an_upload_flows_again_after_enough_bytes_without_a_long_wait() {
         let mut flow = Flow::new();
-        assert!(flow.starve());
-        assert!(!flow.starve(), "it did already");
-        assert!(!flow.feed(REGAINS - 1));
-        assert!(!flow.starve(), "all of that has to come again");
-        assert!(!flow.feed(REGAINS - 1));
+        assert!(flow.stall());
+        assert!(!flow.stall(), "it stalls already");
+        assert!(!flow.feed(BYTES_TO_REGAIN_PERMIT - 1));
+        assert!(!flow.stall(), "the step begins again");
+        assert!(!flow.feed(BYTES_TO_REGAIN_PERMIT - 1));
         assert!(flow.feed(1));
-        assert!(!flow.feed(REGAINS), "it does already");
+        assert!(!flow.feed(BYTES_TO_REGAIN_PERMIT), "it flows already");
     }
 }

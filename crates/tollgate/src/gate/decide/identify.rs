@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::settings::{ForwardedHeader, Gate as Settings};
 use tollgate_core::network::unmapped;
 use tollgate_core::path::NormalPath;
-use tollgate_core::request::host_of;
+use tollgate_core::request::{Request, host_of};
 use tollgate_wire::forwarded;
 use tollgate_wire::http1::{Name, RequestHead};
 
@@ -41,8 +41,7 @@ impl Peer {
         if client == self.address {
             return self.connection;
         }
-        let agent = request.head.fields.find(b"user-agent").unwrap_or_default();
-        agent.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
+        hash_of(user_agent(request.head))
     }
 
     pub(crate) fn new(address: IpAddr, secure: bool, settings: &Settings) -> Self {
@@ -73,9 +72,9 @@ impl Peer {
         self.proxy.is_none_or(|proxy| trusts(settings, proxy))
     }
 
-    /// Whether a PROXY protocol header named it.
-    pub(crate) fn is_named(&self) -> bool {
-        self.proxy.is_some()
+    /// Whether it is a client or a proxy that is not trusted, as opposed to a client that a proxy named.
+    pub(crate) fn is_untrusted(&self) -> bool {
+        self.trust().is_none() && self.proxy.is_none()
     }
 
     /// The header in which it names clients, if it is a trusted proxy.
@@ -114,6 +113,16 @@ impl Peer {
     }
 }
 
+/// The user agent of a request.
+pub(crate) fn user_agent(head: &RequestHead) -> &[u8] {
+    head.fields.find(b"user-agent").unwrap_or_default()
+}
+
+/// The FNV-1a hash of a user agent. Clients can make it collide, and gain nothing by it: they can send the same user agent as well.
+pub(crate) fn hash_of(agent: &[u8]) -> u64 {
+    agent.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
+}
+
 /// Whether what this address says about who is behind it is believed.
 pub(crate) fn trusts(settings: &Settings, address: IpAddr) -> bool {
     settings.trusted_proxies.contains(address)
@@ -130,7 +139,14 @@ pub(crate) struct RequestView<'a> {
     pub(crate) is_flagged: bool,
 }
 
-impl tollgate_core::request::Request for RequestView<'_> {
+impl<'a> RequestView<'a> {
+    /// A request whose account is not looked up yet.
+    pub(crate) fn new(client: IpAddr, head: &'a RequestHead) -> Self {
+        Self { client, head, is_flagged: false }
+    }
+}
+
+impl Request for RequestView<'_> {
     fn client(&self) -> Option<IpAddr> {
         Some(self.client)
     }

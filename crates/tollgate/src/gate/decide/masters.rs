@@ -1,64 +1,75 @@
-//! The masters that this gate reports to about rules with `state = "master"`, and that say whom to delay.
+//! The link to the masters, for rules with `state = "master"`: the gate reports its decisions, and masters order it to delay keys.
 
 use std::io;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
+use tollgate_core::fleet::Instruction;
+use tollgate_core::time::Moment;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::limiter::Limiter;
-use tollgate_gatekeeper::link::{Link, LinkSettings, MasterReport, MasterSettings};
+use tollgate_gatekeeper::link::{ApplyOrder, Link, LinkSettings, MasterReport, MasterSettings};
 use tollgate_gatekeeper::relay::Relay;
 
-use super::admission::Admission;
-
-/// The link to the masters, for as long as rules use it.
+/// The link to the masters, as long as rules use it.
 pub(crate) struct Masters {
     link: Link,
-    /// Whose records are changed when a master says so.
-    gate: Arc<OnceLock<Weak<Admission>>>,
+    /// Applies an order of a master to the rules in force; set when there are rules.
+    apply: Arc<OnceLock<ApplyToRules>>,
 }
 
+/// An [`ApplyOrder`] that any thread may call.
+pub(crate) type ApplyToRules = Box<dyn Fn(&str, &[u8], Instruction, Moment) + Send + Sync>;
+
 impl Masters {
-    /// A link to the masters, which are looked for as soon as there is [somebody to serve](Self::serve).
+    /// A link that connects to its masters once [`Masters::serve`] is called.
     pub(crate) fn open(settings: &LinkSettings, clock: &Clock) -> io::Result<Arc<Self>> {
-        let gate: Arc<OnceLock<Weak<Admission>>> = Arc::default();
-        let known = gate.clone();
-        let obey = Box::new(move |rule: &str, identifier: &[u8], instruction, now| {
-            if let Some(admission) = known.get().and_then(Weak::upgrade) {
-                admission.rules().limiter().obey(rule, identifier, instruction, now);
+        let apply: Arc<OnceLock<ApplyToRules>> = Arc::default();
+        let known = apply.clone();
+        let apply_order: ApplyOrder = Box::new(move |rule, identifier, instruction, now| {
+            if let Some(apply) = known.get() {
+                apply(rule, identifier, instruction, now);
             }
         });
-        let link = Link::start(settings.clone(), clock.clone(), obey)?;
+        let link = Link::start(settings.clone(), clock.clone(), apply_order)?;
         for master in &settings.masters {
             if master.key.is_none() && !(master.accounting.is_loopback() && master.control.is_loopback()) {
-                tracing::warn!(accounting = %master.accounting, "the link to this master is not authenticated: whoever is on the way can delay anyone; give it a `key`");
+                tracing::warn!(
+                    accounting = %master.accounting,
+                    "the link to this master is not authenticated: whoever is on the way can delay anyone; give it a `key`"
+                );
             }
-            tracing::info!(accounting = %master.accounting, control = %master.control, rules = master.rules.len(), "reporting to a master");
+            tracing::info!(
+                accounting = %master.accounting,
+                control = %master.control,
+                rules = master.rules.len(),
+                "reporting to a master"
+            );
         }
-        Ok(Arc::new(Self { link, gate }))
+        Ok(Arc::new(Self { link, apply }))
     }
 
-    /// From now on `admission` does as masters say. Whether they are there is not waited for.
-    pub(crate) fn serve(&self, admission: &Arc<Admission>) {
-        let _ = self.gate.set(Arc::downgrade(admission));
+    /// Connects to the masters, without waiting for them, and passes their orders to `apply`. Later calls keep the first `apply`.
+    pub(crate) fn serve(&self, apply: ApplyToRules) {
+        let _ = self.apply.set(apply);
         self.link.begin();
     }
 
-    /// Whether these settings mean these masters.
+    /// Whether these settings name the same masters.
     pub(crate) fn is_for(&self, settings: &LinkSettings) -> bool {
         self.link.settings() == settings
     }
 
-    /// From now on masters hear what `limiter` decides.
+    /// Reports the decisions of `limiter` to the masters.
     pub(crate) fn hear(&self, limiter: &mut Limiter) {
         limiter.report_to(self.link.relay());
     }
 
-    /// Where decisions drop what masters are to hear.
+    /// The ring through which decisions reach the link.
     pub(crate) fn relay(&self) -> &Relay {
         self.link.relay()
     }
 
-    /// How it goes with each.
+    /// The state of the link to each master.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&MasterSettings, MasterReport)> {
         self.link.masters()
     }

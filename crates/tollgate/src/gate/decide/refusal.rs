@@ -1,4 +1,4 @@
-//! Answers that the gate gives itself: refusals, and faults of the request or of the backend.
+//! A refusal: why a request is not forwarded, and when its client may try again.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,58 +6,28 @@ use std::sync::Arc;
 use tollgate_core::decision::{Decision, Reason, Verdict};
 use tollgate_core::queue::Reason as QueueReason;
 use tollgate_core::time::{Moment, Span};
-use tollgate_wire::grpc;
-use tollgate_wire::http1::fields::tokens;
-use tollgate_wire::http1::response::reason;
-use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
 
 use super::queue::Refused;
 use super::rules::{Face, Rules};
-use crate::gate::http::forward::Decimal;
-use crate::gate::http::pages::PageContent;
-use crate::settings::Pages;
 
-/// Why a request is refused, as programs are told (draft-ietf-httpapi-ratelimit-headers).
+/// The problem type of a refusal (draft-ietf-httpapi-ratelimit-headers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The client is over a limit of its own.
     QuotaExceeded,
     /// The service as a whole is short of capacity.
     ReducedCapacity,
-    /// The client is doing something out of the ordinary.
+    /// The client sent further requests while it was blocked.
     AbnormalUsage,
 }
 
 impl Cause {
-    /// One word for it.
+    /// The name in traces.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "quota-exceeded",
             Self::ReducedCapacity => "reduced-capacity",
             Self::AbnormalUsage => "abnormal-usage",
-        }
-    }
-
-    fn kind(self) -> &'static str {
-        match self {
-            Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            Self::ReducedCapacity => "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-            Self::AbnormalUsage => "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::QuotaExceeded => "Request cannot be satisfied as assigned quota has been exceeded",
-            Self::ReducedCapacity => "Request cannot be satisfied due to temporary server capacity constraints",
-            Self::AbnormalUsage => "Request not satisfied due to detection of abnormal request pattern",
-        }
-    }
-
-    fn grpc_status(self) -> &'static str {
-        match self {
-            Self::QuotaExceeded | Self::AbnormalUsage => grpc::RESOURCE_EXHAUSTED,
-            Self::ReducedCapacity => grpc::UNAVAILABLE,
         }
     }
 
@@ -69,16 +39,15 @@ impl Cause {
     }
 }
 
-/// A request turned away, and what its client is told. Nothing of that is written before it is sent: a refusal is to be cheap.
+/// A refused request. The response is not written before it is sent, because a refusal must be cheap.
 #[derive(Clone)]
 pub(crate) struct Refusal {
-    /// Why.
     pub(crate) cause: Cause,
-    /// The bound that refused it, as the log has it.
+    /// The limit that refused it, as the log names it.
     pub(crate) reason: &'static str,
-    /// When to come back. None: waiting does not help.
+    /// The time until the next attempt; none if waiting does not help.
     pub(crate) retry_after: Option<Span>,
-    /// The rules by which it was refused, and what they decided; none: by the queue.
+    /// The rules that refused it and their decision; none if the queue did.
     pub(crate) by: Option<(Arc<Rules>, Decision)>,
 }
 
@@ -92,7 +61,7 @@ impl Refusal {
         let cause = match (decision.reason, decision.level) {
             (Reason::StoreTimeout, _) => Cause::ReducedCapacity,
             (_, 0) => Cause::QuotaExceeded,
-            // A level means that the client sent more requests when it was to wait.
+            // The escalation level rises with each request that is sent during a block.
             _ => Cause::AbnormalUsage,
         };
         Self { cause, reason: decision.reason.as_str(), retry_after, by: Some((rules.clone(), decision)) }
@@ -116,229 +85,26 @@ impl Refusal {
         rules.face(decision)
     }
 
-    /// The reason, in a sentence for programs. It contains nothing that needs escaping.
-    fn detail(&self) -> &'static str {
-        match (&self.by, self.cause) {
-            (None, Cause::ReducedCapacity) => "The site is full: too many requests of all clients are waiting.",
-            (None, _) => "The site is busy, and this client is ahead of its share of it.",
-            (Some(_), Cause::ReducedCapacity) => "The limits of your requests cannot be checked now.",
-            (Some(_), _) => "There have been too many requests from this client.",
-        }
-    }
-
-    /// Heading and reason for people. The queue refuses only while the whole site is busy, and a rule may count many people as one client, so
-    /// neither blames the reader.
-    fn page(&self, retry_secs: Option<u64>, is_repeatable: bool) -> PageContent {
-        let (title, detail) = match (&self.by, self.cause) {
-            (None, _) => ("One moment, please", "The site is very busy right now."),
-            (Some(_), Cause::ReducedCapacity) => ("One moment, please", "The site cannot take your request right now."),
-            (Some(_), _) => (
-                "One moment, please",
-                "More requests have come from your connection or network than the site allows for now.",
-            ),
-        };
-        PageContent { status: self.status(), title, detail, retry_secs, is_repeatable }
-    }
-
     /// The status of the answer.
     pub(crate) fn status(&self) -> u16 {
-        // A rule's own status is for clients over its limit.
+        // The status of a rule is for clients that exceed its limit.
         let own = self.rule().filter(|_| self.cause != Cause::ReducedCapacity).and_then(|rule| rule.status);
         own.unwrap_or_else(|| self.cause.status())
     }
 }
 
-impl Refusal {
-    /// The body of the answer and its content type: a page for a browser, a problem for a program.
-    pub(crate) fn body(
-        &self,
-        wants_html: bool,
-        is_repeatable: bool,
-        retry_secs: Option<u64>,
-        pages: &Pages,
-    ) -> (&'static str, Vec<u8>) {
-        if wants_html {
-            return ("text/html; charset=utf-8", self.page(retry_secs, is_repeatable).render(pages));
-        }
-        let violated = self.rule().filter(|_| self.cause != Cause::ReducedCapacity);
-        let body = problem((self.cause, self.detail()), self.status(), violated.map(|rule| &rule.name[..]));
-        ("application/problem+json", body)
-    }
-}
-
-/// An answer that the gate makes itself.
-#[derive(Debug, Default)]
-pub(crate) struct OwnAnswer {
-    pub(crate) body: Vec<u8>,
-}
-
-/// What a client that was turned away comes back with is spread over this share of the wait, so that a crowd that was told the same
-/// moment does not come back as a crowd. Upwards only: whoever waits as told is not early.
+/// `Retry-After` is jittered by up to one part in this many, so that clients that were refused together do not return together. The jitter
+/// only adds time: a client that waits as long as announced is never early.
 const JITTER_PARTS: u64 = 4;
 
-/// The seconds to say, given a random number.
+/// `Retry-After` in seconds, given a random number.
 pub(crate) fn jittered_secs(retry_after: Span, random: u64) -> u64 {
     let secs = retry_after.as_secs_ceil().max(1);
     let spread = (secs / JITTER_PARTS).clamp(1, 60);
     secs.saturating_add(random % (spread + 1))
 }
 
-impl OwnAnswer {
-    /// The answer to a refused request.
-    pub(crate) fn refuse(
-        refusal: &Refusal,
-        request: &RequestHead,
-        response: &mut ResponseHead,
-        pages: &Pages,
-        random: u64,
-    ) -> Self {
-        response.clear();
-        response.status = refusal.status();
-        let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
-        if let Some(secs) = retry_secs {
-            response.fields.push(b"retry-after", Decimal::of(secs).as_bytes());
-        }
-        if let Some((rules, decision)) = &refusal.by {
-            rules.tell(decision, |name, value| response.fields.push(name, value));
-        }
-        response.fields.push(b"cache-control", b"no-store");
-        if let Some(content_type) = grpc_of(request) {
-            let (status, message) = (refusal.cause.grpc_status(), refusal.cause.title());
-            return Self::trailers_only(content_type, status, message, retry_secs, response);
-        }
-        let (content_type, body) = refusal.body(wants_html(request), is_repeatable(request), retry_secs, pages);
-        response.fields.push(b"content-type", content_type.as_bytes());
-        Self::finish(response, body, request.is_head())
-    }
-
-    /// The answer to a request that is not forwarded because of itself or because of the backend.
-    pub(crate) fn fault_to(
-        request: &RequestHead,
-        status: u16,
-        detail: &str,
-        retry_after_secs: Option<u64>,
-        response: &mut ResponseHead,
-        pages: &Pages,
-    ) -> Self {
-        let answer = Self::fault(status, detail, retry_after_secs, request.is_head(), response);
-        if !matches!(status, 502..=504) {
-            return answer;
-        }
-        if let Some(content_type) = grpc_of(request) {
-            response.fields.retain(|field| field.name_bytes != b"content-type");
-            return Self::trailers_only(content_type, grpc::UNAVAILABLE, detail, retry_after_secs, response);
-        }
-        if wants_html(request) {
-            response.fields.retain(|field| field.name_bytes != b"content-type");
-            response.fields.push(b"cache-control", b"no-store");
-            response.fields.push(b"content-type", b"text/html; charset=utf-8");
-            let content = PageContent::of_failure(status, retry_after_secs, is_repeatable(request));
-            return Self::finish(response, content.render(pages), request.is_head());
-        }
-        answer
-    }
-
-    /// The same, in HTTP's own terms.
-    fn fault(
-        status: u16,
-        detail: &str,
-        retry_after_secs: Option<u64>,
-        to_head: bool,
-        response: &mut ResponseHead,
-    ) -> Self {
-        response.clear();
-        response.status = status;
-        if let Some(secs) = retry_after_secs {
-            response.fields.push(b"retry-after", Decimal::of(secs).as_bytes());
-        }
-        response.fields.push(b"content-type", b"application/problem+json");
-        let title = reason(status);
-        let body =
-            format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"}}\n");
-        Self::finish(response, body.into_bytes(), to_head)
-    }
-
-    /// The answer to a request that cannot be read.
-    pub(crate) fn malformed(fault: Fault, response: &mut ResponseHead) -> Self {
-        Self::fault(fault.status(), fault.detail(), None, false, response)
-    }
-
-    /// The answer to a gRPC call, whose head has what trailers would have.
-    fn trailers_only(
-        content_type: &[u8],
-        status: &str,
-        message: &str,
-        retry_secs: Option<u64>,
-        response: &mut ResponseHead,
-    ) -> Self {
-        response.status = 200;
-        response.fields.push(b"content-type", content_type);
-        response.fields.push(grpc::STATUS.as_bytes(), status.as_bytes());
-        response.fields.push(grpc::MESSAGE.as_bytes(), message.as_bytes());
-        let millis = retry_secs.map(|secs| Decimal::of(secs.saturating_mul(1000)));
-        let pushback = millis.as_ref().map_or(grpc::NO_RETRY.as_bytes(), Decimal::as_bytes);
-        response.fields.push(grpc::PUSHBACK.as_bytes(), pushback);
-        Self::finish(response, Vec::new(), false)
-    }
-
-    fn finish(response: &mut ResponseHead, body: Vec<u8>, to_head: bool) -> Self {
-        if to_head {
-            response.length = Length::Empty;
-            response.would_be_length = Some(body.len() as u64);
-            return Self { body: Vec::new() };
-        }
-        response.length = Length::Fixed(body.len() as u64);
-        Self { body }
-    }
-}
-
-/// The content type of a gRPC call; none if the request is none.
-fn grpc_of(request: &RequestHead) -> Option<&[u8]> {
-    request.fields.find(b"content-type").filter(|content_type| grpc::is_grpc(content_type))
-}
-
-/// A browser shows what it is sent, a program reads it.
-fn wants_html(request: &RequestHead) -> bool {
-    request.fields.all(Name::Accept).flat_map(tokens).any(|range| range.starts_with(b"text/html"))
-}
-
-/// Whether a browser may send the request again by itself.
-fn is_repeatable(request: &RequestHead) -> bool {
-    request.method == b"GET" || request.is_head()
-}
-
-fn problem((cause, detail): (Cause, &str), status: u16, rule: Option<&str>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(PROBLEM_BYTES);
-    let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
-    let status = Decimal::of(status.into());
-    write(&[b"{\"type\":\"", cause.kind().as_bytes(), b"\",\"title\":\"", cause.title().as_bytes()]);
-    write(&[b"\",\"status\":", status.as_bytes()]);
-    write(&[b",\"detail\":\"", detail.as_bytes(), b"\""]);
-    if let Some(rule) = rule {
-        write(&[b",\"violated-policies\":["]);
-        write_json_string(&mut out, rule);
-        out.push(b']');
-    }
-    out.extend_from_slice(b"}\n");
-    out
-}
-
-/// Most problems are no longer than this.
-const PROBLEM_BYTES: usize = 400;
-
-fn write_json_string(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend([b'\\', byte]),
-            0..0x20 | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            _ => out.push(byte),
-        }
-    }
-    out.push(b'"');
-}
-
-/// Spreads retries without a source of randomness: clients differ, and so do moments.
+/// A number that differs between clients and moments, for [`jittered_secs`]. It needs no source of randomness.
 pub(crate) fn spread_of(client: IpAddr, now_ms: u64) -> u64 {
     let bits = match client {
         IpAddr::V4(v4) => u64::from(v4.to_bits()),
@@ -353,110 +119,8 @@ pub(crate) fn spread_of(client: IpAddr, now_ms: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn request(fields: &str) -> RequestHead {
-        let mut head = RequestHead::default();
-        head.parse(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).unwrap();
-        head
-    }
-
-    fn refusal() -> Refusal {
-        Refusal {
-            cause: Cause::QuotaExceeded,
-            reason: "wait-too-long",
-            retry_after: Some(Span::from_millis(2500)),
-            by: None,
-        }
-    }
-
     #[test]
-    fn a_program_gets_a_problem_and_a_browser_a_page() {
-        let mut response = ResponseHead::default();
-        let answer = OwnAnswer::refuse(&refusal(), &request(""), &mut response, &Pages::default(), 0);
-        assert_eq!(response.status, 429);
-        assert_eq!(response.fields.find(b"retry-after"), Some(&b"3"[..]));
-        let text = String::from_utf8(answer.body).unwrap();
-        assert!(text.contains("#quota-exceeded\"") && text.contains("\"status\":429,"), "{text}");
-        let answer =
-            OwnAnswer::refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, &Pages::default(), 0);
-        let text = String::from_utf8(answer.body).unwrap();
-        assert!(text.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{text}");
-    }
-
-    #[test]
-    fn a_grpc_call_gets_a_grpc_status() {
-        let call = request("Content-Type: application/grpc+proto\r\n");
-        let mut response = ResponseHead::default();
-        let fields = |response: &ResponseHead| {
-            let field = |name: &str| {
-                response.fields.find(name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
-            };
-            ["grpc-status", "grpc-retry-pushback-ms", "retry-after", "content-type"].map(field)
-        };
-        let some = |text: &str| Some(text.to_owned());
-        let answer = OwnAnswer::refuse(&refusal(), &call, &mut response, &Pages::default(), 0);
-        assert!(response.status == 200 && answer.body.is_empty() && response.length == Length::Fixed(0));
-        assert_eq!(fields(&response), [some("8"), some("3000"), some("3"), some("application/grpc+proto")]);
-        let busy = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
-        OwnAnswer::refuse(&busy, &call, &mut response, &Pages::default(), 0);
-        assert_eq!(fields(&response)[0], some("14"));
-        let never = Refusal { retry_after: None, ..refusal() };
-        OwnAnswer::refuse(&never, &call, &mut response, &Pages::default(), 0);
-        assert_eq!(fields(&response)[..3], [some("8"), some("-1"), None]);
-        OwnAnswer::fault_to(&call, 503, "no backend is up", Some(2), &mut response, &Pages::default());
-        assert_eq!(
-            (response.status, fields(&response)[..3].to_vec()),
-            (200, vec![some("14"), some("2000"), some("2")])
-        );
-        OwnAnswer::fault_to(&call, 400, "no", None, &mut response, &Pages::default());
-        assert_eq!((response.status, &fields(&response)[0]), (400, &None));
-    }
-
-    #[test]
-    fn a_program_learns_whose_requests_are_too_many_and_a_page_blames_nobody_while_the_site_is_busy() {
-        let full = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
-        for (refusal, status, detail) in [(refusal(), 429, "is ahead of its share"), (full, 503, "The site is full")] {
-            let text = |accept: &str| {
-                let mut response = ResponseHead::default();
-                let answer = OwnAnswer::refuse(&refusal, &request(accept), &mut response, &Pages::default(), 0);
-                assert_eq!(response.status, status);
-                String::from_utf8(answer.body).unwrap()
-            };
-            assert!(text("").contains(detail), "{}", text(""));
-            let page = text("Accept: text/html,*/*\r\n");
-            assert!(page.contains("The site is very busy right now.") && !page.contains("your"), "{page}");
-        }
-    }
-
-    #[test]
-    fn a_browser_gets_a_page_for_a_failure_of_the_backend_and_a_program_does_not() {
-        for status in [502, 503, 504] {
-            let mut response = ResponseHead::default();
-            let mut answer = |accept: &str| {
-                let answer =
-                    OwnAnswer::fault_to(&request(accept), status, "why", Some(2), &mut response, &Pages::default());
-                let kind = response.fields.find(b"content-type").unwrap().to_vec();
-                assert_eq!((response.status, response.length), (status, Length::Fixed(answer.body.len() as u64)));
-                (String::from_utf8(kind).unwrap(), String::from_utf8(answer.body).unwrap())
-            };
-            let (kind, page) = answer("Accept: text/html\r\n");
-            assert!(kind == "text/html; charset=utf-8" && page.contains("<b id=\"s\">2</b>"), "{kind} {page}");
-            let (kind, problem) = answer("Accept: */*\r\n");
-            assert!(kind == "application/problem+json" && problem.contains("\"detail\":\"why\""), "{kind} {problem}");
-        }
-    }
-
-    #[test]
-    fn a_problem_is_json_whatever_the_rule_is_called() {
-        for name in ["api", "a\"b\\c", "tab\tand\u{7f}", "na\u{ef}ve \u{1f600}", ""] {
-            let problem: serde_json::Value =
-                serde_json::from_slice(&problem((Cause::AbnormalUsage, "Why."), 503, Some(name))).unwrap();
-            assert_eq!(problem["violated-policies"], serde_json::json!([name]));
-            assert_eq!((&problem["status"], &problem["title"]), (&503.into(), &Cause::AbnormalUsage.title().into()));
-        }
-    }
-
-    #[test]
-    fn a_retry_is_never_told_too_early_and_a_crowd_is_spread() {
+    fn retry_after_is_never_too_short_and_is_jittered() {
         for millis in [0, 1, 999, 1000, 1001, 60_000, 3_600_000] {
             let wait = Span::from_millis(millis);
             let told: std::collections::BTreeSet<u64> = (0..1000).map(|random| jittered_secs(wait, random)).collect();

@@ -7,10 +7,10 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_wire::http1::{RequestHead, ResponseHead};
 use tollgate_wire::log::{AccessEntry, RequestLine};
 
+use super::halves::Sent;
+use super::worker::Worker;
 use crate::gate::decide::admission::Ticket;
 use crate::gate::decide::refusal::Refusal;
-use crate::gate::http::conversation::Sent;
-use crate::gate::http::worker::Worker;
 use crate::gate::observe::engagement::Act;
 
 /// The status that is logged if a client leaves before it is sent one. nginx has the same.

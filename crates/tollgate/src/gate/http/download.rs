@@ -4,7 +4,7 @@
 //! which may be computing the rest: if its permit were released, requests of such clients would be free. When there is no room in the buffer, the gate stops reading from
 //! the backend, and the permit is kept until the client reads or is cut at its minimum rate.
 //!
-//! The download ends when the backend has sent everything, not when the client has it. What is left is in the [`Overflow`], and is sent by [`finish`], when the
+//! The download ends when the backend has sent everything, not when the client has it. What is left is in the [`Overflow`], and is sent by [`drain`], when the
 //! connection to the backend is already used by other requests.
 
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_wire::http1::{Fields, Length, ResponseHead};
 
-use super::body::{Announced, Broken, Meter, Piece, PumpBroke, Rest, Source};
+use super::body::{Announced, PeerError, Piece, Rest, SideError, Source};
 use super::spool::Overflow;
 
 /// How long a client may be waited for in each [`GRACE_BYTES`], all waits together, before its response is buffered. The permit runs meanwhile, so the client is
@@ -70,13 +70,13 @@ impl Grace {
 /// The way to a client that may be slower than the backend.
 pub(crate) trait Spill {
     /// Sends a piece of the body. The part that the client does not take now goes into `overflow`; waits while there is no room for it.
-    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken>;
+    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), PeerError>;
 
     /// Ends the body, behind the content of `overflow`.
-    fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), Broken>;
+    fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), PeerError>;
 
     /// Sends what is held back, as fast as the client takes it. Ready when nothing is left.
-    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), Broken>>;
+    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), PeerError>>;
 }
 
 /// Whether buffering the response can set the backend free. It cannot for one that lasts as long as its client likes, and the backend may forbid it.
@@ -87,47 +87,43 @@ pub(crate) fn is_bufferable(response: &ResponseHead) -> bool {
     response.status != 101 && !forbidden && !is_media(b"text/event-stream") && !is_media(b"application/grpc")
 }
 
-/// Reads a response from its backend to the end.
+/// Reads a response from its backend to the end. Calls `held_up` when there was no room for it, so that the backend may have waited for the client.
+///
+/// It does not return before there is room for the last piece: without a permit nothing would bound the responses that wait for room.
 pub(crate) async fn download(
-    source: &mut impl Source,
+    backend: &mut impl Source,
     client: &mut impl Spill,
-    meter: &mut impl Meter,
     overflow: &mut Overflow<'_>,
     length: Length,
-) -> Result<(), PumpBroke> {
+    mut held_up: impl FnMut(),
+) -> Result<(), SideError> {
     let mut announced = Announced::by(length);
     loop {
-        let mut next = pin!(source.next());
+        let mut next = pin!(backend.next());
         let piece = poll_fn(|cx| {
             if let Poll::Ready(piece) = next.as_mut().poll(cx) {
-                return Poll::Ready(piece.map_err(PumpBroke::Source));
+                return Poll::Ready(piece.map_err(SideError::Backend));
             }
             match client.poll_drain(cx, overflow) {
-                Poll::Ready(Err(broken)) => Poll::Ready(Err(PumpBroke::Sink(broken))),
+                Poll::Ready(Err(broken)) => Poll::Ready(Err(SideError::Client(broken))),
                 Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
             }
         });
         match piece.await? {
             Piece::Data(data, rest) => {
-                announced.take(data.len()).map_err(PumpBroke::Source)?;
-                meter.fed(data.len());
-                client.spill(data, rest, overflow).await.map_err(PumpBroke::Sink)?;
+                announced.take(data.len()).map_err(SideError::Backend)?;
+                client.spill(data, rest, overflow).await.map_err(SideError::Client)?;
                 overflow.set_stalled(false);
                 if overflow.was_full() {
-                    meter.held_up();
-                }
-                // Not before there is room for the last piece: without a permit there would be no bound on the responses that wait for some.
-                if rest == Rest::End {
-                    meter.source_done();
+                    held_up();
                 }
             }
             Piece::End(trailers) => {
-                announced.end().map_err(PumpBroke::Source)?;
-                meter.source_done();
-                client.spill_end(trailers, overflow).map_err(PumpBroke::Sink)?;
-                // Most clients take all of it at once.
+                announced.end().map_err(SideError::Backend)?;
+                client.spill_end(trailers, overflow).map_err(SideError::Client)?;
+                // Most clients read all of it at once.
                 return match poll_fn(|cx| Poll::Ready(client.poll_drain(cx, overflow))).await {
-                    Poll::Ready(Err(broken)) => Err(PumpBroke::Sink(broken)),
+                    Poll::Ready(Err(broken)) => Err(SideError::Client(broken)),
                     Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
                 };
             }
@@ -135,13 +131,13 @@ pub(crate) async fn download(
     }
 }
 
-/// Sends what the client has not taken yet.
-pub(crate) async fn finish(client: &mut impl Spill, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+/// Sends the part of the response that the client has not read.
+pub(crate) async fn drain(client: &mut impl Spill, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
     poll_fn(|cx| client.poll_drain(cx, overflow)).await
 }
 
 /// Waits until there is room in a buffer that is not empty, and sends what it holds meanwhile. A client that reads too little of it breaks.
-pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
     let mut held_up = Duration::ZERO;
     loop {
         let room = poll_fn(|cx| match client.poll_drain(cx, overflow) {
@@ -156,21 +152,21 @@ pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'
             held_up += RETRY;
         }
         if held_up >= HELD_UP_MAX {
-            return Err(Broken::Slow);
+            return Err(PeerError::Slow);
         }
     }
 }
 
 /// Waits for a piece to be sent for which there is no buffer at all. The client has as little time as in [`make_room`], unless its response is a stream, which is
 /// never buffered.
-pub(crate) async fn without_room<E: Into<Broken>>(
+pub(crate) async fn without_room<E: Into<PeerError>>(
     sent: impl Future<Output = Result<(), E>>,
     overflow: &Overflow<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), PeerError> {
     if overflow.is_closed() {
         return sent.await.map_err(Into::into);
     }
-    tokio::time::timeout(HELD_UP_MAX, sent).await.map_err(|_| Broken::Slow)?.map_err(Into::into)
+    tokio::time::timeout(HELD_UP_MAX, sent).await.map_err(|_| PeerError::Slow)?.map_err(Into::into)
 }
 
 #[cfg(test)]

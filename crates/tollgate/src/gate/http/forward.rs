@@ -121,31 +121,7 @@ fn write_length(out: &mut Vec<u8>, length: Length) {
 
 /// Writes a field whose value is a number.
 pub(crate) fn write_number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
-    write_field(out, name, Decimal::of(number).as_bytes());
-}
-
-/// A number in decimal digits.
-pub(crate) struct Decimal {
-    digits: [u8; 20],
-    start: usize,
-}
-
-impl Decimal {
-    pub(crate) fn of(mut number: u64) -> Self {
-        let mut decimal = Self { digits: [0; 20], start: 20 };
-        loop {
-            decimal.start -= 1;
-            decimal.digits[decimal.start] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return decimal;
-            }
-        }
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.digits[self.start..]
-    }
+    write_field(out, name, itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// How an answer to an HTTP/1 client ends, and whether its connection can be kept.
@@ -160,7 +136,7 @@ pub(crate) fn response_length(length: Length, version: Version) -> Length {
 /// Writes an answer's head for an HTTP/1 client. `length` is how its body will be delimited.
 pub(crate) fn write_response(out: &mut Vec<u8>, head: &ResponseHead, length: Length, version: Version, keep: bool) {
     out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(Decimal::of(u64::from(head.status)).as_bytes());
+    out.extend_from_slice(itoa::Buffer::new().format(head.status).as_bytes());
     out.push(b' ');
     let reason_bytes = if head.reason.is_empty() { reason(head.status).as_bytes() } else { &head.reason };
     out.extend_from_slice(reason_bytes);
@@ -267,12 +243,5 @@ mod tests {
         );
         assert!(text.contains("upgrade: websocket\r\nte: trailers\r\nconnection: upgrade, te\r\n"), "{text}");
         assert!(!text.contains("keep-alive") && !text.contains("gzip"));
-    }
-
-    #[test]
-    fn decimals_are_decimals() {
-        for number in [0, 7, 10, 65535, u64::MAX] {
-            assert_eq!(Decimal::of(number).as_bytes(), number.to_string().as_bytes());
-        }
     }
 }

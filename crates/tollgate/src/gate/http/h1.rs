@@ -9,22 +9,23 @@ use tollgate_wire::http1::scan::{Bounds, Found, Scan};
 use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
 
 use super::backend::Place;
-use super::backend::h1::Connection;
-use super::body::{Broken, Rest, Sink};
-use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, Sent, UNSURE_MAX};
+use super::backend::h1::H1Connection;
+use super::body::{PeerError, Rest, Sink};
 use super::download::Spill;
-use super::exchange::{After, Scratch, Visit, exchange};
+use super::exchange::{After, Exchange, Inbound};
 use super::forward;
-use super::h1_body::{BodyReader, BodyWriter, Pace};
+use super::h1_body::{BodyReader, BodyWriter};
+use super::halves::{ClientBody, GATHERED_MAX, Reply, Sent, UNSURE_MAX};
+use super::scratch::Scratch;
 use super::spool::Overflow;
 use super::tunnel;
 use super::worker::Worker;
+use crate::gate::decide::flow::PAUSE_MAX;
 use crate::gate::decide::identify::Peer;
-use crate::gate::decide::refusal::OwnAnswer;
 use crate::gate::net::buffer::{Buffer, LARGE};
+use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
-use crate::gate::observe::access_log::AccessRecord;
 use crate::settings::Gate as Settings;
 
 /// How long, and how much, is read from a client that is still sending while its connection is closed. Closing with unread bytes
@@ -70,7 +71,7 @@ enum Pause {
     /// The connection is closed once the client has had time to read the last response.
     Linger,
     /// The connection is no longer HTTP.
-    Tunnel(Box<Connection>, Place),
+    Tunnel(Box<H1Connection>, Place),
 }
 
 /// Serves the request whose head is in the buffer, and further ones until there is a pause.
@@ -85,18 +86,8 @@ async fn serve_requests(
         // A connection may outlive settings; a request has those that are in force when it comes.
         let settings = &*worker.settings();
         let mut scratch = worker.scratch();
-        let read = head.and_then(|range| read_head(buffer, range, &mut scratch, settings));
-        let after = match read {
-            Ok(()) => {
-                socket.timer.clear(Way::In);
-                socket.timer.asked();
-                serve_one(socket, buffer, &mut scratch, peer, worker, settings).await
-            }
-            Err(fault) => {
-                worker.tally.malformed();
-                answer_fault(socket, &mut scratch, fault, peer, worker, settings).await
-            }
-        };
+        let fault = head.and_then(|range| read_head(buffer, range, &mut scratch, settings)).err();
+        let after = serve_one(socket, buffer, &mut scratch, fault, peer, worker, settings).await;
         worker.keep_scratch(scratch);
         match after {
             After::Keep => {}
@@ -191,75 +182,54 @@ fn read_head(
     Ok(())
 }
 
+/// Serves a request, or responds to one whose head is malformed.
 async fn serve_one(
     socket: &Socket,
     buffer: &mut Buffer,
     scratch: &mut Scratch,
+    fault: Option<Fault>,
     peer: &Peer,
     worker: &Rc<Worker>,
     settings: &Settings,
 ) -> After {
     let Scratch { request, response, request_decoder, response_decoder, client_out, backend_out, value } = scratch;
-    worker.tally.request();
     let pace = |idle_max| Pace { idle_max, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
     client_out.clear();
-    let keep = request.keeps_alive();
-    let mut body = BodyReader::new(socket, buffer, request_decoder, request.length, pace(settings.timeouts.body_idle));
+    // A malformed head has set neither of these.
+    let (version, length) = match fault {
+        None => (request.version, request.length),
+        Some(_) => (Version::Http11, Length::Empty),
+    };
+    let mut body = BodyReader::new(socket, buffer, request_decoder, length, pace(settings.timeouts.body_idle));
     let mut reply = H1Reply {
-        version: request.version,
+        version,
         closes: false,
         has_begun: false,
         body_bytes: 0,
         body: BodyWriter::paced(socket, client_out, Length::Empty, pace(settings.timeouts.write)),
     };
-    let visit = Visit {
-        worker,
-        settings,
-        peer,
-        client: peer.address,
-        request,
-        response,
-        decoder: response_decoder,
-        out: backend_out,
-        value,
-        keep,
+    let keep = request.keeps_alive();
+    let inbound =
+        Inbound { worker, settings, peer, request, response, decoder: response_decoder, out: backend_out, value, keep };
+    let mut exchange = Exchange::new(inbound, &mut body, &mut reply);
+    let after = match fault {
+        None => {
+            socket.timer.clear(Way::In);
+            socket.timer.asked();
+            worker.tally.request();
+            exchange.run().await
+        }
+        Some(fault) => exchange.reject(fault).await,
     };
-    let after = exchange(visit, &mut body, &mut reply).await;
-    let closes = reply.closes;
+    drop(exchange);
     body.give_back();
     match after {
-        After::Keep if closes || !body.has_ended() => After::Close,
+        After::Keep if reply.closes || !body.has_ended() => After::Close,
         after => after,
     }
 }
 
-async fn answer_fault(
-    socket: &Socket,
-    scratch: &mut Scratch,
-    fault: Fault,
-    peer: &Peer,
-    worker: &Worker,
-    settings: &Settings,
-) -> After {
-    let Scratch { response, client_out, .. } = scratch;
-    let record = AccessRecord::begin(worker);
-    client_out.clear();
-    let answer = OwnAnswer::malformed(fault, response);
-    let body = BodyWriter::new(socket, client_out, Length::Empty, settings.timeouts.write);
-    let mut reply = H1Reply { version: Version::Http11, closes: false, has_begun: false, body_bytes: 0, body };
-    let sent = async {
-        reply.begin(response, false)?;
-        reply.send(&answer.body, Rest::End).await?;
-        reply.end(None).await
-    };
-    let after = if sent.await.is_ok() { After::Close } else { After::Cut };
-    if let Some(record) = record {
-        record.without_decision("malformed").write(worker, peer.address, None, response, reply.sent());
-    }
-    after
-}
-
-/// Says that nothing more will be sent, and gives the client a moment to read what was.
+/// Closes the connection for writing, and gives the client time to read the last response.
 pub(crate) async fn linger(socket: &Socket, buffer: &mut Buffer) {
     socket.timer.set(Way::Out, LINGER);
     if socket.shutdown().await.is_err() {
@@ -290,7 +260,7 @@ struct H1Reply<'a> {
 }
 
 impl Reply for H1Reply<'_> {
-    async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken> {
+    async fn interim(&mut self, head: &ResponseHead) -> Result<(), PeerError> {
         if self.version == Version::Http10 {
             return Ok(());
         }
@@ -298,7 +268,7 @@ impl Reply for H1Reply<'_> {
         self.body.flush().await
     }
 
-    fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), Broken> {
+    fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), PeerError> {
         let length = forward::response_length(head.length, self.version);
         self.closes = length == Length::UntilClose || !keep;
         self.body.set_length(length);
@@ -325,41 +295,41 @@ impl H1Reply<'_> {
 }
 
 impl Spill for H1Reply<'_> {
-    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
         self.count(data);
         self.body.spill(data, rest, overflow).await
     }
 
-    fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+    fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
         self.body.spill_end(trailers, overflow)
     }
 
-    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), PeerError>> {
         self.body.poll_drain(cx, overflow)
     }
 }
 
 impl Sink for H1Reply<'_> {
-    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), PeerError> {
         self.count(data);
         self.body.send(data, rest).await
     }
 
-    async fn flush(&mut self) -> Result<(), Broken> {
+    async fn flush(&mut self) -> Result<(), PeerError> {
         self.body.flush().await
     }
 
-    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
         self.body.end(trailers).await
     }
 }
 
 impl ClientBody for BodyReader<'_> {
-    async fn gather(&mut self, _length: Length) -> Result<bool, Broken> {
+    async fn gather(&mut self, _length: Length) -> Result<bool, PeerError> {
         BodyReader::gather(self, GATHERED_MAX, PAUSE_MAX, UNSURE_MAX).await
     }
 
-    async fn departure(&mut self) -> Broken {
+    async fn departure(&mut self) -> PeerError {
         BodyReader::departure(self).await
     }
 

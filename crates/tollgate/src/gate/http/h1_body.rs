@@ -6,9 +6,10 @@ use std::time::Duration;
 use tollgate_wire::http1::chunked::{self, Decoder, Step};
 use tollgate_wire::http1::{Fields, Length};
 
-use super::body::{Broken, Piece, Rest, Sink, Source};
+use super::body::{PeerError, Piece, Rest, Sink, Source};
 use super::download::Grace;
 use crate::gate::net::buffer::Buffer;
+use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
 
@@ -17,59 +18,10 @@ pub(crate) const COPY_MAX: usize = 4 * 1024;
 /// What may be kept back while more follows at once.
 pub(crate) const KEEP_MAX: usize = 16 * 1024;
 
-const MALFORMED_CHUNKS: Broken = Broken::Malformed("the chunks of the body are malformed");
-
-/// How slowly a peer may send, or take what it is sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    /// The longest silence.
-    pub(crate) idle_max: Duration,
-    /// The least it must send or take on average, after a first `idle_max`.
-    pub(crate) bytes_per_sec_min: Option<u64>,
-}
-
-impl Pace {
-    /// How long to wait for the next bytes, after having waited this long in all for this many.
-    pub(crate) fn next(&self, waited_ms: u64, moved: u64) -> Duration {
-        match self.bytes_per_sec_min {
-            Some(rate) if waited_ms > 0 => {
-                let earned = Duration::from_millis(moved.saturating_mul(1000) / rate.max(1));
-                self.idle_max.min((self.idle_max + earned).saturating_sub(Duration::from_millis(waited_ms)))
-            }
-            // Whoever has kept nobody waiting is not reckoned with.
-            _ => self.idle_max,
-        }
-    }
-}
+const MALFORMED_CHUNKS: PeerError = PeerError::Malformed("the chunks of the body are malformed");
 
 /// How often it is checked whether a client that has sent a whole buffer ahead is still there.
 const DEPARTURE_CHECK: Duration = Duration::from_millis(100);
-
-/// How a peer has taken what it was sent so far.
-#[derive(Debug)]
-pub(crate) struct Taking {
-    pace: Pace,
-    /// Time spent waiting for the peer; when it waits for us is not its fault.
-    waited_ms: u64,
-    taken: u64,
-}
-
-impl Taking {
-    pub(crate) fn new(pace: Pace) -> Self {
-        Self { pace, waited_ms: 0, taken: 0 }
-    }
-
-    /// How long the peer may take to accept the next bytes.
-    pub(crate) fn patience(&self) -> Duration {
-        self.pace.next(self.waited_ms, self.taken)
-    }
-
-    /// The peer has accepted so many bytes, after having been waited for this long.
-    pub(crate) fn took(&mut self, bytes: u64, waited_ms: u64) {
-        self.taken += bytes;
-        self.waited_ms += waited_ms;
-    }
-}
 
 /// Reads one body from a connection.
 pub(crate) struct BodyReader<'a> {
@@ -77,13 +29,10 @@ pub(crate) struct BodyReader<'a> {
     buffer: &'a mut Buffer,
     decoder: &'a mut Decoder,
     length: Length,
-    pace: Pace,
+    meter: PaceMeter,
     /// Bytes at the start of the buffer that were lent out with the last piece.
     lent: usize,
     ended: bool,
-    /// Time spent waiting for the peer; when it waits for us is not its fault.
-    waited_ms: u64,
-    received: u64,
 }
 
 impl<'a> BodyReader<'a> {
@@ -96,7 +45,7 @@ impl<'a> BodyReader<'a> {
     ) -> Self {
         decoder.reset();
         let ended = matches!(length, Length::Empty | Length::Fixed(0));
-        Self { socket, buffer, decoder, length, pace, lent: 0, ended, waited_ms: 0, received: 0 }
+        Self { socket, buffer, decoder, length, meter: PaceMeter::new(pace), lent: 0, ended }
     }
 
     /// Whether the whole body has been read, so that what follows on the connection is another message.
@@ -113,7 +62,7 @@ impl<'a> BodyReader<'a> {
         bytes_max: usize,
         pause_max: Duration,
         unsure_max: Duration,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, PeerError> {
         self.give_back();
         let whole = match self.length {
             Length::Fixed(left) => left <= bytes_max as u64 && self.gather_fixed(left).await?,
@@ -127,22 +76,21 @@ impl<'a> BodyReader<'a> {
         Ok(whole)
     }
 
-    async fn gather_fixed(&mut self, length: u64) -> Result<bool, Broken> {
+    async fn gather_fixed(&mut self, length: u64) -> Result<bool, PeerError> {
         while (self.buffer.bytes().len() as u64) < length {
             let (began_ms, timer) = (self.socket.timer.now_ms(), &self.socket.timer);
-            timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
+            timer.set(Way::In, self.meter.patience());
             let read = self.socket.read_rest(self.buffer).await?;
             if read == 0 {
-                return Err(Broken::Gone);
+                return Err(PeerError::Gone);
             }
-            self.waited_ms += timer.now_ms() - began_ms;
-            self.received += read as u64;
+            self.meter.moved(read as u64, timer.now_ms() - began_ms);
         }
         Ok(true)
     }
 
     /// Looks for the end of the chunks with a decoder of its own: the body's is for when it is used.
-    async fn gather_chunks(&mut self, bytes_max: usize, pause_max: Duration) -> Result<bool, Broken> {
+    async fn gather_chunks(&mut self, bytes_max: usize, pause_max: Duration) -> Result<bool, PeerError> {
         let (mut scout, mut seen) = (Decoder::default(), 0);
         loop {
             match scout.decode(&self.buffer.bytes()[seen..]) {
@@ -157,7 +105,7 @@ impl<'a> BodyReader<'a> {
             if seen == self.buffer.bytes().len() {
                 match tokio::time::timeout(pause_max, self.fill()).await {
                     Ok(Ok(1..)) => {}
-                    Ok(Ok(0)) => return Err(Broken::Gone),
+                    Ok(Ok(0)) => return Err(PeerError::Gone),
                     Ok(Err(broken)) => return Err(broken),
                     Err(_) => return Ok(false),
                 }
@@ -166,7 +114,7 @@ impl<'a> BodyReader<'a> {
     }
 
     /// Waits until the peer goes, once the body is complete. Bytes that come in the meantime are kept for the next message.
-    pub(crate) async fn departure(&mut self) -> Broken {
+    pub(crate) async fn departure(&mut self) -> PeerError {
         self.give_back();
         self.socket.timer.clear(Way::In);
         loop {
@@ -175,10 +123,10 @@ impl<'a> BodyReader<'a> {
                 while !self.socket.is_closed_by_peer() {
                     tokio::time::sleep(DEPARTURE_CHECK).await;
                 }
-                return Broken::Gone;
+                return PeerError::Gone;
             }
             match self.socket.read(self.buffer).await {
-                Ok(0) | Err(_) => return Broken::Gone,
+                Ok(0) | Err(_) => return PeerError::Gone,
                 Ok(_) => {}
             }
         }
@@ -195,9 +143,9 @@ impl<'a> BodyReader<'a> {
     }
 
     /// Reads more to look at, within the deadline that is set.
-    pub(crate) async fn read_more(&mut self) -> Result<usize, Broken> {
+    pub(crate) async fn read_more(&mut self) -> Result<usize, PeerError> {
         if self.buffer.is_full() {
-            return Err(Broken::Malformed("more than fits"));
+            return Err(PeerError::Malformed("more than fits"));
         }
         Ok(self.socket.read(self.buffer).await?)
     }
@@ -207,8 +155,7 @@ impl<'a> BodyReader<'a> {
         self.decoder.reset();
         self.length = length;
         self.ended = matches!(length, Length::Empty | Length::Fixed(0));
-        self.waited_ms = 0;
-        self.received = 0;
+        self.meter.reset();
     }
 
     /// Uses up what was lent, so that the buffer begins with what has not been seen.
@@ -217,17 +164,16 @@ impl<'a> BodyReader<'a> {
         self.buffer.consume(lent);
     }
 
-    async fn fill(&mut self) -> Result<usize, Broken> {
+    async fn fill(&mut self) -> Result<usize, PeerError> {
         let began_ms = self.socket.timer.now_ms();
-        self.socket.timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
+        self.socket.timer.set(Way::In, self.meter.patience());
         let length = self.socket.read(self.buffer).await?;
-        self.waited_ms += self.socket.timer.now_ms() - began_ms;
-        self.received += length as u64;
+        self.meter.moved(length as u64, self.socket.timer.now_ms() - began_ms);
         Ok(length)
     }
 
     /// Finds the next piece in the buffer, as a range of it and what follows.
-    fn step(&mut self) -> Result<Option<(std::ops::Range<usize>, Rest)>, Broken> {
+    fn step(&mut self) -> Result<Option<(std::ops::Range<usize>, Rest)>, PeerError> {
         let at_hand = self.buffer.bytes().len();
         match &mut self.length {
             Length::Fixed(left) => {
@@ -259,7 +205,7 @@ impl<'a> BodyReader<'a> {
 }
 
 impl Source for BodyReader<'_> {
-    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+    async fn next(&mut self) -> Result<Piece<'_>, PeerError> {
         self.give_back();
         loop {
             if self.ended {
@@ -276,7 +222,7 @@ impl Source for BodyReader<'_> {
             }
             if self.fill().await? == 0 {
                 if self.length != Length::UntilClose {
-                    return Err(Broken::Gone);
+                    return Err(PeerError::Gone);
                 }
                 self.ended = true;
             }
@@ -289,7 +235,7 @@ pub(crate) struct BodyWriter<'a> {
     pub(crate) socket: &'a Socket,
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) length: Length,
-    pub(crate) taking: Taking,
+    pub(crate) meter: PaceMeter,
     /// Since when the peer has been waited for while buffered bytes are sent.
     pub(crate) waits_since_ms: Option<u64>,
     pub(crate) grace: Grace,
@@ -298,12 +244,12 @@ pub(crate) struct BodyWriter<'a> {
 impl<'a> BodyWriter<'a> {
     /// `patience` is how long the peer may take to accept the next bytes.
     pub(crate) fn new(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, patience: Duration) -> Self {
-        Self::paced(socket, out, length, Pace { idle_max: patience, bytes_per_sec_min: None })
+        Self::paced(socket, out, length, Pace::without_rate(patience))
     }
 
     /// `pace` is how slowly the peer may take the body.
     pub(crate) fn paced(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, pace: Pace) -> Self {
-        Self { socket, out, length, taking: Taking::new(pace), waits_since_ms: None, grace: Grace::new() }
+        Self { socket, out, length, meter: PaceMeter::new(pace), waits_since_ms: None, grace: Grace::new() }
     }
 
     /// What is waiting to be sent; heads are written here.
@@ -324,18 +270,18 @@ impl<'a> BodyWriter<'a> {
     /// Says that no more of this body comes, although it has not ended. Whether the other side may still be heard.
     pub(crate) async fn break_off(&mut self) -> bool {
         self.out.clear();
-        self.socket.timer.set(Way::Out, self.taking.patience());
+        self.socket.timer.set(Way::Out, self.meter.patience());
         let told = self.socket.shutdown().await;
         self.socket.timer.clear(Way::Out);
         told.is_ok()
     }
 
-    async fn write(&mut self, data: &[u8], after: &[u8]) -> Result<(), Broken> {
+    async fn write(&mut self, data: &[u8], after: &[u8]) -> Result<(), PeerError> {
         let mut parts = [IoSlice::new(self.out), IoSlice::new(data), IoSlice::new(after)];
         let written = match (data.is_empty(), after.is_empty()) {
-            (true, _) => self.socket.write_paced(&mut parts[..1], &mut self.taking).await,
-            (false, true) => self.socket.write_paced(&mut parts[..2], &mut self.taking).await,
-            (false, false) => self.socket.write_paced(&mut parts, &mut self.taking).await,
+            (true, _) => self.socket.write_paced(&mut parts[..1], &mut self.meter).await,
+            (false, true) => self.socket.write_paced(&mut parts[..2], &mut self.meter).await,
+            (false, false) => self.socket.write_paced(&mut parts, &mut self.meter).await,
         };
         self.out.clear();
         Ok(written?)
@@ -343,7 +289,7 @@ impl<'a> BodyWriter<'a> {
 }
 
 impl Sink for BodyWriter<'_> {
-    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), PeerError> {
         let chunked = self.length == Length::Chunked;
         if self.length == Length::Empty {
             return Ok(());
@@ -360,42 +306,17 @@ impl Sink for BodyWriter<'_> {
         if rest == Rest::ToCome || self.out.len() > KEEP_MAX { self.flush().await } else { Ok(()) }
     }
 
-    async fn flush(&mut self) -> Result<(), Broken> {
+    async fn flush(&mut self) -> Result<(), PeerError> {
         if self.out.is_empty() {
             return Ok(());
         }
         self.write(&[], &[]).await
     }
 
-    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
         if self.length == Length::Chunked {
             chunked::write_end(self.out, trailers);
         }
         self.flush().await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_takes_too_little_is_waited_for_less_and_less_and_who_is_never_waited_for_is_not_concerned() {
-        let idle_max = Duration::from_secs(30);
-        let pace = Pace { idle_max, bytes_per_sec_min: Some(100) };
-        let mut taking = Taking::new(pace);
-        taking.took(1, 0);
-        assert_eq!(taking.patience(), idle_max);
-        // A byte whenever the patience is about to end.
-        taking.took(1, 29_000);
-        assert_eq!(taking.patience(), Duration::from_millis(1_020));
-        taking.took(1, 29_000);
-        assert_eq!(taking.patience(), Duration::ZERO);
-        // What it takes is to its credit, but no silence is longer for it.
-        taking.took(10_000, 0);
-        assert_eq!(taking.patience(), idle_max);
-        let mut unhurried = Taking::new(Pace { bytes_per_sec_min: None, ..pace });
-        unhurried.took(1, 1_000_000);
-        assert_eq!(unhurried.patience(), idle_max);
     }
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use tollgate_wire::http1::{Fields, Length, chunked};
 
-use super::body::{Broken, Rest};
+use super::body::{PeerError, Rest};
 use super::download::{Spill, make_room, without_room};
 use super::h1_body::{BodyWriter, COPY_MAX, KEEP_MAX};
 use super::spool::Overflow;
@@ -19,7 +19,7 @@ impl BodyWriter<'_> {
         after: &[u8],
         is_last: bool,
         overflow: &mut Overflow<'_>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), PeerError> {
         let mut out = std::mem::take(self.out);
         let mut parts = [IoSlice::new(&out), IoSlice::new(data), IoSlice::new(after)];
         let mut left = &mut parts[..];
@@ -38,7 +38,7 @@ impl BodyWriter<'_> {
             };
             let written = written?;
             if written == 0 {
-                return Err(Broken::Gone);
+                return Err(PeerError::Gone);
             }
             self.end_wait(written);
             self.grace.took(written as u64);
@@ -58,7 +58,7 @@ impl BodyWriter<'_> {
             }
             overflow.note_full();
             if overflow.is_empty() {
-                without_room(self.socket.write_paced(left, &mut self.taking), overflow).await?;
+                without_room(self.socket.write_paced(left, &mut self.meter), overflow).await?;
                 break;
             }
             // In a box, so that downloads which need no room do not carry it.
@@ -73,7 +73,7 @@ impl BodyWriter<'_> {
     fn begin_wait(&mut self) {
         if self.waits_since_ms.is_none() {
             self.waits_since_ms = Some(self.socket.timer.now_ms());
-            self.socket.timer.set(Way::Out, self.taking.patience());
+            self.socket.timer.set(Way::Out, self.meter.patience());
         }
     }
 
@@ -83,13 +83,13 @@ impl BodyWriter<'_> {
             Some(since_ms) => self.socket.timer.now_ms() - since_ms,
             None => 0,
         };
-        self.taking.took(taken as u64, waited_ms);
+        self.meter.moved(taken as u64, waited_ms);
         self.socket.timer.clear(Way::Out);
     }
 }
 
 impl Spill for BodyWriter<'_> {
-    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
         let is_chunked = self.length == Length::Chunked;
         if self.length == Length::Empty {
             return Ok(());
@@ -110,7 +110,7 @@ impl Spill for BodyWriter<'_> {
         }
     }
 
-    fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+    fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
         if self.length == Length::Chunked {
             chunked::write_end(self.out, trailers);
         }
@@ -121,7 +121,7 @@ impl Spill for BodyWriter<'_> {
         Ok(())
     }
 
-    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), PeerError>> {
         loop {
             let written = if overflow.is_empty() {
                 if self.out.is_empty() {
@@ -144,7 +144,7 @@ impl Spill for BodyWriter<'_> {
                 written
             };
             if written == 0 {
-                return Poll::Ready(Err(Broken::Gone));
+                return Poll::Ready(Err(PeerError::Gone));
             }
             self.end_wait(written);
         }

@@ -19,28 +19,28 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request};
 use tollgate_wire::http1::{Fields, Length, ResponseHead};
 
-use super::body::{Broken, Piece, Rest, Sink, Source};
-use super::conversation::{ClientBody, GATHERED_MAX, PAUSE_MAX, Reply, Sent, UNSURE_MAX};
+use super::body::{PeerError, Piece, Rest, Sink, Source};
 use super::download::{Grace, Spill, make_room, without_room};
-use super::exchange::{After, Scratch, Visit, exchange};
+use super::exchange::{After, Exchange, Inbound};
 use super::h1::linger;
-use super::h1_body::{Pace, Taking};
 use super::h2_body::{self, StreamReader};
 use super::h2_budget::{Budget, Charge, RequestSize};
 use super::h2_connect;
 use super::h2_head;
 use super::h2_io::H2Io;
 use super::h2_unsent::UnsentBytes;
+use super::halves::{ClientBody, GATHERED_MAX, Reply, Sent, UNSURE_MAX};
+use super::scratch::Scratch;
 use super::spool::Overflow;
 use super::tunnel;
 use super::worker::Worker;
+use crate::gate::decide::flow::PAUSE_MAX;
 use crate::gate::decide::identify::Peer;
-use crate::gate::decide::refusal::OwnAnswer;
 use crate::gate::net::buffer::Buffer;
 use crate::gate::net::caps::Counted;
+use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
-use crate::gate::observe::access_log::AccessRecord;
 
 /// What every HTTP/2 client says first.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -320,7 +320,7 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
     let websocket = h2_connect::asks_for_websocket(&request);
     let paced = |idle_max| Pace { idle_max, bytes_per_sec_min: Some(settings.bounds.body_bytes_per_sec_min) };
     let pace = if websocket {
-        Pace { idle_max: settings.timeouts.upgraded_idle, bytes_per_sec_min: None }
+        Pace::without_rate(settings.timeouts.upgraded_idle)
     } else {
         paced(settings.timeouts.body_idle)
     };
@@ -330,7 +330,7 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
     if websocket {
         body.reader.hold_back();
     }
-    let taking = Taking::new(paced(settings.timeouts.write));
+    let meter = PaceMeter::new(paced(settings.timeouts.write));
     let mut reply = StreamReply {
         line: &line,
         websocket,
@@ -338,7 +338,7 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
         has_begun: false,
         body_bytes: 0,
         timer: &timer,
-        taking,
+        meter,
         session,
         wait: None,
         trailers: None,
@@ -346,38 +346,23 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
         grace: Grace::new(),
         has_continued: false,
     };
-    let after = match read {
-        Ok(()) => {
-            let visit = Visit {
-                worker,
-                settings,
-                peer,
-                client: peer.address,
-                request: head,
-                response,
-                decoder: response_decoder,
-                out: backend_out,
-                value,
-                keep: true,
-            };
-            exchange(visit, &mut body, &mut reply).await
-        }
-        Err(fault) => {
-            worker.tally.malformed();
-            let record = AccessRecord::begin(worker);
-            let answer = OwnAnswer::malformed(fault, response);
-            let sent = async {
-                reply.begin(response, true)?;
-                reply.send(&answer.body, Rest::End).await?;
-                reply.end(None).await
-            };
-            let after = if sent.await.is_ok() { After::Keep } else { After::Cut };
-            if let Some(record) = record {
-                record.without_decision("malformed").write(worker, peer.address, None, response, reply.sent());
-            }
-            after
-        }
+    let inbound = Inbound {
+        worker,
+        settings,
+        peer,
+        request: head,
+        response,
+        decoder: response_decoder,
+        out: backend_out,
+        value,
+        keep: true,
     };
+    let mut exchange = Exchange::new(inbound, &mut body, &mut reply);
+    let after = match read {
+        Ok(()) => exchange.run().await,
+        Err(fault) => exchange.reject(fault).await,
+    };
+    drop(exchange);
     worker.keep_scratch(scratch);
     match after {
         After::Keep | After::Close => session.resets.set(session.resets.get().saturating_sub(1)),
@@ -420,13 +405,13 @@ struct StreamBody<'a> {
 }
 
 impl Source for StreamBody<'_> {
-    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+    async fn next(&mut self) -> Result<Piece<'_>, PeerError> {
         self.reader.next(self.timer).await
     }
 }
 
 impl ClientBody for StreamBody<'_> {
-    async fn gather(&mut self, length: Length) -> Result<bool, Broken> {
+    async fn gather(&mut self, length: Length) -> Result<bool, PeerError> {
         if let Length::Fixed(length) = length {
             self.reader.expect(length);
         }
@@ -442,13 +427,13 @@ impl ClientBody for StreamBody<'_> {
         }
     }
 
-    async fn departure(&mut self) -> Broken {
+    async fn departure(&mut self) -> PeerError {
         poll_fn(|cx| {
             let polled = match &mut *self.line.borrow_mut() {
                 Line::Responding(respond) => respond.poll_reset(cx),
                 Line::Sending(stream) => stream.poll_reset(cx),
             };
-            polled.map(|_| Broken::Gone)
+            polled.map(|_| PeerError::Gone)
         })
         .await
     }
@@ -473,7 +458,7 @@ struct StreamReply<'a> {
     /// Bytes of the body that were sent or buffered.
     body_bytes: u64,
     timer: &'a Timer,
-    taking: Taking,
+    meter: PaceMeter,
     session: &'a Session,
     /// Since when the client has been waited for while buffered bytes are sent, and what it had taken on all streams then.
     wait: Option<(u64, u64)>,
@@ -491,20 +476,20 @@ impl StreamReply<'_> {
     fn begin_wait(&mut self) {
         if self.wait.is_none() {
             self.wait = Some((self.timer.now_ms(), self.session.taken.get()));
-            self.timer.set(Way::Out, self.taking.patience());
+            self.timer.set(Way::Out, self.meter.patience());
         }
     }
 
     /// The client has taken some, or is no longer waited for.
     fn end_wait(&mut self) {
         if let Some((since_ms, taken)) = self.wait.take() {
-            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - since_ms);
+            self.meter.moved(self.session.taken.get() - taken, self.timer.now_ms() - since_ms);
         }
         self.timer.clear(Way::Out);
     }
 
     /// Gives the last piece to the `h2` crate, which sends it when the client's window allows it. Returns whether there was room for it.
-    fn hand_over(&mut self, data: &[u8]) -> Result<bool, Broken> {
+    fn hand_over(&mut self, data: &[u8]) -> Result<bool, PeerError> {
         let unsent = &self.session.unsent;
         if data.len() > LAST_PIECE_MAX || !unsent.has_room_behind_window(data.len()) {
             return Ok(data.is_empty());
@@ -512,17 +497,17 @@ impl StreamReply<'_> {
         match &mut *self.line.borrow_mut() {
             Line::Sending(_) if data.is_empty() => {}
             Line::Sending(stream) => stream.send_data(unsent.hand_over(data), false)?,
-            Line::Responding(_) => return Err(Broken::Gone),
+            Line::Responding(_) => return Err(PeerError::Gone),
         }
         Ok(true)
     }
 
     /// Sends as much as the client's window allows.
-    fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
         let length = left.len();
         let polled = match &mut *self.line.borrow_mut() {
             Line::Sending(stream) => h2_body::poll_send_counted(stream, left, &self.session.unsent, cx),
-            Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
+            Line::Responding(_) => Poll::Ready(Err(PeerError::Gone)),
         };
         self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
         polled
@@ -531,14 +516,14 @@ impl StreamReply<'_> {
     /// What follows goes through a tunnel.
     fn open(&mut self, patience: Duration) {
         self.ended = false;
-        self.taking = Taking::new(Pace { idle_max: patience, bytes_per_sec_min: None });
+        self.meter = PaceMeter::new(Pace::without_rate(patience));
     }
 }
 
 impl Reply for StreamReply<'_> {
     /// The `h2` crate holds interim responses without a bound until the client takes them, so they are dropped for a client that takes nothing. Only the
     /// first 100 is sent in any case: the client may wait for it with its body.
-    async fn interim(&mut self, head: &ResponseHead) -> Result<(), Broken> {
+    async fn interim(&mut self, head: &ResponseHead) -> Result<(), PeerError> {
         let is_first_continue = head.status == 100 && !std::mem::replace(&mut self.has_continued, true);
         if self.session.is_blocked.get() && !is_first_continue {
             return Ok(());
@@ -553,11 +538,11 @@ impl Reply for StreamReply<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, head: &ResponseHead, _keep: bool) -> Result<(), Broken> {
-        let mut response = h2_head::write_response(head).ok_or(Broken::Gone)?;
+    fn begin(&mut self, head: &ResponseHead, _keep: bool) -> Result<(), PeerError> {
+        let mut response = h2_head::write_response(head).ok_or(PeerError::Gone)?;
         let stands = self.websocket && h2_connect::make_answer(&mut response);
         let mut line = self.line.borrow_mut();
-        let Line::Responding(respond) = &mut *line else { return Err(Broken::Gone) };
+        let Line::Responding(respond) = &mut *line else { return Err(PeerError::Gone) };
         self.ended = matches!(head.length, Length::Empty | Length::Fixed(0));
         self.session.budget.charge_head(response.headers_mut(), self.session.is_blocked.get());
         let stream = respond.send_response(response, self.ended && !stands)?;
@@ -576,7 +561,7 @@ impl Reply for StreamReply<'_> {
 }
 
 impl Spill for StreamReply<'_> {
-    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+    async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
         let mut left = data;
         self.body_bytes += data.len() as u64;
         // The backend is done with the last piece, and a stream is not buffered.
@@ -588,7 +573,7 @@ impl Spill for StreamReply<'_> {
             grace.took((length - left.len()) as u64);
             self.grace = grace;
             // If it took nothing, it has its usual deadline from here on.
-            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
+            self.meter.moved(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
             let Some(sent) = sent else { break };
             sent?;
         }
@@ -614,13 +599,13 @@ impl Spill for StreamReply<'_> {
         }
     }
 
-    fn spill_end(&mut self, trailers: Option<&Fields>, _overflow: &mut Overflow<'_>) -> Result<(), Broken> {
+    fn spill_end(&mut self, trailers: Option<&Fields>, _overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
         self.trailers = trailers.map(h2_head::write_trailers);
         self.ends_after_drain = true;
         Ok(())
     }
 
-    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), PeerError>> {
         while !overflow.is_empty() {
             let Poll::Ready(first) = overflow.poll_first(cx)? else {
                 // The disk is waited for, not the client.
@@ -641,13 +626,13 @@ impl Spill for StreamReply<'_> {
         }
         Poll::Ready(match &mut *self.line.borrow_mut() {
             Line::Sending(stream) => h2_body::end_with(stream, self.trailers.take()),
-            Line::Responding(_) => Err(Broken::Gone),
+            Line::Responding(_) => Err(PeerError::Gone),
         })
     }
 }
 
 impl Sink for StreamReply<'_> {
-    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), Broken> {
+    async fn send(&mut self, data: &[u8], rest: Rest) -> Result<(), PeerError> {
         self.body_bytes += data.len() as u64;
         if rest == Rest::End && self.hand_over(data)? {
             return Ok(());
@@ -655,32 +640,32 @@ impl Sink for StreamReply<'_> {
         let mut left = data;
         while !left.is_empty() {
             let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
-            self.timer.set(Way::Out, self.taking.patience());
+            self.timer.set(Way::Out, self.meter.patience());
             let mut some = |cx: &mut Context<'_>| match &mut *self.line.borrow_mut() {
                 Line::Sending(stream) => h2_body::poll_send_counted(stream, &mut left, &self.session.unsent, cx),
-                Line::Responding(_) => Poll::Ready(Err(Broken::Gone)),
+                Line::Responding(_) => Poll::Ready(Err(PeerError::Gone)),
             };
             poll_fn(|cx| h2_body::timed(self.timer, Way::Out, cx, &mut some)).await??;
             self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
             // A client with a slow line may have taken what came before on other streams: that is to the credit of this one as well.
-            self.taking.took(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
+            self.meter.moved(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
         }
         self.timer.clear(Way::Out);
         Ok(())
     }
 
-    async fn flush(&mut self) -> Result<(), Broken> {
+    async fn flush(&mut self) -> Result<(), PeerError> {
         Ok(())
     }
 
-    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
         match &mut *self.line.borrow_mut() {
             Line::Sending(_) if self.ended => Ok(()),
             Line::Sending(stream) => {
                 self.ended = true;
                 h2_body::end(stream, trailers)
             }
-            Line::Responding(_) => Err(Broken::Gone),
+            Line::Responding(_) => Err(PeerError::Gone),
         }
     }
 }

@@ -10,14 +10,14 @@ use h2::{RecvStream, SendStream};
 use http::HeaderMap;
 use tollgate_wire::http1::Fields;
 
-use super::body::{Broken, Piece, Rest};
-use super::conversation::PAUSE_MAX;
-use super::h1_body::Pace;
+use super::body::{PeerError, Piece, Rest};
 use super::h2_head;
 use super::h2_unsent::UnsentBytes;
+use crate::gate::decide::flow::PAUSE_MAX;
+use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::timer::{Timer, Way};
 
-impl From<h2::Error> for Broken {
+impl From<h2::Error> for PeerError {
     fn from(error: h2::Error) -> Self {
         // What the peer did wrong is told apart from its leaving only where it is our own finding.
         if error.is_library() && !error.is_go_away() { Self::Malformed("not HTTP/2") } else { Self::Gone }
@@ -34,9 +34,7 @@ pub(crate) struct StreamReader {
     lent: Bytes,
     trailers: Fields,
     ended: bool,
-    pace: Pace,
-    waited_ms: u64,
-    received: u64,
+    meter: PaceMeter,
     /// How long the body is, if that is known.
     length: Option<u64>,
 }
@@ -51,9 +49,7 @@ impl StreamReader {
             lent: Bytes::new(),
             trailers: Fields::default(),
             ended,
-            pace,
-            waited_ms: 0,
-            received: 0,
+            meter: PaceMeter::new(pace),
             length: None,
         }
     }
@@ -79,7 +75,7 @@ impl StreamReader {
     }
 
     /// The next piece.
-    pub(crate) async fn next(&mut self, timer: &Timer) -> Result<Piece<'_>, Broken> {
+    pub(crate) async fn next(&mut self, timer: &Timer) -> Result<Piece<'_>, PeerError> {
         self.give_back();
         self.given = Vec::new();
         if !self.ahead.is_empty() {
@@ -112,7 +108,7 @@ impl StreamReader {
         timer: &Timer,
         bytes_max: usize,
         pause_max: Option<Duration>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, PeerError> {
         while !self.ended && self.ahead.len() <= bytes_max {
             let data = match pause_max {
                 None => self.read(timer).await?,
@@ -130,11 +126,11 @@ impl StreamReader {
     }
 
     /// The bytes of the next frame that has any; none at the end, when trailers have been read too.
-    async fn read(&mut self, timer: &Timer) -> Result<Option<Bytes>, Broken> {
+    async fn read(&mut self, timer: &Timer) -> Result<Option<Bytes>, PeerError> {
         while !self.ended {
             let began_ms = timer.now_ms();
-            timer.set(Way::In, self.pace.next(self.waited_ms, self.received));
-            let complete = self.length.is_some_and(|length| self.received >= length);
+            timer.set(Way::In, self.meter.patience());
+            let complete = self.length.is_some_and(|length| self.meter.bytes() >= length);
             let data = poll_fn(|cx| timed(timer, Way::In, cx, |cx| self.stream.poll_data(cx)));
             let data = if complete {
                 // Trailers may follow, but not much later.
@@ -148,11 +144,11 @@ impl StreamReader {
             } else {
                 data.await?
             };
-            self.waited_ms += timer.now_ms() - began_ms;
+            self.meter.moved(0, timer.now_ms() - began_ms);
             match data {
                 Some(data) => {
                     let data = data?;
-                    self.received += data.len() as u64;
+                    self.meter.moved(data.len() as u64, 0);
                     if !data.is_empty() {
                         return Ok(Some(data));
                     }
@@ -184,13 +180,13 @@ pub(crate) fn poll_send(
     stream: &mut SendStream<Bytes>,
     left: &mut &[u8],
     cx: &mut Context<'_>,
-) -> Poll<Result<(), Broken>> {
+) -> Poll<Result<(), PeerError>> {
     if let Err(broken) = ready!(poll_window(stream, left.len(), cx)) {
         return Poll::Ready(Err(broken));
     }
     let (now, later) = left.split_at(stream.capacity().min(left.len()));
     *left = later;
-    Poll::Ready(stream.send_data(Bytes::copy_from_slice(now), false).map_err(Broken::from))
+    Poll::Ready(stream.send_data(Bytes::copy_from_slice(now), false).map_err(PeerError::from))
 }
 
 /// The same for a client whose connection may hold only so many unsent bytes.
@@ -199,7 +195,7 @@ pub(crate) fn poll_send_counted(
     left: &mut &[u8],
     unsent: &Arc<UnsentBytes>,
     cx: &mut Context<'_>,
-) -> Poll<Result<(), Broken>> {
+) -> Poll<Result<(), PeerError>> {
     if let Err(broken) = ready!(poll_window(stream, left.len(), cx)) {
         return Poll::Ready(Err(broken));
     }
@@ -209,17 +205,17 @@ pub(crate) fn poll_send_counted(
     }
     let (now, later) = left.split_at(room);
     *left = later;
-    Poll::Ready(stream.send_data(unsent.hand_over(now), false).map_err(Broken::from))
+    Poll::Ready(stream.send_data(unsent.hand_over(now), false).map_err(PeerError::from))
 }
 
 /// Waits until the peer's window lets some of so many bytes through.
-fn poll_window(stream: &mut SendStream<Bytes>, bytes: usize, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+fn poll_window(stream: &mut SendStream<Bytes>, bytes: usize, cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
     stream.reserve_capacity(bytes);
     while stream.capacity() == 0 {
         match stream.poll_capacity(cx) {
             Poll::Ready(Some(Ok(_))) => {}
             Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
-            Poll::Ready(None) => return Poll::Ready(Err(Broken::Gone)),
+            Poll::Ready(None) => return Poll::Ready(Err(PeerError::Gone)),
             Poll::Pending => return Poll::Pending,
         }
     }
@@ -227,12 +223,12 @@ fn poll_window(stream: &mut SendStream<Bytes>, bytes: usize, cx: &mut Context<'_
 }
 
 /// Ends a body.
-pub(crate) fn end(stream: &mut SendStream<Bytes>, trailers: Option<&Fields>) -> Result<(), Broken> {
+pub(crate) fn end(stream: &mut SendStream<Bytes>, trailers: Option<&Fields>) -> Result<(), PeerError> {
     end_with(stream, trailers.map(h2_head::write_trailers))
 }
 
 /// Ends a body.
-pub(crate) fn end_with(stream: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -> Result<(), Broken> {
+pub(crate) fn end_with(stream: &mut SendStream<Bytes>, trailers: Option<HeaderMap>) -> Result<(), PeerError> {
     match trailers {
         Some(trailers) => stream.send_trailers(trailers)?,
         None => stream.send_data(Bytes::new(), true)?,
@@ -246,10 +242,10 @@ pub(crate) fn timed<T>(
     way: Way,
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
-) -> Poll<Result<T, Broken>> {
+) -> Poll<Result<T, PeerError>> {
     match poll(cx) {
         Poll::Ready(output) => Poll::Ready(Ok(output)),
-        Poll::Pending if timer.is_over(way, cx) => Poll::Ready(Err(Broken::Slow)),
+        Poll::Pending if timer.is_over(way, cx) => Poll::Ready(Err(PeerError::Slow)),
         Poll::Pending => Poll::Pending,
     }
 }

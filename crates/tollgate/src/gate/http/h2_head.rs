@@ -8,7 +8,7 @@ use tollgate_wire::http1::hop_by_hop::is_hop_by_hop;
 use tollgate_wire::http1::request::is_authority;
 use tollgate_wire::http1::{Fault, Fields, Length, Name, RequestHead, ResponseHead, Version, content_length};
 
-use super::body::Broken;
+use super::body::PeerError;
 use super::forward;
 use super::h2_connect;
 use crate::gate::decide::identify::Peer;
@@ -153,10 +153,10 @@ pub(crate) fn read_response<B>(
     head: &mut ResponseHead,
     to_head: bool,
     ends: bool,
-) -> Result<(), Broken> {
+) -> Result<(), PeerError> {
     head.clear();
     head.status = response.status().as_u16();
-    let content_length = content_length_of(response.headers()).map_err(Broken::Malformed)?;
+    let content_length = content_length_of(response.headers()).map_err(PeerError::Malformed)?;
     for (name, value) in response.headers() {
         match Name::of(name.as_str().as_bytes()) {
             Name::ContentLength => {}

@@ -8,17 +8,17 @@ use std::time::Duration;
 use tollgate_wire::http1::ResponseHead;
 use tollgate_wire::http1::chunked::Decoder;
 
-use super::h1::H1Answer;
-use super::{Backend, connect, h2};
-use crate::gate::http::body::Broken;
-use crate::gate::http::conversation::Answer;
-use crate::gate::http::h1_body::Pace;
-use crate::gate::http::worker::Worker;
+use super::backend::h1::H1Answer;
+use super::backend::{Backend, h2};
+use super::body::PeerError;
+use super::halves::Answer;
+use super::worker::Worker;
 use crate::gate::net::buffer::Buffer;
+use crate::gate::net::pace::Pace;
 use crate::gate::net::timer::Way;
 use crate::settings::{HealthCheck, Protocol};
 
-/// How often a gate without checks looks whether a reload has brought some.
+/// The interval at which a gate without checks looks for new settings.
 const OFF_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Checks all backends until the worker ends.
@@ -56,7 +56,7 @@ async fn check(backend: &Arc<Backend>, worker: &Worker, settings: &HealthCheck) 
 }
 
 async fn status_h1(backend: &Backend, worker: &Worker, settings: &HealthCheck) -> Result<u16, String> {
-    let socket = connect::connect(backend, worker).await.map_err(|error| error.to_string())?;
+    let socket = worker.connect(backend).await.map_err(|error| error.to_string())?;
     let (path, authority) = (&settings.path, &backend.authority);
     let request =
         format!("GET {path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: tollgate\r\nconnection: close\r\n\r\n");
@@ -69,8 +69,8 @@ async fn status_h1(backend: &Backend, worker: &Worker, settings: &HealthCheck) -
 }
 
 async fn status_h2(backend: &Backend, worker: &Worker, settings: &HealthCheck) -> Result<u16, String> {
-    let socket = connect::connect(backend, worker).await.map_err(|error| error.to_string())?;
-    let connection = h2::Connection::begin(socket, settings.timeout).await.map_err(|error| error.to_string())?;
+    let socket = worker.connect(backend).await.map_err(|error| error.to_string())?;
+    let connection = h2::H2Connection::begin(socket, settings.timeout).await.map_err(|error| error.to_string())?;
     let scheme = if backend.url.tls { "https" } else { "http" };
     let request = http::Request::get(format!("{scheme}://{}{}", backend.authority, settings.path))
         .header("user-agent", "tollgate")
@@ -84,7 +84,7 @@ async fn status_h2(backend: &Backend, worker: &Worker, settings: &HealthCheck) -
 async fn final_status(answer: &mut impl Answer) -> Result<u16, String> {
     let mut head = ResponseHead::default();
     loop {
-        answer.head(&mut head).await.map_err(|broken: Broken| broken.as_str().to_owned())?;
+        answer.head(&mut head).await.map_err(|broken: PeerError| broken.as_str().to_owned())?;
         if !head.is_interim() {
             return Ok(head.status);
         }
@@ -92,5 +92,5 @@ async fn final_status(answer: &mut impl Answer) -> Result<u16, String> {
 }
 
 fn pace(settings: &HealthCheck) -> Pace {
-    Pace { idle_max: settings.timeout, bytes_per_sec_min: None }
+    Pace::without_rate(settings.timeout)
 }

@@ -1,8 +1,8 @@
 //! HTTP: reading requests, forwarding them, and writing responses.
 
+pub(super) mod access_record;
 pub(super) mod backend;
 pub(super) mod body;
-pub(super) mod conversation;
 pub(super) mod download;
 pub(super) mod exchange;
 pub(super) mod forward;
@@ -16,9 +16,14 @@ pub(super) mod h2_connect;
 pub(super) mod h2_head;
 pub(super) mod h2_io;
 pub(super) mod h2_unsent;
+pub(super) mod halves;
+pub(super) mod health_check;
+pub(super) mod own_answer;
 pub(super) mod pages;
 pub(super) mod report;
+pub(super) mod scratch;
 pub(super) mod spool;
 pub(super) mod trace;
 pub(super) mod tunnel;
+pub(super) mod upload;
 pub(super) mod worker;

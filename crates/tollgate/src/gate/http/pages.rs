@@ -3,7 +3,6 @@
 //! A page does not blame its reader: behind one address there may be many people, and while the site is busy the reader's own requests are never the
 //! whole reason.
 
-use super::forward::Decimal;
 use crate::settings::{Page, PagePart, Pages};
 
 /// The content of a page.
@@ -43,12 +42,12 @@ impl PageContent {
         for part in &page.parts {
             match part {
                 PagePart::Text(text) => out.extend_from_slice(text.as_bytes()),
-                PagePart::Status => out.extend_from_slice(Decimal::of(self.status.into()).as_bytes()),
+                PagePart::Status => out.extend_from_slice(itoa::Buffer::new().format(self.status).as_bytes()),
                 PagePart::Title => out.extend_from_slice(self.title.as_bytes()),
                 PagePart::Detail => out.extend_from_slice(self.detail.as_bytes()),
                 PagePart::RetryAfter => {
                     if let Some(secs) = self.retry_secs {
-                        out.extend_from_slice(Decimal::of(secs).as_bytes());
+                        out.extend_from_slice(itoa::Buffer::new().format(secs).as_bytes());
                     }
                 }
             }

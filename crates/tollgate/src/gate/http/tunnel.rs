@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::backend::Place;
-use super::backend::h1::Connection;
-use super::body::{Broken, Piece, Rest, Sink, Source};
+use super::backend::h1::H1Connection;
+use super::body::{PeerError, Piece, Rest, Sink, Source};
 use crate::gate::net::buffer::Buffer;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
@@ -18,11 +18,11 @@ use crate::gate::net::timer::Way;
 pub(crate) async fn run(
     client: &Socket,
     mut sent_ahead: Buffer,
-    backend: Connection,
+    backend: H1Connection,
     _place: Place,
     idle_max: Duration,
 ) {
-    let Connection { socket: backend, buffer: mut answered_ahead, .. } = backend;
+    let H1Connection { socket: backend, buffer: mut answered_ahead, .. } = backend;
     let moved = Cell::new(0u64);
     let there = copy(client, &mut sent_ahead, &backend, &moved, idle_max);
     let back = copy(&backend, &mut answered_ahead, client, &moved, idle_max);
@@ -33,11 +33,11 @@ pub(crate) async fn run(
 pub(crate) async fn run_stream(
     client: &mut impl Source,
     reply: &mut impl Sink,
-    backend: Connection,
+    backend: H1Connection,
     _place: Place,
     idle_max: Duration,
 ) {
-    let Connection { socket: backend, mut buffer, .. } = backend;
+    let H1Connection { socket: backend, mut buffer, .. } = backend;
     let moved = Cell::new(0u64);
     let there = async {
         loop {
@@ -51,7 +51,7 @@ pub(crate) async fn run_stream(
                     backend.timer.set(Way::Out, idle_max);
                     return Ok(backend.shutdown().await?);
                 }
-                Err(Broken::Slow) if moved.get() != before => {}
+                Err(PeerError::Slow) if moved.get() != before => {}
                 Err(broken) => return Err(broken),
             }
         }

@@ -3,24 +3,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::watch;
-
 use tollgate_core::time::{Moment, Span};
 
-use super::backend::h1::Connection;
+use super::backend::h1::H1Connection;
 use super::backend::pool::Pool;
-use super::backend::{Backends, check, h2};
-use super::exchange::Scratch;
+use super::backend::{Backend, Backends, connect, h2};
+use super::scratch::Scratch;
 use super::spool::Buffers;
 use crate::gate::decide::admission::Admission;
 use crate::gate::decide::domains::OtherDomains;
 use crate::gate::decide::rules::Rules;
 use crate::gate::net::caps::Caps;
+use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{TICK, Timers};
 use crate::gate::observe::access_log::{LogCounts, LogWriter, WorkerLog};
 use crate::gate::observe::engagement_log::EngagementLog;
@@ -29,7 +27,6 @@ use crate::gate::observe::proxy_detector::{ProxyDetector, Sampler};
 use crate::gate::observe::reloads::Reloads;
 use crate::gate::observe::sight::Sight;
 use crate::gate::observe::tally::Tally;
-use crate::gate::serve::listener;
 use crate::settings::{DEFAULT_DOMAIN, Gate as Settings};
 use crate::telemetry::Tracer;
 
@@ -70,17 +67,6 @@ impl Shared {
     }
 }
 
-/// How far a gate is from its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// It serves.
-    Serving,
-    /// It accepts nothing more and finishes what it has.
-    Draining,
-    /// It ends now.
-    Over,
-}
-
 /// How many sets of memory for exchanges a worker keeps.
 const SCRATCHES_MAX: usize = 64;
 
@@ -88,15 +74,12 @@ const SCRATCHES_MAX: usize = 64;
 /// further ones goes back to the allocator after each request.
 const PAUSED_MAX: usize = 256;
 
-/// How many names of backends a worker looks up at once.
-const RESOLVERS_MAX: usize = 4;
-
 /// One worker's own things.
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) timers: Rc<Timers>,
     pub(crate) pool: Pool,
-    pub(crate) h2_connections: h2::Connections,
+    pub(crate) h2_connections: h2::H2Connections,
     pub(crate) tally: Arc<Tally>,
     /// Who was held and refused, for the log.
     pub(crate) engagements: EngagementLog,
@@ -121,7 +104,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    fn new(shared: Arc<Shared>, index: usize) -> Rc<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Rc<Self> {
         let settings = shared.settings.load_full();
         let access_log = WorkerLog::default();
         access_log.tick(shared.access_log.load().as_ref());
@@ -130,7 +113,7 @@ impl Worker {
             proxy_sampler: Sampler::default(),
             timers: Timers::new(),
             pool: Pool::default(),
-            h2_connections: h2::Connections::default(),
+            h2_connections: h2::H2Connections::default(),
             tally: shared.tallies[index].clone(),
             engagements: EngagementLog::new(shared.sight.feed().clone()),
             failures: FailureLog::default(),
@@ -156,6 +139,24 @@ impl Worker {
         self.draining.get()
     }
 
+    /// Closes connections after the request that they serve, and idle ones at once.
+    pub(crate) fn drain(&self) {
+        self.draining.set(true);
+        self.timers.wake_all();
+    }
+
+    /// Whether no connection is open.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.connections.get() == 0
+    }
+
+    /// Connects to a backend.
+    pub(crate) async fn connect(&self, backend: &Backend) -> io::Result<Socket> {
+        let timeout = self.settings.borrow().timeouts.connect;
+        let socket = connect::connect(backend, &self.shared.backend_tls, timeout).await?;
+        Ok(Socket::new(socket, self.timers.timer()))
+    }
+
     /// Memory for an exchange.
     pub(crate) fn scratch(&self) -> Box<Scratch> {
         self.scratches.borrow_mut().pop().unwrap_or_default()
@@ -170,7 +171,7 @@ impl Worker {
     }
 
     /// Keeps a connection to a backend for the next request.
-    pub(crate) fn keep(&self, backend: u64, mut connection: Connection) {
+    pub(crate) fn keep(&self, backend: u64, mut connection: H1Connection) {
         connection.buffer.rest();
         let bound = self.settings.borrow().bounds.backend_idle_max;
         self.pool.give(backend, connection, bound, self.timers.now_ms());
@@ -215,7 +216,8 @@ impl Worker {
         Span::from_nanos(since.as_nanos().saturating_sub(Span::from(TICK).as_nanos()))
     }
 
-    fn sweep(&self) {
+    /// Does the periodic work of the worker.
+    pub(crate) fn sweep(&self) {
         self.timers.sweep();
         self.shared.admission.tick(self.late());
         self.engagements.flush(self.shared.admission.now());
@@ -256,62 +258,5 @@ pub(crate) struct TunnelGuard(Rc<Worker>);
 impl Drop for TunnelGuard {
     fn drop(&mut self) {
         self.0.shared.caps.leave();
-    }
-}
-
-/// Serves on these listeners until told to stop, and then until the last request is done or time is up.
-pub(crate) fn run(
-    shared: Arc<Shared>,
-    index: usize,
-    listeners: Vec<TcpListener>,
-    phase: watch::Receiver<Phase>,
-) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(RESOLVERS_MAX)
-        .build_local(Default::default())?;
-    runtime.block_on(serve(shared, index, listeners, phase))
-}
-
-async fn serve(
-    shared: Arc<Shared>,
-    index: usize,
-    listeners: Vec<TcpListener>,
-    mut phase: watch::Receiver<Phase>,
-) -> io::Result<()> {
-    let worker = Worker::new(shared, index);
-    let mut accepting = Vec::new();
-    for listener in listeners {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        accepting.push(tokio::task::spawn_local(listener::accept(listener, worker.clone())));
-    }
-    if index == 0 {
-        accepting.push(tokio::task::spawn_local(check::run(worker.clone())));
-    }
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = tick.tick() => worker.sweep(),
-            changed = phase.changed() => {
-                let now = *phase.borrow_and_update();
-                if changed.is_err() || now == Phase::Over {
-                    return Ok(());
-                }
-                if now == Phase::Draining {
-                    worker.draining.set(true);
-                    worker.timers.wake_all();
-                    for accepting in accepting.drain(..) {
-                        accepting.abort();
-                    }
-                }
-            }
-        }
-        if worker.is_draining() {
-            worker.timers.close_idle(usize::MAX);
-            if worker.connections.get() == 0 {
-                return Ok(());
-            }
-        }
     }
 }

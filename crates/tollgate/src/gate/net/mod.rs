@@ -2,6 +2,7 @@
 
 pub(super) mod buffer;
 pub(super) mod caps;
+pub(super) mod pace;
 pub(super) mod socket;
 pub(super) mod timer;
 pub(super) mod tls;

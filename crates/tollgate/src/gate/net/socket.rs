@@ -10,8 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
+use super::pace::{Pace, PaceMeter};
 use super::timer::{Timer, Way};
-use crate::gate::http::h1_body::{Pace, Taking};
 
 /// What the bytes travel on.
 pub(crate) enum Stream {
@@ -104,28 +104,28 @@ impl Socket {
 
     /// Writes all of the parts, in order. The peer may take as long as `patience` to accept some of it, each time.
     pub(crate) async fn write_all(&self, parts: &mut [IoSlice<'_>], patience: Duration) -> io::Result<()> {
-        let mut taking = Taking::new(Pace { idle_max: patience, bytes_per_sec_min: None });
-        self.write_paced(parts, &mut taking).await
+        let mut meter = PaceMeter::new(Pace::without_rate(patience));
+        self.write_paced(parts, &mut meter).await
     }
 
     /// Writes all of the parts, in order, as long as the peer keeps to its pace.
-    pub(crate) async fn write_paced(&self, parts: &mut [IoSlice<'_>], taking: &mut Taking) -> io::Result<()> {
+    pub(crate) async fn write_paced(&self, parts: &mut [IoSlice<'_>], meter: &mut PaceMeter) -> io::Result<()> {
         let mut left = parts;
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             let began_ms = self.timer.now_ms();
-            self.timer.set(Way::Out, taking.patience());
+            self.timer.set(Way::Out, meter.patience());
             let written = std::future::poll_fn(|cx| self.poll_write(cx, left)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            taking.took(written as u64, self.timer.now_ms() - began_ms);
+            meter.moved(written as u64, self.timer.now_ms() - began_ms);
             IoSlice::advance_slices(&mut left, written);
         }
         let began_ms = self.timer.now_ms();
-        self.timer.set(Way::Out, taking.patience());
+        self.timer.set(Way::Out, meter.patience());
         self.flush().await?;
-        taking.took(0, self.timer.now_ms() - began_ms);
+        meter.moved(0, self.timer.now_ms() - began_ms);
         self.timer.clear(Way::Out);
         Ok(())
     }

@@ -9,6 +9,8 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+/// Idle connections that are closed at once when there is no room for a new one. More would close connections that are about to be used.
+pub(crate) const CLOSED_AT_ONCE: usize = 8;
 /// How often deadlines are looked at.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
@@ -104,8 +106,8 @@ impl Timers {
         }
     }
 
-    /// Closes up to `count` idle connections: first those that took their time and never asked for anything, then those idle the
-    /// longest. Says how many there were.
+    /// Closes up to `count` idle connections, and returns how many. Connections that are old enough and have never sent a request go first,
+    /// then those that have been idle longest.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         if count == 0 {
             return 0;

@@ -12,7 +12,6 @@ use std::net::IpAddr;
 use tollgate_core::time::{Moment, Span};
 use tollgate_wire::http1::RequestHead;
 
-use crate::gate::http::body::Broken;
 use crate::settings::BackendUrl;
 
 /// How long failures are counted before their number is written.
@@ -41,18 +40,13 @@ impl<'a> Failure<'a> {
     }
 
     /// The response of a backend is cut off.
-    pub(crate) fn cut(broken: Broken) -> Self {
-        let reason = match broken {
-            Broken::Gone => "the backend closed the connection in the middle of its answer",
-            Broken::Slow => "the backend stopped in the middle of its answer",
-            Broken::Malformed(what) => what,
-        };
+    pub(crate) fn cut(reason: &'static str) -> Self {
         Self { status: None, reason, error: None, backend: None }
     }
 
-    /// Adds the error of the system.
-    pub(crate) fn of(self, error: &'a io::Error) -> Self {
-        Self { error: Some(error), ..self }
+    /// Adds the error of the system and the backend, if they are known.
+    pub(crate) fn with(self, error: Option<&'a io::Error>, backend: Option<&'a BackendUrl>) -> Self {
+        Self { error, backend, ..self }
     }
 
     /// Adds the backend.
@@ -209,12 +203,15 @@ mod tests {
         let reset = io::Error::from(io::ErrorKind::ConnectionReset);
         let mut kinds = Kinds::default();
         let unreachable = Failure::made(502, "unreachable");
-        for failure in
-            [unreachable.of(&refused), unreachable.of(&reset), unreachable, Failure::made(504, "unreachable")]
-        {
+        for failure in [
+            unreachable.with(Some(&refused), None),
+            unreachable.with(Some(&reset), None),
+            unreachable,
+            Failure::made(504, "unreachable"),
+        ] {
             kinds.record(&failure, Moment::from_millis(5));
         }
-        kinds.record(&unreachable.of(&refused), Moment::from_millis(5));
+        kinds.record(&unreachable.with(Some(&refused), None), Moment::from_millis(5));
         assert_eq!(kinds.kinds.iter().map(|kind| kind.count).collect::<Vec<_>>(), [2, 1, 1, 1]);
     }
 }

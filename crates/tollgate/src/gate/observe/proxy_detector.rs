@@ -17,7 +17,6 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use foldhash::quality::RandomState;
 use tollgate_wire::http1::{Name, RequestHead};
 
-use crate::gate::decide::identify::Peer;
 use crate::settings::{ForwardedHeader, Gate as Settings};
 
 /// Requests of each worker that are sampled without exception, so that a site with few visitors learns of it too.
@@ -89,11 +88,12 @@ struct PeerSamples {
 }
 
 impl ProxyDetector {
-    /// Looks at a request, if it is one of the sample. A worker may use older `settings` than those for some milliseconds after a reload.
+    /// Samples a request from an untrusted address, if it is due. A worker may use older `settings` than these for some milliseconds after
+    /// a reload.
     #[inline]
-    pub(crate) fn look(&self, sampler: &Sampler, peer: &Peer, request: &RequestHead, settings: &ArcSwap<Settings>) {
-        if peer.trust().is_none() && !peer.is_named() && sampler.is_due() {
-            self.sample(peer.address, request, settings);
+    pub(crate) fn look(&self, sampler: &Sampler, address: IpAddr, request: &RequestHead, settings: &ArcSwap<Settings>) {
+        if sampler.is_due() {
+            self.sample(address, request, settings);
         }
     }
 

@@ -5,12 +5,22 @@
 
 use tollgate_core::time::{Moment, Span};
 
-use super::spenders::Spent;
-
 /// How far an average looks back, in seconds.
 const MEMORY_SECS: f64 = 10.0;
 /// Who was not seen for so long is forgotten.
 const IDLE: Span = Span::from_secs(3600);
+
+/// The use of one client since the last call of [`Rates::add`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    pub(crate) requests: u64,
+    pub(crate) refused: u64,
+    pub(crate) held: u64,
+    pub(crate) would_hold: u64,
+    pub(crate) would_refuse: u64,
+    pub(crate) toll_ns: u64,
+    pub(crate) wait_ns: u64,
+}
 
 /// What one caller spends.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,14 +6,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate_core::request::Request;
 use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 
 use super::engagement::Act;
 use super::histogram::Histogram;
 use super::spenders::{Spender, Spenders};
-use crate::gate::decide::identify::RequestView;
 use crate::watch::Feed;
 
 /// Whether callers are seen. They are not in a gate that is built to be compared with (`bench/watch`).
@@ -67,36 +65,21 @@ impl Sight {
         &self.feed
     }
 
-    /// A request was refused. By whom, the watch hears from the log of engagements.
-    pub(crate) fn refused(&self, request: &RequestView<'_>, now: Moment) {
-        self.refused_client(request.client, || agent_of(request), now);
-    }
-
-    /// A request of a client was refused.
-    pub(crate) fn refused_client<'a>(&self, client: IpAddr, agent: impl FnOnce() -> &'a [u8], now: Moment) {
+    /// Counts a refused request of a client.
+    pub(crate) fn refused<'a>(&self, client: IpAddr, agent: impl FnOnce() -> &'a [u8], now: Moment) {
         if SEES {
             self.spenders.refused(client, agent, now);
         }
     }
 
-    /// A request that came at `since` may go to the backend.
-    pub(crate) fn admitted(self: &Arc<Self>, request: &RequestView<'_>, since: Moment) -> Account {
-        self.admitted_client(request.client, agent_of(request), since)
-    }
-
-    /// A request of a client that came at `since` may go to the backend.
-    pub(crate) fn admitted_client(self: &Arc<Self>, client: IpAddr, agent: &[u8], since: Moment) -> Account {
+    /// Counts a request of a client that came at `since` and goes to the backend now.
+    pub(crate) fn admitted(self: &Arc<Self>, client: IpAddr, agent: &[u8], since: Moment) -> Account {
         let went = self.clock.now();
         let wait = went.since(since);
         self.waits.count(wait);
         let spender = SEES.then(|| self.spenders.admitted(client, agent));
         Account { sight: self.clone(), spender, wait, went, told: None }
     }
-}
-
-/// What the request's client calls itself.
-fn agent_of<'a>(request: &'a RequestView<'_>) -> &'a [u8] {
-    request.header("user-agent").unwrap_or_default()
 }
 
 impl Account {

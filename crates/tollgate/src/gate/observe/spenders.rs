@@ -21,7 +21,7 @@ use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::sample::Sample;
 
 use super::engagement::Act;
-use super::rates::Rates;
+use super::rates::{Rates, Spent};
 use crate::per_thread::PerThread;
 
 /// How many addresses, or user agents, a book tells apart until it is emptied.
@@ -61,18 +61,6 @@ struct Address {
 struct Agent {
     name: Option<Box<[u8]>>,
     spent: Spent,
-}
-
-/// What was spent since the last time.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spent {
-    pub(crate) requests: u64,
-    pub(crate) refused: u64,
-    pub(crate) held: u64,
-    pub(crate) would_hold: u64,
-    pub(crate) would_refuse: u64,
-    pub(crate) toll_ns: u64,
-    pub(crate) wait_ns: u64,
 }
 
 /// Who made a request, as far as costs are concerned.

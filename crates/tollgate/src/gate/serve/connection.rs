@@ -13,7 +13,6 @@ use tokio::net::TcpStream;
 use tollgate_core::network::unmapped;
 use tollgate_wire::proxy_protocol::{self, ParsedHeader, Source};
 
-use super::listener::TotalGuard;
 use crate::gate::decide::identify::{Peer, trusts};
 use crate::gate::http::h1;
 use crate::gate::http::h2;
@@ -23,6 +22,22 @@ use crate::gate::net::caps::{Counted, Eviction, NoRoom};
 use crate::gate::net::socket::{Socket, Stream};
 use crate::gate::net::timer::{Timer, Way};
 use crate::settings::Gate as Settings;
+
+/// Counts a connection in the total until it is dropped.
+pub(crate) struct TotalGuard(Rc<Worker>);
+
+impl TotalGuard {
+    /// For a connection that has entered the total.
+    pub(crate) fn new(worker: &Rc<Worker>) -> Self {
+        Self(worker.clone())
+    }
+}
+
+impl Drop for TotalGuard {
+    fn drop(&mut self) {
+        self.0.shared.caps.leave();
+    }
+}
 
 /// Serves a connection to its end. `counted` counts it for the address at the other end of TCP, and in the total.
 ///

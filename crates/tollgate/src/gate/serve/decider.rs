@@ -20,12 +20,14 @@ use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use crate::gate::decide::admission::{Admission, Entering, Outcome};
 use crate::gate::decide::elsewhere::Charge;
+use crate::gate::decide::identify::{hash_of, trusts};
 use crate::gate::decide::key_text::KeyText;
 use crate::gate::decide::queue::Permit;
 use crate::gate::decide::refusal::Refusal;
+use crate::gate::decide::rule_engagement::by_rule;
 use crate::gate::decide::rules::Rules;
+use crate::gate::http::own_answer::refusal_body;
 use crate::gate::http::worker::Shared;
-use crate::gate::observe::engagement::Engagement;
 use crate::gate::observe::engagement_log::EngagementLog;
 use crate::gate::observe::sight::Account;
 use crate::gate::observe::tally::Tally;
@@ -165,7 +167,7 @@ impl Decider {
 
     /// Whether this address is a proxy whose word about clients is taken.
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {
-        crate::gate::decide::identify::trusts(&self.shared.settings.load(), address)
+        trusts(&self.shared.settings.load(), address)
     }
 
     /// An application says how loaded it is, in terms of the time for which its work waits. Returns the band.
@@ -183,7 +185,7 @@ impl Decider {
         is_repeatable: bool,
         retry_secs: Option<u64>,
     ) -> (&'static str, Vec<u8>) {
-        refusal.body(wants_html, is_repeatable, retry_secs, &self.shared.settings.load().pages)
+        refusal_body(refusal, wants_html, is_repeatable, retry_secs, &self.shared.settings.load().pages)
     }
 
     /// Writes what has been collected for the log. To be called now and then.
@@ -270,7 +272,7 @@ impl Decider {
         }
         if inquiry.count > 0 {
             open.rules.count(decision);
-            if let Some(engagement) = Engagement::by_rule(&open.rules, request, decision, now) {
+            if let Some(engagement) = by_rule(&open.rules, request, decision, now) {
                 self.log.tell(&engagement, now);
             }
             if let Some(charge) = &mut open.charge {
@@ -282,7 +284,7 @@ impl Decider {
             open.refund();
             self.tally.refused();
             if let Some(client) = request.client() {
-                self.shared.sight.refused_client(client, || agent_of(request), now);
+                self.shared.sight.refused(client, || user_agent_of(request), now);
             }
         }
         ruling
@@ -333,7 +335,7 @@ impl Decider {
             Err(refused) => {
                 ticket.open.refund();
                 self.tally.refused();
-                self.shared.sight.refused_client(client, || agent_of(request), self.now());
+                self.shared.sight.refused(client, || user_agent_of(request), self.now());
                 Err(Refusal::by_queue(refused))
             }
         }
@@ -342,7 +344,7 @@ impl Decider {
     /// The console shows what the request of this client costs, once that is known.
     pub(crate) fn account(&self, ticket: &mut DoorTicket, request: &impl Request, since: Moment) {
         if let Some(client) = request.client() {
-            ticket.account = Some(self.shared.sight.admitted_client(client, agent_of(request), since));
+            ticket.account = Some(self.shared.sight.admitted(client, user_agent_of(request), since));
         }
     }
 
@@ -379,14 +381,13 @@ impl Decider {
     }
 }
 
-fn agent_of(request: &impl Request) -> &[u8] {
+fn user_agent_of(request: &impl Request) -> &[u8] {
     request.header("user-agent").unwrap_or_default()
 }
 
 /// One user behind an address: by the user agent, since connections are those of the proxy that asks.
 fn tenant_of(request: &impl Request) -> u64 {
-    let agent = agent_of(request).iter();
-    agent.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
+    hash_of(user_agent_of(request))
 }
 
 /// Takes a key and keeps nothing of it.

@@ -8,8 +8,9 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
 
-use super::connection;
+use super::connection::{self, TotalGuard};
 use crate::gate::http::worker::Worker;
+use crate::gate::net::timer::CLOSED_AT_ONCE;
 
 /// How many connections the system may complete before they are accepted.
 const BACKLOG: i32 = 4096;
@@ -17,8 +18,6 @@ const BACKLOG: i32 = 4096;
 const PRIVILEGED_PORTS_END: u16 = 1024;
 /// How long accepting pauses when the process is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How many idle connections are closed at once when there is no room for a new one.
-pub(crate) const MAKE_ROOM: usize = 8;
 
 /// Sockets for each of `workers`, on the same addresses. Port 0 is any port, the same for all.
 pub(crate) fn bind_all(addresses: &[SocketAddr], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
@@ -98,8 +97,8 @@ pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "cannot accept connections; closing idle ones");
                 }
-                if worker.timers.close_idle(MAKE_ROOM) == 0 {
-                    worker.shared.caps.evict(MAKE_ROOM, 1, worker.timers.now_ms());
+                if worker.timers.close_idle(CLOSED_AT_ONCE) == 0 {
+                    worker.shared.caps.evict(CLOSED_AT_ONCE, 1, worker.timers.now_ms());
                 }
                 tokio::time::sleep(PAUSE).await;
             }
@@ -124,7 +123,7 @@ fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     let Ok(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
         return worker.tally.turned_away();
     };
-    let total = worker.shared.caps.enter().map(|()| TotalGuard(worker.clone()));
+    let total = worker.shared.caps.enter().map(|()| TotalGuard::new(worker));
     // Also for a connection that is turned away: there may be far too many after a reload.
     let has_room = make_room(worker, counted.connections_of_address());
     let (Ok(total), true) = (total, has_room) else {
@@ -140,20 +139,11 @@ fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
 /// many go as are too many, and those that are about to go count for that: a burst of newcomers does not cost everybody else's connections.
 fn make_room(worker: &Worker, own: usize) -> bool {
     let caps = &worker.shared.caps;
-    let needed = caps.excess().saturating_sub(worker.timers.closing() + caps.evicting()).min(MAKE_ROOM);
+    let needed = caps.excess().saturating_sub(worker.timers.closing() + caps.evicting()).min(CLOSED_AT_ONCE);
     if needed == 0 {
         return true;
     }
     let closed = worker.timers.close_idle(needed);
     let evicted = caps.evict(needed - closed, own.max(1), worker.timers.now_ms());
     closed + evicted > 0
-}
-
-/// One connection of the total, until this is dropped.
-pub(crate) struct TotalGuard(Rc<Worker>);
-
-impl Drop for TotalGuard {
-    fn drop(&mut self) {
-        self.0.shared.caps.leave();
-    }
 }

@@ -4,3 +4,4 @@ pub(super) mod connection;
 pub(super) mod decider;
 pub(super) mod listener;
 pub(super) mod running;
+pub(super) mod worker_thread;

@@ -14,6 +14,7 @@ use tollgate_gatekeeper::link::LinkSettings;
 
 use super::decider::Decider;
 use super::listener;
+use super::worker_thread::{self, Phase};
 use crate::gate::decide::admission::Admission;
 use crate::gate::decide::domains::OtherDomains;
 use crate::gate::decide::elsewhere::Ways;
@@ -23,7 +24,7 @@ use crate::gate::decide::queue::IN_FLIGHT_MAX;
 use crate::gate::decide::redis::Link;
 use crate::gate::http::backend::{Backends, connect};
 use crate::gate::http::spool::Buffers;
-use crate::gate::http::worker::{self, Phase, Shared};
+use crate::gate::http::worker::Shared;
 use crate::gate::net::caps::Caps;
 use crate::gate::net::tls::Certificates;
 use crate::gate::observe::access_log::{LogCounts, LogWriter};
@@ -105,7 +106,7 @@ impl Running {
         let admission = Arc::new(admission);
         let domains = OtherDomains::new(&other_domains, &settings, ways, &clock).map_err(io::Error::other)?;
         if let Some(masters) = &masters {
-            masters.serve(&admission);
+            masters.serve(admission.apply_orders());
         }
         mask::set_off(settings.show_values);
         let counts = Arc::<LogCounts>::default();
@@ -149,7 +150,7 @@ impl Running {
         for (index, listeners) in std::mem::take(&mut self.listeners).into_iter().enumerate() {
             let (shared, watched) = (self.shared.clone(), self.phase.subscribe());
             let worker = std::thread::Builder::new().name(format!("gate-{index}"));
-            self.threads.push(worker.spawn(move || worker::run(shared, index, listeners, watched))?);
+            self.threads.push(worker.spawn(move || worker_thread::run(shared, index, listeners, watched))?);
         }
         Ok(())
     }
@@ -244,7 +245,7 @@ impl Running {
             *redis = link;
         }
         if let Some(masters) = &wanted {
-            masters.serve(admission);
+            masters.serve(admission.apply_orders());
         }
         *masters = wanted;
         Ok(())

@@ -1,22 +1,22 @@
-//! A request that waits in the queue, as the log shows it.
+//! Logs the wait of a request in the queue.
 
 use std::net::IpAddr;
 
 use tollgate_core::time::Moment;
 
-use super::admission::Admission;
-use super::queue::Queue;
+use super::Admission;
+use crate::gate::decide::queue::Queue;
 use crate::gate::observe::engagement::{Act, Engagement, QueueAct};
 use crate::gate::observe::engagement_log::EngagementLog;
 
-/// A request that waits in the queue. Dropped, it logs how long it waited.
-pub(crate) struct HeldByQueue<'a> {
-    pub(crate) admission: &'a Admission,
-    pub(crate) queue: &'a Queue,
-    pub(crate) client: IpAddr,
-    pub(crate) log: &'a EngagementLog,
-    pub(crate) since: Moment,
-    pub(crate) position: u32,
+/// A request that waits in the queue. Dropping it logs how long the request waited.
+pub(super) struct HeldByQueue<'a> {
+    pub(super) admission: &'a Admission,
+    pub(super) queue: &'a Queue,
+    pub(super) client: IpAddr,
+    pub(super) log: &'a EngagementLog,
+    pub(super) since: Moment,
+    pub(super) position: u32,
 }
 
 impl Drop for HeldByQueue<'_> {

@@ -143,10 +143,10 @@ impl Ticket {
         }
     }
 
-    /// The rest of the request does not come for the time being.
-    pub(crate) fn starved(&mut self) {
+    /// The upload stalls: the permit is released for other requests.
+    pub(crate) fn stalled(&mut self) {
         if let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit)
-            && sending.flow.starve()
+            && sending.flow.stall()
         {
             permit.starve();
         }

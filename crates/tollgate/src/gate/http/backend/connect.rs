@@ -3,34 +3,35 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 
 use super::Backend;
-use crate::gate::http::worker::Worker;
-use crate::gate::net::socket::{Socket, Stream};
+use crate::gate::net::socket::Stream;
 use crate::gate::net::tls::provider;
 use crate::settings::{BackendUrl, Protocol};
 
-/// Opens a connection, or says why not.
-pub(crate) async fn connect(backend: &Backend, worker: &Worker) -> io::Result<Socket> {
-    let settings = worker.settings();
-    match tokio::time::timeout(settings.timeouts.connect, open(backend, worker)).await {
-        Ok(stream) => Ok(Socket::new(stream?, worker.timers.timer())),
-        Err(_) => Err(io::ErrorKind::TimedOut.into()),
-    }
+/// Connects to a backend.
+pub(crate) async fn connect(
+    backend: &Backend,
+    tls: &ArcSwap<rustls::ClientConfig>,
+    timeout: Duration,
+) -> io::Result<Stream> {
+    let opened = tokio::time::timeout(timeout, open(backend, tls)).await;
+    opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Whether there was no connection because this process, or this machine, has no more of what it takes.
+/// Whether the gate could not connect because this process or machine is short of descriptors, ports or memory.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
     error.raw_os_error().is_some_and(|code| shortages.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
+async fn open(backend: &Backend, tls: &ArcSwap<rustls::ClientConfig>) -> io::Result<Stream> {
     let url = &backend.url;
     let stream = dial(backend).await?;
     stream.set_nodelay(true)?;
@@ -38,12 +39,12 @@ async fn open(backend: &Backend, worker: &Worker) -> io::Result<Stream> {
         return Ok(Stream::Plain(stream));
     }
     let name = ServerName::try_from(url.host.clone()).map_err(io::Error::other)?;
-    let connector = tokio_rustls::TlsConnector::from(worker.shared.backend_tls.load_full());
+    let connector = tokio_rustls::TlsConnector::from(tls.load_full());
     let protocol = if url.protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() };
     Ok(Stream::ClientTls(Box::new(connector.with_alpn(vec![protocol]).connect(name, stream).await?)))
 }
 
-/// Connects to the first address that answers. A name is looked up each time: connections are kept, so it is not often.
+/// Connects to the first address that answers. The name is looked up for each connection; connections are reused, so lookups are rare.
 async fn dial(backend: &Backend) -> io::Result<TcpStream> {
     let url = &backend.url;
     if let Ok(ip) = url.host.parse() {
@@ -67,7 +68,7 @@ async fn dial_address(backend: &Backend, address: SocketAddr) -> io::Result<TcpS
     Ok(stream)
 }
 
-/// How TLS is spoken to backends: with the system's roots, which are read only if a backend needs them.
+/// The TLS configuration for backends, with the root certificates of the system. They are read only if a backend uses TLS.
 pub(crate) fn tls_config(backends: &[BackendUrl]) -> io::Result<Arc<rustls::ClientConfig>> {
     let mut roots = rustls::RootCertStore::empty();
     if backends.iter().any(|backend| backend.tls) {

@@ -4,17 +4,18 @@ use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::scan::{Bounds, Found, Scan};
 use tollgate_wire::http1::{Length, ResponseHead};
 
-use crate::gate::http::body::{Broken, Piece, Source};
-use crate::gate::http::conversation::{Answer, Forward};
-use crate::gate::http::h1_body::{BodyReader, BodyWriter, Pace};
+use crate::gate::http::body::{PeerError, Piece, Source};
+use crate::gate::http::h1_body::{BodyReader, BodyWriter};
+use crate::gate::http::halves::{Answer, Forward};
 use crate::gate::net::buffer::{Buffer, LARGE};
+use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 
 /// The largest head of an answer.
 const HEAD_BOUNDS: Bounds = Bounds { line_bytes_max: 8 * 1024, head_bytes_max: LARGE - 1 };
 
 /// A connection to a backend.
-pub(crate) struct Connection {
+pub(crate) struct H1Connection {
     pub(crate) socket: Socket,
     pub(crate) buffer: Buffer,
     /// Whether it has served a request before: then it may have been closed at the other end meanwhile.
@@ -64,19 +65,19 @@ impl<'a> H1Answer<'a> {
 }
 
 impl Answer for H1Answer<'_> {
-    async fn head(&mut self, head: &mut ResponseHead) -> Result<(), Broken> {
+    async fn head(&mut self, head: &mut ResponseHead) -> Result<(), PeerError> {
         let end = loop {
             match self.scan.look(self.body.at_hand(), HEAD_BOUNDS, false) {
                 Ok(Found::Head { start, end }) => {
                     head.parse(&self.body.at_hand()[start..end], self.to_head)
-                        .map_err(|garbage| Broken::Malformed(garbage.0))?;
+                        .map_err(|garbage| PeerError::Malformed(garbage.0))?;
                     break end;
                 }
                 Ok(Found::More) => {}
-                Err(_) => return Err(Broken::Malformed("the head of the answer is too large")),
+                Err(_) => return Err(PeerError::Malformed("the head of the answer is too large")),
             }
             if self.body.read_more().await? == 0 {
-                return Err(Broken::Gone);
+                return Err(PeerError::Gone);
             }
             self.progress = Progress::Begun;
         };
@@ -100,7 +101,7 @@ impl Answer for H1Answer<'_> {
 }
 
 impl Source for H1Answer<'_> {
-    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+    async fn next(&mut self) -> Result<Piece<'_>, PeerError> {
         self.body.next().await
     }
 }

@@ -14,13 +14,13 @@ use h2::{Reason, SendStream};
 use http::Request;
 use tollgate_wire::http1::{Fields, ResponseHead};
 
-use crate::gate::http::body::{Broken, Piece, Rest, Sink, Source};
-use crate::gate::http::conversation::{Answer, Forward};
-use crate::gate::http::h1_body::Pace;
+use crate::gate::http::body::{PeerError, Piece, Rest, Sink, Source};
 use crate::gate::http::h2_body::{self, StreamReader, timed};
 use crate::gate::http::h2_head;
 use crate::gate::http::h2_io::H2Io;
+use crate::gate::http::halves::{Answer, Forward};
 use crate::gate::net::buffer::Buffer;
+use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
 
@@ -35,7 +35,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 
 /// A connection to a backend, shared by the requests of one worker.
 #[derive(Clone)]
-pub(crate) struct Connection {
+pub(crate) struct H2Connection {
     sender: SendRequest<Bytes>,
     under_way: Rc<Cell<u32>>,
     ended: Rc<Cell<bool>>,
@@ -43,7 +43,7 @@ pub(crate) struct Connection {
     used_ms: Rc<Cell<u64>>,
 }
 
-impl Connection {
+impl H2Connection {
     /// Begins HTTP/2 on a socket. A task of its own moves its frames until it ends.
     pub(crate) async fn begin(socket: Socket, patience: Duration) -> io::Result<Self> {
         let io = H2Io::new(Rc::new(socket), Buffer::default(), patience);
@@ -93,13 +93,13 @@ impl Connection {
 
 /// The connections of one worker, by the backend's number.
 #[derive(Default)]
-pub(crate) struct Connections {
-    by_backend: RefCell<HashMap<u64, Vec<Connection>>>,
+pub(crate) struct H2Connections {
+    by_backend: RefCell<HashMap<u64, Vec<H2Connection>>>,
 }
 
-impl Connections {
+impl H2Connections {
     /// The one with the fewest requests that has room.
-    pub(crate) fn pick(&self, backend: u64) -> Option<Connection> {
+    pub(crate) fn pick(&self, backend: u64) -> Option<H2Connection> {
         let mut by_backend = self.by_backend.borrow_mut();
         let connections = by_backend.get_mut(&backend)?;
         connections.retain_mut(|connection| !connection.is_over() && !connection.is_leaving());
@@ -108,7 +108,7 @@ impl Connections {
     }
 
     /// Adds one for others to use as well.
-    pub(crate) fn add(&self, backend: u64, connection: Connection) {
+    pub(crate) fn add(&self, backend: u64, connection: H2Connection) {
         self.by_backend.borrow_mut().entry(backend).or_default().push(connection);
     }
 
@@ -127,7 +127,7 @@ impl Connections {
 }
 
 /// One request's stream.
-pub(crate) struct Leg {
+pub(crate) struct H2Answer {
     response: Option<ResponseFuture>,
     body: Option<StreamReader>,
     pace: Pace,
@@ -145,7 +145,7 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    fn on(connection: &Connection, timer: Rc<Timer>) -> Self {
+    fn on(connection: &H2Connection, timer: Rc<Timer>) -> Self {
         connection.under_way.set(connection.under_way.get() + 1);
         Self { count: connection.under_way.clone(), used_ms: connection.used_ms.clone(), timer }
     }
@@ -159,7 +159,7 @@ impl Drop for UnderWay {
 }
 
 /// The way to the backend on one request's stream.
-pub(crate) struct LegSink {
+pub(crate) struct H2Forward {
     stream: SendStream<Bytes>,
     ended: bool,
     timer: Rc<Timer>,
@@ -168,13 +168,13 @@ pub(crate) struct LegSink {
 
 /// Sends a request's head.
 pub(crate) async fn open(
-    connection: &Connection,
+    connection: &H2Connection,
     request: Request<()>,
     ends: bool,
     to_head: bool,
     pace: Pace,
     timer: Timer,
-) -> Result<(Leg, LegSink), Broken> {
+) -> Result<(H2Answer, H2Forward), PeerError> {
     let timer = Rc::new(timer);
     let place = UnderWay::on(connection, timer.clone());
     let mut sender = connection.sender.clone();
@@ -182,18 +182,18 @@ pub(crate) async fn open(
     poll_fn(|cx| timed(&timer, Way::Out, cx, |cx| sender.poll_ready(cx))).await??;
     timer.clear(Way::Out);
     let (response, stream) = sender.send_request(request, ends)?;
-    let sink = LegSink { stream, ended: ends, timer: timer.clone(), patience: pace.idle_max };
-    Ok((Leg { response: Some(response), body: None, pace, to_head, begun: false, timer, _place: place }, sink))
+    let sink = H2Forward { stream, ended: ends, timer: timer.clone(), patience: pace.idle_max };
+    Ok((H2Answer { response: Some(response), body: None, pace, to_head, begun: false, timer, _place: place }, sink))
 }
 
-impl Leg {
+impl H2Answer {
     /// The deadlines of this leg.
     pub(crate) fn timer(&self) -> Rc<Timer> {
         self.timer.clone()
     }
 }
 
-impl Forward for LegSink {
+impl Forward for H2Forward {
     /// What a stream's backend does after its reset cannot be heard.
     async fn break_off(&mut self) -> bool {
         self.stream.send_reset(Reason::CANCEL);
@@ -201,10 +201,10 @@ impl Forward for LegSink {
     }
 }
 
-impl Answer for Leg {
-    async fn head(&mut self, head: &mut ResponseHead) -> Result<(), Broken> {
+impl Answer for H2Answer {
+    async fn head(&mut self, head: &mut ResponseHead) -> Result<(), PeerError> {
         let (timer, to_head) = (&self.timer, self.to_head);
-        let Some(future) = &mut self.response else { return Err(Broken::Gone) };
+        let Some(future) = &mut self.response else { return Err(PeerError::Gone) };
         let polled = poll_fn(|cx| {
             timed(timer, Way::In, cx, |cx| {
                 if let Poll::Ready(Some(interim)) = future.poll_informational(cx) {
@@ -237,17 +237,17 @@ impl Answer for Leg {
     }
 }
 
-impl Source for Leg {
-    async fn next(&mut self) -> Result<Piece<'_>, Broken> {
+impl Source for H2Answer {
+    async fn next(&mut self) -> Result<Piece<'_>, PeerError> {
         match &mut self.body {
             Some(body) => body.next(&self.timer).await,
-            None => Err(Broken::Gone),
+            None => Err(PeerError::Gone),
         }
     }
 }
 
-impl Sink for LegSink {
-    async fn send(&mut self, data: &[u8], _rest: Rest) -> Result<(), Broken> {
+impl Sink for H2Forward {
+    async fn send(&mut self, data: &[u8], _rest: Rest) -> Result<(), PeerError> {
         let mut left = data;
         while !left.is_empty() {
             self.timer.set(Way::Out, self.patience);
@@ -258,11 +258,11 @@ impl Sink for LegSink {
         Ok(())
     }
 
-    async fn flush(&mut self) -> Result<(), Broken> {
+    async fn flush(&mut self) -> Result<(), PeerError> {
         Ok(())
     }
 
-    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), Broken> {
+    async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
         if std::mem::replace(&mut self.ended, true) {
             return Ok(());
         }

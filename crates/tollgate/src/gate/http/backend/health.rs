@@ -39,18 +39,16 @@ const BACKOFF_MAX: Duration = Duration::from_secs(15);
 /// A probe without a result is given up after this time, and another request becomes the probe.
 const PROBE_MAX: Duration = Duration::from_secs(10);
 
-/// The route and the client of a request that failed.
+/// A request to which a backend did not respond.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct FailedRequest {
     /// The hash of the route.
     pub(crate) route: u64,
     /// The address of the client.
     pub(crate) client: IpAddr,
-    /// Whether the connection was made for it, which shows that the backend accepts connections.
-    pub(crate) on_new_connection: bool,
 }
 
-impl Asked {
+impl FailedRequest {
     /// What counts as one client: an IPv4 address or an IPv6 /64, because a subscriber owns all addresses of it.
     fn client_key(&self) -> u64 {
         match self.client {
@@ -197,7 +195,7 @@ impl Health {
     }
 
     /// The backend was connected to and gave no answer. Returns the backoff if the backend is out from now on, or for longer.
-    pub(crate) fn answer_failed(&mut self, asked: Asked, has_other: bool, now: Duration) -> Option<Duration> {
+    pub(crate) fn answer_failed(&mut self, asked: FailedRequest, has_other: bool, now: Duration) -> Option<Duration> {
         self.failed_routes.add(asked.route);
         self.failed_clients.add(asked.client_key());
         let backoff = match self.outage {
@@ -242,8 +240,8 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    fn asked(route: u64, client: u8) -> Asked {
-        Asked { route, client: [192, 0, 2, client].into(), on_new_connection: true }
+    fn asked(route: u64, client: u8) -> FailedRequest {
+        FailedRequest { route, client: [192, 0, 2, client].into() }
     }
 
     fn unreachable() -> Health {
@@ -272,7 +270,7 @@ mod tests {
         let one_client = |number: u8| asked(number.into(), 1);
         let both = |number: u8| asked(number.into(), number);
         for (spread, has_other, is_out) in [
-            (&one_route as &dyn Fn(u8) -> Asked, true, false),
+            (&one_route as &dyn Fn(u8) -> FailedRequest, true, false),
             (&one_client, true, false),
             (&both, false, false),
             (&both, true, true),
@@ -290,10 +288,7 @@ mod tests {
         let mut health = Health::default();
         for number in 0..100 {
             let client = format!("2001:db8::{number:x}").parse().unwrap();
-            assert_eq!(
-                health.answer_failed(Asked { route: number, client, on_new_connection: true }, true, at(0)),
-                None
-            );
+            assert_eq!(health.answer_failed(FailedRequest { route: number, client }, true, at(0)), None);
         }
     }
 

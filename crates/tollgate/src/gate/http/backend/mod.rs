@@ -1,6 +1,5 @@
 //! The backends: which one gets the next request, its health, and the connections to it.
 
-pub(crate) mod check;
 pub(crate) mod connect;
 pub(crate) mod h1;
 pub(crate) mod h2;
@@ -11,11 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::body::Broken;
-use super::conversation::Ended;
 use crate::gate::decide::queue::{Entering, Queue};
 use crate::settings::BackendUrl;
-use health::{Asked, Health};
+use health::{FailedRequest, Health};
 
 /// One backend, as all workers see it.
 #[derive(Debug)]
@@ -175,20 +172,11 @@ impl Backends {
         self.all.iter().any(|backend| backend.is_up().is_ok() || backend.is_reachable())
     }
 
-    /// Updates the health of a backend after a request; an answer was recorded when it began. A backend may close a connection that was used before at
-    /// any time, so that is no failure.
-    pub(crate) fn judge(&self, backend: &Backend, ended: &Ended, asked: Asked) {
-        match ended {
-            Ended::Answered { .. } | Ended::Upgraded | Ended::ClientBroke { .. } => {}
-            Ended::BackendBroke { broken: Broken::Gone, begun: false, .. } if !asked.on_new_connection => {}
-            // The backend has answered: a page that breaks off in the middle is one page.
-            Ended::BackendBroke { answered: true, .. } => {}
-            Ended::BackendBroke { broken, .. } => {
-                let has_other = self.has_other(backend.id);
-                let out = backend.with_health(|health, now| health.answer_failed(asked, has_other, now));
-                backend.log_outage(out, broken.as_str());
-            }
-        }
+    /// Updates the health of a backend that failed to respond to a request.
+    pub(crate) fn answer_failed(&self, backend: &Backend, why: &str, asked: FailedRequest) {
+        let has_other = self.has_other(backend.id);
+        let out = backend.with_health(|health, now| health.answer_failed(asked, has_other, now));
+        backend.log_outage(out, why);
     }
 
     /// How many backends there are.
@@ -352,9 +340,8 @@ mod tests {
 
     fn fail_answers(backends: &Backends, backend: &Backend) {
         for number in 0..10 {
-            let ended = Ended::BackendBroke { broken: Broken::Gone, begun: false, answered: false };
             let client = [192, 0, 2, number].into();
-            backends.judge(backend, &ended, Asked { route: number.into(), client, on_new_connection: true });
+            backends.answer_failed(backend, "test", FailedRequest { route: number.into(), client });
         }
     }
 

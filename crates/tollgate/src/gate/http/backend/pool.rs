@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::h1::Connection;
+use super::h1::H1Connection;
 
 struct Waiting {
-    connection: Connection,
+    connection: H1Connection,
     since_ms: u64,
 }
 
@@ -34,7 +34,7 @@ const RECENT_MS: u64 = 1000;
 
 impl Pool {
     /// The connection that was used last, of those that are still good.
-    pub(crate) fn take(&self, backend: u64, wanted: Wanted, now_ms: u64) -> Option<Connection> {
+    pub(crate) fn take(&self, backend: u64, wanted: Wanted, now_ms: u64) -> Option<H1Connection> {
         if wanted == Wanted::New {
             return None;
         }
@@ -53,7 +53,7 @@ impl Pool {
     }
 
     /// Keeps a connection for the next request.
-    pub(crate) fn give(&self, backend: u64, connection: Connection, bound: usize, now_ms: u64) {
+    pub(crate) fn give(&self, backend: u64, connection: H1Connection, bound: usize, now_ms: u64) {
         let mut by_backend = self.by_backend.borrow_mut();
         let idle = by_backend.entry(backend).or_default();
         if idle.len() < bound {

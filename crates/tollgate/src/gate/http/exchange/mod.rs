@@ -1,4 +1,25 @@
-//! One request on its way through: identify, ask, find a backend, talk to it ([`converse`]), and try another where that is safe.
+//! One request, from its head to its line in the access log.
+//!
+//! [`Exchange::run`] is the whole way of a request. Its phases run in order, and each returns what the next one needs. A phase that cannot pass the
+//! request on returns an [`End`] instead, which skips the phases up to the settlement:
+//!
+//! | phase | does |
+//! |---|---|
+//! | [`identify`](Exchange::identify) | determines the client, behind trusted proxies too |
+//! | [`decide`](Exchange::decide) | asks the rules, which may hold or refuse the request |
+//! | [`buffer_body`](Exchange::buffer_body) | reads a small body, so that a client that stalls its upload holds no permit |
+//! | [`queue`](Exchange::queue) | waits for a permit of a backend |
+//! | [`begin_forwarding`](Exchange::begin_forwarding) | counts the request as admitted |
+//! | [`forward`](Exchange::forward) | connects to a backend and streams both bodies, on another connection if that is safe |
+//! | [`settle`](Exchange::settle) | charges the measured cost and releases the permit |
+//! | [`finish`](Exchange::finish) | sends the client the rest of the response, or a response of the gate's own |
+//! | [`record`](Exchange::record) | writes the trace and the line of the access log |
+//!
+//! The request is settled when the backend has finished, before `finish`: the client may still be reading. If the task is cancelled, dropping the
+//! [`Ticket`] settles it.
+
+mod attempt;
+mod stream;
 
 use std::future::poll_fn;
 use std::io;
@@ -8,645 +29,536 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tollgate_core::time::Span;
+use tollgate_core::time::{Moment, Span};
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::hop_by_hop::strip_nominated;
-use tollgate_wire::http1::{Length, RequestHead, ResponseHead};
+use tollgate_wire::http1::{Fault, Length, RequestHead, ResponseHead};
 
-use super::backend::h1::{self, H1Answer};
-use super::backend::health::Asked;
+use super::access_record::AccessRecord;
+use super::backend::h1::H1Connection;
 use super::backend::pool::Wanted;
-use super::backend::{AllDown, Place, connect, h2};
-use super::body::{Broken, Piece, Rest, Source};
-use super::conversation::{ClientBody, ConversationState, Ended, Forward as _, Reply, Topic, converse};
-use super::download::finish;
-use super::forward;
-use super::h1_body::{BodyWriter, Pace};
-use super::h2_head;
+use super::backend::{AllDown, Place, connect};
+use super::body::{PeerError, Piece, Rest, Source};
+use super::download::drain;
+use super::halves::{ClientBody, Reply};
+use super::own_answer::OwnAnswer;
 use super::spool::Overflow;
 use super::trace;
 use super::worker::Worker;
-use crate::gate::decide::admission::{Admitted, Outcome, Ticket, Turn};
-use crate::gate::decide::identify::{Peer, RequestView};
-use crate::gate::decide::refusal::{OwnAnswer, Refusal, jittered_secs, spread_of};
-use crate::gate::net::buffer::Buffer;
-use crate::gate::net::socket::Socket;
-use crate::gate::observe::access_log::AccessRecord;
+use crate::gate::decide::admission::{Outcome, Ticket, Turn};
+use crate::gate::decide::identify::{Peer, RequestView, user_agent};
+use crate::gate::decide::refusal::{Refusal, jittered_secs, spread_of};
+use crate::gate::net::timer::CLOSED_AT_ONCE;
 use crate::gate::observe::failure_log::Failure;
-use crate::gate::serve::listener;
-use crate::settings::{Gate as Settings, Protocol};
+use crate::settings::Gate as Settings;
+use crate::telemetry::Trace;
+use attempt::{AttemptEnd, Upstream};
 
-/// The memory an exchange works in; used again for the next one.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    pub(crate) request: RequestHead,
-    pub(crate) response: ResponseHead,
-    pub(crate) request_decoder: Decoder,
-    pub(crate) response_decoder: Decoder,
-    pub(crate) client_out: Vec<u8>,
-    pub(crate) backend_out: Vec<u8>,
-    pub(crate) value: Vec<u8>,
-}
+/// Attempts on further connections for a request of which no backend has received anything.
+const UNSENT_RETRIES_MAX: u32 = 2;
+/// Backends that are tried for one request if connections fail.
+const BACKENDS_TRIED_MAX: usize = 3;
+/// An estimate of the memory of a waiting request's task and buffers, in bytes.
+const WAITING_TASK_BYTES: u64 = 4096;
 
-/// What happens to the client's connection afterwards.
+/// What happens to the connection of the client after an exchange.
 pub(crate) enum After {
-    /// It may send another request.
+    /// The client may send another request.
     Keep,
-    /// It is closed, once the client has had time to read the answer.
+    /// The connection is closed once the client has had time to read the response.
     Close,
-    /// It is closed at once: the answer broke off.
+    /// The connection is closed at once, because the response broke off.
     Cut,
-    /// There is nobody to answer.
+    /// The client has left.
     Left,
-    /// It is no longer HTTP: both connections become one.
-    Tunnel(Box<h1::Connection>, Place),
+    /// The connection is no longer HTTP: it is joined with the connection to the backend.
+    Tunnel(Box<H1Connection>, Place),
 }
 
-/// What an exchange needs to know besides the two sides.
-pub(crate) struct Visit<'a> {
+/// How an exchange ended before its settlement, and what the client is still to be sent.
+enum End {
+    /// The backend has sent its whole response. The client may not have read all of it.
+    Answered { keep: bool },
+    /// The backend has switched to another protocol.
+    Upgraded(Box<H1Connection>, Place),
+    /// The client left, did not send what it announced, or stopped reading.
+    ClientFailed {
+        error: PeerError,
+        /// Whether the client has been sent a part of the response.
+        has_begun: bool,
+        /// How the backend's part ended; none if the request was given up before.
+        outcome: Option<Outcome>,
+    },
+    /// A rule or the queue refused the request.
+    Refused(Refusal),
+    /// The request cannot be served. The client gets a response with this status.
+    Failed { status: u16, detail: &'static str, retry_secs: u64 },
+    /// The client gets nothing more.
+    Cut,
+}
+
+impl End {
+    /// The client left before its request was forwarded.
+    const LEFT: Self = Self::ClientFailed { error: PeerError::Gone, has_begun: false, outcome: None };
+
+    /// How the backend's part ended; none if nobody waits for it any more.
+    fn outcome(&self) -> Option<Outcome> {
+        match self {
+            Self::Answered { .. } | Self::Upgraded(..) => Some(Outcome::Answered),
+            Self::ClientFailed { outcome, .. } => *outcome,
+            Self::Refused(_) | Self::Failed { .. } | Self::Cut => Some(Outcome::Failed),
+        }
+    }
+}
+
+/// A request that was read: its head, its connection, and memory for its exchange.
+pub(crate) struct Inbound<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) settings: &'a Settings,
     pub(crate) peer: &'a Peer,
-    /// The address of the client: the peer's own until the request has been read for what trusted proxies write.
-    pub(crate) client: IpAddr,
     pub(crate) request: &'a mut RequestHead,
     pub(crate) response: &'a mut ResponseHead,
+    /// Decodes the chunks of the response.
     pub(crate) decoder: &'a mut Decoder,
+    /// The bytes that are to be sent to the backend.
     pub(crate) out: &'a mut Vec<u8>,
+    /// The value of a header field while it is written.
     pub(crate) value: &'a mut Vec<u8>,
-    /// Whether the client's connection can be kept, as far as the request goes.
+    /// Whether the request permits further ones on its connection.
     pub(crate) keep: bool,
 }
 
-/// Carries one request through, and logs it.
-pub(crate) async fn exchange(mut visit: Visit<'_>, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
-    let mut record = AccessRecord::begin(visit.worker);
-    let after = carry(&mut visit, &mut record, body, reply).await;
-    if let Some(record) = record {
-        record.write(visit.worker, visit.client, Some(visit.request), visit.response, reply.sent());
-    }
-    after
+/// One request on its way through the gate.
+pub(crate) struct Exchange<'a, B, R> {
+    inbound: Inbound<'a>,
+    body: &'a mut B,
+    reply: &'a mut R,
+    /// The address of the client; that of the peer until the client is identified.
+    client: IpAddr,
+    /// The arrival of the request, later by the time in which the gate waited for its body.
+    since: Moment,
+    /// Set when the rules have admitted the request.
+    ticket: Option<Ticket>,
+    /// The part of the response that the client has not read; set when the request is forwarded.
+    overflow: Option<Overflow<'a>>,
+    trace: Option<Trace>,
+    access_record: Option<AccessRecord>,
 }
 
-async fn carry(
-    visit: &mut Visit<'_>,
-    record: &mut Option<AccessRecord>,
-    body: &mut impl ClientBody,
-    reply: &mut impl Reply,
-) -> After {
-    if !visit.peer.judge(visit.settings) {
-        *record = record.map(|record| record.without_decision("proxy-not-trusted"));
-        return After::Cut;
-    }
-    let shared = &visit.worker.shared;
-    shared.proxy_detector.look(&visit.worker.proxy_sampler, visit.peer, visit.request, &shared.settings);
-    let client = visit.peer.client(visit.request, visit.settings);
-    visit.client = client;
-    strip_nominated(&mut visit.request.fields);
-    visit.worker.shared.admission.unify(&mut visit.request.fields);
-    let view = RequestView { client, head: visit.request, is_flagged: false };
-    let (admission, sight) = (&visit.worker.shared.admission, &visit.worker.shared.sight);
-    let (mut since, mut told) = (sight.clock().now(), trace::begin(visit.worker, visit.peer, &view));
-    let mut admitted = match or_departure(admission.admit(&view, &visit.worker.engagements), body).await {
-        Ok(admitted) => admitted,
-        Err(_) => return visit.left(),
-    };
-    let (mut picked, mut whole) = (None, true);
-    if let Admitted::Ticket(ticket) = &mut admitted {
-        if !body.has_ended() {
-            let began = sight.clock().now();
-            whole = match gather(view.head, body).await {
-                Ok(whole) => whole,
-                Err(Broken::Gone) => return visit.left(),
-                Err(broken) => {
-                    let after = visit.client_broke(broken, reply).await;
-                    trace::over(told, visit.response);
-                    return after;
-                }
-            };
-            // The client took this long, not the gate.
-            since = since + sight.clock().now().since(began);
+impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
+    pub(crate) fn new(inbound: Inbound<'a>, body: &'a mut B, reply: &'a mut R) -> Self {
+        Self {
+            access_record: AccessRecord::begin(inbound.worker),
+            client: inbound.peer.address,
+            since: Moment::ZERO,
+            ticket: None,
+            overflow: None,
+            trace: None,
+            inbound,
+            body,
+            reply,
         }
-        let turn = Turn {
-            client,
-            claim: admission.claim(&view, visit.peer.tenant(&view, client)),
-            is_whole: whole,
-            bytes: waiting_bytes(view.head, whole),
+    }
+
+    /// Serves the request.
+    pub(crate) async fn run(&mut self) -> After {
+        let end = match self.carry().await {
+            Ok(end) | Err(end) => end,
         };
+        self.settle(&end);
+        let after = self.finish(end).await;
+        self.record();
+        after
+    }
+
+    /// Responds to a request that cannot be read. No phase applies to it.
+    pub(crate) async fn reject(&mut self, fault: Fault) -> After {
+        self.inbound.worker.tally.malformed();
+        let answer = OwnAnswer::malformed(fault, self.inbound.response);
+        let after = self.answer(&answer, false).await;
+        if let Some(record) = self.access_record.take() {
+            let record = record.without_decision("malformed");
+            record.write(self.inbound.worker, self.client, None, self.inbound.response, self.reply.sent());
+        }
+        after
+    }
+
+    /// The phases until the backend has finished.
+    async fn carry(&mut self) -> Result<End, End> {
+        self.identify()?;
+        self.decide().await?;
+        let is_whole = self.buffer_body().await?;
+        let picked = self.queue(is_whole).await?;
+        self.begin_forwarding()?;
+        self.forward(picked, is_whole).await
+    }
+
+    fn identify(&mut self) -> Result<(), End> {
+        let Inbound { worker, settings, peer, request, .. } = &mut self.inbound;
+        if !peer.judge(settings) {
+            self.access_record = self.access_record.map(|record| record.without_decision("proxy-not-trusted"));
+            return Err(End::Cut);
+        }
+        let shared = &worker.shared;
+        if peer.is_untrusted() {
+            shared.proxy_detector.look(&worker.proxy_sampler, peer.address, request, &shared.settings);
+        }
+        self.client = peer.client(request, settings);
+        strip_nominated(&mut request.fields);
+        shared.admission.unify(&mut request.fields);
+        self.since = shared.sight.clock().now();
+        self.trace = trace::begin(worker, peer, &RequestView::new(self.client, request));
+        Ok(())
+    }
+
+    async fn decide(&mut self) -> Result<(), End> {
+        let Inbound { worker, request, .. } = &self.inbound;
+        let view = RequestView::new(self.client, request);
+        let admitted = worker.shared.admission.admit(&view, &worker.engagements);
+        let admitted = or_departure(admitted, self.body).await?;
+        self.ticket = Some(admitted.map_err(End::Refused)?);
+        Ok(())
+    }
+
+    /// Returns whether all of the body is here. A client that asks for a 100 gets it from the backend, which has to see the request first.
+    async fn buffer_body(&mut self) -> Result<bool, End> {
+        if self.body.has_ended() {
+            return Ok(true);
+        }
+        if self.inbound.request.expects_continue() {
+            return Ok(false);
+        }
+        let clock = self.inbound.worker.shared.sight.clock();
+        let began = clock.now();
+        let gathered = self.body.gather(self.inbound.request.length).await;
+        // The gate waited for the client: that is no wait of the request.
+        self.since = self.since + clock.now().since(began);
+        gathered.map_err(|error| End::ClientFailed { error, has_begun: false, outcome: None })
+    }
+
+    /// Returns the number of the backend whose queue granted the permit.
+    async fn queue(&mut self, is_whole: bool) -> Result<Option<u64>, End> {
+        let Inbound { worker, peer, request, .. } = &self.inbound;
+        let (admission, log) = (&worker.shared.admission, &worker.engagements);
+        let view = RequestView::new(self.client, request);
+        let ticket = self.ticket.as_mut().expect("the rules have admitted the request");
+        let turn = Turn {
+            client: self.client,
+            claim: admission.claim(&view, peer.tenant(&view, self.client)),
+            is_whole,
+            bytes: waiting_bytes(request, is_whole),
+        };
+        let mut picked = None;
         let pick = |entering| {
-            let backends = visit.worker.shared.backends.load();
+            let backends = worker.shared.backends.load();
             let backend = backends.pick(entering);
             picked = backend.map(|backend| backend.id);
             backend.map_or_else(|| admission.queues().first(), |backend| backend.queue.clone())
         };
-        let turn = admission.take_turn(ticket, turn, pick, &visit.worker.engagements);
-        match or_departure(turn, body).await {
-            Ok(Ok(())) => {
-                if let Some(refusal) = admission.recheck(ticket, &view, &visit.worker.engagements) {
-                    admitted = Admitted::Refused(refusal);
+        or_departure(admission.take_turn(ticket, turn, pick, log), self.body).await?.map_err(End::Refused)?;
+        match admission.recheck(ticket, &view, log) {
+            Some(refusal) => Err(End::Refused(refusal)),
+            None => Ok(picked),
+        }
+    }
+
+    fn begin_forwarding(&mut self) -> Result<(), End> {
+        let worker = self.inbound.worker;
+        let shared = &worker.shared;
+        if shared.buffers.has_too_many_stalled(self.client) {
+            return Err(self.fail((503, "too many responses wait for this client to read them"), 1, None, None));
+        }
+        let request = &mut *self.inbound.request;
+        let ticket = self.ticket.as_mut().expect("the rules have admitted the request");
+        let mut account = shared.sight.admitted(self.client, user_agent(request), self.since);
+        trace::goes(&mut self.trace, ticket, &mut account, request);
+        if let Some(record) = &mut self.access_record {
+            record.admitted(ticket, account.wait());
+        }
+        ticket.seen_by(account);
+        self.body.forwarded();
+        self.overflow = Some(Overflow::new(&shared.buffers, self.client, self.reply.task_bytes()));
+        Ok(())
+    }
+
+    /// Sends the request to the backend that was picked when it entered the queue, or to another one if no connection can be made. The permit
+    /// stays with the picked backend: the request was admitted once and does not wait again.
+    async fn forward(&mut self, picked: Option<u64>, is_whole: bool) -> Result<End, End> {
+        let (worker, settings) = (self.inbound.worker, self.inbound.settings);
+        let mut wanted = if self.may_be_sent_twice() { Wanted::Any } else { Wanted::Recent };
+        let (mut avoid, mut connect_failures, mut unsent_retries, mut has_resent) = (None, 0, 0, false);
+        loop {
+            let chosen = worker.shared.backends.load().choose(picked, avoid, is_whole);
+            let place = chosen.map_err(|AllDown(wait)| self.no_backend(wait))?;
+            // A connection from before the outage does not show whether new ones can be made.
+            let wanted_now = if place.is_probe() { Wanted::New } else { wanted };
+            let opened = or_departure(Upstream::open(worker, settings, &place, wanted_now), self.body).await?;
+            let upstream = match opened {
+                Ok(upstream) => upstream,
+                Err(error) => {
+                    if connect::is_shortage(&error) {
+                        return Err(self.no_room(&error));
+                    }
+                    place.backend.connect_failed(&error.to_string());
+                    avoid = Some(place.backend.id);
+                    connect_failures += 1;
+                    // No backend has received anything, so any request may go to another one.
+                    if connect_failures < worker.shared.backends.load().len().min(BACKENDS_TRIED_MAX) {
+                        continue;
+                    }
+                    return Err(self.unreachable(&error, &place));
+                }
+            };
+            let was_used = upstream.was_used();
+            if !was_used {
+                place.backend.connected();
+            }
+            let ticket = self.ticket.as_mut().expect("the rules have admitted the request");
+            ticket.started();
+            ticket.goes_to(&place.backend.queue);
+            match self.attempt(upstream, &place).await {
+                AttemptEnd::Answered { keep, .. } => return Ok(End::Answered { keep }),
+                AttemptEnd::Upgraded(connection) => return Ok(End::Upgraded(connection, place)),
+                AttemptEnd::ClientFailed { error, has_begun, outcome } => {
+                    return Err(End::ClientFailed { error, has_begun, outcome });
+                }
+                AttemptEnd::Unsent if unsent_retries < UNSENT_RETRIES_MAX => {
+                    self.unsent();
+                    worker.tally.retried();
+                    unsent_retries += 1;
+                    wanted = Wanted::New;
+                }
+                AttemptEnd::Unsent => {
+                    self.unsent();
+                    return Err(self.backend_failed(PeerError::Gone, false, &place));
+                }
+                AttemptEnd::BackendFailed { error: PeerError::Gone, has_begun: false, .. }
+                    if was_used && !has_resent && self.may_be_sent_twice() =>
+                {
+                    // The backend closed an idle connection at the moment at which the gate used it again.
+                    worker.tally.retried();
+                    has_resent = true;
+                    wanted = Wanted::New;
+                }
+                AttemptEnd::BackendFailed { error, is_cut, .. } => {
+                    return Err(self.backend_failed(error, is_cut, &place));
                 }
             }
-            Ok(Err(refusal)) => admitted = Admitted::Refused(refusal),
-            Err(_) => return visit.left(),
         }
     }
-    let after = match admitted {
-        Admitted::Refused(refusal) => {
-            sight.refused(&view, since);
-            visit.worker.tally.refused();
-            trace::refused(&mut told, &refusal);
-            if let Some(record) = record {
-                record.refused(&refusal, sight.clock().now().since(since));
-            }
-            let spread = spread_of(client, visit.worker.timers.now_ms());
-            visit.refuse(&refusal, spread, body, reply).await
-        }
-        Admitted::Ticket(mut ticket) if visit.worker.shared.buffers.has_too_many_stalled(client) => {
-            ticket.done(Outcome::Failed);
-            visit.too_many_unread(body, reply).await
-        }
-        Admitted::Ticket(mut ticket) => {
-            let mut account = sight.admitted(&view, since);
-            trace::goes(&mut told, &ticket, &mut account, (visit.request, visit.response));
-            if let Some(record) = record {
-                record.admitted(&ticket, account.wait());
-            }
-            ticket.seen_by(account);
-            body.forwarded();
-            let after = visit.forward(&mut ticket, picked, whole, body, reply).await;
-            ticket.end();
-            if let Some(record) = record {
-                record.cost(ticket.toll());
-            }
-            after
-        }
-    };
-    trace::over(told, visit.response);
-    after
-}
 
-/// Memory that a request holds while it waits: its task and buffers, its head, and its body if that is here.
-fn waiting_bytes(head: &RequestHead, is_whole: bool) -> u32 {
-    const TASK_BYTES: u64 = 4096;
-    let body = match head.length {
-        Length::Fixed(bytes) if is_whole => bytes,
-        _ => 0,
-    };
-    u32::try_from(TASK_BYTES + head.fields.bytes() as u64 + body).unwrap_or(u32::MAX)
-}
-
-/// Reads a small body before its request asks for a place at the backend, so that who withholds it keeps nobody waiting. Says whether all of it
-/// is here.
-async fn gather(request: &RequestHead, body: &mut impl ClientBody) -> Result<bool, Broken> {
-    // Who asks whether to send is answered by the backend, which has to see the request for that.
-    if request.expects_continue() { Ok(false) } else { body.gather(request.length).await }
-}
-
-impl Visit<'_> {
-    async fn refuse(
-        &mut self,
-        refusal: &Refusal,
-        random: u64,
-        body: &mut impl ClientBody,
-        reply: &mut impl Reply,
-    ) -> After {
-        let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
-        let answer = OwnAnswer::refuse(refusal, self.request, self.response, &self.settings.pages, random);
-        self.answer(&answer, keep, body, reply).await
+    /// Settles the request. An event stream was settled when its head came; then this changes nothing.
+    fn settle(&mut self, end: &End) {
+        let Some(ticket) = &mut self.ticket else { return };
+        match end.outcome() {
+            Some(outcome) => ticket.done(outcome),
+            None => ticket.end(),
+        }
+        if let Some(record) = &mut self.access_record {
+            record.cost(ticket.toll());
+        }
     }
 
-    /// Whether the body of a request that is not forwarded is small enough to be read all the same.
-    fn is_body_drainable(&self) -> bool {
-        match self.request.length {
+    /// The client's part after the settlement.
+    async fn finish(&mut self, end: End) -> After {
+        match end {
+            End::Answered { keep } => match self.drain().await {
+                Ok(()) if keep => After::Keep,
+                Ok(()) => After::Close,
+                Err(PeerError::Gone) => self.left(),
+                Err(_) => After::Cut,
+            },
+            End::Upgraded(connection, place) => match self.drain_head().await {
+                Ok(()) => After::Tunnel(connection, place),
+                Err(_) => After::Cut,
+            },
+            End::ClientFailed { error: PeerError::Gone, .. } => self.left(),
+            End::ClientFailed { has_begun: true, .. } | End::Cut => After::Cut,
+            End::ClientFailed { error, .. } => self.answer_client_failure(error).await,
+            End::Refused(refusal) => self.refuse(&refusal).await,
+            End::Failed { status, detail, retry_secs } => self.answer_failure(status, detail, retry_secs).await,
+        }
+    }
+
+    fn record(&mut self) {
+        let Inbound { worker, request, response, .. } = &self.inbound;
+        let sent = self.reply.sent();
+        if let Some(mut trace) = self.trace.take() {
+            trace.answered(if sent.has_begun { response.status } else { 0 });
+        }
+        if let Some(record) = self.access_record.take() {
+            record.write(worker, self.client, Some(request), response, sent);
+        }
+    }
+}
+
+/// Parts of the phases.
+impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
+    /// Whether sending the request a second time does no harm.
+    fn may_be_sent_twice(&self) -> bool {
+        let request = &self.inbound.request;
+        matches!(request.length, Length::Empty | Length::Fixed(0)) && request.is_idempotent()
+    }
+
+    /// The backend has received nothing of the request.
+    fn unsent(&mut self) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.unsent();
+        }
+    }
+
+    fn no_backend(&self, wait: Duration) -> End {
+        self.fail((503, "no backend is up"), wait.as_secs() + 1, None, None)
+    }
+
+    /// The gate itself is short of descriptors or memory, so it closes idle connections.
+    fn no_room(&self, error: &io::Error) -> End {
+        self.inbound.worker.timers.close_idle(CLOSED_AT_ONCE);
+        self.fail((503, "the gate has no room for another connection"), 1, Some(error), None)
+    }
+
+    fn unreachable(&self, error: &io::Error, place: &Place) -> End {
+        let status = if error.kind() == io::ErrorKind::TimedOut { 504 } else { 502 };
+        self.fail((status, "the backend cannot be reached"), 1, Some(error), Some(place))
+    }
+
+    /// The backend failed. `is_cut`: after a part of its response was sent to the client.
+    fn backend_failed(&self, error: PeerError, is_cut: bool, place: &Place) -> End {
+        self.inbound.worker.tally.backend_failed();
+        if is_cut {
+            let reason = match error {
+                PeerError::Gone => "the backend closed the connection in the middle of its answer",
+                PeerError::Slow => "the backend stopped in the middle of its answer",
+                PeerError::Malformed(what) => what,
+            };
+            self.log_failure(&Failure::cut(reason).at(&place.backend.url));
+            return End::Cut;
+        }
+        match error {
+            PeerError::Gone => {
+                self.fail((502, "the backend closed the connection without an answer"), 1, None, Some(place))
+            }
+            PeerError::Slow => self.fail((504, "the backend took too long"), 1, None, Some(place)),
+            PeerError::Malformed(what) => {
+                self.log_failure(&Failure::made(502, what).at(&place.backend.url));
+                // Clients are not shown the details of the backend.
+                End::Failed { status: 502, detail: "the backend's answer is not HTTP", retry_secs: 1 }
+            }
+        }
+    }
+
+    /// Logs a failure, and ends the exchange with a response that names it.
+    fn fail(
+        &self,
+        (status, detail): (u16, &'static str),
+        retry_secs: u64,
+        error: Option<&io::Error>,
+        place: Option<&Place>,
+    ) -> End {
+        self.log_failure(&Failure::made(status, detail).with(error, place.map(|place| &place.backend.url)));
+        End::Failed { status, detail, retry_secs }
+    }
+
+    fn log_failure(&self, failure: &Failure<'_>) {
+        let Inbound { worker, request, .. } = &self.inbound;
+        worker.failures.record(failure, request, self.client, worker.shared.admission.now());
+    }
+
+    /// Sends the part of the response that the client has not read, as long as the client is there.
+    async fn drain(&mut self) -> Result<(), PeerError> {
+        let Some(overflow) = &mut self.overflow else { return Ok(()) };
+        unless_departed(drain(self.reply, overflow), self.body).await?
+    }
+
+    /// Sends the head of a response that switches protocols, before anything goes through the tunnel.
+    async fn drain_head(&mut self) -> Result<(), PeerError> {
+        let Some(overflow) = &mut self.overflow else { return Ok(()) };
+        drain(self.reply, overflow).await
+    }
+
+    /// The client has left.
+    fn left(&self) -> After {
+        self.inbound.worker.tally.client_left();
+        After::Left
+    }
+
+    async fn refuse(&mut self, refusal: &Refusal) -> After {
+        let Inbound { worker, settings, request, response, .. } = &mut self.inbound;
+        let sight = &worker.shared.sight;
+        sight.refused(self.client, || user_agent(request), self.since);
+        worker.tally.refused();
+        trace::refused(&mut self.trace, refusal);
+        if let Some(record) = &mut self.access_record {
+            record.refused(refusal, sight.clock().now().since(self.since));
+        }
+        let random = spread_of(self.client, worker.timers.now_ms());
+        let answer = OwnAnswer::refuse(refusal, request, response, &settings.pages, random);
+        let keep = self.can_keep();
+        self.answer(&answer, keep).await
+    }
+
+    /// Responds that the request cannot be served.
+    async fn answer_failure(&mut self, status: u16, detail: &str, retry_secs: u64) -> After {
+        let Inbound { worker, settings, request, response, .. } = &mut self.inbound;
+        let random = spread_of(self.client, worker.timers.now_ms());
+        let retry = Some(jittered_secs(Span::from_secs(retry_secs), random));
+        let answer = OwnAnswer::fault_to(request, status, detail, retry, response, &settings.pages);
+        let keep = self.can_keep();
+        self.answer(&answer, keep).await
+    }
+
+    /// Responds to a client that did not send what it announced.
+    async fn answer_client_failure(&mut self, error: PeerError) -> After {
+        let (status, detail) = match error {
+            PeerError::Malformed(detail) => (400, detail),
+            _ => (408, "the request took too long to arrive"),
+        };
+        let Inbound { settings, request, response, .. } = &mut self.inbound;
+        let answer = OwnAnswer::fault_to(request, status, detail, None, response, &settings.pages);
+        self.answer(&answer, false).await
+    }
+
+    /// Whether the connection can be kept although the request is not forwarded: the rest of its body must be small enough to be read.
+    fn can_keep(&self) -> bool {
+        let Inbound { settings, request, keep, .. } = &self.inbound;
+        let is_drainable = match request.length {
             Length::Empty => true,
-            Length::Fixed(length) => length <= self.settings.bounds.refused_body_bytes_max,
+            Length::Fixed(length) => length <= settings.bounds.refused_body_bytes_max,
             Length::Chunked | Length::UntilClose => false,
-        }
+        };
+        *keep && is_drainable && !request.expects_continue()
     }
 
-    async fn fault(
-        &mut self,
-        status: u16,
-        detail: &str,
-        retry: Option<u64>,
-        body: &mut impl ClientBody,
-        reply: &mut impl Reply,
-    ) -> After {
-        let keep = self.keep && self.is_body_drainable() && !self.request.expects_continue();
-        let spread = spread_of(self.client, self.worker.timers.now_ms());
-        let retry = retry.map(|secs| jittered_secs(Span::from_secs(secs), spread));
-        let answer = OwnAnswer::fault_to(self.request, status, detail, retry, self.response, &self.settings.pages);
-        self.answer(&answer, keep, body, reply).await
-    }
-
-    /// Gives an answer of our own. What is left of the request's body is read if the connection is to be kept.
-    async fn answer(
-        &mut self,
-        answer: &OwnAnswer,
-        keep: bool,
-        body: &mut impl ClientBody,
-        reply: &mut impl Reply,
-    ) -> After {
-        let keep = keep && !self.worker.is_draining();
-        self.response.fields.push(b"date", self.worker.date().as_bytes());
+    /// Sends a response of the gate's own. The rest of the request's body is read if the connection is to be kept.
+    async fn answer(&mut self, answer: &OwnAnswer, keep: bool) -> After {
+        let Inbound { worker, settings, response, .. } = &mut self.inbound;
+        let keep = keep && !worker.is_draining();
+        response.fields.push(b"date", worker.date().as_bytes());
         let sent = async {
-            reply.begin(self.response, keep)?;
+            self.reply.begin(response, keep)?;
             if !answer.body.is_empty() {
-                reply.send(&answer.body, Rest::End).await?;
+                self.reply.send(&answer.body, Rest::End).await?;
             }
-            reply.end(None).await
+            self.reply.end(None).await
         };
         if sent.await.is_err() {
             return After::Cut;
         }
-        if keep && (body.has_ended() || discard(body, self.settings.bounds.refused_body_bytes_max).await) {
-            After::Keep
-        } else {
-            After::Close
-        }
-    }
-
-    /// Sends the request to the backend that was picked when it entered the queue, or to another if that one cannot be connected to. The permit is
-    /// then still the picked backend's: the request was let through once and does not wait again.
-    async fn forward(
-        &mut self,
-        ticket: &mut Ticket,
-        picked: Option<u64>,
-        is_complete: bool,
-        body: &mut impl ClientBody,
-        reply: &mut impl Reply,
-    ) -> After {
-        let mut wanted = if self.may_be_sent_twice() { Wanted::Any } else { Wanted::Recent };
-        let mut avoid = None;
-        let mut failures = 0;
-        let mut retried = false;
-        let mut unsent = 0;
-        loop {
-            let place = match self.worker.shared.backends.load().choose(picked, avoid, is_complete) {
-                Ok(place) => place,
-                Err(AllDown(wait)) => {
-                    // Before the answer: the client may take its time with what is left of its body.
-                    ticket.done(Outcome::Failed);
-                    return self.no_backend(wait, body, reply).await;
-                }
-            };
-            // A connection from before the outage does not show whether others can be made.
-            let wanted_now = if place.is_probe() { Wanted::New } else { wanted };
-            let leg = match or_departure(self.leg(&place, wanted_now), body).await {
-                Ok(Ok(leg)) => leg,
-                Ok(Err(error)) if connect::is_shortage(&error) => {
-                    // Ours, not the backend's: somebody idle has to go.
-                    self.worker.timers.close_idle(listener::MAKE_ROOM);
-                    self.log_failure(Failure::made(503, "the gate has no room for another connection").of(&error));
-                    ticket.done(Outcome::Failed);
-                    return self.fault(503, "the gate has no room for another connection", Some(1), body, reply).await;
-                }
-                Ok(Err(error)) => {
-                    place.backend.connect_failed(&error.to_string());
-                    failures += 1;
-                    avoid = Some(place.backend.id);
-                    // Nothing was sent, so any request may go elsewhere.
-                    if failures < self.worker.shared.backends.load().len().min(3) {
-                        continue;
-                    }
-                    let status = if error.kind() == io::ErrorKind::TimedOut { 504 } else { 502 };
-                    let failure = Failure::made(status, "the backend cannot be reached");
-                    self.log_failure(failure.of(&error).at(&place.backend.url));
-                    ticket.done(Outcome::Failed);
-                    return self.fault(status, "the backend cannot be reached", Some(1), body, reply).await;
-                }
-                Err(_) => return self.left(),
-            };
-            ticket.started();
-            ticket.goes_to(&place.backend.queue);
-            let was_used = leg.was_used();
-            if !was_used {
-                place.backend.connected();
-            }
-            match self.converse(leg, place, ticket, body, reply).await {
-                Conversation::Over(after) => return after,
-                Conversation::Unsent(_) if unsent < UNSENT_MAX => {
-                    // The backend does not have any of it, so whatever it is may be sent.
-                    ticket.unsent();
-                    self.worker.tally.retried();
-                    unsent += 1;
-                    wanted = Wanted::New;
-                }
-                Conversation::Unsent(place) => {
-                    ticket.unsent();
-                    self.worker.tally.backend_failed();
-                    ticket.done(Outcome::Failed);
-                    return self.backend_broke(Broken::Gone, place, body, reply).await;
-                }
-                Conversation::BackendBroke { place, broken, begun, answered } => {
-                    if broken == Broken::Gone && was_used && !begun && !retried && self.may_be_sent_twice() {
-                        // The backend closed a connection that it had kept, at the moment we used it again.
-                        self.worker.tally.retried();
-                        retried = true;
-                        wanted = Wanted::New;
-                        continue;
-                    }
-                    self.worker.tally.backend_failed();
-                    ticket.done(Outcome::Failed);
-                    if answered {
-                        self.log_failure(Failure::cut(broken).at(&place.backend.url));
-                        return After::Cut;
-                    }
-                    return self.backend_broke(broken, place, body, reply).await;
-                }
-            }
-        }
-    }
-
-    /// The client went while its request was on its way to the backend.
-    fn left(&self) -> After {
-        self.worker.tally.client_left();
-        After::Left
-    }
-
-    /// Whether sending the request a second time does no harm.
-    fn may_be_sent_twice(&self) -> bool {
-        matches!(self.request.length, Length::Empty | Length::Fixed(0)) && self.request.is_idempotent()
-    }
-
-    /// Refuses a client that does not read the responses that it has.
-    async fn too_many_unread(&mut self, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
-        let detail = "too many responses wait for this client to read them";
-        self.log_failure(Failure::made(503, detail));
-        self.fault(503, detail, Some(1), body, reply).await
-    }
-
-    async fn no_backend(&mut self, wait: Duration, body: &mut impl ClientBody, reply: &mut impl Reply) -> After {
-        let secs = wait.as_secs() + 1;
-        self.log_failure(Failure::made(503, "no backend is up"));
-        self.fault(503, "no backend is up", Some(secs), body, reply).await
-    }
-
-    async fn backend_broke(
-        &mut self,
-        broken: Broken,
-        place: Place,
-        body: &mut impl ClientBody,
-        reply: &mut impl Reply,
-    ) -> After {
-        let (status, detail, reason) = match broken {
-            Broken::Gone => (502, CLOSED_WITHOUT_ANSWER, CLOSED_WITHOUT_ANSWER),
-            Broken::Slow => (504, TOOK_TOO_LONG, TOOK_TOO_LONG),
-            // Clients are not shown the inside of the backend.
-            Broken::Malformed(what) => (502, "the backend's answer is not HTTP", what),
-        };
-        self.log_failure(Failure::made(status, reason).at(&place.backend.url));
-        // The client may take its time to read, and is no request at the backend meanwhile.
-        drop(place);
-        self.fault(status, detail, Some(1), body, reply).await
-    }
-
-    /// Logs a failure of this request, alone or together with others of its kind.
-    fn log_failure(&self, failure: Failure<'_>) {
-        self.worker.failures.record(&failure, self.request, self.client, self.worker.shared.admission.now());
-    }
-
-    /// A way to the backend: a connection that was kept, or a new one.
-    async fn leg(&self, place: &Place, wanted: Wanted) -> io::Result<Leg> {
-        let (worker, backend) = (self.worker, place.backend.id);
-        if place.backend.url.protocol == Protocol::Http2 {
-            if wanted != Wanted::New
-                && let Some(connection) = worker.h2_connections.pick(backend)
-            {
-                return Ok(Leg::H2 { connection, used: true });
-            }
-            let socket = connect::connect(&place.backend, worker).await?;
-            let connection = h2::Connection::begin(socket, self.settings.timeouts.backend_idle).await?;
-            worker.h2_connections.add(backend, connection.clone());
-            return Ok(Leg::H2 { connection, used: false });
-        }
-        if let Some(connection) = worker.pool.take(backend, wanted, worker.timers.now_ms()) {
-            return Ok(Leg::H1(connection));
-        }
-        let socket = connect::connect(&place.backend, worker).await?;
-        Ok(Leg::H1(h1::Connection { socket, buffer: Buffer::default(), used: false }))
-    }
-
-    /// Sends the request to a backend and its answer to the client.
-    async fn converse(
-        &mut self,
-        leg: Leg,
-        place: Place,
-        ticket: &mut Ticket,
-        body: &mut impl ClientBody,
-        reply: &mut impl Reply,
-    ) -> Conversation {
-        match leg {
-            Leg::H1(connection) => self.converse_h1(connection, place, ticket, body, reply).await,
-            Leg::H2 { connection, used } => self.converse_h2(&connection, used, place, ticket, body, reply).await,
-        }
-    }
-
-    async fn converse_h1(
-        &mut self,
-        mut connection: h1::Connection,
-        place: Place,
-        ticket: &mut Ticket,
-        body: &mut impl ClientBody,
-        reply: &mut impl Reply,
-    ) -> Conversation {
-        let mut overflow = self.overflow(reply.task_bytes());
-        let Visit { worker, settings, peer, request, response, decoder, out, value, keep, .. } = self;
-        let timeouts = &settings.timeouts;
-        let socket: &Socket = &connection.socket;
-        let pace = Pace { idle_max: timeouts.backend_idle, bytes_per_sec_min: None };
-        let mut answer = H1Answer::new(socket, &mut connection.buffer, decoder, pace, request.is_head());
-        out.clear();
-        forward::write_request(out, request, peer, &place.backend.authority, value);
-        let mut sink = BodyWriter::new(socket, out, request.length, timeouts.backend_idle);
-        let topic = Topic { worker, settings, backend: &place.backend, request, timer: &socket.timer, keep: *keep };
-        let state = ConversationState { response, ticket, overflow: &mut overflow };
-        let ended = converse(&topic, body, reply, &mut answer, &mut sink, state).await;
-        let reusable = ended.is_complete() && answer.leaves_connection_reusable();
-        self.judge(&place, &ended, ticket, connection.used);
-        if matches!(ended, Ended::Upgraded) {
-            // The head of the answer is sent before anything goes through the tunnel.
-            if finish(reply, &mut overflow).await.is_err() {
-                return Conversation::Over(After::Cut);
-            }
-            return Conversation::Over(After::Tunnel(Box::new(connection), place));
-        }
-        if reusable {
-            connection.used = true;
-            self.worker.keep(place.backend.id, connection);
-        } else {
-            drop(connection);
-        }
-        self.settle(ended, place, &mut overflow, body, reply).await
-    }
-
-    async fn converse_h2(
-        &mut self,
-        connection: &h2::Connection,
-        used: bool,
-        place: Place,
-        ticket: &mut Ticket,
-        body: &mut impl ClientBody,
-        reply: &mut impl Reply,
-    ) -> Conversation {
-        let mut overflow = self.overflow(reply.task_bytes());
-        let Visit { worker, settings, peer, request, response, value, keep, .. } = self;
-        let pace = Pace { idle_max: settings.timeouts.backend_idle, bytes_per_sec_min: None };
-        let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
-        let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
-            let broken = Broken::Malformed("the request cannot be said in HTTP/2");
-            ticket.done(Outcome::CutShort);
-            let ended = Ended::ClientBroke { broken, answered: false, complete: false };
-            return self.settle(ended, place, &mut overflow, body, reply).await;
-        };
-        if request.expects_continue() {
-            // Few backends say 100 over HTTP/2, where a body costs nothing to hold back. The request was let in, so we say it.
-            response.clear();
-            response.status = 100;
-            if let Err(broken) = reply.interim(response).await {
-                ticket.done(Outcome::CutShort);
-                let ended = Ended::ClientBroke { broken, answered: false, complete: false };
-                return self.settle(ended, place, &mut overflow, body, reply).await;
-            }
-        }
-        let opened = h2::open(connection, head, ends, request.is_head(), pace, worker.timers.timer()).await;
-        let ended = match opened {
-            Ok((mut answer, mut sink)) => {
-                let timer = answer.timer();
-                let topic = Topic { worker, settings, backend, request, timer: &timer, keep: *keep };
-                let state = ConversationState { response, ticket, overflow: &mut overflow };
-                let ended = converse(&topic, body, reply, &mut answer, &mut sink, state).await;
-                if !ended.is_complete() {
-                    sink.break_off().await;
-                }
-                ended
-            }
-            Err(Broken::Gone) => {
-                connection.retire();
-                return Conversation::Unsent(place);
-            }
-            Err(broken) => {
-                ticket.unsent();
-                Ended::BackendBroke { broken, begun: false, answered: false }
-            }
-        };
-        if matches!(ended, Ended::BackendBroke { broken: Broken::Slow, begun: false, .. }) {
-            // Perhaps nobody is at the other end any more. Others had better not wait for that as well.
-            connection.retire();
-        }
-        // A stream that is reset says something about the request, not about the backend's health: it is there to reset it.
-        self.judge(&place, &ended, ticket, used || !connection.has_ended());
-        self.settle(ended, place, &mut overflow, body, reply).await
-    }
-
-    /// A buffer for the response, without memory as long as the client keeps up.
-    fn overflow<'b>(&self, task_bytes: usize) -> Overflow<'b>
-    where
-        Self: 'b,
-    {
-        Overflow::new(&self.worker.shared.buffers, self.client, task_bytes)
-    }
-
-    /// Updates the health of the backend. `was_used`: on a connection that the backend may close at any time.
-    fn judge(&self, place: &Place, ended: &Ended, ticket: &Ticket, was_used: bool) {
-        if matches!(ended, Ended::BackendBroke { .. }) {
-            let asked = Asked { route: ticket.route().route, client: self.client, on_new_connection: !was_used };
-            self.worker.shared.backends.load().judge(&place.backend, ended, asked);
-        }
-    }
-
-    /// What is left to do for the client.
-    async fn settle(
-        &mut self,
-        ended: Ended,
-        place: Place,
-        overflow: &mut Overflow<'_>,
-        body: &mut impl ClientBody,
-        reply: &mut impl Reply,
-    ) -> Conversation {
-        match ended {
-            Ended::Answered { keep, .. } => {
-                // The backend is done with this request, however long the client takes.
-                drop(place);
-                Conversation::Over(match or_departure(finish(reply, overflow), body).await {
-                    Ok(Ok(())) if keep => After::Keep,
-                    Ok(Ok(())) => After::Close,
-                    Ok(Err(Broken::Gone)) | Err(_) => self.left(),
-                    Ok(Err(_)) => After::Cut,
-                })
-            }
-            Ended::ClientBroke { broken: Broken::Gone, .. } => {
-                self.worker.tally.client_left();
-                Conversation::Over(After::Left)
-            }
-            Ended::ClientBroke { broken, answered: false, .. } => {
-                Conversation::Over(self.client_broke(broken, reply).await)
-            }
-            Ended::ClientBroke { .. } | Ended::Upgraded => Conversation::Over(After::Cut),
-            Ended::BackendBroke { broken, begun, answered } => {
-                Conversation::BackendBroke { place, broken, begun, answered }
-            }
-        }
-    }
-
-    /// Answers a client that did not send what it said it would.
-    async fn client_broke(&mut self, broken: Broken, reply: &mut impl Reply) -> After {
-        let (status, detail) = match broken {
-            Broken::Malformed(detail) => (400, detail),
-            _ => (408, "the request took too long to arrive"),
-        };
-        let answer = OwnAnswer::fault_to(self.request, status, detail, None, self.response, &self.settings.pages);
-        let sent = async {
-            reply.begin(self.response, false)?;
-            reply.send(&answer.body, Rest::End).await?;
-            reply.end(None).await
-        };
-        if sent.await.is_ok() { After::Close } else { After::Cut }
+        let bytes_max = settings.bounds.refused_body_bytes_max;
+        if keep && (self.body.has_ended() || discard(self.body, bytes_max).await) { After::Keep } else { After::Close }
     }
 }
 
-/// A way to a backend for one request.
-enum Leg {
-    H1(h1::Connection),
-    H2 {
-        connection: h2::Connection,
-        /// Whether it was there before.
-        used: bool,
-    },
+/// The memory of a request while it waits: its task and buffers, its head, and its body if that is buffered.
+fn waiting_bytes(head: &RequestHead, is_whole: bool) -> u32 {
+    let body = match head.length {
+        Length::Fixed(bytes) if is_whole => bytes,
+        _ => 0,
+    };
+    u32::try_from(WAITING_TASK_BYTES + head.fields.bytes() as u64 + body).unwrap_or(u32::MAX)
 }
 
-impl Leg {
-    /// Whether the other side may have closed it before it got the request.
-    fn was_used(&self) -> bool {
-        match self {
-            Self::H1(connection) => connection.used,
-            Self::H2 { used, .. } => *used,
-        }
-    }
-}
-
-const CLOSED_WITHOUT_ANSWER: &str = "the backend closed the connection without an answer";
-const TOOK_TOO_LONG: &str = "the backend took too long";
-
-/// How often a request that no backend has seen is tried on another connection.
-const UNSENT_MAX: u32 = 2;
-
-/// What came of talking to one backend.
-enum Conversation {
-    Over(After),
-    /// The connection took no more requests: nothing was sent.
-    Unsent(Place),
-    BackendBroke {
-        place: Place,
-        broken: Broken,
-        /// Whether the backend had begun to answer.
-        begun: bool,
-        /// Whether the client had been sent some of it.
-        answered: bool,
-    },
-}
-
-/// Reads a body and forgets it. Says whether it ended within the bound.
+/// Reads a body and drops it. Returns whether it ended within the bound.
 async fn discard(body: &mut impl Source, bytes_max: u64) -> bool {
     let mut left = bytes_max;
     loop {
@@ -658,10 +570,15 @@ async fn discard(body: &mut impl Source, bytes_max: u64) -> bool {
     }
 }
 
-/// Waits for something on behalf of a client, as long as the client is there.
-async fn or_departure<T>(wait: impl Future<Output = T>, body: &mut impl ClientBody) -> Result<T, Broken> {
+/// Waits on behalf of a client, as long as the client is there.
+async fn or_departure<T>(wait: impl Future<Output = T>, body: &mut impl ClientBody) -> Result<T, End> {
+    unless_departed(wait, body).await.map_err(|_| End::LEFT)
+}
+
+/// Waits on behalf of a client. Fails when the client leaves.
+async fn unless_departed<T>(wait: impl Future<Output = T>, body: &mut impl ClientBody) -> Result<T, PeerError> {
     let mut wait = pin!(wait);
-    // Most waits are over before they begin, and then the client need not be looked at.
+    // Most waits are over at the first poll, and then the state of the client does not matter.
     if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await {
         return Ok(output);
     }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use super::body::Broken;
+use super::body::PeerError;
 use crate::settings::ResponseBuffer as Settings;
 use budget::{Budget, Share};
 use disk::{Disk, STUCK_AFTER, Slot};
@@ -257,7 +257,7 @@ impl<'a> Overflow<'a> {
     }
 
     /// The next bytes to send; none if there are none.
-    pub(crate) fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<&[u8]>, Broken>> {
+    pub(crate) fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<&[u8]>, PeerError>> {
         loop {
             match self.blocks.front() {
                 None => return Poll::Ready(Ok(None)),
@@ -349,7 +349,7 @@ impl<'a> Overflow<'a> {
         false
     }
 
-    fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
         let Some(writing) = &mut self.writing else { return Poll::Ready(Ok(())) };
         let is_written = match Pin::new(writing).poll(cx) {
             Poll::Ready(written) => written.unwrap_or(false),
@@ -363,10 +363,10 @@ impl<'a> Overflow<'a> {
         };
         (self.writing, self.write_deadline) = (None, None);
         let is_writing = |block: &Block| matches!(block, Block::Writing(..));
-        let Some(place) = self.blocks.iter().rposition(is_writing) else { return Poll::Ready(Err(Broken::Gone)) };
-        let Block::Writing(slot, _) = self.blocks[place] else { return Poll::Ready(Err(Broken::Gone)) };
+        let Some(place) = self.blocks.iter().rposition(is_writing) else { return Poll::Ready(Err(PeerError::Gone)) };
+        let Block::Writing(slot, _) = self.blocks[place] else { return Poll::Ready(Err(PeerError::Gone)) };
         let Block::Writing(_, data) = std::mem::replace(&mut self.blocks[place], Block::Spooled(slot)) else {
-            return Poll::Ready(Err(Broken::Gone));
+            return Poll::Ready(Err(PeerError::Gone));
         };
         let mut data = unshared(data);
         if is_written {
@@ -379,14 +379,14 @@ impl<'a> Overflow<'a> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_read(&mut self, slot: Slot, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_read(&mut self, slot: Slot, cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
         let reading = self.reading.get_or_insert_with(|| self.buffers.disk.read(slot, BLOCK_BYTES));
         let Poll::Ready(read) = Pin::new(reading).poll(cx) else {
             let is_late = poll_deadline(&mut self.read_deadline, READ_WAIT_MAX, cx);
-            return if is_late { Poll::Ready(Err(Broken::Slow)) } else { Poll::Pending };
+            return if is_late { Poll::Ready(Err(PeerError::Slow)) } else { Poll::Pending };
         };
         (self.reading, self.read_deadline) = (None, None);
-        let Ok(Ok(data)) = read else { return Poll::Ready(Err(Broken::Gone)) };
+        let Ok(Ok(data)) = read else { return Poll::Ready(Err(PeerError::Gone)) };
         self.give_slot(slot);
         self.take_memory(Share::Unbounded, BLOCK_BYTES);
         self.blocks[0] = Block::Memory(MemoryBlock::whole(data));

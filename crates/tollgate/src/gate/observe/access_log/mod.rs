@@ -7,7 +7,6 @@
 //! A worker appends each line to its own chunk, and hands the chunk over when it is full and at every tick of its timers.
 
 mod output;
-mod record;
 mod writer;
 
 use std::cell::RefCell;
@@ -15,7 +14,6 @@ use std::sync::Arc;
 
 use tollgate_wire::log::AccessEntry;
 
-pub(crate) use record::AccessRecord;
 pub(crate) use writer::{LogCounts, LogWriter};
 
 use crate::settings::LogFormat;

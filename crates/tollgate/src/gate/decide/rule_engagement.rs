@@ -1,0 +1,133 @@
+//! Engagements of rules with requests.
+
+use tollgate_core::decision::Decision;
+use tollgate_core::limit::Limit;
+use tollgate_core::request::Request;
+use tollgate_core::time::Moment;
+use tollgate_gatekeeper::names::Name;
+use tollgate_wire::rate_limit_headers::LimitStatus;
+
+use super::rules::Rules;
+use crate::gate::observe::engagement::{Act, Engagement};
+
+/// The engagement of a rule with a request; none if the request passed.
+pub(crate) fn by_rule<'a>(
+    rules: &'a Rules,
+    request: &impl Request,
+    decision: &Decision,
+    now: Moment,
+) -> Option<Engagement<'a>> {
+    let act = Act::of(decision)?;
+    let rule = rules.limiter().rule(decision.rule?)?;
+    let (face, standing) = (rules.face(decision)?, rules.figures(decision)?);
+    let key = Name::of(|writer| {
+        rule.class.write_key(request, writer);
+    });
+    let backoff = match act {
+        Act::Hold => decision.verdict.hold(now),
+        Act::Refuse => decision.verdict.retry_after(now),
+        Act::WouldHold | Act::WouldRefuse => standing.reset,
+    };
+    Some(Engagement {
+        act,
+        rule: Some(&face.name),
+        class: &face.class,
+        key,
+        reason: decision.reason.as_str(),
+        band: decision.band,
+        observed: observed(&rule.limit, &standing, act),
+        allowed: standing.quota,
+        backoff,
+        level: decision.level,
+    })
+}
+
+/// The used part of the limit, this request included; more than the limit if the key is in debt.
+fn observed(limit: &Limit, standing: &LimitStatus<'_>, act: Act) -> u64 {
+    let used = match (limit, standing.window) {
+        // These refill at a steady rate, so the time until they are full gives the used part, debt included.
+        (Limit::Budget(_) | Limit::Rate(_), Some(window)) if !window.is_zero() => {
+            let used = u128::from(standing.quota) * u128::from(standing.clear.as_nanos());
+            u64::try_from(used.div_ceil(u128::from(window.as_nanos()))).unwrap_or(u64::MAX)
+        }
+        _ => standing.quota.saturating_sub(standing.remaining),
+    };
+    // A request that is forwarded is charged already. The cost of a refused one is known only if the limit counts requests.
+    let is_charged = matches!(act, Act::Hold) || matches!(limit, Limit::Budget(_));
+    used.saturating_add(u64::from(!is_charged))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Gate, Settings};
+    use std::net::IpAddr;
+    use tollgate_core::band::Band;
+    use tollgate_core::path::NormalPath;
+    use tollgate_core::time::Span;
+    use tollgate_core::toll::Toll;
+
+    struct From(&'static str);
+
+    impl Request for From {
+        fn client(&self) -> Option<IpAddr> {
+            self.0.parse().ok()
+        }
+        fn method(&self) -> &[u8] {
+            b"GET"
+        }
+        fn target(&self) -> &[u8] {
+            b"/"
+        }
+        fn host(&self) -> Option<&[u8]> {
+            None
+        }
+        fn normal_path(&self) -> Option<&NormalPath> {
+            None
+        }
+        fn header(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    /// The act, the observed and allowed amounts and the backoff in ms, for the third request at one moment.
+    fn third(limit: &str) -> Option<(Act, u64, u64, u64)> {
+        let text = format!("[[rule]]\nname = 'r'\nclass = 'ip/32'\n{limit}\n");
+        let settings = Settings::parse("test.toml", &text).unwrap();
+        let rules = Rules::new(
+            &settings.domains[0],
+            crate::gate::decide::elsewhere::Elsewhere::default(),
+            Gate::default().hold,
+            Moment::ZERO,
+        )
+        .unwrap();
+        let (request, now) = (From("203.0.113.7"), Moment::from_millis(60_000));
+        let mut last = None;
+        for _ in 0..3 {
+            let (decision, _) = rules.decide(&request, Toll::of_cpu(Span::from_millis(800)), Band::Normal, now);
+            last = by_rule(&rules, &request, &decision, now);
+        }
+        let told = last?;
+        assert_eq!((told.key.as_bytes(), told.rule, told.class), (&b"203.0.113.7/32"[..], Some("r"), "ip/32"));
+        Some((told.act, told.observed, told.allowed, told.backoff.as_millis_ceil()))
+    }
+
+    #[test]
+    fn what_is_told_is_how_far_over_and_for_how_long() {
+        assert_eq!(third("bucket = { size = 2, drip = 1, every = '4s' }"), Some((Act::Refuse, 3, 2, 4_000)));
+        assert_eq!(third("rate = { rate = '1/s', burst = 2 }\nhold = '0s'"), Some((Act::Refuse, 3, 2, 1_000)));
+        assert_eq!(third("rate = { rate = '1/s', burst = 2 }"), Some((Act::Hold, 3, 2, 1_000)));
+        assert_eq!(third("window = { max = 2, per = '9s' }"), Some((Act::Refuse, 3, 2, 9_000)));
+        assert_eq!(
+            third("bucket = { size = 2, drip = 1, every = '4s' }\nmode = 'observe'"),
+            Some((Act::WouldRefuse, 3, 2, 4_000))
+        );
+        assert_eq!(third("in_flight = { max = 2 }"), Some((Act::Refuse, 3, 2, 1_000)));
+        // 1.6 of 1.5 CPU-seconds are used, and a tenth of a second of debt takes one second to repay.
+        assert_eq!(
+            third("budget = { cores = 0.1, burst = '1.5s' }\nhold = '0s'"),
+            Some((Act::Refuse, 1600, 1500, 1_000))
+        );
+        assert_eq!(third("bucket = { size = 3, drip = 1, every = '4s' }"), None);
+    }
+}

@@ -1,0 +1,225 @@
+//! One attempt to have a request served by one backend.
+
+use std::io;
+
+use tollgate_wire::http1::Length;
+
+use super::stream::Stream;
+use super::{Exchange, Inbound};
+use crate::gate::decide::admission::Outcome;
+use crate::gate::http::backend::Place;
+use crate::gate::http::backend::h1::{H1Answer, H1Connection};
+use crate::gate::http::backend::h2::{self, H2Connection};
+use crate::gate::http::backend::health::FailedRequest;
+use crate::gate::http::backend::pool::Wanted;
+use crate::gate::http::body::PeerError;
+use crate::gate::http::h1_body::BodyWriter;
+use crate::gate::http::halves::{ClientBody, Forward as _, Reply};
+use crate::gate::http::worker::Worker;
+use crate::gate::http::{forward, h2_head};
+use crate::gate::net::buffer::Buffer;
+use crate::gate::net::pace::Pace;
+use crate::settings::{Gate as Settings, Protocol};
+
+/// How an attempt ended.
+pub(super) enum AttemptEnd {
+    /// The backend has sent its whole response. The client may not have read all of it.
+    Answered {
+        /// Whether the client may send another request.
+        keep: bool,
+        /// Whether the backend got the whole request before its response ended.
+        is_complete: bool,
+    },
+    /// The backend has switched to another protocol.
+    Upgraded(Box<H1Connection>),
+    /// The client left, did not send what it announced, or stopped reading.
+    ClientFailed {
+        error: PeerError,
+        /// Whether the client has been sent a part of the response.
+        has_begun: bool,
+        /// How the backend's part ended; none for an event stream, which is settled already.
+        outcome: Option<Outcome>,
+    },
+    /// The backend failed.
+    BackendFailed {
+        error: PeerError,
+        /// Whether the backend has sent any byte.
+        has_begun: bool,
+        /// Whether the client has been sent a part of the response.
+        is_cut: bool,
+    },
+    /// The connection takes no more requests. The backend has received nothing.
+    Unsent,
+}
+
+impl AttemptEnd {
+    /// Whether the backend has received the whole request and the gate the whole response.
+    fn is_complete(&self) -> bool {
+        matches!(
+            self,
+            Self::Answered { is_complete: true, .. } | Self::ClientFailed { outcome: Some(Outcome::Answered), .. }
+        )
+    }
+}
+
+/// A connection to a backend, for one request.
+pub(super) enum Upstream {
+    H1(H1Connection),
+    H2 {
+        connection: H2Connection,
+        /// Whether other requests use it, or have used it.
+        was_used: bool,
+    },
+}
+
+impl Upstream {
+    /// An idle connection of the worker, or a new one.
+    pub(super) async fn open(worker: &Worker, settings: &Settings, place: &Place, wanted: Wanted) -> io::Result<Self> {
+        let backend = place.backend.id;
+        if place.backend.url.protocol == Protocol::Http2 {
+            if wanted != Wanted::New
+                && let Some(connection) = worker.h2_connections.pick(backend)
+            {
+                return Ok(Self::H2 { connection, was_used: true });
+            }
+            let socket = worker.connect(&place.backend).await?;
+            let connection = H2Connection::begin(socket, settings.timeouts.backend_idle).await?;
+            worker.h2_connections.add(backend, connection.clone());
+            return Ok(Self::H2 { connection, was_used: false });
+        }
+        if let Some(connection) = worker.pool.take(backend, wanted, worker.timers.now_ms()) {
+            return Ok(Self::H1(connection));
+        }
+        let socket = worker.connect(&place.backend).await?;
+        Ok(Self::H1(H1Connection { socket, buffer: Buffer::default(), used: false }))
+    }
+
+    /// Whether the backend may have closed it before it gets the request.
+    pub(super) fn was_used(&self) -> bool {
+        match self {
+            Self::H1(connection) => connection.used,
+            Self::H2 { was_used, .. } => *was_used,
+        }
+    }
+}
+
+impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
+    /// Sends the request on a connection, and the response to the client. Updates the health of the backend.
+    pub(super) async fn attempt(&mut self, upstream: Upstream, place: &Place) -> AttemptEnd {
+        match upstream {
+            Upstream::H1(connection) => self.attempt_h1(connection, place).await,
+            Upstream::H2 { connection, was_used } => self.attempt_h2(&connection, was_used, place).await,
+        }
+    }
+
+    async fn attempt_h1(&mut self, mut connection: H1Connection, place: &Place) -> AttemptEnd {
+        let Inbound { worker, settings, peer, request, response, decoder, out, value, keep } = &mut self.inbound;
+        let (ticket, overflow) = (self.ticket.as_mut(), self.overflow.as_mut());
+        let (Some(ticket), Some(overflow)) = (ticket, overflow) else { return AttemptEnd::Unsent };
+        let idle_max = settings.timeouts.backend_idle;
+        let socket = &connection.socket;
+        let pace = Pace::without_rate(idle_max);
+        let mut answer = H1Answer::new(socket, &mut connection.buffer, decoder, pace, request.is_head());
+        out.clear();
+        forward::write_request(out, request, peer, &place.backend.authority, value);
+        let mut sink = BodyWriter::new(socket, out, request.length, idle_max);
+        let stream = Stream {
+            worker,
+            settings,
+            backend: &place.backend,
+            request,
+            timer: &socket.timer,
+            keep: *keep,
+            body: self.body,
+            reply: self.reply,
+            response,
+            ticket,
+            overflow,
+        };
+        let end = stream.run(&mut answer, &mut sink).await;
+        let is_reusable = end.is_complete() && answer.leaves_connection_reusable();
+        self.judge(place, &end, connection.used);
+        if matches!(end, AttemptEnd::Answered { .. }) && self.inbound.response.status == 101 {
+            return AttemptEnd::Upgraded(Box::new(connection));
+        }
+        if is_reusable {
+            connection.used = true;
+            self.inbound.worker.keep(place.backend.id, connection);
+        }
+        end
+    }
+
+    async fn attempt_h2(&mut self, connection: &H2Connection, was_used: bool, place: &Place) -> AttemptEnd {
+        let Inbound { worker, settings, peer, request, response, value, keep, .. } = &mut self.inbound;
+        let (ticket, overflow) = (self.ticket.as_mut(), self.overflow.as_mut());
+        let (Some(ticket), Some(overflow)) = (ticket, overflow) else { return AttemptEnd::Unsent };
+        let pace = Pace::without_rate(settings.timeouts.backend_idle);
+        let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
+        let cut_short = |error| AttemptEnd::ClientFailed { error, has_begun: false, outcome: Some(Outcome::CutShort) };
+        let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
+            return cut_short(PeerError::Malformed("the request cannot be said in HTTP/2"));
+        };
+        if request.expects_continue() {
+            // Few backends send a 100 over HTTP/2, where a body costs nothing to hold back. The request was admitted, so the gate sends it.
+            response.clear();
+            response.status = 100;
+            if let Err(error) = self.reply.interim(response).await {
+                return cut_short(error);
+            }
+        }
+        let end = match h2::open(connection, head, ends, request.is_head(), pace, worker.timers.timer()).await {
+            Ok((mut answer, mut sink)) => {
+                let timer = answer.timer();
+                let stream = Stream {
+                    worker,
+                    settings,
+                    backend,
+                    request,
+                    timer: &timer,
+                    keep: *keep,
+                    body: self.body,
+                    reply: self.reply,
+                    response,
+                    ticket,
+                    overflow,
+                };
+                let end = stream.run(&mut answer, &mut sink).await;
+                if !end.is_complete() {
+                    sink.break_off().await;
+                }
+                end
+            }
+            Err(PeerError::Gone) => {
+                connection.retire();
+                return AttemptEnd::Unsent;
+            }
+            Err(error) => {
+                ticket.unsent();
+                AttemptEnd::BackendFailed { error, has_begun: false, is_cut: false }
+            }
+        };
+        if matches!(end, AttemptEnd::Answered { .. }) && self.inbound.response.status == 101 {
+            let error = PeerError::Malformed("an upgrade over HTTP/2");
+            return AttemptEnd::BackendFailed { error, has_begun: true, is_cut: true };
+        }
+        if matches!(end, AttemptEnd::BackendFailed { error: PeerError::Slow, has_begun: false, .. }) {
+            // The connection may be dead, so it gets no further requests.
+            connection.retire();
+        }
+        // A reset stream concerns the request, not the health of the backend, which is there to reset it.
+        self.judge(place, &end, was_used || !connection.has_ended());
+        end
+    }
+
+    /// Updates the health of the backend after a failure. `was_used`: on a connection that the backend may close at any time, so that its end is
+    /// no failure. A response that breaks off is none either: it shows that the backend responds.
+    fn judge(&self, place: &Place, end: &AttemptEnd, was_used: bool) {
+        let AttemptEnd::BackendFailed { error, has_begun, is_cut: false } = end else { return };
+        if *error == PeerError::Gone && !has_begun && was_used {
+            return;
+        }
+        let Some(ticket) = &self.ticket else { return };
+        let asked = FailedRequest { route: ticket.route().route, client: self.client };
+        self.inbound.worker.shared.backends.load().answer_failed(&place.backend, error.as_str(), asked);
+    }
+}

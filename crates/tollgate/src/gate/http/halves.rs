@@ -1,0 +1,75 @@
+//! The four halves of an exchange: request and response, on the side of the client and on the side of the backend. Each is HTTP/1.1 or HTTP/2.
+
+use std::time::Duration;
+
+use tollgate_wire::http1::{Length, ResponseHead};
+
+use super::body::{PeerError, Sink, Source};
+use super::download::Spill;
+
+/// The largest body that is buffered before its request enters the queue, in bytes.
+pub(crate) const GATHERED_MAX: usize = 16 * 1024;
+/// The longest wait for all of a body without a known length. Its client may be waiting for a part of the response.
+pub(crate) const UNSURE_MAX: Duration = Duration::from_millis(50);
+
+/// The body of a client's request.
+pub(crate) trait ClientBody: Source {
+    /// Buffers the whole body, if it is no longer than [`GATHERED_MAX`], and returns whether it is complete. A body without a known length is
+    /// given up after a pause of [`PAUSE_MAX`](crate::gate::decide::flow::PAUSE_MAX), and after [`UNSURE_MAX`]: its client may be waiting for
+    /// a part of the response.
+    async fn gather(&mut self, length: Length) -> Result<bool, PeerError>;
+
+    /// Resolves when the client leaves. Bytes that it sends in the meantime are kept.
+    async fn departure(&mut self) -> PeerError;
+
+    /// Whether the whole body has been read.
+    fn has_ended(&self) -> bool;
+
+    /// The request is forwarded: from now on the limits of the backend bound its memory.
+    fn forwarded(&mut self) {}
+}
+
+/// The response to a client.
+pub(crate) trait Reply: Sink + Spill {
+    /// Sends an interim response (1xx).
+    async fn interim(&mut self, head: &ResponseHead) -> Result<(), PeerError>;
+
+    /// Begins the final response. `keep`: the client may send another request afterwards.
+    fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), PeerError>;
+
+    /// The memory of a response that waits for its client, besides its bytes, if the number of connections does not bound it.
+    fn task_bytes(&self) -> usize {
+        0
+    }
+
+    /// The sent part of the response, for the access log.
+    fn sent(&self) -> Sent;
+}
+
+/// The part of a response that was sent or buffered, for the access log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// The HTTP version of the client.
+    pub(crate) protocol: &'static str,
+    /// Whether the head of the final response was sent.
+    pub(crate) has_begun: bool,
+    pub(crate) body_bytes: u64,
+}
+
+/// The body of a forwarded request.
+pub(crate) trait Forward: Sink {
+    /// Tells the backend that the rest of the request will not come. Returns whether the gate can see when the backend finishes.
+    async fn break_off(&mut self) -> bool;
+}
+
+/// The response of a backend.
+pub(crate) trait Answer: Source {
+    /// Reads the next head: of an interim response, or of the final one.
+    async fn head(&mut self, head: &mut ResponseHead) -> Result<(), PeerError>;
+
+    /// Whether any byte has come, which shows that the backend has seen the request.
+    fn has_begun(&self) -> bool;
+
+    /// Whether the final head has come.
+    fn has_head(&self) -> bool;
+}

@@ -1,0 +1,349 @@
+//! Responses that the gate makes itself: refusals, malformed requests and failures of the backend. A program gets a problem (RFC 9457), a
+//! browser a page, and a gRPC call a gRPC status.
+
+use tollgate_wire::grpc;
+use tollgate_wire::http1::fields::tokens;
+use tollgate_wire::http1::response::reason;
+use tollgate_wire::http1::{Fault, Length, Name, RequestHead, ResponseHead};
+
+use super::pages::PageContent;
+use crate::gate::decide::refusal::{Cause, Refusal, jittered_secs};
+use crate::settings::Pages;
+
+/// An answer that the gate makes itself.
+#[derive(Debug, Default)]
+pub(crate) struct OwnAnswer {
+    pub(crate) body: Vec<u8>,
+}
+
+impl OwnAnswer {
+    /// The answer to a refused request.
+    pub(crate) fn refuse(
+        refusal: &Refusal,
+        request: &RequestHead,
+        response: &mut ResponseHead,
+        pages: &Pages,
+        random: u64,
+    ) -> Self {
+        response.clear();
+        response.status = refusal.status();
+        let retry_secs = refusal.retry_after.map(|wait| jittered_secs(wait, random));
+        if let Some(secs) = retry_secs {
+            response.fields.push(b"retry-after", itoa::Buffer::new().format(secs).as_bytes());
+        }
+        if let Some((rules, decision)) = &refusal.by {
+            rules.tell(decision, |name, value| response.fields.push(name, value));
+        }
+        response.fields.push(b"cache-control", b"no-store");
+        if let Some(content_type) = grpc_of(request) {
+            let (status, message) = (grpc_status(refusal.cause), title(refusal.cause));
+            return Self::trailers_only(content_type, status, message, retry_secs, response);
+        }
+        let (content_type, body) =
+            refusal_body(refusal, wants_html(request), is_repeatable(request), retry_secs, pages);
+        response.fields.push(b"content-type", content_type.as_bytes());
+        Self::finish(response, body, request.is_head())
+    }
+
+    /// The answer to a request that is not forwarded because of itself or because of the backend.
+    pub(crate) fn fault_to(
+        request: &RequestHead,
+        status: u16,
+        detail: &str,
+        retry_after_secs: Option<u64>,
+        response: &mut ResponseHead,
+        pages: &Pages,
+    ) -> Self {
+        let answer = Self::fault(status, detail, retry_after_secs, request.is_head(), response);
+        if !matches!(status, 502..=504) {
+            return answer;
+        }
+        if let Some(content_type) = grpc_of(request) {
+            response.fields.retain(|field| field.name_bytes != b"content-type");
+            return Self::trailers_only(content_type, grpc::UNAVAILABLE, detail, retry_after_secs, response);
+        }
+        if wants_html(request) {
+            response.fields.retain(|field| field.name_bytes != b"content-type");
+            response.fields.push(b"cache-control", b"no-store");
+            response.fields.push(b"content-type", b"text/html; charset=utf-8");
+            let content = PageContent::of_failure(status, retry_after_secs, is_repeatable(request));
+            return Self::finish(response, content.render(pages), request.is_head());
+        }
+        answer
+    }
+
+    /// The same, in HTTP's own terms.
+    fn fault(
+        status: u16,
+        detail: &str,
+        retry_after_secs: Option<u64>,
+        to_head: bool,
+        response: &mut ResponseHead,
+    ) -> Self {
+        response.clear();
+        response.status = status;
+        if let Some(secs) = retry_after_secs {
+            response.fields.push(b"retry-after", itoa::Buffer::new().format(secs).as_bytes());
+        }
+        response.fields.push(b"content-type", b"application/problem+json");
+        let title = reason(status);
+        let body =
+            format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"}}\n");
+        Self::finish(response, body.into_bytes(), to_head)
+    }
+
+    /// The answer to a request that cannot be read.
+    pub(crate) fn malformed(fault: Fault, response: &mut ResponseHead) -> Self {
+        Self::fault(fault.status(), fault.detail(), None, false, response)
+    }
+
+    /// The answer to a gRPC call, whose head has what trailers would have.
+    fn trailers_only(
+        content_type: &[u8],
+        status: &str,
+        message: &str,
+        retry_secs: Option<u64>,
+        response: &mut ResponseHead,
+    ) -> Self {
+        response.status = 200;
+        response.fields.push(b"content-type", content_type);
+        response.fields.push(grpc::STATUS.as_bytes(), status.as_bytes());
+        response.fields.push(grpc::MESSAGE.as_bytes(), message.as_bytes());
+        let mut digits = itoa::Buffer::new();
+        let pushback = retry_secs.map_or(grpc::NO_RETRY, |secs| digits.format(secs.saturating_mul(1000)));
+        response.fields.push(grpc::PUSHBACK.as_bytes(), pushback.as_bytes());
+        Self::finish(response, Vec::new(), false)
+    }
+
+    fn finish(response: &mut ResponseHead, body: Vec<u8>, to_head: bool) -> Self {
+        if to_head {
+            response.length = Length::Empty;
+            response.would_be_length = Some(body.len() as u64);
+            return Self { body: Vec::new() };
+        }
+        response.length = Length::Fixed(body.len() as u64);
+        Self { body }
+    }
+}
+
+/// The reason, in a sentence for programs. It contains nothing that needs escaping.
+fn detail(refusal: &Refusal) -> &'static str {
+    match (&refusal.by, refusal.cause) {
+        (None, Cause::ReducedCapacity) => "The site is full: too many requests of all clients are waiting.",
+        (None, _) => "The site is busy, and this client is ahead of its share of it.",
+        (Some(_), Cause::ReducedCapacity) => "The limits of your requests cannot be checked now.",
+        (Some(_), _) => "There have been too many requests from this client.",
+    }
+}
+
+/// Heading and reason for people. The queue refuses only while the whole site is busy, and a rule may count many people as one client, so
+/// neither blames the reader.
+fn page(refusal: &Refusal, retry_secs: Option<u64>, is_repeatable: bool) -> PageContent {
+    let (title, detail) = match (&refusal.by, refusal.cause) {
+        (None, _) => ("One moment, please", "The site is very busy right now."),
+        (Some(_), Cause::ReducedCapacity) => ("One moment, please", "The site cannot take your request right now."),
+        (Some(_), _) => (
+            "One moment, please",
+            "More requests have come from your connection or network than the site allows for now.",
+        ),
+    };
+    PageContent { status: refusal.status(), title, detail, retry_secs, is_repeatable }
+}
+
+/// The body of the answer and its content type: a page for a browser, a problem for a program.
+pub(crate) fn refusal_body(
+    refusal: &Refusal,
+    wants_html: bool,
+    is_repeatable: bool,
+    retry_secs: Option<u64>,
+    pages: &Pages,
+) -> (&'static str, Vec<u8>) {
+    if wants_html {
+        return ("text/html; charset=utf-8", page(refusal, retry_secs, is_repeatable).render(pages));
+    }
+    let violated = refusal.rule().filter(|_| refusal.cause != Cause::ReducedCapacity);
+    let body = problem((refusal.cause, detail(refusal)), refusal.status(), violated.map(|rule| &rule.name[..]));
+    ("application/problem+json", body)
+}
+
+/// The URI of the problem type.
+fn problem_type(cause: Cause) -> &'static str {
+    match cause {
+        Cause::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        Cause::ReducedCapacity => "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+        Cause::AbnormalUsage => "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+    }
+}
+
+/// The title of the problem type.
+fn title(cause: Cause) -> &'static str {
+    match cause {
+        Cause::QuotaExceeded => "Request cannot be satisfied as assigned quota has been exceeded",
+        Cause::ReducedCapacity => "Request cannot be satisfied due to temporary server capacity constraints",
+        Cause::AbnormalUsage => "Request not satisfied due to detection of abnormal request pattern",
+    }
+}
+
+/// The status of a refused gRPC call.
+fn grpc_status(cause: Cause) -> &'static str {
+    match cause {
+        Cause::QuotaExceeded | Cause::AbnormalUsage => grpc::RESOURCE_EXHAUSTED,
+        Cause::ReducedCapacity => grpc::UNAVAILABLE,
+    }
+}
+
+/// The content type of a gRPC call; none if the request is none.
+fn grpc_of(request: &RequestHead) -> Option<&[u8]> {
+    request.fields.find(b"content-type").filter(|content_type| grpc::is_grpc(content_type))
+}
+
+/// A browser shows what it is sent, a program reads it.
+fn wants_html(request: &RequestHead) -> bool {
+    request.fields.all(Name::Accept).flat_map(tokens).any(|range| range.starts_with(b"text/html"))
+}
+
+/// Whether a browser may send the request again by itself.
+fn is_repeatable(request: &RequestHead) -> bool {
+    request.method == b"GET" || request.is_head()
+}
+
+fn problem((cause, detail): (Cause, &str), status: u16, rule: Option<&str>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PROBLEM_BYTES);
+    let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
+    let mut digits = itoa::Buffer::new();
+    let status = digits.format(status);
+    write(&[b"{\"type\":\"", problem_type(cause).as_bytes(), b"\",\"title\":\"", title(cause).as_bytes()]);
+    write(&[b"\",\"status\":", status.as_bytes()]);
+    write(&[b",\"detail\":\"", detail.as_bytes(), b"\""]);
+    if let Some(rule) = rule {
+        write(&[b",\"violated-policies\":["]);
+        write_json_string(&mut out, rule);
+        out.push(b']');
+    }
+    out.extend_from_slice(b"}\n");
+    out
+}
+
+/// Most problems are no longer than this.
+const PROBLEM_BYTES: usize = 400;
+
+fn write_json_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend([b'\\', byte]),
+            0..0x20 | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::time::Span;
+
+    use super::*;
+
+    fn request(fields: &str) -> RequestHead {
+        let mut head = RequestHead::default();
+        head.parse(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).unwrap();
+        head
+    }
+
+    fn refusal() -> Refusal {
+        Refusal {
+            cause: Cause::QuotaExceeded,
+            reason: "wait-too-long",
+            retry_after: Some(Span::from_millis(2500)),
+            by: None,
+        }
+    }
+
+    #[test]
+    fn a_program_gets_a_problem_and_a_browser_a_page() {
+        let mut response = ResponseHead::default();
+        let answer = OwnAnswer::refuse(&refusal(), &request(""), &mut response, &Pages::default(), 0);
+        assert_eq!(response.status, 429);
+        assert_eq!(response.fields.find(b"retry-after"), Some(&b"3"[..]));
+        let text = String::from_utf8(answer.body).unwrap();
+        assert!(text.contains("#quota-exceeded\"") && text.contains("\"status\":429,"), "{text}");
+        let answer =
+            OwnAnswer::refuse(&refusal(), &request("Accept: text/html,*/*\r\n"), &mut response, &Pages::default(), 0);
+        let text = String::from_utf8(answer.body).unwrap();
+        assert!(text.contains("<meta http-equiv=\"refresh\" content=\"3\">"), "{text}");
+    }
+
+    #[test]
+    fn a_grpc_call_gets_a_grpc_status() {
+        let call = request("Content-Type: application/grpc+proto\r\n");
+        let mut response = ResponseHead::default();
+        let fields = |response: &ResponseHead| {
+            let field = |name: &str| {
+                response.fields.find(name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
+            };
+            ["grpc-status", "grpc-retry-pushback-ms", "retry-after", "content-type"].map(field)
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let answer = OwnAnswer::refuse(&refusal(), &call, &mut response, &Pages::default(), 0);
+        assert!(response.status == 200 && answer.body.is_empty() && response.length == Length::Fixed(0));
+        assert_eq!(fields(&response), [some("8"), some("3000"), some("3"), some("application/grpc+proto")]);
+        let busy = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
+        OwnAnswer::refuse(&busy, &call, &mut response, &Pages::default(), 0);
+        assert_eq!(fields(&response)[0], some("14"));
+        let never = Refusal { retry_after: None, ..refusal() };
+        OwnAnswer::refuse(&never, &call, &mut response, &Pages::default(), 0);
+        assert_eq!(fields(&response)[..3], [some("8"), some("-1"), None]);
+        OwnAnswer::fault_to(&call, 503, "no backend is up", Some(2), &mut response, &Pages::default());
+        assert_eq!(
+            (response.status, fields(&response)[..3].to_vec()),
+            (200, vec![some("14"), some("2000"), some("2")])
+        );
+        OwnAnswer::fault_to(&call, 400, "no", None, &mut response, &Pages::default());
+        assert_eq!((response.status, &fields(&response)[0]), (400, &None));
+    }
+
+    #[test]
+    fn a_program_learns_whose_requests_are_too_many_and_a_page_blames_nobody_while_the_site_is_busy() {
+        let full = Refusal { cause: Cause::ReducedCapacity, ..refusal() };
+        for (refusal, status, detail) in [(refusal(), 429, "is ahead of its share"), (full, 503, "The site is full")] {
+            let text = |accept: &str| {
+                let mut response = ResponseHead::default();
+                let answer = OwnAnswer::refuse(&refusal, &request(accept), &mut response, &Pages::default(), 0);
+                assert_eq!(response.status, status);
+                String::from_utf8(answer.body).unwrap()
+            };
+            assert!(text("").contains(detail), "{}", text(""));
+            let page = text("Accept: text/html,*/*\r\n");
+            assert!(page.contains("The site is very busy right now.") && !page.contains("your"), "{page}");
+        }
+    }
+
+    #[test]
+    fn a_browser_gets_a_page_for_a_failure_of_the_backend_and_a_program_does_not() {
+        for status in [502, 503, 504] {
+            let mut response = ResponseHead::default();
+            let mut answer = |accept: &str| {
+                let answer =
+                    OwnAnswer::fault_to(&request(accept), status, "why", Some(2), &mut response, &Pages::default());
+                let kind = response.fields.find(b"content-type").unwrap().to_vec();
+                assert_eq!((response.status, response.length), (status, Length::Fixed(answer.body.len() as u64)));
+                (String::from_utf8(kind).unwrap(), String::from_utf8(answer.body).unwrap())
+            };
+            let (kind, page) = answer("Accept: text/html\r\n");
+            assert!(kind == "text/html; charset=utf-8" && page.contains("<b id=\"s\">2</b>"), "{kind} {page}");
+            let (kind, problem) = answer("Accept: */*\r\n");
+            assert!(kind == "application/problem+json" && problem.contains("\"detail\":\"why\""), "{kind} {problem}");
+        }
+    }
+
+    #[test]
+    fn a_problem_is_json_whatever_the_rule_is_called() {
+        for name in ["api", "a\"b\\c", "tab\tand\u{7f}", "na\u{ef}ve \u{1f600}", ""] {
+            let problem: serde_json::Value =
+                serde_json::from_slice(&problem((Cause::AbnormalUsage, "Why."), 503, Some(name))).unwrap();
+            assert_eq!(problem["violated-policies"], serde_json::json!([name]));
+            assert_eq!((&problem["status"], &problem["title"]), (&503.into(), &title(Cause::AbnormalUsage).into()));
+        }
+    }
+}

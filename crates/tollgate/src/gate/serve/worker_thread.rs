@@ -1,0 +1,82 @@
+//! The thread of one worker: its runtime, its listeners and its periodic work.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::listener;
+use crate::gate::http::health_check;
+use crate::gate::http::worker::{Shared, Worker};
+use crate::gate::net::timer::TICK;
+
+/// The phase of a running gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It accepts connections.
+    Serving,
+    /// It accepts no connections and finishes the requests in flight.
+    Draining,
+    /// It stops now.
+    Over,
+}
+
+/// Concurrent lookups of backend names per worker.
+const RESOLVERS_MAX: usize = 4;
+
+/// Serves on these listeners until the phase changes: while draining, until the last connection has closed.
+pub(crate) fn run(
+    shared: Arc<Shared>,
+    index: usize,
+    listeners: Vec<TcpListener>,
+    phase: watch::Receiver<Phase>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(RESOLVERS_MAX)
+        .build_local(Default::default())?;
+    runtime.block_on(serve(shared, index, listeners, phase))
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    index: usize,
+    listeners: Vec<TcpListener>,
+    mut phase: watch::Receiver<Phase>,
+) -> io::Result<()> {
+    let worker = Worker::new(shared, index);
+    let mut accepting = Vec::new();
+    for listener in listeners {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        accepting.push(tokio::task::spawn_local(listener::accept(listener, worker.clone())));
+    }
+    if index == 0 {
+        accepting.push(tokio::task::spawn_local(health_check::run(worker.clone())));
+    }
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => worker.sweep(),
+            changed = phase.changed() => {
+                let now = *phase.borrow_and_update();
+                if changed.is_err() || now == Phase::Over {
+                    return Ok(());
+                }
+                if now == Phase::Draining {
+                    worker.drain();
+                    for accepting in accepting.drain(..) {
+                        accepting.abort();
+                    }
+                }
+            }
+        }
+        if worker.is_draining() {
+            worker.timers.close_idle(usize::MAX);
+            if worker.is_idle() {
+                return Ok(());
+            }
+        }
+    }
+}
