@@ -1,9 +1,9 @@
-// The console: one page at a time, told by the gate what happens.
+// Entry point of the console: shows one page at a time and passes the status events of the gate to it.
 
 import { complain, put, say } from "./dom.js";
 import { episodes } from "./episodes.js";
 import { explain } from "./explain.js";
-import * as figures from "./figures.js";
+import * as format from "./format.js";
 import { flags } from "./flags.js";
 import { keyPage } from "./key.js";
 import { overview } from "./overview.js";
@@ -17,11 +17,11 @@ let page = null;
 let shown = null;
 let status = null;
 let busy = true;
-/** When the gate has told its status, or cannot. */
-let hear;
-const heard = new Promise((resolve) => { hear = resolve; });
+/** Resolves with the first status, or when the connection fails. */
+let resolveFirstStatus;
+const firstStatus = new Promise((resolve) => { resolveFirstStatus = resolve; });
 
-/** Shows the page that the address names. What was pressed while it loads is for this page already. */
+/** Shows the page in the location hash. Key presses apply to it even while it loads. */
 async function show(focus) {
   if (location.hash === shown) return;
   shown = location.hash;
@@ -35,9 +35,9 @@ async function show(focus) {
   put(main);
   main.setAttribute("aria-busy", "true");
   complain("");
-  const loaded = mine.begin(main, heard.then(() => status));
+  const loaded = mine.begin(main, firstStatus.then(() => status));
   document.title = `${main.querySelector("h1")?.textContent ?? "Overview"} · Tollgate`;
-  // Before anything is waited for: a person may be in the search field by the time that figures come.
+  // Focus before waiting: the user may already be typing in the search field when the data arrive.
   if (focus) main.focus();
   try {
     await loaded;
@@ -49,50 +49,52 @@ async function show(focus) {
   performance.mark("shown");
 }
 
-/** Takes a status in. */
-async function told(now) {
+/** Handles a status event. */
+async function onStatus(now) {
   const band = now.band?.name ?? now.role;
   const sign = document.getElementById("band");
   if (sign.dataset.band !== band) {
     sign.dataset.band = band;
     say(`The band is ${band}.`);
   }
-  sign.textContent = now.band && band !== "normal" ? `${band}, ${figures.span(now.band.sustained_ms)}` : band;
+  sign.textContent = now.band && band !== "normal" ? `${band}, ${format.span(now.band.sustained_ms)}` : band;
   const flagged = document.getElementById("flag-count");
-  flagged.textContent = figures.count(now.watch.flags);
+  flagged.textContent = format.count(now.watch.flags);
   flagged.hidden = now.watch.flags === 0;
-  document.getElementById("about").textContent = `Tollgate ${now.version}, up for ${figures.span(now.uptime_ms)}`;
-  for (const name of ["spenders", "explain"]) document.querySelector(`#pages [data-page=${name}]`).parentElement.hidden = !now.requests;
+  document.getElementById("about").textContent = `Tollgate ${now.version}, up for ${format.span(now.uptime_ms)}`;
+  for (const name of ["spenders", "explain"]) {
+    document.querySelector(`#pages [data-page=${name}]`).parentElement.hidden = !now.requests;
+  }
   document.getElementById("last-page").textContent = String(links().length);
   status = now;
-  hear();
-  complain(now.watch.kept ? "" : "Flags cannot be written to disk: reports are refused until they can.", "disk");
+  resolveFirstStatus();
+  complain(now.watch.kept ? "" : "Flags cannot be written to disk. Reports are rejected until this works.", "disk");
   if (busy || document.hidden || document.querySelector("dialog")) return;
   busy = true;
   const mine = page;
   try {
-    await mine?.told(now);
-    complain("", "figures");
+    await mine?.onStatus(now);
+    complain("", "status");
   } catch (error) {
-    if (page === mine) complain(error.message, "figures");
+    if (page === mine) complain(error.message, "status");
   } finally {
     busy = false;
   }
 }
 
-/** The pages that there are: a process that serves no requests has none about them. */
+/** Links of the visible pages. A process that serves no requests has no pages about them. */
 function links() {
   return [...document.querySelectorAll("#pages li:not([hidden]) a")];
 }
 
-function lost() {
+function onDisconnect() {
   const sign = document.getElementById("band");
   sign.dataset.band = "lost";
   sign.textContent = "not connected";
-  hear();
+  resolveFirstStatus();
 }
 
-/** Light, dark, or as the system says. */
+/** Applies the light or dark theme; the system's preference by default. */
 function theme() {
   const kept = localStorage.getItem("theme");
   if (kept) document.documentElement.dataset.theme = kept;
@@ -113,7 +115,7 @@ function keys(event) {
     if (field) { event.preventDefault(); field.focus(); }
   } else if (chosen) {
     location.hash = chosen.hash;
-    // At once, not when the browser gets to tell: the next key may be there before.
+    // Do not wait for `hashchange`: the next key may be pressed before it.
     show(true);
   }
 }
@@ -124,8 +126,8 @@ addEventListener("keydown", keys);
 document.getElementById("leave").addEventListener("click", server.leave);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 try {
-  // All at once: each of these is a question to the gate.
-  server.listen(told, lost);
+  // In parallel, because each is a request to the gate.
+  server.listen(onStatus, onDisconnect);
   const [session] = await Promise.all([server.begin(), show(false)]);
   document.getElementById("leave").hidden = !session.login;
 } catch (error) {

@@ -1,4 +1,4 @@
-// Elements, made of values. Text is only ever set as text: what a client calls itself is never read as HTML.
+// Creates DOM elements. Values are always inserted as text, so that a key can never be interpreted as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -8,61 +8,68 @@ function fill(element, attributes, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...present(children));
   return element;
 }
 
-/** An element of a page. */
+/** Flattens children and drops absent ones. */
+function present(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+}
+
+/** Creates an HTML element. */
 export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** An element of a drawing. */
+/** Creates an SVG element. */
 export function s(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Puts children in the place of what an element has. */
+/** Replaces the children of an element. */
 export function put(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(...present(children));
 }
 
-/** A heading with what the page is for. */
+/** Heading of a page with its purpose. */
 export function title(text, lead) {
   return h("div", {}, h("h1", {}, text), lead && h("p", { class: "lead" }, lead));
 }
 
-/** Words in which `code` is marked as the settings' captions mark it. */
+/** Text in which backquoted parts become code elements. */
 export function prose(text) {
-  return text.split("`").map((part, place) => place % 2 ? h("code", {}, part) : part);
+  return text.split("`").map((part, index) => index % 2 ? h("code", {}, part) : part);
 }
 
 /** A card with a heading. */
 export function card(heading, lead, ...children) {
-  return h("section", { class: "card" }, h("header", {}, h("h2", {}, heading), lead && h("p", { class: "lead" }, lead)), ...children);
+  const header = h("header", {}, h("h2", {}, heading), lead && h("p", { class: "lead" }, lead));
+  return h("section", { class: "card" }, header, ...children);
 }
 
 /**
- * A table that becomes a list of cards on a small screen. A column is { name, of(row), class, num }; `id` tells rows apart.
- * A row stays the same element wherever it moves, and only cells that changed are written again: whoever has the focus on a row, or
- * the mouse down on it, still means that row when the list below changes.
+ * A table that becomes a list of cards on a small screen. A column is { name, of(row), class, num }; `id` names a row.
+ * A row keeps its element when it moves, and only changed cells are replaced, so that focus and mouse presses stay.
  */
 export function table(columns, caption, id) {
   const body = h("tbody");
   const head = columns.map((column) => h("th", { scope: "col", class: column.num && "num" }, column.name));
   const node = h("div", { class: "scroll" },
-    h("table", { class: "stacks" }, h("caption", { class: "visually-hidden" }, caption), h("thead", {}, h("tr", {}, head)), body));
+    h("table", { class: "stacks" },
+      h("caption", { class: "visually-hidden" }, caption), h("thead", {}, h("tr", {}, head)), body));
   let shown = new Map();
+  const classOf = (column) => [column.class, column.num && "num"].filter(Boolean).join(" ");
   const cells = (row) => columns.map((column) =>
-    h("td", { class: [column.class, column.num && "num"].filter(Boolean).join(" "), "data-label": column.name }, column.of(row)));
+    h("td", { class: classOf(column), "data-label": column.name }, column.of(row)));
 
-  /** The line of a row, written again where it changed. */
+  /** The element of a row; changed cells are replaced. */
   function line(row, before) {
     const text = JSON.stringify(row);
     if (!before) return { text, node: h("tr", {}, cells(row)) };
     if (before.text === text) return before;
-    cells(row).forEach((cell, place) => {
-      const old = before.node.cells[place];
+    cells(row).forEach((cell, index) => {
+      const old = before.node.cells[index];
       if (!old.isEqualNode(cell)) old.replaceWith(cell);
     });
     return { text, node: before.node };
@@ -72,7 +79,8 @@ export function table(columns, caption, id) {
     node,
     show(rows, empty) {
       const focused = body.contains(document.activeElement) ? document.activeElement : null;
-      const [home, place] = focused ? [focused.closest("tr"), [...focused.closest("tr").querySelectorAll("a,button")].indexOf(focused)] : [null, -1];
+      const home = focused?.closest("tr");
+      const index = focused ? [...home.querySelectorAll("a,button")].indexOf(focused) : -1;
       const lines = new Map();
       for (const row of rows) {
         let name = id(row);
@@ -80,26 +88,33 @@ export function table(columns, caption, id) {
         lines.set(name, line(row, shown.get(name)));
       }
       shown = lines;
-      const nodes = lines.size ? [...lines.values()].map((one) => one.node) : [h("tr", {}, h("td", { class: "empty", colspan: columns.length }, empty))];
+      const nodes = lines.size
+        ? [...lines.values()].map((one) => one.node)
+        : [h("tr", {}, h("td", { class: "empty", colspan: columns.length }, empty))];
       const kept = new Set(nodes);
       [...body.rows].forEach((one) => { if (!kept.has(one)) one.remove(); });
-      // What is in its place is not touched: an element that is moved loses the focus.
+      // Do not move elements that are already in place, because a moved element loses the focus.
       nodes.forEach((one, at) => { if (body.rows[at] !== one) body.insertBefore(one, body.rows[at] ?? null); });
-      if (focused && document.activeElement !== focused) home.querySelectorAll("a,button")[place]?.focus({ preventScroll: true });
+      if (focused && document.activeElement !== focused) {
+        home.querySelectorAll("a,button")[index]?.focus({ preventScroll: true });
+      }
     },
   };
 }
 
-/** A field to search with. Calls `changed` a moment after the last key. */
+/** A search field. Calls `changed` a moment after the last key press. */
 export function search(label, changed) {
   let timer;
-  const look = () => Promise.resolve(changed()).then(() => complain("", "search"), (error) => complain(error.message, "search"));
-  const field = h("input", { id: "search", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "any part of a name",
-    oninput: () => { clearTimeout(timer); timer = setTimeout(look, 150); } });
+  const refresh = () => Promise.resolve(changed())
+    .then(() => complain("", "search"), (error) => complain(error.message, "search"));
+  const field = h("input", {
+    id: "search", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "any part of a name",
+    oninput: () => { clearTimeout(timer); timer = setTimeout(refresh, 150); },
+  });
   return { field, node: h("div", { class: "grow" }, h("label", { for: "search" }, label), field) };
 }
 
-/** Asks for a note before something is changed. Resolves to the words, or to null. */
+/** Asks for a name and a note before a change. Resolves to both, or to null if cancelled. */
 export function askNote({ heading, text, button, name, extra }) {
   return new Promise((resolve) => {
     const who = h("input", { id: "note-name", value: name, maxlength: 60, autocomplete: "nickname", required: true });
@@ -124,16 +139,16 @@ export function askNote({ heading, text, button, name, extra }) {
 
 const troubles = new Map();
 
-/** Says what is wrong, until the same place says something else; "" is that nothing is. */
-export function complain(text, place = "page") {
-  troubles.set(place, text);
+/** Shows an error until the same source reports another text; "" removes it. */
+export function complain(text, source = "page") {
+  troubles.set(source, text);
   const shown = document.getElementById("trouble");
   const all = [...troubles.values()].filter(Boolean).join(" ");
   if (shown.textContent !== all) shown.textContent = all;
   shown.hidden = all === "";
 }
 
-/** Tells those who listen instead of look. */
+/** Announces a text to screen readers. */
 export function say(text) {
   document.getElementById("said").textContent = text;
 }

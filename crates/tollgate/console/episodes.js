@@ -1,7 +1,7 @@
-// Who is being refused, lately.
+// The page of recent refusals by key.
 
 import { h, put, search, table, title } from "./dom.js";
-import * as figures from "./figures.js";
+import * as format from "./format.js";
 import { get, newest } from "./server.js";
 import { keyLink } from "./spenders.js";
 
@@ -9,27 +9,28 @@ export function episodes() {
   const list = table([
     { name: "Key", of: (row) => keyLink(row.class, row.key), class: "key" },
     { name: "Class", of: (row) => row.class },
-    { name: "Refused", of: (row) => figures.count(row.rejected), num: true },
-    { name: "Began", of: (row) => figures.date(row.first_at), num: true },
+    { name: "Refused", of: (row) => format.count(row.rejected), num: true },
+    { name: "Started", of: (row) => format.date(row.first_at), num: true },
     { name: "Last", of: (row) => row.last, num: true },
   ], "Recent refusals by key, the latest first", (row) => JSON.stringify([row.class, row.key]));
-  const found = search("Search", () => look());
+  const found = search("Search", () => refresh());
   const total = h("p", { class: "lead" });
 
-  const look = newest(() => get("episodes", { top: 200, search: found.field.value }), (answer) => {
-    total.textContent = `${figures.count(answer.total)} ${answer.total === 1 ? "caller" : "callers"} in the last hour`;
-    list.show(answer.episodes.map((row) => ({ ...row, last_at: undefined, last: figures.ago(row.last_at) })),
-      found.field.value ? "Nobody by that name." : "Nobody was refused in the last hour.");
+  const refresh = newest(() => get("episodes", { top: 200, search: found.field.value }), (answer) => {
+    total.textContent = `${format.count(answer.total)} ${answer.total === 1 ? "key" : "keys"} in the last hour`;
+    list.show(answer.episodes.map((row) => ({ ...row, last_at: undefined, last: format.ago(row.last_at) })),
+      found.field.value ? "No key matches." : "No refusals in the last hour.");
   });
 
   return {
     name: "episodes",
     async begin(main) {
-      const looked = look();
-      put(main, title("Episodes", "Who was refused lately, how often and since when. A caller leaves this list an hour after its last refusal."),
+      const loaded = refresh();
+      put(main,
+        title("Episodes", "Refused keys, with counts and times. An episode ends one hour after its last refusal."),
         h("div", { class: "bar" }, found.node, total), h("section", { class: "card" }, list.node));
-      await looked;
+      await loaded;
     },
-    told: () => look(),
+    onStatus: () => refresh(),
   };
 }

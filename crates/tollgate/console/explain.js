@@ -1,11 +1,11 @@
-// Would this request pass, and why?
+// The page that explains the decision about a request.
 
 import { h, put, title } from "./dom.js";
-import * as figures from "./figures.js";
+import * as format from "./format.js";
 import { queueInWords, rulesTable } from "./key.js";
 import { send } from "./server.js";
 
-/** Lines of `name: value` as an object. */
+/** Parses lines of `name: value`. */
 function headersOf(text) {
   const pairs = text.split("\n").map((line) => line.split(/:(.*)/s)).filter((pair) => pair.length > 1);
   return Object.fromEntries(pairs.map(([name, value]) => [name.trim(), value.trim()]));
@@ -21,18 +21,25 @@ export function explain(parameters) {
   const methods = [...new Set([given("method", "GET"), "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])];
   const method = h("select", { id: "method" }, methods.map((one) => h("option", {}, one)));
   const path = field("path", "Path", { value: given("path", "/") });
-  const headers = h("textarea", { id: "headers", spellcheck: "false", placeholder: "user-agent: curl/8.0\nx-api-key: abc" }, given("headers", ""));
+  const example = "user-agent: curl/8.0\nx-api-key: abc";
+  const headers = h("textarea", { id: "headers", spellcheck: "false", placeholder: example }, given("headers", ""));
   const answer = h("div", { "aria-live": "polite" });
 
-  async function ask(event) {
+  async function submit(event) {
     event.preventDefault();
     try {
-      // A link from the page of a caller without an address fills in the rest.
+      // A link from the page of a key without an address has no client.
       const noAddress = parameters.has("path") && !parameters.has("client") ? null : "";
-      const said = await send("POST", "explain", { client: client.input.value.trim() || noAddress, method: method.value, path: path.input.value, headers: headersOf(headers.value) });
+      const decided = await send("POST", "explain", {
+        client: client.input.value.trim() || noAddress, method: method.value, path: path.input.value,
+        headers: headersOf(headers.value),
+      });
       const rules = rulesTable();
-      rules.show(said.rules, "No rule applies to such a request: it takes its turn in the fair queue.");
-      put(answer, h("section", { class: "card" }, h("header", {}, h("div", { class: "verdict", id: "verdict" }, h("span", { class: `pill ${said.decision}` }, said.decision), words(said)), said.queue && h("p", {}, queueInWords(said.queue))), rules.node));
+      rules.show(decided.rules, "No rule applies to this request: only the fair queue does.");
+      const verdict = h("div", { class: "verdict", id: "verdict" },
+        h("span", { class: `pill ${decided.decision}` }, decided.decision), inWords(decided));
+      put(answer, h("section", { class: "card" },
+        h("header", {}, verdict, decided.queue && h("p", {}, queueInWords(decided.queue))), rules.node));
     } catch (error) {
       put(answer, h("p", { class: "wrong" }, error.message));
     }
@@ -41,20 +48,23 @@ export function explain(parameters) {
   return {
     name: "explain",
     async begin(main) {
-      put(main, title("Explain", "Would such a request pass right now, and why? Asking changes nothing and charges nobody."),
-        h("form", { class: "card", onsubmit: ask },
-          h("div", { class: "bar" }, client.node, h("div", {}, h("label", { for: "method" }, "Method"), method), path.node),
-          h("div", {}, h("label", { for: "headers" }, "Headers, one on each line"), headers),
+      put(main, title("Explain", "Would this request be admitted now, and why? Explaining it changes no state."),
+        h("form", { class: "card", onsubmit: submit },
+          h("div", { class: "bar" },
+            client.node, h("div", {}, h("label", { for: "method" }, "Method"), method), path.node),
+          h("div", {}, h("label", { for: "headers" }, "Headers, one per line"), headers),
           h("div", { class: "bar" }, h("button", { type: "submit", class: "primary" }, "Explain"))), answer);
     },
-    told() {},
+    onStatus() {},
   };
 }
 
-function words(said) {
-  const byQueue = said.queue?.reason === said.reason ? " by the fair queue" : "";
-  const rule = said.rule ? ` by rule ${said.rule}` : byQueue;
-  if (said.decision === "admit") return `It would pass: ${said.reason}.`;
-  if (said.decision === "hold") return `It would be held for ${figures.span(said.hold_ms)}${rule}: ${said.reason}.`;
-  return `It would be refused${rule}: ${said.reason}. ${said.retry_after_ms ? `It may come back in ${figures.span(said.retry_after_ms)}.` : "Waiting would not help."}`;
+/** The decision as a sentence. */
+function inWords({ decision, reason, rule, queue, hold_ms, retry_after_ms }) {
+  const byQueue = queue?.reason === reason ? " by the fair queue" : "";
+  const by = rule ? ` by rule ${rule}` : byQueue;
+  if (decision === "admit") return `It would be admitted: ${reason}.`;
+  if (decision === "hold") return `It would be held for ${format.span(hold_ms)}${by}: ${reason}.`;
+  const retry = retry_after_ms ? `It can be retried in ${format.span(retry_after_ms)}.` : "A retry would not help.";
+  return `It would be refused${by}: ${reason}. ${retry}`;
 }

@@ -1,9 +1,9 @@
-// What the gate says, and what it is told.
+// Requests to the admin API.
 
 let session = { role: "viewer", name: "", csrf: null };
 
-/** Who is logged in. */
-export const caller = () => session;
+/** The session of the user. */
+export const user = () => session;
 
 async function answer(response) {
   if (response.status === 401) {
@@ -16,23 +16,24 @@ async function answer(response) {
   return body;
 }
 
-/** Asks, with parameters. */
+/** Sends a GET request with query parameters. */
 export async function get(path, parameters = {}) {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined));
-  return answer(await fetch(`/api/v1/${path}${query.size ? `?${query}` : ""}`, { headers: { accept: "application/json" } }));
+  const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined);
+  const query = given.length ? `?${new URLSearchParams(given)}` : "";
+  return answer(await fetch(`/api/v1/${path}${query}`, { headers: { accept: "application/json" } }));
 }
 
-/** A question that is asked again and again, and shown, once it is known who asks: answers to earlier ones that come late are not. */
-export function newest(ask, show) {
-  let asked = 0;
+/** A request that is repeated. Shows its response once the session is known, unless a later request was sent. */
+export function newest(request, show) {
+  let latest = 0;
   return async () => {
-    const mine = ++asked;
-    const [answer] = await Promise.all([ask(), begin()]);
-    if (mine === asked) show(answer);
+    const mine = ++latest;
+    const [response] = await Promise.all([request(), begin()]);
+    if (mine === latest) show(response);
   };
 }
 
-/** Changes something. */
+/** Sends a change. */
 export async function send(method, path, body) {
   await begin();
   const headers = { "content-type": "application/json", "x-tollgate-csrf": session.csrf ?? "" };
@@ -47,19 +48,19 @@ export async function leave() {
 
 let begun = null;
 
-/** Finds out who we are, once. */
+/** Loads the session, once. */
 export function begin() {
   begun ??= get("session").then((answer) => session = answer, (error) => { begun = null; throw error; });
   return begun;
 }
 
-/** Listens for the status, for as long as the page is open. */
-export function listen(told, lost) {
+/** Receives status events while the page is open. */
+export function listen(onStatus, onDisconnect) {
   const events = new EventSource("/api/v1/events");
-  events.addEventListener("status", (event) => told(JSON.parse(event.data)));
+  events.addEventListener("status", (event) => onStatus(JSON.parse(event.data)));
   events.addEventListener("error", () => {
-    lost();
-    // A browser gives up on some answers; a gate that was started anew is worth another try.
-    if (events.readyState === EventSource.CLOSED) setTimeout(() => listen(told, lost), 2000);
+    onDisconnect();
+    // Browsers do not reconnect after some responses, such as those of a gate that is restarting.
+    if (events.readyState === EventSource.CLOSED) setTimeout(() => listen(onStatus, onDisconnect), 2000);
   });
 }

@@ -1,20 +1,22 @@
-// Who spends the backend's time.
+// The page of keys by CPU time of the backend.
 
 import { meter } from "./charts.js";
 import { h, put, search, table, title } from "./dom.js";
-import * as figures from "./figures.js";
+import * as format from "./format.js";
 import { get, newest } from "./server.js";
 
-/** What each column means. */
+/** Meanings of the columns. */
 const MEANINGS = [
-  ["Key", "One caller: an address, a network, a user agent, or whatever the class tells apart. This page opens on the class where the load is concentrated: a crawler with many addresses of one network is many small rows under ip/32, and one large row under ip/24."],
-  ["Share of CPU", "The part of all cores of the backends that its requests used in the last ten seconds."],
+  ["Key", "An address, a network, a user agent, or another value of the class. This page opens on the class where the "
+    + "load is concentrated: a crawler with many addresses of one network is many small rows under ip/32, and one large "
+    + "row under ip/24."],
+  ["Share of CPU", "Part of all backend cores that its requests used in the last ten seconds."],
   ["Requests/s", "Requests per second in the last ten seconds."],
-  ["Average wait", "The time that its requests waited at the gate, on average of the last ten seconds."],
-  ["Held", "Requests that waited for the queue or for a rule, since it was first seen."],
-  ["Refused", "Requests that were refused, since it was first seen."],
-  ["Limit left", "Requests, or milliseconds of CPU time, that its tightest rule has left."],
-  ["Last seen", "The time since its last request."],
+  ["Average wait", "Average wait of its requests at the gate in the last ten seconds."],
+  ["Held", "Requests held by the queue or a rule, since the key was first seen."],
+  ["Refused", "Requests refused, since the key was first seen."],
+  ["Limit left", "Requests, or milliseconds of CPU time, left in the strictest rule."],
+  ["Last seen", "Time since the last request."],
 ];
 
 /** A link to the page of a key. */
@@ -23,57 +25,69 @@ export function keyLink(cls, key) {
 }
 
 export function spenders() {
-  // Until the gate has named the class where the load is concentrated.
+  // Until the gate has selected the class where the load is concentrated.
   let cls = "auto";
   const tabs = h("div", { class: "tabs", role: "group", "aria-label": "Class" });
   const list = table([
     { name: "Key", of: (row) => keyLink(row.class, row.key), class: "key" },
-    { name: "Share of CPU", of: (row) => row.share === null ? "–" : meter(row.share, figures.percent(row.share)), num: true },
-    { name: "Requests/s", of: (row) => figures.rate(row.requests_per_second), num: true },
-    { name: "Average wait", of: (row) => figures.span(row.wait_ms), num: true },
-    { name: "Held", of: (row) => figures.count(row.held), num: true },
-    { name: "Refused", of: (row) => figures.count(row.refused), num: true },
+    { name: "Share of CPU", of: shareOf, num: true },
+    { name: "Requests/s", of: (row) => format.rate(row.requests_per_second), num: true },
+    { name: "Average wait", of: (row) => format.span(row.wait_ms), num: true },
+    { name: "Held", of: (row) => format.count(row.held), num: true },
+    { name: "Refused", of: (row) => format.count(row.refused), num: true },
     { name: "Limit left", of: (row) => row.left ?? "–", num: true },
     { name: "Last seen", of: (row) => row.seen, num: true },
-  ], "Callers of this class, who spend most first", (row) => JSON.stringify([row.class, row.key]));
-  const found = search("Search", () => look());
+  ], "Keys of this class, the highest CPU time first", (row) => JSON.stringify([row.class, row.key]));
+  const found = search("Search", () => refresh());
   let known = "";
 
-  const look = newest(() => get("buckets", { class: cls, top: 100, search: found.field.value }), ({ class: named, classes, buckets }) => {
+  const fetchKeys = () => get("buckets", { class: cls, top: 100, search: found.field.value });
+  const refresh = newest(fetchKeys, ({ class: named, classes, buckets }) => {
     if (cls === "auto") cls = named;
     if (known !== classes.join()) {
       known = classes.join();
-      put(tabs, classes.map((one) => h("button", { type: "button", "aria-pressed": String(one === cls), onclick: (event) => choose(one, event.target) }, one)));
+      put(tabs, classes.map((one) => h("button", {
+        type: "button", "aria-pressed": String(one === cls), onclick: (event) => choose(one, event.target),
+      }, one)));
     }
     list.show(buckets.map((row) => ({
-      key: row.key, class: cls, share: row.share, requests_per_second: row.requests_per_second, wait_ms: row.wait_ms && Math.round(row.wait_ms),
-      held: row.held, refused: row.refused, left: left(row.rules), seen: figures.since(row.idle_ms ?? 0),
-    })), found.field.value ? "Nobody by that name." : "Nobody yet.");
+      key: row.key, class: cls, share: row.share, requests_per_second: row.requests_per_second,
+      wait_ms: row.wait_ms && Math.round(row.wait_ms), held: row.held, refused: row.refused, left: left(row.rules),
+      seen: format.since(row.idle_ms ?? 0),
+    })), found.field.value ? "No key matches." : "No requests yet.");
   });
 
   async function choose(one, button) {
     cls = one;
     tabs.querySelectorAll("button").forEach((each) => each.setAttribute("aria-pressed", String(each === button)));
-    await look();
+    await refresh();
   }
 
   return {
     name: "spenders",
     async begin(main) {
-      const looked = look();
-      put(main, title("Spenders", "Who uses the backend's CPU time, the most first. Shares and averages are of the last ten seconds, counts since the caller was first seen."),
-        h("div", { class: "bar" }, h("div", {}, h("span", { class: "visually-hidden" }, "Told apart by"), tabs), found.node),
+      const loaded = refresh();
+      put(main,
+        title("Spenders", "Keys by CPU time of the backend, the highest first. Shares and averages cover the last ten "
+          + "seconds; counts start when the key was first seen."),
+        h("div", { class: "bar" }, h("div", {}, h("span", { class: "visually-hidden" }, "Class"), tabs), found.node),
         h("section", { class: "card" }, list.node),
-        h("details", { class: "card help" }, h("summary", {}, "What the columns mean"), h("dl", {}, MEANINGS.map(([name, meaning]) => [h("dt", {}, name), h("dd", {}, meaning)]))));
-      await looked;
+        h("details", { class: "card help" }, h("summary", {}, "Meaning of the columns"),
+          h("dl", {}, MEANINGS.map(([name, meaning]) => [h("dt", {}, name), h("dd", {}, meaning)]))));
+      await loaded;
     },
-    told: () => look(),
+    onStatus: () => refresh(),
   };
 }
 
-/** What the tightest rule leaves. */
+/** The share of CPU as a bar. */
+function shareOf(row) {
+  return row.share === null ? "–" : meter(row.share, format.percent(row.share));
+}
+
+/** What is left in the strictest rule. */
 function left(rules) {
   const remaining = rules.map((rule) => rule.remaining).filter((number) => number !== null);
-  return remaining.length ? figures.count(Math.min(...remaining)) : null;
+  return remaining.length ? format.count(Math.min(...remaining)) : null;
 }
 

@@ -1,4 +1,4 @@
-//! The admin address from a terminal: one request at a time, over HTTP or HTTPS.
+//! A client of the admin address for commands: one request at a time, over HTTP or HTTPS.
 
 use std::fmt;
 use std::io;
@@ -12,46 +12,46 @@ use zeroize::Zeroizing;
 
 use crate::http_client::{HttpAnswer, HttpClient, HttpRequest};
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// An answer that is larger is not for a terminal.
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Largest response, in bytes.
 const BYTES_MAX: usize = 32 << 20;
-/// Where the token is, unless it is in a file.
+/// Environment variable with the token, used if no file is given.
 const TOKEN_VARIABLE: &str = "TOLLGATE_TOKEN";
 
-/// Where the address is, and what to show there.
+/// Arguments for the address and the token.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct AdminOptions {
-    /// The admin address; https:// checks its certificate against those that this system trusts
+    /// Admin address; with https://, the certificate is verified against those that this system trusts
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8889")]
     admin: String,
-    /// The file with the token, if one is asked for [default: the variable TOLLGATE_TOKEN]
+    /// File with the token, if one is required [default: the variable TOLLGATE_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
-/// What went wrong, in words for a person.
+/// An error message for the user.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoAnswer {
+pub(crate) struct AdminError {
     message: String,
-    /// Whether the arguments are wrong, rather than the other side.
+    /// Whether the arguments are invalid, rather than the request failed.
     pub(crate) is_wrong: bool,
 }
 
-impl NoAnswer {
-    /// Something other than the arguments went wrong.
+impl AdminError {
+    /// An error other than invalid arguments.
     pub(crate) fn new(message: String) -> Self {
         Self { message, is_wrong: false }
     }
 }
 
-impl fmt::Display for NoAnswer {
+impl fmt::Display for AdminError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.message)
     }
 }
 
-/// Somebody who asks.
+/// A client of one admin address.
 pub(crate) struct AdminClient {
     client: HttpClient,
     runtime: Runtime,
@@ -59,29 +59,27 @@ pub(crate) struct AdminClient {
 }
 
 impl AdminClient {
-    /// Somebody who asks where these arguments say.
-    pub(crate) fn new(options: &AdminOptions) -> Result<Self, NoAnswer> {
-        let wrong = |message: String| NoAnswer { message, is_wrong: true };
+    /// Creates the client that the arguments describe.
+    pub(crate) fn new(options: &AdminOptions) -> Result<Self, AdminError> {
+        let wrong = |message: String| AdminError { message, is_wrong: true };
         let text = &*options.admin;
         let (is_tls, host) = match text.split_once("://") {
             None => (false, text),
             Some(("http", host)) => (false, host),
             Some(("https", host)) => (true, host),
             Some((scheme, _)) => {
-                return Err(wrong(format!(
-                    "{scheme} is not spoken here: give --admin http://HOST:PORT or https://HOST"
-                )));
+                return Err(wrong(format!("{scheme} is not supported: use --admin http://HOST:PORT or https://HOST")));
             }
         };
         let host = host.strip_suffix('/').unwrap_or(host);
         if host.is_empty() || host.contains(['/', '@', ' ']) || host.contains(char::is_control) {
-            return Err(wrong(format!("{text:?} is no address: give --admin http://HOST:PORT")));
+            return Err(wrong(format!("{text:?} is not a valid address: use --admin http://HOST:PORT")));
         }
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let port = if is_tls { 443 } else { 8889 };
         let host = if has_port { host.to_owned() } else { format!("{host}:{port}") };
-        let client =
-            HttpClient::new(is_tls, &host).map_err(|error| wrong(format!("{text:?} is no address: {error}")))?;
+        let client = HttpClient::new(is_tls, &host)
+            .map_err(|error| wrong(format!("{text:?} is not a valid address: {error}")))?;
         let token = match &options.token_file {
             Some(path) => {
                 let read = std::fs::read_to_string(path);
@@ -91,55 +89,55 @@ impl AdminClient {
             None => std::env::var(TOKEN_VARIABLE).ok().map(Zeroizing::new),
         };
         if token.as_ref().is_some_and(|token| token.contains(char::is_control)) {
-            return Err(wrong("the token has to be one word".to_owned()));
+            return Err(wrong("the token must not contain spaces".to_owned()));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| NoAnswer::new(format!("cannot start: {error}")))?;
+        let runtime = runtime.map_err(|error| AdminError::new(format!("cannot start: {error}")))?;
         Ok(Self { client, runtime, token })
     }
 
-    /// The host that is asked.
+    /// Host and port of the address.
     pub(crate) fn host(&self) -> &str {
         self.client.authority()
     }
 
-    /// The answer to `GET`.
-    pub(crate) fn get(&self, path: &str) -> Result<Value, NoAnswer> {
+    /// Sends a `GET` and returns the JSON response.
+    pub(crate) fn get(&self, path: &str) -> Result<Value, AdminError> {
         self.ask("GET", path, "")
     }
 
-    /// The answer, if it has this field. Another server, such as the one behind a client port, may answer 200 to anything.
-    pub(crate) fn with_field(&self, answer: Value, field: &str) -> Result<Value, NoAnswer> {
+    /// Returns the response if it has this field. Another server, such as the backend, may answer 200 to any request.
+    pub(crate) fn with_field(&self, answer: Value, field: &str) -> Result<Value, AdminError> {
         if answer.get(field).is_some() { Ok(answer) } else { Err(self.is_no_tollgate()) }
     }
 
-    fn is_no_tollgate(&self) -> NoAnswer {
-        NoAnswer::new(format!("the answer of {} is not Tollgate's: is this its admin address?", self.host()))
+    fn is_no_tollgate(&self) -> AdminError {
+        AdminError::new(format!("{} did not respond like Tollgate: is this its admin address?", self.host()))
     }
 
-    /// Whether the answer to `GET` is a success, whatever it says.
-    pub(crate) fn check(&self, path: &str) -> Result<(), NoAnswer> {
+    /// Sends a `GET` and returns whether it succeeded.
+    pub(crate) fn check(&self, path: &str) -> Result<(), AdminError> {
         self.answer("GET", path, "").map(drop)
     }
 
-    /// The answer to a request.
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, NoAnswer> {
+    /// Sends a request and returns the JSON response.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, AdminError> {
         let answer = self.answer(method, path, body)?;
         if answer.is_object() { Ok(answer) } else { Err(self.is_no_tollgate()) }
     }
 
-    /// The answer of a success; null if it is not JSON.
-    fn answer(&self, method: &str, path: &str, body: &str) -> Result<Value, NoAnswer> {
+    /// Sends a request; returns null if the response is not JSON.
+    fn answer(&self, method: &str, path: &str, body: &str) -> Result<Value, AdminError> {
         let host = self.host();
         let HttpAnswer { status, body } = self
             .exchange(method, path, body)
-            .map_err(|error| NoAnswer::new(format!("nobody answers at {host}: {error}; is a gate running there?")))?;
-        let failed = |message: String| NoAnswer { message, is_wrong: false };
-        let body = body.ok_or_else(|| failed(format!("the answer of {host} is too long")))?;
+            .map_err(|error| AdminError::new(format!("cannot connect to {host}: {error}; is a gate running there?")))?;
+        let failed = |message: String| AdminError { message, is_wrong: false };
+        let body = body.ok_or_else(|| failed(format!("the response of {host} is too large")))?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         match status {
             200..=299 => Ok(answer),
-            401 => Err(failed(format!("{host} asks for a token: give --token-file FILE or set {TOKEN_VARIABLE}"))),
+            401 => Err(failed(format!("{host} requires a token: use --token-file FILE or set {TOKEN_VARIABLE}"))),
             _ => Err(failed(answer["detail"].as_str().map_or_else(|| format!("status {status}"), str::to_owned))),
         }
     }
@@ -154,20 +152,20 @@ impl AdminClient {
             fields: &fields,
             body: body.as_bytes(),
             answer_bytes_max: BYTES_MAX,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         };
         self.runtime.block_on(self.client.send(&request))
     }
 }
 
-/// A text as part of a path or a query.
+/// Percent-encodes a text for a path or a query.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-/// A name for a terminal: nothing in it can move the cursor, change colours or look like another line.
-pub(crate) fn harmless(text: &str) -> String {
+/// Escapes a text for a terminal, so that it cannot move the cursor, change colours or look like another line.
+pub(crate) fn terminal_safe(text: &str) -> String {
     let hidden = |c: char| {
         c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
@@ -183,12 +181,12 @@ pub(crate) fn harmless(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn client(admin: &str) -> Result<AdminClient, NoAnswer> {
+    fn client(admin: &str) -> Result<AdminClient, AdminError> {
         AdminClient::new(&AdminOptions { admin: admin.to_owned(), token_file: None })
     }
 
     #[test]
-    fn an_address_is_read_and_nonsense_is_wrong() {
+    fn valid_addresses_are_parsed_and_others_rejected() {
         for (admin, host) in [
             ("http://127.0.0.1:8889", "127.0.0.1:8889"),
             ("http://gate.example/", "gate.example:8889"),
@@ -204,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_drive_a_terminal() {
-        assert_eq!(harmless("a\x1b[31mb\r\n\u{202e}c"), "a\\u{1b}[31mb\\u{d}\\u{a}\\u{202e}c");
+    fn escaped_texts_contain_no_control_sequences() {
+        assert_eq!(terminal_safe("a\x1b[31mb\r\n\u{202e}c"), "a\\u{1b}[31mb\\u{d}\\u{a}\\u{202e}c");
         assert_eq!(encoded("a/b c\u{fc}"), "a%2Fb%20c%C3%BC");
     }
 }

@@ -1,7 +1,7 @@
-//! Reading files that operators name: settings, tokens, secrets and certificates.
+//! Reads files named in the settings: tokens, secrets and certificates.
 //!
-//! A name can be wrong. Opening a pipe waits for its writer, and a device such as `/dev/zero` never ends. So only regular files up to a
-//! size are read.
+//! A name can be wrong. Opening a pipe waits for its writer, and a device such as `/dev/zero` never ends. Therefore
+//! only regular files up to a size are read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -10,11 +10,11 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Opens a regular file. A pipe is refused without waiting for its writer.
+/// Opens a regular file. A pipe is rejected without waiting for its writer.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"));
     }
     Ok(file)
 }
@@ -43,7 +43,7 @@ mod tests {
         let pipe = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         for path in [&pipe, Path::new("/dev/zero"), folder.path()] {
-            assert_eq!(read(path, 5).unwrap_err().to_string(), "is no regular file", "{}", path.display());
+            assert_eq!(read(path, 5).unwrap_err().to_string(), "is not a regular file", "{}", path.display());
         }
     }
 }

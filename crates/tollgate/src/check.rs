@@ -1,5 +1,5 @@
-//! `tollgate check`: whether a configuration file is right, and with `--hardening` whether it is safe to expose.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
+//! `tollgate check`: validates a settings file and, with `--hardening`, checks whether it is safe to expose.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command prints its result")]
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use tollgate_core::rule::Mode;
 use crate::admin::{Role, Tokens};
 use crate::bounded_file;
 use crate::cli::WRONG;
-use crate::hardening::{self, Outcome};
+use crate::hardening::{self, CheckOutcome};
 use crate::settings::Settings;
 use crate::token::token_bytes_min;
 
-/// The arguments of `tollgate check`.
+/// Arguments of `tollgate check`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckOptions {
-    /// The file
+    /// Settings file
     file: PathBuf,
-    /// Also list what makes an exposed gate safe, with pass or fail; exits 1 if something fails
+    /// Also check what makes an exposed gate safe; exits 1 if a check fails
     #[arg(long)]
     hardening: bool,
 }
 
-/// Reports that the file is right, or everything that is wrong with it.
+/// Reports that the file is valid, or all errors in it.
 pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     let settings = match Settings::load(&options.file) {
         Ok(settings) => settings,
@@ -41,8 +41,8 @@ pub(crate) fn run(options: &CheckOptions) -> ExitCode {
     if options.hardening { print_hardening(&options.file, &settings) } else { ExitCode::SUCCESS }
 }
 
-/// Whether the tokens are long enough for the admin address. Files that are not on this machine, or that only the gate can read, are
-/// looked at when the gate starts.
+/// Whether the tokens are long enough for the admin address. Files that are on another machine, or that only the gate
+/// can read, are checked when the gate starts.
 fn tokens_suffice(settings: &Settings) -> io::Result<()> {
     let Some(admin) = &settings.admin else { return Ok(()) };
     let files = [
@@ -69,7 +69,7 @@ fn print_summary(file: &Path, settings: &Settings) {
     }
     if settings.gate.as_ref().is_some_and(|gate| gate.mode == Mode::Observe) {
         println!(
-            "note: `gate.mode` is \"observe\": nothing is held or refused, and what would have been is only counted"
+            "note: `gate.mode` is \"observe\": the gate counts what it would hold or refuse, but forwards every request"
         );
     }
     if let Some(note) = &settings.watch.why_no_flags {
@@ -82,17 +82,17 @@ fn print_hardening(file: &Path, settings: &Settings) -> ExitCode {
     let checks = hardening::checks(file, settings);
     for check in &checks {
         let word = match check.outcome {
-            Outcome::Pass => "pass",
-            Outcome::Fail(_) => "FAIL",
-            Outcome::NotUsed => "-",
+            CheckOutcome::Pass => "pass",
+            CheckOutcome::Fail(_) => "FAIL",
+            CheckOutcome::NotUsed => "-",
         };
         println!("  {word:<4}  {}", check.subject);
-        if let Outcome::Fail(advice) = &check.outcome {
+        if let CheckOutcome::Fail(advice) = &check.outcome {
             println!("        {advice}");
         }
     }
-    let count = |is: fn(&Outcome) -> bool| checks.iter().filter(|check| is(&check.outcome)).count();
-    let failed = count(|outcome| matches!(outcome, Outcome::Fail(_)));
-    println!("{} passed, {failed} failed", count(|outcome| *outcome == Outcome::Pass));
+    let count = |is: fn(&CheckOutcome) -> bool| checks.iter().filter(|check| is(&check.outcome)).count();
+    let failed = count(|outcome| matches!(outcome, CheckOutcome::Fail(_)));
+    println!("{} passed, {failed} failed", count(|outcome| *outcome == CheckOutcome::Pass));
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

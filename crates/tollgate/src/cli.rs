@@ -1,4 +1,4 @@
-//! The commands and their arguments.
+//! Commands and their arguments.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{check, demo, doctor, flags, health, manual, replay, service, settings};
 
-/// The exit code for wrong arguments or a wrong configuration.
+/// Exit code for invalid arguments or settings.
 pub(crate) const WRONG: u8 = 2;
 
 /// Keeps a service usable when some of its clients would take all of it.
@@ -20,72 +20,77 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Stand in front of a site and keep it usable
+    /// Run a gate in front of a site
     ///
-    /// With no file the backend is protected by fairness alone. Ends on SIGTERM once the requests in flight are done.
+    /// Without a settings file the backend is protected by fairness alone. On SIGTERM the gate completes the requests
+    /// in flight and exits.
     Gate(service::GateOptions),
-    /// Run every role that a file names: a gate, a master, and what belongs to them
+    /// Run all roles of a settings file: a gate, a master, and what belongs to them
     Run(service::RunOptions),
-    /// Keep the books for many gates, and tell them whom to delay
+    /// Run a master, which tells many gates which clients to delay
     ///
-    /// Speaks Smockron's protocol: gates report to the accounting address (127.0.0.1:10004) and listen at the control
-    /// address (127.0.0.1:10005). With no file, callers of the domain "default" may have one request a second, ten at once.
+    /// Uses Smockron's protocol: gates send reports to the accounting address (127.0.0.1:10004) and subscribe to the
+    /// control address (127.0.0.1:10005). Without a settings file, each client of the domain "default" may send one
+    /// request per second, with bursts of ten.
     Master(service::MasterOptions),
-    /// Forgive what a caller owes to a master's rule
+    /// Reset the debt of a client at a master
     ///
-    /// Asks the master that runs with this configuration, over a socket in its state directory. Its gates let the caller through at once;
-    /// original gatekeepers know no such word and wait as long as they were told.
+    /// Asks the master that runs with this settings file, over a socket in its state directory. Its gates admit the
+    /// client at once. Smockron's original gatekeepers do not know this message and wait for the end of the delay.
     Pardon(service::PardonOptions),
-    /// Make a key pair for links beyond this machine, or show the public key of one
+    /// Create a key pair for links to other machines, or print the public key of one
     ///
-    /// Writes the pair to FILE, which nobody else may read, unless it is there already, and prints the public key, for the settings of the other
-    /// side: `gates` in `[master]` takes those of the gates, `key` in `[[link.master]]` the master's.
+    /// Writes the pair to FILE, readable by its owner only, unless the file exists. Prints the public key, for the
+    /// settings of the other side: `gates` in `[master]` for the keys of gates, `key` in `[[link.master]]` for the key
+    /// of the master.
     Keys(service::KeysOptions),
-    /// See what rules would have done to a log
+    /// Apply rules to a recorded log
     ///
-    /// Runs the rules of a configuration over a recorded trace or a web server's access log, in the time of the recording, and says who would
-    /// have been held or refused, by which rule, and what that would have saved.
+    /// Runs the rules of a settings file over a recorded trace or the access log of a web server, in the time of the
+    /// recording. Reports which clients would have been held or refused, by which rule, and what that would have saved.
     Replay(replay::ReplayOptions),
-    /// Look for faults in a configuration file
+    /// Check a settings file for errors
     ///
-    /// Prints every fault as file:line:column: message. Exits 0 if there is none, 2 if there are some. With --hardening, exits 1 if a check fails.
+    /// Prints each error as file:line:column: message. Exits 0 if there is none, 2 otherwise. With --hardening, exits 1
+    /// if a check fails.
     Check(check::CheckOptions),
-    /// See who spends the backend's time, live
+    /// Show which clients use the backend's CPU time, live
     ///
-    /// Asks the address for operators of a running gate. Keys: c, w, r, x and l sort, tab goes to another class, / searches, enter opens a
-    /// caller, ? explains the columns, q leaves. Away from a terminal, and with --once, it prints the table and ends.
-    Doctor(doctor::Options),
+    /// Reads from the admin address of a running gate. Keys: c, w, r, x and l sort, tab selects the next class, /
+    /// searches, enter opens a client, ? explains the columns, q quits. With --once, and if the output is not a
+    /// terminal, it prints the table and exits.
+    Doctor(doctor::DoctorOptions),
     /// Check whether a gate or a master is alive
     ///
-    /// Asks its admin address. Exits 0 if it is alive, 1 if it is not. Meant for the health check of a container: it
+    /// Connects to its admin address. Exits 0 if it is alive, 1 if not. Meant for the health check of a container: it
     /// needs neither a shell nor a token.
     Health(health::HealthOptions),
-    /// See and clear flagged accounts
+    /// List and clear flagged accounts
     #[command(subcommand)]
-    Flags(flags::Command),
-    /// See what it does: a site in a storm, without a gate and with one
+    Flags(flags::FlagsCommand),
+    /// Show the effect of a gate: a site under overload, without one and with one
     ///
-    /// Starts a small site, people and a crawler on this machine, first without a gate and then with one in front, and shows
-    /// the difference.
+    /// Starts a small site, visitors and a crawler on this machine, first without a gate and then with one in front,
+    /// and shows the difference.
     Demo(demo::DemoOptions),
-    /// Print the JSON schema of configuration files
+    /// Print the JSON schema of settings files
     Schema,
-    /// Print the reference page of configuration files, in Markdown
+    /// Print the reference page of settings files, in Markdown
     Reference,
-    /// Print what completes these commands in a shell
+    /// Generate a shell completion script
     Completions {
-        /// The shell
+        /// Shell
         shell: clap_complete::Shell,
     },
     /// Write a manual page for each command
     Man {
-        /// Where to, such as /usr/local/share/man/man1
+        /// Directory, such as /usr/local/share/man/man1
         directory: PathBuf,
     },
 }
 
 impl Cli {
-    /// Runs the command that the arguments name.
+    /// Runs the command of the arguments.
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
             Command::Gate(options) => service::run_gate(&options),

@@ -1,17 +1,18 @@
-//! Files that survive the end of the process, however sudden: records with checksums, and files that are private and replaced as a whole.
+//! Files that survive a crash: records with checksums, and private files that are replaced atomically.
 //!
-//! A record is framed so that every flipped bit and every cut is found, and so that damage to one record does not hide the ones behind it:
+//! A record is framed so that every flipped bit and every truncation is detected, and so that damage to one record does
+//! not hide the records after it:
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 4 | the length of the content |
+//! | 4 | length of the content |
 //! | 8 | SipHash-1-3 of the content |
-//! | 4 | the first half of SipHash-1-3 of the 12 bytes before |
-//! | n | the content |
+//! | 4 | first half of the SipHash-1-3 of the 12 bytes before |
+//! | n | content |
 //!
-//! A whole file has a mark at its beginning and the checksum of everything else at its end. Numbers are big-endian. The checksums find damage; they do not keep
-//! anybody from forging a file. So files belong to their process alone, and no link is followed: otherwise, everybody with access to the
-//! directory could choose a file for the process to read or to overwrite.
+//! A file that is written as a whole has a mark at its start and a checksum at its end. Numbers are big-endian. The
+//! checksums detect damage, not forgery. Files are therefore accessible to their user only, and symbolic links are not
+//! followed: otherwise any user with access to the directory could choose a file for the process to read or overwrite.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::Hasher;
@@ -24,21 +25,21 @@ use siphasher::sip::SipHasher13;
 
 const HEAD_BYTES: usize = 16;
 const SUMMED_HEAD_BYTES: usize = 12;
-/// A record that is longer than this is not one.
+/// Longest content of a record.
 const CONTENT_BYTES_MAX: usize = 64 << 20;
 
-/// Why bytes do not begin with a record.
+/// Why bytes do not start with a valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameError {
-    /// They end in the middle of one.
+    /// The record is incomplete.
     Short,
-    /// The content is damaged. The next record begins after so many bytes.
+    /// The content is damaged. The next record starts after this many bytes.
     Content(usize),
-    /// The head is damaged, so the next record cannot be found.
+    /// The header is damaged, so the next record cannot be found.
     Head,
 }
 
-/// Finds damage.
+/// SipHash-1-3 with a fixed key, to detect damage.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(bytes);
@@ -49,7 +50,7 @@ fn head_checksum(head: &[u8]) -> [u8; 4] {
     ((checksum(head) >> 32) as u32).to_be_bytes()
 }
 
-/// Appends a record with the content that `write` appends.
+/// Appends a record; `write` appends its content.
 pub(crate) fn write_record(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; HEAD_BYTES]);
@@ -62,7 +63,7 @@ pub(crate) fn write_record(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) 
     out[start + SUMMED_HEAD_BYTES..content].copy_from_slice(&head_sum);
 }
 
-/// The content of the record that `bytes` begins with, and the length of the whole record.
+/// Content of the record at the start of `bytes`, and the length of the whole record.
 pub(crate) fn read_record(bytes: &[u8]) -> Result<(&[u8], usize), FrameError> {
     let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(FrameError::Short)?;
     let [l0, l1, l2, l3, s0, s1, s2, s3, s4, s5, s6, s7, head_sum @ ..] = *head;
@@ -79,32 +80,32 @@ pub(crate) fn read_record(bytes: &[u8]) -> Result<(&[u8], usize), FrameError> {
     }
 }
 
-/// Puts the checksum of a whole file behind it.
+/// Appends the checksum of a whole file.
 pub(crate) fn seal(bytes: &mut Vec<u8>) {
     let sum = checksum(bytes);
     bytes.extend_from_slice(&sum.to_be_bytes());
 }
 
-/// The bytes between the mark and the checksum of a whole file, if both are right.
+/// Bytes between the mark and the checksum of a whole file, if both are valid.
 pub(crate) fn unseal<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<&'a [u8]> {
     let (content, sum) = bytes.split_last_chunk::<8>()?;
     (checksum(content) == u64::from_be_bytes(*sum)).then_some(())?;
     content.strip_prefix(mark)
 }
 
-/// How files are opened here: for nobody else to read, and not through a link. A pipe does not block.
+/// Options to open a file: private, not through a symbolic link, and without blocking on a pipe.
 pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     options
 }
 
-/// Creates a directory that nobody else can read.
+/// Creates a private directory.
 pub(crate) fn create_directory(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// Takes from others the access to a file that was there before.
+/// Makes an existing file private.
 pub(crate) fn keep_private(file: &File) -> io::Result<()> {
     let mut permissions = file.metadata()?.permissions();
     if permissions.mode() & 0o077 != 0 {
@@ -114,26 +115,27 @@ pub(crate) fn keep_private(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a whole file. Nothing, if there is none. A file that is too large is cut, so that its checksum is wrong.
+/// Reads a whole file; `None` if it does not exist. A file that is too large is truncated, so that its checksum is
+/// wrong.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match private().read(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(Some(bytes))
 }
 
-/// Puts these parts in the place of a file: all of them, or none. Returns the new file, open at its end.
+/// Replaces a file atomically. Returns the new file, positioned at its end.
 pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<File> {
     replace_prepared(path, parts, |_| Ok(()))
 }
 
-/// The same, but first `prepare` has the new file, which has no content and is not in its place yet.
+/// The same, but calls `prepare` with the new file before anything is written to it.
 pub(crate) fn replace_prepared(
     path: &Path,
     parts: &[&[u8]],
@@ -151,7 +153,7 @@ pub(crate) fn replace_prepared(
     written
 }
 
-/// Creates a file that is on disk when this returns.
+/// Creates a file and syncs it.
 fn write_new(path: &Path, parts: &[&[u8]], prepare: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
     remove_if_there(path)?;
     let mut file = private().create_new(true).write(true).open(path)?;
@@ -161,8 +163,8 @@ fn write_new(path: &Path, parts: &[&[u8]], prepare: impl FnOnce(&File) -> io::Re
     Ok(file)
 }
 
-/// Keeps a copy of a file that cannot be read, for the operator to look at. The copy is on disk when this returns, so that the file can be
-/// changed then. A copy of earlier damage is replaced.
+/// Keeps a copy of a damaged file for the operator. The copy is synced when this returns, so that the file can be
+/// changed then. Replaces the copy of earlier damage.
 pub(crate) fn put_aside(path: &Path, reason: &str) -> io::Result<()> {
     let aside = path.with_extension("damaged");
     remove_if_there(&aside)?;
@@ -171,17 +173,17 @@ pub(crate) fn put_aside(path: &Path, reason: &str) -> io::Result<()> {
     copy.sync_all()?;
     sync_directory(&aside)?;
     let file = path.display();
-    tracing::warn!(%file, copy = %aside.display(), bytes, reason, "a file is damaged: a copy was put aside");
+    tracing::warn!(%file, copy = %aside.display(), bytes, reason, "a file is damaged: saved a copy");
     Ok(())
 }
 
-/// The same for a file that is too large to copy: it is moved.
+/// The same for a file that is too large to copy: it is renamed.
 pub(crate) fn move_aside(path: &Path, reason: &str) -> io::Result<()> {
     let aside = path.with_extension("damaged");
     fs::rename(path, &aside)?;
     sync_directory(&aside)?;
     let file = path.display();
-    tracing::warn!(%file, moved_to = %aside.display(), reason, "a file is damaged: it was put aside");
+    tracing::warn!(%file, moved_to = %aside.display(), reason, "a file is damaged: moved it away");
     Ok(())
 }
 
@@ -198,7 +200,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// A name is on disk when its directory is.
+/// Syncs the directory of a file, so that its name is on disk.
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(directory) => File::open(directory)?.sync_all(),
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_found_and_hides_no_other_record_unless_it_is_in_a_head() {
+    fn every_flipped_bit_is_detected_and_outside_headers_costs_one_record() {
         let bytes = records(&[b"first", b"second"]);
         let first = HEAD_BYTES + 5;
         for bit in 0..first * 8 {
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_of_a_record_is_short() {
+    fn a_truncated_record_is_detected() {
         let bytes = records(&[b"content"]);
         for length in 0..bytes.len() {
             assert_eq!(read_record(&bytes[..length]), Err(FrameError::Short), "{length} bytes");
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_prefix_of_a_whole_file_is_found() {
+    fn every_flipped_bit_and_truncation_of_a_whole_file_is_detected() {
         let mut bytes = b"mark\ncontent".to_vec();
         seal(&mut bytes);
         assert_eq!(unseal(&bytes, b"mark\n"), Some(&b"content"[..]));
@@ -256,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_private_and_replaced_as_a_whole_and_no_link_is_followed() {
+    fn a_file_is_private_and_replaced_atomically_and_links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let [path, new, precious] = ["a.state", "a.state.new", "precious"].map(|name| folder.path().join(name));
         assert_eq!(read(&path, 100).unwrap(), None);
-        // An interrupted write left something behind, or somebody has put a link there.
+        // Left behind by an interrupted write, or a link that an attacker created.
         fs::write(&precious, "of somebody else").unwrap();
         std::os::unix::fs::symlink(&precious, &new).unwrap();
         replace(&path, &[b"one ", b"two"]).unwrap();

@@ -1,58 +1,58 @@
-//! `tollgate flags`: the accounts that are flagged, and clearing them, on a terminal.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
+//! `tollgate flags`: lists and clears flagged accounts.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command prints its result")]
 
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use crate::admin_client::{AdminClient, AdminOptions, NoAnswer, encoded, harmless};
+use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded, terminal_safe};
 use crate::cli::WRONG;
 
-/// What to do with flags.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
-    /// Show the accounts that are flagged, the latest first
+pub(crate) enum FlagsCommand {
+    /// List flagged accounts, the latest first
     List {
         #[command(flatten)]
         admin: AdminOptions,
-        /// Those that were cleared, too
+        /// Include flags that were cleared
         #[arg(long)]
         history: bool,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Clear the flag of an account; it returns only for refusals from now on
+    /// Clear the flag of an account; only later refusals can set it again
     Clear {
-        /// The account
+        /// Account
         id: String,
         #[command(flatten)]
         admin: AdminOptions,
-        /// Why, for whoever looks at this account next
+        /// Reason, for whoever looks at this account next
         #[arg(long)]
         note: String,
-        /// Who you are [default: the name of your login]
+        /// Your name [default: your login name]
         #[arg(long)]
         name: Option<String>,
     },
 }
 
-/// Lists or clears.
-pub(crate) fn run(command: &Command) -> ExitCode {
+/// Runs a subcommand.
+pub(crate) fn run(command: &FlagsCommand) -> ExitCode {
     let outcome = match command {
-        Command::List { admin, history, json } => list(admin, *history, *json),
-        Command::Clear { id, admin, note, name } => clear(id, admin, note, name.as_deref()),
+        FlagsCommand::List { admin, history, json } => list(admin, *history, *json),
+        FlagsCommand::Clear { id, admin, note, name } => clear(id, admin, note, name.as_deref()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(no_answer) => {
-            eprintln!("{}", harmless(&no_answer.to_string()));
-            if no_answer.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
+        Err(error) => {
+            eprintln!("{}", terminal_safe(&error.to_string()));
+            if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
         }
     }
 }
 
-fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), NoAnswer> {
+fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), AdminError> {
     let client = AdminClient::new(admin)?;
     let answer = client.get(if history { "/api/v1/flags?history=1" } else { "/api/v1/flags" })?;
     let answer = client.with_field(answer, "flags")?;
@@ -73,16 +73,16 @@ fn list(admin: &AdminOptions, history: bool, json: bool) -> Result<(), NoAnswer>
     Ok(())
 }
 
-/// What to say when there are more flags than are told at once.
+/// Message if there are more flags than the response contains.
 fn left_out(shown: u64, answer: &Value) -> Option<String> {
     let more = answer["matching"].as_u64()?.checked_sub(shown).filter(|more| *more > 0)?;
     Some(format!(
-        "and {more} more: these are the latest {shown}; the console and /api/v1/flags?search= find the others"
+        "and {more} more: these are the latest {shown}; search the others in the console or with /api/v1/flags?search="
     ))
 }
 
 fn line(flag: &Value) -> String {
-    let text = |name: &str| harmless(flag[name].as_str().unwrap_or_default());
+    let text = |name: &str| terminal_safe(flag[name].as_str().unwrap_or_default());
     let mut line = format!("{}  flagged {}  refused {}", text("account"), text("flagged_at"), flag["rejected"]);
     if flag["cleared_at"].is_string() {
         line += &format!("  cleared {} by {}: {}", text("cleared_at"), text("cleared_by"), text("note"));
@@ -90,13 +90,13 @@ fn line(flag: &Value) -> String {
     line
 }
 
-fn clear(id: &str, admin: &AdminOptions, note: &str, name: Option<&str>) -> Result<(), NoAnswer> {
+fn clear(id: &str, admin: &AdminOptions, note: &str, name: Option<&str>) -> Result<(), AdminError> {
     let login = || std::env::var("USER").unwrap_or_else(|_| "operator".to_owned());
     let body = json!({ "name": name.map_or_else(login, str::to_owned), "note": note }).to_string();
     let client = AdminClient::new(admin)?;
     let answer = client.ask("DELETE", &format!("/api/v1/flags/{}", encoded(id)), &body)?;
     client.with_field(answer, "account")?;
-    println!("{} is no longer flagged", harmless(id));
+    println!("cleared the flag of {}", terminal_safe(id));
     Ok(())
 }
 
@@ -105,13 +105,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_said() {
+    fn a_shortened_list_names_the_number_of_missing_flags() {
         assert_eq!(left_out(1000, &json!({ "matching": 1000 })), None);
         assert!(left_out(1000, &json!({ "matching": 1234 })).unwrap().starts_with("and 234 more"));
     }
 
     #[test]
-    fn a_flag_is_one_line_whatever_the_account_is_called() {
+    fn a_flag_is_one_line_for_any_account_name() {
         let flag = json!({ "account": "a\n\x1b[2Jb", "flagged_at": "2026-11-15T00:00:00Z", "rejected": 1000,
             "cleared_at": null, "cleared_by": null, "note": null });
         assert_eq!(line(&flag), "a\\u{a}\\u{1b}[2Jb  flagged 2026-11-15T00:00:00Z  refused 1000");

@@ -1,6 +1,7 @@
-//! One request to another server, on a connection of its own: for requests that are rare. HTTP/1.1 with or without TLS.
+//! Sends single requests to other servers, each on its own connection. HTTP/1.1 with or without TLS, for rare requests.
 //!
-//! A response counts when all of it is here. One that is cut off is an error, whatever its status: the other side may not have done what it was asked to.
+//! A response counts only when it is complete. A truncated one is an error whatever its status, because the server may
+//! not have completed the request.
 
 use std::error::Error;
 use std::io;
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
-/// Certificate authorities of the system are read again after this time.
+/// After this time the certificate authorities of the system are read again.
 const ROOTS_LAST: Duration = Duration::from_secs(3600);
 
 /// A server.
@@ -27,33 +28,33 @@ const ROOTS_LAST: Duration = Duration::from_secs(3600);
 pub(crate) struct HttpClient {
     /// Host and port.
     authority: String,
-    /// The name that its certificate has to have, if it speaks TLS.
+    /// Name that its certificate must have, if it uses TLS.
     name: Option<ServerName<'static>>,
 }
 
-/// A whole response.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
-    /// The body; none if it is longer than was asked for.
+    /// Body; `None` if it is larger than the bound of the request.
     pub(crate) body: Option<Bytes>,
 }
 
-/// A request to send, and the bounds on its response.
+/// A request, and the bounds on its response.
 pub(crate) struct HttpRequest<'a> {
     pub(crate) method: Method,
     pub(crate) path: &'a str,
     /// Names and values of header fields. They are not logged.
     pub(crate) fields: &'a [(&'a str, &'a str)],
     pub(crate) body: &'a [u8],
-    /// The largest body of a response that is kept.
+    /// Largest body of the response, in bytes.
     pub(crate) answer_bytes_max: usize,
-    /// How long all of it may take.
-    pub(crate) patience: Duration,
+    /// Timeout for the whole exchange.
+    pub(crate) timeout: Duration,
 }
 
 impl HttpClient {
-    /// The server at a host and port, which for TLS has to show a certificate that this system trusts.
+    /// The server at a host and port. With TLS, its certificate must be trusted by this system.
     pub(crate) fn new(is_tls: bool, authority: &str) -> io::Result<Self> {
         let name = if is_tls { Some(server_name(authority)?) } else { None };
         Ok(Self { authority: authority.to_owned(), name })
@@ -76,7 +77,7 @@ impl HttpClient {
                 }
             }
         };
-        tokio::time::timeout(request.patience, exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        tokio::time::timeout(request.timeout, exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     async fn exchange(
@@ -84,7 +85,7 @@ impl HttpClient {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         request: &HttpRequest<'_>,
     ) -> io::Result<HttpAnswer> {
-        // Names as people write them: receivers that compare them by case are wrong, but exist.
+        // Title case, because some receivers wrongly compare header names by case.
         let builder = http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(stream));
         let (mut sender, connection) = builder.await.map_err(explained)?;
         let driver = AbortOnDrop(tokio::spawn(connection));
@@ -93,7 +94,7 @@ impl HttpClient {
         let body = match Limited::new(response.into_body(), request.answer_bytes_max).collect().await {
             Ok(body) => Some(body.to_bytes()),
             Err(error) if error.is::<LengthLimitError>() => None,
-            Err(error) => return Err(io::Error::other(format!("the answer is cut off: {error}"))),
+            Err(error) => return Err(io::Error::other(format!("the response is truncated: {error}"))),
         };
         drop(driver);
         Ok(HttpAnswer { status, body })
@@ -116,7 +117,7 @@ impl HttpClient {
     }
 }
 
-/// The task that reads and writes the connection. It ends with the request.
+/// Task of the connection; aborted when the request ends.
 struct AbortOnDrop(tokio::task::JoinHandle<hyper::Result<()>>);
 
 impl Drop for AbortOnDrop {
@@ -125,7 +126,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// An error with its cause, which is the part that helps.
+/// Adds the cause of an error to its message.
 fn explained(error: hyper::Error) -> io::Error {
     match error.source() {
         Some(source) => io::Error::other(format!("{error}: {source}")),
@@ -133,7 +134,8 @@ fn explained(error: hyper::Error) -> io::Error {
     }
 }
 
-/// The way to speak TLS. The certificate authorities of the system are read aside and kept for a while: they are hundreds of files.
+/// TLS connector. The certificate authorities of the system are hundreds of files, so they are read on a blocking
+/// thread and cached.
 async fn connector() -> io::Result<TlsConnector> {
     static CONFIG: Mutex<Option<(Instant, Arc<rustls::ClientConfig>)>> = Mutex::const_new(None);
     let mut kept = CONFIG.lock().await;
@@ -170,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// The result of a request to a server that sends this response, and then closes the connection or keeps it open.
+    /// Sends a request to a server that sends this response and then closes the connection or keeps it open.
     async fn answered(answer: &'static [u8], ends: bool) -> io::Result<HttpAnswer> {
         let (ours, mut theirs) = tokio::io::duplex(4096);
         tokio::spawn(async move {
@@ -186,14 +188,14 @@ mod tests {
             fields: &[("X-A", "b")],
             body: b"{}",
             answer_bytes_max: 8,
-            patience: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
         };
         let client = HttpClient::new(false, "h:80")?;
         tokio::time::timeout(Duration::from_millis(300), client.exchange(ours, &request)).await?
     }
 
     #[tokio::test]
-    async fn a_response_counts_when_all_of_it_is_here() {
+    async fn a_complete_response_is_returned() {
         let is = |answer: io::Result<HttpAnswer>, status, body: &'static [u8]| {
             assert_eq!(answer.unwrap(), HttpAnswer { status, body: Some(Bytes::from_static(body)) });
         };
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_response_that_is_cut_off_is_an_error() {
+    async fn a_truncated_response_is_an_error() {
         for (answer, ends) in [
             (&b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi"[..], true),
             (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi", false),

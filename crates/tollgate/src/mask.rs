@@ -1,10 +1,11 @@
-//! Values of headers and cookies as they are shown.
+//! Masks values of headers and cookies in logs and in the console.
 //!
-//! Values that tell callers apart are often secrets: API keys, session ids. Everybody who reads the log or the console could use them. So they are shown as
-//! their first characters and a digest: `sk_l*3f9a01c2d4e5b607`. The digest is keyed with a secret of this process, so that nobody can find the value by
-//! trying, and two values stay two. An operator can ask about a caller by the masked form as long as the gate knows the caller.
+//! These values are often secrets, such as API keys and session IDs, which any reader of the log or the console could
+//! use. They are shown as their first characters and a digest: `sk_l*3f9a01c2d4e5b607`. The digest is keyed with a
+//! secret of this process, so that the value cannot be found by trying and different values stay different. An operator
+//! can look up a key by its masked form while the gate has state for it.
 //!
-//! Keys of the class by which accounts are flagged are not masked: flags, webhooks and reports name accounts.
+//! Keys of the account class are not masked, because flags, webhooks and reports name accounts.
 
 use std::borrow::Cow;
 use std::hash::Hasher;
@@ -14,49 +15,49 @@ use std::sync::{LazyLock, PoisonError, RwLock};
 use siphasher::sip::SipHasher24;
 use tollgate_core::class::Class;
 
-/// Characters that are shown. Of a short value, a quarter is.
+/// Characters that are shown; of a short value, a quarter.
 const SHOWN_CHARACTERS_MAX: usize = 4;
 const DIGEST_DIGITS: usize = 16;
 const SEPARATOR: char = '*';
 
 static MASK: LazyLock<Mask> = LazyLock::new(|| {
     let mut bytes = [0; 16];
-    // Without a secret, values would be shown that can be found by trying.
-    getrandom::fill(&mut bytes).expect("the system has random bytes");
+    // Without a secret key, masked values could be found by trying.
+    getrandom::fill(&mut bytes).expect("the system provides random numbers");
     Mask { secret: bytes, is_off: AtomicBool::new(false), account_class: RwLock::default() }
 });
 
 struct Mask {
     secret: [u8; 16],
-    /// Whether the settings let values be shown.
+    /// Whether the settings turn masking off.
     is_off: AtomicBool,
-    /// The class by which accounts are flagged.
+    /// Class of accounts.
     account_class: RwLock<String>,
 }
 
-/// Shows values as they are from now on, or masks them.
+/// Turns masking off or on.
 pub(crate) fn set_off(is_off: bool) {
     MASK.is_off.store(is_off, Ordering::Relaxed);
 }
 
-/// Keys of this class are accounts.
+/// Sets the class of accounts.
 pub(crate) fn set_account_class(class: &str) {
-    // As rules write it.
+    // Normalised as in rules.
     let class = Class::parse(class).map_or_else(|_| class.to_owned(), |class| class.to_string());
     *MASK.account_class.write().unwrap_or_else(PoisonError::into_inner) = class;
 }
 
-/// The value of a header or a cookie as it may be shown.
+/// Masks the value of a header or a cookie.
 pub(crate) fn value(value: &[u8]) -> Cow<'_, [u8]> {
     if MASK.is_off.load(Ordering::Relaxed) { Cow::Borrowed(value) } else { Cow::Owned(masked(value).into_bytes()) }
 }
 
-/// The key of a class as it may be shown.
+/// Masks a key, if its class is secret.
 pub(crate) fn key<'a>(class: &str, key: &'a [u8]) -> Cow<'a, [u8]> {
     if is_secret(class) { value(key) } else { Cow::Borrowed(key) }
 }
 
-/// The value of a header as it may be shown; of cookies, each value.
+/// Masks the value of a header; in `Cookie`, each value.
 pub(crate) fn header<'a>(name: &str, text: &'a [u8]) -> Cow<'a, [u8]> {
     if name == "cookie" {
         return Cow::Owned(each_cookie(text, |name, text| key(&format!("cookie:{name}"), text).into_owned()));
@@ -74,7 +75,7 @@ pub(crate) fn each_cookie(text: &[u8], mut replace: impl FnMut(&str, &[u8]) -> V
     pairs.collect::<Vec<_>>().join(&b';')
 }
 
-/// Whether keys of a class contain values of headers or cookies. A user agent is none that anybody keeps secret.
+/// Whether keys of a class contain values of headers or cookies. User agents are not secret.
 fn is_secret(class: &str) -> bool {
     let is_public = |name: &str| matches!(name, "user-agent" | "host");
     let is_secret = |part: &str| match part.trim().split_once(':') {
@@ -85,7 +86,7 @@ fn is_secret(class: &str) -> bool {
     class.split('+').any(is_secret) && *MASK.account_class.read().unwrap_or_else(PoisonError::into_inner) != class
 }
 
-/// Whether this may be the masked form of a value.
+/// Whether this may be a masked value.
 pub(crate) fn is_masked(shown: &[u8]) -> bool {
     let Some((start, digest)) = shown.split_at_checked(shown.len().saturating_sub(DIGEST_DIGITS)) else { return false };
     let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
@@ -96,7 +97,7 @@ pub(crate) fn is_masked(shown: &[u8]) -> bool {
             .is_some_and(|(last, start)| *last == SEPARATOR as u8 && start.len() <= SHOWN_CHARACTERS_MAX)
 }
 
-/// Whether a key of a class is shown like this. False if keys of the class are not masked.
+/// Whether `shown` is the masked form of this key. False if keys of the class are not masked.
 pub(crate) fn is_shown_as(class: &str, key: &[u8], shown: &[u8]) -> bool {
     is_secret(class) && masked(key).as_bytes() == shown
 }
@@ -114,17 +115,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_shown_as_its_first_characters_and_a_digest() {
+    fn a_masked_value_has_the_first_characters_and_a_digest() {
         let shown = value(b"sk_live_0123456789abcdef");
         assert!(shown.starts_with(b"sk_l*") && shown.len() == 21 && is_masked(&shown));
         assert_ne!(shown, value(b"sk_live_0123456789abcdee"));
-        assert!(value(b"abc").starts_with(b"*"), "nothing is left of a short one");
+        assert!(value(b"abc").starts_with(b"*"), "a short value shows nothing");
         assert!(value(b"a\nb\xff12345678").starts_with(b"a.b*"));
         assert!(!is_masked(b"sk_live_0123456789abcdef") && !is_masked(b"*") && !is_masked(b""));
     }
 
     #[test]
-    fn keys_are_masked_that_contain_headers_or_cookies() {
+    fn keys_with_headers_or_cookies_are_masked() {
         for class in ["header:x-api-key", "cookie:sid", "ip/24+header:x-api-key", "path+cookie:sid"] {
             let shown = key(class, b"0123456789").into_owned();
             assert!(is_masked(&shown) && is_shown_as(class, b"0123456789", &shown), "{class}");
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cookie_is_masked_by_itself() {
+    fn each_cookie_is_masked_separately() {
         let shown = String::from_utf8(header("cookie", b"sid=0123456789; lang=en").into_owned()).unwrap();
         assert!(shown.starts_with("sid=01*") && shown.contains("; lang=*") && !shown.contains("0123456789"), "{shown}");
     }

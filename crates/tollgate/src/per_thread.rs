@@ -1,50 +1,50 @@
-//! Something that every thread has one of, and that somebody else looks at once in a while.
+//! A value per thread that another thread reads from time to time.
 //!
-//! Threads that write to one place wait for each other, or at least for its memory to travel between their cores. So each has its own, behind a
-//! lock that nobody else wants but whoever collects, once a second and for a moment.
+//! Threads that write to the same memory wait for each other, or at least for the cache line to move between cores.
+//! Here each thread has its own value behind a lock that is only contended by the reader, for a moment once per second.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// For how many threads there is one each. When there are more, some share theirs.
+/// Number of values. With more threads, some share one.
 const THREADS: usize = 16;
 
-/// One for every thread.
+/// One value per thread.
 #[derive(Default)]
 pub(crate) struct PerThread<T> {
-    all: [Own<T>; THREADS],
+    all: [ThreadSlot<T>; THREADS],
 }
 
-/// Apart from others in memory, so that what one thread writes does not slow another down.
+/// Aligned to separate cache lines, so that writes of one thread do not slow down another.
 #[derive(Default)]
 #[repr(align(128))]
-struct Own<T>(Mutex<T>);
+struct ThreadSlot<T>(Mutex<T>);
 
 impl<T> PerThread<T> {
-    /// The one of this thread.
+    /// Locks the value of this thread.
     pub(crate) fn own(&self) -> MutexGuard<'_, T> {
-        lock(&self.all[place()])
+        lock(&self.all[slot_index()])
     }
 
-    /// All of them, one after the other.
+    /// Locks all values, one after the other.
     pub(crate) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.all.iter().map(lock)
     }
 }
 
-fn lock<T>(own: &Own<T>) -> MutexGuard<'_, T> {
+fn lock<T>(own: &ThreadSlot<T>) -> MutexGuard<'_, T> {
     own.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which one is this thread's.
-fn place() -> usize {
+/// Index of this thread's value.
+fn slot_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static PLACE: Cell<Option<usize>> = const { Cell::new(None) });
-    PLACE.with(|place| {
-        place.get().unwrap_or_else(|| {
+    thread_local!(static INDEX: Cell<Option<usize>> = const { Cell::new(None) });
+    INDEX.with(|index| {
+        index.get().unwrap_or_else(|| {
             let next = NEXT.fetch_add(1, Ordering::Relaxed) % THREADS;
-            place.set(Some(next));
+            index.set(Some(next));
             next
         })
     })
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_threads_leave_is_all_there_and_in_no_others_place() {
+    fn each_thread_has_its_own_value_and_all_values_are_read() {
         let left = PerThread::<Vec<usize>>::default();
         std::thread::scope(|scope| {
             for thread in 0..THREADS * 2 {

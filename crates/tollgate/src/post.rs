@@ -1,4 +1,4 @@
-//! `POST` to one path of another server: announcements of flags, and telemetry.
+//! Sends `POST` requests to one path of another server: announcements of flags, and telemetry.
 
 use std::io;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use http::Method;
 
 use crate::http_client::{HttpClient, HttpRequest};
 
-/// How long it may take, from connecting to the end of the answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How much of an answer is read.
+/// Timeout from connecting to the end of the response.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest response, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Where to send, and how.
+/// Server and path.
 #[derive(Clone)]
 pub(crate) struct Poster {
     client: HttpClient,
@@ -20,21 +20,20 @@ pub(crate) struct Poster {
 }
 
 impl Poster {
-    /// Sends to a path of a host and port, which for TLS has to show a certificate that this system trusts.
+    /// Creates a poster for a path of a host and port. With TLS, its certificate must be trusted by this system.
     pub(crate) fn new(tls: bool, authority: &str, path: &str) -> io::Result<Self> {
         Ok(Self { client: HttpClient::new(tls, authority)?, path: path.to_owned() })
     }
 
-    /// Where it sends to.
+    /// Host and port.
     pub(crate) fn authority(&self) -> &str {
         self.client.authority()
     }
 
-    /// Sends a body with these header fields. The status of the answer comes back.
+    /// Sends a body with these header fields. Returns the status of the response.
     pub(crate) async fn post(&self, fields: &[(&str, &str)], body: &[u8]) -> io::Result<u16> {
         let (method, path) = (Method::POST, &*self.path);
-        let request =
-            HttpRequest { method, path, fields, body, answer_bytes_max: ANSWER_BYTES_MAX, patience: PATIENCE };
+        let request = HttpRequest { method, path, fields, body, answer_bytes_max: ANSWER_BYTES_MAX, timeout: TIMEOUT };
         Ok(self.client.send(&request).await?.status)
     }
 }

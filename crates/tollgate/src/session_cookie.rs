@@ -1,15 +1,15 @@
-//! The cookie of the console's sessions.
+//! The session cookie of the console.
 //!
-//! Browsers send a cookie to every port of a host. A browser that is logged in to the console therefore sends its
-//! session to the site behind the gate as well, where the backend could read it. The gate removes it.
+//! Browsers send a cookie to all ports of a host. A browser with a session of the console therefore also sends it to
+//! the site behind the gate, where the backend could read it. The gate removes it.
 
 use memchr::memmem;
 
-/// The name of the cookie.
+/// Name of the cookie.
 pub(crate) const NAME: &str = "tollgate_session";
 
-/// Calls `write` with the value of a `Cookie` field as the backend may see it: without the session, or not at all if
-/// there is no other cookie. A value without the session is passed on as it is and is not copied.
+/// Calls `write` with a `Cookie` header without the session, unless there is no other cookie. A header without a
+/// session is passed on unchanged and is not copied.
 pub(crate) fn without(value: &[u8], mut write: impl FnMut(&[u8])) {
     if memmem::find(value, NAME.as_bytes()).is_none() {
         return write(value);
@@ -22,7 +22,7 @@ pub(crate) fn without(value: &[u8], mut write: impl FnMut(&[u8])) {
     }
 }
 
-/// Whether a pair of a `Cookie` field is the session.
+/// Whether a pair of a `Cookie` header is the session.
 fn is_session(pair: &[u8]) -> bool {
     pair.split(|byte| *byte == b'=').next().is_some_and(|name| name.trim_ascii() == NAME.as_bytes())
 }

@@ -1,6 +1,7 @@
-//! A token that a client shows, and the file that it is in.
+//! A token of a client, read from a file.
 //!
-//! Tokens are compared as keyed hashes, so that the time it takes tells nothing about how much of a guess was right, nor how long the token is.
+//! Tokens are compared as keyed hashes, so that the time reveals neither how much of a guess was right nor the length
+//! of the token.
 
 use std::fmt;
 use std::fs;
@@ -15,14 +16,14 @@ use zeroize::Zeroizing;
 
 use crate::bounded_file;
 
-/// A token shorter than this can be guessed.
+/// Shortest token that cannot be guessed, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;
-/// The permission bit that lets everybody read a file.
+/// Permission bit that lets all users read a file.
 const OTHERS_READ: u32 = 0o004;
-/// A file that is longer than this is no token.
+/// Largest token file, in bytes.
 pub(crate) const TOKEN_BYTES_MAX: usize = 4096;
 
-/// The token that is asked for.
+/// The expected token.
 pub(crate) struct Token {
     key: hmac::Key,
     tag: hmac::Tag,
@@ -35,46 +36,46 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// The token in this file.
+    /// Reads the token file.
     pub(crate) fn load(path: &Path) -> io::Result<Self> {
         let token = read_token(path, 1)?;
         let mut secret = [0; 32];
-        SystemRandom::new().fill(&mut secret).map_err(|_| io::Error::other("the system has no random numbers"))?;
+        SystemRandom::new().fill(&mut secret).map_err(|_| io::Error::other("cannot generate random numbers"))?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
         Ok(Self { tag: hmac::sign(&key, token.as_bytes()), key })
     }
 
-    /// Whether this is the token. The work is bounded by the length of a token file.
+    /// Whether this is the token. The time is bounded by the size of a token file.
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
         shown.len() <= TOKEN_BYTES_MAX && hmac::verify(&self.key, shown, self.tag.as_ref()).is_ok()
     }
 }
 
-/// The length that tokens need where operators connect to `listen`. Everybody on the network can try tokens beyond loopback.
+/// Shortest token for an admin address. Beyond loopback, everybody on the network can try tokens.
 pub(crate) fn token_bytes_min(listen: SocketAddr) -> usize {
     if listen.ip().is_loopback() { 1 } else { TOKEN_BYTES_MIN }
 }
 
-/// The word in a token file, of at least `bytes_min` bytes.
+/// Reads a token of at least `bytes_min` bytes.
 pub(crate) fn read_token(path: &Path, bytes_min: usize) -> io::Result<Zeroizing<String>> {
     let wrong = |message: &str| io::Error::other(format!("the token file {}: {message}", path.display()));
     let unreadable = |error: io::Error| wrong(&error.to_string());
     let bytes = Zeroizing::new(bounded_file::read(path, TOKEN_BYTES_MAX as u64).map_err(unreadable)?);
     let token = str::from_utf8(&bytes).unwrap_or_default().trim();
     if token.is_empty() || token.contains(char::is_whitespace) || !token.is_ascii() {
-        return Err(wrong("has to hold one word in ASCII, such as `openssl rand -hex 32` makes"));
+        return Err(wrong("must contain one word in ASCII, such as the output of `openssl rand -hex 32`"));
     }
     let file = path.display();
     if token.len() < bytes_min {
         return Err(wrong(&format!(
-            "its token is shorter than {bytes_min} bytes, so it could be guessed beyond loopback: `openssl rand -hex 32` makes a better one"
+            "the token is shorter than {bytes_min} bytes and could be guessed from the network: use the output of `openssl rand -hex 32`"
         )));
     }
     if token.len() < TOKEN_BYTES_MIN {
-        tracing::warn!(%file, "this token is short enough to be guessed: `openssl rand -hex 32` makes a better one");
+        tracing::warn!(%file, "the token is short enough to be guessed: use the output of `openssl rand -hex 32`");
     }
     if fs::metadata(path).is_ok_and(|data| data.mode() & OTHERS_READ != 0) {
-        tracing::warn!(%file, "everybody on this machine can read this token: `chmod o-r` on its file prevents that");
+        tracing::warn!(%file, "all users of this machine can read the token: run `chmod o-r` on its file");
     }
     Ok(Zeroizing::new(token.to_owned()))
 }
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_word_in_the_file_is_the_token() {
+    fn only_the_token_in_the_file_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         assert!(Token::load(&path).is_err());

@@ -1,34 +1,34 @@
-//! The settings in force, and what came of the last reload.
+//! The settings in force, and the outcome of the last reload.
 
 use serde_json::{Value, json};
 use tollgate_core::time::Moment;
 
 use crate::watch::rfc3339;
 
-/// What operators are shown of the settings.
+/// The settings as the admin API returns them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
-    /// The file, if there is one.
+    /// Path of the settings file, if there is one.
     pub(crate) file: Option<String>,
-    /// The tables in force, with captions.
+    /// Tables in force, with captions.
     pub(crate) tables: Value,
-    /// The last reload.
+    /// Outcome of the last reload.
     pub(crate) reloaded: Option<Reloaded>,
 }
 
-/// A reload.
+/// Outcome of a reload.
 #[derive(Clone, Debug)]
 pub(crate) struct Reloaded {
-    /// When.
+    /// Time of the reload.
     pub(crate) at: Moment,
-    /// What was wrong with the file; none when it was taken over.
+    /// Errors in the file; `None` if the reload succeeded.
     pub(crate) faults: Option<String>,
-    /// What of it comes into force only by a new start: tables, or keys in them.
+    /// Tables and keys that take effect only after a restart.
     pub(crate) waiting: Vec<String>,
 }
 
 impl Config {
-    /// What came of the last reload.
+    /// The last reload as JSON.
     pub(super) fn reload(&self) -> Value {
         match &self.reloaded {
             None => Value::Null,
@@ -38,14 +38,15 @@ impl Config {
         }
     }
 
-    /// The notice that the last reload failed, with the first line of the faults.
+    /// Notice that the last reload failed, with the first line of the errors.
     pub(super) fn reload_notice(&self) -> Option<Value> {
         let faults = self.reloaded.as_ref()?.faults.as_ref()?;
         let message = format!("settings not reloaded: {}", faults.lines().next().unwrap_or_default());
         Some(json!({ "name": "reload-failed", "message": message, "setting": "" }))
     }
 
-    /// Another file in the place of this one. What waits for a new start is shown as it is in force, with what the file says instead.
+    /// Settings after a successful reload. Settings that need a restart keep the value in force, with the new value
+    /// beside it.
     pub(super) fn succeeded_by(&self, mut new: Self, at: Moment, waiting: Vec<String>) -> Self {
         for place in &waiting {
             match place.split_once('.') {
@@ -56,7 +57,7 @@ impl Config {
         Self { reloaded: Some(Reloaded { at, faults: None, waiting }), ..new }
     }
 
-    /// Everything.
+    /// The settings and the last reload as JSON.
     pub(super) fn shown(&self) -> Value {
         json!({ "file": self.file, "tables": self.tables, "reload": self.reload() })
     }
@@ -71,7 +72,7 @@ fn key_of<'a>(tables: &'a Value, name: &str, key: &str) -> Option<&'a Value> {
     table["keys"].as_array()?.iter().find(|entry| entry["key"] == key)
 }
 
-/// Shows a key with the value that it has in `old`.
+/// Replaces the value of a key by the one in `old`.
 fn keep_key(new: &mut Value, old: &Value, name: &str, key: &str) {
     let file_says = key_of(new, name, key).map_or(Value::Null, |entry| entry["value"].clone());
     let kept = key_of(old, name, key).cloned();
@@ -88,13 +89,13 @@ fn keep_key(new: &mut Value, old: &Value, name: &str, key: &str) {
     };
     match kept {
         Some(kept) => *entry = kept,
-        // There was no such table.
+        // `old` has no such table.
         None => (entry["written"], entry["value"]) = (json!(false), entry["default"].clone()),
     }
     entry["file_says"] = file_says;
 }
 
-/// Shows a table as it is in `old`, or not at all.
+/// Replaces a table by the one in `old`, or removes it.
 fn keep_table(new: &mut Value, old: &Value, name: &str) {
     let Some(tables) = new.as_array_mut() else { return };
     tables.retain(|table| !is_called(name)(table));
@@ -110,12 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_new_start_is_shown_as_it_is_in_force() {
-        let waiting = |places: &[&str]| places.iter().map(|place| (*place).to_owned()).collect::<Vec<_>>();
+    fn settings_that_need_a_restart_are_shown_with_the_value_in_force() {
+        let waiting =
+            |watch_permits: &[&str]| watch_permits.iter().map(|place| (*place).to_owned()).collect::<Vec<_>>();
         let old = config("[gate]\nworkers = 2\nbackend = 'http://a'\n[telemetry]\notlp = 'http://t'\n");
         let new = config("[gate]\nworkers = 4\nbackend = 'http://b'\n[admin]\nlisten = '127.0.0.1:7'\n");
-        let places = waiting(&["gate.workers", "admin.listen", "telemetry"]);
-        let now = old.succeeded_by(new, Moment::ZERO, places.clone());
+        let watch_permits = waiting(&["gate.workers", "admin.listen", "telemetry"]);
+        let now = old.succeeded_by(new, Moment::ZERO, watch_permits.clone());
         let key = |config: &Config, table: &str, key: &str| key_of(&config.tables, table, key).unwrap().clone();
         let workers = key(&now, "[gate]", "workers");
         assert_eq!((&workers["value"], &workers["file_says"]), (&json!("2"), &json!("4")));
@@ -124,8 +126,8 @@ mod tests {
         assert_eq!((&listen["written"], &listen["file_says"]), (&json!(false), &json!("'127.0.0.1:7'")));
         assert_eq!(listen["value"], "\"127.0.0.1:8889\"");
         assert_eq!(key(&now, "[telemetry]", "otlp")["value"], "'http://t'");
-        assert_eq!(now.reload()["needs_new_start"], json!(places));
-        // The same file once more: what is in force is still what it was.
+        assert_eq!(now.reload()["needs_new_start"], json!(watch_permits));
+        // After a reload of the same file, the values in force are unchanged.
         let new = config("[gate]\nworkers = 4\nbackend = 'http://b'\n");
         let again = now.succeeded_by(new, Moment::ZERO, waiting(&["gate.workers"]));
         assert_eq!(key(&again, "[gate]", "workers")["value"], "2");

@@ -1,10 +1,10 @@
-//! The connections to the admin address: how many there may be, and which one is closed for a new one.
+//! Bounds the connections to the admin address and selects the one that a new connection replaces.
 //!
-//! A fixed number of connections, first come first served, lets anybody who can connect keep operators out: the connections only have to stay
-//! open. So a new connection replaces an old one whenever the old one is of less use. Networks share the room evenly: while it is full, a
-//! network with fewer connections takes one from the network with the most. Within a network, a connection that is idle, or on which no byte
-//! has moved for [`STALE_MIN`], is replaced. If no connection can be replaced, the new one is accepted for health checks alone, in a
-//! reserve of its own, where the oldest connection is replaced.
+//! With a fixed bound and no replacement, anybody who can connect could lock out operators by keeping connections open.
+//! Therefore a new connection replaces a less useful one. Networks share the bound evenly: when it is reached, a
+//! network with fewer connections replaces one of the network with the most. Within a network, a connection that is
+//! idle, or that has transferred no byte for [`STALE_MIN`], is replaced. If no connection can be replaced, the new one
+//! is accepted for health checks only, in a separate reserve, where it replaces the oldest connection.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,14 +16,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tollgate_core::network::Network;
 
-/// AdminConnections at once, without those in the reserve.
+/// Connections at once, not counting the reserve.
 pub(super) const CONNECTIONS_MAX: usize = 256;
-/// AdminConnections of one network: half of all, because everything that comes through one proxy or tunnel has the same address.
+/// Connections of one network: half of all, because all clients of a proxy or tunnel have the same address.
 pub(super) const PER_NETWORK_MAX: usize = CONNECTIONS_MAX / 2;
-/// AdminConnections in the reserve for health checks. A check takes milliseconds, so this many are enough for several checkers.
+/// Connections in the reserve for health checks. A check takes milliseconds, so these are enough for several checkers.
 pub(super) const RESERVE_MAX: usize = 32;
-/// A connection on which no byte has moved for this long can be replaced, even while a request is being served. Event streams carry an event
-/// every second.
+/// A connection that has transferred no byte for this long can be replaced, even while a request is being served. Event
+/// streams send an event every second.
 pub(super) const STALE_MIN: Duration = Duration::from_secs(3);
 
 /// The network that connections and failures are counted for: an IPv4 address, or the /64 of an IPv6 address.
@@ -43,10 +43,10 @@ pub(super) enum Scope {
 
 /// All connections to the admin address.
 #[derive(Default)]
-pub(super) struct AdminConnections(Mutex<AdminTable>);
+pub(super) struct AdminConnections(Mutex<ConnectionTable>);
 
 #[derive(Default)]
-struct AdminTable {
+struct ConnectionTable {
     by_id: HashMap<u64, AdminEntry>,
     next_id: u64,
 }
@@ -63,9 +63,9 @@ pub(super) struct Activity {
     began: Instant,
     /// When a byte last moved, in milliseconds since `began`.
     moved_ms: AtomicU64,
-    /// Whether a request is being served: its head and body are here, and the body of its response is not complete.
+    /// Whether a request is being served: it has arrived completely, and its response is not complete.
     is_serving: AtomicBool,
-    /// Notified when another connection takes the place of this one.
+    /// Notified when another connection replaces this one.
     replaced: Notify,
 }
 
@@ -81,7 +81,7 @@ impl Activity {
         self.moved_ms.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Records that a request begins.
+    /// Records that a request is being served.
     pub(super) fn serves(&self) {
         self.is_serving.store(true, Ordering::Relaxed);
     }
@@ -91,7 +91,7 @@ impl Activity {
         self.is_serving.store(false, Ordering::Relaxed);
     }
 
-    /// Waits until another connection takes the place of this one.
+    /// Waits until another connection replaces this one.
     pub(super) async fn replaced(&self) {
         self.replaced.notified().await;
     }
@@ -125,7 +125,7 @@ impl Drop for AdminConnection {
 }
 
 impl AdminConnections {
-    /// Counts a new connection from `address`. Another connection may have to close for it.
+    /// Counts a new connection from `address`, which may replace another one.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr, now: Instant) -> AdminConnection {
         let (network, mut table) = (network_of(address), self.lock());
         let scope = if table.has_room(network) {
@@ -145,12 +145,12 @@ impl AdminConnections {
         AdminConnection { connections: self.clone(), id, scope, activity }
     }
 
-    fn lock(&self) -> MutexGuard<'_, AdminTable> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl AdminTable {
+impl ConnectionTable {
     fn of_scope(&self, scope: Scope) -> impl Iterator<Item = (&u64, &AdminEntry)> {
         self.by_id.iter().filter(move |(_, entry)| entry.scope == scope)
     }
@@ -192,7 +192,7 @@ impl AdminTable {
         }
     }
 
-    /// The connection that leaves the reserve for another, if the reserve is full: the oldest of the network with the most.
+    /// The connection that a new one replaces if the reserve is full: the oldest of the network with the most.
     fn oldest_in_full_reserve(&self) -> Option<u64> {
         if self.of_scope(Scope::HealthChecks).count() < RESERVE_MAX {
             return None;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_share_a_full_room_evenly() {
+    fn networks_share_the_bound_evenly() {
         let (connections, now) = (Arc::default(), Instant::now());
         let hostile: Vec<_> =
             (1..=2).flat_map(|last| serving(&connections, address(last), PER_NETWORK_MAX, now)).collect();
@@ -268,12 +268,12 @@ mod tests {
         assert!(operators.iter().all(|connection| connection.scope == Scope::Everything && !is_replaced(connection)));
         assert_eq!(hostile.iter().filter(|connection| is_replaced(connection)).count(), 60);
         let many = serving(&connections, address(9), 100, now);
-        assert!(many.iter().any(|connection| connection.scope == Scope::HealthChecks), "it has its share");
+        assert!(many.iter().any(|connection| connection.scope == Scope::HealthChecks), "the network has its share");
         assert_eq!(connections.lock().of_scope(Scope::Everything).count(), CONNECTIONS_MAX);
     }
 
     #[test]
-    fn the_reserve_is_bounded_and_its_oldest_connection_leaves() {
+    fn the_reserve_is_bounded_and_replaces_its_oldest_connection() {
         let (connections, now) = (Arc::default(), Instant::now());
         let _serving = serving(&connections, address(1), PER_NETWORK_MAX, now);
         let checks: Vec<_> = (0..RESERVE_MAX + 5).map(|_| connections.enter(address(1), now)).collect();

@@ -1,10 +1,10 @@
-//! What happens, as it happens: one event a second for everybody who looks.
+//! Event streams of the admin API: the status, once per second.
 //!
-//! The status is written once a second, and only if somebody looks. Who reads slowly gets the latest and misses some: nothing waits for
-//! a reader and nothing is kept for one.
+//! The status is serialised once per second for all streams, and only if there is one. A slow reader receives the
+//! latest status and misses others; nothing is queued for it.
 //!
-//! A reader is let in once and stays for hours. So it is looked at every event whether they would still be let in: a token that was taken away by a reload, and a session that is
-//! over, take the stream with them.
+//! A stream lasts for hours, so its authorisation is checked again with each event: it ends when its session expires or
+//! its token is replaced by a reload.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use futures_util::stream;
 use tokio::sync::watch;
 
 use super::Console;
-use super::guard::{Admission, Peer};
-use super::problem::Problem;
+use super::guard::{Credential, PeerAddress};
+use super::problem::AdminProblem;
 use super::quota::Quota;
 
 /// Event streams at once; one network has at most half of them.
 const READERS_MAX: usize = 64;
 
-/// Where the latest is, for all readers.
+/// The latest status, shared by all streams.
 pub(super) struct Events {
     latest: watch::Sender<Arc<str>>,
     readers: Arc<Quota>,
@@ -39,31 +39,31 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Whether anybody looks.
+    /// Whether any stream is open.
     pub(super) fn has_readers(&self) -> bool {
         self.latest.receiver_count() > 0
     }
 
-    /// Tells everybody who looks.
+    /// Publishes a status to all streams.
     pub(super) fn publish(&self, status: String) {
         self.latest.send_replace(status.into());
     }
 }
 
-/// A stream of events.
+/// `GET /api/v1/events`
 pub(super) async fn events(
     State(console): State<Arc<Console>>,
-    Extension(admission): Extension<Admission>,
-    peer: Option<Extension<Peer>>,
+    Extension(credential): Extension<Credential>,
+    peer: Option<Extension<PeerAddress>>,
 ) -> Response {
-    let Some(place) = console.events.readers.enter(Peer::address(peer)) else {
-        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many event streams are open").into_response();
+    let Some(permit) = console.events.readers.enter(PeerAddress::address(peer)) else {
+        return AdminProblem::new(StatusCode::SERVICE_UNAVAILABLE, "too many event streams are open").into_response();
     };
     let latest = console.events.latest.subscribe();
-    // The first is told at once, so that a page need not wait.
+    // The first event is sent at once, so that a page is complete when it loads.
     let first = super::api::status_text(&console);
-    let state = (Some(first), latest, place, console);
-    let events = stream::unfold((state, admission), |((first, mut latest, place, console), admission)| async move {
+    let state = (Some(first), latest, permit, console);
+    let events = stream::unfold((state, credential), |((first, mut latest, permit, console), credential)| async move {
         let text = match first {
             Some(first) => first.into(),
             None => {
@@ -71,11 +71,11 @@ pub(super) async fn events(
                 latest.borrow_and_update().clone()
             }
         };
-        if !console.guard.still_admits(&admission, console.watch.calendar().now()) {
+        if !console.guard.is_valid(&credential, console.watch.calendar().now()) {
             return None;
         }
         let event: Result<Event, Infallible> = Ok(Event::default().event("status").data(&*text));
-        Some((event, ((None, latest, place, console), admission)))
+        Some((event, ((None, latest, permit, console), credential)))
     });
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(10));
     let no_buffer = [(HeaderName::from_static("x-accel-buffering"), "no")];

@@ -1,15 +1,15 @@
-//! The last hour, second by second.
+//! The last hour in samples of one second.
 
 use std::collections::VecDeque;
 
 use tollgate_core::time::Moment;
 
-use super::subject::{Sample, Totals};
+use super::monitored_role::{Sample, Totals};
 
-/// How many seconds are kept.
+/// Samples that are kept, one per second.
 const SECONDS_MAX: usize = 3600;
 
-/// What happened in each of the last seconds.
+/// Samples of the last hour, and the totals at the last one.
 #[derive(Debug, Default)]
 pub(super) struct History {
     samples: VecDeque<Sample>,
@@ -17,7 +17,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Takes what was counted up to `now`.
+    /// Adds the sample from the last totals to these, taken at `now`.
     pub(super) fn take(&mut self, totals: Totals, now: Moment) {
         if let Some((then, before)) = self.before.replace((now, totals.clone())) {
             let secs = (now.since(then).as_nanos() as f64 / 1e9).max(0.001);
@@ -44,25 +44,25 @@ impl History {
         }
     }
 
-    /// The last second.
+    /// The latest sample.
     pub(super) fn last(&self) -> Option<&Sample> {
         self.samples.back()
     }
 
-    /// Everything, with `step` seconds in one. Of a stretch, the worst of what hurts and the average of what flows.
+    /// All samples, merged in steps of `step` seconds: the worst band and latency, and the average of rates.
     pub(super) fn in_steps(&self, step: usize) -> Vec<Sample> {
         let samples: Vec<&Sample> = self.samples.iter().collect();
-        samples.rchunks(step.max(1)).rev().filter_map(together).collect()
+        samples.rchunks(step.max(1)).rev().filter_map(merge).collect()
     }
 }
 
-fn together(stretch: &[&Sample]) -> Option<Sample> {
-    let last = *stretch.last()?;
+fn merge(samples: &[&Sample]) -> Option<Sample> {
+    let last = *samples.last()?;
     let average =
-        |of: fn(&Sample) -> f64| round(stretch.iter().map(|sample| of(sample)).sum::<f64>() / stretch.len() as f64);
-    let most = |of: fn(&Sample) -> u64| stretch.iter().map(|sample| of(sample)).max().unwrap_or(0);
+        |of: fn(&Sample) -> f64| round(samples.iter().map(|sample| of(sample)).sum::<f64>() / samples.len() as f64);
+    let most = |of: fn(&Sample) -> u64| samples.iter().map(|sample| of(sample)).max().unwrap_or(0);
     let longest =
-        |of: fn(&Sample) -> Option<f64>| stretch.iter().filter_map(|sample| of(sample)).max_by(f64::total_cmp);
+        |of: fn(&Sample) -> Option<f64>| samples.iter().filter_map(|sample| of(sample)).max_by(f64::total_cmp);
     let severity = |band: &str| ["normal", "elevated", "critical"].iter().position(|known| *known == band);
     Some(Sample {
         at_ms: last.at_ms,
@@ -74,7 +74,7 @@ fn together(stretch: &[&Sample]) -> Option<Sample> {
         in_flight: most(|sample| sample.in_flight),
         in_flight_max: last.in_flight_max,
         connections: most(|sample| sample.connections),
-        band: stretch.iter().map(|sample| sample.band).max_by_key(|band| severity(band)).unwrap_or(last.band),
+        band: samples.iter().map(|sample| sample.band).max_by_key(|band| severity(band)).unwrap_or(last.band),
         sustained_ms: most(|sample| sample.sustained_ms),
         p50_ms: longest(|sample| sample.p50_ms),
         p99_ms: longest(|sample| sample.p99_ms),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_is_what_was_counted_in_it() {
+    fn a_sample_is_the_difference_of_two_totals() {
         let mut history = History::default();
         history.take(Totals { requests: 5, ..Totals::default() }, at(1));
         assert_eq!(history.last(), None);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_is_kept_and_no_more_and_stretches_show_their_worst() {
+    fn an_hour_is_kept_and_steps_show_the_worst_second() {
         let mut history = History::default();
         for secs in 0..5000 {
             let band = if secs == 4995 { "critical" } else { "normal" };

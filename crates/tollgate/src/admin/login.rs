@@ -1,4 +1,4 @@
-//! Logging in and out.
+//! Handlers for logging in and out.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use serde::Deserialize;
 
 use super::Console;
 use super::body::Body;
-use super::guard::{Peer, cookies};
+use super::guard::{PeerAddress, cookies};
 use super::page;
 use super::tokens::Role;
 use super::wrong_tokens::WrongToken;
 use crate::session_cookie;
 use crate::watch::LOGGED_IN;
 
-/// Where the page says what went wrong.
+/// Placeholder in the page for an error message.
 const MESSAGE: &str = "<!-- message -->";
 const NAME_CHARS_MAX: usize = 60;
 
-/// What the form says.
+/// The submitted form.
 #[derive(Deserialize)]
 struct Form {
     #[serde(default)]
@@ -36,19 +36,23 @@ pub(super) async fn page() -> Html<&'static str> {
 }
 
 /// `POST /login`
-pub(super) async fn login(State(console): State<Arc<Console>>, peer: Option<Extension<Peer>>, body: Body) -> Response {
+pub(super) async fn login(
+    State(console): State<Arc<Console>>,
+    peer: Option<Extension<PeerAddress>>,
+    body: Body,
+) -> Response {
     let Ok(form) = serde_urlencoded::from_bytes::<Form>(&body.0) else {
-        return refuse(StatusCode::BAD_REQUEST, "That form could not be read.");
+        return refuse(StatusCode::BAD_REQUEST, "The form is invalid. Reload the page and try again.");
     };
-    let from = Peer::address(peer);
+    let from = PeerAddress::address(peer);
     match console.guard.role_of(form.token.trim(), from, &console) {
-        Ok(Role::Reporter) => refuse(StatusCode::FORBIDDEN, "That token is for programs that report refusals."),
+        Ok(Role::Reporter) => refuse(StatusCode::FORBIDDEN, "That token is only for programs that report refusals."),
         Ok(role) => welcome(&console, role, &form.name, from).await,
         Err(problem) => {
             let status = problem.into_response().status();
             let message = match status {
-                StatusCode::TOO_MANY_REQUESTS => "Too many wrong tokens. Wait a minute.",
-                _ => "That token is not known.",
+                StatusCode::TOO_MANY_REQUESTS => "Too many wrong tokens. Try again in a minute.",
+                _ => "Wrong token.",
             };
             let mut response = refuse(status, message);
             response.extensions_mut().insert(WrongToken);
@@ -72,7 +76,7 @@ async fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Res
     }
     let (by, let_in) = (name.clone(), format!("by the {}'s token", role.as_str()));
     let what = format!("{LOGGED_IN} {} from {from}", role.as_str());
-    if let Err(problem) = console.ask(move |watch| watch.note_change(&by, &let_in, &what)).await {
+    if let Err(problem) = console.run_on_watch(move |watch| watch.record_change(&by, &let_in, &what)).await {
         return problem.into_response();
     }
     let word = console.guard.sessions.begin(role, &name, console.watch.calendar().now());
@@ -83,7 +87,7 @@ async fn welcome(console: &Console, role: Role, name: &str, from: IpAddr) -> Res
 
 fn cookie_of(word: &str, age_secs: u32) -> HeaderValue {
     let text = format!("{}={word}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_secs}", session_cookie::NAME);
-    HeaderValue::from_str(&text).expect("a word is hexadecimal")
+    HeaderValue::from_str(&text).expect("a session ID is hexadecimal")
 }
 
 fn refuse(status: StatusCode, message: &str) -> Response {

@@ -1,10 +1,9 @@
-//! The address for operators: health, metrics, the console and what it and other programs ask.
+//! The admin address: health checks, metrics, the console and the API behind it.
 //!
-//! It looks at whatever role runs beside it through a narrow window ([`Subject`]), and at the watch, which is below all roles. Everything that
-//! reaches it passes the [`guard`] first.
+//! It accesses the role of this process through the trait [`MonitoredRole`], and the watch directly. All requests pass
+//! the [`guard`] first.
 
 mod api;
-mod asking;
 mod body;
 mod config;
 mod connections;
@@ -13,15 +12,16 @@ mod flags;
 mod guard;
 mod history;
 mod login;
-mod paced;
+mod monitored_role;
+mod paced_stream;
 mod page;
 mod problem;
 mod quota;
 mod script;
 mod server;
 mod sessions;
-mod subject;
 mod tokens;
+mod watch_access;
 mod wrong_tokens;
 
 use std::io;
@@ -41,77 +41,77 @@ use tollgate_core::time::Moment;
 
 pub(crate) use config::{Config, Reloaded};
 pub(crate) use guard::Guard;
-pub(crate) use subject::{Question, Soon, Subject, Totals, Who};
+pub(crate) use monitored_role::{BoxFuture, ExplainRequest, KeyRef, MonitoredRole, Totals};
 pub(crate) use tokens::{Role, Tokens};
 
-use asking::Places;
 use events::Events;
 use history::History;
 use quota::Quota;
+use watch_access::WatchPermits;
 
 use crate::watch::Watch;
 
-/// Where operators connect unless they say otherwise.
+/// Default admin address.
 pub(crate) const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8889));
 
-/// What operators are shown.
+/// State of the admin address.
 pub(crate) struct Console {
-    /// All metrics.
+    /// Registry of all metrics.
     registry: Registry,
-    subject: Arc<dyn Subject>,
+    monitored: Arc<dyn MonitoredRole>,
     watch: Arc<Watch>,
     guard: Guard,
     events: Events,
     history: Mutex<History>,
     config: Mutex<Config>,
-    /// Reports that are being read.
+    /// Permits to process a report.
     reports: Arc<Quota>,
-    places: Places,
+    watch_permits: WatchPermits,
     started: Moment,
 }
 
 impl Console {
-    /// Shows `subject` and `watch` to those whom `guard` lets in.
+    /// Creates the admin address of a process with this role and watch.
     pub(crate) fn new(
         mut registry: Registry,
-        subject: Arc<dyn Subject>,
+        monitored: Arc<dyn MonitoredRole>,
         watch: Arc<Watch>,
         guard: Guard,
         config: Config,
     ) -> Arc<Self> {
         let started = watch.calendar().now();
-        let help = "Wrong tokens that were shown to the admin address";
+        let help = "Requests to the admin address with a wrong token";
         registry.register("tollgate_admin_wrong_tokens", help, guard.wrong_tokens());
         let (events, history, config) = (Events::default(), Mutex::default(), Mutex::new(config));
-        let (reports, places) = (Quota::new(flags::REPORTS_AT_ONCE_MAX), Places::default());
-        Arc::new(Self { registry, subject, watch, guard, events, history, config, reports, places, started })
+        let (reports, watch_permits) = (Quota::new(flags::REPORTS_AT_ONCE_MAX), WatchPermits::default());
+        Arc::new(Self { registry, monitored, watch, guard, events, history, config, reports, watch_permits, started })
     }
 
-    /// Settings were read again: with what outcome, and what of them waits for a new start?
+    /// Records the outcome of a reload: the new settings with those that need a restart, or the errors.
     pub(crate) fn reloaded(&self, outcome: Result<(Config, Vec<String>), String>) {
         let at = self.watch.calendar().now();
         let mut config = self.config();
         match outcome {
             Ok((new, waiting)) => *config = config.succeeded_by(new, at, waiting),
             Err(faults) => {
-                // What waits goes on waiting.
+                // Settings that wait for a restart still do.
                 let waiting = config.reloaded.take().map_or_else(Vec::new, |last| last.waiting);
                 config.reloaded = Some(Reloaded { at, faults: Some(faults), waiting });
             }
         }
     }
 
-    /// Who may come in.
+    /// Authentication of requests.
     pub(crate) fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// Who was refused.
+    /// The watch of this process.
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// All metrics, as they are now.
+    /// All metrics in the text format.
     pub(crate) fn metrics_text(&self) -> String {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)
@@ -127,10 +127,10 @@ impl Console {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at everything but the watch. To be called once a second, where taking a while hurts nobody.
+    /// Takes a sample of everything but the watch. Call once per second on a thread that may take a while.
     fn tick(&self) {
-        self.subject.tick();
-        if let Some(totals) = self.subject.totals() {
+        self.monitored.tick();
+        if let Some(totals) = self.monitored.totals() {
             let now = self.watch.calendar().now();
             self.history().take(totals, now);
         }
@@ -140,18 +140,18 @@ impl Console {
     }
 }
 
-/// Opens the address.
+/// Binds the admin address.
 pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen for operators on {address}: {error}")))?;
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot listen on the admin address {address}: {error}"))
+    })?;
     tracing::info!(address = %listener.local_addr()?, "operators may connect");
     Ok(listener)
 }
 
-/// Serves operators until the process ends.
+/// Serves the admin address until the process ends.
 pub(crate) async fn serve(listener: TcpListener, console: Arc<Console>) {
-    // The watch may wait for a disk: what is shown of everything else goes on.
+    // The watch may block on the disk, so it has a task of its own, and everything else stays current.
     tokio::spawn(every_second(console.clone(), |console| console.watch.tick()));
     tokio::spawn(every_second(console.clone(), Console::tick));
     server::serve(listener, router(console)).await;
@@ -191,16 +191,16 @@ fn router(console: Arc<Console>) -> Router {
         .route("/api/v1/session", get(api::session))
         .route("/api/v1/openapi.json", get(api::openapi))
         .merge(page::routes())
-        .fallback(|| async { problem::Problem::absent("there is nothing here") })
+        .fallback(|| async { problem::AdminProblem::absent("not found") })
         .method_not_allowed_fallback(|| async {
-            problem::Problem::new(StatusCode::METHOD_NOT_ALLOWED, "that cannot be done with this")
+            problem::AdminProblem::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed")
         })
         .layer(from_fn_with_state(console.clone(), guard::guard))
         .with_state(console)
 }
 
 async fn readyz(State(console): State<Arc<Console>>) -> impl IntoResponse {
-    let ready = console.subject.is_ready();
+    let ready = console.monitored.is_ready();
     if ready { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready\n") }
 }
 

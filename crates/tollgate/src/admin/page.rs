@@ -1,7 +1,7 @@
-//! The console: pages that are part of this program, so that they work without anything else.
+//! The pages of the console, which are compiled into the binary.
 //!
-//! What a page needs is few files ([`script`]), in a folder whose name changes with what is in any of them. So a browser asks once for each, and a
-//! new version is seen at once.
+//! The files are served below a folder named after a hash of their contents. Browsers cache each file for good, and a
+//! new version takes effect at once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
@@ -14,10 +14,10 @@ use axum::routing::get;
 
 use super::script::script;
 
-/// The modules of the console, each after those that it imports.
+/// Modules of the console, each after those that it imports.
 const MODULES: &[(&str, &str)] = &[
     ("dom", include_str!("../../console/dom.js")),
-    ("figures", include_str!("../../console/figures.js")),
+    ("format", include_str!("../../console/format.js")),
     ("server", include_str!("../../console/server.js")),
     ("charts", include_str!("../../console/charts.js")),
     ("overview", include_str!("../../console/overview.js")),
@@ -32,21 +32,21 @@ const MODULES: &[(&str, &str)] = &[
 const STYLE: &str = include_str!("../../console/style.css");
 const ICON: &str = include_str!("../../console/icon.svg");
 
-/// Where pages expect their files; the name of the version goes after it.
+/// Prefix of the paths of all files; the version follows.
 const FOLDER: &str = "/console/";
 
-static PAGES: LazyLock<Pages> = LazyLock::new(Pages::new);
+static PAGES: LazyLock<ConsolePages> = LazyLock::new(ConsolePages::new);
 
-/// The console as it is sent.
-struct Pages {
-    /// Another for every change of a file.
+/// The files of the console.
+struct ConsolePages {
+    /// Hash of all files.
     version: String,
     script: String,
     index: String,
     login: String,
 }
 
-impl Pages {
+impl ConsolePages {
     fn new() -> Self {
         let script = script(MODULES);
         let mut hasher = DefaultHasher::new();
@@ -58,7 +58,7 @@ impl Pages {
         Self { script, index, login, version }
     }
 
-    /// A file and its type.
+    /// Content type and text of a file.
     fn file(&self, name: &str) -> Option<(&'static str, &str)> {
         match name {
             "console.js" => Some(("text/javascript; charset=utf-8", &self.script)),
@@ -69,12 +69,12 @@ impl Pages {
     }
 }
 
-/// The ways to the console.
+/// Routes of the console.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new().route("/", get(|| async { Html(&*PAGES.index) })).route("/console/{version}/{file}", get(file))
 }
 
-/// The page to log in with.
+/// The login page.
 pub(super) fn login() -> &'static str {
     &PAGES.login
 }
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_module_comes_after_those_that_it_imports_and_nothing_is_left_of_modules() {
-        let pages = Pages::new();
+    fn modules_are_in_import_order_and_the_script_has_no_import_or_export() {
+        let pages = ConsolePages::new();
         for (place, (name, text)) in MODULES.iter().enumerate() {
             for other in text.lines().filter_map(|line| line.split_once("from \"./")?.1.strip_suffix(".js\";")) {
                 assert!(MODULES[..place].iter().any(|(before, _)| *before == other), "{name} needs {other}");
@@ -105,8 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_name_files_that_exist_in_this_version() {
-        let pages = Pages::new();
+    fn pages_refer_to_existing_files_of_this_version() {
+        let pages = ConsolePages::new();
         for page in [&pages.index, &pages.login] {
             let files: Vec<_> = page.split(FOLDER).skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
             assert!(files.len() >= 2, "{files:?}");

@@ -1,4 +1,4 @@
-//! What is wrong with a request of an operator, as `application/problem+json`.
+//! Error responses of the admin API as `application/problem+json`.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -6,41 +6,41 @@ use serde_json::json;
 
 use super::wrong_tokens::WrongToken;
 
-/// A request that is not answered as asked.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Problem {
+pub(super) struct AdminProblem {
     status: StatusCode,
     detail: String,
     is_by_wrong_token: bool,
 }
 
-impl Problem {
+impl AdminProblem {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into(), is_by_wrong_token: false }
     }
 
-    /// The request shows a wrong token.
+    /// Marks the response to a wrong token.
     pub(super) fn by_wrong_token(self) -> Self {
         Self { is_by_wrong_token: true, ..self }
     }
 
-    /// The request cannot be understood.
+    /// The request is invalid.
     pub(super) fn bad(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// What was asked for is not there.
+    /// The resource does not exist.
     pub(super) fn absent(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// The caller may not do that.
+    /// The sender lacks the permission.
     pub(super) fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, detail)
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for AdminProblem {
     fn into_response(self) -> Response {
         let title = self.status.canonical_reason().unwrap_or("Problem");
         let body =

@@ -1,4 +1,4 @@
-//! A bounded number of places, of which one network gets a part: event streams, and reports that are being read.
+//! A bounded number of permits, half of which one network may hold: for event streams and for reports.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use tollgate_core::network::Network;
 
 use super::connections::network_of;
 
-/// Places in total and for one network.
+/// Permits in total and per network.
 pub(super) struct Quota {
     total_max: usize,
     per_network_max: usize,
@@ -19,39 +19,39 @@ pub(super) struct Quota {
     freed: Notify,
 }
 
-/// One place, until this is dropped.
-pub(super) struct QuotaPlace {
+/// A permit, released when dropped.
+pub(super) struct QuotaPermit {
     quota: Arc<Quota>,
     network: Network,
 }
 
 impl Quota {
-    /// `total_max` places, of which one network has at most half.
+    /// `total_max` permits, of which one network gets at most half.
     pub(super) fn new(total_max: usize) -> Arc<Self> {
         let (taken, freed) = (Mutex::default(), Notify::new());
         Arc::new(Self { total_max, per_network_max: total_max / 2, taken, freed })
     }
 
-    /// A place for `address`, if there is one.
-    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<QuotaPlace> {
+    /// Acquires a permit for `address`, if one is free.
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<QuotaPermit> {
         let (network, mut taken) = (network_of(address), self.lock());
         let own = taken.get(&network).copied().unwrap_or(0);
         if own >= self.per_network_max || taken.values().sum::<usize>() >= self.total_max {
             return None;
         }
         taken.insert(network, own + 1);
-        Some(QuotaPlace { quota: self.clone(), network })
+        Some(QuotaPermit { quota: self.clone(), network })
     }
 
-    /// A place for `address`, as soon as there is one within `wait_max`.
-    pub(super) async fn wait(self: &Arc<Self>, address: IpAddr, wait_max: Duration) -> Option<QuotaPlace> {
+    /// Acquires a permit for `address`, waiting at most `wait_max`.
+    pub(super) async fn wait(self: &Arc<Self>, address: IpAddr, wait_max: Duration) -> Option<QuotaPermit> {
         let entered = async {
             loop {
                 let mut freed = pin!(self.freed.notified());
-                // A place that is freed after the check below wakes this wait.
+                // Registered before the check, so that a permit released after it wakes this wait.
                 freed.as_mut().enable();
-                if let Some(place) = self.enter(address) {
-                    return place;
+                if let Some(permit) = self.enter(address) {
+                    return permit;
                 }
                 freed.await;
             }
@@ -64,7 +64,7 @@ impl Quota {
     }
 }
 
-impl Drop for QuotaPlace {
+impl Drop for QuotaPermit {
     fn drop(&mut self) {
         let mut taken = self.quota.lock();
         if let Some(count) = taken.get_mut(&self.network) {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_network_has_half_of_the_places_and_a_freed_place_goes_to_a_waiter() {
+    async fn one_network_gets_half_of_the_permits_and_a_released_one_goes_to_a_waiter() {
         let (quota, wait_max) = (Quota::new(4), Duration::from_secs(60));
         let address = |last| IpAddr::from([203, 0, 113, last]);
         let mut own: Vec<_> = (0..2).map(|_| quota.enter(address(1)).unwrap()).collect();

@@ -1,12 +1,12 @@
-//! The modules of the console as one script.
+//! Joins the modules of the console into one script.
 //!
-//! They are written as modules, because that is how they are read. A browser would ask for them one by one, a few at a time, and each takes it
-//! milliseconds, of which a person sees the sum. So they are sent as one. No tool is needed for that, because the console uses only a little of what
-//! modules can be: whole lines that import or export, no cycles, and nobody waits at the top level but the last.
+//! A browser requests modules one by one, a few at a time, and the sum of these milliseconds is visible. A bundler is
+//! not needed, because the console uses a small subset of modules: imports and exports on lines of their own, no
+//! cycles, and top-level `await` only in the last module.
 
 use std::fmt::Write;
 
-/// One script of modules, given by name and text, each after those that it imports. The last one is what runs.
+/// Joins modules, given by name and text, each after those that it imports. The last one runs at the top level.
 pub(super) fn script(modules: &[(&str, &str)]) -> String {
     let mut script = String::new();
     for (place, (name, text)) in modules.iter().enumerate() {
@@ -22,7 +22,7 @@ pub(super) fn script(modules: &[(&str, &str)]) -> String {
     script
 }
 
-/// The lines of a module, with imports from the scopes of others, and what it exports.
+/// Lines of a module with imports replaced by the scopes of other modules, and its exports.
 fn scoped(text: &str) -> (String, Vec<&str>) {
     let (mut lines, mut exports) = (String::new(), Vec::new());
     for line in text.lines() {
@@ -39,14 +39,14 @@ fn scoped(text: &str) -> (String, Vec<&str>) {
     (lines, exports)
 }
 
-/// What a line imports, and from which module.
+/// Names that a line imports, and the module.
 fn import(line: &str) -> Option<(&str, &str)> {
     let (names, from) = line.strip_prefix("import ")?.split_once(" from ")?;
     let from = from.strip_prefix("\"./")?.strip_suffix(".js\";")?;
     Some((names.strip_prefix("* as ").unwrap_or(names), from))
 }
 
-/// The name that a line declares.
+/// Name that a line declares.
 fn declared(line: &str) -> Option<&str> {
     let line = line.strip_prefix("async ").unwrap_or(line);
     let name = line.strip_prefix("function ").or_else(|| line.strip_prefix("const "))?;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_become_scopes_and_the_last_one_runs() {
+    fn modules_become_scopes_and_the_last_one_runs_at_the_top_level() {
         let modules = [
             (
                 "dom",

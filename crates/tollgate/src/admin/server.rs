@@ -1,4 +1,4 @@
-//! The server behind the admin address: few connections, each of which ends or makes room for another.
+//! The HTTP server of the admin address: few connections, each with timeouts, each replaceable by another.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::connections::{Activity, AdminConnection, AdminConnections, Scope};
-use super::guard::Peer;
-use super::paced::Paced;
-use super::problem::Problem;
+use super::guard::PeerAddress;
+use super::paced_stream::PacedStream;
+use super::problem::AdminProblem;
 
-/// How long a request's head may take to arrive, and a connection may be idle.
+/// Longest time for the head of a request to arrive, and for a connection to be idle.
 const HEAD_MAX: Duration = Duration::from_secs(30);
-/// The same for a health check in the reserve: it connects to send its request.
+/// The same for a connection in the reserve: a health check sends its request at once.
 const HEALTH_HEAD_MAX: Duration = Duration::from_secs(5);
-/// How large a head may be.
+/// Largest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
 /// Serves until the process ends.
@@ -38,30 +38,30 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
             Ok((stream, peer)) => {
                 let _ = stream.set_nodelay(true);
                 let connection = connections.enter(peer.ip(), Instant::now());
-                tokio::spawn(converse(stream, Peer(peer), router.clone(), connection));
+                tokio::spawn(converse(stream, PeerAddress(peer), router.clone(), connection));
             }
             Err(error) => {
-                tracing::warn!(%error, "an operator cannot connect");
+                tracing::warn!(%error, "cannot accept a connection to the admin address");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
     }
 }
 
-/// Serves one connection until it ends, or until another takes its place.
-async fn converse(stream: TcpStream, peer: Peer, router: Router, connection: AdminConnection) {
+/// Serves one connection until it ends or is replaced.
+async fn converse(stream: TcpStream, peer: PeerAddress, router: Router, connection: AdminConnection) {
     let (scope, activity) = (connection.scope, &connection.activity);
-    let io = TokioIo::new(Paced::new(stream, activity.clone()));
+    let io = TokioIo::new(PacedStream::new(stream, activity.clone()));
     let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
-        let guard = Serving::begin(activity.clone(), request.body().is_end_stream());
+        let guard = ServedRequest::begin(activity.clone(), request.body().is_end_stream());
         request.extensions_mut().insert(peer);
         let (mut router, activity) = (router.clone(), activity.clone());
         async move {
             let response = match scope {
                 Scope::HealthChecks if !is_health_check(&request) => no_room(),
-                _ => router.call(request.map(|body| Body::new(Arriving { body, activity })) as Request).await?,
+                _ => router.call(request.map(|body| Body::new(RequestBody { body, activity })) as Request).await?,
             };
-            Ok::<_, std::convert::Infallible>(response.map(|body| Guarded { body, _guard: guard }))
+            Ok::<_, std::convert::Infallible>(response.map(|body| ResponseBody { body, _guard: guard }))
         }
     });
     let mut builder = http1::Builder::new();
@@ -73,31 +73,31 @@ async fn converse(stream: TcpStream, peer: Peer, router: Router, connection: Adm
     let served = pin!(builder.serve_connection(io, answer));
     tokio::select! {
         ended = served => if let Err(error) = ended {
-            tracing::debug!(%error, "an operator's connection ended");
+            tracing::debug!(%error, "connection to the admin address failed");
         },
-        () = activity.replaced() => tracing::debug!(from = %peer.0, "an operator's connection made room for another"),
+        () = activity.replaced() => tracing::debug!(from = %peer.0, "connection to the admin address was replaced"),
     }
 }
 
-/// Whether a request asks for the state of the process, which needs no token.
+/// Whether a request is a health check, which needs no token.
 pub(super) fn is_health_check<B>(request: &hyper::Request<B>) -> bool {
     matches!(request.uri().path(), "/healthz" | "/readyz")
 }
 
-/// The answer to every other request while only the reserve has room.
+/// Response to other requests on a connection in the reserve.
 fn no_room() -> Response {
-    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "all connections of the admin address are in use");
+    let problem = AdminProblem::new(StatusCode::SERVICE_UNAVAILABLE, "all connections of the admin address are in use");
     let mut response = problem.into_response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-/// A request that is being served, until this is dropped.
-struct Serving(Arc<Activity>);
+/// Marks the connection as serving a request until dropped.
+struct ServedRequest(Arc<Activity>);
 
-impl Serving {
-    /// Until its body is complete, a request is not served: a client that sends it slowly holds a connection as one
-    /// that sends its head slowly does.
+impl ServedRequest {
+    /// A request counts as served only once its body is complete: otherwise a client that sends its body slowly could
+    /// hold a connection.
     fn begin(activity: Arc<Activity>, is_complete: bool) -> Self {
         if is_complete {
             activity.serves();
@@ -106,19 +106,19 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServedRequest {
     fn drop(&mut self) {
         self.0.rests();
     }
 }
 
-/// The body of a request. The request is being served once the body is complete.
-struct Arriving {
+/// A request body. The request counts as served once the body is complete.
+struct RequestBody {
     body: Incoming,
     activity: Arc<Activity>,
 }
 
-impl hyper::body::Body for Arriving {
+impl hyper::body::Body for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -139,13 +139,13 @@ impl hyper::body::Body for Arriving {
     }
 }
 
-/// The body of a response; its request is being served until the body has been handed over.
-struct Guarded {
+/// A response body. The request counts as served until the body is sent.
+struct ResponseBody {
     body: Body,
-    _guard: Serving,
+    _guard: ServedRequest,
 }
 
-impl hyper::body::Body for Guarded {
+impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -1,4 +1,4 @@
-//! Sessions of operators, and the throttle for wrong tokens.
+//! Sessions of the console, and the throttle for wrong tokens.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,39 +10,39 @@ use tollgate_core::time::{Moment, Span};
 use super::connections::network_of;
 use super::tokens::{Role, random_word};
 
-/// How many of a role can be logged in at once. One more ends the session of that role that was not used for longest: who may only look
-/// ends no operator's session.
+/// Sessions per role. A further login ends the session of the same role that was not used for the longest time, so that
+/// viewers cannot end sessions of operators.
 const SESSIONS_MAX: usize = 64;
-/// A session is over so long after its login, however much it is used: a page that is left open keeps asking.
-const LIFE: Span = Span::from_secs(12 * 3600);
-/// Wrong tokens from one network within [`WINDOW`] that are logged. Further ones are answered 429 and not logged.
+/// Lifetime of a session. Use does not prolong it, because a page that is left open keeps sending requests.
+const SESSION_LIFETIME: Span = Span::from_secs(12 * 3600);
+/// Wrong tokens per network within [`WINDOW`] that are logged. Further ones get the status 429 and are not logged.
 const FAILURES_MAX: u32 = 10;
 const WINDOW: Span = Span::from_secs(60);
-/// Networks with a count of their own. The failures of all further networks have one count together.
+/// Networks with a separate count. All further networks share one.
 const NETWORKS_MAX: usize = 1024;
 
-/// Somebody who has logged in.
+/// A login.
 #[derive(Clone, Debug)]
-pub(super) struct Session {
-    /// What they may do.
+pub(super) struct LoginSession {
+    /// Permissions.
     pub(super) role: Role,
-    /// What they call themselves.
+    /// Name that the person chose.
     pub(super) name: String,
-    /// What their page shows with every change, so that no other page can make one.
+    /// CSRF token that changes from the page have to contain.
     pub(super) csrf: String,
     begun_at: Moment,
     used_at: Moment,
 }
 
-/// All who have logged in, by the word in their cookie.
+/// Sessions by the session ID in the cookie.
 #[derive(Default)]
-pub(super) struct Sessions(Mutex<HashMap<String, Session>>);
+pub(super) struct Sessions(Mutex<HashMap<String, LoginSession>>);
 
 impl Sessions {
-    /// Begins a session, and returns the word for the cookie.
+    /// Starts a session; returns its ID.
     pub(super) fn begin(&self, role: Role, name: &str, now: Moment) -> String {
         let mut sessions = self.lock();
-        sessions.retain(|_, session| now.since(session.begun_at) < LIFE);
+        sessions.retain(|_, session| now.since(session.begun_at) < SESSION_LIFETIME);
         let alike = sessions.iter().filter(|(_, session)| session.role == role);
         let alike: Vec<_> = alike.map(|(word, session)| (session.used_at, word.clone())).collect();
         if alike.len() >= SESSIONS_MAX
@@ -51,16 +51,16 @@ impl Sessions {
             sessions.remove(oldest);
         }
         let word = random_word();
-        let session = Session { role, name: name.to_owned(), csrf: random_word(), begun_at: now, used_at: now };
+        let session = LoginSession { role, name: name.to_owned(), csrf: random_word(), begun_at: now, used_at: now };
         sessions.insert(word.clone(), session);
         word
     }
 
-    /// The session with this word.
-    pub(super) fn find(&self, word: &str, now: Moment) -> Option<Session> {
+    /// The session with this ID, unless it has expired.
+    pub(super) fn find(&self, word: &str, now: Moment) -> Option<LoginSession> {
         let mut sessions = self.lock();
         let session = sessions.get_mut(word)?;
-        if now.since(session.begun_at) >= LIFE {
+        if now.since(session.begun_at) >= SESSION_LIFETIME {
             sessions.remove(word);
             return None;
         }
@@ -73,22 +73,22 @@ impl Sessions {
         self.lock().remove(word);
     }
 
-    /// Everybody has to log in again.
+    /// Ends all sessions.
     pub(super) fn end_all(&self) {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Session>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, LoginSession>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Wrong tokens by network. A valid token is never looked up here, so no number of wrong ones locks its owner out.
+/// Wrong tokens by network. Valid tokens are not looked up here, so wrong ones cannot lock out an operator.
 #[derive(Default)]
-pub(super) struct Attempts(Mutex<HashMap<Option<Network>, (u32, Moment)>>);
+pub(super) struct TokenFailures(Mutex<HashMap<Option<Network>, (u32, Moment)>>);
 
-impl Attempts {
-    /// Counts a wrong token from `from`. Returns whether the failure is within bounds; beyond them it is not logged.
+impl TokenFailures {
+    /// Counts a wrong token. Returns false beyond the bound; the failure is then not logged.
     pub(super) fn failed(&self, from: IpAddr, now: Moment) -> bool {
         let mut attempts = self.lock();
         let network = Some(network_of(from));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_twelve_hours_after_its_login_however_much_it_is_used() {
+    fn a_session_expires_twelve_hours_after_the_login_even_if_it_is_used() {
         let sessions = Sessions::default();
         let word = sessions.begin(Role::Viewer, "ann", second(0));
         for hour in 0..12 {
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_bounded_and_the_one_not_used_for_longest_ends() {
+    fn sessions_are_bounded_and_the_least_recently_used_one_ends() {
         let sessions = Sessions::default();
         let words: Vec<_> =
             (0..SESSIONS_MAX as u64 + 1).map(|at| sessions.begin(Role::Operator, "x", second(at))).collect();
         assert!(sessions.find(&words[0], second(100)).is_none());
         assert!(words[1..].iter().all(|word| sessions.find(word, second(100)).is_some()));
-        // However many only look, operators stay.
+        // Logins of viewers do not end sessions of operators.
         for at in 0..1000 {
             sessions.begin(Role::Viewer, "x", second(100 + at));
         }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn failures_beyond_the_bound_are_throttled_until_the_window_ends() {
-        let (attempts, from) = (Attempts::default(), "203.0.113.7".parse().unwrap());
+        let (attempts, from) = (TokenFailures::default(), "203.0.113.7".parse().unwrap());
         assert!((0..FAILURES_MAX).all(|_| attempts.failed(from, second(1))));
         assert!(!attempts.failed(from, second(60)));
         assert!(attempts.failed("198.51.100.1".parse().unwrap(), second(60)));
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn failures_from_many_networks_take_bounded_memory_and_are_throttled_together() {
-        let attempts = Attempts::default();
+        let attempts = TokenFailures::default();
         let failed = |number: u32| attempts.failed(std::net::Ipv4Addr::from(number).into(), second(1));
         let explained = (0..5000).filter(|number| failed(*number)).count();
         assert_eq!(explained, NETWORKS_MAX + FAILURES_MAX as usize);

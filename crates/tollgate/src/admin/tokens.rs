@@ -1,7 +1,7 @@
-//! The tokens that operators show.
+//! Tokens of the admin address.
 //!
-//! Tokens are compared as keyed hashes, so that the time it takes tells nothing about how much of a guess was right, nor how long
-//! the token is.
+//! Tokens are compared as keyed hashes, so that the time reveals neither how much of a guess was right nor the length
+//! of the token.
 
 use std::fmt;
 use std::io;
@@ -11,19 +11,19 @@ use ring::hmac;
 
 use crate::token::{TOKEN_BYTES_MAX, read_token};
 
-/// What somebody may do.
+/// Permissions of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// Report refusals, and nothing else: not even look.
+    /// Report refusals only; no read access.
     Reporter,
-    /// Look.
+    /// Read everything.
     Viewer,
-    /// Change things as well.
+    /// Read and change everything.
     Operator,
 }
 
 impl Role {
-    /// The word that people and programs see.
+    /// Name in the API and in messages.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Reporter => "reporter",
@@ -33,7 +33,7 @@ impl Role {
     }
 }
 
-/// The tokens that are known. None at all: whoever can connect is an operator.
+/// Accepted tokens. If there are none, every client is an operator.
 pub(crate) struct Tokens {
     key: hmac::Key,
     known: Vec<(Role, hmac::Tag)>,
@@ -46,14 +46,14 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// The tokens in these files.
+    /// Reads the tokens in these files.
     pub(crate) fn load<'a>(files: impl IntoIterator<Item = (Role, &'a Path)>, bytes_min: usize) -> io::Result<Self> {
         let none = Self::none();
         let known = none.read(files, bytes_min)?;
         Ok(Self { known, ..none })
     }
 
-    /// The tokens in these files, if they are other ones.
+    /// Reads the tokens in these files; `None` if they are unchanged.
     pub(super) fn renewed<'a>(
         &self,
         files: impl IntoIterator<Item = (Role, &'a Path)>,
@@ -81,37 +81,37 @@ impl Tokens {
         Ok(known)
     }
 
-    /// No tokens.
+    /// No tokens are required.
     pub(crate) fn none() -> Self {
         Self { key: hmac::Key::new(hmac::HMAC_SHA256, &random()), known: Vec::new() }
     }
 
-    /// Whether a token is asked for.
-    pub(super) fn are_asked_for(&self) -> bool {
+    /// Whether a token is required.
+    pub(super) fn are_required(&self) -> bool {
         !self.known.is_empty()
     }
 
-    /// The role of a token, if it is known. The work is the same for every token of the same length, and bounded by the
-    /// length of a token file.
+    /// Role of a token. The time is the same for every token of the same length, and bounded by the size of a token
+    /// file.
     pub(super) fn role_of(&self, shown: &str) -> Option<Role> {
         if shown.len() > TOKEN_BYTES_MAX {
             return None;
         }
-        // All known tokens are compared, also after a match.
+        // All tokens are compared, even after a match, so that the time is constant.
         let matching =
             self.known.iter().filter(|(_, tag)| hmac::verify(&self.key, shown.as_bytes(), tag.as_ref()).is_ok());
         matching.map(|(role, _)| *role).max()
     }
 }
 
-/// Bytes that nobody can guess.
+/// Random bytes for secrets.
 pub(super) fn random() -> [u8; 32] {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    getrandom::fill(&mut bytes).expect("the system provides random numbers");
     bytes
 }
 
-/// A word that nobody can guess.
+/// Random hexadecimal text for secrets.
 pub(super) fn random_word() -> String {
     random().iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_what_is_in_its_file_and_nothing_else() {
+    fn only_the_token_in_the_file_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
         let (operator, viewer) = (folder.path().join("operator"), folder.path().join("viewer"));
         fs::write(&operator, "a-token-of-an-operator\n").unwrap();
@@ -134,7 +134,7 @@ mod tests {
         for guess in ["", "a-token-of-an-operato", "a-token-of-an-operator\n", "A-token-of-an-operator"] {
             assert_eq!(tokens.role_of(guess), None, "{guess:?}");
         }
-        assert!(tokens.are_asked_for() && !Tokens::none().are_asked_for());
+        assert!(tokens.are_required() && !Tokens::none().are_required());
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_token_is_refused() {
+    fn an_empty_token_file_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         assert!(Tokens::load([(Role::Operator, &*path)], 1).is_err());

@@ -1,18 +1,18 @@
-//! Which figures of a caller are shown where there is not room for all: the name of who it is comes first.
+//! Selects the columns that fit the width of the terminal: the key has priority.
 
-use super::caller::Caller;
+use super::key_row::KeyRow;
 
-/// How much room a name has at least.
+/// Least width of the key, in characters.
 const NAME_MIN: usize = 20;
 
-/// One figure of every caller.
+/// A column of the table.
 pub(super) struct Column {
     head: &'static str,
     width: usize,
-    /// Which goes first when there is little room; the last one is the first to go.
+    /// Priority; the column with the highest number is dropped first.
     rank: u8,
     meaning: &'static str,
-    text: fn(&Caller) -> String,
+    text: fn(&KeyRow) -> String,
 }
 
 const COLUMNS: [Column; 8] = [
@@ -20,61 +20,61 @@ const COLUMNS: [Column; 8] = [
         head: "wait[s]",
         width: 8,
         rank: 4,
-        meaning: "average wait of its requests at the gate over the last 10 s, in seconds",
-        text: |caller| format!("{:.2}", caller.wait_secs),
+        meaning: "average wait of requests at the gate over the last 10 s, in seconds",
+        text: |row| format!("{:.2}", row.wait_secs),
     },
     Column {
         head: "cpu[s]",
         width: 7,
         rank: 5,
-        meaning: "CPU-seconds of the backend that it uses per second, over the last 10 s",
-        text: |caller| format!("{:.2}", caller.cpu),
+        meaning: "CPU-seconds of the backend used per second, over the last 10 s",
+        text: |row| format!("{:.2}", row.cpu),
     },
     Column {
         head: "share",
         width: 7,
         rank: 1,
-        meaning: "the same as a part of all cores of the backends",
-        text: |caller| format!("{:.1}%", caller.share * 100.0),
+        meaning: "the same as a part of all backend cores",
+        text: |row| format!("{:.1}%", row.share * 100.0),
     },
     Column {
         head: "req/s",
         width: 8,
         rank: 2,
         meaning: "requests per second over the last 10 s",
-        text: |caller| format!("{:.1}", caller.requests_per_sec),
+        text: |row| format!("{:.1}", row.requests_per_sec),
     },
     Column {
         head: "held",
         width: 7,
         rank: 6,
-        meaning: "requests that waited for the queue or for a rule, since it was first seen",
-        text: |caller| caller.held.to_string(),
+        meaning: "requests held by the queue or a rule, since first seen",
+        text: |row| row.held.to_string(),
     },
     Column {
         head: "refused",
         width: 8,
         rank: 3,
-        meaning: "requests that were refused, since it was first seen",
-        text: |caller| caller.refused.to_string(),
+        meaning: "requests refused, since first seen",
+        text: |row| row.refused.to_string(),
     },
     Column {
         head: "last[s]",
         width: 7,
         rank: 7,
-        meaning: "seconds since its last request",
-        text: |caller| format!("{:.0}", caller.last_secs),
+        meaning: "seconds since the last request",
+        text: |row| format!("{:.0}", row.last_secs),
     },
     Column {
         head: "left",
         width: 6,
         rank: 8,
-        meaning: "requests or milliseconds that its tightest rule has left",
-        text: |caller| caller.left.map_or_else(|| "-".to_owned(), |left| left.to_string()),
+        meaning: "requests or milliseconds left in the strictest rule",
+        text: |row| row.left.map_or_else(|| "-".to_owned(), |left| left.to_string()),
     },
 ];
 
-/// The figures for which there is room beside a name.
+/// Columns that fit beside the key.
 pub(super) fn fitting(width: usize) -> Vec<&'static Column> {
     let mut room = width.saturating_sub(NAME_MIN);
     let mut ranked: Vec<_> = COLUMNS.iter().collect();
@@ -88,19 +88,19 @@ pub(super) fn fitting(width: usize) -> Vec<&'static Column> {
     COLUMNS.iter().filter(|column| column.rank <= last).collect()
 }
 
-/// The head and the meaning of every column.
+/// Header and meaning of each column.
 pub(super) fn meanings() -> impl Iterator<Item = (&'static str, &'static str)> {
     COLUMNS.iter().map(|column| (column.head, column.meaning))
 }
 
-/// What is written above them.
+/// Header line.
 pub(super) fn heads(columns: &[&Column], class: &str) -> String {
     line(columns, |column| column.head.to_owned(), class)
 }
 
-/// A caller's figures, and who it is.
-pub(super) fn row(columns: &[&Column], caller: &Caller) -> String {
-    line(columns, |column| (column.text)(caller), &caller.title)
+/// Line of a key.
+pub(super) fn row_line(columns: &[&Column], row: &KeyRow) -> String {
+    line(columns, |column| (column.text)(row), &row.title)
 }
 
 fn line(columns: &[&Column], text: impl Fn(&Column) -> String, name: &str) -> String {
@@ -116,10 +116,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_room_on_every_terminal_and_all_figures_on_a_wide_one() {
-        let caller = Caller { title: "203.0.113.77/32".to_owned(), ..Caller::default() };
+    fn a_key_fits_on_every_terminal_and_all_columns_on_a_wide_one() {
+        let row = KeyRow { title: "203.0.113.77/32".to_owned(), ..KeyRow::default() };
         for width in [20, 30, 40, 60, 80, 100, 200] {
-            let line: String = row(&fitting(width), &caller).chars().take(width).collect();
+            let line: String = row_line(&fitting(width), &row).chars().take(width).collect();
             assert!(line.contains("203.0.113.77/32"), "{width}: {line:?}");
         }
         let shown = |width| fitting(width).iter().map(|column| column.head).collect::<Vec<_>>();

@@ -1,23 +1,24 @@
-//! The help screen of the doctor: what the columns mean, and what the keys do.
+//! The help screen of the doctor: meanings of columns and keys.
 
 use super::columns;
 use super::notice::wrapped;
 
 const KEYS: [(&str, &str); 7] = [
-    ("tab", "the next class; shift-tab the one before"),
+    ("tab", "next class; shift-tab: previous class"),
     ("c w r x l", "sort by CPU, wait, requests, refused, last seen"),
-    ("up down", "choose a caller"),
-    ("enter", "its rules, and how it stands with them"),
+    ("up down", "select a row"),
+    ("enter", "rules of the key and their state"),
     ("/", "search"),
     ("?", "this help"),
     ("q", "quit"),
 ];
 
-/// The words above the columns.
-const ABOUT: &str = "Callers that use most of the backend's CPU time come first. The doctor opens on the class where the load is concentrated: a crawler \
-    with many addresses of one network is many small rows under ip/32, and one large row under ip/24.";
+/// Introduction to the columns.
+const ABOUT: &str = "Clients that use the most CPU time of the backend come first. The doctor opens on the class where the \
+    load is concentrated: a crawler with many addresses of one network is many small rows under ip/32, and one large row \
+    under ip/24.";
 
-/// The screen, for a terminal of this width.
+/// Lines of the screen for this width.
 pub(super) fn lines(width: usize) -> Vec<String> {
     let mut lines = wrapped(ABOUT, width);
     lines.push(String::new());
@@ -31,7 +32,7 @@ pub(super) fn lines(width: usize) -> Vec<String> {
     lines
 }
 
-/// A name, and its meaning beside it on as many lines as it takes.
+/// A name with its meaning beside it, wrapped.
 fn entry(name: &str, meaning: &str, width: usize) -> Vec<String> {
     const INDENT: usize = 11;
     let meaning = wrapped(meaning, width.saturating_sub(INDENT).max(10));
@@ -39,7 +40,7 @@ fn entry(name: &str, meaning: &str, width: usize) -> Vec<String> {
     meaning.iter().enumerate().map(|(place, line)| format!("{:<INDENT$}{line}", first(place))).collect()
 }
 
-/// The same for `--help`, which is the only help away from a terminal.
+/// The same for `--help`, which also works without a terminal.
 pub(super) fn columns_text() -> String {
     let columns = columns::meanings().map(|(name, meaning)| format!("  {name:<9} {meaning}\n"));
     format!("Columns:\n{}", columns.collect::<String>())

@@ -1,8 +1,8 @@
-//! Keys, from the bytes that a terminal sends.
+//! Parses key presses from the bytes of a terminal.
 
-/// A key.
+/// A key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum KeyPress {
     Char(char),
     Enter,
     Escape,
@@ -17,8 +17,8 @@ pub(super) enum Key {
     Interrupt,
 }
 
-/// The keys in what a terminal has sent. What is no key that anybody needs is skipped.
-pub(super) fn keys(mut bytes: &[u8]) -> Vec<Key> {
+/// Key presses in the input. Unknown sequences are skipped.
+pub(super) fn keys(mut bytes: &[u8]) -> Vec<KeyPress> {
     let mut keys = Vec::new();
     while let Some((&first, rest)) = bytes.split_first() {
         bytes = rest;
@@ -29,27 +29,27 @@ pub(super) fn keys(mut bytes: &[u8]) -> Vec<Key> {
                     keys.extend(named(&sequence[..(end + 1).min(sequence.len())]));
                     bytes = sequence.get(end + 1..).unwrap_or_default();
                 }
-                _ => keys.push(Key::Escape),
+                _ => keys.push(KeyPress::Escape),
             },
-            b'\r' | b'\n' => keys.push(Key::Enter),
-            b'\t' => keys.push(Key::Tab),
-            0x7f | 0x08 => keys.push(Key::Backspace),
-            0x03 => keys.push(Key::Interrupt),
-            0x20..=0x7e => keys.push(Key::Char(char::from(first))),
+            b'\r' | b'\n' => keys.push(KeyPress::Enter),
+            b'\t' => keys.push(KeyPress::Tab),
+            0x7f | 0x08 => keys.push(KeyPress::Backspace),
+            0x03 => keys.push(KeyPress::Interrupt),
+            0x20..=0x7e => keys.push(KeyPress::Char(char::from(first))),
             _ => {}
         }
     }
     keys
 }
 
-fn named(sequence: &[u8]) -> Option<Key> {
+fn named(sequence: &[u8]) -> Option<KeyPress> {
     Some(match sequence {
-        b"A" => Key::Up,
-        b"B" => Key::Down,
-        b"C" => Key::Tab,
-        b"D" | b"Z" => Key::BackTab,
-        b"5~" => Key::PageUp,
-        b"6~" => Key::PageDown,
+        b"A" => KeyPress::Up,
+        b"B" => KeyPress::Down,
+        b"C" => KeyPress::Tab,
+        b"D" | b"Z" => KeyPress::BackTab,
+        b"5~" => KeyPress::PageUp,
+        b"6~" => KeyPress::PageDown,
         _ => return None,
     })
 }
@@ -59,10 +59,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_told_apart() {
-        assert_eq!(keys(b"q\x1b[A\x1b[B\r"), [Key::Char('q'), Key::Up, Key::Down, Key::Enter]);
-        assert_eq!(keys(b"\x1b"), [Key::Escape]);
-        assert_eq!(keys(b"\x1b[5~\x1b[Z\x7f\x03"), [Key::PageUp, Key::BackTab, Key::Backspace, Key::Interrupt]);
+    fn key_presses_are_parsed() {
+        assert_eq!(keys(b"q\x1b[A\x1b[B\r"), [KeyPress::Char('q'), KeyPress::Up, KeyPress::Down, KeyPress::Enter]);
+        assert_eq!(keys(b"\x1b"), [KeyPress::Escape]);
+        assert_eq!(
+            keys(b"\x1b[5~\x1b[Z\x7f\x03"),
+            [KeyPress::PageUp, KeyPress::BackTab, KeyPress::Backspace, KeyPress::Interrupt]
+        );
         assert_eq!(keys(b"\x1b[99;99R\x1b[\xffx"), []);
         assert_eq!(keys(&[0x1b, b'[']), []);
     }

@@ -1,15 +1,15 @@
-//! `tollgate doctor`: who spends the backend's time, on a terminal.
+//! `tollgate doctor`: shows on a terminal which keys use the backend's CPU time.
 //!
-//! The table is Tempomat's, with more columns; live, it is a view that is drawn anew twice a second. What is drawn is made of values alone
-//! ([`view`]); only [`terminal`] touches the terminal.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its answer is for the person at the terminal")]
+//! The table is Tempomat's with more columns. The live view is redrawn twice per second. [`view`] computes the lines
+//! from values alone; only [`terminal`] accesses the terminal.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command prints its result")]
 
-mod caller;
 mod columns;
-mod ending;
 mod help;
+mod key_row;
 mod keyboard;
 mod notice;
+mod stop_signal;
 mod table;
 mod terminal;
 mod view;
@@ -20,25 +20,25 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::admin_client::{AdminClient, AdminOptions, NoAnswer, encoded, harmless};
+use crate::admin_client::{AdminClient, AdminError, AdminOptions, encoded, terminal_safe};
 use crate::cli::WRONG;
 
-use caller::Caller;
-use ending::Ending;
+use key_row::KeyRow;
+use stop_signal::StopSignal;
 use terminal::Terminal;
-use view::{Asked, View};
+use view::{KeyEffect, View};
 
-/// How often the view is brought up to date.
+/// Interval of the live view.
 const REFRESH: Duration = Duration::from_millis(500);
 
-/// The arguments of `tollgate doctor`.
+/// Arguments of `tollgate doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help::columns_text())]
-pub(crate) struct Options {
+pub(crate) struct DoctorOptions {
     #[command(flatten)]
     admin: AdminOptions,
-    /// How callers are told apart: ip/32, ip/24, ip/16, user-agent, or the class of a rule; auto is the one of ip/32, ip/24 and ip/16 where the load is
-    /// concentrated
+    /// Class of the keys: ip/32, ip/24, ip/16, user-agent, or the class of a rule; auto selects one of ip/32, ip/24 and
+    /// ip/16, where the load is concentrated
     #[arg(long, visible_alias = "bucket", default_value = view::AUTO)]
     class: String,
     /// Print the table once
@@ -47,23 +47,23 @@ pub(crate) struct Options {
     /// Print everything once, as JSON
     #[arg(long)]
     json: bool,
-    /// How many callers are shown
+    /// Number of keys to show
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     top: u16,
 }
 
-/// Shows who spends.
-pub(crate) fn run(options: &Options) -> ExitCode {
+/// Runs the command.
+pub(crate) fn run(options: &DoctorOptions) -> ExitCode {
     match show(options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(no_answer) => {
-            eprintln!("{}", harmless(&no_answer.to_string()));
-            if no_answer.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
+        Err(error) => {
+            eprintln!("{}", terminal_safe(&error.to_string()));
+            if error.is_wrong { ExitCode::from(WRONG) } else { ExitCode::FAILURE }
         }
     }
 }
 
-fn show(options: &Options) -> Result<(), NoAnswer> {
+fn show(options: &DoctorOptions) -> Result<(), AdminError> {
     let client = AdminClient::new(&options.admin)?;
     let class = match &*options.class {
         "Slash32" => "ip/32",
@@ -85,50 +85,49 @@ fn show(options: &Options) -> Result<(), NoAnswer> {
         for notice in status["notices"].as_array().into_iter().flatten() {
             print!("{}", notice::text(notice));
         }
-        let class = harmless(answer["class"].as_str().unwrap_or(class));
-        print!("{}", table::print(&class, &Caller::all(&answer["buckets"])));
+        let class = terminal_safe(answer["class"].as_str().unwrap_or(class));
+        print!("{}", table::print(&class, &KeyRow::all(&answer["buckets"])));
         return Ok(());
     }
     live(&client, class, options.top)
 }
 
-fn buckets(client: &AdminClient, class: &str, top: u16) -> Result<Value, NoAnswer> {
+fn buckets(client: &AdminClient, class: &str, top: u16) -> Result<Value, AdminError> {
     let answer = client.get(&format!("/api/v1/buckets?class={}&top={top}", encoded(class)))?;
     client.with_field(answer, "buckets")
 }
 
-/// Draws until somebody has seen enough.
-fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), NoAnswer> {
+/// Runs the live view until the user quits.
+fn live(client: &AdminClient, class: &str, top: u16) -> Result<(), AdminError> {
     let mut view = View::new(client.host(), class);
-    // Before the screen is taken: who cannot be asked is better said on a line.
+    // Before the terminal is switched, so that an error is printed on a normal line.
     refresh(client, &mut view, top)?;
-    let no_terminal =
-        |error: std::io::Error| NoAnswer::new(format!("this terminal cannot be drawn on: {error}; try --once"));
-    // Before the screen is taken as well: whoever ends this must find the terminal as it was.
-    let ending = Ending::listen().map_err(no_terminal)?;
+    let no_terminal = |error: std::io::Error| AdminError::new(format!("cannot use this terminal: {error}; try --once"));
+    // Before the terminal is switched, so that a signal always restores it.
+    let stop_signal = StopSignal::listen().map_err(no_terminal)?;
     let mut terminal = Terminal::take().map_err(no_terminal)?;
     let mut refreshed = Instant::now();
     loop {
         let (width, height) = terminal.size();
         terminal.draw(&view.lines(width, height)).map_err(no_terminal)?;
         let wait = REFRESH.saturating_sub(refreshed.elapsed());
-        let mut asked = Asked::Nothing;
-        for key in terminal.keys(wait, &ending).map_err(no_terminal)? {
+        let mut asked = KeyEffect::Nothing;
+        for key in terminal.keys(wait, &stop_signal).map_err(no_terminal)? {
             asked = asked.max(view.press(key));
         }
         match asked {
-            Asked::Leave => return Ok(()),
-            Asked::Nothing if refreshed.elapsed() < REFRESH => continue,
-            Asked::Nothing | Asked::Figures => {}
+            KeyEffect::Leave => return Ok(()),
+            KeyEffect::Nothing if refreshed.elapsed() < REFRESH => continue,
+            KeyEffect::Nothing | KeyEffect::Figures => {}
         }
-        if let Err(no_answer) = refresh(client, &mut view, top) {
-            view.trouble(no_answer.to_string());
+        if let Err(error) = refresh(client, &mut view, top) {
+            view.trouble(error.to_string());
         }
         refreshed = Instant::now();
     }
 }
 
-fn refresh(client: &AdminClient, view: &mut View, top: u16) -> Result<(), NoAnswer> {
+fn refresh(client: &AdminClient, view: &mut View, top: u16) -> Result<(), AdminError> {
     let answer = buckets(client, view.class(), top)?;
     let detail = match view.opened() {
         Some(key) => Some(client.get(&format!("/api/v1/key?class={}&key={}", encoded(view.class()), encoded(key)))?),

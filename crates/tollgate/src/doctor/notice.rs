@@ -1,14 +1,14 @@
-//! Notices of the gate for its operator: what is wrong, and the setting to write if one resolves it.
+//! Notices of the gate: a problem, and the setting that resolves it if there is one.
 
 use serde_json::Value;
 
-use crate::admin_client::harmless;
+use crate::admin_client::terminal_safe;
 
 const YELLOW: &str = "\x1b[33m";
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 
-/// One notice in lines of at most `width` characters, as far as its words allow. The setting is on lines of its own.
+/// A notice wrapped at `width` characters. The setting is on separate lines and not wrapped.
 pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
     let (message, setting) = parts(notice);
     let message = wrapped(&format!("Notice: {message}"), width);
@@ -16,7 +16,7 @@ pub(super) fn lines(notice: &Value, width: usize) -> Vec<String> {
     message.into_iter().map(|line| format!("{YELLOW}{line}{PLAIN}")).chain(setting).collect()
 }
 
-/// One notice without colours, for `--once`.
+/// A notice without colours, for `--once`.
 pub(super) fn text(notice: &Value) -> String {
     let (message, setting) = parts(notice);
     let setting: String = setting.iter().map(|line| format!("    {line}\n")).collect();
@@ -25,12 +25,12 @@ pub(super) fn text(notice: &Value) -> String {
 
 fn parts(notice: &Value) -> (String, Vec<String>) {
     let text = |name: &str| notice[name].as_str().unwrap_or_default();
-    let setting: Vec<_> = text("setting").lines().map(harmless).collect();
+    let setting: Vec<_> = text("setting").lines().map(terminal_safe).collect();
     let colon = if setting.is_empty() { "" } else { ":" };
-    (format!("{}{colon}", harmless(text("message"))), setting)
+    (format!("{}{colon}", terminal_safe(text("message"))), setting)
 }
 
-/// Words on as few lines as possible.
+/// Wraps words.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -1,14 +1,14 @@
-//! The table that `--once` prints: Tempomat's, with more columns before the title.
+//! The table of `--once`: Tempomat's with more columns before the title.
 
 use unicode_width::UnicodeWidthStr;
 
-use super::caller::Caller;
+use super::key_row::KeyRow;
 
 const HEADS: [&str; 8] = ["Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Share[%]", "Held", "Refused", "Title"];
 
-/// The table, as text.
-pub(super) fn print(class: &str, callers: &[Caller]) -> String {
-    let rows: Vec<[String; HEADS.len()]> = callers.iter().map(cells).collect();
+/// Formats the table.
+pub(super) fn print(class: &str, rows: &[KeyRow]) -> String {
+    let rows: Vec<[String; HEADS.len()]> = rows.iter().map(cells).collect();
     let widest = |column: usize| {
         let cells = rows.iter().map(|row| row[column].width());
         cells.chain([HEADS[column].width()]).max().unwrap_or(0)
@@ -30,16 +30,16 @@ pub(super) fn print(class: &str, callers: &[Caller]) -> String {
     text + &rule
 }
 
-fn cells(caller: &Caller) -> [String; HEADS.len()] {
+fn cells(row: &KeyRow) -> [String; HEADS.len()] {
     [
-        format!("{:.2}", caller.wait_secs),
-        format!("{:.2}", caller.cpu),
-        format!("{:.2}", caller.requests_per_sec),
-        format!("{:.0}", caller.last_secs),
-        format!("{:.1}", caller.share * 100.0),
-        caller.held.to_string(),
-        caller.refused.to_string(),
-        caller.title.clone(),
+        format!("{:.2}", row.wait_secs),
+        format!("{:.2}", row.cpu),
+        format!("{:.2}", row.requests_per_sec),
+        format!("{:.0}", row.last_secs),
+        format!("{:.1}", row.share * 100.0),
+        row.held.to_string(),
+        row.refused.to_string(),
+        row.title.clone(),
     ]
 }
 
@@ -48,17 +48,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_on_the_right_titles_on_the_left_and_heads_in_the_middle() {
-        let caller = |title: &str, cpu| Caller {
+    fn numbers_are_right_aligned_titles_left_aligned_and_headers_centred() {
+        let row = |title: &str, cpu| KeyRow {
             title: title.to_owned(),
             cpu,
             wait_secs: 10.514,
             requests_per_sec: 14.89,
             last_secs: 67.0,
             share: 0.5,
-            ..Caller::default()
+            ..KeyRow::default()
         };
-        let text = print("ip/32", &[caller("203.0.113.7/32", 15.62), caller("198.51.100.20/32", 0.94)]);
+        let text = print("ip/32", &[row("203.0.113.7/32", 15.62), row("198.51.100.20/32", 0.94)]);
         let expect = "\
 Bucket: ip/32
 +---------+--------+-------+---------+----------+------+---------+------------------+
@@ -72,7 +72,7 @@ Bucket: ip/32
     }
 
     #[test]
-    fn nobody_is_an_empty_table() {
+    fn a_table_without_keys_has_only_headers() {
         assert_eq!(print("ip/24", &[]).lines().count(), 5);
     }
 }

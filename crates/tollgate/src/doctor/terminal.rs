@@ -1,4 +1,4 @@
-//! The terminal: taken, drawn on, and given back as it was.
+//! Switches the terminal to the live view and back, draws and reads keys.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-use super::ending::Ending;
-use super::keyboard::{Key, keys};
+use super::keyboard::{KeyPress, keys};
+use super::stop_signal::StopSignal;
 
-/// A smaller terminal is drawn on as if it were this small.
+/// Least size that is drawn; a smaller terminal shows a part of it.
 const SMALLEST: (usize, usize) = (20, 5);
 
-/// A terminal that is drawn on. Dropped, it is as it was.
+/// The terminal in the state for the live view; restored when dropped.
 pub(super) struct Terminal {
     before: Termios,
 }
 
 impl Terminal {
-    /// Takes the terminal: another screen, no cursor, every key at once.
+    /// Switches to the alternate screen without cursor and line buffering.
     pub(super) fn take() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
@@ -29,13 +29,13 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Columns and rows, now.
+    /// Current size in columns and rows.
     pub(super) fn size(&self) -> (usize, usize) {
         let size = tcgetwinsize(io::stdout()).map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()));
         (size.0.max(SMALLEST.0), size.1.max(SMALLEST.1))
     }
 
-    /// Draws these lines, from the top.
+    /// Draws lines from the top.
     pub(super) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let mut frame = b"\x1b[H".to_vec();
         for (place, line) in lines.iter().enumerate() {
@@ -49,25 +49,25 @@ impl Terminal {
         write(&frame)
     }
 
-    /// The keys that are pressed, within so long. To be told to end is one of them.
-    pub(super) fn keys(&self, wait: Duration, ending: &Ending) -> io::Result<Vec<Key>> {
+    /// Waits for key presses. A signal counts as Ctrl-C.
+    pub(super) fn keys(&self, wait: Duration, stop_signal: &StopSignal) -> io::Result<Vec<KeyPress>> {
         let stdin = io::stdin();
-        let mut polled = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(ending, PollFlags::IN)];
+        let mut polled = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(stop_signal, PollFlags::IN)];
         let wait = Timespec { tv_sec: wait.as_secs().min(60) as i64, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut polled, Some(&wait)) {
             Ok(0) => return Ok(Vec::new()),
             Ok(_) => {}
-            // A terminal that was resized: it is drawn anew.
+            // The terminal was resized: redraw.
             Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         }
         if !polled[1].revents().is_empty() {
-            return Ok(vec![Key::Interrupt]);
+            return Ok(vec![KeyPress::Interrupt]);
         }
         let mut bytes = [0; 256];
         let length = stdin.lock().read(&mut bytes)?;
-        // Nobody is there any more.
-        if length == 0 { Ok(vec![Key::Interrupt]) } else { Ok(keys(&bytes[..length])) }
+        // End of input.
+        if length == 0 { Ok(vec![KeyPress::Interrupt]) } else { Ok(keys(&bytes[..length])) }
     }
 }
 

@@ -1,16 +1,16 @@
-//! What the doctor draws: lines of text, made of the last answers and of what was pressed.
+//! Computes the lines of the live view from API responses and key presses.
 
 use std::cmp::Ordering;
 
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar;
 
-use super::caller::Caller;
 use super::columns;
 use super::help;
-use super::keyboard::Key;
+use super::key_row::KeyRow;
+use super::keyboard::KeyPress;
 use super::notice;
-use crate::admin_client::harmless;
+use crate::admin_client::terminal_safe;
 
 const BOLD: &str = "\x1b[1m";
 const DIM: &str = "\x1b[2m";
@@ -20,26 +20,26 @@ const GREEN: &str = "\x1b[32m";
 const YELLOW: &str = "\x1b[33m";
 const RED: &str = "\x1b[31m";
 
-/// The class that stands for the one where the load is concentrated.
+/// Selects the class in which the load is concentrated.
 pub(super) const AUTO: &str = "auto";
 
-/// How many lines the list has at least: what is written above callers, and one of them.
+/// Least lines of the list: the header and one key.
 const BODY_MIN: usize = 2;
-/// How many it has at least where there are charts.
+/// Least lines of the list beside charts.
 const BODY_WITH_CHARTS_MIN: usize = 6;
 
-/// What a key leads to. Later counts more.
+/// Effect of a key press, in ascending priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Asked {
+pub(super) enum KeyEffect {
     Nothing,
-    /// Other figures are needed.
+    /// Other data have to be requested.
     Figures,
     Leave,
 }
 
-/// What callers are ordered by.
+/// Sort order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum SortOrder {
     Cpu,
     Wait,
     Requests,
@@ -47,21 +47,21 @@ enum Order {
     Last,
 }
 
-/// What is shown.
+/// State of the view.
 pub(super) struct View {
     host: String,
     class: String,
     classes: Vec<String>,
     status: Value,
     samples: Vec<Value>,
-    callers: Vec<Caller>,
-    order: Order,
-    /// What is searched for, and whether it is being typed.
+    rows: Vec<KeyRow>,
+    order: SortOrder,
+    /// Search text, and whether it is being typed.
     filter: String,
     typing: bool,
-    /// The caller that was chosen, wherever it is now; none until somebody chooses, and then whoever is on top is marked.
+    /// The selected key. `None` until one is selected; the first row is highlighted then.
     chosen: Option<String>,
-    /// Where that was when it was last there.
+    /// Row of the selected key when it was last in the list.
     place: usize,
     opened: Option<String>,
     detail: Option<Value>,
@@ -73,13 +73,13 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(host: &str, class: &str) -> Self {
         Self {
-            host: harmless(host),
+            host: terminal_safe(host),
             class: class.to_owned(),
             classes: Vec::new(),
             status: Value::Null,
             samples: Vec::new(),
-            callers: Vec::new(),
-            order: Order::Cpu,
+            rows: Vec::new(),
+            order: SortOrder::Cpu,
             filter: String::new(),
             typing: false,
             chosen: None,
@@ -95,12 +95,12 @@ impl View {
         &self.class
     }
 
-    /// The key whose own page is open.
+    /// The key whose page is open.
     pub(super) fn opened(&self) -> Option<&str> {
         self.opened.as_deref()
     }
 
-    /// Takes answers in.
+    /// Applies API responses.
     pub(super) fn take(&mut self, status: &Value, history: &Value, buckets: &Value, detail: Option<Value>) {
         self.trouble = None;
         self.status = status.clone();
@@ -110,66 +110,66 @@ impl View {
         if let (AUTO, Some(class)) = (&*self.class, buckets["class"].as_str()) {
             self.class = class.to_owned();
         }
-        self.callers = Caller::all(&buckets["buckets"]);
+        self.rows = KeyRow::all(&buckets["buckets"]);
         self.place = self.selected();
         self.detail = detail;
     }
 
-    /// Says why there are no new figures.
+    /// Shows why there are no new data.
     pub(super) fn trouble(&mut self, text: String) {
-        self.trouble = Some(harmless(&text));
+        self.trouble = Some(terminal_safe(&text));
     }
 
-    /// Does what a key means.
-    pub(super) fn press(&mut self, key: Key) -> Asked {
-        if key == Key::Interrupt {
-            return Asked::Leave;
+    /// Handles a key press.
+    pub(super) fn press(&mut self, key: KeyPress) -> KeyEffect {
+        if key == KeyPress::Interrupt {
+            return KeyEffect::Leave;
         }
         if self.typing {
             self.type_filter(key);
-            return Asked::Nothing;
+            return KeyEffect::Nothing;
         }
-        if self.is_helping || key == Key::Char('?') {
+        if self.is_helping || key == KeyPress::Char('?') {
             self.is_helping = !self.is_helping;
-            return Asked::Nothing;
+            return KeyEffect::Nothing;
         }
         match key {
-            Key::Char('q') if self.opened.is_none() => return Asked::Leave,
-            Key::Escape | Key::Char('q') | Key::Backspace => {
+            KeyPress::Char('q') if self.opened.is_none() => return KeyEffect::Leave,
+            KeyPress::Escape | KeyPress::Char('q') | KeyPress::Backspace => {
                 (self.opened, self.detail) = (None, None);
                 self.filter.clear();
             }
-            Key::Enter => {
+            KeyPress::Enter => {
                 self.choose(self.selected());
                 self.opened.clone_from(&self.chosen);
-                return Asked::Figures;
+                return KeyEffect::Figures;
             }
-            Key::Char('/') => {
+            KeyPress::Char('/') => {
                 self.typing = true;
                 self.filter.clear();
             }
-            Key::Tab => return self.turn(1),
-            Key::BackTab => return self.turn(self.classes.len().saturating_sub(1)),
-            Key::Up | Key::Char('k') => self.choose(self.selected().saturating_sub(1)),
-            Key::Down | Key::Char('j') => self.choose(self.selected() + 1),
-            Key::PageUp => self.choose(self.selected().saturating_sub(10)),
-            Key::PageDown => self.choose(self.selected() + 10),
-            Key::Char('c') => self.order = Order::Cpu,
-            Key::Char('w') => self.order = Order::Wait,
-            Key::Char('r') => self.order = Order::Requests,
-            Key::Char('x') => self.order = Order::Refused,
-            Key::Char('l') => self.order = Order::Last,
-            Key::Char(_) | Key::Interrupt => {}
+            KeyPress::Tab => return self.turn(1),
+            KeyPress::BackTab => return self.turn(self.classes.len().saturating_sub(1)),
+            KeyPress::Up | KeyPress::Char('k') => self.choose(self.selected().saturating_sub(1)),
+            KeyPress::Down | KeyPress::Char('j') => self.choose(self.selected() + 1),
+            KeyPress::PageUp => self.choose(self.selected().saturating_sub(10)),
+            KeyPress::PageDown => self.choose(self.selected() + 10),
+            KeyPress::Char('c') => self.order = SortOrder::Cpu,
+            KeyPress::Char('w') => self.order = SortOrder::Wait,
+            KeyPress::Char('r') => self.order = SortOrder::Requests,
+            KeyPress::Char('x') => self.order = SortOrder::Refused,
+            KeyPress::Char('l') => self.order = SortOrder::Last,
+            KeyPress::Char(_) | KeyPress::Interrupt => {}
         }
-        Asked::Nothing
+        KeyEffect::Nothing
     }
 
-    fn type_filter(&mut self, key: Key) {
+    fn type_filter(&mut self, key: KeyPress) {
         match key {
-            Key::Char(c) if self.filter.len() < 100 => self.filter.push(c),
-            Key::Backspace => drop(self.filter.pop()),
-            Key::Enter => self.typing = false,
-            Key::Escape => {
+            KeyPress::Char(c) if self.filter.len() < 100 => self.filter.push(c),
+            KeyPress::Backspace => drop(self.filter.pop()),
+            KeyPress::Enter => self.typing = false,
+            KeyPress::Escape => {
                 self.typing = false;
                 self.filter.clear();
             }
@@ -178,45 +178,44 @@ impl View {
         (self.chosen, self.place) = (None, 0);
     }
 
-    /// Goes to another class.
-    fn turn(&mut self, steps: usize) -> Asked {
+    /// Changes the class.
+    fn turn(&mut self, steps: usize) -> KeyEffect {
         if self.classes.is_empty() {
-            return Asked::Nothing;
+            return KeyEffect::Nothing;
         }
         let place = self.classes.iter().position(|class| *class == self.class).unwrap_or(0);
         self.class = self.classes[(place + steps) % self.classes.len()].clone();
         (self.chosen, self.place, self.opened) = (None, 0, None);
-        Asked::Figures
+        KeyEffect::Figures
     }
 
-    /// Marks the caller at this place, or the last one.
+    /// Selects the key in this row, or in the last one.
     fn choose(&mut self, place: usize) {
         let shown = self.shown();
         let place = place.min(shown.len().saturating_sub(1));
-        let chosen = shown.get(place).map(|caller| caller.key.clone());
+        let chosen = shown.get(place).map(|row| row.key.clone());
         (self.chosen, self.place) = (chosen, place);
     }
 
-    /// Where the caller is that is marked; one that has left is marked by its place.
+    /// Row of the selected key; its last row if it left the list.
     fn selected(&self) -> usize {
         let shown = self.shown();
-        let chosen = self.chosen.as_ref().and_then(|key| shown.iter().position(|caller| caller.key == *key));
+        let chosen = self.chosen.as_ref().and_then(|key| shown.iter().position(|row| row.key == *key));
         chosen.unwrap_or(self.place).min(shown.len().saturating_sub(1))
     }
 
-    /// The callers that are wanted, in their order.
-    fn shown(&self) -> Vec<&Caller> {
+    /// Rows that match the search, sorted.
+    fn shown(&self) -> Vec<&KeyRow> {
         let wanted = self.filter.to_lowercase();
-        let mut shown: Vec<_> =
-            self.callers.iter().filter(|caller| caller.title.to_lowercase().contains(&wanted)).collect();
+        let mut shown: Vec<_> = self.rows.iter().filter(|row| row.title.to_lowercase().contains(&wanted)).collect();
         shown.sort_by(|a, b| self.order.compare(a, b));
         shown
     }
 
-    /// Everything, for a screen of this size.
+    /// All lines for a screen of this size.
     pub(super) fn lines(&self, width: usize, height: usize) -> Vec<String> {
         let mut lines = self.header(width);
-        // Who spends is what this is for: a caller and what is written above it have room on any screen.
+        // The list is the purpose of the view, so its header and one row fit on any screen.
         lines.truncate(height.saturating_sub(BODY_MIN + 1).max(1));
         let charts = if self.is_helping { Vec::new() } else { self.charts(width) };
         if height >= 14 && lines.len() + charts.len() + BODY_WITH_CHARTS_MIN < height {
@@ -236,7 +235,7 @@ impl View {
     }
 
     fn header(&self, width: usize) -> Vec<String> {
-        let band = harmless(self.status["band"]["name"].as_str().unwrap_or("-"));
+        let band = terminal_safe(self.status["band"]["name"].as_str().unwrap_or("-"));
         let colour = match &*band {
             "normal" => GREEN,
             "elevated" => YELLOW,
@@ -269,7 +268,7 @@ impl View {
         lines
     }
 
-    /// The last minutes, one character a second.
+    /// Charts of the last minutes, one character per second.
     fn charts(&self, width: usize) -> Vec<String> {
         let chart = |label: &str, name: &str, colour: &str| {
             let room = width.saturating_sub(22).min(240);
@@ -289,29 +288,31 @@ impl View {
         let selected = self.selected();
         let rows = room.saturating_sub(1).max(1);
         let first = selected.saturating_sub(rows - 1);
-        for (place, caller) in shown.iter().enumerate().skip(first).take(rows) {
-            let line = columns::row(&columns, caller);
+        for (place, row) in shown.iter().enumerate().skip(first).take(rows) {
+            let line = columns::row_line(&columns, row);
             let line = cut(&line, width);
             lines.push(if place == selected { format!("{INVERSE}{line}{PLAIN}") } else { line });
         }
         if shown.is_empty() {
-            let nobody = if self.filter.is_empty() { "nobody yet" } else { "nobody by that name" };
+            let nobody = if self.filter.is_empty() { "no requests yet" } else { "no match" };
             lines.push(cut(&format!("{DIM}{nobody}{PLAIN}"), width));
         }
         lines
     }
 
-    /// One caller's own page.
+    /// The page of one key.
     fn page(&self, width: usize) -> Vec<String> {
         let key = self.opened.as_deref().unwrap_or_default();
-        let mut lines =
-            vec![cut(&format!("{BOLD}{}{PLAIN}  {DIM}{}{PLAIN}", harmless(key), self.class), width), String::new()];
+        let mut lines = vec![
+            cut(&format!("{BOLD}{}{PLAIN}  {DIM}{}{PLAIN}", terminal_safe(key), self.class), width),
+            String::new(),
+        ];
         let Some(detail) = &self.detail else { return lines };
         if let Some(until) = detail["exempt_until"].as_str() {
-            lines.push(cut(&format!("exempt until {}", harmless(until)), width));
+            lines.push(cut(&format!("exempt until {}", terminal_safe(until)), width));
         }
         for rule in detail["rules"].as_array().into_iter().flatten() {
-            let text = |name: &str| harmless(rule[name].as_str().unwrap_or("-"));
+            let text = |name: &str| terminal_safe(rule[name].as_str().unwrap_or("-"));
             let decision = text("decision");
             let colour = match &*decision {
                 "admit" => GREEN,
@@ -319,7 +320,7 @@ impl View {
                 _ => RED,
             };
             let line = format!(
-                "{:<20} {colour}{decision:<7}{PLAIN} {:<13} left {:>6}  level {}  room in {} ms, all again in {} ms",
+                "{:<20} {colour}{decision:<7}{PLAIN} {:<13} left {:>6}  level {}  next in {} ms, full in {} ms",
                 text("rule"),
                 text("reason"),
                 shown(&rule["remaining"]),
@@ -330,7 +331,7 @@ impl View {
             lines.push(cut(&line, width));
         }
         if detail["rules"].as_array().is_none_or(Vec::is_empty) {
-            lines.push(cut("no rule tells callers apart this way: the fair queue alone decides", width));
+            lines.push(cut("no rule has this class: only the fair queue applies", width));
         }
         let bucket = &detail["bucket"];
         if bucket.is_object() {
@@ -353,13 +354,14 @@ impl View {
         let text = if let Some(trouble) = &self.trouble {
             format!("{RED}{trouble}{PLAIN}")
         } else if self.typing {
-            format!("search: {}_  (enter keeps it, esc drops it)", harmless(&self.filter))
+            format!("search: {}_  (enter: apply, esc: cancel)", terminal_safe(&self.filter))
         } else if self.is_helping {
             "any key: back".to_owned()
         } else if self.opened.is_some() {
             "esc back  q back".to_owned()
         } else {
-            let filter = if self.filter.is_empty() { String::new() } else { format!("  [{}]", harmless(&self.filter)) };
+            let filter =
+                if self.filter.is_empty() { String::new() } else { format!("  [{}]", terminal_safe(&self.filter)) };
             format!(
                 "{DIM}q quit  tab class  c/w/r/x/l by {}  / search  enter open  ? help{PLAIN}{filter}",
                 self.order.name()
@@ -369,8 +371,8 @@ impl View {
     }
 }
 
-impl Order {
-    fn compare(self, a: &Caller, b: &Caller) -> Ordering {
+impl SortOrder {
+    fn compare(self, a: &KeyRow, b: &KeyRow) -> Ordering {
         let by = match self {
             Self::Cpu => b.cpu.total_cmp(&a.cpu),
             Self::Wait => b.wait_secs.total_cmp(&a.wait_secs),
@@ -392,24 +394,24 @@ impl Order {
     }
 }
 
-/// A value of an answer, whatever it is: whoever answers may be no gate.
+/// Text of a JSON value of any type, because the server may not be a gate.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => harmless(text),
-        other => harmless(&other.to_string()),
+        Value::String(text) => terminal_safe(text),
+        other => terminal_safe(&other.to_string()),
     }
 }
 
-/// What a gate that only observes would have done, and to whom.
+/// Decisions that a gate in observe mode did not enforce.
 pub(super) fn observed(observed: &Value) -> String {
     let requests = observed["requests"].as_f64().unwrap_or(0.0).max(1.0);
     let percent = |name: &str| observed[name].as_f64().unwrap_or(0.0) / requests * 100.0;
     let keys = observed["clients"].as_array().into_iter().flatten().filter_map(|client| client["key"].as_str());
-    let clients: Vec<_> = keys.map(harmless).collect();
+    let clients: Vec<_> = keys.map(terminal_safe).collect();
     let colon = if clients.is_empty() { "" } else { ": " };
     let (held, refused, clients) = (percent("would_hold"), percent("would_refuse"), clients.join(", "));
-    format!("observing only: would have held {held:.1} %, refused {refused:.1} %{colon}{clients}")
+    format!("observe mode: would have held {held:.1} %, refused {refused:.1} %{colon}{clients}")
 }
 
 fn millis(value: &Value) -> String {
@@ -427,7 +429,7 @@ fn millis(value: &Value) -> String {
     )
 }
 
-/// Pieces side by side, on as few lines as there is room for.
+/// Joins pieces on as few lines as possible.
 fn filled(pieces: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for piece in pieces {
@@ -439,7 +441,7 @@ fn filled(pieces: &[String], width: usize) -> Vec<String> {
     lines
 }
 
-/// How much room a line takes. Colours take none.
+/// Width of a line in characters, without colours.
 fn room_taken(line: &str) -> usize {
     let (mut taken, mut is_colour) = (0, false);
     for c in line.chars() {
@@ -460,7 +462,7 @@ fn spark(values: &[f64], most: f64) -> String {
     values.iter().map(bar).collect()
 }
 
-/// As much of a line as fits. Colours take no room.
+/// Truncates a line to a width; colours do not count.
 fn cut(line: &str, width: usize) -> String {
     let (mut out, mut used, mut coloured) = (String::new(), 0, false);
     let mut chars = line.chars();
@@ -508,20 +510,20 @@ mod tests {
     }
 
     #[test]
-    fn who_spends_most_is_on_top_and_other_orders_are_a_key_away() {
+    fn keys_are_sorted_by_cpu_time_and_other_orders_by_key_press() {
         let mut view = view();
         let place = |view: &View, name: &str| view.lines(100, 20).iter().position(|line| line.contains(name)).unwrap();
         assert!(place(&view, "crawler") < place(&view, "calm"));
-        view.press(Key::Char('x'));
+        view.press(KeyPress::Char('x'));
         assert!(place(&view, "calm") < place(&view, "crawler"));
         assert!(text(&view.lines(100, 20)).contains("critical"));
     }
 
     #[test]
-    fn a_screen_of_any_size_is_filled_and_not_overrun() {
+    fn lines_fit_a_screen_of_any_size() {
         let (mut nobody, mut page) = (view(), view());
         nobody.filter = "somebody else".to_owned();
-        page.press(Key::Enter);
+        page.press(KeyPress::Enter);
         page.detail = Some(json!({ "exempt_until": "2026-11-15T12:00:00.000000Z", "rules": [] }));
         for view in [view(), nobody, page] {
             for (width, height) in [(20, 5), (20, 14), (40, 10), (80, 5), (80, 24), (300, 90)] {
@@ -536,14 +538,14 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_seen_on_a_screen_of_any_size() {
+    fn a_key_is_visible_on_a_screen_of_any_size() {
         for (width, height) in [(20, 5), (80, 5), (20, 14), (20, 16), (40, 10), (80, 24)] {
             assert!(text(&view().lines(width, height)).contains("crawler"), "{width}x{height}");
         }
     }
 
     #[test]
-    fn whoever_was_chosen_stays_chosen_when_the_list_changes() {
+    fn the_selected_key_stays_selected_when_the_list_changes() {
         let chosen = |view: &View| {
             let lines = view.lines(80, 24);
             let line = lines.iter().find(|line| line.contains(INVERSE)).unwrap();
@@ -551,39 +553,40 @@ mod tests {
         };
         let mut view = view();
         assert_eq!(chosen(&view), "crawler");
-        view.press(Key::Char('x'));
-        assert_eq!(chosen(&view), "calm", "nobody was chosen: whoever is on top is marked");
-        view.press(Key::Down);
+        view.press(KeyPress::Char('x'));
+        assert_eq!(chosen(&view), "calm", "without a selection the first row is highlighted");
+        view.press(KeyPress::Down);
         assert_eq!(chosen(&view), "crawler");
-        view.press(Key::Char('c'));
+        view.press(KeyPress::Char('c'));
         assert_eq!(chosen(&view), "crawler");
-        view.press(Key::Enter);
+        view.press(KeyPress::Enter);
         assert_eq!(view.opened(), Some("crawler\x1b[2J"));
-        view.press(Key::Escape);
+        view.press(KeyPress::Escape);
         view.take(&json!({}), &json!({}), &json!({ "buckets": [{ "key": "calm" }] }), None);
-        assert_eq!(chosen(&view), "calm", "who has left is marked by its place");
+        assert_eq!(chosen(&view), "calm", "a key that left the list keeps its row");
     }
 
     #[test]
-    fn names_do_not_drive_the_terminal() {
+    fn keys_cannot_control_the_terminal() {
         assert!(!text(&view().lines(200, 30)).contains("\x1b[2J"));
     }
 
     #[test]
-    fn keys_search_open_and_leave() {
+    fn key_presses_search_open_and_quit() {
         let mut view = view();
-        for key in [Key::Char('/'), Key::Char('c'), Key::Char('a'), Key::Char('l'), Key::Enter] {
-            assert_eq!(view.press(key), Asked::Nothing);
+        for key in [KeyPress::Char('/'), KeyPress::Char('c'), KeyPress::Char('a'), KeyPress::Char('l'), KeyPress::Enter]
+        {
+            assert_eq!(view.press(key), KeyEffect::Nothing);
         }
         assert_eq!(view.shown().len(), 1);
-        assert_eq!(view.press(Key::Enter), Asked::Figures);
+        assert_eq!(view.press(KeyPress::Enter), KeyEffect::Figures);
         assert_eq!(view.opened(), Some("calm"));
-        assert_eq!(view.press(Key::Char('q')), Asked::Nothing);
+        assert_eq!(view.press(KeyPress::Char('q')), KeyEffect::Nothing);
         assert_eq!((view.opened(), view.shown().len()), (None, 2));
-        assert_eq!(view.press(Key::Tab), Asked::Figures);
+        assert_eq!(view.press(KeyPress::Tab), KeyEffect::Figures);
         assert_eq!(view.class(), "ip/24");
-        assert_eq!(view.press(Key::Down), Asked::Nothing);
-        assert_eq!(view.press(Key::Char('q')), Asked::Leave);
-        assert_eq!(view.press(Key::Interrupt), Asked::Leave);
+        assert_eq!(view.press(KeyPress::Down), KeyEffect::Nothing);
+        assert_eq!(view.press(KeyPress::Char('q')), KeyEffect::Leave);
+        assert_eq!(view.press(KeyPress::Interrupt), KeyEffect::Leave);
     }
 }

@@ -16,8 +16,8 @@ const READ_BYTES: usize = 64 * 1024;
 pub(super) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(listener: TcpListener, state: Shared, identity: Option<Identity>) {
-    listener::accept(listener, |stream, seat| match listener::begin(SocketKind::Sub, identity.as_ref()) {
-        Ok(connection) => drop(tokio::task::spawn_local(read_reports(stream, connection, seat, state.clone()))),
+    listener::accept(listener, |stream, slot| match listener::begin(SocketKind::Sub, identity.as_ref()) {
+        Ok(connection) => drop(tokio::task::spawn_local(read_reports(stream, connection, slot, state.clone()))),
         Err(fault) => state.borrow_mut().note_fault(fault),
     })
     .await;

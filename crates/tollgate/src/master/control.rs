@@ -17,8 +17,8 @@ const TOPIC_BYTES_MAX: usize = 512;
 const TOPICS_MAX: usize = 256;
 
 pub(super) async fn serve(listener: TcpListener, state: Shared, identity: Option<Identity>) {
-    listener::accept(listener, |stream, seat| match listener::begin(SocketKind::Pub, identity.as_ref()) {
-        Ok(connection) => drop(tokio::task::spawn_local(send_orders(stream, connection, seat, state.clone()))),
+    listener::accept(listener, |stream, slot| match listener::begin(SocketKind::Pub, identity.as_ref()) {
+        Ok(connection) => drop(tokio::task::spawn_local(send_orders(stream, connection, slot, state.clone()))),
         Err(fault) => state.borrow_mut().note_fault(fault),
     })
     .await;
@@ -27,7 +27,7 @@ pub(super) async fn serve(listener: TcpListener, state: Shared, identity: Option
 async fn send_orders(stream: TcpStream, connection: Connection, _seat: ConnectionSlot, state: Shared) {
     let subscriber = Rc::new(Subscriber::default());
     state.borrow_mut().welcome(subscriber.clone());
-    let outcome = converse(stream, connection, &subscriber, &state).await;
+    let outcome = serve_subscriber(stream, connection, &subscriber, &state).await;
     let mut state = state.borrow_mut();
     state.part(&subscriber);
     if let Err(fault) = outcome {
@@ -36,7 +36,7 @@ async fn send_orders(stream: TcpStream, connection: Connection, _seat: Connectio
 }
 
 /// Serves a subscriber until it disconnects or sends an invalid message.
-async fn converse(
+async fn serve_subscriber(
     mut stream: TcpStream,
     mut connection: Connection,
     subscriber: &Subscriber,

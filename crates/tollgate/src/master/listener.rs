@@ -21,7 +21,7 @@ impl Drop for ConnectionSlot {
 /// The maximum number of connections at one address. Each gate needs one.
 const CONNECTIONS_MAX: usize = 1024;
 /// The pause after a failed accept.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Creates the codec of a new connection for this kind of socket, authenticated if there is an `identity`.
 pub(super) fn begin(kind: SocketKind, identity: Option<&Identity>) -> Result<Connection, &'static str> {
@@ -50,7 +50,7 @@ pub(super) async fn accept(listener: TcpListener, welcome: impl Fn(TcpStream, Co
             Ok(_) => tracing::warn!(limit = CONNECTIONS_MAX, "a connection was closed: the limit is reached"),
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }
     }

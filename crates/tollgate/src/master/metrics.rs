@@ -17,7 +17,7 @@ use tollgate_core::fleet::DomainOvershoot;
 
 /// The metrics of a master. Clones share the same values.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct MasterMetrics {
     reports: Family<OutcomeLabel, Counter>,
     faults: Family<OutcomeLabel, Counter>,
     orders_dropped: Counter,
@@ -64,7 +64,7 @@ impl RedisCopyMetrics {
     }
 
     /// Records a completed scan.
-    pub(super) fn walked(&self) {
+    pub(super) fn scanned(&self) {
         self.walks.inc();
         self.age_seconds.set(0.0);
     }
@@ -165,7 +165,7 @@ impl UnpublishedCounts {
     }
 }
 
-impl Figures {
+impl MasterMetrics {
     /// Registers the metrics under their names.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("tollgate_master");
@@ -195,7 +195,7 @@ impl Figures {
     }
 
     /// The current status.
-    pub(crate) fn standing(&self) -> MasterStatus {
+    pub(crate) fn status(&self) -> MasterStatus {
         MasterStatus {
             gates: self.gates.get(),
             lag_ms: self.lag_ms.get(),
@@ -212,14 +212,14 @@ impl Figures {
     }
 
     /// Sets the values of a domain.
-    pub(super) fn publish_domain(&self, figures: &DomainOvershoot<'_>) {
-        let name = DomainName(String::from_utf8_lossy(figures.name).into_owned());
-        self.bounds.get_or_create(&name).set(figures.bound);
-        self.overshoots.get_or_create(&name).set(figures.overshoot);
+    pub(super) fn publish_domain(&self, overshoot: &DomainOvershoot<'_>) {
+        let name = DomainName(String::from_utf8_lossy(overshoot.name).into_owned());
+        self.bounds.get_or_create(&name).set(overshoot.bound);
+        self.overshoots.get_or_create(&name).set(overshoot.overshoot);
     }
 
     /// Adds the counts and sets the totals.
-    pub(super) fn publish(&self, counts: &mut UnpublishedCounts, standing: StateTotals) {
+    pub(super) fn publish(&self, counts: &mut UnpublishedCounts, totals: StateTotals) {
         let UnpublishedCounts { reports, faults, orders_dropped } = std::mem::take(counts);
         for (word, count) in reports {
             self.reports.get_or_create(&OutcomeLabel(word)).inc_by(count);
@@ -228,10 +228,10 @@ impl Figures {
             self.faults.get_or_create(&OutcomeLabel(word)).inc_by(count);
         }
         self.orders_dropped.inc_by(orders_dropped);
-        self.identifiers.set(standing.identifiers as u64);
-        self.forgotten.inc_by(standing.forgotten - self.forgotten.get());
-        self.gates.set(standing.gates as u64);
-        self.lag_ms.set(standing.lag_ms);
-        self.subscribers.set(standing.subscribers as u64);
+        self.identifiers.set(totals.identifiers as u64);
+        self.forgotten.inc_by(totals.forgotten - self.forgotten.get());
+        self.gates.set(totals.gates as u64);
+        self.lag_ms.set(totals.lag_ms);
+        self.subscribers.set(totals.subscribers as u64);
     }
 }

@@ -29,7 +29,7 @@ use tollgate_gatekeeper::shared::FencedPages;
 use tollgate_wire::zmtp::Identity;
 
 use clock::Clock;
-pub(crate) use metrics::Figures;
+pub(crate) use metrics::MasterMetrics;
 use redis_copy::RedisCopy;
 use state::MasterState;
 use state_file::StateFile;
@@ -40,7 +40,7 @@ type Shared = Rc<RefCell<MasterState>>;
 
 /// The settings of a master.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct MasterSettings {
     /// The accounting address, for reports.
     pub(crate) accounting: SocketAddr,
     /// The control address, for orders.
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     /// The directory that keeps the state across restarts.
     pub(crate) state_dir: Option<PathBuf>,
     /// The copy of the state on Redis, for another master.
-    pub(crate) books: Option<FencedPages>,
+    pub(crate) redis_copy: Option<FencedPages>,
     /// The address of statsd.
     pub(crate) statsd: Option<SocketAddr>,
     /// The key of this master and the keys of its gates, if connections are authenticated.
@@ -63,8 +63,8 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// Serves gates until `stop` resolves, and calls `ready` when they can connect. Runs on its own thread, inside a
 /// [`tokio::task::LocalSet`].
 pub(crate) async fn run(
-    settings: Settings,
-    figures: Figures,
+    settings: MasterSettings,
+    metrics: MasterMetrics,
     reloads: impl AsyncFnMut() -> Vec<Domain>,
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
@@ -73,8 +73,8 @@ pub(crate) async fn run(
     let control = bind(settings.control).await?;
     let clock = Clock::start();
     let statsd = settings.statsd.map(Statsd::to).transpose()?;
-    let mut on_redis = settings.books.map(|pages| RedisCopy::new(pages, figures.redis_copy().clone()));
-    let state: Shared = Rc::new(RefCell::new(MasterState::new(settings.domains, clock, figures, statsd)));
+    let mut on_redis = settings.redis_copy.map(|pages| RedisCopy::new(pages, metrics.redis_copy().clone()));
+    let state: Shared = Rc::new(RefCell::new(MasterState::new(settings.domains, clock, metrics, statsd)));
     let operators = settings.state_dir.as_deref().map(operator::open).transpose()?;
     let file = settings.state_dir.map(StateFile::in_directory);
     if let Some(file) = &file {

@@ -16,7 +16,7 @@ use super::Shared;
 /// The maximum length of a request: two names in hexadecimal.
 const REQUEST_BYTES_MAX: u64 = 2048;
 /// The timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// The response to a successful request, and to one with an unknown identifier.
 pub(crate) const PARDONED: &str = "pardoned";
 pub(crate) const UNKNOWN: &str = "unknown";
@@ -43,11 +43,11 @@ pub(super) async fn serve(listener: UnixListener, state: Shared) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let _ = tokio::time::timeout(PATIENCE, answer(stream, &state)).await;
+                let _ = tokio::time::timeout(TIMEOUT, answer(stream, &state)).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting an operator's connection failed");
-                tokio::time::sleep(PATIENCE).await;
+                tokio::time::sleep(TIMEOUT).await;
             }
         }
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_any_bytes_arrive() {
+    fn names_may_contain_any_bytes() {
         let asked = request("default/login", "a b\n\u{e9}");
         let words: Vec<_> = asked.split_whitespace().map(str::to_owned).collect();
         assert_eq!(bytes(&words[1]).unwrap(), b"default/login");

@@ -23,10 +23,10 @@ pub(super) struct StatePage {
 
 impl StatePage {
     /// Serialises the debts in these slots.
-    pub(super) fn of(state: &mut MasterState, places: Range<usize>, now: Moment) -> Self {
+    pub(super) fn of(state: &mut MasterState, slots: Range<usize>, now: Moment) -> Self {
         let mut page = Self::default();
         let (mut digest, mut life) = (Digest::default(), Span::ZERO);
-        for (domain, identifier, clears) in state.master().debts(places, now) {
+        for (domain, identifier, clears) in state.master().debts(slots, now) {
             put_bytes(&mut page.bytes, domain);
             put_bytes(&mut page.bytes, identifier);
             digest.take(domain);

@@ -19,26 +19,26 @@ use super::page::{self, PageReader, StatePage};
 
 const MARK: &[u8] = b"tollgate state 1\n";
 /// Slots per page. Serialising a page takes a fraction of a millisecond.
-const PAGE: usize = 4096;
+const PAGE_SLOTS: usize = 4096;
 /// The pause between pages. Two million slots take 2.5 s.
-const PAGE_EVERY: Duration = Duration::from_millis(5);
+const PAGE_PAUSE: Duration = Duration::from_millis(5);
 /// The pause between scans.
-const WALK_EVERY: Duration = Duration::from_secs(1);
+const SCAN_PAUSE: Duration = Duration::from_secs(1);
 /// The timeout for loading at startup and for the last write on shutdown.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// The copy of the state on Redis.
 pub(super) struct RedisCopy {
-    shelf: FencedPages,
-    figures: RedisCopyMetrics,
+    pages: FencedPages,
+    metrics: RedisCopyMetrics,
     /// The digest of each page as written. `None` before the term has begun.
     written: Option<Vec<u64>>,
     is_restored: bool,
     /// The time of the last completed scan, initially the start.
-    walked: Instant,
-    is_amiss: bool,
+    scanned: Instant,
+    is_failing: bool,
 }
 
 /// The reason why a scan ended early.
@@ -58,13 +58,13 @@ impl From<Unanswered> for ScanStop {
 }
 
 impl RedisCopy {
-    pub(super) fn new(shelf: FencedPages, figures: RedisCopyMetrics) -> Self {
-        Self { shelf, figures, written: None, is_restored: false, walked: Instant::now(), is_amiss: false }
+    pub(super) fn new(pages: FencedPages, metrics: RedisCopyMetrics) -> Self {
+        Self { pages, metrics, written: None, is_restored: false, scanned: Instant::now(), is_failing: false }
     }
 
     /// Loads the state of the previous master, if Redis responds in time.
     pub(super) async fn restore_soon(&mut self, state: &Shared) {
-        let restored = tokio::time::timeout(PATIENCE, self.begin(state)).await;
+        let restored = tokio::time::timeout(TIMEOUT, self.begin(state)).await;
         if let Ok(Ok(())) = restored {
             return;
         }
@@ -79,10 +79,10 @@ impl RedisCopy {
     pub(super) async fn keep(&mut self, state: &Shared) {
         let mut pause = RETRY_MIN;
         loop {
-            let next = match self.walk(state, PAGE_EVERY).await {
+            let next = match self.scan(state, PAGE_PAUSE).await {
                 Ok(()) => {
                     pause = RETRY_MIN;
-                    WALK_EVERY
+                    SCAN_PAUSE
                 }
                 Err(ScanStop::Forgotten) => {
                     tracing::warn!("Redis has lost the state of the master: writing it again");
@@ -90,7 +90,7 @@ impl RedisCopy {
                     RETRY_MIN
                 }
                 Err(ScanStop::Superseded) => {
-                    self.figures.superseded();
+                    self.metrics.superseded();
                     tracing::error!(
                         "another master has taken over the state on Redis: this master no longer writes it"
                     );
@@ -109,12 +109,12 @@ impl RedisCopy {
     /// Writes all changes since the last scan at once.
     pub(super) async fn finish(&mut self, state: &Shared) {
         // If another master has taken over or Redis is unreachable, nothing is written.
-        let _ = tokio::time::timeout(PATIENCE, self.walk(state, Duration::ZERO)).await;
+        let _ = tokio::time::timeout(TIMEOUT, self.scan(state, Duration::ZERO)).await;
     }
 
     fn note_failure(&mut self, why: Unanswered) {
-        self.figures.failed(why.as_str(), self.walked.elapsed());
-        if !std::mem::replace(&mut self.is_amiss, true) {
+        self.metrics.failed(why.as_str(), self.scanned.elapsed());
+        if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(why = why.as_str(), "the state cannot be written to Redis; the master continues without it");
         }
     }
@@ -122,11 +122,11 @@ impl RedisCopy {
     /// Starts a term and loads the state of the previous one. Nothing is written before that, because it would hide
     /// the previous state.
     async fn begin(&mut self, state: &Shared) -> Result<(), Unanswered> {
-        let legacy = self.shelf.begin().await?;
+        let legacy = self.pages.begin().await?;
         if let Some(legacy) = legacy.filter(|_| !self.is_restored) {
             let restored = self.take_over(&legacy, state).await?;
             tracing::info!(restored, "loaded the state from Redis");
-            self.figures.restored(restored);
+            self.metrics.restored(restored);
         }
         self.is_restored = true;
         self.written = Some(Vec::new());
@@ -136,7 +136,7 @@ impl RedisCopy {
     async fn take_over(&mut self, legacy: &FinishedTerm, state: &Shared) -> Result<u64, Unanswered> {
         let mut restored = 0;
         for number in 0..legacy.pages {
-            let Some(page) = self.shelf.read(legacy, number).await? else { continue };
+            let Some(page) = self.pages.read(legacy, number).await? else { continue };
             let records = PageReader::checked(&page.bytes, MARK);
             match records.and_then(|reader| page::restore(reader, Span::from(page.age), state)) {
                 Some(count) => restored += count,
@@ -146,29 +146,29 @@ impl RedisCopy {
         Ok(restored)
     }
 
-    async fn walk(&mut self, state: &Shared, pause: Duration) -> Result<(), ScanStop> {
+    async fn scan(&mut self, state: &Shared, pause: Duration) -> Result<(), ScanStop> {
         if self.written.is_none() {
             self.begin(state).await?;
         }
         let began = Instant::now();
         let mut number = 0;
         loop {
-            let (page, places) = {
+            let (page, slots) = {
                 let mut state = state.borrow_mut();
                 let now = state.read_clock().now;
-                (StatePage::of(&mut state, number * PAGE..(number + 1) * PAGE, now), state.master().slots())
+                (StatePage::of(&mut state, number * PAGE_SLOTS..(number + 1) * PAGE_SLOTS, now), state.master().slots())
             };
             self.write(number, page).await?;
             number += 1;
-            if number * PAGE >= places {
+            if number * PAGE_SLOTS >= slots {
                 break;
             }
             tokio::time::sleep(pause).await;
         }
-        kept(self.shelf.finish(number as u32).await?)?;
-        self.walked = began;
-        self.figures.walked();
-        if std::mem::take(&mut self.is_amiss) {
+        kept(self.pages.finish(number as u32).await?)?;
+        self.scanned = began;
+        self.metrics.scanned();
+        if std::mem::take(&mut self.is_failing) {
             tracing::info!("the state is written to Redis again");
         }
         Ok(())
@@ -187,11 +187,11 @@ impl RedisCopy {
         let mut bytes = MARK.to_vec();
         bytes.extend_from_slice(&page.bytes);
         page::seal(&mut bytes);
-        kept(self.shelf.write(number as u32, &bytes, page.life).await?)?;
+        kept(self.pages.write(number as u32, &bytes, page.life).await?)?;
         if let Some(written) = &mut self.written {
             written[number] = page.digest;
         }
-        self.figures.wrote();
+        self.metrics.wrote();
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use tollgate_wire::smockron;
 use tollgate_wire::zmtp::Connection;
 
 use super::clock::Clock;
-use super::metrics::{Figures, StateTotals, UnpublishedCounts};
+use super::metrics::{MasterMetrics, StateTotals, UnpublishedCounts};
 use super::statsd::Statsd;
 
 /// The state of all limits, with the clock, the subscribers and the counters.
@@ -21,7 +21,7 @@ pub(super) struct MasterState {
     clock: Clock,
     subscribers: Vec<Rc<Subscriber>>,
     counts: UnpublishedCounts,
-    figures: Figures,
+    metrics: MasterMetrics,
     census: DelayCensus,
     statsd: Option<Statsd>,
 }
@@ -34,7 +34,7 @@ struct DelayCensus {
 }
 
 /// Slots that one beacon interval counts. Two million slots take eight seconds, and one part less than a millisecond.
-const CENSUS_STRETCH: usize = 65_536;
+const CENSUS_SLOTS: usize = 65_536;
 
 /// A subscribed gate.
 #[derive(Default)]
@@ -59,14 +59,14 @@ const OUTBOX_BYTES_MAX: usize = 1024 * 1024;
 const OUTBOX_BYTES_LOW: usize = 64 * 1024;
 
 impl MasterState {
-    pub(super) fn new(domains: Vec<Domain>, clock: Clock, figures: Figures, statsd: Option<Statsd>) -> Self {
+    pub(super) fn new(domains: Vec<Domain>, clock: Clock, metrics: MasterMetrics, statsd: Option<Statsd>) -> Self {
         let master = master(domains, &clock);
         Self {
             master,
             clock,
             subscribers: Vec::new(),
             counts: UnpublishedCounts::default(),
-            figures,
+            metrics,
             census: DelayCensus::default(),
             statsd,
         }
@@ -147,7 +147,7 @@ impl MasterState {
             original.clear();
             put_notice(&notice, reading.wall_ms, &mut own, &mut original);
             for subscriber in &self.subscribers {
-                dropped += u64::from(!subscriber.read_reports(&notice, &own, &original));
+                dropped += u64::from(!subscriber.queue_notice(&notice, &own, &original));
             }
         }
         if let Some(beacon) = self.master.poll_beacon(reading.now) {
@@ -181,7 +181,7 @@ impl MasterState {
                 Snapshot::Notice(notice) => {
                     let (mut own, mut original) = (Vec::new(), Vec::new());
                     put_notice(&notice, reading.wall_ms, &mut own, &mut original);
-                    subscriber.read_reports(&notice, &own, &original);
+                    subscriber.queue_notice(&notice, &own, &original);
                 }
                 Snapshot::Onwards => {}
                 Snapshot::Done => return subscriber.cursor.set(None),
@@ -193,24 +193,24 @@ impl MasterState {
     /// Publishes the counters as metrics.
     fn publish(&mut self) {
         let (gates, lag) = self.master.gates(self.clock.read().now);
-        let standing = StateTotals {
+        let totals = StateTotals {
             identifiers: self.master.identifiers(),
             forgotten: self.master.evicted_with_debt(),
             gates,
             lag_ms: lag.as_millis_ceil(),
             subscribers: self.subscribers.len(),
         };
-        self.figures.publish(&mut self.counts, standing);
+        self.metrics.publish(&mut self.counts, totals);
         if let Some(statsd) = &mut self.statsd {
             statsd.send();
         }
         let now = self.clock.read().now;
-        self.master.overshoots(now).for_each(|figures| self.figures.publish_domain(&figures));
-        let to = self.census.from + CENSUS_STRETCH;
+        self.master.overshoots(now).for_each(|overshoot| self.metrics.publish_domain(&overshoot));
+        let to = self.census.from + CENSUS_SLOTS;
         self.census.delayed += self.master.delayed(self.census.from..to, now);
         self.census.from = to;
         if to >= self.master.slots() {
-            self.figures.publish_delayed(self.census.delayed);
+            self.metrics.publish_delayed(self.census.delayed);
             self.census = DelayCensus::default();
         }
     }
@@ -286,7 +286,7 @@ impl Subscriber {
     }
 
     /// Queues a notice in the requested formats. Returns whether there was room.
-    fn read_reports(&self, notice: &Notice<'_>, own: &[u8], original: &[u8]) -> bool {
+    fn queue_notice(&self, notice: &Notice<'_>, own: &[u8], original: &[u8]) -> bool {
         let domain = notice.own().domain;
         let own_fits = !self.wants(&smockron::tollgate_topic(domain)) || self.post(own);
         let original_fits = original.is_empty() || !self.wants(&smockron::topic(domain)) || self.post(original);

@@ -23,7 +23,7 @@ const MARK_1: &[u8] = b"tollgate master 1\n";
 /// The maximum size of a valid file.
 const BYTES_MAX: u64 = 1 << 30;
 /// Slots that are serialised before other tasks run.
-const STRETCH: usize = 4096;
+const SLOTS_PER_STEP: usize = 4096;
 
 impl StateFile {
     pub(super) fn in_directory(directory: PathBuf) -> Self {
@@ -43,7 +43,7 @@ impl StateFile {
 
     /// Writes the state and logs a failure.
     pub(super) async fn save_or_log(&self, state: &Shared) {
-        let bytes = written_down(state).await;
+        let bytes = serialise(state).await;
         let path = self.path.clone();
         let outcome = tokio::task::spawn_blocking(move || durable::replace(&path, &[&bytes]).map(drop)).await;
         if let Ok(Err(error)) = outcome {
@@ -53,19 +53,19 @@ impl StateFile {
 }
 
 /// Serialises the state, yielding regularly to other tasks.
-async fn written_down(state: &Shared) -> Vec<u8> {
+async fn serialise(state: &Shared) -> Vec<u8> {
     let mut bytes = MARK.to_vec();
     let reading = state.borrow().read_clock();
     bytes.extend_from_slice(&reading.wall_ms.to_be_bytes());
     let mut from = 0;
     loop {
-        let to = from + STRETCH;
-        let places = {
+        let to = from + SLOTS_PER_STEP;
+        let slots = {
             let mut state = state.borrow_mut();
             bytes.append(&mut StatePage::of(&mut state, from..to, reading.now).bytes);
             state.master().slots()
         };
-        if to >= places {
+        if to >= slots {
             durable::seal(&mut bytes);
             return bytes;
         }

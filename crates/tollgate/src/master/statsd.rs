@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_have_the_originals_names_and_a_sample_says_so() {
+    fn counts_have_the_names_of_smockron_and_samples_their_rate() {
         let mut statsd = Statsd::to("127.0.0.1:9".parse().unwrap()).unwrap();
         assert_eq!(statsd.take(), "");
         statsd.count(&report(Status::Accepted, None), Outcome::Charged(3));
@@ -113,6 +113,6 @@ mod tests {
         }
         let text = statsd.take();
         assert_eq!(text.matches("request.delayed_by:250|ms|@0.5000").count(), 32);
-        assert!(text.len() < 1432, "it goes in one packet");
+        assert!(text.len() < 1432, "fits in one packet");
     }
 }

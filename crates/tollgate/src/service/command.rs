@@ -1,5 +1,5 @@
-//! `tollgate gate`: arguments and file become one set of settings, and the gate runs on them.
-#![expect(clippy::print_stderr, reason = "what is wrong with the arguments is for the person at the terminal")]
+//! `tollgate gate`: merges arguments and file into one set of settings and runs the gate.
+#![expect(clippy::print_stderr, reason = "errors in arguments and settings are printed for the user")]
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,11 +13,11 @@ use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::gate_subject::GateSubject;
-use super::master::{Books, Keeping, MasterOptions};
-use super::operators::{Operators, config_of, console_of};
+use super::admin_service::{AdminService, config_of, console_of};
+use super::master::{MasterOptions, PlannedMaster, RunningMaster};
+use super::monitored_gate::MonitoredGate;
 use super::planning::Planning;
-use super::reload::{Household, Plan, Sender};
+use super::reload::{GatePlan, GateProcess, GraphiteSender};
 use super::{keys, log, systemd};
 use crate::admin;
 use crate::bounded_file;
@@ -25,45 +25,45 @@ use crate::cli::WRONG;
 use crate::doors::BoundDoors;
 use crate::gate::{CERTIFICATE_BYTES_MAX, Orders, Running};
 use crate::settings::{self, BackendUrl, CertificateFiles, Settings, State};
-use crate::telemetry::Telemetry;
+use crate::telemetry::TelemetryExporter;
 
-/// How often certificates are looked at.
+/// How often the certificate files are checked for changes.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(2);
 
-/// The arguments of `tollgate gate`. An argument counts before the file.
+/// Arguments of `tollgate gate`. They take precedence over the settings file.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct GateOptions {
-    /// Where requests are forwarded to, such as http://127.0.0.1:8080; may be given more than once
+    /// URL of the backend, such as http://127.0.0.1:8080; may be given more than once
     #[arg(long, value_name = "URL", value_parser = BackendUrl::parse)]
     backend: Vec<BackendUrl>,
-    /// Where clients connect [default: 127.0.0.1:8888]
+    /// Address to listen on for clients [default: 127.0.0.1:8888]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Where operators connect: console, metrics, health [default: 127.0.0.1:8889]
+    /// Address to listen on for the console, metrics and health checks [default: 127.0.0.1:8889]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
-    /// The configuration file
+    /// Settings file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How many threads serve [default: one per core]
+    /// Number of worker threads [default: one per core]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
 }
 
 impl GateOptions {
-    /// What this file says, and nothing else.
+    /// Options of a gate that only the settings file configures.
     pub(super) fn of_file(path: &Path) -> Self {
         Self { backend: Vec::new(), listen: None, admin: None, config: Some(path.to_path_buf()), workers: None }
     }
 
-    /// Arguments and file, together.
-    fn plan(&self) -> Result<Plan, String> {
+    /// Merges arguments and file.
+    fn plan(&self) -> Result<GatePlan, String> {
         let file = match &self.config {
             Some(path) => Settings::load(path).map_err(|faults| faults.to_string())?,
             None => Settings::default(),
         };
         let listen = self.admin.or(file.admin.as_ref().map(|admin| admin.listen));
-        let operators = Operators::new(listen.unwrap_or(admin::DEFAULT_LISTEN), &file)?;
+        let admin_service = AdminService::new(listen.unwrap_or(admin::DEFAULT_LISTEN), &file)?;
         let mut gate = file.gate.unwrap_or_default();
         if let Some(listen) = self.listen {
             gate.listen = vec![listen];
@@ -72,32 +72,35 @@ impl GateOptions {
             gate.backends.clone_from(&self.backend);
         }
         if gate.backends.is_empty() && file.doors.is_some() {
-            // Nothing is forwarded: the gate decides about what comes through doors.
+            // Nothing is forwarded: the gate only decides for doors.
             gate.listen.clear();
         } else if gate.backends.is_empty() {
-            return Err("no backend to protect: give --backend URL, or backend in [gate] of the file".to_owned());
+            return Err("no backend: use --backend URL, or set `backend` in [gate] of the settings file".to_owned());
         }
         if let Some(workers) = self.workers {
             gate.workers = usize::from(workers);
         }
         let link = file.link.map(keys::link).transpose()?;
         let mut domains = file.domains.into_iter();
-        let domain = domains.next().expect("the default domain is always there");
+        let domain = domains.next().expect("the default domain always exists");
         if link.is_none() && domain.rules.iter().any(|rule| rule.state == State::Master) {
-            return Err("rules with `state = \"master\"` need a master that lets this gate in: write `[[link.master]]` with its `key`".to_owned());
+            return Err(
+                "rules with `state = \"master\"` need a master: add `[[link.master]]` with its `key`".to_owned()
+            );
         }
         let doors = file.doors;
         let other_domains = domains.filter(|_| doors.is_some()).collect();
         let door_threads = doors.as_ref().map_or(0, |doors| doors.threads.unwrap_or(gate.workers).max(1));
         let orders = Orders { gate, domain, other_domains, door_threads, redis: file.redis, link };
-        Ok(Plan { orders, operators, doors, graphite: file.graphite, telemetry: file.telemetry })
+        Ok(GatePlan { orders, admin_service, doors, graphite: file.graphite, telemetry: file.telemetry })
     }
 }
 
-/// Reads a plan and, once, all files that it names: those are read again where they are used, when they are known to be readable in time.
-fn plan_ahead(options: &GateOptions) -> Result<Plan, String> {
+/// Reads the settings and, once, all files that they name. The files are read again where they are used; after this
+/// read they are known not to block.
+fn plan_ahead(options: &GateOptions) -> Result<GatePlan, String> {
     let plan = options.plan()?;
-    plan.operators.read_ahead();
+    plan.admin_service.read_ahead();
     for CertificateFiles { chain, key } in &plan.orders.gate.tls {
         let _ = bounded_file::read(chain, CERTIFICATE_BYTES_MAX);
         let _ = bounded_file::read(key, CERTIFICATE_BYTES_MAX);
@@ -105,7 +108,7 @@ fn plan_ahead(options: &GateOptions) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Runs a gate until it is told to stop.
+/// Runs a gate until it is stopped.
 pub(crate) fn run_gate(options: &GateOptions) -> ExitCode {
     let plan = match options.plan() {
         Ok(plan) => plan,
@@ -118,19 +121,19 @@ pub(crate) fn run_gate(options: &GateOptions) -> ExitCode {
     outcome(serve(options, plan, None))
 }
 
-/// Runs a gate and a master in one process, until both are told to stop. What the master counts is among the gate's metrics.
+/// Runs a gate and a master in one process until it is stopped. The metrics of the master are among those of the gate.
 pub(crate) fn run_gate_beside(gate: &GateOptions, master: &MasterOptions) -> ExitCode {
-    let (plan, books) = match (gate.plan(), Books::plan(master)) {
-        (Ok(plan), Ok(books)) => (plan, books),
-        (plan, books) => {
-            for message in [plan.err(), books.err()].into_iter().flatten() {
+    let (plan, planned_master) = match (gate.plan(), PlannedMaster::plan(master)) {
+        (Ok(plan), Ok(planned_master)) => (plan, planned_master),
+        (plan, planned_master) => {
+            for message in [plan.err(), planned_master.err()].into_iter().flatten() {
                 eprintln!("{}", message.trim_end());
             }
             return ExitCode::from(WRONG);
         }
     };
     log::start();
-    outcome(serve(gate, plan, Some(books)))
+    outcome(serve(gate, plan, Some(planned_master)))
 }
 
 fn outcome(served: io::Result<()>) -> ExitCode {
@@ -143,38 +146,39 @@ fn outcome(served: io::Result<()>) -> ExitCode {
     }
 }
 
-fn serve(options: &GateOptions, plan: Plan, books: Option<Books>) -> io::Result<()> {
+fn serve(options: &GateOptions, plan: GatePlan, planned_master: Option<PlannedMaster>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = {
         let _inside = runtime.enter();
         Signals::listen()?
     };
-    // Only now: the gate hears every signal that does not end the process, and whatever ends the gate ends the master.
-    let master = books.map(Books::open).transpose()?;
+    // The master starts last: the gate handles all signals that do not end the process, and stops the master when it
+    // ends.
+    let master = planned_master.map(PlannedMaster::open).transpose()?;
     let served = serve_requests(options, plan, runtime, signals, master.as_ref());
-    let kept = master.map_or(Ok(()), Keeping::end);
+    let kept = master.map_or(Ok(()), RunningMaster::end);
     served.and(kept)
 }
 
 fn serve_requests(
     options: &GateOptions,
-    plan: Plan,
+    plan: GatePlan,
     runtime: Runtime,
     mut signals: Signals,
-    master: Option<&Keeping>,
+    master: Option<&RunningMaster>,
 ) -> io::Result<()> {
-    let operators = plan.operators;
-    let admin = runtime.block_on(admin::bind(operators.listen()))?;
-    // All that can fail comes before the gate takes a request, which would be cut off.
-    let guard = operators.guard()?;
+    let admin_service = plan.admin_service;
+    let admin = runtime.block_on(admin::bind(admin_service.listen()))?;
+    // Everything that can fail happens before the gate accepts a request, which would otherwise be cut off.
+    let guard = admin_service.guard()?;
     let doors = plan.doors.map(|doors| BoundDoors::bind(doors, plan.orders.door_threads)).transpose()?;
-    let (telemetry, tracer) = plan.telemetry.as_ref().map(Telemetry::open).transpose()?.unzip();
+    let (telemetry, tracer) = plan.telemetry.as_ref().map(TelemetryExporter::open).transpose()?.unzip();
     let sockets = systemd::passed_sockets(&plan.orders.gate.listen, &settings::Gate::default().listen)?;
     let mut gate = Running::new(plan.orders, sockets, tracer.flatten())?;
-    // Before the first request: a rule may ask whether its account is flagged.
+    // Before the first request, because a rule may depend on the flag of an account.
     let watch = {
         let _inside = runtime.enter();
-        operators.watch(gate.feed(), gate.flagged(), gate.clock().clone())?
+        admin_service.watch(gate.feed(), gate.flagged(), gate.clock().clone())?
     };
     let keeper = gate.keep_learned(watch.state_dir());
     gate.open()?;
@@ -186,32 +190,32 @@ fn serve_requests(
         registry.register_collector(doors.metrics());
     }
     if let Some(master) = master {
-        master.figures().register(&mut registry);
+        master.metrics().register(&mut registry);
     }
     if let Some(telemetry) = &telemetry {
         registry.register_collector(telemetry.metrics());
     }
-    let graphite = Sender::default();
+    let graphite = GraphiteSender::default();
     registry.register_collector(graphite.metrics());
-    let subject = Arc::new(GateSubject::new(gate.clone(), watch.calendar().clone()));
-    let console = console_of(registry, subject, watch.clone(), guard, config_of(options.config.as_deref()));
+    let monitored = Arc::new(MonitoredGate::new(gate.clone(), watch.calendar().clone()));
+    let console = console_of(registry, monitored, watch.clone(), guard, config_of(options.config.as_deref()));
     runtime.spawn(admin::serve(admin, console.clone()));
     if let Some(telemetry) = telemetry {
         let shown = console.clone();
         runtime.spawn(telemetry.run(move || shown.metrics_text()));
     }
     let (telemetry, watching) = (plan.telemetry, watch.clone());
-    let mut household =
-        Household { gate: gate.clone(), console, watch: watching, operators, doors, telemetry, graphite, master };
+    let mut process =
+        GateProcess { gate: gate.clone(), console, watch: watching, admin_service, doors, telemetry, graphite, master };
     runtime.block_on(async {
-        household.graphite.send_to(plan.graphite, &gate, &watch);
-        until_stopped(options, &mut household, &mut signals).await
+        process.graphite.send_to(plan.graphite, &gate, &watch);
+        until_stopped(options, &mut process, &mut signals).await
     })?;
     drop(runtime);
-    if let Some(doors) = household.doors.take() {
+    if let Some(doors) = process.doors.take() {
         doors.end(gate.drain_max());
     }
-    drop(household);
+    drop(process);
     watch.take_feed();
     if let Some(keeper) = keeper {
         keeper.end();
@@ -219,10 +223,10 @@ fn serve_requests(
     Arc::into_inner(gate).map_or(Ok(()), Running::end)
 }
 
-/// Linux's number, but on MIPS.
+/// Number of SIGXFSZ on Linux, except on MIPS.
 const SIGXFSZ: i32 = 25;
 
-/// What the system may say. Listened for before anything else starts: a signal that nobody listens for ends the process.
+/// Signal handlers. They are installed before anything else starts, because an unhandled signal ends the process.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -242,16 +246,17 @@ impl Signals {
     }
 }
 
-/// A write beyond the limit on file sizes (`LimitFSIZE` of systemd) fails like one on a full disk. Without a handler, SIGXFSZ would end the process.
+/// Ignores SIGXFSZ, so that a write beyond the limit on file sizes (`LimitFSIZE` of systemd) fails like one on a full
+/// disk instead of ending the process.
 pub(super) fn outlive_file_size_limit() -> io::Result<()> {
-    // The handler stays although nobody waits for the signal.
+    // The handler stays installed although nothing waits for the signal.
     signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
 }
 
-/// Serves, reloads when told to, and drains when told to stop.
-async fn until_stopped(options: &GateOptions, household: &mut Household<'_>, signals: &mut Signals) -> io::Result<()> {
+/// Serves until SIGTERM or SIGINT, reloads on SIGHUP, and drains at the end.
+async fn until_stopped(options: &GateOptions, process: &mut GateProcess<'_>, signals: &mut Signals) -> io::Result<()> {
     let Signals { terminate, interrupt, hang_up, user_1 } = signals;
-    let gate = household.gate.clone();
+    let gate = process.gate.clone();
     let mut certificates = tokio::time::interval(CERTIFICATES_EVERY);
     let (mut planning, mut refresher) = (Planning::default(), None::<JoinHandle<()>>);
     let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
@@ -265,10 +270,10 @@ async fn until_stopped(options: &GateOptions, household: &mut Household<'_>, sig
                 let options = options.clone();
                 planning.begin(move || plan_ahead(&options));
             }
-            planned = planning.finished() => household.reload(planned, options.config.as_deref()),
+            planned = planning.finished() => process.reload(planned, options.config.as_deref()),
             _ = user_1.recv() => gate.reopen_access_log(),
             _ = certificates.tick() => {
-                // Aside, because the files may be on a disk that hangs.
+                // On a blocking thread, because the files may be on a disk that hangs.
                 if refresher.as_ref().is_none_or(JoinHandle::is_finished) {
                     let gate = gate.clone();
                     refresher = thread::Builder::new().spawn(move || gate.refresh_certificates()).ok();
@@ -278,10 +283,10 @@ async fn until_stopped(options: &GateOptions, household: &mut Household<'_>, sig
         }
     }
     systemd::stopping();
-    tracing::info!("stopping: requests in flight are finished, no more are taken");
+    tracing::info!("draining: requests in flight are completed, no new ones are accepted");
     tokio::select! {
         () = gate.drain() => {}
-        () = tokio::time::sleep(gate.drain_max()) => tracing::warn!("requests were still in flight when the time for that was over"),
+        () = tokio::time::sleep(gate.drain_max()) => tracing::warn!("drain timeout: requests in flight were cut off"),
         _ = interrupt.recv() => {}
     }
     Ok(())

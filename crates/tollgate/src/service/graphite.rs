@@ -1,7 +1,8 @@
-//! Figures for Graphite, in its plain text: one connection, one batch of lines every so often.
+//! Sends metrics to Graphite in its plain-text protocol: one connection, one batch of lines per interval.
 //!
-//! The names of Tempomat's figures are kept, so that charts which were made for them go on: `Slash32`, `Slash24`, `Slash16` and `UserAgent`
-//! are the numbers of callers whose requests wait for long. What cannot be sent is dropped and counted: nothing waits for Graphite.
+//! The metric names of Tempomat are kept for existing charts: `Slash32`, `Slash24`, `Slash16` and `UserAgent` are the
+//! numbers of keys with a long average wait. A batch that cannot be sent is dropped and counted; nothing waits for
+//! Graphite.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -19,24 +20,24 @@ use crate::gate::Running;
 use crate::settings;
 use crate::watch::Watch;
 
-/// A caller whose requests wait this long on average is one that waits.
+/// Average wait from which a key counts as delayed.
 const LONG_WAIT: Span = Span::from_secs(3);
-/// How long a connection or a batch may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for connecting and for sending a batch.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tempomat's names of classes.
 const CLASSES: [(&str, &str); 4] =
     [("Slash32", "ip/32"), ("Slash24", "ip/24"), ("Slash16", "ip/16"), ("UserAgent", "user-agent")];
 
-/// How often figures were sent, and how often they could not be.
+/// Numbers of batches sent and of failures.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphiteMetrics(Arc<[AtomicU64; 2]>);
 
 impl Collector for GraphiteMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for (counter, (name, help)) in self.0.iter().zip([
-            ("tollgate_graphite_batches", "Times that figures were sent to Graphite"),
-            ("tollgate_graphite_failures", "Times that figures could not be sent to Graphite, and were dropped"),
+            ("tollgate_graphite_batches", "Batches of metrics sent to Graphite"),
+            ("tollgate_graphite_failures", "Batches of metrics dropped because they could not be sent to Graphite"),
         ]) {
             let counter = ConstCounter::new(counter.load(Ordering::Relaxed));
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
@@ -45,7 +46,7 @@ impl Collector for GraphiteMetrics {
     }
 }
 
-/// Sends until the process ends.
+/// Sends metrics until the process ends.
 pub(super) async fn run(
     settings: settings::Graphite,
     gate: Arc<Running>,
@@ -61,17 +62,14 @@ pub(super) async fn run(
         moments.tick().await;
         let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let batch = lines(&prefix, &figures(&gate, &watch), secs);
-        let sent = tokio::time::timeout(PATIENCE, send(&mut connection, &settings.address, &batch)).await;
+        let sent = tokio::time::timeout(TIMEOUT, send(&mut connection, &settings.address, &batch)).await;
         if matches!(sent, Ok(Ok(()))) {
             batches.fetch_add(1, Ordering::Relaxed);
         } else {
             connection = None;
-            // Once, then seldom: a Graphite that is down is no news after a while.
+            // Log the first failure, then one in 100.
             if failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
-                tracing::warn!(
-                    address = settings.address,
-                    "figures cannot be sent to Graphite; they are dropped until they can"
-                );
+                tracing::warn!(address = settings.address, "cannot send metrics to Graphite: they are dropped");
             }
         }
     }
@@ -79,7 +77,7 @@ pub(super) async fn run(
 
 async fn send(connection: &mut Option<TcpStream>, address: &str, batch: &str) -> std::io::Result<()> {
     let stream = match connection {
-        // A connection that the other side has closed takes one batch more and loses it.
+        // A write to a connection that the peer has closed would succeed once, and that batch would be lost.
         Some(stream) if !is_closed(stream) => stream,
         _ => connection.insert(TcpStream::connect(address).await?),
     };
@@ -106,7 +104,7 @@ fn figures(gate: &Running, watch: &Watch) -> Vec<(&'static str, f64)> {
         ("toll_seconds", standing.toll_seconds),
         ("band", band as f64),
         ("band_sustained_ms", standing.sustained_ms as f64),
-        ("flags", watch.standing().flags as f64),
+        ("flags", watch.status().flags as f64),
     ]);
     figures
 }
@@ -119,7 +117,7 @@ fn lines(prefix: &str, figures: &[(&str, f64)], secs: u64) -> String {
     text
 }
 
-/// This machine's name, as one part of a name in Graphite.
+/// Host name with characters that are special in Graphite replaced.
 fn hostname() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_")
@@ -130,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_a_name_a_value_and_a_second() {
+    fn a_line_has_a_name_a_value_and_a_time_in_seconds() {
         let text = lines("some.place.vm", &[("Slash32", 1.0), ("toll_seconds", 0.25)], 1_794_705_426);
         assert_eq!(text, "some.place.vm.Slash32 1 1794705426\nsome.place.vm.toll_seconds 0.25 1794705426\n");
         assert!(!hostname().contains('.'));

@@ -1,10 +1,10 @@
-//! The log: text for people at a terminal, JSON for everything else.
+//! The log: text on a terminal, JSON otherwise.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// Begins to log to standard error. `TOLLGATE_LOG` says how much, as in `debug` or `warn`.
+/// Starts logging to standard error. `TOLLGATE_LOG` sets the level, such as `debug` or `warn`.
 pub(crate) fn start() {
     let filter = EnvFilter::try_from_env("TOLLGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);

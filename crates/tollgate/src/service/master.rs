@@ -1,5 +1,5 @@
-//! `tollgate master`: the file becomes what the master keeps the books of.
-#![expect(clippy::print_stderr, reason = "what is wrong with the arguments is for the person at the terminal")]
+//! `tollgate master`: reads the settings and runs the master.
+#![expect(clippy::print_stderr, reason = "errors in arguments and settings are printed for the user")]
 
 use std::future::pending;
 use std::io;
@@ -21,101 +21,102 @@ use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::FencedPages;
 use tollgate_wire::zmtp::Identity;
 
-use super::master_subject::MasterSubject;
-use super::operators::{Operators, config_of, console_of};
+use super::admin_service::{AdminService, config_of, console_of};
+use super::monitored_master::MonitoredMaster;
 use super::planning::Planning;
 use super::{keys, log, reload, systemd};
 use crate::admin::{self, Console};
 use crate::cli::WRONG;
 use crate::{master, settings};
 
-/// The arguments of `tollgate master`.
+/// Arguments of `tollgate master`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MasterOptions {
-    /// Where operators connect: health, metrics [default: nowhere]
+    /// Address to listen on for metrics and health checks [default: none]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
-    /// The configuration file
+    /// Settings file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// What a master is to do.
-struct Plan {
-    master: master::Settings,
-    /// Where its books are on Redis, and what they are called there.
-    books: Option<(settings::Redis, String)>,
-    operators: Option<Operators>,
+/// Settings of a master.
+struct MasterPlan {
+    master: master::MasterSettings,
+    /// Redis server of the master's state, and its name there.
+    redis_copy: Option<(settings::Redis, String)>,
+    admin_service: Option<AdminService>,
     config: Option<PathBuf>,
 }
 
 impl MasterOptions {
-    /// What this file says, and nothing else.
+    /// Options of a master that only the settings file configures.
     pub(super) fn of_file(path: &Path) -> Self {
         Self { admin: None, config: Some(path.to_path_buf()) }
     }
 }
 
-/// A master beside another role, which has the address for operators.
-pub(super) struct Books {
+/// A master that is to run beside another role, which provides the admin address.
+pub(super) struct PlannedMaster {
     options: MasterOptions,
-    plan: Plan,
-    figures: master::Figures,
+    plan: MasterPlan,
+    metrics: master::MasterMetrics,
 }
 
-impl Books {
-    /// What the master is to do.
+impl PlannedMaster {
+    /// Reads the settings of the master.
     pub(super) fn plan(options: &MasterOptions) -> Result<Self, String> {
-        let plan = Plan { operators: None, ..plan(options)? };
-        Ok(Self { options: options.clone(), plan, figures: master::Figures::default() })
+        let plan = MasterPlan { admin_service: None, ..plan(options)? };
+        Ok(Self { options: options.clone(), plan, metrics: master::MasterMetrics::default() })
     }
 
-    /// Begins to keep the books, on a thread of their own. A master that cannot ends the process: a gate alone is not what was asked for.
-    pub(super) fn open(self) -> io::Result<Keeping> {
-        let (figures, (stop, stopped)) = (self.figures.clone(), oneshot::channel::<()>());
-        let (options, fixed) = (self.options, Fixed::of(&self.plan));
-        let anew = options.clone();
-        let plan_anew = move || Self::plan(&anew).map(|books| books.plan);
-        let keep = move || {
+    /// Starts the master on a separate thread. A failure ends the process, because a gate without its master is not
+    /// what the settings ask for.
+    pub(super) fn open(self) -> io::Result<RunningMaster> {
+        let (metrics, (stop, stopped)) = (self.metrics.clone(), oneshot::channel::<()>());
+        let (options, startup) = (self.options, StartupSettings::of(&self.plan));
+        let options_for_reload = options.clone();
+        let plan_again = move || Self::plan(&options_for_reload).map(|redis_copy| redis_copy.plan);
+        let run = move || {
             let stopped = async { drop(stopped.await) };
-            if let Err(error) = serve(plan_anew, self.plan, self.figures, stopped, false) {
+            if let Err(error) = serve(plan_again, self.plan, self.metrics, stopped, false) {
                 tracing::error!(%error, "the master failed");
                 std::process::exit(1);
             }
         };
-        let thread = std::thread::Builder::new().name("master".to_owned()).spawn(keep)?;
-        Ok(Keeping { options, fixed, figures, stop, thread })
+        let thread = std::thread::Builder::new().name("master".to_owned()).spawn(run)?;
+        Ok(RunningMaster { options, startup, metrics, stop, thread })
     }
 }
 
-/// A master at work beside another role.
-pub(super) struct Keeping {
+/// A running master beside another role.
+pub(super) struct RunningMaster {
     options: MasterOptions,
-    fixed: Fixed,
-    figures: master::Figures,
+    startup: StartupSettings,
+    metrics: master::MasterMetrics,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-impl Keeping {
-    /// What the master counts.
-    pub(super) const fn figures(&self) -> &master::Figures {
-        &self.figures
+impl RunningMaster {
+    /// Metrics of the master.
+    pub(super) const fn metrics(&self) -> &master::MasterMetrics {
+        &self.metrics
     }
 
-    /// What of the file as it is now waits for a new start. The master reads it by itself.
+    /// Settings of the master that wait for a restart. The master reads its file itself.
     pub(super) fn waiting(&self) -> Vec<&'static str> {
-        plan(&self.options).map_or_else(|_| Vec::new(), |now| self.fixed.waiting(&Fixed::of(&now)))
+        plan(&self.options).map_or_else(|_| Vec::new(), |now| self.startup.waiting(&StartupSettings::of(&now)))
     }
 
-    /// Stops the master, if it has not been told to stop by then, and waits until its books are closed.
+    /// Stops the master, if it still runs, and waits until its state is written.
     pub(super) fn end(self) -> io::Result<()> {
         drop(self.stop);
         self.thread.join().map_err(|_| io::Error::other("the master panicked"))
     }
 }
 
-/// Runs a master until it is told to stop.
+/// Runs a master until it is stopped.
 pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
     let planned = match plan(options) {
         Ok(planned) => planned,
@@ -125,8 +126,8 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
         }
     };
     log::start();
-    let anew = options.clone();
-    match serve(move || plan(&anew), planned, master::Figures::default(), pending(), true) {
+    let options_for_reload = options.clone();
+    match serve(move || plan(&options_for_reload), planned, master::MasterMetrics::default(), pending(), true) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the master failed");
@@ -135,12 +136,12 @@ pub(crate) fn run_master(options: &MasterOptions) -> ExitCode {
     }
 }
 
-/// Serves until the process is told to stop, or `stopped` is over. The service manager hears of it from a master that is alone; beside
-/// another role, that one speaks for both.
+/// Serves until a signal stops the process, or `stopped` resolves. A master without other roles notifies the service
+/// manager; beside another role, that role does.
 fn serve(
-    plan_anew: impl Fn() -> Result<Plan, String> + Clone + Send + 'static,
-    running: Plan,
-    figures: master::Figures,
+    plan_again: impl Fn() -> Result<MasterPlan, String> + Clone + Send + 'static,
+    running: MasterPlan,
+    metrics: master::MasterMetrics,
     stopped: impl Future<Output = ()>,
     is_alone: bool,
 ) -> io::Result<()> {
@@ -151,13 +152,13 @@ fn serve(
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
-        let fixed = Fixed::of(&running);
+        let startup = StartupSettings::of(&running);
         super::command::outlive_file_size_limit()?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
         if is_alone && let Some(every) = systemd::watchdog() {
-            // On the master's own thread: a master that hangs sends no heartbeat.
+            // On the master's own thread, so that a master that hangs sends no heartbeat.
             tokio::task::spawn_local(async move {
                 let mut heartbeat = tokio::time::interval(every);
                 loop {
@@ -166,19 +167,20 @@ fn serve(
                 }
             });
         }
-        let mut operators = None;
-        if let Some(started) = running.operators {
-            // First: two that are told to use one address would fight for one journal, and the second has nothing to write there.
+        let mut admin_service = None;
+        if let Some(started) = running.admin_service {
+            // Bind first: of two processes with the same admin address, the second must fail before it opens the
+            // journal of the first.
             let admin = admin::bind(started.listen()).await?;
             let guard = started.guard()?;
             let mut registry = Registry::default();
-            figures.register(&mut registry);
+            metrics.register(&mut registry);
             let watch = started.watch(Arc::default(), Arc::default(), Clock::start())?;
             let config = config_of(running.config.as_deref());
-            let subject = Arc::new(MasterSubject(figures.clone()));
-            let console = console_of(registry, subject, watch, guard, config);
+            let monitored = Arc::new(MonitoredMaster(metrics.clone()));
+            let console = console_of(registry, monitored, watch, guard, config);
             tokio::spawn(admin::serve(admin, console.clone()));
-            operators = Some((started, console));
+            admin_service = Some((started, console));
         }
         let stop = async {
             tokio::select! {
@@ -192,41 +194,48 @@ fn serve(
         let reloads = async || loop {
             hang_up.recv().await;
             tell(systemd::reloading);
-            let plan_anew = plan_anew.clone();
-            planning.begin(move || plan_anew().inspect(|plan| plan.operators.iter().for_each(Operators::read_ahead)));
-            let planned = planning.finished().await.and_then(|plan| Renewed::read(plan, &fixed, operators.as_mut()));
+            let plan_again = plan_again.clone();
+            planning.begin(move || {
+                plan_again().inspect(|plan| plan.admin_service.iter().for_each(AdminService::read_ahead))
+            });
+            let planned =
+                planning.finished().await.and_then(|plan| MasterReload::read(plan, &startup, admin_service.as_mut()));
             let (domains, outcome) = match planned {
-                Ok(Renewed { domains, waiting }) => (Some(domains), Ok(waiting)),
+                Ok(MasterReload { domains, waiting }) => (Some(domains), Ok(waiting)),
                 Err(faults) => (None, Err(faults)),
             };
-            let told = reload::told(outcome, running.config.as_deref());
-            if let Some((_, console)) = &operators {
-                console.reloaded(told);
+            let outcome = reload::log_outcome(outcome, running.config.as_deref());
+            if let Some((_, console)) = &admin_service {
+                console.reloaded(outcome);
             }
             tell(systemd::ready);
             if let Some(domains) = domains {
                 break domains;
             }
         };
-        master::run(running.master, figures, reloads, || tell(systemd::ready), stop).await
+        master::run(running.master, metrics, reloads, || tell(systemd::ready), stop).await
     })
 }
 
-/// What comes of a reload.
-struct Renewed {
+/// Result of a reload.
+struct MasterReload {
     domains: Vec<Domain>,
-    /// What waits for a new start.
+    /// Settings that wait for a restart.
     waiting: Vec<String>,
 }
 
-impl Renewed {
-    /// Takes over what a plan brings to operators, if there are any, and gives the rest.
-    fn read(plan: Plan, fixed: &Fixed, operators: Option<&mut (Operators, Arc<Console>)>) -> Result<Self, String> {
-        let mut waiting = fixed.waiting(&Fixed::of(&plan));
-        match (operators, plan.operators) {
-            (Some((operators, console)), Some(new)) => {
-                let renewal = operators.read(new, console)?;
-                waiting.extend(operators.take_over(renewal, console));
+impl MasterReload {
+    /// Applies the admin part of a plan, if there is an admin address, and returns the rest.
+    fn read(
+        plan: MasterPlan,
+        startup: &StartupSettings,
+        admin_service: Option<&mut (AdminService, Arc<Console>)>,
+    ) -> Result<Self, String> {
+        let mut waiting = startup.waiting(&StartupSettings::of(&plan));
+        match (admin_service, plan.admin_service) {
+            (Some((admin_service, console)), Some(new)) => {
+                let reload = admin_service.read(new, console)?;
+                waiting.extend(admin_service.take_over(reload, console));
             }
             (None, None) => {}
             (Some(_), None) | (None, Some(_)) => waiting.push("admin"),
@@ -235,20 +244,20 @@ impl Renewed {
     }
 }
 
-/// What of a master's settings takes effect only when it is started.
-struct Fixed {
+/// Settings of a master that take effect only at startup.
+struct StartupSettings {
     addresses: [SocketAddr; 2],
     statsd: Option<SocketAddr>,
     state_dir: Option<PathBuf>,
-    books: Option<(settings::Redis, String)>,
+    redis_copy: Option<(settings::Redis, String)>,
     identity: Option<Identity>,
 }
 
-impl Fixed {
-    fn of(plan: &Plan) -> Self {
+impl StartupSettings {
+    fn of(plan: &MasterPlan) -> Self {
         let settings = &plan.master;
         Self {
-            books: plan.books.clone(),
+            redis_copy: plan.redis_copy.clone(),
             addresses: [settings.accounting, settings.control],
             statsd: settings.statsd,
             state_dir: settings.state_dir.clone(),
@@ -256,7 +265,7 @@ impl Fixed {
         }
     }
 
-    /// The keys of what is something else in `now`.
+    /// Names of the settings that differ in `now`.
     fn waiting(&self, now: &Self) -> Vec<&'static str> {
         let [accounting, control] = [0, 1].map(|index| self.addresses[index] != now.addresses[index]);
         let (keys, gates) = match (&self.identity, &now.identity) {
@@ -266,8 +275,8 @@ impl Fixed {
             ) => (keys != other_keys, known != other_known),
             (before, now) => (before != now, before != now),
         };
-        let name = |books: &Option<(settings::Redis, String)>| books.as_ref().map(|(_, name)| name.clone());
-        let renamed = name(&self.books) != name(&now.books);
+        let name = |redis_copy: &Option<(settings::Redis, String)>| redis_copy.as_ref().map(|(_, name)| name.clone());
+        let renamed = name(&self.redis_copy) != name(&now.redis_copy);
         let changed = [
             (accounting, "master.accounting"),
             (control, "master.control"),
@@ -276,13 +285,13 @@ impl Fixed {
             (self.statsd != now.statsd, "master.statsd"),
             (self.state_dir != now.state_dir, "master.state_dir"),
             (renamed, "master.books"),
-            (!renamed && self.books != now.books, "redis for books"),
+            (!renamed && self.redis_copy != now.redis_copy, "redis for books"),
         ];
         changed.into_iter().filter_map(|(has_changed, key)| has_changed.then_some(key)).collect()
     }
 }
 
-fn plan(options: &MasterOptions) -> Result<Plan, String> {
+fn plan(options: &MasterOptions) -> Result<MasterPlan, String> {
     let file = match &options.config {
         Some(path) => Some(settings::Settings::load(path).map_err(|faults| faults.to_string())?),
         None => None,
@@ -297,34 +306,42 @@ fn plan(options: &MasterOptions) -> Result<Plan, String> {
         None => vec![original_domain()],
     };
     let file = file.unwrap_or_default();
-    let books = file.redis.clone().zip(master.books);
-    let shelf = match &books {
+    let redis_copy = file.redis.clone().zip(master.books);
+    let redis_pages = match &redis_copy {
         Some((redis, name)) => {
             Some(FencedPages::new(redis.address().map_err(|error| error.to_string())?, &redis.prefix, name))
         }
         None => None,
     };
     let admin = options.admin.or(file.admin.as_ref().map(|admin| admin.listen));
-    let operators = admin.map(|listen| Operators::new(listen, &file)).transpose()?;
+    let admin_service = admin.map(|listen| AdminService::new(listen, &file)).transpose()?;
     let (accounting, control, state_dir, statsd) = (master.accounting, master.control, master.state_dir, master.statsd);
-    Ok(Plan {
-        master: master::Settings { accounting, control, domains, state_dir, books: shelf, statsd, identity },
-        books,
-        operators,
+    Ok(MasterPlan {
+        master: master::MasterSettings {
+            accounting,
+            control,
+            domains,
+            state_dir,
+            redis_copy: redis_pages,
+            statsd,
+            identity,
+        },
+        redis_copy,
+        admin_service,
         config: options.config.clone(),
     })
 }
 
-/// What Smockron's master does when it is told nothing: one a second, ten at once.
+/// Default of Smockron's master: one request per second, bursts of ten.
 fn original_domain() -> Domain {
-    let rate = Rate::new(1, Span::from_secs(1), 10).expect("one a second is a rate");
+    let rate = Rate::new(1, Span::from_secs(1), 10).expect("one per second is a valid rate");
     Domain { name: (*b"default").into(), limits: vec![Limit::Rate(rate)] }
 }
 
-/// A domain's rules about identifiers are one domain on the wire. A rule that gates keep with the help of a master is one of its own: its
-/// keys are of another class, and must not be mixed up with others.
+/// Rules about identifiers share one domain of the protocol. A rule of a gate with `state = "master"` has its own
+/// domain, because its keys are of another class and must not collide with others.
 fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
-    let identifier = Class::parse("identifier").expect("it is a class");
+    let identifier = Class::parse("identifier").expect("a valid class");
     let mut named: Vec<Domain> = Vec::new();
     let mut wrong = Vec::new();
     for domain in domains {
@@ -338,7 +355,7 @@ fn domains(domains: &[settings::Domain]) -> Result<Vec<Domain>, String> {
                 continue;
             };
             if !matches!(rule.limit, Limit::Rate(_) | Limit::Budget(_)) {
-                wrong.push(format!("rule {}: a master keeps rates and budgets only", rule.name));
+                wrong.push(format!("rule {}: a master supports only `rate` and `budget`", rule.name));
             }
             match named.iter_mut().find(|known| *known.name == *name.as_bytes()) {
                 Some(known) => known.limits.push(rule.limit),

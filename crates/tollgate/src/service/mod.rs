@@ -1,13 +1,13 @@
-//! From arguments and a file to roles that run, and what the system says to them: signals, reloads, systemd.
+//! Starts, reloads and stops the roles: from arguments and a settings file, through signals and the service manager.
 
+mod admin_service;
 mod command;
-mod gate_subject;
 mod graphite;
 mod keys;
 mod log;
 mod master;
-mod master_subject;
-mod operators;
+mod monitored_gate;
+mod monitored_master;
 mod pardon;
 mod planning;
 mod reload;

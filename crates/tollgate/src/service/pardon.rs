@@ -1,5 +1,5 @@
-//! `tollgate pardon`: an operator forgives what a caller owes.
-#![expect(clippy::print_stderr, clippy::print_stdout, reason = "it is a person who asks")]
+//! `tollgate pardon`: resets the debt of a key at the master.
+#![expect(clippy::print_stderr, clippy::print_stdout, reason = "the command prints its result")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,27 +10,27 @@ use std::time::Duration;
 use crate::cli::WRONG;
 use crate::{master, settings};
 
-/// The arguments of `tollgate pardon`.
+/// Arguments of `tollgate pardon`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PardonOptions {
-    /// The domain as masters know it, such as default/login
+    /// Domain as masters name it, such as default/login
     domain: String,
-    /// The caller, such as 203.0.113.7
+    /// Key, such as 203.0.113.7
     identifier: String,
-    /// The master's configuration file
+    /// Settings file of the master
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
 
-/// How long a master may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for the answer of the master.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks the master of the configuration to forgive what is owed.
+/// Asks the master of these settings to reset the debt of a key.
 pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
     let state_dir = match settings::Settings::load(&options.config) {
         Err(faults) => Err(faults.to_string()),
         Ok(file) => file.master.and_then(|master| master.state_dir).ok_or_else(|| {
-            "the master has no `state_dir`, and so no socket to ask it on: write one in `[master]`".to_owned()
+            "the master has no `state_dir` and therefore no control socket: set `state_dir` in `[master]`".to_owned()
         }),
     };
     let state_dir = match state_dir {
@@ -43,7 +43,7 @@ pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
     let socket = master::operator::socket(&state_dir);
     let ask = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect(&socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(master::operator::request(&options.domain, &options.identifier).as_bytes())?;
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer)?;
@@ -51,19 +51,19 @@ pub(crate) fn run_pardon(options: &PardonOptions) -> ExitCode {
     };
     match ask().as_deref().map(str::trim_end) {
         Ok(master::operator::PARDONED) => {
-            println!("{} owes nothing in {} any more", options.identifier, options.domain);
+            println!("the debt of {} in {} was reset", options.identifier, options.domain);
             ExitCode::SUCCESS
         }
         Ok(master::operator::UNKNOWN) => {
-            eprintln!("nothing is known of {} in {}", options.identifier, options.domain);
+            eprintln!("no state for {} in {}", options.identifier, options.domain);
             ExitCode::FAILURE
         }
         Ok(other) => {
-            eprintln!("the master does not understand: {other}");
+            eprintln!("unexpected answer of the master: {other}");
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("no master answers at {}: {error}", socket.display());
+            eprintln!("cannot reach the master at {}: {error}", socket.display());
             ExitCode::FAILURE
         }
     }

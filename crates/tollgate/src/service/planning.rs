@@ -1,8 +1,8 @@
-//! Reading the files of a reload on a thread of its own.
+//! Reads the files of a reload on a separate thread.
 //!
-//! The thread that serves operators also receives signals and sends the heartbeat to systemd. A file on a disk that hangs, or a pipe
-//! without a writer, must not stop it. So a plan is read aside, and a reload fails if that takes too long. The thread is left behind
-//! then, and no other is started before it ends.
+//! The thread of the admin address also receives signals and sends the heartbeat to systemd. A file on a disk that
+//! hangs, or a pipe without a writer, must not block it. Therefore a plan is read on another thread, and the reload
+//! fails if that takes too long. The thread is then abandoned, and no other is started before it ends.
 
 use std::future::pending;
 use std::thread;
@@ -11,22 +11,22 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// The longest time that the files of a reload may take.
+/// Longest time to read the files of a reload.
 const READ_MAX: Duration = Duration::from_secs(5);
 
 type Read<T> = Box<dyn FnOnce() -> Result<T, String> + Send>;
 
-/// The reading of a plan.
+/// Reads plans, one at a time.
 pub(super) struct Planning<T> {
-    /// The plan that is awaited, and until when.
+    /// The read in progress, and its deadline.
     awaited: Option<(oneshot::Receiver<Result<T, String>>, Instant)>,
-    /// What is read after that, because files may have changed since it began.
+    /// A read to start afterwards, because files may have changed since the current one began.
     next: Option<Read<T>>,
-    /// The longest time that a read may take.
+    /// Longest time for a read.
     read_max: Duration,
-    /// A thread that was left behind.
+    /// A thread that was abandoned.
     stuck: Option<thread::JoinHandle<()>>,
-    /// The thread that reads, or has read.
+    /// The thread of the current or the last read.
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -37,7 +37,7 @@ impl<T> Default for Planning<T> {
 }
 
 impl<T: Send + 'static> Planning<T> {
-    /// Begins to read a plan, or reads again after the read that is under way.
+    /// Starts reading a plan, or reads again after the read in progress.
     pub(super) fn begin(&mut self, read: impl FnOnce() -> Result<T, String> + Send + 'static) {
         if self.awaited.is_some() {
             self.next = Some(Box::new(read));
@@ -51,15 +51,14 @@ impl<T: Send + 'static> Planning<T> {
         self.awaited = Some((receiver, Instant::now() + self.read_max));
         self.stuck.take_if(|stuck| stuck.is_finished());
         if self.stuck.is_some() {
-            let _ =
-                sender.send(Err("files of the last reload have still not been read: does their disk hang?".to_owned()));
+            let _ = sender.send(Err("the files of the last reload are still being read: the disk may hang".to_owned()));
             return;
         }
         let act = move || drop(sender.send(read()));
         self.thread = thread::Builder::new().name("tollgate-reload".to_owned()).spawn(act).ok();
     }
 
-    /// Waits for the plan that is being read; for ever if none is. Nothing is lost if the wait is given up.
+    /// Waits for the read in progress; pending if there is none. Cancel-safe.
     pub(super) async fn finished(&mut self) -> Result<T, String> {
         loop {
             let Some((receiver, until)) = &mut self.awaited else { return pending().await };
@@ -68,7 +67,7 @@ impl<T: Send + 'static> Planning<T> {
                 Err(_) => {
                     (self.stuck, self.next) = (self.thread.take(), None);
                     Err(format!(
-                        "the settings, or files that they name, were not read within {:?}: does their disk hang?",
+                        "the settings and the files that they name were not read within {:?}: the disk may hang",
                         self.read_max
                     ))
                 }
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_read_that_hangs_is_given_up_and_no_other_begins_before_it_ends() {
+    async fn a_read_that_hangs_is_abandoned_and_no_other_starts_before_it_ends() {
         let mut planning = Planning { read_max: Duration::from_millis(20), ..Planning::default() };
         let (end, hangs) = mpsc::channel::<()>();
         planning.begin(move || {

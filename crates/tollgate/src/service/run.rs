@@ -1,5 +1,5 @@
-//! `tollgate run`: every role that a file names, in one process.
-#![expect(clippy::print_stderr, reason = "what is wrong with the arguments is for the person at the terminal")]
+//! `tollgate run`: runs all roles of a settings file in one process.
+#![expect(clippy::print_stderr, reason = "errors in arguments and settings are printed for the user")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,15 +10,15 @@ use super::watch_alone::run_watch;
 use crate::cli::WRONG;
 use crate::settings::Settings;
 
-/// The arguments of `tollgate run`.
+/// Arguments of `tollgate run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunOptions {
-    /// The configuration file
+    /// Settings file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
 
-/// Runs the roles that the file names.
+/// Runs the roles that the file configures.
 pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
     let path = &options.config;
     let file = match Settings::load(path) {
@@ -36,7 +36,7 @@ pub(crate) fn run_roles(options: &RunOptions) -> ExitCode {
         (false, false) if file.admin.is_some() => run_watch(path),
         (false, false) => {
             eprintln!(
-                "{}: names no role: write [gate], [doors], [master], or [admin] for a watch alone",
+                "{}: no role is configured: add [gate], [doors] or [master], or [admin] for a watch without a gate",
                 path.display()
             );
             ExitCode::from(WRONG)

@@ -1,43 +1,46 @@
-//! Where a process keeps what is to survive it, where nobody has said where.
+//! The default state directory.
 //!
-//! Under systemd that is the directory which the unit asks for (`StateDirectory=`). Elsewhere it is one in the home of whoever runs it, by the port of the address for
-//! operators: so two gates on one machine have two, and one that is started anew finds its own. A port that the system chooses is another at every start, and
-//! whoever asks for one is not coming back: nothing is kept then.
+//! Under systemd it is the directory of the unit (`StateDirectory=`). Otherwise it is a directory in the user's home,
+//! named after the port of the admin address, so that two gates on one machine have different directories and a
+//! restarted gate finds its own. If the system chooses the port, it is different at each start, and nothing is
+//! persisted.
 //!
-//! A home is that of whoever the variables speak of, who need not be whoever runs the process (`sudo` keeps `HOME`): what root wrote there, the owner could not read, nor the next gate that
-//! they start themselves. So a home that belongs to somebody else is not used.
+//! The environment may name the home of another user, because `sudo` keeps `HOME`. That user could not read what root
+//! writes there. Therefore a home of another user is not used.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The directory for a process whose operators connect there; `variable` reads the environment, and `is_ours` says whether a directory would be ours.
+/// The state directory for a process with this admin address. `variable` reads the environment; `is_ours` returns
+/// whether a directory belongs to this user.
 pub(super) fn state_home(
-    operators: SocketAddr,
+    admin: SocketAddr,
     variable: impl Fn(&str) -> Option<OsString>,
     is_ours: impl Fn(&Path) -> bool,
 ) -> Option<PathBuf> {
-    // A path that begins nowhere would be another wherever the process is started.
+    // A relative path would depend on the working directory.
     let path = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let of_unit = variable("STATE_DIRECTORY").and_then(|paths| {
         let first = std::env::split_paths(&paths).next()?;
         first.is_absolute().then_some(first)
     });
-    if of_unit.is_some() || operators.port() == 0 {
+    if of_unit.is_some() || admin.port() == 0 {
         return of_unit;
     }
     let states = path("XDG_STATE_HOME").or_else(|| Some(path("HOME")?.join(".local/state")))?;
-    let home = states.join("tollgate").join(operators.port().to_string());
+    let home = states.join("tollgate").join(admin.port().to_string());
     if !is_ours(&home) {
         let directory = home.display();
-        tracing::warn!(%directory, error = "it would be in the home of somebody else", "{}", crate::watch::IN_MEMORY_ALONE);
+        let error = "the default directory is in the home of another user";
+        tracing::warn!(%directory, error, "{}", crate::watch::IN_MEMORY_ONLY);
         return None;
     }
     Some(home)
 }
 
-/// Whether a directory belongs to whoever runs this process, or would if it were made.
+/// Whether a directory belongs to this user, or would if it were created.
 pub(super) fn would_be_ours(directory: &Path) -> bool {
     let nearest = directory.ancestors().find_map(|place| std::fs::metadata(place).ok());
     nearest.is_some_and(|data| data.uid() == rustix::process::geteuid().as_raw())
@@ -48,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_nearest_counts() {
+    fn the_most_specific_variable_takes_precedence() {
         let home = |port: u16, variables: &[(&str, &str)]| {
             let find = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
             state_home(([127, 0, 0, 1], port).into(), find, |path| !path.starts_with("/home/bob"))
@@ -72,10 +75,10 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_ours_if_it_is_made_in_what_is_ours() {
+    fn a_directory_is_ours_if_its_nearest_existing_parent_is() {
         let folder = tempfile::tempdir().unwrap();
         assert!(would_be_ours(folder.path()) && would_be_ours(&folder.path().join("not/there")));
-        // Only root can give something away.
+        // Only root can change the owner.
         let theirs = folder.path().join("theirs");
         std::fs::create_dir(&theirs).unwrap();
         if std::os::unix::fs::chown(&theirs, Some(4321), None).is_ok() {

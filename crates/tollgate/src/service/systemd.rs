@@ -1,4 +1,4 @@
-//! Notifications to a service manager, and the sockets that it passes. Without a service manager, nothing happens.
+//! Notifications to the service manager, and the sockets that it passes. Without a service manager these do nothing.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// The sockets that the service manager passed (`LISTEN_FDS`), which replace the addresses in `listen`.
+/// Sockets passed by the service manager (`LISTEN_FDS`), which replace the addresses in `listen`.
 ///
-/// While a socket unit is active, a change of `listen` has no effect, so the log names the addresses that are not used.
-/// `default` is the value without a setting, for which there is no warning.
+/// While a socket unit is active, a change of `listen` has no effect, so the unused addresses are logged. `default` is
+/// the value without a setting, for which there is no warning.
 pub(crate) fn passed_sockets(listen: &[SocketAddr], default: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     let mut sockets = listenfd::ListenFd::from_env();
     let mut listeners = Vec::new();
@@ -30,9 +30,9 @@ pub(crate) fn passed_sockets(listen: &[SocketAddr], default: &[SocketAddr]) -> i
     Ok(listeners)
 }
 
-/// The addresses of `listen` on which no passed socket accepts connections.
+/// Addresses of `listen` on which no passed socket accepts connections.
 fn unused(listen: &[SocketAddr], passed: &[SocketAddr]) -> Vec<SocketAddr> {
-    // A socket on `[::]` accepts connections to every address, those of IPv4 included.
+    // A socket on `[::]` accepts connections to all addresses, including IPv4.
     let covers = |socket: &SocketAddr, wanted: &SocketAddr| {
         socket == wanted
             || (socket.port() == wanted.port()
@@ -46,12 +46,12 @@ fn joined(addresses: &[SocketAddr]) -> String {
     addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Says that the service is up.
+/// Reports that the service is ready.
 pub(crate) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// Says that the settings are being read again.
+/// Reports that a reload has started.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -59,24 +59,24 @@ pub(crate) fn reloading() {
     }
 }
 
-/// Says that the service is going down.
+/// Reports that the service is stopping.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Says that the service is alive.
+/// Sends a heartbeat.
 pub(crate) fn alive() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// How often the manager wants to hear that the service is alive, if it does.
+/// Interval at which the manager expects heartbeats, if it does.
 pub(crate) fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|limit| limit / 2)
 }
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager cannot be told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 

@@ -1,4 +1,5 @@
-//! `tollgate run` with `[admin]` and `[watch]` alone: reports of refusals in, episodes, flags and the console out, and no gate.
+//! `tollgate run` with only `[admin]` and `[watch]`: accepts reports of refusals and serves the console, without a
+//! gate.
 
 use std::io;
 use std::path::Path;
@@ -11,16 +12,16 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate_gatekeeper::clock::Clock;
 
-use super::operators::{Operators, config_of, console_of};
+use super::admin_service::{AdminService, config_of, console_of};
 use super::{log, reload, systemd};
-use crate::admin::{self, Console, Subject};
+use crate::admin::{self, Console, MonitoredRole};
 use crate::cli::WRONG;
 use crate::settings::Settings;
 
 /// A watch without a gate, for the admin address.
-struct WatchSubject;
+struct MonitoredWatch;
 
-impl Subject for WatchSubject {
+impl MonitoredRole for MonitoredWatch {
     fn role(&self) -> &'static str {
         "watch"
     }
@@ -34,24 +35,24 @@ impl Subject for WatchSubject {
     }
 }
 
-fn plan(path: &Path) -> Result<Operators, String> {
+fn plan(path: &Path) -> Result<AdminService, String> {
     let file = Settings::load(path).map_err(|faults| faults.to_string())?;
     let listen = file.admin.as_ref().map_or(admin::DEFAULT_LISTEN, |admin| admin.listen);
-    Operators::new(listen, &file)
+    AdminService::new(listen, &file)
 }
 
-/// Serves the watch of this file until it is told to stop.
-#[expect(clippy::print_stderr, reason = "faults of the file are for the person at the terminal")]
+/// Serves the watch of this file until the process is stopped.
+#[expect(clippy::print_stderr, reason = "errors in the settings are printed for the user")]
 pub(super) fn run_watch(path: &Path) -> ExitCode {
-    let operators = match plan(path) {
-        Ok(operators) => operators,
+    let admin_service = match plan(path) {
+        Ok(admin_service) => admin_service,
         Err(message) => {
             eprintln!("{}", message.trim_end());
             return ExitCode::from(WRONG);
         }
     };
     log::start();
-    match serve(path, operators) {
+    match serve(path, admin_service) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the watch failed");
@@ -60,16 +61,16 @@ pub(super) fn run_watch(path: &Path) -> ExitCode {
     }
 }
 
-fn serve(path: &Path, mut operators: Operators) -> io::Result<()> {
+fn serve(path: &Path, mut admin_service: AdminService) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
-        let listener = admin::bind(operators.listen()).await?;
-        let guard = operators.guard()?;
-        let watch = operators.watch(Arc::default(), Arc::default(), Clock::start())?;
-        let console = console_of(Registry::default(), Arc::new(WatchSubject), watch, guard, config_of(Some(path)));
+        let listener = admin::bind(admin_service.listen()).await?;
+        let guard = admin_service.guard()?;
+        let watch = admin_service.watch(Arc::default(), Arc::default(), Clock::start())?;
+        let console = console_of(Registry::default(), Arc::new(MonitoredWatch), watch, guard, config_of(Some(path)));
         tokio::spawn(admin::serve(listener, console.clone()));
         let mut heartbeat = tokio::time::interval(systemd::watchdog().unwrap_or(Duration::from_secs(3600)));
         systemd::ready();
@@ -79,7 +80,7 @@ fn serve(path: &Path, mut operators: Operators) -> io::Result<()> {
                 _ = interrupt.recv() => break,
                 _ = hang_up.recv() => {
                     systemd::reloading();
-                    console.reloaded(reload::told(take_over(path, &mut operators, &console), Some(path)));
+                    console.reloaded(reload::log_outcome(take_over(path, &mut admin_service, &console), Some(path)));
                     systemd::ready();
                 }
                 _ = heartbeat.tick() => systemd::alive(),
@@ -90,8 +91,8 @@ fn serve(path: &Path, mut operators: Operators) -> io::Result<()> {
     })
 }
 
-/// Reads the file again. Returns the settings that wait for a restart.
-fn take_over(path: &Path, operators: &mut Operators, console: &Arc<Console>) -> Result<Vec<String>, String> {
-    let renewal = operators.read(plan(path)?, console)?;
-    Ok(operators.take_over(renewal, console).into_iter().map(str::to_owned).collect())
+/// Reloads the file. Returns the settings that wait for a restart.
+fn take_over(path: &Path, admin_service: &mut AdminService, console: &Arc<Console>) -> Result<Vec<String>, String> {
+    let reload = admin_service.read(plan(path)?, console)?;
+    Ok(admin_service.take_over(reload, console).into_iter().map(str::to_owned).collect())
 }

@@ -22,33 +22,33 @@ const BATCH_MAX: usize = 512;
 /// The time for which a finished request waits for others to be exported with it.
 const BATCH_WAIT: Duration = Duration::from_secs(1);
 /// Attempts for spans. Metrics are not retried, because the next export has the same cumulative counters.
-const TRIES: u32 = 3;
+const ATTEMPTS_MAX: u32 = 3;
 
 /// The exporter.
-pub(crate) struct Telemetry {
+pub(crate) struct TelemetryExporter {
     sender: Sender,
     fields: Vec<(String, String)>,
-    figures: Poster,
+    metrics_poster: Poster,
     traces: Poster,
     every: Duration,
     start_ns: u64,
     counts: Arc<ExportCounts>,
-    told: Option<Receiver<FinishedRequest>>,
+    finished: Option<Receiver<FinishedRequest>>,
 }
 
 /// Outcomes of exports.
 #[derive(Debug, Default)]
 struct ExportCounts {
-    requests_told: AtomicU64,
+    requests_accepted: AtomicU64,
     requests_dropped: Arc<AtomicU64>,
     failures: AtomicU64,
 }
 
-impl Telemetry {
+impl TelemetryExporter {
     /// Opens the exporter for these settings. Returns the tracer too, which samples requests.
     pub(crate) fn open(settings: &settings::Telemetry) -> io::Result<(Self, Option<Arc<Tracer>>)> {
         let counts = Arc::new(ExportCounts::default());
-        let (tracer, told) =
+        let (tracer, finished) =
             settings.traces_millionths.map(|share| Tracer::new(share, counts.requests_dropped.clone())).unzip();
         let poster = |end: &str| {
             let path = format!("{}{end}", settings.path.trim_end_matches('/'));
@@ -67,12 +67,12 @@ impl Telemetry {
         let telemetry = Self {
             sender,
             fields: settings.headers_file.as_deref().map(read_fields).transpose()?.unwrap_or_default(),
-            figures: poster("/v1/metrics")?,
+            metrics_poster: poster("/v1/metrics")?,
             traces: poster("/v1/traces")?,
             every: settings.every.into(),
             start_ns: now_ns(),
             counts,
-            told,
+            finished,
         };
         Ok((telemetry, tracer))
     }
@@ -82,37 +82,37 @@ impl Telemetry {
         Box::new(TelemetryMetrics(self.counts.clone()))
     }
 
-    /// Exports until the process ends. `figures` returns the text of `/metrics`.
-    pub(crate) async fn run(mut self, figures: impl Fn() -> String) {
-        let told = self.told.take();
+    /// Exports until the process ends. `metrics` returns the text of `/metrics`.
+    pub(crate) async fn run(mut self, metrics: impl Fn() -> String) {
+        let finished = self.finished.take();
         let spans = async {
-            if let Some(told) = told {
-                self.tell_requests(told).await;
+            if let Some(finished) = finished {
+                self.export_traces(finished).await;
             }
         };
-        tokio::join!(self.tell_figures(figures), spans);
+        tokio::join!(self.export_metrics(metrics), spans);
     }
 
-    async fn tell_figures(&self, figures: impl Fn() -> String) {
+    async fn export_metrics(&self, metrics: impl Fn() -> String) {
         let mut moments = tokio::time::interval(self.every);
         moments.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             moments.tick().await;
-            let text = figures();
+            let text = metrics();
             let body = write_metrics(&self.sender, &openmetrics::read(&text), self.start_ns, now_ns());
-            if let Err(fault) = self.send(&self.figures, &body).await {
+            if let Err(fault) = self.send(&self.metrics_poster, &body).await {
                 self.complain(&fault);
             }
         }
     }
 
-    async fn tell_requests(&self, mut told: Receiver<FinishedRequest>) {
+    async fn export_traces(&self, mut finished: Receiver<FinishedRequest>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
-        while told.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        while finished.recv_many(&mut batch, BATCH_MAX).await > 0 {
             let more = async {
                 while batch.len() < BATCH_MAX {
                     let room = BATCH_MAX - batch.len();
-                    if told.recv_many(&mut batch, room).await == 0 {
+                    if finished.recv_many(&mut batch, room).await == 0 {
                         break;
                     }
                 }
@@ -120,7 +120,7 @@ impl Telemetry {
             let _ = tokio::time::timeout(BATCH_WAIT, more).await;
             let spans: Vec<_> = batch.iter().flat_map(FinishedRequest::spans).collect();
             let counted = if self.deliver(&write_spans(&self.sender, &spans)).await {
-                &self.counts.requests_told
+                &self.counts.requests_accepted
             } else {
                 &*self.counts.requests_dropped
             };
@@ -132,10 +132,10 @@ impl Telemetry {
     /// Sends spans, and retries if that may help. Returns whether the collector accepted them.
     async fn deliver(&self, body: &[u8]) -> bool {
         let mut wait = BATCH_WAIT;
-        for tried in 1..=TRIES {
+        for attempt in 1..=ATTEMPTS_MAX {
             let Err(fault) = self.send(&self.traces, body).await else { return true };
             self.complain(&fault);
-            if !fault.is_passing || tried == TRIES {
+            if !fault.may_retry || attempt == ATTEMPTS_MAX {
                 return false;
             }
             tokio::time::sleep(wait).await;
@@ -150,17 +150,17 @@ impl Telemetry {
         match poster.post(&fields, body).await {
             Ok(200..=299) => Ok(()),
             Ok(status) => Err(ExportError {
-                is_passing: matches!(status, 429 | 502 | 503 | 504),
+                may_retry: matches!(status, 429 | 502 | 503 | 504),
                 what: format!("answered {status}"),
             }),
-            Err(error) => Err(ExportError { is_passing: true, what: error.to_string() }),
+            Err(error) => Err(ExportError { may_retry: true, what: error.to_string() }),
         }
     }
 
     fn complain(&self, fault: &ExportError) {
         // Logs the first failure, then rarely: a collector that is down for long is not news.
         if self.counts.failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
-            let (address, error) = (self.figures.authority(), &fault.what);
+            let (address, error) = (self.metrics_poster.authority(), &fault.what);
             tracing::warn!(address, error, "the collector does not accept telemetry; it is dropped");
         }
     }
@@ -169,7 +169,7 @@ impl Telemetry {
 /// The reason for a failed export.
 struct ExportError {
     /// Whether a retry may succeed.
-    is_passing: bool,
+    may_retry: bool,
     what: String,
 }
 
@@ -206,9 +206,9 @@ struct TelemetryMetrics(Arc<ExportCounts>);
 
 impl Collector for TelemetryMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let ExportCounts { requests_told, requests_dropped, failures } = &*self.0;
+        let ExportCounts { requests_accepted, requests_dropped, failures } = &*self.0;
         for (name, help, count) in [
-            ("tollgate_traces", "Requests whose traces the collector accepted", requests_told),
+            ("tollgate_traces", "Requests whose traces the collector accepted", requests_accepted),
             (
                 "tollgate_traces_dropped",
                 "Requests whose traces were dropped: the queue was full, or the collector did not accept them",

@@ -8,6 +8,6 @@ mod export;
 mod request_trace;
 mod tracer;
 
-pub(crate) use export::Telemetry;
+pub(crate) use export::TelemetryExporter;
 pub(crate) use request_trace::Decided;
 pub(crate) use tracer::{Trace, Tracer};

@@ -1,6 +1,5 @@
 //! Samples requests and queues their traces.
 
-use std::cell::Cell;
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use tollgate_wire::trace_context::TraceParent;
 use super::request_trace::RequestTrace;
 
 /// The maximum number of queued requests.
-const WAITING_MAX: usize = 2048;
+const QUEUE_MAX: usize = 2048;
 
 /// Samples requests and queues their traces.
 #[derive(Debug)]
@@ -41,9 +40,9 @@ impl FinishedRequest {
 impl Tracer {
     /// Samples this many of a million requests. Their traces are received from the other end of the queue.
     pub(super) fn new(millionths: u32, dropped: Arc<AtomicU64>) -> (Arc<Self>, Receiver<FinishedRequest>) {
-        let (waiting, told) = channel(WAITING_MAX);
+        let (waiting, finished) = channel(QUEUE_MAX);
         let below = (u128::from(u64::MAX) * u128::from(millionths) / 1_000_000) as u64;
-        (Arc::new(Self { below, waiting, dropped }), told)
+        (Arc::new(Self { below, waiting, dropped }), finished)
     }
 
     /// Whether a request is sampled: by its trusted `traceparent`, or else at random.
@@ -55,7 +54,7 @@ impl Tracer {
         client: IpAddr,
     ) -> Option<Trace> {
         let parent = parent.and_then(TraceParent::read);
-        if !parent.map_or_else(|| random() < self.below, |parent| parent.sampled) {
+        if !parent.map_or_else(|| fastrand::u64(..) < self.below, |parent| parent.sampled) {
             return None;
         }
         let mut ids = [0; 32];
@@ -96,22 +95,6 @@ impl Drop for Trace {
     }
 }
 
-/// A cheap random number. It need not be unpredictable.
-fn random() -> u64 {
-    thread_local! {
-        static STATE: Cell<u64> = Cell::new(getrandom::u64().unwrap_or(1) | 1);
-    }
-    STATE.with(|state| {
-        // xorshift64*.
-        let mut number = state.get();
-        number ^= number >> 12;
-        number ^= number << 25;
-        number ^= number >> 27;
-        state.set(number);
-        number.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,20 +106,20 @@ mod tests {
 
     #[test]
     fn the_configured_share_of_requests_is_sampled() {
-        let (tracer, _told) = Tracer::new(100_000, Arc::default());
+        let (tracer, _finished) = Tracer::new(100_000, Arc::default());
         let chosen = (0..20_000).filter(|_| tracer.begin(None, b"GET", b"/", CLIENT).is_some()).count();
         assert!((1500..2500).contains(&chosen), "{chosen} of 20,000");
-        let (all, _told) = Tracer::new(1_000_000, Arc::default());
+        let (all, _finished) = Tracer::new(1_000_000, Arc::default());
         assert!((0..1000).all(|_| all.begin(None, b"GET", b"/", CLIENT).is_some()));
     }
 
     #[test]
     fn a_trusted_traceparent_decides_about_sampling() {
-        let (tracer, _told) = Tracer::new(1, Arc::default());
+        let (tracer, _finished) = Tracer::new(1, Arc::default());
         let trace = tracer.begin(Some(SAMPLED), b"GET", b"/", CLIENT).unwrap();
         assert_eq!(trace.traceparent().trace[..2], [0x4b, 0xf9]);
         assert_ne!(trace.traceparent().span, TraceParent::read(SAMPLED).unwrap().span);
-        let (all, _told) = Tracer::new(1_000_000, Arc::default());
+        let (all, _finished) = Tracer::new(1_000_000, Arc::default());
         assert!(all.begin(Some(NOT_SAMPLED), b"GET", b"/", CLIENT).is_none());
         assert!(all.begin(Some(b"nonsense"), b"GET", b"/", CLIENT).is_some());
     }
@@ -144,12 +127,12 @@ mod tests {
     #[test]
     fn traces_that_do_not_fit_the_queue_are_counted() {
         let dropped: Arc<AtomicU64> = Arc::default();
-        let (tracer, mut told) = Tracer::new(1_000_000, dropped.clone());
-        for _ in 0..WAITING_MAX + 7 {
+        let (tracer, mut finished) = Tracer::new(1_000_000, dropped.clone());
+        for _ in 0..QUEUE_MAX + 7 {
             drop(tracer.begin(None, b"GET", b"/page?secret", CLIENT));
         }
         assert_eq!(dropped.load(Ordering::Relaxed), 7);
-        let first = told.try_recv().unwrap().spans();
+        let first = finished.try_recv().unwrap().spans();
         assert_eq!((first[0].name.as_str(), first[0].parent), ("GET", None));
         assert!(!format!("{first:?}").contains("secret"));
     }

@@ -1,8 +1,8 @@
-//! Moments that can be read as dates.
+//! Wall-clock times that advance with the monotonic clock.
 //!
-//! The watch outlives its process, so its moments must mean the same in the next one: they are nanoseconds since 1970. But the wall clock is
-//! asked only once. From then on they follow the monotonic clock, so that a clock that is set forwards or back makes
-//! nothing expire and nothing last.
+//! The watch outlives its process, so its times have to mean the same in the next one: they are nanoseconds since 1970.
+//! The wall clock is read once, at startup. From then on times follow the monotonic clock, so that a step of the wall
+//! clock neither expires nor prolongs anything.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,34 +10,34 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_wire::log::civil;
 
-/// Tells the time since 1970. Copies tell the same time.
+/// Current time since 1970. Clones share the same clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Calendar {
     clock: Clock,
-    /// What the wall clock said when the other clock stood at zero.
+    /// Wall-clock time at the zero of the monotonic clock.
     origin: Moment,
 }
 
 impl Calendar {
-    /// The calendar of a clock, as the wall clock says now.
+    /// Reads the wall clock and binds it to `clock`.
     pub(crate) fn new(clock: Clock) -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let origin = (Moment::ZERO + Span::from(wall)).before(clock.now().since(Moment::ZERO));
         Self { clock, origin }
     }
 
-    /// Now.
+    /// Current time since 1970.
     pub(crate) fn now(&self) -> Moment {
         self.date_of(self.clock.now())
     }
 
-    /// A moment of the clock, since 1970.
+    /// Converts a moment of the monotonic clock to a time since 1970.
     pub(crate) fn date_of(&self, moment: Moment) -> Moment {
         self.origin + moment.since(Moment::ZERO)
     }
 }
 
-/// A moment since 1970 as RFC 3339 writes it, to the millisecond.
+/// Formats a time since 1970 as RFC 3339, with milliseconds.
 pub(crate) fn rfc3339(moment: Moment) -> String {
     let ((year, month, day), (hour, minute, second), millis) = civil(moment);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn times_are_formatted_as_dates() {
         for (secs, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399, "2000-02-28T23:59:59.000Z"),
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_calendar_follows_its_clock() {
+    fn a_calendar_follows_the_monotonic_clock() {
         let (clock, hand) = Clock::by_hand();
         hand.advance(Span::from_secs(5));
         let calendar = Calendar::new(clock);

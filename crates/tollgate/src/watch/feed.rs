@@ -1,14 +1,17 @@
-//! Refusals on their way from the workers of a gate to the watch.
+//! Passes refusals from the workers of a gate to the watch.
 //!
-//! Whoever refuses a request must not wait for whoever writes about it. So a worker counts refusals in a book of its own, which is exchanged for an
-//! empty one once a second. That exchange is all that the book's lock is ever waited for. A request that is let in does not come here at all.
+//! A worker must not wait for the watch, which writes to disk. Each worker therefore counts refusals in its own table,
+//! and the watch swaps that table for an empty one once per second; the lock of the table is held only for the swap.
+//! Admitted requests do not use this module.
 //!
-//! What is made of a book afterwards costs by the caller, not by the refusal: each is looked up, counted and written to disk. When thousands are refused they are
-//! mostly the same thousands in the next second. So their refusals are gathered for a few seconds then ([`Feed::is_due`]), unless a book fills up.
+//! The watch pays per key, not per refusal: each key is looked up, counted and written to disk. While thousands of keys
+//! are refused, mostly the same ones are refused in the next second. Their refusals are then gathered for a few seconds
+//! ([`Feed::is_due`]), unless a table fills up.
 //!
-//! A book is read as a whole and then empty as a whole, so it needs neither a place in memory for each name nor a way to take one out: it is a table of
-//! 16 bytes a caller, and all names in one string. Callers are told apart by a hash of 64 bits under a secret of this process: comparing names,
-//! which lie somewhere else in memory, took as long as everything else together. Books are bounded; what has no place is counted.
+//! A table is read as a whole and cleared as a whole. It therefore needs no allocation per key and no removal: it has a
+//! slot of 16 bytes per key, and one buffer with all names. Keys are identified by a 64-bit hash with a secret seed;
+//! comparing names, which are elsewhere in memory, took as long as everything else together. Tables are bounded, and
+//! refusals that do not fit are counted as dropped.
 
 use std::hash::BuildHasher;
 use std::hint::black_box;
@@ -17,78 +20,78 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::quality::RandomState;
 
-use super::legible::legible;
+use super::escape::escape_key;
 use super::record::Entry;
 use crate::per_thread::PerThread;
 
-/// How many callers a book tells apart.
-const CALLERS_MAX: usize = 32_768;
-/// How many bytes the names in a book may have.
-const BOOK_BYTES_MAX: usize = 2 << 20;
-/// So many callers are many: their refusals are gathered for longer.
-const MANY: usize = 2048;
-/// How often the refusals of many are left where they are before they are taken: seconds, as this is asked once in each.
-const TURNS_MAX: u32 = 4;
-/// How many refusals are written down together.
-const TOGETHER: usize = 16;
-/// How many places a book has as soon as it has any. A power of two, as all its lengths are.
-const PLACES_MIN: usize = 256;
-/// Longer classes are cut. Keys come as names, of which none is longer.
+/// Distinct keys per table.
+const TABLE_KEYS_MAX: usize = 32_768;
+/// Bytes of all names in a table.
+const TABLE_NAME_BYTES_MAX: usize = 2 << 20;
+/// From this number of keys on, refusals are gathered for several seconds.
+const KEYS_TO_GATHER: usize = 2048;
+/// Longest time for which refusals are gathered, in calls of [`Feed::is_due`], which is called once per second.
+const GATHER_SECONDS_MAX: u32 = 4;
+/// Refusals that are looked up together, see [`RefusalTable::settle`].
+const BATCH_REFUSALS: usize = 16;
+/// Slots of a table that is not empty. The number of slots is always a power of two.
+const SLOTS_MIN: usize = 256;
+/// Longer classes are truncated. Keys are not longer than this.
 pub(crate) use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 
-/// Where gates leave refusals.
+/// Refusals of all workers on their way to the watch.
 #[derive(Default)]
 pub(crate) struct Feed {
     hasher: RandomState,
-    books: PerThread<Book>,
-    /// Books that were read, to be written to next.
-    read: Mutex<Vec<Book>>,
+    tables: PerThread<RefusalTable>,
+    /// Tables that were drained; the next swap reuses them.
+    drained: Mutex<Vec<RefusalTable>>,
     dropped: AtomicU64,
-    /// How many callers there were when refusals were last taken, and how often it was asked since then whether they are to be.
-    callers_last: AtomicUsize,
+    /// Number of keys at the last drain, and calls of [`Feed::is_due`] since then.
+    keys_last: AtomicUsize,
     turns: AtomicU32,
 }
 
-/// Refusals that were left with one worker.
+/// Refusals recorded by one worker.
 #[derive(Default)]
-struct Book {
-    /// By hash; who finds its place taken has the next free one. At most three quarters are taken.
-    places: Vec<Place>,
-    callers: usize,
-    /// For each caller the length of its class, that of its key, the class, the key.
+struct RefusalTable {
+    /// Open addressing by hash with linear probing; at most three quarters are used.
+    slots: Vec<KeySlot>,
+    keys: usize,
+    /// Per key: length of the class, length of the key, class, key.
     names: Vec<u8>,
-    /// Refusals that are not counted yet, and the names of their callers in the same form.
-    slips: Vec<Slip>,
-    slip_names: Vec<u8>,
+    /// Refusals that are not counted yet, with names in the same format.
+    pending: Vec<PendingRefusal>,
+    pending_names: Vec<u8>,
 }
 
 /// A refusal that is not counted yet.
 #[derive(Clone, Copy)]
-struct Slip {
+struct PendingRefusal {
     hash: u64,
-    /// Where its caller's name begins, which is only read if that is new.
+    /// Offset of the name, which is read only if the key is new.
     name: u32,
 }
 
-/// What was left of one caller. Nobody, while nothing is counted.
+/// Count of one key; the slot is empty while `count` is 0.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct KeySlot {
     hash: u64,
     count: u32,
-    /// Where its name begins.
+    /// Offset of the name.
     name: u32,
 }
 
-/// Everything that was left until now. Gone when this is dropped.
-pub(crate) struct Taken<'a>(MutexGuard<'a, Vec<Book>>);
+/// Refusals drained from all tables, which are cleared when this is dropped.
+pub(crate) struct DrainedRefusals<'a>(MutexGuard<'a, Vec<RefusalTable>>);
 
 impl Feed {
-    /// A request of this caller was refused.
+    /// Records a refused request.
     pub(crate) fn refused(&self, class: &str, key: &[u8]) {
         let class = &class.as_bytes()[..class.len().min(NAME_BYTES_MAX)];
         let key = &key[..key.len().min(NAME_BYTES_MAX)];
         let hash = self.hasher.hash_one((class, key));
-        let dropped = self.books.own().note(hash, class, key);
+        let dropped = self.tables.own().note(hash, class, key);
         self.drop(dropped);
     }
 
@@ -98,149 +101,149 @@ impl Feed {
         }
     }
 
-    /// Whether there is reason to take refusals out now. To be asked once a second.
+    /// Whether the watch should drain the tables now. Call once per second.
     pub(crate) fn is_due(&self) -> bool {
         let turns = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
-        turns >= TURNS_MAX
-            || self.callers_last.load(Ordering::Relaxed) < MANY
-            || self.books.all().any(|book| book.is_filling_up())
+        turns >= GATHER_SECONDS_MAX
+            || self.keys_last.load(Ordering::Relaxed) < KEYS_TO_GATHER
+            || self.tables.all().any(|table| table.is_filling_up())
     }
 
-    /// Takes everything out.
-    pub(crate) fn take(&self) -> Taken<'_> {
-        let mut taken = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        for (place, mut book) in self.books.all().enumerate() {
+    /// Drains all tables.
+    pub(crate) fn take(&self) -> DrainedRefusals<'_> {
+        let mut taken = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        for (place, mut table) in self.tables.all().enumerate() {
             if taken.len() <= place {
-                taken.push(Book::default());
+                taken.push(RefusalTable::default());
             }
-            if !book.is_empty() {
-                std::mem::swap(&mut *book, &mut taken[place]);
+            if !table.is_empty() {
+                std::mem::swap(&mut *table, &mut taken[place]);
             }
-            drop(book);
+            drop(table);
             self.drop(taken[place].settle());
         }
-        self.callers_last.store(taken.iter().map(|book| book.callers).sum(), Ordering::Relaxed);
+        self.keys_last.store(taken.iter().map(|table| table.keys).sum(), Ordering::Relaxed);
         self.turns.store(0, Ordering::Relaxed);
-        Taken(taken)
+        DrainedRefusals(taken)
     }
 
-    /// How many refusals had no place.
+    /// Number of refusals that did not fit.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-impl Taken<'_> {
-    /// The same as others report it. Whoever was refused by several workers comes several times.
+impl DrainedRefusals<'_> {
+    /// Refusals per key. A key that several workers refused occurs several times.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.0.iter().flat_map(Book::entries)
+        self.0.iter().flat_map(RefusalTable::entries)
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for DrainedRefusals<'_> {
     fn drop(&mut self) {
-        self.0.iter_mut().filter(|book| !book.is_empty()).for_each(Book::clear);
+        self.0.iter_mut().filter(|table| !table.is_empty()).for_each(RefusalTable::clear);
     }
 }
 
-impl Book {
+impl RefusalTable {
     fn is_empty(&self) -> bool {
-        self.callers == 0 && self.slips.is_empty()
+        self.keys == 0 && self.pending.is_empty()
     }
 
-    /// Whether there might not be room for all who come within a second.
+    /// Whether the keys of another second might not fit.
     fn is_filling_up(&self) -> bool {
-        self.callers > CALLERS_MAX / 2 || self.names.len() > BOOK_BYTES_MAX / 2
+        self.keys > TABLE_KEYS_MAX / 2 || self.names.len() > TABLE_NAME_BYTES_MAX / 2
     }
 
-    /// Takes a refusal in, and says how many had no place.
+    /// Records a refusal; returns the number of dropped ones.
     #[inline]
     fn note(&mut self, hash: u64, class: &[u8], key: &[u8]) -> u64 {
-        self.slips.push(Slip { hash, name: self.slip_names.len() as u32 });
-        write_name(&mut self.slip_names, class, key);
-        if self.slips.len() < TOGETHER { 0 } else { self.settle() }
+        self.pending.push(PendingRefusal { hash, name: self.pending_names.len() as u32 });
+        write_name(&mut self.pending_names, class, key);
+        if self.pending.len() < BATCH_REFUSALS { 0 } else { self.settle() }
     }
 
-    /// Counts what was noted, and says how many had no place.
+    /// Counts the pending refusals; returns the number of dropped ones.
     ///
-    /// With many callers the place of each is in memory that the processor does not have at hand, and to wait for it takes longer than everything else
-    /// here. So all are asked for first, and then waited for together.
+    /// With many keys each slot is a cache miss, which takes longer than everything else here. All slots are therefore
+    /// read once before any is updated, so that the misses overlap.
     fn settle(&mut self) -> u64 {
-        let mask = self.places.len().wrapping_sub(1);
-        let asked_for = self.slips.iter().filter_map(|slip| self.places.get(slip.hash as usize & mask));
+        let mask = self.slots.len().wrapping_sub(1);
+        let asked_for = self.pending.iter().filter_map(|refusal| self.slots.get(refusal.hash as usize & mask));
         black_box(asked_for.fold(0, |all, place| all ^ place.count));
-        let (slips, names) = (std::mem::take(&mut self.slips), std::mem::take(&mut self.slip_names));
+        let (pending, names) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_names));
         let mut dropped = 0;
-        for &Slip { hash, name } in &slips {
+        for &PendingRefusal { hash, name } in &pending {
             if !self.count(hash) {
                 let (class, key) = read_name(&names[name as usize..]);
                 dropped += u64::from(!self.insert(hash, class, key));
             }
         }
-        (self.slips, self.slip_names) = (slips, names);
-        self.slips.clear();
-        self.slip_names.clear();
+        (self.pending, self.pending_names) = (pending, names);
+        self.pending.clear();
+        self.pending_names.clear();
         dropped
     }
 
-    /// Counts a refusal of a caller who is known; false when it is not.
+    /// Counts a refusal of a known key; false if the key is new.
     #[inline]
     fn count(&mut self, hash: u64) -> bool {
-        let Some(place) = self.find(hash).map(|at| &mut self.places[at]).filter(|place| place.count > 0) else {
+        let Some(place) = self.find(hash).map(|at| &mut self.slots[at]).filter(|place| place.count > 0) else {
             return false;
         };
         place.count = place.count.saturating_add(1);
         true
     }
 
-    /// Where the caller is, or would be.
+    /// Index of the slot that the key has or would get.
     #[inline]
     fn find(&self, hash: u64) -> Option<usize> {
-        let mask = self.places.len().checked_sub(1)?;
+        let mask = self.slots.len().checked_sub(1)?;
         let mut at = hash as usize & mask;
-        while self.places[at].count > 0 && self.places[at].hash != hash {
+        while self.slots[at].count > 0 && self.slots[at].hash != hash {
             at = (at + 1) & mask;
         }
         Some(at)
     }
 
-    /// Takes a caller in who is new; false when there is no place.
+    /// Adds a key; false if the table is full.
     #[cold]
     fn insert(&mut self, hash: u64, class: &[u8], key: &[u8]) -> bool {
-        if self.callers == CALLERS_MAX || self.names.len() + 2 + class.len() + key.len() > BOOK_BYTES_MAX {
+        if self.keys == TABLE_KEYS_MAX || self.names.len() + 2 + class.len() + key.len() > TABLE_NAME_BYTES_MAX {
             return false;
         }
-        if self.callers * 4 >= self.places.len() * 3 {
+        if self.keys * 4 >= self.slots.len() * 3 {
             self.grow();
         }
         let Some(at) = self.find(hash) else { return false };
-        self.places[at] = Place { hash, count: 1, name: self.names.len() as u32 };
+        self.slots[at] = KeySlot { hash, count: 1, name: self.names.len() as u32 };
         write_name(&mut self.names, class, key);
-        self.callers += 1;
+        self.keys += 1;
         true
     }
 
     fn grow(&mut self) {
-        let length = (self.places.len() * 2).max(PLACES_MIN);
-        let before = std::mem::replace(&mut self.places, vec![Place::default(); length]);
+        let length = (self.slots.len() * 2).max(SLOTS_MIN);
+        let before = std::mem::replace(&mut self.slots, vec![KeySlot::default(); length]);
         for place in before.into_iter().filter(|place| place.count > 0) {
             let Some(at) = self.find(place.hash) else { continue };
-            self.places[at] = place;
+            self.slots[at] = place;
         }
     }
 
     fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.places.iter().filter(|place| place.count > 0).map(|place| {
+        self.slots.iter().filter(|place| place.count > 0).map(|place| {
             let (class, key) = read_name(&self.names[place.name as usize..]);
-            Entry { class: legible(class), key: legible(key), count: place.count.into() }
+            Entry { class: escape_key(class), key: escape_key(key), count: place.count.into() }
         })
     }
 
-    /// Forgets everybody, and keeps the memory: whoever was refused is likely to be refused again.
+    /// Removes all keys but keeps the memory, because the same keys are likely to be refused again.
     fn clear(&mut self) {
-        self.places.fill(Place::default());
+        self.slots.fill(KeySlot::default());
         self.names.clear();
-        self.callers = 0;
+        self.keys = 0;
     }
 }
 
@@ -250,7 +253,7 @@ fn write_name(names: &mut Vec<u8>, class: &[u8], key: &[u8]) {
     names.extend_from_slice(key);
 }
 
-/// A class and a key as they were written.
+/// Reads a class and a key written by [`write_name`].
 fn read_name(names: &[u8]) -> (&[u8], &[u8]) {
     let (class, rest) = names[2..].split_at(usize::from(names[0]));
     (class, &rest[..usize::from(names[1])])
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_come_out_counted_and_once() {
+    fn refusals_are_counted_per_key_and_drained_once() {
         let feed = Feed::default();
         for round in 1..=3 {
             for _ in 0..3 {
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_comes_out_of_a_book_that_grows() {
+    fn no_refusal_is_lost_while_the_table_grows() {
         let feed = Feed::default();
         for callers in [10, 1_000, 20_000, 3] {
             for round in 0..2 {
@@ -304,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_threads_leave_while_somebody_takes_is_all_taken_once() {
+    fn refusals_of_several_threads_are_each_drained_once() {
         const EACH: u64 = 50_000;
         let feed = Feed::default();
         let mut counted = 0;
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn invented_callers_are_bounded_and_what_has_no_place_is_counted() {
+    fn the_number_of_keys_is_bounded_and_dropped_refusals_are_counted() {
         for long in [8, NAME_BYTES_MAX] {
             let feed = Feed::default();
             for number in 0..100_000_u64 {
@@ -331,8 +334,8 @@ mod tests {
             }
             let taken = feed.take();
             let kept = taken.entries().count();
-            assert!(kept <= CALLERS_MAX);
-            assert!(taken.0.iter().all(|book| book.names.len() <= BOOK_BYTES_MAX));
+            assert!(kept <= TABLE_KEYS_MAX);
+            assert!(taken.0.iter().all(|table| table.names.len() <= TABLE_NAME_BYTES_MAX));
             assert_eq!(kept as u64 + feed.dropped(), 100_000);
         }
     }
@@ -342,52 +345,52 @@ mod tests {
     }
 
     #[test]
-    fn few_are_taken_every_time_and_many_are_gathered_for_a_while() {
+    fn refusals_of_few_keys_are_drained_every_second_and_of_many_every_four() {
         let feed = Feed::default();
         for _ in 0..2 {
-            for callers in [0, 1, MANY - 1] {
+            for callers in [0, 1, KEYS_TO_GATHER - 1] {
                 refuse(&feed, 0..callers);
                 assert!(feed.is_due(), "{callers}");
                 assert_eq!(feed.take().entries().count(), callers);
             }
-            refuse(&feed, 0..MANY);
-            assert!(feed.is_due(), "nobody knew that there would be many");
+            refuse(&feed, 0..KEYS_TO_GATHER);
+            assert!(feed.is_due(), "the number of keys is not known yet");
             drop(feed.take());
             for gathered in 1..=3 {
-                for turn in 1..TURNS_MAX {
-                    refuse(&feed, 0..MANY);
+                for turn in 1..GATHER_SECONDS_MAX {
+                    refuse(&feed, 0..KEYS_TO_GATHER);
                     assert!(!feed.is_due(), "{gathered}: {turn}");
                 }
-                refuse(&feed, 0..MANY);
+                refuse(&feed, 0..KEYS_TO_GATHER);
                 assert!(feed.is_due(), "{gathered}");
                 let taken = feed.take();
-                assert_eq!(taken.entries().count(), MANY);
-                assert!(taken.entries().all(|entry| entry.count == u64::from(TURNS_MAX)));
+                assert_eq!(taken.entries().count(), KEYS_TO_GATHER);
+                assert!(taken.entries().all(|entry| entry.count == u64::from(GATHER_SECONDS_MAX)));
             }
-            assert!((1..TURNS_MAX).all(|_| !feed.is_due()) && feed.is_due());
-            assert_eq!(feed.take().entries().count(), 0, "the storm is over");
+            assert!((1..GATHER_SECONDS_MAX).all(|_| !feed.is_due()) && feed.is_due());
+            assert_eq!(feed.take().entries().count(), 0, "nothing is refused any more");
         }
     }
 
     #[test]
-    fn a_book_that_fills_up_is_taken_before_anything_has_no_place() {
+    fn a_table_that_fills_up_is_drained_before_it_drops_refusals() {
         let feed = Feed::default();
-        refuse(&feed, 0..MANY);
+        refuse(&feed, 0..KEYS_TO_GATHER);
         drop(feed.take());
-        refuse(&feed, 0..CALLERS_MAX / 2);
+        refuse(&feed, 0..TABLE_KEYS_MAX / 2);
         assert!(!feed.is_due());
-        refuse(&feed, 0..CALLERS_MAX / 2 + TOGETHER);
+        refuse(&feed, 0..TABLE_KEYS_MAX / 2 + BATCH_REFUSALS);
         assert!(feed.is_due());
-        assert_eq!(feed.take().entries().count(), CALLERS_MAX / 2 + TOGETHER);
+        assert_eq!(feed.take().entries().count(), TABLE_KEYS_MAX / 2 + BATCH_REFUSALS);
         let long = |caller: usize| feed.refused("user", format!("{caller:0>200}").as_bytes());
-        (0..BOOK_BYTES_MAX / 500).for_each(long);
+        (0..TABLE_NAME_BYTES_MAX / 500).for_each(long);
         assert!(!feed.is_due());
-        (0..BOOK_BYTES_MAX / 220).for_each(long);
+        (0..TABLE_NAME_BYTES_MAX / 220).for_each(long);
         assert!(feed.is_due() && feed.dropped() == 0);
     }
 
     #[test]
-    fn a_name_of_any_length_is_taken() {
+    fn a_name_of_any_length_is_accepted() {
         let feed = Feed::default();
         feed.refused(&"c".repeat(999), &[b'k'; 9999]);
         feed.refused("", b"");

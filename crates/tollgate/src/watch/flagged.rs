@@ -1,124 +1,127 @@
-//! Which accounts are flagged, for rules that look at it: asked at every request, changed a few times a day.
+//! The set of flagged accounts for rules: read by every request, changed a few times a day.
 //!
-//! A lock around a set of names would be taken by every request. So this is a table of atomic words, one for each flag, that is read without
-//! a lock and written by the watch alone, which has one. A word is the hash of a name under a secret that changes with every start, so a stranger
-//! can find no second name for it. While a flag is taken off, others move up to close the gap, and one of them may for a moment not be found: a
-//! flag is a mark for people and for rules that go easy on it, and nobody is let in or kept out for good by one request.
+//! A lock around a set would be contended by every request. Therefore this is a hash table of atomic words that is read
+//! without a lock; only the watch writes to it, under its own lock. A word is the hash of an account with a seed that
+//! changes at each start, so that a client cannot construct a collision. While an entry is removed, entries after it
+//! move, and a concurrent lookup may miss one of them. That is acceptable, because a flag only selects a more lenient
+//! or stricter rule for one request.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::escape::escape_key_pieces;
 use super::feed::NAME_BYTES_MAX;
-use super::legible::write_legible;
 
-/// How many words there are: more than twice as many as there can be flags.
-const PLACES: usize = 1 << 18;
+/// Number of slots: more than twice the limit of flags.
+const SLOTS: usize = 1 << 18;
 const EMPTY: u64 = 0;
 
-/// The accounts that are flagged.
+/// The set of flagged accounts.
 #[derive(Default)]
 pub(crate) struct Flagged {
     hasher: RandomState,
-    /// Made with the first flag.
-    places: OnceLock<Box<[AtomicU64]>>,
+    /// Allocated with the first flag.
+    slots: OnceLock<Box<[AtomicU64]>>,
     count: AtomicUsize,
 }
 
 impl Flagged {
-    /// Whether nobody is.
+    /// Whether no account is flagged.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the account of this name is, as its name comes with requests.
+    /// Whether an account is flagged; `name` is the key as requests contain it.
     pub(crate) fn contains(&self, name: &[u8]) -> bool {
-        let Some(places) = self.places.get() else { return false };
-        find(places, self.word_of_name(name)).is_ok()
+        let Some(slots) = self.slots.get() else { return false };
+        find(slots, self.word_of_name(name)).is_ok()
     }
 
-    /// Marks an account. Only one thread may change this at a time.
+    /// Adds an account. There must be only one writer at a time.
     pub(super) fn insert(&self, account: &str) {
-        let places = self.places.get_or_init(|| (0..PLACES).map(|_| AtomicU64::new(EMPTY)).collect());
+        let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| AtomicU64::new(EMPTY)).collect());
         let word = self.word(account);
-        if let Err(free) = find(places, word)
-            && self.count.load(Ordering::Relaxed) < places.len() / 2
+        if let Err(free) = find(slots, word)
+            && self.count.load(Ordering::Relaxed) < slots.len() / 2
         {
-            places[free].store(word, Ordering::Relaxed);
+            slots[free].store(word, Ordering::Relaxed);
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Takes the mark off. Only one thread may change this at a time.
+    /// Removes an account. There must be only one writer at a time.
     pub(super) fn remove(&self, account: &str) {
-        let Some(places) = self.places.get() else { return };
-        let Ok(mut gap) = find(places, self.word(account)) else { return };
+        let Some(slots) = self.slots.get() else { return };
+        let Ok(mut gap) = find(slots, self.word(account)) else { return };
         self.count.fetch_sub(1, Ordering::Relaxed);
-        // Whoever had to go past the gap to find a place moves into it, so that it is found from where its search begins.
-        let mut place = gap;
+        // Move entries that were displaced past the gap into it, so that a search from their home slot still finds
+        // them.
+        let mut slot = gap;
         loop {
-            place = (place + 1) % places.len();
-            let word = places[place].load(Ordering::Relaxed);
+            slot = (slot + 1) % slots.len();
+            let word = slots[slot].load(Ordering::Relaxed);
             if word == EMPTY {
                 break;
             }
-            let way = |from: usize, to: usize| (to + places.len() - from) % places.len();
-            if way(home(places, word), place) >= way(gap, place) {
-                places[gap].store(word, Ordering::Relaxed);
-                gap = place;
+            let way = |from: usize, to: usize| (to + slots.len() - from) % slots.len();
+            if way(home(slots, word), slot) >= way(gap, slot) {
+                slots[gap].store(word, Ordering::Relaxed);
+                gap = slot;
             }
         }
-        places[gap].store(EMPTY, Ordering::Relaxed);
+        slots[gap].store(EMPTY, Ordering::Relaxed);
     }
 
-    /// What stands for an account, as the watch knows it.
+    /// Hash of an account in the text form of the watch.
     fn word(&self, account: &str) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(account.as_bytes());
         hasher.finish().max(1)
     }
 
-    /// The same for a name as it comes. The watch knows names as text, cut and with what is no text written out: so it is hashed.
+    /// The same hash for a key as requests contain it: the watch stores keys truncated and escaped.
     fn word_of_name(&self, name: &[u8]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
-        write_legible(&name[..name.len().min(NAME_BYTES_MAX)], |piece| hasher.write(piece));
+        escape_key_pieces(&name[..name.len().min(NAME_BYTES_MAX)], |piece| hasher.write(piece));
         hasher.finish().max(1)
     }
 }
 
-/// Where the search for a word begins.
-fn home(places: &[AtomicU64], word: u64) -> usize {
-    (word >> 32) as usize % places.len()
+/// Slot at which the search for a word starts.
+fn home(slots: &[AtomicU64], word: u64) -> usize {
+    (word >> 32) as usize % slots.len()
 }
 
-/// Where a word is, or else where it would be put.
-fn find(places: &[AtomicU64], word: u64) -> Result<usize, usize> {
-    let mut place = home(places, word);
-    // Half of the places are empty, so this ends; a table that is changed meanwhile is gone round once at most.
-    for _ in 0..places.len() {
-        match places[place].load(Ordering::Relaxed) {
+/// Slot of a word, or the free slot where it would be inserted.
+fn find(slots: &[AtomicU64], word: u64) -> Result<usize, usize> {
+    let mut slot = home(slots, word);
+    // At least half of the slots are empty, so the search ends. The bound matters only while another thread changes the
+    // table.
+    for _ in 0..slots.len() {
+        match slots[slot].load(Ordering::Relaxed) {
             EMPTY => break,
-            found if found == word => return Ok(place),
-            _ => place = (place + 1) % places.len(),
+            found if found == word => return Ok(slot),
+            _ => slot = (slot + 1) % slots.len(),
         }
     }
-    Err(place)
+    Err(slot)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::legible;
+    use super::super::escape_key;
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashSet;
 
     proptest! {
         #[test]
-        fn a_name_is_found_as_it_comes_with_requests(name in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn an_account_is_found_by_the_key_of_a_request(name in prop::collection::vec(any::<u8>(), 0..300)) {
             let flagged = Flagged::default();
             prop_assert!(flagged.is_empty() && !flagged.contains(&name));
-            let account = legible(&name[..name.len().min(NAME_BYTES_MAX)]);
+            let account = escape_key(&name[..name.len().min(NAME_BYTES_MAX)]);
             flagged.insert(&account);
             prop_assert!(flagged.contains(&name) && !flagged.is_empty());
             flagged.remove(&account);
@@ -126,11 +129,11 @@ mod tests {
         }
     }
 
-    /// So few places that searches go round the end, and many begin at the same place.
+    /// Few slots, so that searches wrap around and collide.
     #[test]
-    fn it_is_a_set_whatever_is_put_in_and_taken_out() {
+    fn insertions_and_removals_match_a_hash_set() {
         let few: Box<[AtomicU64]> = (0..64).map(|_| AtomicU64::new(EMPTY)).collect();
-        let flagged = Flagged { places: OnceLock::from(few), ..Flagged::default() };
+        let flagged = Flagged { slots: OnceLock::from(few), ..Flagged::default() };
         let (mut model, mut random) = (HashSet::new(), 7_u64);
         for step in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -148,13 +151,13 @@ mod tests {
             }
         }
         model.drain().for_each(|account| flagged.remove(&account));
-        assert!(flagged.places.get().unwrap().iter().all(|place| place.load(Ordering::Relaxed) == EMPTY));
+        assert!(flagged.slots.get().unwrap().iter().all(|slot| slot.load(Ordering::Relaxed) == EMPTY));
     }
 
     #[test]
     fn it_is_bounded() {
         let few: Box<[AtomicU64]> = (0..64).map(|_| AtomicU64::new(EMPTY)).collect();
-        let flagged = Flagged { places: OnceLock::from(few), ..Flagged::default() };
+        let flagged = Flagged { slots: OnceLock::from(few), ..Flagged::default() };
         (0..100).for_each(|number| flagged.insert(&number.to_string()));
         assert_eq!((0..100).filter(|number: &u32| flagged.contains(number.to_string().as_bytes())).count(), 32);
     }

@@ -1,11 +1,11 @@
-//! The file in which the watch survives the end of its process, however sudden.
+//! The append-only file that persists the watch, safe against a crash at any moment.
 //!
-//! Records are appended and on disk before anybody is told that they count. When the file has grown to more than what it says is worth, it is
-//! written anew beside its place and moved there, so there is always a whole one. A write that failed leaves a file that cannot be
-//! trusted: from then on only a whole new one can take its place.
+//! Records are written and synced before they are acknowledged. When the file is much longer than the state that it
+//! describes, it is rewritten to a temporary file that replaces it, so a complete journal always exists. After a failed
+//! write the end of the file is unknown; from then on only a rewrite is accepted.
 //!
-//! When bytes of the file cannot be read, whatever the reason, a copy of it is put aside before it changes, with one line in the log. All records that can be read
-//! count, also those behind a damaged one.
+//! If any bytes of the file are unreadable, a copy is saved as `watch.damaged` before the file changes, and a line is
+//! logged. All readable records count, including those after a damaged one.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,28 +19,29 @@ use crate::durable::{self, FrameError};
 
 const MARK: &[u8] = b"tollgate watch 2\n";
 const MARK_1: &[u8] = b"tollgate watch 1\n";
-/// A file that is larger than this is not ours.
+/// A larger file is not a journal of ours.
 const BYTES_MAX: u64 = 1 << 30;
-/// A smaller file is not worth writing anew.
-const WORTH_BYTES: u64 = 8 << 20;
-/// A process that ends, or a child that has not closed its copy of the file yet, holds the lock for a moment.
+/// Smaller files are not rewritten, because that saves too little.
+const REWRITE_BYTES_MIN: u64 = 8 << 20;
+/// A process that is exiting, or a child that has not closed its copy of the file yet, holds the lock for a moment.
 const LOCK_ATTEMPTS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Where records are appended.
+/// The open journal.
 pub(super) struct Journal {
     path: PathBuf,
-    /// None after a write that failed.
+    /// `None` after a failed write.
     file: Option<File>,
     bytes: u64,
-    /// The length of the file when it was last written anew.
-    bytes_anew: u64,
+    /// Length in bytes after the last rewrite.
+    bytes_after_rewrite: u64,
 }
 
 impl Journal {
-    /// Opens the journal of a directory, and calls `each` with every record in it. Where it fails, `each` was not called: who tries again would count everything again.
+    /// Opens the journal in `directory` and calls `each` with every record. If this fails, `each` was not called, so
+    /// that a caller that retries counts nothing twice.
     pub(super) fn open(directory: &Path, mut each: impl FnMut(Record)) -> io::Result<Self> {
-        // Names of accounts may be secrets, such as keys of an API: they are nobody else's on this machine.
+        // Keys may be secrets such as API keys, so the directory and the file are readable by this user only.
         durable::create_directory(directory)?;
         let path = directory.join("watch.journal");
         let mut file = durable::private().create(true).append(true).read(true).open(&path)?;
@@ -49,7 +50,7 @@ impl Journal {
         }
         lock(&file)?;
         if file.metadata()?.len() > BYTES_MAX {
-            durable::move_aside(&path, "it is larger than any journal")?;
+            durable::move_aside(&path, "it is too large to be a journal")?;
             file = durable::private().create_new(true).append(true).read(true).open(&path)?;
             lock(&file)?;
         }
@@ -57,7 +58,7 @@ impl Journal {
         let mut bytes = Vec::new();
         (&file).take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
         let length = bytes.len() as u64;
-        let mut journal = Self { path, file: Some(file), bytes: length, bytes_anew: 0 };
+        let mut journal = Self { path, file: Some(file), bytes: length, bytes_after_rewrite: 0 };
         let contents = Contents::of(&mut bytes);
         if let Some(reason) = contents.damage {
             durable::put_aside(&journal.path, reason)?;
@@ -66,9 +67,10 @@ impl Journal {
             durable::sync_directory(&journal.path)?;
         } else {
             let records: Vec<&[u8]> = contents.records.iter().map(|range| &bytes[range.clone()]).collect();
-            journal.write_anew(&records)?;
+            journal.rewrite(&records)?;
         }
-        // Read twice, and not kept in between: a journal can be as large as all of the memory that is left.
+        // Parsed a second time instead of collected, because the parsed records of a large journal might not fit in
+        // memory.
         for range in contents.records {
             let mut rest = &bytes[range];
             while let Ok((record, length)) = Record::read(rest) {
@@ -79,10 +81,10 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Puts these records on disk, all or none. After a failure, only [`Self::replace`] helps.
+    /// Appends records and syncs them, all or none. After a failure only [`Self::replace`] works.
     pub(super) fn append(&mut self, records: &[u8]) -> io::Result<()> {
-        let Some(file) = &mut self.file else { return Err(io::Error::other("an earlier write has failed")) };
-        // A file that was deleted takes everything and keeps nothing.
+        let Some(file) = &mut self.file else { return Err(io::Error::other("an earlier write failed")) };
+        // A write to a deleted file would succeed and be lost.
         let written = match file.metadata() {
             Ok(data) if data.nlink() == 0 => Err(io::Error::new(io::ErrorKind::NotFound, "the journal was deleted")),
             Ok(_) => file.write_all(records).and_then(|()| file.sync_data()),
@@ -101,54 +103,53 @@ impl Journal {
         }
     }
 
-    /// Whether what is there can be written anew in much less.
+    /// Whether a rewrite would shorten the file considerably.
     pub(super) fn has_grown(&self) -> bool {
-        self.bytes > self.bytes_anew.saturating_mul(2).max(WORTH_BYTES)
+        self.bytes > self.bytes_after_rewrite.saturating_mul(2).max(REWRITE_BYTES_MIN)
     }
 
-    /// Whether an earlier write has failed.
+    /// Whether an earlier write failed.
     pub(super) fn is_broken(&self) -> bool {
         self.file.is_none()
     }
 
-    /// The length of the file.
+    /// Length of the file in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Puts these records in the place of everything before.
+    /// Replaces all records.
     pub(super) fn replace(&mut self, records: &[u8]) -> io::Result<()> {
-        self.write_anew(&[records])
+        self.rewrite(&[records])
     }
 
-    fn write_anew(&mut self, records: &[&[u8]]) -> io::Result<()> {
+    fn rewrite(&mut self, records: &[&[u8]]) -> io::Result<()> {
         let parts: Vec<&[u8]> = [MARK].into_iter().chain(records.iter().copied()).collect();
         let file = durable::replace_prepared(&self.path, &parts, lock)?;
-        // It was written from its start, and goes on from its end.
         self.bytes = parts.iter().map(|part| part.len() as u64).sum();
-        self.bytes_anew = self.bytes;
+        self.bytes_after_rewrite = self.bytes;
         self.file = Some(file);
         Ok(())
     }
 }
 
-/// Which bytes of a journal count.
+/// The readable parts of a journal.
 struct Contents {
-    /// Whole records that follow each other.
+    /// Ranges of consecutive readable records.
     records: Vec<Range<usize>>,
-    /// Why some bytes do not count.
+    /// Why other parts are unreadable.
     damage: Option<&'static str>,
-    /// Whether the file is of this version.
+    /// Whether the file has the current version.
     is_current: bool,
 }
 
 impl Contents {
-    /// Whether the file can be used as it is.
+    /// Whether the file can be appended to as it is.
     fn is_whole(&self) -> bool {
         self.is_current && self.damage.is_none()
     }
 
-    /// Reads a whole journal. One of version 1 is put into the form of this version.
+    /// Parses a whole journal. Converts version 1 to the current version.
     fn of(bytes: &mut Vec<u8>) -> Self {
         if bytes.len() as u64 > BYTES_MAX {
             return Self { records: Vec::new(), damage: Some("it is too large to be a journal"), is_current: false };
@@ -166,8 +167,9 @@ impl Contents {
             *bytes = records;
             return Self { records: Vec::from([Range { start: 0, end: bytes.len() }]), damage, is_current: false };
         }
-        // A process that was killed when it created the file had promised nothing.
-        let damage = (!MARK.starts_with(bytes)).then_some("it does not begin like a journal");
+        // A prefix of the mark is what a process leaves that was killed while it created the file. Nothing is lost
+        // then.
+        let damage = (!MARK.starts_with(bytes)).then_some("it does not start like a journal");
         Self { records: Vec::new(), damage, is_current: false }
     }
 
@@ -187,7 +189,7 @@ impl Contents {
                     start = at;
                 }
                 Err(FrameError::Head) => {
-                    skip(start..at, "the head of a record cannot be read, nor can what follows");
+                    skip(start..at, "the header of a record is damaged, so everything after it is unreadable");
                     return contents;
                 }
                 Err(FrameError::Short) => {
@@ -201,7 +203,7 @@ impl Contents {
     }
 }
 
-/// Two processes that write one journal would lose what both have promised.
+/// Locks the file: two processes that write to one journal would overwrite acknowledged records.
 fn lock(file: &File) -> io::Result<()> {
     for _ in 0..LOCK_ATTEMPTS {
         if file.try_lock().is_ok() {
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_is_there_again() {
+    fn appended_records_are_read_when_the_journal_is_opened_again() {
         let folder = tempfile::tempdir().unwrap();
         let (mut journal, records) = open(folder.path());
         assert_eq!(records, []);
@@ -250,7 +252,7 @@ mod tests {
         assert_eq!(open(folder.path()).1, ["d", "e"].map(record));
     }
 
-    /// The journal of a directory with this content.
+    /// Opens a journal with this content.
     fn open_with(directory: &Path, content: &[u8]) -> (Journal, Vec<Record>) {
         let _ = fs::remove_file(directory.join("watch.damaged"));
         fs::write(directory.join("watch.journal"), content).unwrap();
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_takes_only_the_record_that_it_is_in_and_a_copy_is_put_aside() {
+    fn a_truncated_journal_loses_only_its_last_record_and_is_copied_first() {
         let folder = tempfile::tempdir().unwrap();
         let whole = [MARK, &bytes(&["a", "b"])].concat();
         let first = MARK.len() + bytes(&["a"]).len();
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_43_every_flipped_bit_is_found_and_put_aside_and_other_records_count() {
+    fn fault_43_every_flipped_bit_is_detected_copied_first_and_costs_one_record() {
         let folder = tempfile::tempdir().unwrap();
         let whole = [MARK, &bytes(&["a", "b", "c"])].concat();
         let record_bytes = bytes(&["a"]).len();
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_of_version_1_is_read_and_written_anew() {
+    fn a_journal_of_version_1_is_converted() {
         let folder = tempfile::tempdir().unwrap();
         let old = |ids: &[&str]| {
             let records = ids.iter().flat_map(|id| crate::watch::record::tests::version_1(&record(id)));
@@ -322,14 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_cannot_be_used_is_not_read_either() {
+    fn no_record_is_delivered_when_opening_fails() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("watch.journal");
         open(folder.path()).0.append(&bytes(&["a", "b"])).unwrap();
         let mut damaged = fs::read(&path).unwrap();
         *damaged.last_mut().unwrap() ^= 1;
         fs::write(&path, &damaged).unwrap();
-        // What is in the way keeps the copy from being made.
+        // A directory of that name makes the copy fail.
         let aside = folder.path().join("watch.damaged");
         fs::create_dir(&aside).unwrap();
         for _ in 0..2 {
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_was_deleted_takes_nothing_more_until_it_is_replaced() {
+    fn a_deleted_journal_accepts_no_records_until_it_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("state");
         let (mut journal, _) = open(&directory);
@@ -357,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_read_by_nobody_else() {
+    fn a_journal_is_readable_by_its_user_only() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("state");
         let (mut journal, _) = open(&directory);
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_others_could_read_is_ours_again() {
+    fn the_permissions_of_an_existing_journal_are_corrected() {
         let folder = tempfile::tempdir().unwrap();
         let [path, aside] = ["watch.journal", "watch.damaged"].map(|name| folder.path().join(name));
         for path in [&path, &aside] {
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_is_followed() {
+    fn symbolic_links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let precious = folder.path().join("precious");
         fs::write(&precious, b"of somebody else").unwrap();
@@ -395,7 +397,7 @@ mod tests {
         };
         assert!(Journal::open(&link("watch.journal"), |_| {}).is_err());
         let (mut journal, _) = open(&link("watch.journal.new"));
-        // One that is in the way goes, not what it leads to.
+        // The link itself is replaced, not its target.
         journal.replace(&bytes(&["a"])).unwrap();
         let directory = link("watch.damaged");
         fs::write(directory.join("watch.journal"), b"damaged").unwrap();

@@ -1,4 +1,5 @@
-//! The journal when its process is killed at any system call, and when its disk is full. The journal is used by a child process, which is this test binary.
+//! Faults of the journal: its process is killed at any system call, or its disk is full. A child process, which is this
+//! test binary, writes the journal.
 
 #![expect(clippy::print_stderr, reason = "a test that is skipped has to show it")]
 
@@ -9,7 +10,7 @@ use std::process::{Command, Output};
 use super::journal::Journal;
 use super::record::Record;
 
-/// The directory of the child's journal.
+/// Environment variable with the directory of the child's journal.
 const DIRECTORY: &str = "TOLLGATE_TEST_JOURNAL";
 const ACKNOWLEDGED: &str = "acknowledged ";
 
@@ -33,7 +34,7 @@ fn child_directory() -> Option<PathBuf> {
     std::env::var_os(DIRECTORY).map(PathBuf::from)
 }
 
-/// Runs a test of this file as a child, through a command that ends with `arguments`.
+/// Runs a test of this file as a child through a command that ends with `arguments`.
 fn run_child(mut command: Command, test: &str, directory: &Path) -> Output {
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("watch::journal_faults::{test}"), "--nocapture", "--test-threads=1"]);
@@ -72,7 +73,7 @@ fn a_process_that_is_killed_at_any_system_call_loses_no_record_that_it_acknowled
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             let acknowledged = said.lines().filter(|line| line.starts_with(ACKNOWLEDGED)).count();
             let (mut journal, records) = read(folder.path());
-            // One more may be on disk that was not acknowledged yet.
+            // One more record may be on disk that was not acknowledged yet.
             assert!((acknowledged..=acknowledged + 1).contains(&records.len()), "{call} {when}: {said}");
             assert_eq!(records, (0..records.len()).map(record).collect::<Vec<_>>(), "{call} {when}");
             journal.append(&bytes(9..10)).unwrap();

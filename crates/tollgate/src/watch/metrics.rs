@@ -1,4 +1,4 @@
-//! What the watch has done, as metrics. Never keys: there is no end of those.
+//! Metrics of the watch. Keys are never labels, because their number is unbounded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::Watch;
 
-/// The watch's metrics.
+/// Collector of the metrics of the watch.
 pub(crate) struct WatchMetrics(pub(crate) Arc<Watch>);
 
 impl fmt::Debug for WatchMetrics {
@@ -22,37 +22,53 @@ impl fmt::Debug for WatchMetrics {
 
 impl Collector for WatchMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (counts, standing) = (self.0.counts(), self.0.standing());
+        let (counts, status) = (self.0.counts(), self.0.status());
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let omissions = standing.omissions;
+        let omissions = status.omissions;
         for (name, help, total) in [
             ("reports", "Reports of refusals that were counted", read(&counts.reports)),
-            ("reports_repeated", "Reports that had been counted before", read(&counts.reports_repeated)),
-            ("reports_refused", "Reports that could not be kept, and were not counted", read(&counts.reports_refused)),
+            ("reports_repeated", "Duplicate reports, which were not counted again", read(&counts.reports_repeated)),
+            (
+                "reports_refused",
+                "Reports rejected because they could not be written to the journal",
+                read(&counts.reports_refused),
+            ),
             ("flags_set", "Accounts flagged", read(&counts.flags_set)),
             ("flags_cleared", "Flags cleared by operators", read(&counts.flags_cleared)),
-            ("flags_dropped", "Accounts not flagged because too many are", omissions.flags_dropped),
+            ("flags_dropped", "Accounts not flagged because the limit of flags was reached", omissions.flags_dropped),
             ("journal_failures", "Writes to the journal that failed", read(&counts.journal_failures)),
             ("refusals_ignored", "Reported refusals without a usable name or count", omissions.ignored),
-            ("refusals_dropped", "Refusals of too many callers at once to be told apart", standing.feed_dropped),
-            ("accounts_pushed_out", "Accounts whose count began anew for want of room", omissions.accounts_evicted),
-            ("episodes_pushed_out", "Episodes that left the view for want of room", omissions.episodes_evicted),
-            ("announcements", "Flags announced to others", read(&counts.announcements)),
+            (
+                "refusals_dropped",
+                "Refusals not recorded because too many keys were refused at once",
+                status.feed_dropped,
+            ),
+            ("accounts_pushed_out", "Accounts whose count was evicted to make room", omissions.accounts_evicted),
+            ("episodes_pushed_out", "Episodes evicted to make room", omissions.episodes_evicted),
+            ("announcements", "Flag announcements accepted by the webhook", read(&counts.announcements)),
             ("announcements_dropped", "Announcements given up", read(&counts.announcements_dropped)),
-            ("flags_told", "Flags that other gates were told of through Redis", read(&counts.flags_told)),
-            ("flags_heard", "Flags that other gates have set or cleared", read(&counts.flags_heard)),
-            ("sharing_failures", "Times that Redis was not there to share flags", read(&counts.sharing_failures)),
+            ("flags_told", "Flags sent to other gates through Redis", read(&counts.flags_shared)),
+            ("flags_heard", "Flags received from other gates", read(&counts.flags_received)),
+            ("sharing_failures", "Failed attempts to share flags through Redis", read(&counts.sharing_failures)),
         ] {
             let counter = ConstCounter::new(total);
             let name = format!("tollgate_watch_{name}");
             counter.encode(encoder.encode_descriptor(&name, help, None, counter.metric_type())?)?;
         }
         for (name, help, value) in [
-            ("flags", "Accounts that are flagged now", standing.flags as u64),
-            ("kept", "Whether everything that counts is on disk, or is not meant to be", u64::from(standing.is_kept)),
-            ("journal_bytes", "The length of the journal", standing.journal_bytes.unwrap_or(0)),
-            ("announcements_waiting", "Announcements that nobody has taken yet", standing.announcements_waiting as u64),
-            ("flags_owed", "Flags of which other gates have not been told yet", standing.flags_owed as u64),
+            ("flags", "Accounts that are flagged now", status.flags as u64),
+            (
+                "kept",
+                "1 if all counted state is on disk or is not to be persisted, otherwise 0",
+                u64::from(status.is_persisted),
+            ),
+            ("journal_bytes", "Size of the journal in bytes", status.journal_bytes.unwrap_or(0)),
+            (
+                "announcements_waiting",
+                "Announcements that the webhook has not accepted yet",
+                status.announcements_waiting as u64,
+            ),
+            ("flags_owed", "Flags not yet sent to other gates", status.flags_unshared as u64),
         ] {
             let gauge = ConstGauge::new(value);
             let name = format!("tollgate_watch_{name}");

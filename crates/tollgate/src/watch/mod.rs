@@ -1,25 +1,27 @@
-//! The watch of a process: who was refused, and which accounts are flagged for that, over restarts.
+//! The watch of a process: records which keys are refused and which accounts are flagged, across restarts.
 //!
-//! What to make of refusals is the core's ([`tollgate_core::watch`]). Here they come in, from the workers of this process ([`Feed`]) and from
-//! others who report ([`Watch::report`]), and here they survive ([`journal`]). The order is what matters: a report is on disk before it is
-//! counted, and counted before it is acknowledged. So what was acknowledged is never lost, and what could not be kept is not
-//! acknowledged. Gates are not made to wait for a disk: their refusals count and are on disk a second later, or four when thousands of callers are refused.
+//! [`tollgate_core::watch`] decides when refusals become episodes and flags. This module feeds it with refusals from
+//! the workers of this process ([`Feed`]) and from reports of other programs ([`Watch::report`]), and persists the
+//! result in the [`journal`]. A report is written to disk, then counted, then acknowledged. Therefore an acknowledged
+//! report is never lost, and a report that cannot be written is not acknowledged. Gates do not wait for the disk: their
+//! refusals count at once and are written a second later, or up to four seconds later while thousands of keys are
+//! refused.
 //!
-//! From here flags go to others: to rules of this process that look at them ([`Flagged`]), to who wants to be told ([`webhook`]), and to other gates
-//! ([`sharing`]). What is to be sent is in the journal too, or can be seen from it, so a restart loses none of it.
+//! Flags are passed on to rules of this process ([`Flagged`]), to a [`webhook`] and to other gates ([`sharing`]).
+//! Pending messages are in the journal or can be derived from it, so a restart loses none.
 
 mod calendar;
+mod escape;
 mod feed;
 mod flagged;
-mod held;
 mod journal;
 #[cfg(test)]
 mod journal_faults;
-mod legible;
 mod metrics;
 mod record;
 mod sharing;
 mod state;
+mod state_guard;
 mod webhook;
 
 use std::collections::BTreeSet;
@@ -36,76 +38,76 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_core::watch::{Episode, Omissions};
 
 pub(crate) use calendar::{Calendar, rfc3339};
+pub(crate) use escape::{canonical_key, escape_key, unescape_key};
 pub(crate) use feed::{Feed, NAME_BYTES_MAX};
 pub(crate) use flagged::Flagged;
-#[cfg(test)]
-pub(crate) use held::Hanging;
-pub(crate) use legible::{canonical, legible, name_of};
 pub(crate) use metrics::WatchMetrics;
 pub(crate) use record::Entry;
 pub(crate) use sharing::share;
 pub(crate) use state::{Change, Flag, LOGGED_IN};
+#[cfg(test)]
+pub(crate) use state_guard::BlockedDisk;
 pub(crate) use webhook::{WebhookSettings, announce_all};
 
 use crate::mask;
-use held::Flagging;
 use journal::Journal;
 use record::Record;
-use state::{Cleared, State};
+use state::{Cleared, WatchState};
+use state_guard::FlagPolicy;
 
-/// What the log says where the directory that is used by default cannot be.
-pub(crate) const IN_MEMORY_ALONE: &str =
-    "flags are in memory alone, and gone with this process: name a directory as `state_dir` in [watch]";
+/// Log message used when the default state directory is unusable.
+pub(crate) const IN_MEMORY_ONLY: &str =
+    "flags are kept in memory only and are lost when this process ends: set `state_dir` in [watch]";
 
-/// The watch. One for all of a process.
+/// The watch; a process has one.
 pub(crate) struct Watch {
     calendar: Calendar,
     feed: Arc<Feed>,
-    /// Whoever has this may be waiting for a disk: see [`held`].
-    state: Mutex<Kept>,
-    /// How things stood when somebody was last done with it, and when that was.
-    standing: ArcSwap<Standing>,
-    done_at: AtomicU64,
-    /// What a reload has brought, until somebody takes it over.
-    flagging: ArcSwapOption<Flagging>,
+    /// The holder may be blocked on the disk: see [`state_guard`].
+    state: Mutex<JournaledState>,
+    /// Snapshot of the status, published when the lock on `state` was last released, and the time of that release.
+    status: ArcSwap<WatchStatus>,
+    unlocked_at: AtomicU64,
+    /// Flag settings of a reload, applied by the next holder of the lock.
+    flagging: ArcSwapOption<FlagPolicy>,
     state_dir: Option<PathBuf>,
-    counts: Counts,
+    counts: WatchCounters,
     flagged: Arc<Flagged>,
-    /// Rings when there is something to announce, or somebody else wants to be told.
-    to_announce: Notify,
-    /// Who wants to be told.
+    /// Notified when an announcement is pending or the webhook changes.
+    announcements_ready: Notify,
+    /// Receives announcements of flags, if set.
     webhook: ArcSwapOption<WebhookSettings>,
-    /// Rings when there is something to tell other gates; none when there are none.
-    to_share: Option<Notify>,
+    /// Notified when flags are to be shared with other gates; `None` if sharing is off.
+    sharing_wakeup: Option<Notify>,
 }
 
-/// Where what is known survives.
+/// Where the state of the watch is persisted.
 #[derive(Clone, Debug)]
-pub(crate) enum Home {
-    /// Nowhere.
+pub(crate) enum Persistence {
+    /// Not persisted.
     Memory,
-    /// In this directory: what cannot be kept there is not acknowledged.
+    /// In this directory. A report that cannot be written there is not acknowledged.
     Directory(PathBuf),
-    /// In this directory if it can be used at the start, and otherwise nowhere: nobody has asked for it.
+    /// In this directory if it is usable at startup, otherwise not persisted. Used for the default directory.
     IfPossible(PathBuf),
 }
 
-/// A journal that takes longer to open is given up at the start.
+/// Longest time to open the journal at startup. A hung disk must not keep the gate from starting.
 const OPEN_MAX: Duration = Duration::from_secs(5);
 
-/// What is known, and where it is kept.
-struct Kept {
-    state: State,
+/// The state with its journal.
+struct JournaledState {
+    state: WatchState,
     journal: Option<Journal>,
-    /// Whether something counts that is not on disk.
-    behind: bool,
-    /// Accounts of which other gates have not been told how they stand.
-    owed: BTreeSet<String>,
+    /// Whether some of the counted state is not on disk.
+    has_unwritten: bool,
+    /// Accounts whose current flag has not been sent to Redis yet.
+    unshared: BTreeSet<String>,
 }
 
-/// What the watch has done, for operators.
+/// Counters for the metrics.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct WatchCounters {
     pub(crate) reports: AtomicU64,
     pub(crate) reports_repeated: AtomicU64,
     pub(crate) reports_refused: AtomicU64,
@@ -114,358 +116,364 @@ pub(crate) struct Counts {
     pub(crate) journal_failures: AtomicU64,
     pub(crate) announcements: AtomicU64,
     pub(crate) announcements_dropped: AtomicU64,
-    pub(crate) flags_told: AtomicU64,
-    pub(crate) flags_heard: AtomicU64,
+    pub(crate) flags_shared: AtomicU64,
+    pub(crate) flags_received: AtomicU64,
     pub(crate) sharing_failures: AtomicU64,
 }
 
-/// How things stand.
+/// Snapshot of the status, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct WatchStatus {
     /// Accounts that are flagged now.
     pub(crate) flags: usize,
-    /// What had to be left out.
+    /// Entries that were dropped because a bound was reached.
     pub(crate) omissions: Omissions,
-    /// Refusals of this process that had no place.
+    /// Refusals of this process that were dropped because the feed was full.
     pub(crate) feed_dropped: u64,
-    /// The length of the journal; none when nothing is to survive.
+    /// Size of the journal; `None` if the state is not persisted.
     pub(crate) journal_bytes: Option<u64>,
-    /// Whether everything that counts is on disk, or is not meant to be.
-    pub(crate) is_kept: bool,
-    /// Announcements that nobody has taken yet.
+    /// Whether all counted state is on disk; also true if the state is not persisted at all.
+    pub(crate) is_persisted: bool,
+    /// Announcements that the webhook has not accepted yet.
     pub(crate) announcements_waiting: usize,
-    /// Flags of which other gates have not been told yet.
-    pub(crate) flags_owed: usize,
+    /// Flags that have not been sent to Redis yet.
+    pub(crate) flags_unshared: usize,
 }
 
-/// What became of a report.
+/// Outcome of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reported {
-    /// It had been counted before.
+pub(crate) struct ReportOutcome {
+    /// The report was a duplicate and was not counted again.
     pub(crate) repeated: bool,
-    /// The accounts that it has flagged.
+    /// Accounts that this report flagged.
     pub(crate) flagged: Vec<String>,
 }
 
-/// A change that could not be put on disk, and did not take place.
+/// A change that could not be written to disk and was not applied.
 #[derive(Debug)]
-pub(crate) struct NotKept(pub(crate) io::Error);
+pub(crate) struct NotPersisted(pub(crate) io::Error);
 
-/// Opens the journal of a directory on a thread of its own. A disk that hangs must not keep the gate from serving, so the thread is left
-/// behind after [`OPEN_MAX`].
+/// Opens the journal on a separate thread, and abandons that thread after [`OPEN_MAX`] because the disk may hang.
 fn open_in_time(
     directory: PathBuf,
     settings: tollgate_core::watch::WatchSettings,
     now: Moment,
-) -> io::Result<(Journal, State)> {
+) -> io::Result<(Journal, WatchState)> {
     let (sender, opened) = mpsc::channel();
     let open = move || {
-        let mut state = State::new(settings);
+        let mut state = WatchState::new(settings);
         let journal = Journal::open(&directory, |record| state.replay(record, now));
-        // Nobody listens after a timeout. The journal is closed then.
+        // The receiver is gone after a timeout. Dropping the journal then releases its lock.
         let _ = sender.send(journal.map(|journal| (journal, state)));
     };
     thread::Builder::new().name("tollgate-journal".to_owned()).spawn(open)?;
-    let timeout = || io::Error::new(io::ErrorKind::TimedOut, format!("the disk did not answer within {OPEN_MAX:?}"));
+    let timeout = || io::Error::new(io::ErrorKind::TimedOut, format!("the journal did not open within {OPEN_MAX:?}"));
     opened.recv_timeout(OPEN_MAX).unwrap_or_else(|_| Err(timeout()))
 }
 
 impl Watch {
-    /// A watch that knows what the last one knew that had this home. A directory that cannot be used is said, and tried again if somebody has asked for it.
+    /// Creates the watch with the state that its directory holds. If the directory is unusable, an error is logged; a
+    /// configured directory is tried again with each report.
     pub(crate) fn new(
         settings: tollgate_core::watch::WatchSettings,
-        home: Home,
+        home: Persistence,
         feed: Arc<Feed>,
         calendar: Calendar,
     ) -> Self {
         mask::set_account_class(&settings.account_class);
-        let mut kept =
-            Kept { state: State::new(settings.clone()), journal: None, behind: false, owed: BTreeSet::new() };
-        let (mut state_dir, is_asked_for) = match home {
-            Home::Memory => (None, false),
-            Home::Directory(directory) => (Some(directory), true),
-            Home::IfPossible(directory) => (Some(directory), false),
+        let mut journaled = JournaledState {
+            state: WatchState::new(settings.clone()),
+            journal: None,
+            has_unwritten: false,
+            unshared: BTreeSet::new(),
+        };
+        let (mut state_dir, is_configured) = match home {
+            Persistence::Memory => (None, false),
+            Persistence::Directory(directory) => (Some(directory), true),
+            Persistence::IfPossible(directory) => (Some(directory), false),
         };
         if let Some(path) = &state_dir {
             let directory = path.display();
             match open_in_time(path.clone(), settings, calendar.now()) {
                 Ok((journal, state)) => {
-                    tracing::info!(%directory, "flags survive a restart");
-                    (kept.journal, kept.state) = (Some(journal), state);
+                    tracing::info!(%directory, "flags are persisted");
+                    (journaled.journal, journaled.state) = (Some(journal), state);
                 }
-                Err(error) if is_asked_for => {
-                    tracing::error!(%directory, %error, "flags cannot be kept: reports are refused until they can");
+                Err(error) if is_configured => {
+                    tracing::error!(%directory, %error, "cannot persist flags: reports are refused until this works");
                 }
                 Err(error) => {
-                    tracing::warn!(%directory, %error, "{IN_MEMORY_ALONE}");
+                    tracing::warn!(%directory, %error, "{IN_MEMORY_ONLY}");
                     state_dir = None;
                 }
             }
         }
         Self {
-            done_at: AtomicU64::new(calendar.now().as_nanos()),
+            unlocked_at: AtomicU64::new(calendar.now().as_nanos()),
             calendar,
             feed,
-            standing: ArcSwap::from_pointee(kept.standing(state_dir.is_some())),
+            status: ArcSwap::from_pointee(journaled.status(state_dir.is_some())),
             flagging: ArcSwapOption::empty(),
-            state: Mutex::new(kept),
+            state: Mutex::new(journaled),
             state_dir,
-            counts: Counts::default(),
+            counts: WatchCounters::default(),
             flagged: Arc::default(),
-            to_announce: Notify::new(),
+            announcements_ready: Notify::new(),
             webhook: ArcSwapOption::empty(),
-            to_share: None,
+            sharing_wakeup: None,
         }
     }
 
-    /// Says in `flagged` who is flagged, from now on.
-    pub(crate) fn marking(mut self, flagged: Arc<Flagged>) -> Self {
+    /// Publishes flagged accounts in `flagged` from now on.
+    pub(crate) fn with_flagged(mut self, flagged: Arc<Flagged>) -> Self {
         self.flagged = flagged;
-        self.mark_all(&self.kept());
+        self.publish_all(&self.lock());
         self
     }
 
-    /// Announces flags to this address from now on, if somebody calls [`announce_all`]; or to nobody.
-    pub(crate) fn announce_to(&self, webhook: Option<WebhookSettings>) {
+    /// Sets or removes the webhook. [`announce_all`] sends the announcements.
+    pub(crate) fn set_webhook(&self, webhook: Option<WebhookSettings>) {
         self.webhook.store(webhook.map(Arc::new));
-        self.to_announce.notify_one();
+        self.announcements_ready.notify_one();
     }
 
-    /// Takes over when to flag whom, before anything else is counted. Flags stay. This waits for nothing.
+    /// Sets the conditions for flags, without blocking. They apply before the next refusal is counted. Existing flags
+    /// stay.
     pub(crate) fn set_flagging(&self, threshold: u64, window: Span, account_class: &str) {
         mask::set_account_class(account_class);
         let account_class = account_class.into();
-        self.flagging.store(Some(Arc::new(Flagging { threshold, window, account_class })));
+        self.flagging.store(Some(Arc::new(FlagPolicy { threshold, window, account_class })));
     }
 
-    /// Shares flags with other gates from now on, if somebody calls [`share`].
-    pub(crate) fn sharing(mut self) -> Self {
-        self.to_share = Some(Notify::new());
+    /// Enables sharing with other gates; [`share`] does the work.
+    pub(crate) fn with_sharing(mut self) -> Self {
+        self.sharing_wakeup = Some(Notify::new());
         self
     }
 
-    /// What time it is.
+    /// The clock of the watch.
     pub(crate) fn calendar(&self) -> &Calendar {
         &self.calendar
     }
 
-    /// Where flags survive a restart, if they do.
+    /// Directory of the journal; `None` if the state is not persisted.
     pub(crate) fn state_dir(&self) -> Option<&Path> {
         self.state_dir.as_deref()
     }
 
-    /// The class whose keys are accounts.
+    /// Class whose keys are accounts.
     pub(crate) fn account_class(&self) -> String {
-        self.kept().state.account_class().to_owned()
+        self.lock().state.account_class().to_owned()
     }
 
-    /// What was done so far.
-    pub(crate) fn counts(&self) -> &Counts {
+    /// Counters for the metrics.
+    pub(crate) fn counts(&self) -> &WatchCounters {
         &self.counts
     }
 
-    /// Counts a report of others, once, and for good when this returns.
-    pub(crate) fn report(&self, id: &str, entries: &[Entry<'_>]) -> Result<Reported, NotKept> {
+    /// Counts a report of another program once. When this returns `Ok`, the report is on disk.
+    pub(crate) fn report(&self, id: &str, entries: &[Entry<'_>]) -> Result<ReportOutcome, NotPersisted> {
         let now = self.calendar.now();
-        let mut kept = self.kept();
-        if kept.state.has_report(id) {
+        let mut journaled = self.lock();
+        if journaled.state.has_report(id) {
             self.count(&self.counts.reports_repeated);
-            return Ok(Reported { repeated: true, flagged: Vec::new() });
+            return Ok(ReportOutcome { repeated: true, flagged: Vec::new() });
         }
-        self.keep_report(&mut kept, now, id, entries.iter())
+        self.append_report(&mut journaled, now, id, entries.iter())
             .inspect_err(|_| self.count(&self.counts.reports_refused))?;
         self.count(&self.counts.reports);
-        let flagged = kept.state.count(now, id, entries);
-        self.announce(&mut kept, &flagged);
-        Ok(Reported { repeated: false, flagged: flagged.into_iter().map(|(account, _)| account).collect() })
+        let flagged = journaled.state.count(now, id, entries);
+        self.announce(&mut journaled, &flagged);
+        Ok(ReportOutcome { repeated: false, flagged: flagged.into_iter().map(|(account, _)| account).collect() })
     }
 
-    /// Counts what gates have left, now or, when very many are refused, a few seconds later. To be called once a second.
+    /// Counts the refusals of gates if they are due (see [`Feed::is_due`]), and retries failed writes. Call once per
+    /// second.
     pub(crate) fn tick(&self) {
         if self.feed.is_due() {
             self.take_feed();
         } else {
-            self.catch_up(&mut self.kept());
+            self.catch_up(&mut self.lock());
         }
     }
 
-    /// Counts what gates have left since the last time.
+    /// Counts the refusals of gates since the last call.
     pub(crate) fn take_feed(&self) {
         let now = self.calendar.now();
         let taken = self.feed.take();
         let entries: Vec<_> = taken.entries().collect();
-        let mut kept = self.kept();
+        let mut journaled = self.lock();
         if !entries.is_empty() {
-            // Only what flags are decided on is worth a write every second.
-            let of_account = |entry: &&Entry<'_>| entry.class == kept.state.account_class();
+            // Only refusals of accounts lead to flags, so only those are worth a write every second.
+            let of_account = |entry: &&Entry<'_>| entry.class == journaled.state.account_class();
             let accounts: Vec<_> = entries.iter().filter(of_account).collect();
             if !accounts.is_empty() {
-                kept.behind |= self.keep_report(&mut kept, now, "", accounts.into_iter()).is_err();
+                journaled.has_unwritten |= self.append_report(&mut journaled, now, "", accounts.into_iter()).is_err();
             }
-            let flagged = kept.state.count(now, "", &entries);
-            self.announce(&mut kept, &flagged);
+            let flagged = journaled.state.count(now, "", &entries);
+            self.announce(&mut journaled, &flagged);
         }
-        self.catch_up(&mut kept);
+        self.catch_up(&mut journaled);
     }
 
-    /// Does what could not be done before, or was put off.
-    fn catch_up(&self, kept: &mut Kept) {
-        let unwritten = kept.state.take_unwritten();
-        self.announce(kept, &unwritten);
-        if kept.behind || kept.journal.as_ref().is_some_and(Journal::has_grown) {
-            let _ = self.write_anew(kept);
+    /// Announces flags that a crash left unannounced, and rewrites the journal if it is incomplete or too long.
+    fn catch_up(&self, journaled: &mut JournaledState) {
+        let unwritten = journaled.state.take_unwritten();
+        self.announce(journaled, &unwritten);
+        if journaled.has_unwritten || journaled.journal.as_ref().is_some_and(Journal::has_grown) {
+            let _ = self.rewrite_journal(journaled);
         }
     }
 
-    /// Takes a flag off, for good when this returns. None when there is no such flag.
-    pub(crate) fn clear(&self, account: &str, by: &str, note: &str) -> Result<Option<Flag>, NotKept> {
-        // What was refused before this counts before it: counted later, it would bring the flag back.
+    /// Clears a flag. When this returns `Ok`, the change is on disk. Returns `None` if the account is not flagged.
+    pub(crate) fn clear(&self, account: &str, by: &str, note: &str) -> Result<Option<Flag>, NotPersisted> {
+        // Count earlier refusals first. If they were counted after the flag is cleared, they could set it again.
         self.take_feed();
         let now = self.calendar.now();
-        let mut kept = self.kept();
-        if !kept.state.is_flagged(account) {
+        let mut journaled = self.lock();
+        if !journaled.state.is_flagged(account) {
             return Ok(None);
         }
-        let Some(flag) = kept.state.standing_of(account) else { return Ok(None) };
+        let Some(flag) = journaled.state.latest_flag_of(account) else { return Ok(None) };
         let cleared = Flag { cleared: Some(Cleared { at: now, by: by.to_owned(), note: note.to_owned() }), ..flag };
         let clear = Record::Clear { account: account.to_owned(), at: now, by: by.to_owned(), note: note.to_owned() };
-        let records: Vec<_> = std::iter::once(clear).chain(self.announcement(&kept, 0, &cleared)).collect();
-        self.keep(&mut kept, &records)?;
-        records.into_iter().for_each(|record| kept.state.replay(record, now));
+        let records: Vec<_> = std::iter::once(clear).chain(self.announcement(&journaled, 0, &cleared)).collect();
+        self.append_records(&mut journaled, &records)?;
+        records.into_iter().for_each(|record| journaled.state.replay(record, now));
         self.count(&self.counts.flags_cleared);
         tracing::info!(account, by, note, "flag cleared");
         self.flagged.remove(account);
-        self.owe(&mut kept, account);
-        self.ring();
+        self.mark_unshared(&mut journaled, account);
+        self.wake_senders();
         Ok(Some(cleared))
     }
 
-    /// Writes down that somebody changed something. A change that is not on disk yet is still a change: it is written later.
-    pub(crate) fn note_change(&self, by: &str, let_in: &str, what: &str) {
+    /// Records a change by an operator. The change counts even if the write fails; it is written later.
+    pub(crate) fn record_change(&self, by: &str, let_in: &str, what: &str) {
         let now = self.calendar.now();
         let record = Record::Change { at: now, by: by.to_owned(), let_in: let_in.to_owned(), what: what.to_owned() };
-        let mut kept = self.kept();
-        kept.behind |= self.keep(&mut kept, std::slice::from_ref(&record)).is_err();
-        kept.state.replay(record, now);
+        let mut journaled = self.lock();
+        journaled.has_unwritten |= self.append_records(&mut journaled, std::slice::from_ref(&record)).is_err();
+        journaled.state.replay(record, now);
         tracing::info!(by, let_in, what, "changed by an operator");
     }
 
-    /// Who was refused, the most refused first.
+    /// Episodes, the most refusals first.
     pub(crate) fn episodes(&self) -> Vec<Episode> {
         let now = self.calendar.now();
-        self.kept().state.episodes(now)
+        self.lock().state.episodes(now)
     }
 
-    /// The flags that are set, the latest first, and then those of the past, if asked for.
+    /// Flags that are set, the latest first, followed by cleared flags if `history` is true.
     pub(crate) fn flags(&self, history: bool) -> Vec<Flag> {
-        let kept = self.kept();
-        let mut flags = kept.state.flags();
+        let journaled = self.lock();
+        let mut flags = journaled.state.flags();
         if history {
-            flags.extend(kept.state.past().cloned());
+            flags.extend(journaled.state.past().cloned());
         }
         flags
     }
 
-    /// What operators have changed, the latest first.
+    /// Changes by operators, the latest first.
     pub(crate) fn changes(&self) -> Vec<Change> {
-        self.kept().state.changes().cloned().collect()
+        self.lock().state.changes().cloned().collect()
     }
 
-    /// How things stand. This waits for nothing.
-    pub(crate) fn standing(&self) -> Standing {
-        let standing = **self.standing.load();
-        let done_at = Moment::from_nanos(self.done_at.load(Ordering::Relaxed));
-        // Somebody is done every second, unless they wait for a disk.
-        let hangs = self.state_dir.is_some() && self.calendar.now().since(done_at) > held::HANGS_AFTER;
-        Standing { feed_dropped: self.feed.dropped(), is_kept: standing.is_kept && !hangs, ..standing }
+    /// Status of the watch, without blocking.
+    pub(crate) fn status(&self) -> WatchStatus {
+        let status = **self.status.load();
+        let unlocked_at = Moment::from_nanos(self.unlocked_at.load(Ordering::Relaxed));
+        // The lock is taken and released at least once per second, unless its holder is blocked on the disk.
+        let hangs = self.state_dir.is_some() && self.calendar.now().since(unlocked_at) > state_guard::HUNG_AFTER;
+        WatchStatus { feed_dropped: self.feed.dropped(), is_persisted: status.is_persisted && !hangs, ..status }
     }
 
-    /// Puts records on disk, if there is one.
-    fn keep(&self, kept: &mut Kept, records: &[Record]) -> Result<(), NotKept> {
-        self.append(kept, |bytes| records.iter().for_each(|record| record.write(bytes)))
+    /// Appends records to the journal, if the state is persisted.
+    fn append_records(&self, journaled: &mut JournaledState, records: &[Record]) -> Result<(), NotPersisted> {
+        self.append(journaled, |bytes| records.iter().for_each(|record| record.write(bytes)))
     }
 
-    /// The same for a report, whose entries are not copied for that.
-    fn keep_report<'a>(
+    /// Appends a report to the journal without copying its entries.
+    fn append_report<'a>(
         &self,
-        kept: &mut Kept,
+        journaled: &mut JournaledState,
         at: Moment,
         id: &str,
         entries: impl ExactSizeIterator<Item = &'a Entry<'a>>,
-    ) -> Result<(), NotKept> {
-        self.append(kept, |bytes| Record::write_report(bytes, at, id, entries))
+    ) -> Result<(), NotPersisted> {
+        self.append(journaled, |bytes| Record::write_report(bytes, at, id, entries))
     }
 
-    fn append(&self, kept: &mut Kept, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), NotKept> {
+    fn append(&self, journaled: &mut JournaledState, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), NotPersisted> {
         if self.state_dir.is_none() {
             return Ok(());
         }
-        if kept.journal.as_ref().is_none_or(Journal::is_broken) {
-            self.write_anew(kept)?;
+        if journaled.journal.as_ref().is_none_or(Journal::is_broken) {
+            self.rewrite_journal(journaled)?;
         }
         let mut bytes = Vec::new();
         write(&mut bytes);
-        let journal = kept.journal.as_mut().expect("it was just written anew");
+        let journal = journaled.journal.as_mut().expect("opened by rewrite_journal");
         journal.append(&bytes).map_err(|error| self.failed(error))
     }
 
-    /// Writes everything that counts anew.
-    fn write_anew(&self, kept: &mut Kept) -> Result<(), NotKept> {
+    /// Rewrites the journal from the state in memory.
+    fn rewrite_journal(&self, journaled: &mut JournaledState) -> Result<(), NotPersisted> {
         let Some(directory) = &self.state_dir else { return Ok(()) };
-        if kept.journal.is_none() {
+        if journaled.journal.is_none() {
             let now = self.calendar.now();
-            // What an earlier process has written there counts as well.
-            let journal = Journal::open(directory, |record| kept.state.replay(record, now));
-            kept.journal = Some(journal.map_err(|error| self.failed(error))?);
-            self.mark_all(kept);
+            // An earlier process may have written records there.
+            let journal = Journal::open(directory, |record| journaled.state.replay(record, now));
+            journaled.journal = Some(journal.map_err(|error| self.failed(error))?);
+            self.publish_all(journaled);
         }
-        let Kept { state, journal: Some(journal), behind, .. } = kept else { return Ok(()) };
+        let JournaledState { state, journal: Some(journal), has_unwritten, .. } = journaled else { return Ok(()) };
         let mut bytes = Vec::new();
         state.write(&mut bytes);
         journal.replace(&bytes).map_err(|error| self.failed(error))?;
-        *behind = false;
+        *has_unwritten = false;
         Ok(())
     }
 
-    fn failed(&self, error: io::Error) -> NotKept {
-        // Once, then once every so many: a full disk must not be filled with complaints.
+    fn failed(&self, error: io::Error) -> NotPersisted {
+        // Log the first failure, then one in 600, so that a full disk does not flood the log.
         if self.counts.journal_failures.fetch_add(1, Ordering::Relaxed).is_multiple_of(600) {
-            tracing::error!(%error, "the journal of the watch cannot be written: reports are refused until it can");
+            tracing::error!(%error, "cannot write the journal of the watch: reports are refused until this works");
         }
-        NotKept(error)
+        NotPersisted(error)
     }
 
-    /// Tells everybody of flags that were set.
-    fn announce(&self, kept: &mut Kept, flagged: &[(String, Flag)]) {
+    /// Records and publishes flags that were just set.
+    fn announce(&self, journaled: &mut JournaledState, flagged: &[(String, Flag)]) {
         if flagged.is_empty() {
             return;
         }
         let (now, mut records, mut announcements) = (self.calendar.now(), Vec::new(), 0);
         for (account, flag) in flagged {
             self.count(&self.counts.flags_set);
-            tracing::warn!(account, rejected = flag.rejected, "account flagged: it was refused very often");
-            if let Some(announcement) = self.announcement(kept, announcements, flag) {
+            tracing::warn!(account, rejected = flag.rejected, "account flagged: it exceeded the threshold of refusals");
+            if let Some(announcement) = self.announcement(journaled, announcements, flag) {
                 announcements += 1;
                 records.push(announcement);
             }
             records.push(Record::Flag { account: account.clone(), at: flag.flagged_at, count: flag.rejected });
             self.flagged.insert(account);
-            self.owe(kept, account);
+            self.mark_unshared(journaled, account);
         }
-        kept.behind |= self.keep(kept, &records).is_err();
-        records.into_iter().for_each(|record| kept.state.replay(record, now));
-        self.ring();
+        journaled.has_unwritten |= self.append_records(journaled, &records).is_err();
+        records.into_iter().for_each(|record| journaled.state.replay(record, now));
+        self.wake_senders();
     }
 
-    /// Marks everybody who is flagged.
-    fn mark_all(&self, kept: &Kept) {
-        kept.state.flags().iter().for_each(|flag| self.flagged.insert(&flag.account));
+    /// Publishes all flags for rules.
+    fn publish_all(&self, journaled: &JournaledState) {
+        journaled.state.flags().iter().for_each(|flag| self.flagged.insert(&flag.account));
     }
 
-    /// Tells those who send that there may be something to send.
-    fn ring(&self) {
-        self.to_announce.notify_one();
-        self.to_share.iter().for_each(Notify::notify_one);
+    /// Wakes the tasks that send announcements and share flags.
+    fn wake_senders(&self) {
+        self.announcements_ready.notify_one();
+        self.sharing_wakeup.iter().for_each(Notify::notify_one);
     }
 
     fn count(&self, counter: &AtomicU64) {
@@ -473,18 +481,18 @@ impl Watch {
     }
 }
 
-impl Kept {
-    /// How things stand here, which is all but what gates could not leave.
-    fn standing(&self, is_to_survive: bool) -> Standing {
-        let is_whole = !self.behind && self.journal.as_ref().is_some_and(|journal| !journal.is_broken());
-        Standing {
+impl JournaledState {
+    /// Snapshot without the drops of the feed, which are not under this lock.
+    fn status(&self, is_to_survive: bool) -> WatchStatus {
+        let is_whole = !self.has_unwritten && self.journal.as_ref().is_some_and(|journal| !journal.is_broken());
+        WatchStatus {
             flags: self.state.flagged(),
             omissions: self.state.omissions(),
             feed_dropped: 0,
             journal_bytes: self.journal.as_ref().map(Journal::bytes),
-            is_kept: !is_to_survive || is_whole,
+            is_persisted: !is_to_survive || is_whole,
             announcements_waiting: self.state.announcements().len(),
-            flags_owed: self.owed.len(),
+            flags_unshared: self.unshared.len(),
         }
     }
 }

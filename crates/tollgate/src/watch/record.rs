@@ -1,6 +1,6 @@
-//! What is written down of the watch, as bytes.
+//! Records of the watch's journal.
 //!
-//! Records are framed as [`durable`] describes.
+//! The framing is described in [`durable`].
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use tollgate_core::watch::CountKind;
 
 use crate::durable::{self, FrameError};
 
-/// One thing that happened, or was so when the journal was written anew.
+/// An event, or a part of the state when the journal was rewritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// Refusals were reported; `id` is empty for those of this process.
@@ -18,36 +18,36 @@ pub(super) enum Record {
     Flag { account: String, at: Moment, count: u64 },
     /// A flag was cleared.
     Clear { account: String, at: Moment, by: String, note: String },
-    /// A flag of the past.
+    /// A flag that was cleared earlier.
     Past { account: String, at: Moment, count: u64, cleared_at: Moment, by: String, note: String },
     /// A report with this id was counted.
     Reported { id: String },
-    /// So much had been counted.
+    /// A count at the time of the rewrite.
     Count { tallied: CountKind, name: Vec<u8>, at: Moment, count: u64 },
-    /// Somebody changed something.
+    /// An operator made a change.
     Change { at: Moment, by: String, let_in: String, what: String },
-    /// A flag was set and cleared at another gate: what was counted here before that does not count any more.
-    Heard { account: String, at: Moment, count: u64, cleared_at: Moment, by: String, note: String },
-    /// Something is to be announced to others.
+    /// A flag was set and cleared at another gate. Refusals that were counted here before no longer count.
+    RemoteClear { account: String, at: Moment, count: u64, cleared_at: Moment, by: String, note: String },
+    /// An announcement is pending.
     Announce { number: u64, body: String },
-    /// It was taken, or given up.
+    /// The announcement was accepted or given up.
     Announced { number: u64 },
 }
 
-/// Refusals of one key. Whoever reports a hundred thousand of them need not copy their names: they are copied once, to where they count.
+/// Refusals of one key. The names are borrowed, because a report may have a hundred thousand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    /// How the caller was told apart.
+    /// Class of the rule.
     pub(crate) class: Cow<'a, str>,
-    /// The caller.
+    /// The refused key.
     pub(crate) key: Cow<'a, str>,
-    /// How many requests of it were refused.
+    /// Number of refused requests.
     pub(crate) count: u64,
 }
 
-/// The head of a record of version 1: the length, and a checksum of the content.
+/// Size of the header of a version 1 record: length, and a checksum of the content.
 const HEAD_BYTES_1: usize = 12;
-/// Entries of a report are seldom longer.
+/// Most entries of a report are shorter.
 const ENTRY_BYTES_USUAL: usize = 48;
 
 impl Record {
@@ -67,25 +67,25 @@ impl Record {
         write_record(out, |out| write_report(out, at, id, entries));
     }
 
-    /// The record that `bytes` begins with, and its length in bytes.
+    /// Parses the record at the start of `bytes`; returns it with its length in bytes.
     pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), FrameError> {
         let (content, length) = durable::read_record(bytes)?;
-        // A kind that is not known was written by a later version.
-        let record = Self::read_content(&mut Reader(content)).ok_or(FrameError::Content(length))?;
+        // An unknown kind was written by a later version.
+        let record = Self::read_content(&mut FieldReader(content)).ok_or(FrameError::Content(length))?;
         Ok((record, length))
     }
 
-    /// The same for a journal of version 1, whose lengths have no checksum: none, if there is no whole record.
+    /// Parses a record of version 1, whose lengths have no checksum. `None` if there is no complete record.
     pub(super) fn read_version_1(bytes: &[u8]) -> Option<(Self, usize)> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES_1>()?;
-        let mut head = Reader(head);
+        let mut head = FieldReader(head);
         let (length, sum) = (head.short()? as usize, head.long()?);
         let content = rest.get(..length).filter(|content| checksum_1(content) == sum)?;
-        Some((Self::read_content(&mut Reader(content))?, HEAD_BYTES_1 + length))
+        Some((Self::read_content(&mut FieldReader(content))?, HEAD_BYTES_1 + length))
     }
 
-    /// What kind it is, in a word.
-    pub(super) fn word(&self) -> &'static str {
+    /// Name of the kind, for the log.
+    pub(super) fn kind_name(&self) -> &'static str {
         match self {
             Self::Report { .. } => "report",
             Self::Flag { .. } => "flag",
@@ -94,13 +94,13 @@ impl Record {
             Self::Reported { .. } => "reported",
             Self::Count { .. } => "count",
             Self::Change { .. } => "change",
-            Self::Heard { .. } => "heard",
+            Self::RemoteClear { .. } => "remote-clear",
             Self::Announce { .. } => "announce",
             Self::Announced { .. } => "announced",
         }
     }
 
-    fn write_content(&self, out: &mut Writer<'_>) {
+    fn write_content(&self, out: &mut FieldWriter<'_>) {
         match self {
             Self::Report { at, id, entries } => write_report(out, *at, id, entries.iter()),
             Self::Flag { account, at, count } => {
@@ -122,7 +122,7 @@ impl Record {
             Self::Change { at, by, let_in, what } => {
                 out.kind(11).moment(*at).text(by).text(let_in).text(what);
             }
-            Self::Heard { account, at, count, cleared_at, by, note } => {
+            Self::RemoteClear { account, at, count, cleared_at, by, note } => {
                 out.kind(8).text(account).moment(*at).long(*count).moment(*cleared_at).text(by).text(note);
             }
             Self::Announce { number, body } => {
@@ -134,11 +134,11 @@ impl Record {
         }
     }
 
-    fn read_content(content: &mut Reader<'_>) -> Option<Self> {
+    fn read_content(content: &mut FieldReader<'_>) -> Option<Self> {
         let record = match content.kind()? {
             1 => {
                 let (at, id, entries) = (content.moment()?, content.text()?, content.short()?);
-                let text = |content: &mut Reader<'_>| content.text().map(Cow::Owned);
+                let text = |content: &mut FieldReader<'_>| content.text().map(Cow::Owned);
                 let entry = |_| Some(Entry { class: text(content)?, key: text(content)?, count: content.long()? });
                 Self::Report { at, id, entries: (0..entries).map(entry).collect::<Option<_>>()? }
             }
@@ -164,14 +164,14 @@ impl Record {
                 at: content.moment()?,
                 count: content.long()?,
             },
-            // As it was written before it was known how somebody was let in.
+            // Written before the authentication was recorded.
             7 => Self::Change {
                 at: content.moment()?,
                 by: content.text()?,
                 let_in: String::new(),
                 what: content.text()?,
             },
-            8 => Self::Heard {
+            8 => Self::RemoteClear {
                 account: content.text()?,
                 at: content.moment()?,
                 count: content.long()?,
@@ -193,29 +193,34 @@ impl Record {
     }
 }
 
-fn write_record(out: &mut Vec<u8>, write_content: impl FnOnce(&mut Writer<'_>)) {
-    durable::write_record(out, |out| write_content(&mut Writer(out)));
+fn write_record(out: &mut Vec<u8>, write_content: impl FnOnce(&mut FieldWriter<'_>)) {
+    durable::write_record(out, |out| write_content(&mut FieldWriter(out)));
 }
 
-fn write_report<'a>(out: &mut Writer<'_>, at: Moment, id: &str, entries: impl ExactSizeIterator<Item = &'a Entry<'a>>) {
+fn write_report<'a>(
+    out: &mut FieldWriter<'_>,
+    at: Moment,
+    id: &str,
+    entries: impl ExactSizeIterator<Item = &'a Entry<'a>>,
+) {
     out.kind(1).moment(at).text(id).short(entries.len() as u32);
     for entry in entries {
         out.text(&entry.class).text(&entry.key).long(entry.count);
     }
 }
 
-/// The checksum of version 1: FNV-1a over words of eight bytes.
+/// Checksum of version 1: FNV-1a over words of eight bytes.
 fn checksum_1(bytes: &[u8]) -> u64 {
-    let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(23);
+    let step = |sum: u64, kind_name: u64| (sum ^ kind_name).wrapping_mul(0x100_0000_01b3).rotate_left(23);
     let (words, rest) = bytes.as_chunks::<8>();
     let rest = rest.iter().fold(bytes.len() as u64, |rest, &byte| rest << 8 | u64::from(byte));
-    let sum = words.iter().fold(0xcbf2_9ce4_8422_2325, |sum, word| step(sum, u64::from_be_bytes(*word)));
+    let sum = words.iter().fold(0xcbf2_9ce4_8422_2325, |sum, kind_name| step(sum, u64::from_be_bytes(*kind_name)));
     step(sum, rest)
 }
 
-struct Writer<'a>(&'a mut Vec<u8>);
+struct FieldWriter<'a>(&'a mut Vec<u8>);
 
-impl Writer<'_> {
+impl FieldWriter<'_> {
     fn kind(&mut self, kind: u8) -> &mut Self {
         self.0.push(kind);
         self
@@ -245,9 +250,9 @@ impl Writer<'_> {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     fn kind(&mut self) -> Option<u8> {
         let (&kind, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -317,7 +322,7 @@ pub(super) mod tests {
             ),
             (text, at.clone(), 0u64..9, at.clone(), text, text).prop_map(
                 |(account, at, count, cleared_at, by, note)| {
-                    Record::Heard { account, at, count, cleared_at, by, note }
+                    Record::RemoteClear { account, at, count, cleared_at, by, note }
                 }
             ),
             (any::<u64>(), text).prop_map(|(number, body)| Record::Announce { number, body }),
@@ -327,7 +332,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_change_of_an_earlier_version_is_read() {
+    fn a_change_of_an_earlier_version_is_accepted() {
         let mut bytes = Vec::new();
         write_record(&mut bytes, |out| {
             out.kind(7).moment(Moment::from_millis(5)).text("ann").text("tried it");
@@ -337,17 +342,17 @@ pub(super) mod tests {
         assert_eq!(Record::read(&bytes).unwrap(), (change, bytes.len()));
     }
 
-    /// A record as version 1 wrote it.
+    /// Encodes a record as version 1 did.
     pub(crate) fn version_1(record: &Record) -> Vec<u8> {
         let mut content = Vec::new();
-        record.write_content(&mut Writer(&mut content));
+        record.write_content(&mut FieldWriter(&mut content));
         let head = [&(content.len() as u32).to_be_bytes()[..], &checksum_1(&content).to_be_bytes()].concat();
         [head, content].concat()
     }
 
     proptest! {
         #[test]
-        fn a_record_comes_back_as_it_was_written_and_no_part_of_it_does(record in record()) {
+        fn a_record_is_parsed_as_it_was_written_and_a_part_of_it_is_rejected(record in record()) {
             let mut bytes = Vec::new();
             record.write(&mut bytes);
             prop_assert_eq!(Record::read(&bytes), Ok((record, bytes.len())));
@@ -357,7 +362,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn a_bit_that_flips_is_found(record in record(), place in any::<prop::sample::Index>(), bit in 0u8..8) {
+        fn a_flipped_bit_is_detected(record in record(), place in any::<prop::sample::Index>(), bit in 0u8..8) {
             let mut bytes = Vec::new();
             record.write(&mut bytes);
             let place = place.index(bytes.len());
@@ -366,7 +371,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_record_or_not(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_arbitrary_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Record::read(&bytes);
         }
     }

@@ -1,11 +1,12 @@
-//! Flags that all gates have, through Redis.
+//! Shares flags between gates through Redis.
 //!
-//! The journal of each gate is the first truth: a flag counts when it is there, and Redis is told when it can be. So nothing waits for Redis and nothing is
-//! lost with it. What is missing on either side is found by comparing: at every new connection, when Redis has forgotten, and now and
-//! then, everything that it has is read, and what it does not have is told. After that, only changes are.
+//! The journal of each gate is authoritative: a flag counts once it is there and is sent to Redis when Redis is
+//! reachable. Nothing waits for Redis, and losing Redis loses no flag. At each new connection, after Redis has lost its
+//! data, and every ten minutes, a gate reads all flags from Redis and sends those that are missing. In between, only
+//! changes are exchanged.
 //!
-//! Two gates may say different things about an account. What happened last counts, by one clock for all: moments travel in the time of Redis. How far
-//! that is from the time here is measured with every question, and the quickest answer is believed.
+//! If two gates disagree about an account, the later change wins. Times are exchanged in the clock of Redis. Each poll
+//! measures the offset between that clock and the local one, and the measurement with the shortest round trip is used.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,253 +19,258 @@ use tollgate_gatekeeper::shared::{Clearing, FlagWriteOutcome, SharedFlag, Shared
 
 use super::record::Record;
 use super::state::{Cleared, Flag};
-use super::{Kept, Watch};
+use super::{JournaledState, Watch};
 
-/// How often Redis is asked what is new.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How often everything is compared, whether or not there is a reason to.
-const COMPARE_EVERY: Span = Span::from_secs(600);
-/// How many flags are told in one go.
-const TOLD_AT_ONCE: usize = 100;
-/// How many cleared flags a Redis that does not have them is told of, the latest.
-const PAST_TOLD_MAX: usize = 1000;
-/// More are not owed one by one: comparing finds them.
-const OWED_MAX: usize = 100_000;
-/// Two clearings of one flag this close together are one, told twice.
-const SAME: Span = Span::from_secs(1);
+/// How often Redis is polled for changes.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often all flags are compared.
+const COMPARE_INTERVAL: Span = Span::from_secs(600);
+/// Flags sent before more are looked up.
+const FLAGS_PER_BATCH: usize = 100;
+/// How many of the latest cleared flags are sent to a Redis that lacks them.
+const PAST_FLAGS_SHARED_MAX: usize = 1000;
+/// Bound of `unshared`; further accounts are found by the comparison.
+const UNSHARED_MAX: usize = 100_000;
+/// Two clearings of a flag within this time are the same one, received through two gates.
+const SAME_CLEARING_WITHIN: Span = Span::from_secs(1);
 
-/// What to do about what Redis says of an account.
+/// What to do with a flag received from Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Merged {
-    /// It says what is known here.
-    Known,
-    /// It knows better.
+enum MergeOutcome {
+    /// Both sides agree.
+    Same,
+    /// The flag in Redis is newer: apply this record.
     Take(Record),
-    /// It does not know what happened since.
-    Owe,
+    /// The local flag is newer: send it.
+    Send,
 }
 
-/// Compares how an account stands here with how it stands there.
-fn merge(here: Option<&Flag>, there: Flag) -> Merged {
+/// Compares the local flag of an account with the one in Redis.
+fn merge(here: Option<&Flag>, there: Flag) -> MergeOutcome {
     let us = |moment: Moment| moment.as_nanos() / 1000;
     let Flag { account, flagged_at: at, rejected: count, cleared } = there;
     match (here.map(|here| (here, &here.cleared)), cleared) {
-        (None, None) => Merged::Take(Record::Flag { account, at, count }),
+        (None, None) => MergeOutcome::Take(Record::Flag { account, at, count }),
         (None, Some(Cleared { at: cleared_at, by, note })) => {
-            Merged::Take(Record::Heard { account, at, count, cleared_at, by, note })
+            MergeOutcome::Take(Record::RemoteClear { account, at, count, cleared_at, by, note })
         }
-        (Some((_, None)), None) => Merged::Known,
+        (Some((_, None)), None) => MergeOutcome::Same,
         (Some((here, None)), Some(Cleared { at, by, note })) => {
             let is_later = us(at) >= us(here.flagged_at);
-            if is_later { Merged::Take(Record::Clear { account, at, by, note }) } else { Merged::Owe }
+            if is_later { MergeOutcome::Take(Record::Clear { account, at, by, note }) } else { MergeOutcome::Send }
         }
         (Some((_, Some(here))), None) => {
             if us(at) > us(here.at) {
-                Merged::Take(Record::Flag { account, at, count })
+                MergeOutcome::Take(Record::Flag { account, at, count })
             } else {
-                Merged::Owe
+                MergeOutcome::Send
             }
         }
         (Some((_, Some(here))), Some(Cleared { at: cleared_at, by, note })) => {
-            let is_another = cleared_at > here.at + SAME;
-            let heard = Record::Heard { account, at, count, cleared_at, by, note };
-            if is_another { Merged::Take(heard) } else { Merged::Known }
+            let is_another = cleared_at > here.at + SAME_CLEARING_WITHIN;
+            let remote_clear = Record::RemoteClear { account, at, count, cleared_at, by, note };
+            if is_another { MergeOutcome::Take(remote_clear) } else { MergeOutcome::Same }
         }
     }
 }
 
 impl Watch {
-    /// Other gates are to be told of an account.
-    pub(super) fn owe(&self, kept: &mut Kept, account: &str) {
-        if self.to_share.is_some() && kept.owed.len() < OWED_MAX {
-            kept.owed.insert(account.to_owned());
+    /// Notes that the flag of this account has to be sent to Redis.
+    pub(super) fn mark_unshared(&self, journaled: &mut JournaledState, account: &str) {
+        if self.sharing_wakeup.is_some() && journaled.unshared.len() < UNSHARED_MAX {
+            journaled.unshared.insert(account.to_owned());
         }
     }
 
-    /// Takes in what other gates say.
-    fn hear(&self, flags: Vec<Flag>) {
-        // As with a clearing at this gate: what was refused before it must not count after it.
+    /// Applies flags received from Redis.
+    fn receive(&self, flags: Vec<Flag>) {
+        // As with a local clearing, earlier refusals must not count after it.
         if flags.iter().any(|flag| flag.cleared.is_some()) {
             self.take_feed();
         }
-        let (now, mut kept, mut records) = (self.calendar.now(), self.kept(), Vec::new());
+        let (now, mut journaled, mut records) = (self.calendar.now(), self.lock(), Vec::new());
         let mut past = HashMap::new();
-        for flag in kept.state.past() {
+        for flag in journaled.state.past() {
             past.entry(flag.account.clone()).or_insert_with(|| flag.clone());
         }
         for there in flags {
             let account = there.account.clone();
-            let here = kept.state.flag_of(&account).or_else(|| past.get(&account).cloned());
+            let here = journaled.state.flag_of(&account).or_else(|| past.get(&account).cloned());
             match merge(here.as_ref(), there) {
-                Merged::Known => {}
-                Merged::Take(record) => records.push((account, record)),
-                Merged::Owe => self.owe(&mut kept, &account),
+                MergeOutcome::Same => {}
+                MergeOutcome::Take(record) => records.push((account, record)),
+                MergeOutcome::Send => self.mark_unshared(&mut journaled, &account),
             }
         }
         let (accounts, records): (Vec<_>, Vec<_>) = records.into_iter().unzip();
         if !records.is_empty() {
-            kept.behind |= self.keep(&mut kept, &records).is_err();
+            journaled.has_unwritten |= self.append_records(&mut journaled, &records).is_err();
         }
         for (account, record) in accounts.into_iter().zip(records) {
-            tracing::info!(account, change = record.word(), "another gate has changed a flag");
-            self.counts.flags_heard.fetch_add(1, Ordering::Relaxed);
-            kept.state.replay(record, now);
-            if kept.state.is_flagged(&account) { self.flagged.insert(&account) } else { self.flagged.remove(&account) }
+            tracing::info!(account, change = record.kind_name(), "flag changed by another gate");
+            self.counts.flags_received.fetch_add(1, Ordering::Relaxed);
+            journaled.state.replay(record, now);
+            if journaled.state.is_flagged(&account) {
+                self.flagged.insert(&account)
+            } else {
+                self.flagged.remove(&account)
+            }
         }
     }
 
-    /// How accounts stand of which Redis has not been told.
-    fn owed(&self, most: usize) -> Vec<Flag> {
-        let mut kept = self.kept();
-        let accounts: Vec<_> = kept.owed.iter().take(most).cloned().collect();
+    /// Current flags of accounts in `unshared`.
+    fn unshared(&self, most: usize) -> Vec<Flag> {
+        let mut journaled = self.lock();
+        let accounts: Vec<_> = journaled.unshared.iter().take(most).cloned().collect();
         let known = |account: &String| {
-            let flag = kept.state.standing_of(account);
+            let flag = journaled.state.latest_flag_of(account);
             flag.ok_or_else(|| account.clone())
         };
         let flags: Vec<_> = accounts.iter().map(known).collect();
         let known = |flag: Result<Flag, String>| match flag {
             Ok(flag) => Some(flag),
-            // So long ago that nobody knows any more.
+            // The flag has been dropped from the history since.
             Err(account) => {
-                kept.owed.remove(&account);
+                journaled.unshared.remove(&account);
                 None
             }
         };
         flags.into_iter().filter_map(known).collect()
     }
 
-    /// Redis was told of this; if something has happened since, it will be told of that too.
-    fn told(&self, flag: &Flag) {
-        let mut kept = self.kept();
-        if kept.state.standing_of(&flag.account).as_ref() == Some(flag) {
-            kept.owed.remove(&flag.account);
+    /// The flag is now in Redis. If it changed in the meantime, it remains to be sent.
+    fn mark_shared(&self, flag: &Flag) {
+        let mut journaled = self.lock();
+        if journaled.state.latest_flag_of(&flag.account).as_ref() == Some(flag) {
+            journaled.unshared.remove(&flag.account);
         }
     }
 
-    /// Redis has flags of these accounts and no others: it is to be told of the rest.
-    fn owe_all_but(&self, accounts: &HashSet<String>) {
-        let mut kept = self.kept();
-        let past = kept.state.past().take(PAST_TOLD_MAX).map(|flag| flag.account.clone());
-        let known: HashSet<_> = kept.state.flags().into_iter().map(|flag| flag.account).chain(past).collect();
+    /// Notes all flags that Redis, which has only those of `accounts`, lacks.
+    fn share_all_except(&self, accounts: &HashSet<String>) {
+        let mut journaled = self.lock();
+        let past = journaled.state.past().take(PAST_FLAGS_SHARED_MAX).map(|flag| flag.account.clone());
+        let known: HashSet<_> = journaled.state.flags().into_iter().map(|flag| flag.account).chain(past).collect();
         for account in known.difference(accounts) {
-            self.owe(&mut kept, account);
+            self.mark_unshared(&mut journaled, account);
         }
     }
 }
 
-/// What is between the time here and the time of Redis.
+/// Difference between the local clock and the clock of Redis.
 #[derive(Clone, Copy, Debug)]
-struct Offset {
-    /// What to add to microseconds here.
+struct ClockOffset {
+    /// Microseconds to add to the local time.
     us: i128,
-    /// How long the question took that it is from: it may be wrong by half of that.
-    took: Span,
+    /// Round trip of the measurement; the error is at most half of it.
+    round_trip: Span,
 }
 
-impl Offset {
-    /// What a question says that was asked at `asked` and answered at `answered`, when it was `there_us` there.
+impl ClockOffset {
+    /// ClockOffset for a request sent at `asked` and answered at `answered`, when the clock of Redis was `there_us`.
     fn measured(asked: Moment, answered: Moment, there_us: u64) -> Self {
-        let took = answered.since(asked);
-        let here = asked + Span::from_nanos(took.as_nanos() / 2);
-        Self { us: i128::from(there_us) - i128::from(here.as_nanos() / 1000), took }
+        let round_trip = answered.since(asked);
+        let here = asked + Span::from_nanos(round_trip.as_nanos() / 2);
+        Self { us: i128::from(there_us) - i128::from(here.as_nanos() / 1000), round_trip }
     }
 
-    fn there(&self, moment: Moment) -> u64 {
+    fn to_redis(&self, moment: Moment) -> u64 {
         u64::try_from(i128::from(moment.as_nanos() / 1000) + self.us).unwrap_or(0)
     }
 
-    fn here(&self, us: u64) -> Moment {
+    fn to_local(&self, us: u64) -> Moment {
         let nanos = (i128::from(us) - self.us).saturating_mul(1000);
         Moment::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }
 
-    fn flag_there(&self, flag: &Flag) -> SharedFlag {
+    fn flag_to_redis(&self, flag: &Flag) -> SharedFlag {
         let clearing = |cleared: &Cleared| Clearing {
-            at_us: self.there(cleared.at),
+            at_us: self.to_redis(cleared.at),
             by: cleared.by.clone(),
             note: cleared.note.clone(),
         };
         SharedFlag {
             account: flag.account.clone(),
-            flagged_at_us: self.there(flag.flagged_at),
+            flagged_at_us: self.to_redis(flag.flagged_at),
             rejected: flag.rejected,
             cleared: flag.cleared.as_ref().map(clearing),
         }
     }
 
-    fn flag_here(&self, flag: SharedFlag) -> Flag {
-        let cleared = |Clearing { at_us, by, note }| Cleared { at: self.here(at_us), by, note };
+    fn flag_to_local(&self, flag: SharedFlag) -> Flag {
+        let cleared = |Clearing { at_us, by, note }| Cleared { at: self.to_local(at_us), by, note };
         Flag {
             account: flag.account,
-            flagged_at: self.here(flag.flagged_at_us),
+            flagged_at: self.to_local(flag.flagged_at_us),
             rejected: flag.rejected,
             cleared: flag.cleared.map(cleared),
         }
     }
 }
 
-/// What is known of Redis.
-struct Sharing {
+/// Progress of the exchange with Redis.
+struct FlagSharing {
     watch: Arc<Watch>,
     flags: SharedFlags,
     since: Since,
-    offset: Option<Offset>,
+    offset: Option<ClockOffset>,
     compared_at: Moment,
-    /// The accounts that Redis has, while everything is read.
+    /// Accounts found in Redis so far, while all flags are read.
     seen: Option<HashSet<String>>,
 }
 
-/// Shares flags with other gates, until the process ends.
+/// Shares flags with other gates until the process ends.
 pub(crate) async fn share(watch: Arc<Watch>, flags: SharedFlags) {
-    let Some(bell) = &watch.to_share else { return };
+    let Some(bell) = &watch.sharing_wakeup else { return };
     let compared_at = watch.calendar.now();
     let mut sharing =
-        Sharing { watch: watch.clone(), flags, since: Since::default(), offset: None, compared_at, seen: None };
-    let mut is_amiss = false;
+        FlagSharing { watch: watch.clone(), flags, since: Since::default(), offset: None, compared_at, seen: None };
+    let mut is_failing = false;
     loop {
-        match sharing.round().await {
-            Ok(()) if is_amiss => tracing::info!("Redis has the flags of this gate again"),
+        match sharing.exchange().await {
+            Ok(()) if is_failing => tracing::info!("sharing flags through Redis works again"),
             Ok(()) => {}
             Err(why) => {
                 watch.counts.sharing_failures.fetch_add(1, Ordering::Relaxed);
-                if !is_amiss {
+                if !is_failing {
                     let why = why.as_str();
-                    tracing::warn!(why, "Redis is not there to share flags: this gate keeps them, and tells it later");
+                    tracing::warn!(why, "cannot share flags through Redis: retrying, no flag is lost");
                 }
-                is_amiss = true;
-                tokio::time::sleep(ASK_EVERY).await;
+                is_failing = true;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             }
         }
-        is_amiss = false;
-        let _ = tokio::time::timeout(ASK_EVERY, Notify::notified(bell)).await;
+        is_failing = false;
+        let _ = tokio::time::timeout(POLL_INTERVAL, Notify::notified(bell)).await;
     }
 }
 
-impl Sharing {
-    /// Hears what is new, and tells what is owed.
-    async fn round(&mut self) -> Result<(), Unanswered> {
+impl FlagSharing {
+    /// Receives changes, then sends unshared flags.
+    async fn exchange(&mut self) -> Result<(), Unanswered> {
         let now = self.watch.calendar.now();
-        if now.since(self.compared_at) > COMPARE_EVERY {
+        if now.since(self.compared_at) > COMPARE_INTERVAL {
             self.since = Since::default();
         }
-        while self.hear().await? {}
+        while self.receive().await? {}
         if let Some(seen) = self.seen.take() {
             self.compared_at = now;
-            self.watch.aside(move |watch| watch.owe_all_but(&seen)).await;
+            self.watch.run_blocking(move |watch| watch.share_all_except(&seen)).await;
         }
         let Some(offset) = self.offset else { return Ok(()) };
         loop {
-            let owed = self.watch.aside(|watch| watch.owed(TOLD_AT_ONCE)).await.unwrap_or_default();
-            let is_last = owed.len() < TOLD_AT_ONCE;
-            for flag in owed {
-                match self.flags.write(&offset.flag_there(&flag)).await? {
-                    FlagWriteOutcome::Taken => self.watch.count(&self.watch.counts.flags_told),
+            let unshared = self.watch.run_blocking(|watch| watch.unshared(FLAGS_PER_BATCH)).await.unwrap_or_default();
+            let is_last = unshared.len() < FLAGS_PER_BATCH;
+            for flag in unshared {
+                match self.flags.write(&offset.flag_to_redis(&flag)).await? {
+                    FlagWriteOutcome::Taken => self.watch.count(&self.watch.counts.flags_shared),
                     FlagWriteOutcome::Full => tracing::warn!(account = flag.account, "Redis has no room for this flag"),
-                    // Somebody else was there before, and has been or will be heard.
+                    // Redis has a newer change of another gate, which the next poll returns if it was not received
+                    // already.
                     FlagWriteOutcome::IsSet | FlagWriteOutcome::IsCleared => {}
                 }
-                self.watch.aside(move |watch| watch.told(&flag)).await;
+                self.watch.run_blocking(move |watch| watch.mark_shared(&flag)).await;
             }
             if is_last {
                 return Ok(());
@@ -272,12 +278,12 @@ impl Sharing {
         }
     }
 
-    /// Hears some of what is new. Says whether there is more.
-    async fn hear(&mut self) -> Result<bool, Unanswered> {
+    /// Receives a batch of changes; returns whether there are more.
+    async fn receive(&mut self) -> Result<bool, Unanswered> {
         let asked = self.watch.calendar.now();
         let changes = self.flags.changes(&self.since).await?;
-        let measured = Offset::measured(asked, self.watch.calendar.now(), changes.now_us);
-        let is_better = |known: &Offset| changes.anew || measured.took < known.took;
+        let measured = ClockOffset::measured(asked, self.watch.calendar.now(), changes.now_us);
+        let is_better = |known: &ClockOffset| changes.anew || measured.round_trip < known.round_trip;
         let offset = *self.offset.insert(self.offset.filter(|known| !is_better(known)).unwrap_or(measured));
         if changes.anew {
             self.seen = Some(HashSet::new());
@@ -285,9 +291,9 @@ impl Sharing {
         if let Some(seen) = &mut self.seen {
             seen.extend(changes.flags.iter().map(|flag| flag.account.clone()));
         }
-        let flags: Vec<_> = changes.flags.into_iter().map(|flag| offset.flag_here(flag)).collect();
+        let flags: Vec<_> = changes.flags.into_iter().map(|flag| offset.flag_to_local(flag)).collect();
         if !flags.is_empty() {
-            self.watch.aside(move |watch| watch.hear(flags)).await;
+            self.watch.run_blocking(move |watch| watch.receive(flags)).await;
         }
         self.since = changes.since;
         Ok(changes.more)
@@ -309,50 +315,50 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_last_counts() {
+    fn the_later_change_wins() {
         let minute = 60_000_000;
         for (here, there, expect) in [
             (None, flag(5, None), "flag"),
-            (None, flag(5, Some(6)), "heard"),
-            (Some(flag(5, None)), flag(9, None), "known"),
+            (None, flag(5, Some(6)), "remote-clear"),
+            (Some(flag(5, None)), flag(9, None), "same"),
             (Some(flag(5, None)), flag(4, Some(5)), "clear"),
-            (Some(flag(5, None)), flag(3, Some(4)), "owe"),
-            (Some(flag(5, Some(6))), flag(6, None), "owe"),
+            (Some(flag(5, None)), flag(3, Some(4)), "send"),
+            (Some(flag(5, Some(6))), flag(6, None), "send"),
             (Some(flag(5, Some(6))), flag(7, None), "flag"),
-            (Some(flag(5, Some(6))), flag(5, Some(8)), "known"),
-            (Some(flag(5, Some(6))), flag(5, Some(minute)), "heard"),
+            (Some(flag(5, Some(6))), flag(5, Some(8)), "same"),
+            (Some(flag(5, Some(6))), flag(5, Some(minute)), "remote-clear"),
         ] {
-            let said = match merge(here.as_ref(), there.clone()) {
-                Merged::Known => "known",
-                Merged::Owe => "owe",
-                Merged::Take(record) => record.word(),
+            let outcome = match merge(here.as_ref(), there.clone()) {
+                MergeOutcome::Same => "same",
+                MergeOutcome::Send => "send",
+                MergeOutcome::Take(record) => record.kind_name(),
             };
-            assert_eq!(said, expect, "{here:?} {there:?}");
+            assert_eq!(outcome, expect, "{here:?} {there:?}");
         }
     }
 
     #[test]
-    fn a_clock_that_is_hours_away_moves_nothing() {
+    fn times_survive_an_offset_of_hours_between_clocks() {
         let (asked, answered) = (at(7_200_000_000), at(7_200_000_400));
         for there_us in [1, 7_200_000_200, 1 << 60] {
-            let offset = Offset::measured(asked, answered, there_us);
-            assert_eq!(offset.there(at(7_200_000_200)), there_us);
-            assert_eq!(offset.here(there_us), at(7_200_000_200));
+            let offset = ClockOffset::measured(asked, answered, there_us);
+            assert_eq!(offset.to_redis(at(7_200_000_200)), there_us);
+            assert_eq!(offset.to_local(there_us), at(7_200_000_200));
         }
-        assert_eq!(Offset::measured(asked, answered, 1).there(at(0)), 0);
-        assert_eq!(Offset::measured(asked, answered, u64::MAX >> 1).here(0), Moment::ZERO);
+        assert_eq!(ClockOffset::measured(asked, answered, 1).to_redis(at(0)), 0);
+        assert_eq!(ClockOffset::measured(asked, answered, u64::MAX >> 1).to_local(0), Moment::ZERO);
     }
 
     proptest! {
-        /// Whatever comes back from a store was told by somebody, so nobody who has told it takes it for news.
+        /// A flag that a gate reads back from Redis is not a change.
         #[test]
-        fn what_one_has_told_oneself_is_no_news(
+        fn a_flag_read_back_from_redis_is_unchanged(
             flagged in 0_u64..1_000_000, cleared in prop::option::of(0_u64..1_000_000), there_us in 0_u64..1 << 60,
         ) {
-            let offset = Offset::measured(at(2_000_000), at(2_000_100), there_us + 3_000_000);
+            let offset = ClockOffset::measured(at(2_000_000), at(2_000_100), there_us + 3_000_000);
             let flag = flag(flagged, cleared.map(|after| flagged + after));
-            let back = offset.flag_here(offset.flag_there(&flag));
-            prop_assert_eq!(merge(Some(&flag), back), Merged::Known);
+            let back = offset.flag_to_local(offset.flag_to_redis(&flag));
+            prop_assert_eq!(merge(Some(&flag), back), MergeOutcome::Same);
         }
     }
 }

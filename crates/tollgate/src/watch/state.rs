@@ -1,4 +1,4 @@
-//! What the watch knows: the core's tallies, and beside them what people did: flags of the past, reports that came, changes.
+//! The state of the watch: the counts of the core, cleared flags, IDs of counted reports, and changes by operators.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -9,31 +9,32 @@ use tollgate_core::watch::{self as core, Episode, Omissions, Refusals, SavedCoun
 
 use super::record::{Entry, Record};
 
-/// How many flags of the past are kept.
-const PAST_MAX: usize = 10_000;
-/// How many reports are remembered, so that one that comes again is not counted again.
+/// Number of cleared flags that are kept.
+const PAST_FLAGS_MAX: usize = 10_000;
+/// Number of report IDs that are remembered to detect duplicates.
 const REPORTS_MAX: usize = 16_384;
-/// How many changes are kept.
+/// Number of changes that are kept.
 const CHANGES_MAX: usize = 1000;
-/// How many of them are logins with the same token: who may only look, and gives any name, cannot push out what operators did.
+/// Number of those that may be logins with the same token, so that a viewer who logs in under many names cannot push
+/// out the changes of operators.
 const LOGINS_MAX: usize = 100;
-/// What is noted of a login begins so, and nothing else does.
+/// Prefix of a change that records a login; no other change starts with it.
 pub(crate) const LOGGED_IN: &str = "logged in as";
 
-/// The mark on an account, now or in the past.
+/// A flag on an account, set or cleared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Flag {
     /// The account.
     pub(crate) account: String,
-    /// When it was set.
+    /// When the flag was set.
     pub(crate) flagged_at: Moment,
     /// Refusals within the window at that moment.
     pub(crate) rejected: u64,
-    /// When, by whom and why it was cleared, if it was.
+    /// When, by whom and why the flag was cleared; `None` if it is set.
     pub(crate) cleared: Option<Cleared>,
 }
 
-/// The end of a flag.
+/// How a flag was cleared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cleared {
     pub(crate) at: Moment,
@@ -41,35 +42,36 @@ pub(crate) struct Cleared {
     pub(crate) note: String,
 }
 
-/// Something that an operator changed.
+/// A change by an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// When.
+    /// Time of the change.
     pub(crate) at: Moment,
-    /// Who, as they say.
+    /// Name that the operator gave.
     pub(crate) by: String,
-    /// How they were let in, which they do not choose; empty where that was not written down.
+    /// How the operator was authenticated, which unlike the name cannot be chosen. Empty if it was not recorded.
     pub(crate) let_in: String,
-    /// What.
+    /// Description of the change.
     pub(crate) what: String,
 }
 
-/// Everything that survives.
-pub(super) struct State {
+/// Everything that the journal persists.
+pub(super) struct WatchState {
     account_class: Box<str>,
     core: core::Watch<RandomState>,
-    /// The latest first.
+    /// Cleared flags, the latest first.
     past: VecDeque<Flag>,
     changes: VecDeque<Change>,
     reports: Reports,
-    /// Flags that came of what was written down, but are not written down themselves: their process ended before it could.
+    /// Flags that follow from reports in the journal but are not in the journal themselves, because the process ended
+    /// in between.
     unwritten: BTreeMap<String, Flag>,
     announcements: VecDeque<(u64, String)>,
-    /// The number of the next announcement.
+    /// Number of the next announcement.
     next: u64,
 }
 
-impl State {
+impl WatchState {
     pub(super) fn new(settings: core::WatchSettings) -> Self {
         Self {
             account_class: settings.account_class.clone(),
@@ -83,7 +85,7 @@ impl State {
         }
     }
 
-    /// Takes over when to flag whom.
+    /// Sets the conditions for flags.
     pub(super) fn set_flagging(&mut self, threshold: u64, window: Span, account_class: &str) {
         self.account_class = account_class.into();
         self.core.set_flagging(threshold, window, account_class);
@@ -97,7 +99,7 @@ impl State {
         self.reports.by_id.contains(id)
     }
 
-    /// Counts a report, and says whom it has flagged.
+    /// Counts a report and returns the accounts that it flagged.
     pub(super) fn count(&mut self, at: Moment, id: &str, entries: &[Entry<'_>]) -> Vec<(String, Flag)> {
         if !id.is_empty() && !self.reports.insert(id) {
             return Vec::new();
@@ -106,13 +108,13 @@ impl State {
         for Entry { class, key, count } in entries {
             let refusals = Refusals { class, key: key.as_bytes(), count: *count };
             if let Some(flag) = self.core.record(refusals, at) {
-                flagged.push((key.to_string(), set(key.to_string(), &flag)));
+                flagged.push((key.to_string(), active_flag(key.to_string(), &flag)));
             }
         }
         flagged
     }
 
-    /// Takes in what was written down. What is from the future, by a clock that was wrong, is from now.
+    /// Applies a record of the journal. Times in the future, from a clock that was wrong, are replaced by `now`.
     pub(super) fn replay(&mut self, record: Record, now: Moment) {
         match record {
             Record::Report { at, id, entries } => {
@@ -129,17 +131,17 @@ impl State {
                     let (flagged_at, rejected) = (flag.at, flag.count);
                     let cleared = Some(Cleared { at: at.min(now), by, note });
                     self.past.push_front(Flag { account, flagged_at, rejected, cleared });
-                    self.past.truncate(PAST_MAX);
+                    self.past.truncate(PAST_FLAGS_MAX);
                 }
             }
-            Record::Heard { account, at, count, cleared_at, by, note } => {
+            Record::RemoteClear { account, at, count, cleared_at, by, note } => {
                 self.core.forget(account.as_bytes());
                 self.replay(Record::Past { account, at, count, cleared_at, by, note }, now);
             }
             Record::Past { account, at, count, cleared_at, by, note } => {
                 let cleared = Some(Cleared { at: cleared_at, by, note });
                 self.past.push_front(Flag { account, flagged_at: at, rejected: count, cleared });
-                self.past.truncate(PAST_MAX);
+                self.past.truncate(PAST_FLAGS_MAX);
             }
             Record::Reported { id } => {
                 self.reports.insert(&id);
@@ -162,7 +164,7 @@ impl State {
         }
     }
 
-    /// Forgets the oldest login of those who were let in so, if there are as many as are kept.
+    /// Drops the oldest login with this kind of authentication if the bound is reached.
     fn make_room_for_login(&mut self, let_in: &str) {
         let logins = self.changes.iter().enumerate();
         let mut logins = logins.filter(|(_, one)| one.let_in == let_in && one.what.starts_with(LOGGED_IN));
@@ -171,32 +173,32 @@ impl State {
         }
     }
 
-    /// Flags that came of what was written down and are to be written down and announced now.
+    /// Flags that have to be written to the journal and announced now.
     pub(super) fn take_unwritten(&mut self) -> Vec<(String, Flag)> {
         std::mem::take(&mut self.unwritten).into_iter().collect()
     }
 
-    /// What is to be announced, the oldest first.
+    /// Pending announcements, the oldest first.
     pub(super) fn announcements(&self) -> &VecDeque<(u64, String)> {
         &self.announcements
     }
 
-    /// The number of the next announcement.
+    /// Number of the next announcement.
     pub(super) fn next_announcement(&self) -> u64 {
         self.next
     }
 
-    /// How an account stands: its flag, or else the last one that was cleared.
-    pub(super) fn standing_of(&self, account: &str) -> Option<Flag> {
+    /// Current flag of an account, or the last one that was cleared.
+    pub(super) fn latest_flag_of(&self, account: &str) -> Option<Flag> {
         self.flag_of(account).or_else(|| self.past.iter().find(|past| past.account == account).cloned())
     }
 
-    /// The flag of an account, if it is set.
+    /// Flag of an account, if it is set.
     pub(super) fn flag_of(&self, account: &str) -> Option<Flag> {
-        self.core.flag(account.as_bytes()).map(|flag| set(account.to_owned(), flag))
+        self.core.flag(account.as_bytes()).map(|flag| active_flag(account.to_owned(), flag))
     }
 
-    /// Writes everything down, in an order in which it can be taken in.
+    /// Writes all state as records, in an order in which [`Self::replay`] accepts them.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         for SavedCount { kind: tallied, name, at, count } in self.core.saved_counts() {
             Record::Count { tallied, name: name.to_vec(), at, count }.write(out);
@@ -232,10 +234,13 @@ impl State {
         self.core.flags().len()
     }
 
-    /// The flags that are set, the latest first.
+    /// Flags that are set, the latest first.
     pub(super) fn flags(&self) -> Vec<Flag> {
-        let mut flags: Vec<_> =
-            self.core.flags().map(|(account, flag)| set(String::from_utf8_lossy(account).into_owned(), flag)).collect();
+        let mut flags: Vec<_> = self
+            .core
+            .flags()
+            .map(|(account, flag)| active_flag(String::from_utf8_lossy(account).into_owned(), flag))
+            .collect();
         flags.sort_by(|a, b| b.flagged_at.cmp(&a.flagged_at).then_with(|| a.account.cmp(&b.account)));
         flags
     }
@@ -253,12 +258,12 @@ impl State {
     }
 }
 
-/// A flag that is set.
-fn set(account: String, flag: &core::Flag) -> Flag {
+/// Converts a flag of the core.
+fn active_flag(account: String, flag: &core::Flag) -> Flag {
     Flag { account, flagged_at: flag.at, rejected: flag.count, cleared: None }
 }
 
-/// The reports that were counted, the latest of them.
+/// IDs of the latest reports.
 #[derive(Default)]
 struct Reports {
     in_order: VecDeque<Arc<str>>,
@@ -266,7 +271,7 @@ struct Reports {
 }
 
 impl Reports {
-    /// Remembers a report; false when it was known.
+    /// Remembers a report; false if it is a duplicate.
     fn insert(&mut self, id: &str) -> bool {
         let id: Arc<str> = id.into();
         if !self.by_id.insert(id.clone()) {

@@ -8,7 +8,7 @@ use super::*;
 
 fn watch(directory: Option<&Path>) -> (Watch, Hand) {
     let (clock, hand) = Clock::by_hand();
-    let home = directory.map_or(Home::Memory, |directory| Home::Directory(directory.to_path_buf()));
+    let home = directory.map_or(Persistence::Memory, |directory| Persistence::Directory(directory.to_path_buf()));
     (Watch::new(WatchSettings::default(), home, Arc::default(), Calendar::new(clock)), hand)
 }
 
@@ -21,7 +21,7 @@ fn accounts(watch: &Watch) -> Vec<String> {
 }
 
 #[test]
-fn a_report_that_comes_again_is_counted_once() {
+fn a_duplicate_report_is_counted_once() {
     let (watch, _) = watch(None);
     for _ in 0..3 {
         watch.report("r1", &refused("u1", 400)).unwrap();
@@ -34,14 +34,14 @@ fn a_report_that_comes_again_is_counted_once() {
 }
 
 #[test]
-fn everything_that_was_acknowledged_is_there_after_a_restart() {
+fn acknowledged_reports_flags_and_changes_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
     first.report("r1", &refused("u1", 999)).unwrap();
     first.report("r2", &refused("u2", 5000)).unwrap();
     first.report("r3", &refused("u3", 5000)).unwrap();
     first.clear("u3", "ann", "a test").unwrap().unwrap();
-    first.note_change("ann", "by a token", "tried it");
+    first.record_change("ann", "by a token", "tried it");
     let (flags, episodes) = (first.flags(true), first.episodes());
     drop(first);
     for _ in 0..2 {
@@ -50,8 +50,8 @@ fn everything_that_was_acknowledged_is_there_after_a_restart() {
         assert_eq!(second.episodes().len(), episodes.len());
         assert!(second.report("r1", &refused("u1", 999)).unwrap().repeated);
         assert_eq!(accounts(&second), ["u2"]);
-        // The second time round the journal has been written anew.
-        second.write_anew(&mut second.kept()).unwrap();
+        // In the second iteration the journal has been rewritten.
+        second.rewrite_journal(&mut second.lock()).unwrap();
     }
     let (third, _) = watch(Some(folder.path()));
     assert_eq!(third.report("r4", &refused("u1", 1)).unwrap().flagged, ["u1"]);
@@ -60,26 +60,27 @@ fn everything_that_was_acknowledged_is_there_after_a_restart() {
 }
 
 #[test]
-fn logins_do_not_push_out_what_operators_did() {
+fn logins_do_not_push_out_other_changes() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
-    first.note_change("ann", "by the operator's token", &format!("{LOGGED_IN} operator"));
-    first.note_change("ann", "by the operator's token", "cleared it");
+    first.record_change("ann", "by the operator's token", &format!("{LOGGED_IN} operator"));
+    first.record_change("ann", "by the operator's token", "cleared it");
     for number in 0..250 {
-        first.note_change(&format!("x{number}"), "by the viewer's token", &format!("{LOGGED_IN} viewer"));
+        first.record_change(&format!("x{number}"), "by the viewer's token", &format!("{LOGGED_IN} viewer"));
     }
-    first.note_change("ann", "by the operator's token", "cleared it again");
+    first.record_change("ann", "by the operator's token", "cleared it again");
     let changes = first.changes();
     assert_eq!((changes.len(), &*changes[0].what, &*changes[101].what), (103, "cleared it again", "cleared it"));
-    // The latest logins are those that are kept.
+    // The latest logins are kept.
     assert_eq!((&*changes[1].by, &*changes[100].by, &*changes[102].by), ("x249", "x150", "ann"));
     drop(first);
     assert_eq!(watch(Some(folder.path())).0.changes(), changes);
 }
 
-/// A gate's refusals are counted up to four seconds later. Those of before a clearing are not to bring the flag back.
+/// The refusals of a gate are counted up to four seconds later. Refusals from before a clearing must not set the flag
+/// again.
 #[test]
-fn a_cleared_flag_does_not_return_for_what_the_gate_refused_before() {
+fn a_cleared_flag_is_not_set_again_by_earlier_refusals() {
     let (watch, _) = watch(None);
     let refuse = |count: usize| (0..count).for_each(|_| watch.feed.refused("user", b"u1"));
     refuse(1000);
@@ -96,7 +97,7 @@ fn a_cleared_flag_does_not_return_for_what_the_gate_refused_before() {
 }
 
 #[test]
-fn what_gates_refuse_is_counted_and_survives() {
+fn refusals_of_gates_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
     for _ in 0..999 {
@@ -115,7 +116,7 @@ fn what_gates_refuse_is_counted_and_survives() {
 }
 
 #[test]
-fn a_report_that_cannot_be_kept_is_refused_and_not_counted_until_it_can() {
+fn a_report_that_cannot_be_written_is_rejected_and_not_counted() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("state");
     let (first, _) = watch(Some(&directory));
@@ -124,7 +125,7 @@ fn a_report_that_cannot_be_kept_is_refused_and_not_counted_until_it_can() {
     std::fs::write(&directory, "in the way").unwrap();
     assert!(first.report("r2", &refused("u1", 400)).is_err());
     assert!(first.report("r2", &refused("u1", 400)).is_err());
-    assert!(accounts(&first).is_empty() && !first.standing().is_kept);
+    assert!(accounts(&first).is_empty() && !first.status().is_persisted);
     // Gates go on, and their refusals count.
     first.feed.refused("user", b"u1");
     first.take_feed();
@@ -133,13 +134,13 @@ fn a_report_that_cannot_be_kept_is_refused_and_not_counted_until_it_can() {
     std::fs::create_dir(&directory).unwrap();
     let reported = first.report("r2", &refused("u1", 399)).unwrap();
     assert_eq!((reported.repeated, reported.flagged), (false, vec!["u1".to_owned()]));
-    assert!(first.standing().is_kept);
+    assert!(first.status().is_persisted);
     drop(first);
     assert_eq!(accounts(&watch(Some(&directory)).0), ["u1"]);
 }
 
 #[test]
-fn fault_43_a_directory_that_cannot_be_used_does_not_keep_the_gate_from_starting() {
+fn fault_43_the_gate_starts_with_an_unusable_directory() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -154,17 +155,16 @@ fn somebody() -> WebhookSettings {
         tls: false,
         authority: "192.0.2.1:80".to_owned(),
         path: "/".to_owned(),
-        secret: b"word".to_vec().into(),
+        secret: b"secret".to_vec().into(),
     }
 }
 
-/// Counts that were of other accounts do not come back with the journal.
 #[test]
-fn what_was_counted_of_other_accounts_is_not_there_after_a_restart_either() {
+fn counts_of_a_former_account_class_do_not_return_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
     first.report("r1", &refused("u1", 999)).unwrap();
-    first.write_anew(&mut first.kept()).unwrap();
+    first.rewrite_journal(&mut first.lock()).unwrap();
     first.set_flagging(1000, Span::from_secs(600), "header:x-api-key");
     first.take_feed();
     drop(first);
@@ -172,9 +172,9 @@ fn what_was_counted_of_other_accounts_is_not_there_after_a_restart_either() {
     assert!(second.report("r2", &refused("u1", 1)).unwrap().flagged.is_empty());
 }
 
-/// The process ended after the report was on disk and before the flag was.
+/// The process ended after the report was written and before the flag was.
 #[test]
-fn a_flag_that_a_crash_has_kept_from_being_written_is_written_and_announced_after_it() {
+fn a_flag_that_a_crash_left_unwritten_is_written_and_announced_after_the_restart() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path(), |_| {}).unwrap();
     let mut bytes = Vec::new();
@@ -183,32 +183,32 @@ fn a_flag_that_a_crash_has_kept_from_being_written_is_written_and_announced_afte
     drop(journal);
     let announced = |times: u64, waiting: usize| {
         let (watch, _) = watch(Some(folder.path()));
-        watch.announce_to(Some(somebody()));
+        watch.set_webhook(Some(somebody()));
         watch.take_feed();
         assert_eq!(accounts(&watch), ["u1"]);
         assert_eq!(watch.counts().flags_set.load(Ordering::Relaxed), times);
-        assert_eq!(watch.standing().announcements_waiting, waiting);
+        assert_eq!(watch.status().announcements_waiting, waiting);
     };
     announced(1, 1);
     announced(0, 1);
 }
 
 #[test]
-fn announcements_are_bounded_and_survive_that_the_journal_is_written_anew() {
+fn announcements_are_bounded_and_survive_a_rewrite_of_the_journal() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
-    first.announce_to(Some(somebody()));
+    first.set_webhook(Some(somebody()));
     let entries = (0..1100).flat_map(|account| refused(&account.to_string(), 1000));
     assert_eq!(first.report("r1", &entries.collect::<Vec<_>>()).unwrap().flagged.len(), 1100);
-    assert_eq!(first.standing().announcements_waiting, 1024);
+    assert_eq!(first.status().announcements_waiting, 1024);
     assert_eq!(first.counts().announcements_dropped.load(Ordering::Relaxed), 1100 - 1024);
-    first.write_anew(&mut first.kept()).unwrap();
+    first.rewrite_journal(&mut first.lock()).unwrap();
     drop(first);
-    assert_eq!(watch(Some(folder.path())).0.standing().announcements_waiting, 1024);
+    assert_eq!(watch(Some(folder.path())).0.status().announcements_waiting, 1024);
 }
 
 #[test]
-fn who_is_flagged_is_marked_for_rules_and_who_is_cleared_is_not() {
+fn flagged_accounts_are_published_for_rules_until_they_are_cleared() {
     let folder = tempfile::tempdir().unwrap();
     let (first, _) = watch(Some(folder.path()));
     first.report("r1", &[refused("u1", 1000), refused("u2", 1000)].concat()).unwrap();
@@ -217,12 +217,12 @@ fn who_is_flagged_is_marked_for_rules_and_who_is_cleared_is_not() {
     assert!(first.flagged.contains(b"u1") && !first.flagged.contains(b"u2"));
     drop(first);
     let flagged = Arc::default();
-    let _second = watch(Some(folder.path())).0.marking(Arc::clone(&flagged));
+    let _second = watch(Some(folder.path())).0.with_flagged(Arc::clone(&flagged));
     assert!(flagged.contains(b"u1") && !flagged.contains(b"u2"));
 }
 
 #[test]
-fn a_journal_does_not_grow_for_ever() {
+fn the_size_of_the_journal_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let (watch, hand) = watch(Some(folder.path()));
     let mut largest = 0;
@@ -235,11 +235,11 @@ fn a_journal_does_not_grow_for_ever() {
         largest = largest.max(std::fs::metadata(folder.path().join("watch.journal")).unwrap().len());
     }
     assert!(largest < 16 << 20, "{largest}");
-    assert_eq!(watch.standing().flags, 0);
+    assert_eq!(watch.status().flags, 0);
 }
 
 #[test]
-fn a_clock_that_was_ahead_makes_nothing_last() {
+fn times_in_the_future_are_replaced_by_the_current_time() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path(), |_| {}).unwrap();
     let mut bytes = Vec::new();
@@ -254,9 +254,9 @@ fn a_clock_that_was_ahead_makes_nothing_last() {
     assert!(watch.report("r2", &refused("u1", 1)).unwrap().flagged.is_empty());
 }
 
-/// Linear, and a large report well within what its sender waits for.
+/// Cost is linear, and a large report is accepted well within its sender's timeout.
 #[test]
-fn a_report_of_a_hundred_thousand_keys_is_taken() {
+fn a_report_of_a_hundred_thousand_keys_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let (watch, _) = watch(Some(folder.path()));
     let mut entries: Vec<_> = (0..100_000).flat_map(|key| refused(&format!("sprayed-{key}"), 1)).collect();
@@ -267,17 +267,17 @@ fn a_report_of_a_hundred_thousand_keys_is_taken() {
 }
 
 #[test]
-fn a_home_that_nobody_asked_for_is_used_by_one_and_others_are_in_memory() {
+fn the_default_directory_is_used_by_one_process_and_others_stay_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let at_home = |directory: &Path| {
-        let home = Home::IfPossible(directory.to_path_buf());
+        let home = Persistence::IfPossible(directory.to_path_buf());
         Watch::new(WatchSettings::default(), home, Arc::default(), Calendar::new(Clock::by_hand().0))
     };
     let (first, second) = (at_home(folder.path()), at_home(folder.path()));
     assert_eq!((first.state_dir(), second.state_dir()), (Some(folder.path()), None));
     for watch in [&first, &second] {
         watch.report("r1", &refused("u1", 1000)).unwrap();
-        assert!(watch.standing().is_kept);
+        assert!(watch.status().is_persisted);
     }
     drop((first, second));
     assert_eq!(accounts(&at_home(folder.path())), ["u1"]);

@@ -1,8 +1,9 @@
-//! Tells others that an account was flagged, or its flag cleared.
+//! Announces flags that are set or cleared to a webhook.
 //!
-//! Each is posted as JSON and signed, so that who gets it knows where it is from. What is to be posted is in the journal until it was taken, so that
-//! it is posted after a restart as well; what was taken just before one may come twice, with the same `id`. What is not taken is tried again,
-//! later and later, and given up after an hour; nobody waits for it, and what waits is bounded. The console and the log have it all the same.
+//! Each announcement is posted as JSON with an HMAC signature. It stays in the journal until it is accepted, so it is
+//! also posted after a restart; an announcement that was accepted just before a crash may be posted twice, with the
+//! same `id`. Failed posts are retried with exponential backoff for about an hour. Nothing waits for the webhook, and
+//! the number of pending announcements is bounded. The console and the log show flags in any case.
 
 use std::io;
 use std::sync::Arc;
@@ -15,55 +16,55 @@ use zeroize::Zeroizing;
 use super::calendar::rfc3339;
 use super::record::Record;
 use super::state::Flag;
-use super::{Kept, Watch};
+use super::{JournaledState, Watch};
 use crate::post::Poster;
 
-/// How many announcements wait at most.
-const WAITING_MAX: usize = 1024;
-/// How often one is tried.
-const TRIES: u32 = 64;
-/// How long the first pause between two tries is; each is twice the one before.
-const PAUSE: Duration = Duration::from_millis(500);
-/// And the longest.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Bound of pending announcements.
+const PENDING_MAX: usize = 1024;
+/// Attempts per announcement; with the pauses below, about an hour.
+const ATTEMPTS_MAX: u32 = 64;
+/// Pause after the first failed attempt; it doubles with each further one.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(500);
+/// Longest pause between two attempts.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Where to announce.
+/// Address and key of the webhook.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct WebhookSettings {
-    /// Whether TLS is spoken.
+    /// Whether the connection uses TLS.
     pub(crate) tls: bool,
     /// Host and port.
     pub(crate) authority: String,
-    /// The path.
+    /// Path of the request.
     pub(crate) path: String,
-    /// What announcements are signed with.
+    /// Key of the HMAC signature.
     pub(crate) secret: Zeroizing<Vec<u8>>,
 }
 
 impl Watch {
-    /// What is to be written down so that a flag is announced, after so many others; none if nobody wants to know, or if too much waits already.
-    pub(super) fn announcement(&self, kept: &Kept, after: usize, flag: &Flag) -> Option<Record> {
+    /// Record that queues an announcement after `after` others; `None` if no webhook is set or too many are pending.
+    pub(super) fn announcement(&self, journaled: &JournaledState, after: usize, flag: &Flag) -> Option<Record> {
         self.webhook.load().as_ref()?;
-        if kept.state.announcements().len() + after >= WAITING_MAX {
+        if journaled.state.announcements().len() + after >= PENDING_MAX {
             self.count(&self.counts.announcements_dropped);
             return None;
         }
-        let number = kept.state.next_announcement() + after as u64;
+        let number = journaled.state.next_announcement() + after as u64;
         Some(Record::Announce { number, body: body(number, flag) })
     }
 
-    /// The oldest announcement that nobody has taken.
+    /// The oldest pending announcement.
     fn next_announcement(&self) -> Option<(u64, String)> {
-        self.kept().state.announcements().front().cloned()
+        self.lock().state.announcements().front().cloned()
     }
 
-    /// An announcement was taken, or given up.
+    /// Removes an announcement that was accepted or given up.
     fn announced(&self, number: u64, taken: bool) {
         self.count(if taken { &self.counts.announcements } else { &self.counts.announcements_dropped });
-        let mut kept = self.kept();
+        let mut journaled = self.lock();
         let record = Record::Announced { number };
-        kept.behind |= self.keep(&mut kept, std::slice::from_ref(&record)).is_err();
-        kept.state.replay(record, self.calendar.now());
+        journaled.has_unwritten |= self.append_records(&mut journaled, std::slice::from_ref(&record)).is_err();
+        journaled.state.replay(record, self.calendar.now());
     }
 }
 
@@ -83,32 +84,33 @@ fn body(number: u64, flag: &Flag) -> String {
     .to_string()
 }
 
-/// Sends what is to be announced, until the process ends. While nobody wants to be told, what waits goes on waiting.
+/// Sends announcements until the process ends. Without a webhook, they stay pending.
 pub(crate) async fn announce_all(watch: Arc<Watch>) {
     loop {
-        while let Some((number, body)) = watch.aside(Watch::next_announcement).await.flatten() {
+        while let Some((number, body)) = watch.run_blocking(Watch::next_announcement).await.flatten() {
             let Some(taken) = send(&watch, &body).await else { break };
-            watch.aside(move |watch| watch.announced(number, taken)).await;
+            watch.run_blocking(move |watch| watch.announced(number, taken)).await;
         }
-        watch.to_announce.notified().await;
+        watch.announcements_ready.notified().await;
     }
 }
 
-/// Sends one until it is taken, to whoever wants to be told by then. Says whether it was; nothing if nobody wants to be told.
+/// Posts an announcement to the current webhook until it is accepted. Returns whether it was, or `None` if there is no
+/// webhook.
 async fn send(watch: &Watch, body: &str) -> Option<bool> {
-    let mut pause = PAUSE;
-    for tried in 1..=TRIES {
+    let mut pause = RETRY_PAUSE_MIN;
+    for attempt in 1..=ATTEMPTS_MAX {
         let settings = watch.webhook.load_full()?;
         let Err(error) = post(&settings, body).await else { return Some(true) };
-        if tried == 1 {
-            tracing::warn!(to = settings.authority, %error, "an announcement of a flag was not taken; it is tried again for an hour");
+        if attempt == 1 {
+            tracing::warn!(to = settings.authority, %error, "webhook failed: retrying the announcement for an hour");
         }
-        if tried == TRIES {
-            tracing::warn!(to = settings.authority, %error, "an announcement of a flag was given up");
+        if attempt == ATTEMPTS_MAX {
+            tracing::warn!(to = settings.authority, %error, "webhook failed for an hour: the announcement is dropped");
             break;
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        pause = (pause * 2).min(RETRY_PAUSE_MAX);
     }
     Some(false)
 }
@@ -123,7 +125,7 @@ async fn post(settings: &WebhookSettings, body: &str) -> io::Result<()> {
     }
 }
 
-/// The body, under the secret: HMAC-SHA-256, in hexadecimal.
+/// HMAC-SHA-256 of the body in hexadecimal.
 fn signature(secret: &[u8], body: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
     hmac::sign(&key, body.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -133,9 +135,9 @@ fn signature(secret: &[u8], body: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The example of RFC 4231, 4.3.
+    /// Test case 2 of RFC 4231 (section 4.3).
     #[test]
-    fn the_signature_is_the_one_that_others_compute() {
+    fn the_signature_is_hmac_sha_256() {
         let expect = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         assert_eq!(signature(b"Jefe", "what do ya want for nothing?"), expect);
     }

@@ -1,4 +1,4 @@
-//! Who did what, and who may do what: programs that report, and people who give another's name.
+//! Roles of tokens, and the record of who made a change.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn report(id: &str) -> Value {
 }
 
 #[test]
-fn a_reporter_reports_and_does_nothing_else() {
+fn a_reporter_can_only_send_reports() {
     let gate = guarded();
     assert_eq!(by_token(&gate, REPORTER, "POST", "/api/v1/rejections", &report("r1")).status, 202);
     for (method, path) in [
@@ -50,7 +50,7 @@ fn a_reporter_reports_and_does_nothing_else() {
 }
 
 #[test]
-fn the_list_of_changes_has_who_was_logged_in_and_whose_name_was_given() {
+fn changes_record_the_authentication_beside_the_given_name() {
     let gate = guarded();
     assert_eq!(by_token(&gate, REPORTER, "POST", "/api/v1/rejections", &report("r1")).status, 202);
     let login = ask(gate.admin, "POST", "/login", &[], &format!("token={OPERATOR}&name=ann"));

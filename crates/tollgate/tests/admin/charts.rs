@@ -1,4 +1,4 @@
-//! The dashboard and the alerts in `contrib`: Prometheus' own tool reads them, and they speak of what a gate and a master really show.
+//! The dashboard and the alerts in `contrib`: promtool accepts them, and their metrics and labels exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use crate::support::{Gate, ask, eventually};
 const CONTRIB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib");
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/prometheus/tollgate-alerts.yml");
 
-/// Runs Prometheus' tool in a folder, and says what it said if it found something.
+/// Runs promtool in a folder; panics with its output if it fails.
 fn promtool(folder: &Path, arguments: &[&str]) {
     let unpacked = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/prometheus/usr/bin/promtool"));
     let program = if unpacked.exists() { unpacked.canonicalize().unwrap() } else { "promtool".into() };
     let output = Command::new(program).args(arguments).current_dir(folder).output();
-    let output = output.expect("promtool is there: ./test fetches it");
+    let output = output.expect("promtool is installed by ./test");
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", said(&output.stdout), said(&output.stderr));
 }
 
-/// What is shown by a gate with a Redis and a master, and by that master: every series, and the labels of every name.
+/// Metrics of a gate with Redis and a master, and of that master: all series, and the labels of each name.
 struct Shown {
     series: BTreeSet<String>,
     labels: BTreeMap<String, BTreeSet<String>>,
@@ -59,7 +59,7 @@ impl Shown {
         shown
     }
 
-    /// Whether all names in an expression exist, and all labels that it or what is written about it names are labels of one of them.
+    /// Asserts that all names in an expression exist, and that all labels in it or in its text belong to one of them.
     fn has_all_of(&self, expression: &str, written: &str) {
         let names = words(expression).filter(|word| word.starts_with("tollgate_"));
         let known = names.flat_map(|name| self.labels.get(name).unwrap_or_else(|| panic!("{name} does not exist")));
@@ -69,7 +69,7 @@ impl Shown {
         let legend = written.split("{{").skip(1).filter(|rest| !rest.contains('$'));
         let legend = legend.flat_map(|rest| words(rest.split("}}").next().unwrap()));
         for label in by.chain(said).chain(legend) {
-            assert!(known.contains(label), "{label} is no label of anything in {expression}, but of {known:?}");
+            assert!(known.contains(label), "{label} is not a label of {expression}: {known:?}");
         }
     }
 }
@@ -78,7 +78,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// What is drawn and what it is called.
+/// Expressions of the dashboard, with their legends.
 fn drawn(dashboard: &Value) -> Vec<(String, String)> {
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
@@ -86,7 +86,7 @@ fn drawn(dashboard: &Value) -> Vec<(String, String)> {
     targets.map(|target| (text(target, "expr"), text(target, "legendFormat"))).collect()
 }
 
-/// An expression of the dashboard as Grafana sends it.
+/// An expression as Grafana sends it.
 fn sent(expression: &str) -> String {
     let sent = expression.replace("$instance", ".*").replace("$__rate_interval", "5m");
     assert!(!sent.contains('$'), "{sent}");
@@ -94,7 +94,7 @@ fn sent(expression: &str) -> String {
 }
 
 #[test]
-fn the_dashboard_draws_what_is_there() {
+fn all_metrics_of_the_dashboard_exist() {
     let shown = Shown::by_a_gate_and_its_master();
     let text = std::fs::read_to_string(format!("{CONTRIB}/grafana/tollgate.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
@@ -105,7 +105,7 @@ fn the_dashboard_draws_what_is_there() {
     }
     let ids: BTreeSet<_> = dashboard["panels"].as_array().unwrap().iter().map(|panel| panel["id"].as_u64()).collect();
     assert_eq!(ids.len(), dashboard["panels"].as_array().unwrap().len(), "two panels with one id");
-    // Every expression, about what is really there, has a value.
+    // Every expression has a value for the existing series.
     let series = shown.series.iter().map(|series| json!({ "series": series, "values": "1+1x20" }));
     let tests = drawn.iter().map(|(expression, _)| {
         let expression = format!("count({}) > bool 0", sent(expression));
@@ -137,7 +137,7 @@ fn the_alerts_are_raised_when_they_are_due() {
         let expression = rest.lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap();
         shown.has_all_of(expression, rest);
     }
-    // What the tests assume to be there has to be there.
+    // All series that the tests assume must exist.
     for series in tests.split("series: '").skip(1).filter_map(|rest| rest.split('\'').next()) {
         let (name, labels) = series.split_once('{').unwrap();
         for label in

@@ -1,4 +1,4 @@
-//! `tollgate doctor` and `tollgate flags`, as people at a terminal use them.
+//! `tollgate doctor` and `tollgate flags` on a terminal.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -15,7 +15,7 @@ const RULE: &str = "trusted_proxies = [\"127.0.0.1\"]\n\
     [[rule]]\nname = \"api\"\nclass = \"ip/32\"\nbucket = { size = 2, drip = 1, every = \"1h\" }\n";
 const OFFENDER: &str = "203.0.113.7";
 
-/// The program with these arguments, which asks there.
+/// The program with these arguments and this admin address.
 fn tollgate(arguments: &[&str], admin: SocketAddr) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(arguments).args(["--admin", &format!("http://{admin}")]).env_remove("TOLLGATE_TOKEN");
@@ -27,7 +27,7 @@ fn said(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Sends a gate requests of two callers, of whom one is refused three times, and waits until both are seen.
+/// Sends requests of two clients, one of which is refused three times, and waits until both are listed.
 fn callers(gate: &Gate) {
     for client in [OFFENDER, OFFENDER, OFFENDER, OFFENDER, OFFENDER, "198.51.100.1"] {
         gate.request("/", &[("X-Forwarded-For", client), ("User-Agent", "tester")]);
@@ -53,12 +53,12 @@ fn guarded() -> Gate {
 }
 
 #[test]
-fn the_table_is_printed_once_for_who_shows_a_token() {
+fn the_table_is_printed_once_with_a_valid_token() {
     let gate = guarded();
     callers(&gate);
     let (code, table, errors) = said(&tollgate(&["doctor", "--once"], gate.admin).output().unwrap());
     assert_eq!((code, &*table), (Some(1), ""), "{errors}");
-    assert!(errors.contains("asks for a token") && errors.contains("--token-file"), "{errors}");
+    assert!(errors.contains("requires a token") && errors.contains("--token-file"), "{errors}");
 
     let file = gate.path().join("token").display().to_string();
     let with_file = tollgate(&["doctor", "--once", "--token-file", &file], gate.admin).output().unwrap();
@@ -86,7 +86,7 @@ fn the_table_is_printed_once_for_who_shows_a_token() {
 }
 
 #[test]
-fn all_figures_are_printed_as_json() {
+fn all_data_are_printed_as_json() {
     let gate = Gate::start(RULE);
     callers(&gate);
     let asked = tollgate(&["doctor", "--json", "--class", "user-agent", "--top", "1"], gate.admin).output().unwrap();
@@ -121,9 +121,9 @@ fn flags_are_listed_and_cleared_with_a_note() {
     assert!(text.starts_with("a/b \\u{1b}[2J?c  flagged 2") && text.ends_with("  refused 1000\n"), "{text:?}");
     let told: Value = serde_json::from_str(&run(&["flags", "list", "--json"]).1).unwrap();
     assert_eq!(told["flags"][0]["account"], account);
-    assert_eq!(run(&["flags", "clear", account]).0, Some(2), "a note is asked for");
+    assert_eq!(run(&["flags", "clear", account]).0, Some(2), "a note is required");
     let (code, text, errors) = run(&["flags", "clear", account, "--note", "a load test", "--name", "Ann"]);
-    assert_eq!((code, &*text, &*errors), (Some(0), "a/b \\u{1b}[2J?c is no longer flagged\n", ""));
+    assert_eq!((code, &*text, &*errors), (Some(0), "cleared the flag of a/b \\u{1b}[2J?c\n", ""));
     assert_eq!(run(&["flags", "list"]).1, "no account is flagged\n");
     assert!(run(&["flags", "list", "--history"]).1.ends_with(" by Ann: a load test\n"));
     let (code, _, errors) = run(&["flags", "clear", account, "--note", "again"]);
@@ -136,7 +136,7 @@ fn has(screen: &[String], text: &str) -> bool {
     screen.iter().any(|line| line.contains(text))
 }
 
-/// Whether a screen is full, and nothing of it beside it: what is too wide is written on the next line, and moves all others.
+/// Whether a screen is filled and no line is too wide, which would wrap and move all others.
 fn fits(screen: &[String], columns: u16, rows: u16) -> bool {
     screen.len() == usize::from(rows) && screen.iter().all(|line| line.chars().count() <= columns.into())
 }
@@ -155,24 +155,24 @@ fn the_live_view_fits_every_terminal_while_it_is_resized() {
         let all_heads = screen.iter().any(|line| line.contains("refused last[s]"));
         assert_eq!(all_heads, columns >= 80, "{columns}x{rows}: {screen:#?}");
     }
-    // A caller's own page, on the smallest one and then on a large one.
+    // The page of a client, on the smallest terminal and then on a large one.
     terminal.press("\r");
     let screen = terminal.shows("a page", |screen| has(screen, "esc back"));
     assert!(fits(&screen, 20, 5), "{screen:#?}");
     terminal.resize(200, 60);
     let screen = terminal.shows("a large page", |screen| screen.len() == 60 && has(screen, "first seen"));
     assert!(fits(&screen, 200, 60), "{screen:#?}");
-    // The page of one whom no rule knows has words that are wider than this.
+    // The page of a client without rules has a text that is wider than this.
     terminal.press("\x1b\t");
     terminal.shows("another class", |screen| has(screen, "203.0.113.0/24"));
     terminal.resize(40, 24);
     terminal.press("\r");
-    let screen = terminal.shows("a narrow page", |screen| screen.len() == 24 && has(screen, "no rule tells"));
+    let screen = terminal.shows("a narrow page", |screen| screen.len() == 24 && has(screen, "no rule has this class"));
     assert!(fits(&screen, 40, 24), "{screen:#?}");
 }
 
 #[test]
-fn a_caller_is_found_opened_and_left_by_its_keys() {
+fn a_client_is_searched_opened_and_closed_by_key_presses() {
     let gate = Gate::start(RULE);
     callers(&gate);
     let mut terminal = Terminal::start(&mut tollgate(&["doctor"], gate.admin), 100, 30);
@@ -200,7 +200,7 @@ fn a_caller_is_found_opened_and_left_by_its_keys() {
 }
 
 #[test]
-fn a_gate_that_goes_away_is_said_on_the_screen() {
+fn a_gate_that_stops_is_reported_on_the_screen() {
     let gate = Gate::start(RULE);
     callers(&gate);
     let mut terminal = Terminal::start(&mut tollgate(&["doctor"], gate.admin), 100, 30);
@@ -209,7 +209,7 @@ fn a_gate_that_goes_away_is_said_on_the_screen() {
     terminal.shows("trouble, and the last figures", |screen| {
         has(screen, "is a gate running there?") && has(screen, "203.0.113.7/32")
     });
-    // As Ctrl-C is seen by who takes every key.
+    // Ctrl-C, which a program in raw mode receives as a byte.
     terminal.press("\x03");
     assert_eq!(terminal.ends(), Some(0));
     assert!(terminal.is_as_it_was());
@@ -229,7 +229,7 @@ fn a_signal_ends_the_doctor_and_leaves_the_terminal_as_it_was() {
     }
 }
 
-/// Somebody who says of everybody that they are called so. A gate lets no such name in; what is asked might be something else.
+/// A server that returns keys with this text. A gate escapes such keys, but the server may not be a gate.
 fn hostile(name: &str) -> SocketAddr {
     let rule = json!({ "rule": name, "decision": name, "reason": name, "remaining": 1, "class": name });
     let bucket = json!({ "key": name, "cpu_per_second": 1.0, "first_seen": name, "last_seen": name, "rules": [rule] });
@@ -253,7 +253,7 @@ fn hostile(name: &str) -> SocketAddr {
 }
 
 #[test]
-fn no_name_drives_the_terminal() {
+fn no_key_can_control_the_terminal() {
     let name = "\u{1b}[31mred\u{1b}]0;title\u{7}\r\n\u{9b}2J\u{202e}end";
     let admin = hostile(name);
     let shown = "\\u{1b}[31mred\\u{1b}]0;title\\u{7}\\u{d}\\u{a}\\u{9b}2J\\u{202e}end";
@@ -266,7 +266,7 @@ fn no_name_drives_the_terminal() {
         assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\r']), "{text:?}");
     }
     let terminal = Terminal::start(&mut tollgate(&["doctor"], admin), 120, 40);
-    // What is shown is looked at by who shows it: no line has more than colours.
+    // `shows` also asserts that lines contain no control sequences but colours.
     terminal.shows("the name", |screen| has(screen, shown) && has(screen, "q quit"));
     terminal.press("\r");
     let screen = terminal.shows("its page", |screen| has(screen, "esc back") && has(screen, "first seen"));
@@ -275,7 +275,7 @@ fn no_name_drives_the_terminal() {
 }
 
 #[test]
-fn the_answer_of_another_server_is_no_success() {
+fn the_response_of_another_server_is_an_error() {
     let gate = Gate::start("");
     let client_port = format!("http://{}", gate.address);
     for words in [
@@ -288,7 +288,7 @@ fn the_answer_of_another_server_is_no_success() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         let output = command.args(words).args(["--admin", &client_port]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{words:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("is not Tollgate's"), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("did not respond like Tollgate"), "{output:?}");
         assert!(output.stdout.is_empty(), "{output:?}");
     }
 }
@@ -320,7 +320,10 @@ fn the_doctor_reports_a_backend_that_is_down_and_a_reload_that_failed() {
     eventually("the backend is down", || gate.request("/", &[]).status == 503);
     let once = || said(&tollgate(&["doctor", "--once"], gate.admin).output().unwrap()).1;
     let table = once();
-    assert!(table.contains(&format!("Notice: backend http://{unused} is down: every request gets 503\n")), "{table}");
+    assert!(
+        table.contains(&format!("Notice: backend http://{unused} is down: all requests are answered with 503\n")),
+        "{table}"
+    );
     assert!(table.contains("Notice: settings not reloaded: ") && table.contains("nonsense"), "{table}");
     let shown = said(&tollgate(&["doctor", "--json"], gate.admin).output().unwrap()).1;
     let shown: Value = serde_json::from_str(&shown).unwrap();
@@ -330,7 +333,7 @@ fn the_doctor_reports_a_backend_that_is_down_and_a_reload_that_failed() {
     let terminal = Terminal::start(&mut tollgate(&["doctor"], gate.admin), 120, 30);
     terminal.shows("both notices", |lines| {
         let screen: String = lines.join(" ");
-        screen.contains("is down: every request gets 503") && screen.contains("settings not reloaded")
+        screen.contains("is down: all requests are answered with 503") && screen.contains("settings not reloaded")
     });
     terminal.press("q");
     reload(&text, true);

@@ -1,13 +1,13 @@
-//! Rules that look at flags: the operator's choice of what one leads to.
+//! Rules with `flagged`: operators choose the effect of a flag.
 
 use serde_json::json;
 
 use crate::support::{Gate, ask, eventually};
 
-/// Who is flagged gets one request an hour by a rule for the flagged, others as many as they like.
+/// Flagged accounts have one request per hour; others have no limit.
 const STRICTER: &str = "[watch]\naccount_class = \"header:x-api-key\"\nstate_dir = \"FOLDER/state\"\n\
     [[rule]]\nname = \"flagged\"\nwhen = { flagged = true }\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
-/// Who is flagged is left alone by the rule for all: somebody else looks at it.
+/// The rule does not apply to flagged accounts.
 const SPARED: &str = "[watch]\naccount_class = \"header:x-api-key\"\n\
     [[rule]]\nname = \"all\"\nunless = { flagged = true }\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
 
@@ -27,7 +27,7 @@ fn statuses(gate: &Gate, account: &str, count: usize) -> Vec<u16> {
 }
 
 #[test]
-fn a_rule_for_the_flagged_is_for_nobody_else_and_ends_with_the_flag() {
+fn a_rule_for_flagged_accounts_applies_only_while_they_are_flagged() {
     let gate = Gate::start(STRICTER);
     assert_eq!(statuses(&gate, "k1", 3), [200, 200, 200]);
     flag(&gate, "k1");
@@ -41,7 +41,7 @@ fn a_rule_for_the_flagged_is_for_nobody_else_and_ends_with_the_flag() {
     assert_eq!((explained("k1"), explained("k2")), (json!("flagged"), json!(null)));
     clear(&gate, "k1");
     assert_eq!(statuses(&gate, "k1", 3), [200, 200, 200]);
-    // The flag is known before the first request after a start.
+    // The flag is in force before the first request after a restart.
     flag(&gate, "k3");
     let again = Gate::start_in(gate.kill(), STRICTER);
     assert_eq!(statuses(&again, "k3", 2), [200, 429]);
@@ -49,7 +49,7 @@ fn a_rule_for_the_flagged_is_for_nobody_else_and_ends_with_the_flag() {
 }
 
 #[test]
-fn a_rule_may_leave_the_flagged_alone() {
+fn a_rule_may_exclude_flagged_accounts() {
     let gate = Gate::start(SPARED);
     assert_eq!(statuses(&gate, "k1", 2), [200, 429]);
     flag(&gate, "k1");
@@ -59,9 +59,9 @@ fn a_rule_may_leave_the_flagged_alone() {
     assert_eq!(statuses(&gate, "k1", 1), [429]);
 }
 
-/// What a gate's own refusals lead to, without anybody's report, for a key that is no text.
+/// Refusals of the gate itself lead to a flag without a report, for a key that is not text.
 #[test]
-fn an_account_that_the_gate_itself_has_flagged_is_seen_by_rules() {
+fn rules_see_an_account_that_the_gate_itself_flagged() {
     let rules = "[watch]\naccount_class = \"header:x-api-key\"\nflag_threshold = 3\n\
         [[rule]]\nname = \"all\"\nclass = \"header:x-api-key\"\nstatus = 429\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
         [[rule]]\nname = \"flagged\"\nwhen = { flagged = true }\nclass = \"ip/32\"\nstatus = 403\nrate = { rate = \"1/h\", burst = 1 }\nhold = \"0s\"\n";
@@ -69,14 +69,13 @@ fn an_account_that_the_gate_itself_has_flagged_is_seen_by_rules() {
     let key = "k\u{e9}y";
     assert_eq!(statuses(&gate, key, 4), [200, 429, 429, 429]);
     eventually("a flag", || gate.json("/api/v1/flags")["total"] == 1);
-    // The rule for all refuses, so nothing is charged anywhere; of two that refuse, the one with the longer wait is told.
+    // The first rule refuses, so nothing is charged; of two refusals, the one with the longer wait is reported.
     let explained = gate.post("/api/v1/explain", &json!({ "client": "127.0.0.1", "headers": { "x-api-key": key } }));
     assert_eq!(explained.json()["rules"].as_array().unwrap().len(), 2);
 }
 
-/// However it is written, it is the class of the rule.
 #[test]
-fn an_account_class_flags_whom_a_rule_of_that_class_refuses_however_it_is_written() {
+fn refusals_of_a_rule_lead_to_flags_whatever_the_spelling_of_its_class() {
     for (rule, account) in [("header:x-api-key", "header:X-Api-Key"), ("method+path", "method + path")] {
         let gate = Gate::start(&format!(
             "[watch]\naccount_class = \"{account}\"\nflag_threshold = 2\n\
@@ -88,13 +87,13 @@ fn an_account_class_flags_whom_a_rule_of_that_class_refuses_however_it_is_writte
 }
 
 #[test]
-fn a_gate_whose_refusals_flag_nobody_says_so_when_it_starts() {
+fn a_gate_whose_refusals_cannot_lead_to_flags_logs_it_at_startup() {
     let rule =
         "[watch]\n[[rule]]\nname = \"all\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
     Gate::start(rule).logged("no rule has the class `user`");
 }
 
-/// Names that share their first 255 bytes are two accounts, whoever reports them.
+/// Keys that share their first 255 bytes are different accounts.
 #[test]
 fn accounts_with_long_names_do_not_share_a_flag() {
     let gate = Gate::start(STRICTER);
@@ -104,7 +103,7 @@ fn accounts_with_long_names_do_not_share_a_flag() {
     assert_eq!(statuses(&gate, &other, 2), [200, 200]);
     let flags = gate.json("/api/v1/flags");
     let shown = flags["flags"][0]["account"].as_str().unwrap();
-    assert_eq!((shown.len(), statuses(&gate, shown, 2)), (255, vec![200, 200]), "a cut name is nobody's own name");
+    assert_eq!((shown.len(), statuses(&gate, shown, 2)), (255, vec![200, 200]), "a truncated key is not the account");
     clear(&gate, &shown.replace('~', "%7E"));
     assert_eq!(statuses(&gate, &one, 2), [200, 200]);
 }

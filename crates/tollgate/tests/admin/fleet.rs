@@ -1,4 +1,4 @@
-//! What operators see of others that gates work with: a real master and a real Redis.
+//! Peers of a gate in the status: a real master and a real Redis.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ fn row(status: &Value, kind: &str) -> Value {
 }
 
 #[test]
-fn masters_and_redis_are_shown_with_how_it_goes_with_them() {
+fn the_status_shows_masters_and_redis_with_their_state() {
     let (master, redis) = (Master::start_with("rows", BY_MASTER), RedisServer::start(&["--requirepass", "s3cret"]));
     let gate = Gate::start(&format!(
         "{BY_MASTER}{BY_REDIS}[[link.master]]\naccounting = \"{}\"\ncontrol = \"{}\"\n\
@@ -30,7 +30,7 @@ fn masters_and_redis_are_shown_with_how_it_goes_with_them() {
         gate.json("/api/v1/status")
     };
     let figure = |row: &Value, name: &str| row["figures"][name].as_u64().unwrap_or_default();
-    eventually("both are there, and have been asked", || {
+    eventually("both are connected and used", || {
         let status = status();
         let (master, redis) = (row(&status, "master"), row(&status, "Redis"));
         let is_up = |row: &Value| row["up"] == true && row["state"] == "connected";
@@ -45,12 +45,12 @@ fn masters_and_redis_are_shown_with_how_it_goes_with_them() {
     let of_master = || ask(master.admin, "GET", "/api/v1/status", &[], "").json();
     eventually("the master sees the gate", || {
         let gates = row(&of_master(), "gates");
-        gates["up"] == true && gates["state"] == "1 heard in the last minute" && figure(&gates, "listening") > 0
+        gates["up"] == true && gates["state"] == "1 active in the last minute" && figure(&gates, "listening") > 0
     });
     assert_eq!(of_master()["role"], "master");
 
     redis.signal("KILL");
-    eventually("Redis is away, and this gate has decided by itself", || {
+    eventually("Redis is down, and the gate decides alone", || {
         let row = row(&status(), "Redis");
         row["up"] == false && row["state"].as_str().unwrap().starts_with("away") && figure(&row, "fallbacks") > 0
     });

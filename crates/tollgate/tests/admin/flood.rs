@@ -1,4 +1,4 @@
-//! Connections that are opened to keep operators out of the admin address.
+//! Connections that try to keep operators out of the admin address.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -8,12 +8,12 @@ use socket2::{Domain, Socket, Type};
 
 use crate::support::{Gate, PATIENCE, eventually};
 
-/// Addresses of loopback: each is a client of its own.
+/// Loopback addresses: each counts as a separate client.
 const FIRST: [u8; 4] = [127, 0, 0, 1];
 const SECOND: [u8; 4] = [127, 0, 0, 2];
 const OPERATOR: [u8; 4] = [127, 0, 0, 3];
 
-/// A connection to the admin address from this address.
+/// Connects to the admin address from this address.
 pub(crate) fn connect(gate: &Gate, from: [u8; 4]) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((Ipv4Addr::from(from), 0)).into()).unwrap();
@@ -22,21 +22,21 @@ pub(crate) fn connect(gate: &Gate, from: [u8; 4]) -> TcpStream {
     socket.into()
 }
 
-/// The status of a response, if the connection lasts until there is one.
+/// Status of the response, if the connection lasts until it arrives.
 fn status(stream: &mut TcpStream) -> Option<u16> {
     let mut line = [0; 12];
     stream.read_exact(&mut line).ok()?;
     std::str::from_utf8(&line[9..]).unwrap().parse().ok()
 }
 
-/// Sends a request from this address and returns the status of the response.
+/// Sends a request from this address and returns the status.
 fn get(gate: &Gate, from: [u8; 4], path: &str) -> Option<u16> {
     let mut stream = connect(gate, from);
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
     status(&mut stream)
 }
 
-/// A connection with an event stream, or the status that it was refused with.
+/// Opens an event stream; returns the status, if it was refused.
 fn watch_events(gate: &Gate, from: [u8; 4]) -> (TcpStream, Option<u16>) {
     let mut stream = connect(gate, from);
     write!(stream, "GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -44,7 +44,7 @@ fn watch_events(gate: &Gate, from: [u8; 4]) -> (TcpStream, Option<u16>) {
     (stream, status)
 }
 
-/// A connection that has sent as many requests as it can, and reads no response.
+/// Sends as many requests as possible and reads no response.
 fn pipelining(gate: &Gate, from: [u8; 4]) -> TcpStream {
     let mut stream = connect(gate, from);
     let requests = "GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(400);
@@ -82,11 +82,11 @@ fn health_checks_are_answered_while_every_other_connection_is_busy() {
             assert_eq!(get(&gate, from, "/healthz"), Some(200));
             assert_eq!(get(&gate, from, "/readyz"), Some(200));
         }
-        // A request whose body is not complete makes room, although a byte of it has just arrived.
+        // A request with an incomplete body is replaced, although a byte of it has just arrived.
         assert_eq!(get(&gate, FIRST, "/api/v1/status"), Some(200));
         assert_eq!(get(&gate, OPERATOR, "/api/v1/status"), Some(200), "another address has its share");
     }
-    // Uploads that stall are closed after 15 seconds; the checks were not answered because of that.
+    // Stalled uploads are closed after 15 seconds; the checks were answered before that.
     assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
 }
 
@@ -99,7 +99,7 @@ fn slow_bodies_of_requests_do_not_keep_their_own_address_out() {
         stream
     };
     let mut uploads: Vec<_> = (0..128).map(upload).collect();
-    // By then, the heads of all uploads have been read.
+    // After these, the heads of all uploads have been read.
     (0..20).for_each(|_| assert_eq!(get(&gate, SECOND, "/healthz"), Some(200)));
     uploads.iter_mut().for_each(|stream| drop(stream.write(b"x")));
     (0..20).for_each(|_| assert_eq!(get(&gate, SECOND, "/healthz"), Some(200)));
@@ -153,7 +153,7 @@ fn idle_connections_make_room_for_new_ones() {
             stream
         })
         .collect();
-    // An idle connection is closed after 30 seconds; this one is closed earlier. A reset is as good as an end.
+    // An idle connection is closed after 30 seconds; this one is replaced earlier. A reset counts as a close.
     let began = Instant::now();
     let _ = first.read_to_end(&mut Vec::new());
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());

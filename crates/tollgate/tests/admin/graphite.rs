@@ -1,4 +1,4 @@
-//! Figures as Graphite takes them: read by carbon, its own receiver.
+//! Metrics in Graphite's format, received by carbon.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -11,17 +11,17 @@ use crate::metrics::{busy_gate, python};
 use crate::program::free_addresses;
 use crate::support::eventually;
 
-/// A carbon that listens. Ends with the test.
+/// A running carbon; killed when the test ends.
 struct Carbon {
     child: Child,
     port: u64,
-    /// The last value that it took of each name, and the second that it is of.
+    /// Last value of each name, and its time in seconds.
     taken: Arc<Mutex<BTreeMap<String, (f64, f64)>>>,
     invalid: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Carbon {
-    /// Starts one on a port that the system gives to nobody else while it is away.
+    /// Starts carbon on a port that stays reserved for it.
     fn start() -> Self {
         let [address] = free_addresses();
         Self::start_on(address.port().into())
@@ -54,14 +54,14 @@ impl Carbon {
         Self { child, port, taken, invalid }
     }
 
-    /// Waits until it has taken this value.
+    /// Waits until carbon has received this value.
     fn takes(&self, name: &str, value: f64) {
         eventually(&format!("{name} is {value}"), || {
             self.taken.lock().unwrap().get(name).is_some_and(|(taken, _)| *taken == value)
         });
     }
 
-    /// The names that it has taken, without what they begin with.
+    /// Names received, without the prefix.
     fn names(&self, prefix: &str) -> Vec<String> {
         let taken = self.taken.lock().unwrap();
         taken.keys().map(|name| name.strip_prefix(prefix).unwrap_or_else(|| panic!("{name}")).to_owned()).collect()
@@ -75,14 +75,14 @@ impl Drop for Carbon {
     }
 }
 
-/// This machine's name as one word of a name in Graphite, from where the kernel says it.
+/// Host name as a part of a Graphite name, from `/proc`.
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     name.trim().chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
 #[test]
-fn carbon_takes_tempomats_names_and_more_with_their_values() {
+fn carbon_receives_tempomats_metrics_and_further_ones() {
     let carbon = Carbon::start();
     let settings = format!("[metrics]\ngraphite = \"127.0.0.1:{}\"\ngraphite_every = \"1s\"\n", carbon.port);
     let gate = busy_gate(&settings);
@@ -103,7 +103,7 @@ fn carbon_takes_tempomats_names_and_more_with_their_values() {
 }
 
 #[test]
-fn a_carbon_that_comes_back_is_sent_to_again() {
+fn metrics_are_sent_again_after_carbon_restarts() {
     let carbon = Carbon::start();
     let settings = format!(
         "[metrics]\ngraphite = \"127.0.0.1:{}\"\ngraphite_prefix = \"some.place\"\ngraphite_every = \"1s\"\n",
@@ -113,7 +113,7 @@ fn a_carbon_that_comes_back_is_sent_to_again() {
     carbon.takes("some.place.requests", 6.0);
     let port = carbon.port;
     drop(carbon);
-    gate.logged("figures cannot be sent to Graphite");
+    gate.logged("cannot send metrics to Graphite");
     assert_eq!(gate.request("/", &[("X-Api-Key", "another")]).status, 200);
     let carbon = Carbon::start_on(port);
     carbon.takes("some.place.requests", 7.0);

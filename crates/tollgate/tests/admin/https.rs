@@ -1,4 +1,4 @@
-//! Commands that ask an admin address behind TLS.
+//! Commands with an admin address behind TLS.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use rustls::pki_types::PrivateKeyDer;
 
 const FLAGS: &str = r#"{"account_class":"user","total":0,"matching":0,"flags":[]}"#;
 
-/// A server with a certificate that `ca.pem` of the folder vouches for. It answers every request like this.
+/// A server with a certificate signed by `ca.pem` of the folder; sends this response to every request.
 fn server(folder: &Path, answer: String) -> SocketAddr {
     let certificate = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     std::fs::write(folder.join("ca.pem"), certificate.cert.pem()).unwrap();
@@ -45,7 +45,7 @@ fn list_flags(address: SocketAddr, authorities: &Path) -> Output {
 }
 
 #[test]
-fn commands_speak_https_to_a_server_that_the_system_trusts_and_to_no_other() {
+fn commands_use_https_only_with_a_trusted_certificate() {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{FLAGS}", FLAGS.len());
     let address = server(folder.path(), answer.clone());
@@ -57,7 +57,7 @@ fn commands_speak_https_to_a_server_that_the_system_trusts_and_to_no_other() {
 }
 
 #[test]
-fn an_answer_that_is_cut_off_is_none() {
+fn a_truncated_response_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{FLAGS}", FLAGS.len() + 1);
     let output = list_flags(server(folder.path(), answer), &folder.path().join("ca.pem"));

@@ -1,4 +1,4 @@
-//! What operators can find out about a caller, and do for it.
+//! The API of keys: listing, explaining, clearing and exempting.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn key(gate: &Gate) -> Value {
 }
 
 #[test]
-fn spenders_are_shown_by_class_with_their_rules() {
+fn spenders_are_listed_by_class_with_their_rules() {
     let gate = Gate::start(RULES);
     for number in 0..5 {
         assert_eq!(from(&gate, "203.0.113.7"), if number < 2 { 200 } else { 429 });
@@ -43,7 +43,7 @@ fn spenders_are_shown_by_class_with_their_rules() {
 }
 
 #[test]
-fn explain_says_what_every_rule_would_say_and_charges_nothing() {
+fn explain_returns_the_decision_of_each_rule_and_charges_nothing() {
     let gate = Gate::start(RULES);
     let question =
         json!({ "client": "203.0.113.7", "method": "GET", "path": "/page", "headers": { "User-Agent": "x" } });
@@ -60,22 +60,22 @@ fn explain_says_what_every_rule_would_say_and_charges_nothing() {
     assert_eq!((&answer["decision"], &answer["rule"]), (&json!("refuse"), &json!("api")));
     assert_eq!((&answer["reason"], &answer["remaining"]), (&json!("over-limit"), &json!(0)));
     assert!(answer["retry_after_ms"].as_u64().unwrap() > 3_000_000);
-    // As the page of a caller without an address shows it.
+    // As the page of a key without an address sends it.
     let other = gate.post("/api/v1/explain", &json!({ "client": null, "path": "/" })).json();
     assert_eq!((&other["reason"], &other["rule"]), (&json!("no-rule"), &Value::Null));
 }
 
 #[test]
-fn explain_refuses_a_question_without_a_client_and_names_unknown_fields() {
+fn explain_rejects_a_request_without_a_client_and_names_unknown_fields() {
     let gate = Gate::start(RULES);
     for (question, detail) in [
-        (json!({}), "client is missing: write the address"),
-        (json!({ "path": "/" }), "client is missing: write the address"),
-        (json!({ "client": " " }), "client is missing: write the address"),
-        (json!({ "client": "x" }), "`client` has to be an address"),
+        (json!({}), "`client` is missing: set it to the address of the client"),
+        (json!({ "path": "/" }), "`client` is missing: set it to the address of the client"),
+        (json!({ "client": " " }), "`client` is missing: set it to the address of the client"),
+        (json!({ "client": "x" }), "`client` must be an IP address"),
         (
             json!({ "client": "203.0.113.7", "pth": "/" }),
-            "unknown field `pth`: fields are client, method, path, headers, attributes, cost_ms",
+            "unknown field `pth`: the fields are client, method, path, headers, attributes, cost_ms",
         ),
     ] {
         let answer = gate.post("/api/v1/explain", &question);
@@ -98,7 +98,7 @@ fn the_key_of_an_address_may_be_written_without_its_prefix() {
 }
 
 #[test]
-fn explain_reads_a_path_as_the_gate_does() {
+fn explain_normalises_a_path_as_the_gate_does() {
     let rule =
         "[[rule]]\nname = 'login'\nclass = 'ip/32'\nwhen = { path = '/login' }\nwindow = { max = 1, per = '1h' }\n";
     let gate = Gate::start(rule);
@@ -143,7 +143,7 @@ fn a_key_can_be_cleared_and_exempted_for_a_while() {
 }
 
 #[test]
-fn the_status_the_history_and_the_settings_are_told() {
+fn status_history_and_settings_are_returned() {
     let gate = Gate::start(RULES);
     assert_eq!(from(&gate, "203.0.113.7"), 200);
     let status = gate.json("/api/v1/status");
@@ -164,12 +164,12 @@ fn the_status_the_history_and_the_settings_are_told() {
     std::fs::write(gate.path().join("tollgate.toml"), "nonsense = 1\n").unwrap();
     let hang_up = std::process::Command::new("kill").arg("-HUP").arg(gate.pid().to_string()).status().unwrap();
     assert!(hang_up.success());
-    eventually("the reload is told", || gate.json("/api/v1/status")["reload"]["ok"] == json!(false));
+    eventually("the reload is reported", || gate.json("/api/v1/status")["reload"]["ok"] == json!(false));
     assert!(gate.json("/api/v1/config")["reload"]["faults"].as_str().unwrap().contains("nonsense"));
 }
 
 #[test]
-fn events_are_told_as_they_happen() {
+fn events_are_sent_every_second() {
     use std::io::{BufRead, BufReader, Write};
     let gate = Gate::start(RULES);
     let mut stream = std::net::TcpStream::connect(gate.admin).unwrap();

@@ -1,4 +1,4 @@
-//! The log of a gate that a person watches on a terminal: lines with colours, and nothing in them that clients chose.
+//! The log on a terminal: lines with colours, and no control sequences that clients chose.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::support::{ask, backend, eventually};
 use crate::terminal::{Terminal, plain};
 
 #[test]
-fn no_name_drives_the_terminal_on_which_a_gate_runs() {
+fn no_key_can_control_the_terminal_of_a_gate() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.toml");
     let rule =
@@ -19,7 +19,7 @@ fn no_name_drives_the_terminal_on_which_a_gate_runs() {
     command.args(["gate", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]).arg(&file);
     command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
     let terminal = Terminal::start(&mut command, 200, 50);
-    // Whole lines only, each of which is looked at: none may do more than colours.
+    // Complete lines only. None may contain control sequences but colours.
     let lines = || {
         let text = String::from_utf8(terminal.written()).unwrap_or_default();
         let whole = text.rsplit_once("\r\n").map_or("", |(whole, _)| whole).to_owned();
@@ -42,7 +42,7 @@ fn no_name_drives_the_terminal_on_which_a_gate_runs() {
     let path = format!("/api/v1/flags/{}", name.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>());
     let note = json!({ "name": name, "note": name }).to_string();
     assert_eq!(ask(admin, "DELETE", &path, &[], &note).status, 200);
-    // What a client itself can send: a header has no such characters but these.
+    // Control characters that a client can send in a header.
     for _ in 0..3 {
         ask(gate, "GET", "/", &[("X-Api-Key", "\u{9b}31mred")], "");
     }

@@ -1,8 +1,7 @@
-//! The address for operators, by what it says on the wire.
+//! The admin address over HTTP.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod authors;
-mod callers;
 mod charts;
 mod doctor;
 mod flagged;
@@ -11,12 +10,13 @@ mod flood;
 mod graphite;
 mod home;
 mod https;
+mod key_names;
 mod keys;
 mod log;
 mod masking;
 mod metrics;
 mod openapi;
-#[allow(dead_code, reason = "another test uses all of it")]
+#[allow(dead_code, reason = "shared with other tests")]
 #[path = "../master/program.rs"]
 mod program;
 #[path = "../../../tollgate-gatekeeper/tests/support/redis_server.rs"]

@@ -1,5 +1,5 @@
-//! Values of headers and cookies are secrets: nobody learns them from the log, the list of spenders, the page of a caller or the audit log, and operators can act on
-//! their callers all the same.
+//! Values of headers and cookies are masked in the log, the list of spenders, the page of a key and the list of
+//! changes, and operators can use the masked forms.
 
 use serde_json::{Value, json};
 
@@ -15,10 +15,10 @@ fn query(pairs: &[(&str, &str)]) -> String {
     serde_urlencoded::to_string(pairs).unwrap()
 }
 
-/// The name of the only caller of a class.
+/// The only key of a class, as shown.
 fn name(gate: &Gate, class: &str) -> String {
     let mut name = Value::Null;
-    eventually("a caller is shown", || {
+    eventually("a key is listed", || {
         name = gate.json(&format!("/api/v1/buckets?{}", query(&[("class", class)])))["buckets"][0]["key"].clone();
         name.is_string()
     });
@@ -26,7 +26,7 @@ fn name(gate: &Gate, class: &str) -> String {
 }
 
 #[test]
-fn a_caller_is_explained_cleared_and_exempted_by_the_masked_form_of_its_key() {
+fn a_key_is_explained_cleared_and_exempted_by_its_masked_form() {
     for (rule, class, header, value) in [
         (BY_KEY, "header:x-api-key", "x-api-key", SECRET.to_owned()),
         (BY_COOKIE, "cookie:sid", "cookie", format!("lang=en; sid={SECRET}")),
@@ -39,7 +39,7 @@ fn a_caller_is_explained_cleared_and_exempted_by_the_masked_form_of_its_key() {
 
         let page = gate.json(&format!("/api/v1/key?{}", query(&[("class", class), ("key", &name)])));
         assert_eq!(page["rules"][0]["decision"], "refuse", "{page}");
-        // As the console does it: it asks to explain the request that it was shown.
+        // The console sends the request that it received from the page.
         let explained = gate.post("/api/v1/explain", &page["request"]).json();
         assert_eq!(explained["decision"], "refuse", "{explained}");
 
@@ -48,13 +48,13 @@ fn a_caller_is_explained_cleared_and_exempted_by_the_masked_form_of_its_key() {
         assert_eq!((ask(), ask()), (200, 429));
         assert_eq!(gate.post("/api/v1/key/exempt", &which).status, 200);
         assert_eq!((ask(), ask()), (200, 200));
-        // By the value itself, it is done too, and not written down.
+        // The value itself works too, and is recorded masked.
         let which = json!({ "class": class, "key": SECRET, "note": "a test", "for_ms": 0 });
         assert_eq!(gate.post("/api/v1/key/exempt", &which).status, 200);
         assert_eq!(ask(), 429);
 
         let mut shown = vec![page.to_string(), gate.json("/api/v1/audit").to_string()];
-        eventually("an episode is shown", || {
+        eventually("an episode is listed", || {
             let episodes = gate.json("/api/v1/episodes");
             shown.push(episodes.to_string());
             episodes["episodes"].as_array().unwrap().iter().any(|episode| episode["key"] == *name)
@@ -68,7 +68,7 @@ fn a_caller_is_explained_cleared_and_exempted_by_the_masked_form_of_its_key() {
 }
 
 #[test]
-fn a_search_finds_a_masked_key_by_its_whole_value_and_not_by_a_part_of_it() {
+fn a_search_finds_a_masked_key_by_its_complete_value_only() {
     let gate = Gate::start(BY_KEY);
     gate.request("/", &[("x-api-key", SECRET)]);
     gate.request("/", &[("x-api-key", SECRET)]);
@@ -81,7 +81,7 @@ fn a_search_finds_a_masked_key_by_its_whole_value_and_not_by_a_part_of_it() {
 }
 
 #[test]
-fn values_are_shown_if_the_settings_say_so() {
+fn values_are_shown_if_the_settings_turn_masking_off() {
     let gate = Gate::start(&format!("show_values = true\n{BY_KEY}"));
     gate.request("/", &[("x-api-key", SECRET)]);
     gate.request("/", &[("x-api-key", SECRET)]);

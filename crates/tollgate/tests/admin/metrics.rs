@@ -1,4 +1,4 @@
-//! Metrics as those who read them do: Prometheus' own parser.
+//! Metrics, parsed by Prometheus' own parser.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use crate::support::Gate;
 
-/// A Python that has these packages, made in the target directory when it is not there yet.
+/// A Python with these packages, installed into the target directory if missing.
 pub(crate) fn python(name: &str, packages: &[&str], module: &str) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -34,7 +34,7 @@ pub(crate) fn python(name: &str, packages: &[&str], module: &str) -> PathBuf {
 const RULE: &str =
     "[[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
 
-/// A gate that has answered six requests of three callers, and refused three of them.
+/// A gate that has answered six requests of three clients, and refused three of them.
 pub(crate) fn busy_gate(more: &str) -> Gate {
     let gate = Gate::start(&format!("{RULE}{more}"));
     for number in 0..6 {
@@ -44,7 +44,7 @@ pub(crate) fn busy_gate(more: &str) -> Gate {
 }
 
 #[test]
-fn prometheus_reads_what_is_shown_and_no_key_is_in_it() {
+fn prometheus_parses_the_metrics_and_they_contain_no_key() {
     let gate = busy_gate("");
     let text = gate.get("/metrics").body;
     assert!(!text.contains("secret-key"), "a key is a label: there is no end of those");
@@ -74,9 +74,9 @@ fn prometheus_reads_what_is_shown_and_no_key_is_in_it() {
 }
 
 #[test]
-fn a_graphite_that_is_not_there_hurts_nobody() {
+fn an_unreachable_graphite_affects_no_request() {
     let gate = busy_gate("[metrics]\ngraphite = \"127.0.0.1:1\"\ngraphite_every = \"1s\"\n");
-    gate.logged("figures cannot be sent to Graphite");
+    gate.logged("cannot send metrics to Graphite");
     let metrics = gate.get("/metrics").body;
     let count = |name: &str| {
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{metrics}"));

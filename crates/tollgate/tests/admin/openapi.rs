@@ -1,4 +1,4 @@
-//! The description of the API, and the API as it is described.
+//! The OpenAPI description matches the API.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -12,10 +12,10 @@ use crate::metrics::python;
 use crate::program::Master;
 use crate::support::{Gate, PATIENCE, ask, eventually};
 
-/// The one that has no end, so that nobody can wait for its answer.
+/// The path whose response does not end.
 const EVENTS: &str = "/api/v1/events";
 
-/// Everything that is described, as `get /path`.
+/// All operations of the description, as `get /path`.
 fn described(description: &Value) -> BTreeSet<String> {
     let paths = description["paths"].as_object().unwrap();
     let all = paths
@@ -25,7 +25,7 @@ fn described(description: &Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn everything_that_is_described_is_there() {
+fn all_described_operations_exist() {
     let gate = Gate::start("");
     let description = gate.json("/api/v1/openapi.json");
     for (path, methods) in description["paths"].as_object().unwrap() {
@@ -43,9 +43,9 @@ fn everything_that_is_described_is_there() {
     }
 }
 
-/// The router has no list of its routes to ask for, so they are read where they are written.
+/// axum has no list of routes, so they are read from the source.
 #[test]
-fn everything_that_is_there_is_described() {
+fn all_routes_are_described() {
     let routes = include_str!("../../src/admin/mod.rs").split(".route(\"").skip(1);
     let written = routes.filter(|route| route.starts_with("/api/")).flat_map(|route| {
         let (path, rest) = route.split_once("\", ").unwrap();
@@ -60,7 +60,7 @@ fn everything_that_is_there_is_described() {
 }
 
 #[test]
-fn the_events_are_as_described() {
+fn the_events_match_the_description() {
     let gate = Gate::start("");
     let mut stream = std::net::TcpStream::connect(gate.admin).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -78,8 +78,8 @@ fn the_events_are_as_described() {
     }
 }
 
-/// Sends everything that the description allows, and much that it does not. Everything that can succeed has to succeed at least once, or it was not
-/// tried: the description's examples are about whom these tests have prepared.
+/// Sends valid and invalid requests generated from the description. Each operation must succeed at least once, except
+/// for `can_not_succeed`; the examples in the description match the state that these tests prepare.
 fn torment(admin: SocketAddr, folder: &Path, token: Option<&str>, can_not_succeed: &[&str]) {
     let authorization = token.map(|token| format!("Bearer {token}"));
     let headers: Vec<_> = authorization.iter().map(|shown| ("Authorization", &**shown)).collect();
@@ -90,9 +90,9 @@ fn torment(admin: SocketAddr, folder: &Path, token: Option<&str>, can_not_succee
     let mut command = Command::new(python.with_file_name("schemathesis"));
     command.arg("run").arg(&file).args(["--url", &format!("http://{admin}")]);
     command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "8", "--generation-deterministic"]);
-    // A machine may be slow.
+    // The machine may be slow.
     command.args(["--suppress-health-check", "all"]);
-    // What is a class, and a key of it, is more than a schema can say.
+    // A schema cannot express which classes and keys exist.
     command.args(["--checks", "all", "--exclude-checks", "positive_data_acceptance", "--exclude-path", EVENTS]);
     command.args(["--request-timeout", "60", "--no-color", "--report", "har", "--report-har-path"]).arg(&report);
     command.args(authorization.iter().flat_map(|shown| ["-H".to_owned(), format!("Authorization: {shown}")]));
@@ -118,14 +118,14 @@ fn torment(admin: SocketAddr, folder: &Path, token: Option<&str>, can_not_succee
 const RULE: &str = "trusted_proxies = [\"127.0.0.1\"]\n\
     [[rule]]\nname = \"api\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
 
-/// Sends requests of the caller of the description's examples.
+/// Sends requests of the client in the examples.
 fn call(gate: &Gate) {
     for _ in 0..5 {
         gate.request("/page", &[("X-Forwarded-For", "203.0.113.7"), ("User-Agent", "crawler")]);
     }
 }
 
-/// Reports what flags the account of the description's examples.
+/// Reports refusals that flag the account in the examples.
 fn flag(admin: SocketAddr, headers: &[(&str, &str)]) {
     let report = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }] });
     let answer = ask(admin, "POST", "/api/v1/rejections", headers, &report.to_string());
@@ -133,7 +133,7 @@ fn flag(admin: SocketAddr, headers: &[(&str, &str)]) {
 }
 
 #[test]
-fn no_request_that_the_description_allows_breaks_a_gate() {
+fn no_described_request_breaks_a_gate() {
     let gate = Gate::start(RULE);
     call(&gate);
     flag(gate.admin, &[]);
@@ -143,7 +143,7 @@ fn no_request_that_the_description_allows_breaks_a_gate() {
 }
 
 #[test]
-fn no_request_of_an_operator_breaks_a_gate_that_asks_for_a_token() {
+fn no_described_request_of_an_operator_breaks_a_gate_with_tokens() {
     let token = "an-operators-token-of-some-length";
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("token"), token).unwrap();
@@ -154,13 +154,13 @@ fn no_request_of_an_operator_breaks_a_gate_that_asks_for_a_token() {
 }
 
 #[test]
-fn no_request_that_the_description_allows_breaks_a_master() {
+fn no_described_request_breaks_a_master() {
     let rule =
         "[[rule]]\nname = \"each\"\nclass = \"ip/32\"\nrate = { rate = \"10/s\", burst = 10 }\nstate = \"master\"\n";
     let master = Master::start_with("openapi", rule);
     flag(master.admin, &[]);
     let folder = tempfile::tempdir().unwrap();
-    // It decides about no request of its own, and no gate has told it of a caller.
+    // A master decides about no requests, and no gate has reported a client to it.
     let no_requests =
         ["get /api/v1/buckets", "post /api/v1/explain", "post /api/v1/key/clear", "post /api/v1/key/exempt"];
     torment(master.admin, folder.path(), None, &no_requests);

@@ -1,4 +1,4 @@
-//! Reports of refusals become episodes and flags, through the door that any gateway can use.
+//! Reports of refusals lead to episodes and flags.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -50,12 +50,12 @@ fn the_threshold_is_inclusive_and_a_report_counts_once() {
     assert!(gate.get("/metrics").body.contains("tollgate_watch_flags 1"));
 }
 
-/// A report of 16 MiB takes many times as much memory while it is parsed: 256 at once would exhaust a gate's memory.
+/// Parsing a report of 16 MiB takes many times as much memory; 256 at once would exhaust it.
 #[test]
-fn few_reports_are_read_at_once_and_one_address_has_half_of_the_turns() {
+fn few_reports_are_processed_at_once_and_one_address_gets_half_of_the_permits() {
     let gate = Gate::start("");
     let body = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1 }] }).to_string();
-    // A client that sends `Expect` is sent 100 as soon as its body is read.
+    // A client that sends `Expect` receives 100 when its body is read.
     let begin = |from| {
         let mut stream = connect(&gate, from);
         let length = body.len();
@@ -77,12 +77,12 @@ fn few_reports_are_read_at_once_and_one_address_has_half_of_the_turns() {
     assert_eq!(status(&mut other, PATIENCE).as_deref(), Some("100"), "another address has turns left");
     read[0].write_all(body.as_bytes()).unwrap();
     let answered = status(&mut third, PATIENCE).unwrap();
-    // A report that has waited for too long is refused.
+    // A report that has waited too long is rejected.
     assert!(answered == "100" || answered == "503", "{answered}");
 }
 
 #[test]
-fn spraying_made_up_accounts_prevents_no_flag() {
+fn many_invented_accounts_do_not_prevent_a_flag() {
     let gate = Gate::start("");
     for round in 0..4 {
         let mut entries: Vec<_> = (0..30_000)
@@ -122,7 +122,7 @@ fn a_cleared_flag_stays_cleared_and_its_history_is_kept() {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill() {
+fn acknowledged_reports_survive_a_kill() {
     let gate = Gate::start(DURABLE);
     for number in 0..20 {
         assert_eq!(report(&gate, &format!("r{number}"), &[("user", &format!("u{number}"), 999)]), 202);
@@ -143,9 +143,9 @@ fn what_was_acknowledged_survives_a_kill() {
     assert_eq!(flagged(&again).len(), 21);
 }
 
-/// A full disk, as far as the process can tell: it may write so much and no more.
+/// A limit on the file size acts like a full disk.
 #[test]
-fn a_report_that_cannot_be_kept_is_refused_and_nothing_acknowledged_is_lost() {
+fn a_report_that_cannot_be_written_is_rejected_and_no_acknowledged_one_is_lost() {
     let limited = ["sh", "-c", "ulimit -S -f 16; exec \"$@\"", "sh"];
     let gate = Gate::start_by(&limited, tempfile::tempdir().unwrap(), DURABLE);
     let (mut acknowledged, mut refused) = (0, 0);
@@ -161,7 +161,7 @@ fn a_report_that_cannot_be_kept_is_refused_and_nothing_acknowledged_is_lost() {
     assert_eq!(flagged(&gate).len(), acknowledged, "what is refused is not counted");
     assert_eq!(gate.json("/api/v1/status")["watch"]["kept"], false);
     assert_eq!(gate.request("/", &[]).status, 200, "requests flow");
-    // There is room again.
+    // Raise the limit again.
     let raised =
         Command::new("prlimit").args(["--fsize=unlimited", "--pid", &gate.pid().to_string()]).status().unwrap();
     assert!(raised.success());
@@ -171,7 +171,7 @@ fn a_report_that_cannot_be_kept_is_refused_and_nothing_acknowledged_is_lost() {
 }
 
 #[test]
-fn a_clearing_that_cannot_be_kept_does_not_happen() {
+fn a_clearing_that_cannot_be_written_has_no_effect() {
     let unharmed = ["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"];
     let gate = Gate::start_by(&unharmed, tempfile::tempdir().unwrap(), DURABLE);
     let may_write = |bytes: &str| {
@@ -180,7 +180,7 @@ fn a_clearing_that_cannot_be_kept_does_not_happen() {
     };
     assert_eq!(report(&gate, "r1", &[("user", "u1", 1000)]), 202);
     let (before, changes) = (gate.json("/api/v1/flags?history=1"), gate.json("/api/v1/audit"));
-    // Less than what is there already: neither another line has room, nor all of it anew.
+    // Less than the current size: neither an append nor a rewrite fits.
     may_write("64");
     let note = json!({ "name": "ann", "note": "a load test" });
     for _ in 0..3 {
@@ -196,9 +196,9 @@ fn a_clearing_that_cannot_be_kept_does_not_happen() {
     assert_eq!(again.json("/api/v1/flags?history=1")["flags"][0]["cleared_by"], "ann");
 }
 
-/// Whoever tidies up a disk may take the journal, or all of its directory, from under a gate that runs.
+/// Somebody may delete the journal, or its directory, while the gate runs.
 #[test]
-fn what_is_acknowledged_after_the_journal_was_deleted_is_kept_too() {
+fn reports_acknowledged_after_the_journal_was_deleted_survive() {
     let mut gate = Gate::start(DURABLE);
     assert_eq!(report(&gate, "r1", &[("user", "before", 1000)]), 202);
     let state = gate.path().join("state");
@@ -226,7 +226,7 @@ fn what_is_acknowledged_after_the_journal_was_deleted_is_kept_too() {
 }
 
 #[test]
-fn what_is_no_report_is_refused_and_odd_entries_are_ignored() {
+fn invalid_reports_are_rejected_and_invalid_entries_ignored() {
     let gate = Gate::start("");
     for body in
         ["", "nonsense", "[]", "{}", r#"{"id": "", "entries": []}"#, r#"{"id": "x", "entries": [{"class": "user"}]}"#]
@@ -244,7 +244,7 @@ fn what_is_no_report_is_refused_and_odd_entries_are_ignored() {
 }
 
 #[test]
-fn what_the_gate_itself_refuses_becomes_an_episode_and_a_flag() {
+fn refusals_of_the_gate_lead_to_an_episode_and_a_flag() {
     let rule = "[[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
         [watch]\nflag_threshold = 5\naccount_class = \"header:x-api-key\"\n";
     let gate = Gate::start(rule);

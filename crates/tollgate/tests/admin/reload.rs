@@ -1,4 +1,4 @@
-//! What a reload brings to operators, and what it says that it does not.
+//! Effects of a reload on the admin address and the watch.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::program::free_addresses;
 use crate::support::{Gate, PATIENCE, ask, eventually};
 
-/// Another configuration in the place of what comes after the gate's own lines.
+/// Replaces the settings after the gate's own lines and reloads.
 fn reload(gate: &Gate, config: &str) -> Value {
     let file = gate.path().join("tollgate.toml");
     let text = std::fs::read_to_string(&file).unwrap();
@@ -20,7 +20,7 @@ fn reload(gate: &Gate, config: &str) -> Value {
     hang_up(gate, &[])
 }
 
-/// The next connection, if there is one in time.
+/// The next connection, within a timeout.
 fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let mut accepted = None;
@@ -34,7 +34,7 @@ fn accept(listener: &TcpListener) -> TcpStream {
     stream
 }
 
-/// Tells the gate to read its file again, and gives what came of it.
+/// Sends SIGHUP and returns the outcome.
 fn hang_up(gate: &Gate, headers: &[(&str, &str)]) -> Value {
     let last = || ask(gate.admin, "GET", "/api/v1/status", headers, "").json()["reload"].clone();
     let before = last();
@@ -50,9 +50,9 @@ fn rejections(gate: &Gate, id: &str, class: &str, key: &str, rejected: u64) -> V
     answer.json()["flagged"].clone()
 }
 
-/// Files that cannot be read at once: pipes without a writer, in the place of a disk that hangs.
+/// Pipes without a writer stand in for files on a disk that hangs.
 #[test]
-fn a_reload_that_cannot_read_its_files_stops_nothing_else() {
+fn a_reload_that_hangs_blocks_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let token = "an-operators-token-of-some-length";
     std::fs::write(folder.path().join("token"), token).unwrap();
@@ -65,7 +65,7 @@ fn a_reload_that_cannot_read_its_files_stops_nothing_else() {
     };
     replace_by_pipe("token");
     let told = hang_up(&gate, &authorization);
-    assert!(told["faults"].as_str().unwrap().contains("is no regular file"), "{told}");
+    assert!(told["faults"].as_str().unwrap().contains("is not a regular file"), "{told}");
     replace_by_pipe("tollgate.toml");
     let before = ask(gate.admin, "GET", "/api/v1/status", &authorization, "").json()["reload"].clone();
     assert!(Command::new("kill").args(["-HUP", &gate.pid().to_string()]).status().unwrap().success());
@@ -77,14 +77,14 @@ fn a_reload_that_cannot_read_its_files_stops_nothing_else() {
         slowest = slowest.max(began.elapsed());
         last != before
     });
-    assert!(last["faults"].as_str().unwrap().contains("does their disk hang?"), "{last}");
+    assert!(last["faults"].as_str().unwrap().contains("the disk may hang"), "{last}");
     assert!(slowest < Duration::from_secs(4), "{slowest:?}");
     assert!(Command::new("kill").args(["-TERM", &gate.pid().to_string()]).status().unwrap().success());
     gate.logged("stopping");
 }
 
 #[test]
-fn a_reload_changes_who_is_flagged_when_and_keeps_what_was_counted() {
+fn a_reload_changes_the_conditions_for_flags_and_keeps_counts() {
     let gate = Gate::start("");
     assert_eq!(rejections(&gate, "r1", "user", "u1", 400), json!([]));
     assert_eq!(reload(&gate, "[watch]\nflag_threshold = 500\nflag_window = \"30min\"\n")["ok"], true);
@@ -94,7 +94,7 @@ fn a_reload_changes_who_is_flagged_when_and_keeps_what_was_counted() {
     assert_eq!(reload(&gate, &format!("{rule}{watch}"))["ok"], true);
     assert_eq!(rejections(&gate, "r3", "user", "u2", 5000), json!([]), "those are no accounts any more");
     assert_eq!(rejections(&gate, "r4", "header:x-api-key", "k1", 500), json!(["k1"]));
-    // Rules and the watch mean the same accounts.
+    // Rules and the watch use the same account class.
     let asked: Vec<_> = (0..3).map(|_| gate.request("/", &[("X-Api-Key", "k1")]).status).collect();
     assert_eq!((asked[0], asked[2]), (200, 429), "{asked:?}");
 }
@@ -123,7 +123,7 @@ fn a_reload_changes_where_flags_are_announced() {
         rejections(&gate, id, "user", account, 1000);
         assert_eq!(take(&listener), account);
     }
-    // A secret that cannot be read is a fault of the file: the old webhook stays.
+    // An unreadable secret is an error in the settings: the old webhook stays.
     let webhook = "[watch]\nwebhook = \"http://127.0.0.1:9/\"\nwebhook_secret_file = \"FOLDER/none\"\n";
     let told = reload(&gate, webhook);
     assert_eq!(told["ok"], false);
@@ -131,7 +131,7 @@ fn a_reload_changes_where_flags_are_announced() {
 }
 
 #[test]
-fn a_reload_changes_tokens_and_who_has_shown_the_old_one_has_to_show_another() {
+fn a_reload_replaces_tokens_and_ends_sessions_and_streams_of_the_old_ones() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = ["first-token-of-all-tokens", "second-token-of-all-tokens"];
     let write = |token: &str| std::fs::write(folder.path().join("token"), token).unwrap();
@@ -147,7 +147,7 @@ fn a_reload_changes_tokens_and_who_has_shown_the_old_one_has_to_show_another() {
     assert_eq!((status(&first), status(&second), status(&[("Cookie", &cookie)])), (200, 401, 200));
     assert_eq!(hang_up(&gate, &first)["ok"], true);
     assert_eq!(status(&[("Cookie", &cookie)]), 200, "the same token is no news");
-    // Whoever looks on has shown the old one, too.
+    // An event stream that was opened with the old token.
     let look = |header: &str| {
         let mut stream = TcpStream::connect(gate.admin).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -177,7 +177,7 @@ fn a_reload_changes_tokens_and_who_has_shown_the_old_one_has_to_show_another() {
     eventually("the new token is asked for", || status(&second) == 200);
     assert_eq!((status(&first), status(&[("Cookie", &cookie)])), (401, 401));
     looking.iter_mut().for_each(&mut end_of);
-    // A session that is over takes its stream with it.
+    // A stream ends with its session.
     let form = format!("token={}&name=ann", tokens[1]);
     let login = ask(gate.admin, "POST", "/login", &[("Content-Type", "application/x-www-form-urlencoded")], &form);
     let cookie = login.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
@@ -189,7 +189,7 @@ fn a_reload_changes_tokens_and_who_has_shown_the_old_one_has_to_show_another() {
 }
 
 #[test]
-fn what_needs_a_new_start_is_said_and_shown_as_it_is_in_force() {
+fn settings_that_need_a_restart_are_reported_and_shown_with_the_value_in_force() {
     let gate = Gate::start("[telemetry]\notlp = \"http://127.0.0.1:9\"\n");
     let waiting = |told: &Value| -> Vec<String> {
         let keys = told["needs_new_start"].as_array().unwrap().iter();
@@ -206,7 +206,7 @@ fn what_needs_a_new_start_is_said_and_shown_as_it_is_in_force() {
     std::fs::write(&file, before.replace("workers = 1", "workers = 3")).unwrap();
     let changed = "[watch]\nstate_dir = \"FOLDER/state\"\nflag_threshold = 77\n";
     for _ in 0..2 {
-        // The second time nothing has changed, and it waits all the same.
+        // A second reload without changes still reports them.
         let told = reload(&gate, changed);
         assert_eq!(told["ok"], true);
         assert_eq!(waiting(&told), ["gate.workers", "watch.state_dir", "telemetry"]);
@@ -217,7 +217,7 @@ fn what_needs_a_new_start_is_said_and_shown_as_it_is_in_force() {
         assert_eq!(shown("[telemetry]", "otlp").unwrap()["value"], "\"http://127.0.0.1:9\"");
         assert!(gate.get("/metrics").body.contains("\ntollgate_settings_waiting 3\n"));
     }
-    let said = gate.logged("need a new start");
+    let said = gate.logged("take effect only after a restart");
     assert!(said.contains("gate.workers, watch.state_dir, telemetry"), "{said}");
     assert!(!gate.path().join("state").exists());
     std::fs::write(&file, before).unwrap();
@@ -226,7 +226,7 @@ fn what_needs_a_new_start_is_said_and_shown_as_it_is_in_force() {
 }
 
 #[test]
-fn a_reload_begins_and_ends_sending_figures_to_graphite() {
+fn a_reload_starts_and_stops_sending_metrics_to_graphite() {
     let gate = Gate::start("");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let graphite = format!(
@@ -245,7 +245,7 @@ fn a_reload_begins_and_ends_sending_figures_to_graphite() {
 }
 
 #[test]
-fn a_master_tells_its_operators_of_reloads() {
+fn a_master_reports_reloads() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tollgate.toml");
     let [accounting, control, admin, other] = free_addresses();

@@ -1,4 +1,4 @@
-//! `tollgate run`: the roles that a file names.
+//! `tollgate run`: the roles of a settings file.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -38,7 +38,7 @@ fn a_gate_and_a_master_run_in_one_process() {
 }
 
 #[test]
-fn a_master_says_that_it_is_ready_when_gates_can_connect_and_not_before() {
+fn a_master_reports_ready_when_gates_can_connect() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let [fails, works] = [taken.local_addr().unwrap().to_string(), "127.0.0.1:0".to_owned()].map(|control| {
         let (folder, mut command) = run(&format!("[master]\naccounting = \"127.0.0.1:0\"\ncontrol = \"{control}\"\n"));
@@ -64,7 +64,7 @@ fn a_master_says_that_it_is_ready_when_gates_can_connect_and_not_before() {
 }
 
 #[test]
-fn a_master_alone_sends_the_heartbeat_that_its_service_manager_asks_for() {
+fn a_master_without_a_gate_sends_heartbeats_to_its_service_manager() {
     let (folder, mut command) = run("[master]\naccounting = \"127.0.0.1:0\"\ncontrol = \"127.0.0.1:0\"\n");
     let path = folder.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
@@ -80,7 +80,7 @@ fn a_master_alone_sends_the_heartbeat_that_its_service_manager_asks_for() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// A gate that listens there, and a master.
+/// Settings of a gate that listens there, and a master.
 fn both(listen: &str) -> String {
     format!(
         "[gate]\nlisten = \"{listen}\"\nworkers = 1\nbackend = \"http://127.0.0.1:1\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
@@ -88,7 +88,7 @@ fn both(listen: &str) -> String {
     )
 }
 
-/// How a process ends, and what it has said.
+/// Exit code and output of a process.
 fn end_of(mut child: Child) -> (Option<i32>, String) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while child.try_wait().unwrap().is_none() {
@@ -103,7 +103,7 @@ fn end_of(mut child: Child) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_gate_that_cannot_serve_takes_its_master_with_it() {
+fn a_gate_that_fails_to_start_stops_its_master() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let (_folder, mut command) = run(&both(&other.local_addr().unwrap().to_string()));
     let (code, said) = end_of(command.spawn().unwrap());
@@ -112,20 +112,20 @@ fn a_gate_that_cannot_serve_takes_its_master_with_it() {
 }
 
 #[test]
-fn both_end_whenever_they_are_told_to_stop() {
+fn both_roles_stop_on_a_signal_at_any_time() {
     for delay_ms in (0..60).step_by(3) {
         let (_folder, mut command) = run(&both("127.0.0.1:0"));
         let child = command.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(delay_ms));
         assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
-        // By the signal itself, as long as nobody listens for it.
+        // Killed by the signal, if its handler is not installed yet.
         let (code, said) = end_of(child);
         assert!(matches!(code, None | Some(0)), "after {delay_ms} ms: {code:?}, {said}");
     }
 }
 
 #[test]
-fn a_file_that_names_no_role_is_wrong() {
+fn a_file_without_a_role_is_an_error() {
     for config in ["", "[watch]\nflag_threshold = 5\n", "nonsense = 1\n"] {
         let (_folder, mut command) = run(config);
         assert_eq!(command.output().unwrap().status.code(), Some(2), "{config}");

@@ -1,4 +1,4 @@
-//! Fault 44: who may come in, and from where.
+//! Fault 44: authentication and authorisation of the admin address.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
-/// Does this for all values at once, because answers to wrong tokens are delayed.
+/// Calls `act` for all values in parallel, because responses to wrong tokens are delayed.
 fn at_once<T: Send, R: Send>(values: impl IntoIterator<Item = T>, act: impl Fn(T) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = values.into_iter().map(|value| scope.spawn(|| act(value))).collect();
@@ -35,7 +35,7 @@ fn report(id: &str) -> String {
     json!({ "id": id, "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }] }).to_string()
 }
 
-/// The cookie of somebody who has logged in, and the word that belongs to it.
+/// Logs in; returns the cookie and the CSRF token.
 fn log_in(gate: &Gate, token: &str) -> (String, String) {
     let answer = ask(gate.admin, "POST", "/login", &[], &format!("token={token}&name=Ann"));
     assert_eq!(answer.status, 303, "{}", answer.body);
@@ -50,7 +50,7 @@ fn log_in(gate: &Gate, token: &str) -> (String, String) {
 }
 
 #[test]
-fn without_a_token_there_is_nothing_but_health() {
+fn without_a_token_only_health_checks_are_answered() {
     let gate = guarded();
     for path in
         ["/api/v1/status", "/api/v1/flags", "/api/v1/episodes", "/api/v1/events", "/metrics", "/api/v1/openapi.json"]
@@ -68,7 +68,7 @@ fn without_a_token_there_is_nothing_but_health() {
 }
 
 #[test]
-fn a_session_is_found_behind_cookies_of_its_name_that_other_sites_of_the_host_set() {
+fn a_session_is_found_among_cookies_of_the_same_name() {
     let gate = guarded();
     let (cookie, _) = log_in(&gate, VIEWER);
     for headers in [
@@ -82,7 +82,7 @@ fn a_session_is_found_behind_cookies_of_its_name_that_other_sites_of_the_host_se
 }
 
 #[test]
-fn a_viewer_looks_and_an_operator_changes() {
+fn a_viewer_can_read_and_an_operator_can_change() {
     let gate = guarded();
     let as_of = |token: &str, method: &str, path: &str, body: &str| {
         ask(gate.admin, method, path, &[("Authorization", &bearer(token))], body).status
@@ -100,7 +100,7 @@ fn a_viewer_looks_and_an_operator_changes() {
 }
 
 #[test]
-fn a_change_from_a_page_needs_the_word_of_its_session_and_the_right_origin() {
+fn a_change_from_a_page_needs_the_csrf_token_and_the_right_origin() {
     let gate = guarded();
     let (cookie, csrf) = log_in(&gate, OPERATOR);
     let (own, foreign) = (format!("http://{}", gate.admin), "http://evil.example");
@@ -125,9 +125,9 @@ fn a_change_from_a_page_needs_the_word_of_its_session_and_the_right_origin() {
     assert_eq!(ask(gate.admin, "GET", "/api/v1/status", &[("Cookie", &cookie)], "").status, 401);
 }
 
-/// Where no token is asked for, being on this machine is all it takes, and pages that a person looks at are on this machine.
+/// Without a token, access to loopback suffices, which all web pages opened on this machine have.
 #[test]
-fn on_loopback_without_a_token_a_page_cannot_change_anything_either() {
+fn without_a_token_a_foreign_page_cannot_make_changes() {
     let gate = Gate::start("");
     let change = |headers: &[(&str, &str)]| ask(gate.admin, "POST", "/api/v1/rejections", headers, &report("r")).status;
     assert_eq!(change(&[("Origin", "http://evil.example")]), 403);
@@ -141,7 +141,7 @@ fn on_loopback_without_a_token_a_page_cannot_change_anything_either() {
 }
 
 #[test]
-fn a_name_that_somebody_points_here_is_refused() {
+fn a_foreign_name_that_resolves_to_this_host_is_rejected() {
     let gate = guarded();
     let with = |host: &str, path: &str| {
         ask(gate.admin, "GET", path, &[("Host", host), ("Authorization", &bearer(OPERATOR))], "").status
@@ -159,7 +159,7 @@ fn a_name_that_somebody_points_here_is_refused() {
 }
 
 #[test]
-fn pages_may_load_and_be_framed_by_nothing_else() {
+fn pages_load_nothing_foreign_and_cannot_be_framed() {
     let gate = Gate::start("");
     let page = gate.get("/").body;
     let script = page.split("src=\"").find(|part| part.contains("console.js\"")).unwrap().split('"').next().unwrap();
@@ -180,9 +180,9 @@ fn pages_may_load_and_be_framed_by_nothing_else() {
     assert!(!page.contains("<script>"));
 }
 
-/// A throttle that refused every token would let anybody lock operators out, from their own address or from many.
+/// A throttle that rejected every token would let anybody lock out operators.
 #[test]
-fn a_valid_token_is_accepted_however_many_wrong_ones_were_shown() {
+fn a_valid_token_is_accepted_after_any_number_of_wrong_ones() {
     let gate = guarded();
     let guess = |token: &str| ask(gate.admin, "GET", "/api/v1/status", &[("Authorization", &bearer(token))], "").status;
     let answers = at_once(0..30, |number| guess(&format!("guess-{number}")));
@@ -191,14 +191,14 @@ fn a_valid_token_is_accepted_however_many_wrong_ones_were_shown() {
     assert_eq!((guess(OPERATOR), guess(VIEWER)), (200, 200));
     assert_eq!(ask(gate.admin, "POST", "/login", &[], &format!("token={OPERATOR}")).status, 303);
     assert_eq!(ask(gate.admin, "POST", "/login", &[], "token=wrong").status, 429);
-    let log = gate.logged("a wrong token was shown");
+    let log = gate.logged("wrong token at the admin address");
     assert!(!log.contains("guess-"), "{log}");
-    let lines = gate.log().iter().filter(|line| line.contains("a wrong token was shown")).count();
+    let lines = gate.log().iter().filter(|line| line.contains("wrong token at the admin address")).count();
     assert!(lines <= 10, "{lines} lines for 31 wrong tokens");
 }
 
 #[test]
-fn the_answer_to_a_wrong_token_is_delayed_and_the_right_one_is_accepted_meanwhile() {
+fn the_response_to_a_wrong_token_is_delayed_and_a_valid_one_is_accepted_at_once() {
     let gate = guarded();
     let started = Instant::now();
     // More than are delayed at once.
@@ -221,19 +221,19 @@ fn the_answer_to_a_wrong_token_is_delayed_and_the_right_one_is_accepted_meanwhil
 }
 
 #[test]
-fn a_token_that_everybody_on_the_machine_can_read_is_warned_about() {
+fn a_token_file_that_all_users_can_read_is_logged() {
     let gate = guarded();
-    assert!(gate.logged("can read this token").contains("operator"));
+    assert!(gate.logged("can read the token").contains("operator"));
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("operator");
     std::fs::write(&token, OPERATOR).unwrap();
     std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let private = Gate::start_in(folder, "[admin]\ntoken_file = \"FOLDER/operator\"\n");
-    assert!(!private.log().iter().any(|line| line.contains("can read this token")));
+    assert!(!private.log().iter().any(|line| line.contains("can read the token")));
 }
 
 #[test]
-fn beyond_loopback_a_short_token_is_refused_by_check_and_at_the_start() {
+fn beyond_loopback_a_short_token_is_rejected_by_check_and_at_startup() {
     let folder = tempfile::tempdir().unwrap();
     let (file, token) = (folder.path().join("tollgate.toml"), folder.path().join("token"));
     let run = |listen: &str, token_text: &str, words: &[&str]| {
@@ -257,12 +257,12 @@ fn beyond_loopback_a_short_token_is_refused_by_check_and_at_the_start() {
 }
 
 #[test]
-fn beyond_loopback_a_token_is_needed_to_start() {
+fn beyond_loopback_a_token_is_required_to_start() {
     let start = |config: &str| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tollgate.toml");
         std::fs::write(&file, config.replace("FOLDER", &folder.path().display().to_string())).unwrap();
-        // One that starts after all would serve until somebody ends it.
+        // If it starts nevertheless, it would run until it is killed.
         let mut command = Command::new("timeout");
         command.args(["120", env!("CARGO_BIN_EXE_tollgate"), "gate", "--backend", "http://127.0.0.1:1"]);
         command.args(["--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0", "--config"]).arg(&file);
@@ -278,11 +278,11 @@ fn beyond_loopback_a_token_is_needed_to_start() {
     assert_eq!(absent.status.code(), Some(1));
     let said = String::from_utf8_lossy(&absent.stderr);
     assert!(said.contains("absent"), "{said}");
-    // No client has been let in only to be cut off.
+    // No client was accepted and then cut off.
     assert!(!said.contains("\"listening\""), "{said}");
 }
 
-/// Names as clients choose them: what is markup, what drives a terminal, what looks like another line of a log.
+/// Keys chosen by clients: markup, control sequences, and text that looks like a log line.
 const NAMES: [&str; 6] = [
     "<script>alert(1)</script>",
     "\u{1b}[31mred\u{1b}[0m",
@@ -293,7 +293,7 @@ const NAMES: [&str; 6] = [
 ];
 
 #[test]
-fn names_that_clients_choose_are_escaped_in_json_and_in_the_log() {
+fn keys_are_escaped_in_json_and_in_the_log() {
     let gate = Gate::start("");
     let entries = NAMES.map(|name| json!({ "class": "user", "key": name, "rejected": 1000 }));
     let answer = gate.post("/api/v1/rejections", &json!({ "id": "r1\u{1b}[2J", "entries": entries }));
@@ -329,7 +329,7 @@ fn names_that_clients_choose_are_escaped_in_json_and_in_the_log() {
     ] {
         assert_eq!(of(answer, list, field), wanted, "{list}");
     }
-    // Six flags were set, six cleared, six changes noted: each is one line, and JSON.
+    // Six flags set, six cleared, six changes: each is one line of JSON.
     for text in ["account flagged", "flag cleared", "changed by an operator"] {
         gate.logged(text);
         crate::support::eventually(text, || {
@@ -342,9 +342,9 @@ fn names_that_clients_choose_are_escaped_in_json_and_in_the_log() {
     }
 }
 
-/// What a client itself can send in a header: no character that drives a terminal, but anything else.
+/// Keys that a client can send in a header: all characters but those that control a terminal.
 #[test]
-fn names_in_headers_are_escaped_too() {
+fn keys_from_headers_are_escaped_too() {
     let rule = "[[rule]]\nname = \"api\"\nclass = \"header:x-api-key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
         [watch]\nflag_threshold = 1\naccount_class = \"header:x-api-key\"\n";
     let gate = Gate::start(rule);
@@ -370,10 +370,10 @@ fn names_in_headers_are_escaped_too() {
     }
 }
 
-/// Whoever has the address already is told which it is.
+/// An error names the address if it is in use.
 #[test]
-fn operators_connect_on_loopback_unless_told_otherwise() {
-    // Whether this test has it or somebody else does, who might only be another run of this test.
+fn the_admin_address_is_on_loopback_by_default() {
+    // The port may also be in use by another run of this test.
     let pause = || std::thread::sleep(Duration::from_millis(100));
     let _taken = (0..200).find_map(|_| std::net::TcpListener::bind("127.0.0.1:8889").map_err(|_| pause()).ok());
     let folder = tempfile::tempdir().unwrap();
@@ -392,9 +392,9 @@ fn operators_connect_on_loopback_unless_told_otherwise() {
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("cannot listen for operators on 127.0.0.1:8889"), "{said}");
+        assert!(said.contains("cannot listen on the admin address 127.0.0.1:8889"), "{said}");
     }
-    // Whoever cannot be spoken to has begun to keep nothing.
+    // A process that cannot bind the address creates no state directory.
     assert!(!folder.path().join("tollgate").exists());
 }
 

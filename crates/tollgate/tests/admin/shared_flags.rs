@@ -1,4 +1,4 @@
-//! Flags that gates share through a Redis that is really there, and what happens when it is not.
+//! Flags shared through a real Redis, and during its outages.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ fn clear(gate: &Gate, account: &str, note: &str) {
     assert_eq!(ask(gate.admin, "DELETE", &format!("/api/v1/flags/{account}"), &[], &body).status, 200);
 }
 
-/// The accounts that are flagged, in order.
+/// Flagged accounts, sorted.
 fn flagged(gate: &Gate) -> Vec<String> {
     let flags = gate.json("/api/v1/flags");
     let mut accounts: Vec<_> =
@@ -35,26 +35,26 @@ fn flagged(gate: &Gate) -> Vec<String> {
     accounts
 }
 
-/// Waits until exactly these are flagged at each of the gates.
+/// Waits until exactly these accounts are flagged at all of the gates.
 fn all_have(gates: &[&Gate], accounts: &[&str]) {
     for gate in gates {
         eventually(&format!("{accounts:?} at every gate"), || flagged(gate) == accounts);
     }
 }
 
-/// Whether the gate has told Redis everything.
+/// Whether the gate has sent all flags to Redis.
 fn owes_nothing(gate: &Gate) -> bool {
     gate.get("/metrics").body.contains("\ntollgate_watch_flags_owed 0\n")
 }
 
 #[test]
-fn a_flag_that_is_set_or_cleared_at_one_gate_is_at_all_of_them() {
+fn a_flag_set_or_cleared_at_one_gate_reaches_all_gates() {
     let server = RedisServer::start(&[]);
     let [first, second] = [(); 2].map(|()| Gate::start(&config(&server)));
     refused(&first, "k1", 1000);
     assert_eq!(flagged(&first), ["k1"], "it does not wait for Redis");
     all_have(&[&second], &["k1"]);
-    // Rules see it there, and so does who asks on a terminal.
+    // Rules and the command see it at the other gate.
     let statuses = (0..2).map(|_| second.request("/", &[("X-Api-Key", "k1")]).status);
     assert_eq!(statuses.collect::<Vec<_>>(), [200, 429]);
     let listed = Command::new(env!("CARGO_BIN_EXE_tollgate"))
@@ -67,7 +67,7 @@ fn a_flag_that_is_set_or_cleared_at_one_gate_is_at_all_of_them() {
     all_have(&[&first], &[]);
     let past = &first.json("/api/v1/flags?history=1")["flags"][0];
     assert_eq!((&past["cleared_by"], &past["note"]), (&json!("ann"), &json!("a load test")));
-    // It stays cleared at both, for what was refused before.
+    // Earlier refusals do not set it again at either gate.
     refused(&first, "k1", 999);
     assert!(flagged(&first).is_empty());
     refused(&first, "k1", 1);
@@ -76,9 +76,9 @@ fn a_flag_that_is_set_or_cleared_at_one_gate_is_at_all_of_them() {
     all_have(&[&late], &["k1"]);
 }
 
-/// What an account was refused at a gate before somebody cleared its flag elsewhere does not count there either.
+/// Refusals at a gate before a clearing at another gate no longer count.
 #[test]
-fn a_clearing_counts_at_gates_that_had_not_flagged_the_account() {
+fn a_clearing_applies_at_gates_that_had_not_flagged_the_account() {
     let server = RedisServer::start(&[]);
     let [first, second] = [(); 2].map(|()| Gate::start(&config(&server)));
     refused(&second, "k1", 999);
@@ -93,9 +93,9 @@ fn a_clearing_counts_at_gates_that_had_not_flagged_the_account() {
     assert_eq!(flagged(&again), ["k1"]);
 }
 
-/// The same where the flag was never seen: it was set and cleared while the gate was away.
+/// The same for a gate that was down when the flag was set and cleared.
 #[test]
-fn a_clearing_counts_at_a_gate_that_was_away_for_all_of_it() {
+fn a_clearing_applies_at_a_gate_that_was_down_during_it() {
     let server = RedisServer::start(&[]);
     let [first, second] = [(); 2].map(|()| Gate::start(&config(&server)));
     refused(&second, "k1", 999);
@@ -113,7 +113,7 @@ fn a_clearing_counts_at_a_gate_that_was_away_for_all_of_it() {
 }
 
 #[test]
-fn what_was_acknowledged_while_redis_was_gone_is_told_when_it_is_back_over_a_kill() {
+fn flags_set_during_an_outage_of_redis_are_sent_after_it_even_after_a_kill() {
     let server = RedisServer::start(&[]);
     let [first, second] = [(); 2].map(|()| Gate::start(&config(&server)));
     for account in ["k1", "k2"] {
@@ -130,8 +130,8 @@ fn what_was_acknowledged_while_redis_was_gone_is_told_when_it_is_back_over_a_kil
         (flagged(&first), flagged(&second)),
         (vec!["k1".into(), "k3".into()], vec!["k1".into(), "k2".into(), "k4".into()])
     );
-    second.logged("Redis is not there to share flags");
-    // As if the machine had lost its power, with nothing told yet; and this Redis has forgotten everything.
+    second.logged("cannot share flags through Redis");
+    // A kill before anything was sent, and a Redis that has lost its data.
     let first = Gate::start_in(first.kill(), &configured);
     assert_eq!(flagged(&first), ["k1", "k3"]);
     let server = RedisServer::start_on(port, &[]);
@@ -139,13 +139,13 @@ fn what_was_acknowledged_while_redis_was_gone_is_told_when_it_is_back_over_a_kil
     let past = second.json("/api/v1/flags?history=1")["flags"].as_array().unwrap().last().unwrap().clone();
     assert_eq!((&past["account"], &past["note"]), (&json!("k2"), &json!("seen")));
     eventually("everything is told", || owes_nothing(&first) && owes_nothing(&second));
-    second.logged("Redis has the flags of this gate again");
+    second.logged("sharing flags through Redis works again");
     let third = Gate::start(&config(&server));
     all_have(&[&third], &["k1", "k3", "k4"]);
 }
 
 #[test]
-fn a_redis_that_forgets_while_it_runs_is_told_again() {
+fn flags_are_sent_again_after_redis_lost_its_data() {
     let server = RedisServer::start(&[]);
     let first = Gate::start(&config(&server));
     refused(&first, "k1", 1000);
@@ -158,9 +158,8 @@ fn a_redis_that_forgets_while_it_runs_is_told_again() {
     all_have(&[&second], &["k1"]);
 }
 
-/// Whoever was away while a flag was cleared does not bring it back.
 #[test]
-fn a_gate_that_was_away_does_not_bring_a_cleared_flag_back() {
+fn a_gate_that_was_down_does_not_restore_a_cleared_flag() {
     let server = RedisServer::start(&[]);
     let [first, second] = [(); 2].map(|()| Gate::start(&config(&server)));
     refused(&first, "k1", 1000);
@@ -170,7 +169,7 @@ fn a_gate_that_was_away_does_not_bring_a_cleared_flag_back() {
     eventually("Redis knows", || owes_nothing(&first));
     let second = Gate::start_in(folder, &config(&server));
     all_have(&[&second], &[]);
-    // Not even where Redis has forgotten that it was cleared.
+    // Nor if Redis has lost the clearing.
     refused(&first, "k2", 1000);
     all_have(&[&second], &["k2"]);
     let folder = second.kill();

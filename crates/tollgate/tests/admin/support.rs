@@ -1,4 +1,4 @@
-//! A gate whose address for operators is tested, and somebody who asks it.
+//! A gate whose admin address is tested, and an HTTP client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Longer than anything that works takes, on a machine that is busy with other tests.
+/// Timeout for anything that should succeed, on a machine that is busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -21,7 +21,7 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -40,12 +40,12 @@ impl Answer {
     }
 }
 
-/// One request on a connection of its own.
+/// Sends a request on a new connection.
 pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     ask_for(PATIENCE, address, method, path, headers, body)
 }
 
-/// One request whose answer may take so long.
+/// Sends a request with this timeout.
 pub(crate) fn ask_for(
     patience: Duration,
     address: SocketAddr,
@@ -63,7 +63,7 @@ pub(crate) fn ask_for(
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(patience)).unwrap();
     stream.write_all(text.as_bytes()).unwrap();
-    // Whoever refuses a request need not read its body.
+    // A server that rejects a request need not read its body.
     let _ = stream.write_all(body.as_bytes());
     let answer = String::from_utf8_lossy(&whole(&mut stream)).into_owned();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer but {answer:?}"));
@@ -73,7 +73,7 @@ pub(crate) fn ask_for(
     Answer { status, head: head.to_owned(), body }
 }
 
-/// An answer to its end: not everybody closes the connection after it.
+/// Reads a response to its end, which need not be the end of the connection.
 fn whole(stream: &mut TcpStream) -> Vec<u8> {
     let (mut answer, mut bytes) = (Vec::new(), [0; 16384]);
     loop {
@@ -100,7 +100,7 @@ fn dechunked(mut chunks: &str) -> String {
     body
 }
 
-/// A backend that says yes to everything.
+/// A backend that answers every request with 200.
 pub(crate) fn backend() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -109,7 +109,7 @@ pub(crate) fn backend() -> SocketAddr {
             std::thread::spawn(move || {
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
                 let (mut stream, mut bytes, mut seen) = (stream, Vec::new(), String::new());
-                // What a client sends need not be text.
+                // A request may contain any bytes.
                 while reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
                     let line = String::from_utf8_lossy(&bytes).into_owned();
                     bytes.clear();
@@ -129,7 +129,7 @@ pub(crate) fn backend() -> SocketAddr {
     address
 }
 
-/// A running gate. Ends with the test.
+/// A running gate; killed when the test ends.
 pub(crate) struct Gate {
     child: Child,
     pub(crate) admin: SocketAddr,
@@ -139,17 +139,17 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// A gate with these lines in its configuration.
+    /// Starts a gate with these settings.
     pub(crate) fn start(config: &str) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), config)
     }
 
-    /// A gate in a folder that there is; `FOLDER` in the configuration is its path.
+    /// Starts a gate in an existing folder; `FOLDER` in the settings is its path.
     pub(crate) fn start_in(folder: tempfile::TempDir, config: &str) -> Self {
         Self::start_by(&[], folder, config)
     }
 
-    /// A gate that is started by another program.
+    /// Starts a gate through another program.
     pub(crate) fn start_by(wrapper: &[&str], folder: tempfile::TempDir, config: &str) -> Self {
         let file = folder.path().join("tollgate.toml");
         let gate = format!("[gate]\nworkers = 1\nbackend = \"http://{}\"\n", backend());
@@ -161,7 +161,7 @@ impl Gate {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).arg("gate").arg("--config").arg(&file);
         command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        // What it keeps by default is its own.
+        // A separate default state directory.
         command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -186,7 +186,7 @@ impl Gate {
         self.folder.path()
     }
 
-    /// The first line of the log that contains this, once there is one.
+    /// Waits for a line of the log that contains this text.
     pub(crate) fn logged(&self, text: &str) -> String {
         let mut found = None;
         eventually(&format!("{text} in the log"), || {
@@ -206,12 +206,12 @@ impl Gate {
         line["address"].as_str().unwrap().parse().unwrap()
     }
 
-    /// What operators are told.
+    /// Sends a GET to the admin address.
     pub(crate) fn get(&self, path: &str) -> Answer {
         ask(self.admin, "GET", path, &[], "")
     }
 
-    /// What operators are told, as JSON.
+    /// Sends a GET to the admin address and parses the JSON response.
     pub(crate) fn json(&self, path: &str) -> Value {
         let answer = self.get(path);
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
@@ -222,12 +222,12 @@ impl Gate {
         ask(self.admin, "POST", path, &[("Content-Type", "application/json")], &body.to_string())
     }
 
-    /// A request of a client.
+    /// Sends a request of a client.
     pub(crate) fn request(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         ask(self.address, "GET", path, headers, "")
     }
 
-    /// Ends it at once, as a machine that loses power does, and keeps its folder.
+    /// Kills the gate and keeps its folder.
     pub(crate) fn kill(mut self) -> tempfile::TempDir {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! Figures and traces, as OpenTelemetry's own definitions read them.
+//! Metrics and traces, parsed with the definitions of OpenTelemetry.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +16,7 @@ struct Export {
     body: Vec<u8>,
 }
 
-/// A receiver that cannot take the first traces, and takes all that comes after them.
+/// A receiver that rejects the first traces and accepts all later requests.
 fn receiver() -> (SocketAddr, Arc<Mutex<Vec<Export>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, taken) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<Export>>>::default());
@@ -43,7 +43,7 @@ fn receiver() -> (SocketAddr, Arc<Mutex<Vec<Export>>>) {
     (address, taken)
 }
 
-/// What OpenTelemetry's definitions make of the exports so far, traces and figures.
+/// Parses the exports so far with OpenTelemetry's definitions.
 fn parsed(exports: &Mutex<Vec<Export>>) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
     for (number, export) in exports.lock().unwrap().iter().enumerate() {
@@ -68,7 +68,7 @@ fn parsed(exports: &Mutex<Vec<Export>>) -> Vec<Value> {
     String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Everything under a name, wherever it is.
+/// All values of this name at any depth.
 fn all<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, inner)| match inner {
@@ -86,7 +86,7 @@ fn all_in<'a>(values: &'a [Value], name: &str) -> Vec<&'a Value> {
     found
 }
 
-/// What is said of a span.
+/// An attribute of a span.
 fn said(span: &Value, name: &str) -> Value {
     let attributes = span["attributes"].as_array().into_iter().flatten();
     let value = attributes.filter(|one| one["key"] == name).map(|one| one["value"].clone()).next().unwrap_or_default();
@@ -99,7 +99,7 @@ fn spans<'a>(parsed: &'a [Value], path: &str) -> Vec<&'a Value> {
     all.iter().filter(|span| span["traceId"] == own["traceId"]).copied().collect()
 }
 
-/// Bytes as JSON shows them.
+/// Bytes as in JSON.
 fn base64(hex: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bytes: Vec<u8> = hex
@@ -121,7 +121,7 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
 #[test]
-fn a_collector_gets_figures_and_the_way_of_requests() {
+fn a_collector_receives_metrics_and_traces() {
     let (address, exports) = receiver();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("headers"), "api-key: s3cret\n").unwrap();
@@ -195,7 +195,7 @@ fn a_collector_gets_figures_and_the_way_of_requests() {
 }
 
 #[test]
-fn a_stranger_cannot_ask_to_be_told_of() {
+fn an_untrusted_client_cannot_request_a_trace() {
     let (address, exports) = receiver();
     let gate = Gate::start(&format!("[telemetry]\notlp = \"http://{address}\"\nevery = \"1s\"\ntraces = 0.000001\n"));
     let theirs = format!("00-{TRACE}-{PARENT}-01");
@@ -208,7 +208,7 @@ fn a_stranger_cannot_ask_to_be_told_of() {
 }
 
 #[test]
-fn a_collector_that_is_not_there_hurts_nobody() {
+fn an_unreachable_collector_affects_no_request() {
     let gate = Gate::start("[telemetry]\notlp = \"http://127.0.0.1:1\"\nevery = \"1s\"\ntraces = 1.0\n");
     gate.logged("the collector does not accept telemetry");
     assert_eq!(gate.request("/", &[]).status, 200);

@@ -1,4 +1,4 @@
-//! A terminal of a chosen size with a program on it, and what a person sees there.
+//! A pseudo-terminal of a chosen size with a program, and its screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,18 +12,18 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::support::eventually;
 
-/// A program on a terminal. Ends with the test.
+/// A program on a terminal; killed when the test ends.
 pub(crate) struct Terminal {
     child: Child,
-    /// The side of whoever types and looks.
+    /// Side of the user.
     person: File,
-    /// The side of the program.
+    /// Side of the program.
     line: OwnedFd,
     written: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Terminal {
-    /// Starts a program on a terminal with so many columns and rows.
+    /// Starts a program on a terminal with this many columns and rows.
     pub(crate) fn start(command: &mut Command, columns: u16, rows: u16) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
         let person = openpt(flags).unwrap();
@@ -54,12 +54,12 @@ impl Terminal {
         (&self.person).write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Everything that was written so far.
+    /// All output so far.
     pub(crate) fn written(&self) -> Vec<u8> {
         self.written.lock().unwrap().clone()
     }
 
-    /// The lines on the screen, once they are so.
+    /// Waits until the screen satisfies a condition; returns its lines.
     pub(crate) fn shows(&self, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut screen = Vec::new();
         eventually(what, || {
@@ -69,7 +69,7 @@ impl Terminal {
         screen
     }
 
-    /// The lines of the last frame that is whole. Nothing in it may move the cursor but the ends of its lines.
+    /// Lines of the last complete frame. Asserts that it has no control sequences but colours and line ends.
     fn screen(&self) -> Vec<String> {
         let written = String::from_utf8_lossy(&self.written()).into_owned();
         let Some(end) = written.rfind("\x1b[J") else { return Vec::new() };
@@ -82,7 +82,7 @@ impl Terminal {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// How it ended.
+    /// Exit code of the program.
     pub(crate) fn ends(&mut self) -> Option<i32> {
         let mut ended = None;
         eventually("the program ends", || {
@@ -92,7 +92,7 @@ impl Terminal {
         ended.unwrap().code()
     }
 
-    /// Whether what is typed is shown, and waits for the end of its line, as it does in a shell.
+    /// Whether the terminal echoes and buffers lines again, as in a shell.
     pub(crate) fn is_as_it_was(&self) -> bool {
         tcgetattr(&self.line).unwrap().local_modes.contains(LocalModes::ECHO | LocalModes::ICANON)
     }
@@ -112,7 +112,7 @@ fn resize(person: &File, columns: u16, rows: u16) {
     tcsetwinsize(person, Winsize { ws_col: columns, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
 }
 
-/// A line without its colours.
+/// A line without colours.
 pub(crate) fn plain(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line.chars();

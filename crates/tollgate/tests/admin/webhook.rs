@@ -1,4 +1,4 @@
-//! Flags are announced to others.
+//! Announcements of flags to a webhook.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Gate, PATIENCE, ask, eventually};
 
-/// Takes one request, and answers it with this status.
+/// Accepts one request and responds with this status.
 fn take(listener: &TcpListener, status: &str) -> (String, String) {
     let (mut stream, _): (TcpStream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -25,7 +25,7 @@ fn take(listener: &TcpListener, status: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-/// Whether it shows that it is from who knows the secret.
+/// Whether the request has a valid signature.
 fn is_signed(head: &str, body: &str) -> bool {
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, b"a secret of both");
     let expect: String =
@@ -34,7 +34,7 @@ fn is_signed(head: &str, body: &str) -> bool {
 }
 
 #[test]
-fn a_flag_is_announced_signed_and_tried_again() {
+fn a_flag_is_announced_with_a_signature_and_retried() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("secret"), "a secret of both\n").unwrap();
@@ -46,7 +46,7 @@ fn a_flag_is_announced_signed_and_tried_again() {
     let report = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }] });
     assert_eq!(gate.post("/api/v1/rejections", &report).status, 202);
     take(&listener, "500 Not now");
-    gate.logged("an announcement of a flag was not taken");
+    gate.logged("webhook failed: retrying");
     let (head, body) = take(&listener, "204 No Content");
     assert!(head.starts_with("POST /flags?x=1 HTTP/1.1\r\n"), "{head}");
     assert!(is_signed(&head, &body), "{head}");
@@ -58,9 +58,9 @@ fn a_flag_is_announced_signed_and_tried_again() {
     assert_eq!((&said["event"], &said["note"]), (&json!("flag-cleared"), &json!("fine")));
 }
 
-/// Who has answered has taken it, also if the connection stays open after that.
+/// A response counts even if the connection stays open.
 #[test]
-fn an_announcement_is_taken_once_it_is_answered() {
+fn an_announcement_is_accepted_with_the_response() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("secret"), "a secret of both\n").unwrap();
@@ -85,9 +85,9 @@ fn waiting(gate: &Gate) -> String {
     line.unwrap_or_else(|| panic!("{metrics}")).to_owned()
 }
 
-/// Nobody listened, then the machine lost its power: who wants to know is told all the same, in order, once.
+/// A kill while the webhook is unreachable: afterwards all announcements are sent, in order and once.
 #[test]
-fn what_nobody_has_taken_is_announced_after_a_kill() {
+fn pending_announcements_are_sent_after_a_kill() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

@@ -1,4 +1,4 @@
-//! `tollgate check`: 0 and a quiet line or two, or 2 and everything that is wrong.
+//! `tollgate check`: exit code 0 with a line or two, or 2 with all errors.
 
 use crate::program::{Run, Scratch, root, tollgate};
 
@@ -8,7 +8,7 @@ fn check_file(name: &str, content: &[u8]) -> (Run, String) {
     (tollgate(["check", &file]), file)
 }
 
-/// The file is refused with one fault, which begins with its place and contains these words.
+/// Asserts that the file has one error, at this place and with these words.
 fn refused(name: &str, content: &[u8], place: &str, words: &str) {
     let (run, file) = check_file(name, content);
     let first = run.stderr.lines().next().unwrap_or_default();
@@ -18,10 +18,10 @@ fn refused(name: &str, content: &[u8], place: &str, words: &str) {
 }
 
 #[test]
-fn a_right_file_is_a_quiet_line_or_two() {
+fn a_valid_file_prints_a_line_or_two() {
     let run = tollgate(["check", "examples/everything.toml"]);
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
-    // Its accounts are users, whom no class of requests tells apart: that is right, and worth knowing.
+    // Its account class is `user`, which no rule has. That is valid, and worth a note.
     let note = "note: no rule has the class `user`: only refusals that others report lead to flags, unless `account_class` in [watch] is the class of a rule\n";
     let door = |door: &str| format!("door: {door}, and asks for no token, because it is a loopback address\n");
     let doors = door("http will be open on 127.0.0.1:8890") + &door("resp will be open on 127.0.0.1:6380");
@@ -29,7 +29,7 @@ fn a_right_file_is_a_quiet_line_or_two() {
 }
 
 #[test]
-fn whether_refusals_lead_to_flags_is_said_where_they_do_not() {
+fn a_note_says_if_refusals_cannot_lead_to_flags() {
     let rule = |class: &str| {
         format!("[[rule]]\nname = 'one'\nclass = '{class}'\nbucket = {{ size = 1, drip = 1, every = '1h' }}\n")
     };
@@ -48,7 +48,7 @@ fn whether_refusals_lead_to_flags_is_said_where_they_do_not() {
 }
 
 #[test]
-fn an_empty_file_is_refused_and_one_of_comments_means_the_defaults() {
+fn an_empty_file_is_rejected_and_one_of_comments_means_the_defaults() {
     for empty in ["", "\n", " \t\r\n\n", "\u{feff}"] {
         refused("empty", empty.as_bytes(), "1:1", "is empty");
     }
@@ -56,7 +56,7 @@ fn an_empty_file_is_refused_and_one_of_comments_means_the_defaults() {
     assert_eq!((run.code, run.stdout), (Some(0), format!("{file}: ok, 0 rules in 1 domain\n")));
 }
 
-/// One fault of each kind, each on a line that ends with the column and words that are expected of it.
+/// One error of each kind, each on a line that ends with the expected column and words.
 const TEN_FAULTS: &str = r#"[gate]
 lisen = "0.0.0.0:8888"                                              # 1: did you mean `listen`?
 cores = nan                                                         # 9: finite
@@ -83,7 +83,7 @@ listen = "0.0.0.0:9000"                                             # 10: needs 
 "#;
 
 #[test]
-fn ten_faults_are_ten_messages_with_their_places() {
+fn ten_errors_are_ten_messages_with_their_places() {
     let scratch = Scratch::new("ten", TEN_FAULTS.as_bytes());
     let file = scratch.file.display().to_string();
     let run = tollgate(["check", &file]);
@@ -99,14 +99,14 @@ fn ten_faults_are_ten_messages_with_their_places() {
 }
 
 #[test]
-fn what_is_no_text_is_said_where_it_begins() {
+fn invalid_utf_8_is_reported_with_its_place() {
     refused("latin1", b"[gate]\nlisten = \"caf\xe9\"\n", "2:14", "not UTF-8");
     refused("binary", &[0x7f, b'E', b'L', b'F', 0, 1, 2, 0xff], "1:8", "not UTF-8");
     refused("zeros", b"[gate]\nh2c = tr\0ue\n", "2:7", "");
 }
 
 #[test]
-fn what_cannot_be_read_is_said_with_the_reason() {
+fn an_unreadable_file_is_reported_with_the_reason() {
     let directory = root().join("examples").display().to_string();
     for (path, words) in [(directory.as_str(), "is a directory"), ("examples/absent.toml", "No such file")] {
         let run = tollgate(["check", path]);
@@ -123,7 +123,7 @@ fn a_file_that_is_too_large_is_not_read() {
 }
 
 #[test]
-fn a_file_of_nothing_but_faults_is_answered_soon_and_in_short() {
+fn a_file_with_very_many_errors_is_answered_soon_and_briefly() {
     let started = std::time::Instant::now();
     for (name, piece) in
         [("rules", "[[rule]]\n"), ("keys", "k=1\n"), ("nested", "["), ("texts", "\"a\"\n"), ("dots", "a.")]
@@ -144,14 +144,14 @@ fn wrong_arguments_exit_2_and_help_exits_0() {
 }
 
 #[test]
-fn a_gate_that_only_observes_is_noted() {
+fn a_note_mentions_observe_mode() {
     let (run, _) = check_file("observe", b"[gate]\nmode = 'observe'\n");
     assert!(run.code == Some(0) && run.stdout.contains("note: `gate.mode` is \"observe\""), "{}", run.stdout);
     let (run, _) = check_file("enforce", b"[gate]\nmode = 'enforce'\n");
     assert!(run.code == Some(0) && !run.stdout.contains("gate.mode"), "{}", run.stdout);
 }
 
-/// A note about flags would be noise for somebody who has not heard of them.
+/// A note about flags would only distract users who have not configured them.
 #[test]
 fn a_file_without_watch_has_no_note_about_flags() {
     let rule = "[[rule]]\nname = 'one'\nclass = 'ip/32'\nrate = { rate = '5/min', burst = 5 }\n";
@@ -180,7 +180,7 @@ fn a_hardening_list_has_pass_or_fail_and_what_to_write() {
         "0.0.0.0:80 over TLS",
         "backends are on this machine",
         "requests are logged",
-        "every rule tells",
+        "no rule has a class",
     ] {
         assert!(
             run.stdout.lines().any(|line| line.starts_with("  FAIL  ") && line.contains(words)),

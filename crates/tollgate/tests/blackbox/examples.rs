@@ -1,7 +1,7 @@
-//! Every configuration that people are shown is right.
+//! All settings in examples and documentation are valid.
 //!
-//! Files in `examples/`, and every block of a page that is fenced as plain `toml`. A block that is not a whole settings file says what else it
-//! is, as in `toml cargo`.
+//! These are the files in `examples/`, and all blocks of pages that are fenced as plain `toml`. A block that is not a
+//! complete settings file is fenced differently, such as `toml cargo`.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn files_below(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The blocks that are fenced as `toml`, each with the number of its first line.
+/// Blocks fenced as `toml`, each with the number of its first line.
 fn blocks(page: &str) -> Vec<(usize, String)> {
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let mut open = None;
@@ -37,7 +37,7 @@ fn blocks(page: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn every_example_file_is_right() {
+fn every_example_file_is_valid() {
     let mut examples = vec![root().join("contrib/debian/tollgate.toml")];
     files_below(&root().join("examples"), "toml", &mut examples);
     assert!(examples.len() > 3);
@@ -48,7 +48,7 @@ fn every_example_file_is_right() {
 }
 
 #[test]
-fn every_configuration_on_a_page_is_right() {
+fn every_settings_block_of_a_page_is_valid() {
     let mut pages = vec![root().join("README.md")];
     files_below(&root().join("docs"), "md", &mut pages);
     for page in pages {
@@ -61,7 +61,7 @@ fn every_configuration_on_a_page_is_right() {
 }
 
 #[test]
-fn blocks_are_found_and_others_are_not() {
+fn only_blocks_fenced_as_toml_are_found() {
     let page = "a\n```toml\nx = 1\n```\n```toml cargo\ny = 1\n```\n```\nz\n```\n  ```toml\nw = 1\n  ```\n";
     assert_eq!(blocks(page), [(3, "x = 1\n".to_string()), (12, "w = 1\n".to_string())]);
 }

@@ -1,4 +1,4 @@
-//! The built binary, as people and programs meet it.
+//! The built binary on the command line.
 #![allow(clippy::unwrap_used)]
 
 mod check;

@@ -1,4 +1,4 @@
-//! The pages that are made from the declarations: those that are committed are up to date, the others can be read.
+//! Generated pages: those that are committed are up to date, the others can be generated.
 
 use crate::program::{Scratch, root, tollgate};
 
@@ -10,17 +10,17 @@ fn committed(command: &str, page: &str) {
 }
 
 #[test]
-fn the_reference_page_is_made_from_the_declarations() {
+fn the_reference_page_is_up_to_date() {
     committed("reference", "docs/reference.md");
 }
 
 #[test]
-fn the_schema_is_made_from_the_declarations() {
+fn the_schema_is_up_to_date() {
     committed("schema", "docs/tollgate.schema.json");
 }
 
 #[test]
-fn the_schema_refers_to_nothing_that_is_not_in_it() {
+fn all_references_in_the_schema_resolve() {
     let schema: serde_json::Value = serde_json::from_str(&tollgate(["schema"]).stdout).unwrap();
     fn references(value: &serde_json::Value, found: &mut Vec<String>) {
         match value {
@@ -40,7 +40,7 @@ fn the_schema_refers_to_nothing_that_is_not_in_it() {
     }
 }
 
-/// The commands that `tollgate --help` names.
+/// Commands in `tollgate --help`.
 fn commands() -> Vec<String> {
     let help = tollgate(["--help"]).stdout;
     let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
@@ -52,7 +52,10 @@ fn bash_completes_every_command() {
     let run = tollgate(["completions", "bash"]);
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
     let scratch = Scratch::new("completions", run.stdout.as_bytes());
-    let ask = r#"source "$0"; COMP_WORDS=(tollgate ""); COMP_CWORD=1; _tollgate tollgate "" tollgate; echo "${COMPREPLY[@]}""#;
+    let ask = concat!(
+        r#"source "$0"; COMP_WORDS=(tollgate ""); COMP_CWORD=1; "#,
+        r#"_tollgate tollgate "" tollgate; echo "${COMPREPLY[@]}""#
+    );
     let output = std::process::Command::new("bash").args(["-c", ask]).arg(&scratch.file).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let offered = String::from_utf8(output.stdout).unwrap();
@@ -75,7 +78,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_said() {
+fn a_directory_that_cannot_be_created_is_an_error() {
     let scratch = Scratch::new("no-man", b"");
     let run = tollgate(["man", scratch.file.join("man1").to_str().unwrap()]);
     assert_eq!(run.code, Some(1));

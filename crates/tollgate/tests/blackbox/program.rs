@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The root of the project.
+/// Root of the project.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// What a run printed, and how it ended.
+/// Output and exit code of a run.
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
@@ -23,14 +23,14 @@ pub(crate) fn tollgate<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<I
     Run { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// A file with this content, in a directory that goes away with it.
+/// A file with this content in a temporary directory.
 pub(crate) struct Scratch {
     directory: PathBuf,
     pub(crate) file: PathBuf,
 }
 
 impl Scratch {
-    /// `name` tells the directories of tests apart.
+    /// `name` makes the directory of each test unique.
     pub(crate) fn new(name: &str, content: &[u8]) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();

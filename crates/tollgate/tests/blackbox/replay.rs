@@ -1,4 +1,4 @@
-//! `tollgate replay`: the same decisions in virtual time, and a page that tells what they came to.
+//! `tollgate replay`: decisions in virtual time, and the page that summarises them.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::program::{Run, root, tollgate};
 #[path = "../../examples/make-log/day.rs"]
 mod day;
 
-/// Files in a directory that goes away with them.
+/// Files in a temporary directory.
 struct Files(PathBuf);
 
 impl Files {
-    /// `test` tells the directories of tests apart.
+    /// `test` makes the directory of each test unique.
     fn new(test: &str) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("replay-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -36,7 +36,7 @@ impl Drop for Files {
     }
 }
 
-/// The decisions on a trace by some rules.
+/// Decisions of rules about a trace.
 fn decisions(test: &str, rules: &str, trace: &str) -> Vec<Value> {
     let files = Files::new(test);
     let (config, trace) = (files.write("rules.toml", rules), files.write("trace.jsonl", trace));
@@ -53,7 +53,7 @@ fn words(decisions: &[Value]) -> Vec<&str> {
     field(decisions, "decision").into_iter().map(|word| word.as_str().unwrap()).collect()
 }
 
-/// One request per time, of one client.
+/// Requests of one client at these times.
 fn requests(client: &str, times_ms: &[u64]) -> String {
     times_ms.iter().map(|at_ms| format!("{{\"at_ms\": {at_ms}, \"client\": \"{client}\"}}\n")).collect()
 }
@@ -79,7 +79,7 @@ fn with_input(arguments: &[&str], input: &[u8]) -> Run {
 const BUCKET: &str = "[[rule]]\nname = \"api\"\nclass = \"ip/32\"\nbucket = { size = 2, drip = 1, every = \"1s\" }\n";
 
 #[test]
-fn decisions_are_lines_of_json_to_the_letter() {
+fn decisions_are_lines_of_json() {
     let files = Files::new("letter");
     let config = files.write("rules.toml", BUCKET);
     let trace = files.write("trace.jsonl", requests("203.0.113.7", &[1000, 1000, 1000, 2000]));
@@ -110,7 +110,7 @@ fn the_strictest_of_several_rules_is_shown_and_a_refusal_charges_none() {
 }
 
 #[test]
-fn a_request_that_no_rule_applies_to_says_so() {
+fn a_request_without_a_rule_has_the_reason_no_rule() {
     let rules = BUCKET.replace("class", "when = { method = \"POST\" }\nclass");
     let decisions = decisions("norule", &rules, &requests("203.0.113.7", &[0]));
     assert_eq!((&decisions[0]["rule"], &decisions[0]["reason"]), (&Value::Null, &Value::from("no-rule")));
@@ -155,7 +155,7 @@ fn warm_up_begins_with_the_first_line_and_bands_multiply_the_backoff() {
         escalation = { backoff = "1s", backoff_max = "60s", levels = 10, release = "5min", elevated = 2, critical = 4 }
         warmup = "30s"
     "#;
-    // Years after 1970: what counts is the time since the first line.
+    // Years after 1970: only the time since the first line counts.
     let begin_ms = 1_794_441_600_000;
     let at =
         |offsets: &[u64]| requests("device-7", &offsets.iter().map(|offset| begin_ms + offset).collect::<Vec<_>>());
@@ -168,7 +168,7 @@ fn warm_up_begins_with_the_first_line_and_bands_multiply_the_backoff() {
     assert_eq!(field(&decisions, "reason"), reasons);
     assert_eq!(field(&decisions, "level"), [0, 0, 0, 1, 1, 2, 2, 3]);
     assert_eq!(field(&decisions, "band")[5..], ["normal", "critical", "critical"]);
-    // 1 s doubled twice and four times that, but the window has room only 10 s after its last entry.
+    // 1 s, doubled twice and multiplied by four; but the window has room only 10 s after its last entry.
     assert_eq!(decisions[7]["retry_after_ms"], 16_000);
 }
 
@@ -182,7 +182,7 @@ fn time_never_runs_backwards() {
 }
 
 #[test]
-fn a_request_is_at_work_for_what_it_costs() {
+fn a_request_is_in_flight_for_the_time_that_it_costs() {
     let rules = "[[rule]]\nname = \"one\"\nclass = \"ip/32\"\nin_flight = 1\n";
     let line = |at_ms: u64, cost_ms: u64| {
         format!("{{\"at_ms\": {at_ms}, \"client\": \"203.0.113.7\", \"cost_ms\": {cost_ms}}}\n")
@@ -194,7 +194,7 @@ fn a_request_is_at_work_for_what_it_costs() {
 }
 
 #[test]
-fn a_budget_is_charged_what_requests_cost_and_holds_who_is_in_debt() {
+fn a_budget_is_charged_the_cost_and_holds_clients_in_debt() {
     let rules =
         "[gate]\ncores = 2\n[[rule]]\nname = \"cpu\"\nclass = \"ip/24\"\nbudget = { share = 0.5, burst = \"1s\" }\n";
     let line =
@@ -206,7 +206,7 @@ fn a_budget_is_charged_what_requests_cost_and_holds_who_is_in_debt() {
 }
 
 #[test]
-fn the_same_lines_decide_the_same_however_they_come() {
+fn decisions_do_not_depend_on_how_the_lines_arrive() {
     let files = Files::new("ways");
     let config = files.write("rules.toml", BUCKET);
     let trace = requests("203.0.113.7", &[1_794_441_600_000, 1_794_441_600_000, 1_794_441_600_000, 1_794_441_601_000]);
@@ -242,7 +242,7 @@ fn the_same_lines_decide_the_same_however_they_come() {
 }
 
 #[test]
-fn a_line_that_cannot_be_read_is_counted_and_shown_and_stops_nothing() {
+fn an_invalid_line_is_counted_and_shown_and_does_not_stop_the_run() {
     let files = Files::new("unreadable");
     let trace = requests("203.0.113.7", &[0, 1]) + "{\"at_ms\": true}\n\nnonsense\n" + &requests("203.0.113.7", &[2]);
     let trace = files.write("trace.jsonl", trace);
@@ -341,7 +341,7 @@ fn an_empty_recording_is_reported_as_such() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_run_quietly() {
+fn a_closed_pipe_ends_the_run_quietly() {
     let files = Files::new("pipe");
     let trace = files.write("trace.jsonl", requests("203.0.113.7", &(0..200_000).collect::<Vec<_>>()));
     let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
@@ -357,7 +357,7 @@ fn a_reader_that_leaves_ends_the_run_quietly() {
 }
 
 #[test]
-fn other_domains_have_rules_of_their_own() {
+fn other_domains_have_their_own_rules() {
     let files = Files::new("domain");
     let rules = "[[domain]]\nname = \"uploads\"\n[[domain.rule]]\nname = \"per-client\"\nclass = \"identifier\"\nrate = { rate = \"1/s\", burst = 1 }\nhold = \"0s\"\n";
     let (config, trace) = (files.write("rules.toml", rules), files.write("trace.jsonl", requests("client-7", &[0, 1])));
@@ -370,7 +370,7 @@ fn other_domains_have_rules_of_their_own() {
 }
 
 #[test]
-fn a_rule_that_observes_counts_and_lets_pass() {
+fn a_rule_in_observe_mode_counts_and_admits() {
     let files = Files::new("observe");
     let config = files.write("rules.toml", format!("{BUCKET}mode = \"observe\"\n"));
     let trace = files.write("trace.jsonl", requests("203.0.113.7", &[0, 0, 0]));
@@ -394,9 +394,9 @@ fn an_account_that_is_refused_often_is_flagged() {
     assert_eq!(json["throttled"][0]["episodes"], 1);
 }
 
-/// Accounts are flagged in the course of a recording as a gate would, and a rule that looks at it sees that.
+/// Accounts are flagged during a replay as a gate would flag them, and rules with `flagged` see it.
 #[test]
-fn a_rule_looks_at_flags_that_the_recording_itself_has_led_to() {
+fn a_rule_sees_flags_that_follow_from_the_recording() {
     let rules = "[watch]\nflag_threshold = 20\naccount_class = \"header:x-user\"\n\
         [[rule]]\nname = \"user\"\nunless = { flagged = true }\nclass = \"header:x-user\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
         [[rule]]\nname = \"flagged\"\nwhen = { flagged = true }\nclass = \"ip/32\"\nbucket = { size = 5, drip = 1, every = \"1h\" }\n";
@@ -410,7 +410,7 @@ fn a_rule_looks_at_flags_that_the_recording_itself_has_led_to() {
     let decisions = decisions("flagged", rules, &trace);
     let by: Vec<_> = field(&decisions, "rule").into_iter().map(|rule| rule.as_str().unwrap()).collect();
     let flagged_at = by.iter().position(|rule| *rule == "flagged").unwrap();
-    // Twenty refusals, the first of them at second 1, reported a second later at the latest.
+    // Twenty refusals, the first one at second 1, counted at most a second later.
     assert!((21..=23).contains(&flagged_at), "{by:?}");
     assert!(by[..flagged_at].iter().chain(&by[40..]).all(|rule| *rule == "user"), "{by:?}");
     assert!(by[flagged_at..40].iter().all(|rule| *rule == "flagged"), "{by:?}");
@@ -423,7 +423,7 @@ fn a_rule_looks_at_flags_that_the_recording_itself_has_led_to() {
 const EXAMPLE: [&str; 4] = ["replay", "--config", "examples/site.toml", "examples/access.log.gz"];
 
 #[test]
-fn the_example_log_is_what_its_maker_makes() {
+fn the_example_log_is_what_its_script_generates() {
     let packed = std::fs::read(root().join("examples/access.log.gz")).unwrap();
     assert!(packed.len() < 1_000_000);
     let mut text = String::new();
@@ -434,7 +434,7 @@ fn the_example_log_is_what_its_maker_makes() {
 }
 
 #[test]
-fn the_example_is_a_page_that_fits_and_stays_the_same() {
+fn the_page_of_the_example_fits_and_is_stable() {
     let page = tollgate(EXAMPLE);
     assert_eq!((page.code, page.stderr.as_str()), (Some(0), ""));
     for says in ["Effect of the rules", "GreedyBot/2.1", "100.64.31.7", "passed", "held", "refused", "█", "2026-11-12"]
@@ -473,7 +473,7 @@ fn the_summary_as_data_agrees_with_the_decisions() {
 }
 
 #[test]
-fn the_suggested_rule_can_be_pasted_and_holds_the_crawler_and_nobody_else() {
+fn the_suggested_rule_is_valid_and_holds_only_the_crawler() {
     let json: Value = serde_json::from_str(&tollgate(["replay", "--json", "examples/access.log.gz"]).stdout).unwrap();
     let suggestion = &json["suggestion"];
     assert_eq!(suggestion["outliers"][0]["key"], "203.0.113.0/24");
@@ -485,13 +485,13 @@ fn the_suggested_rule_can_be_pasted_and_holds_the_crawler_and_nobody_else() {
     assert_eq!(throttled.len(), 1, "{throttled:?}");
     assert_eq!(throttled[0]["key"], "203.0.113.0/24");
     let had_ms = suggestion["outliers"][0]["spent"].as_u64().unwrap() - throttled[0]["cost_saved_ms"].as_u64().unwrap();
-    // A request that is held is charged before it goes on, so up to a hold's worth comes on top.
+    // A held request is charged before it is forwarded, so the excess is at most one hold.
     assert!(had_ms <= suggestion["outliers"][0]["allowed"].as_u64().unwrap() + 10_000, "{had_ms}");
     assert_eq!(json["suggestion"], Value::Null);
 }
 
 #[test]
-fn a_path_is_matched_however_the_log_spells_it() {
+fn a_path_is_matched_in_any_spelling() {
     let rules =
         "[[rule]]\nname = 'login'\nwhen = { path = '/login' }\nclass = 'ip/32'\nwindow = { max = 1, per = '1h' }\n";
     let paths =
@@ -503,7 +503,7 @@ fn a_path_is_matched_however_the_log_spells_it() {
 }
 
 #[test]
-fn lines_of_a_header_are_one_value_in_a_trace() {
+fn lines_of_one_header_are_joined_in_a_trace() {
     let rules = "[[rule]]\nname = 'each'\nclass = 'cookie:sid'\nwindow = { max = 1, per = '1h' }\n\
                  [[rule]]\nname = 'bots'\nclass = 'header:x-key'\nwindow = { max = 1, per = '1h' }\n";
     let headers = [

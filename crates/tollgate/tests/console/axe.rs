@@ -29,7 +29,10 @@ fn script() -> String {
 /// Fails on any violation.
 pub(crate) fn check(browser: &Browser, page: &str) {
     browser.run(&format!("{}; return true", script()));
-    let found = browser.run_async("const done = arguments[arguments.length - 1]; axe.run(document).then((all) => done(all.violations), (error) => done(String(error)))");
+    let found = browser.run_async(
+        "const done = arguments[arguments.length - 1];\n\
+        axe.run(document).then((all) => done(all.violations), (error) => done(String(error)))",
+    );
     let grave = |violation: &&Value| matches!(violation["impact"].as_str(), Some("serious" | "critical"));
     let found = found.as_array().unwrap_or_else(|| panic!("{page}: {found}"));
     let grave: Vec<_> =

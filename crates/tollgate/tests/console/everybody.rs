@@ -58,11 +58,11 @@ fn everything_that_opens(browser: &Browser, gate: &Gate, look: impl Fn(&str)) {
     browser.part_says("main td.key", "api");
     browser.click(".bar button:nth-of-type(2)");
     browser.part_says("dialog h1", "Exempt this key");
-    look("exempting a caller");
+    look("exempting a key");
     browser.fill("#note-text", "a migration");
     browser.click("dialog button[type=submit]");
     browser.says("Exempt from these rules until");
-    look("a caller that is exempt");
+    look("an exempt key");
 
     open(browser, gate, EXPLAIN);
     browser.fill("#client", "203.0.113.7");
@@ -72,7 +72,7 @@ fn everything_that_opens(browser: &Browser, gate: &Gate, look: impl Fn(&str)) {
     look("an answer");
     browser.fill("#client", "nonsense");
     browser.click("button[type=submit]");
-    browser.part_says(".wrong", "`client` has to be an address");
+    browser.part_says(".wrong", "`client` must be an IP address");
     look("a question that is wrong");
 
     open(browser, gate, SETTINGS);
@@ -116,7 +116,7 @@ fn the_login_and_read_only_pages_are_accessible() {
         axe::check(&browser, &format!("login, {scheme}"));
         browser.fill("#token", "a wrong one");
         browser.press(ENTER);
-        browser.says("That token is not known.");
+        browser.says("Wrong token.");
         axe::check(&browser, &format!("a login that failed, {scheme}"));
         browser.go(&format!("http://{}/login", gate.admin));
     }

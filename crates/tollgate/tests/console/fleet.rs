@@ -15,7 +15,8 @@ const BY_REDIS: &str = "[[rule]]\nname = \"shared\"\nclass = \"ip/32\"\nbucket =
 /// A cell in the row of a peer.
 fn cell(with: &str, label: &str) -> String {
     let row = format!(
-        "[...document.querySelectorAll('main tr')].find((row) => row.querySelector('td[data-label=With]')?.textContent === {})",
+        "[...document.querySelectorAll('main tr')]\n\
+        .find((row) => row.querySelector('td[data-label=Peer]')?.textContent === {})",
         json!(with)
     );
     format!("({row}?.querySelector({})?.textContent ?? '')", json!(format!("td[data-label={}]", json!(label))))
@@ -37,24 +38,24 @@ fn masters_and_redis_have_rows_that_show_an_outage() {
     for with in ["master", "Redis"] {
         browser.finds(&cell(with, "State"), &json!("up"));
     }
-    browser.finds(&cell("master", "Where"), &json!(master.accounting.to_string()));
+    browser.finds(&cell("master", "Address"), &json!(master.accounting.to_string()));
     let redis_row = || {
         gate.request("/", &[("X-Key", "somebody")]);
         let fleet = gate.json("/api/v1/status")["fleet"].clone();
         fleet.as_array().into_iter().flatten().find(|row| row["kind"] == "Redis").cloned().unwrap_or_default()
     };
     eventually("Redis has decided", || redis_row()["figures"]["decisions"].as_u64() > Some(0));
-    browser.finds(&format!("/decisions [1-9]/.test({})", cell("Redis", "Counted")), &json!(true));
+    browser.finds(&format!("/decisions [1-9]/.test({})", cell("Redis", "Counters")), &json!(true));
     axe::check(&browser, "fleet");
 
     redis.signal("KILL");
-    // The gate notices it with the next request.
+    // The gate notices with the next request.
     eventually("Redis is away", || redis_row()["up"] == false);
     browser.finds(&cell("Redis", "State"), &json!("down"));
     browser.finds(&cell("master", "State"), &json!("up"));
 
     browser.go(&format!("http://{}/", master.admin));
-    browser.says("it keeps the books of gates");
-    browser.finds(&cell("gates", "How it goes"), &json!("1 heard in the last minute"));
+    browser.says("it shares the state of rules between gates");
+    browser.finds(&cell("gates", "Details"), &json!("1 active in the last minute"));
     axe::check(&browser, "a master");
 }

@@ -43,7 +43,7 @@ fn these_are_all_pages() {
     let visited = PAGES.map(|(name, _)| name.split('?').next().unwrap());
     assert_eq!(written.collect::<Vec<_>>(), visited);
     let menu = include_str!("../../console/index.html").matches("data-page=").count();
-    assert_eq!(menu, PAGES.len() - 1, "a caller's own page is not in the menu");
+    assert_eq!(menu, PAGES.len() - 1, "the page of a key is not in the menu");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_name_that_is_a_script_is_text_on_every_page() {
     browser.part_says("main td.key", HOSTILE);
     browser.click("td.key a");
     browser.shows(HOSTILE);
-    browser.says("told apart by header:x-api-key");
+    browser.says("class header:x-api-key");
     assert_eq!(browser.run("return document.querySelectorAll('body script').length"), 0);
 }
 
@@ -118,7 +118,7 @@ fn a_flag_is_cleared_with_a_note_by_keyboard_alone() {
     browser.press(TAB);
     browser.finds("document.activeElement.type", &json!("submit"));
     browser.press(ENTER);
-    browser.part_says("main td", "No account by that name.");
+    browser.part_says("main td", "No account matches.");
     let past = gate.json("/api/v1/flags?history=1")["flags"][0].clone();
     assert_eq!((&past["note"], &past["cleared_by"]), (&json!("a load test of ours"), &json!("operator")));
     browser.focus_is_on("search");
@@ -169,13 +169,13 @@ fn explain_shows_whether_a_request_would_pass_and_why() {
     browser.says("It would be refused by rule api: over-limit.");
     browser.fill("#headers", "x-api-key: somebody else");
     browser.click("button[type=submit]");
-    browser.says("It would pass: within-limit.");
+    browser.says("It would be admitted: within-limit.");
     browser.fill("#client", "nonsense");
     browser.click("button[type=submit]");
-    browser.says("`client` has to be an address");
+    browser.says("`client` must be an IP address");
     browser.fill("#client", "");
     browser.click("button[type=submit]");
-    browser.says("client is missing: write the address");
+    browser.says("`client` is missing: set it to the address of the client");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn the_console_asks_for_a_token_and_has_a_logout() {
     axe::check(&browser, "login");
     browser.fill("#token", "a wrong one");
     browser.press(ENTER);
-    browser.says("That token is not known.");
+    browser.says("Wrong token.");
     browser.fill("#token", "the-right-token-for-this");
     browser.fill("#name", "Ann");
     browser.press(ENTER);

@@ -114,7 +114,7 @@ fn open(browser: &Browser, gate: &Gate, page: &str, heading: &str) -> Opened {
 }
 
 #[test]
-fn a_page_opens_soon_and_stays_smooth_with_ten_thousand_callers() {
+fn a_page_opens_soon_and_stays_smooth_with_ten_thousand_clients() {
     let gate = Gate::start("trusted_proxies = [\"127.0.0.1\"]\n");
     let _crowd = Crowd::start(gate.address);
     eventually("everybody has come", || {

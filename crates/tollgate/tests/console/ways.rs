@@ -11,7 +11,7 @@ const RULES: &str = "[[rule]]\nname = \"network\"\nclass = \"ip/24\"\nbucket = {
     [[rule]]\nname = \"one\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
 
 #[test]
-fn a_flag_leads_to_its_account_and_a_caller_to_a_request_of_it() {
+fn a_flag_links_to_its_account_and_a_key_to_an_explained_request() {
     let gate = Gate::start(RULES);
     let report = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u 1\\xff", "rejected": 1234 }] });
     assert_eq!(gate.post("/api/v1/rejections", &report).status, 202);
@@ -21,8 +21,8 @@ fn a_flag_leads_to_its_account_and_a_caller_to_a_request_of_it() {
     browser.click("td.key a");
     browser.shows("u 1\\xff");
     browser.says("1,234");
-    browser.says("No rule tells callers apart this way.");
-    axe::check(&browser, "a caller that others have reported");
+    browser.says("No rule has this class.");
+    axe::check(&browser, "a reported key");
 
     assert_eq!([gate.request("/", &[]).status, gate.request("/", &[]).status], [200, 429]);
     browser.go(&format!("http://{}/#/key?class=ip/32&key=127.0.0.1/32", gate.admin));
@@ -49,9 +49,9 @@ fn changes_are_found_by_any_part_of_operator_and_change() {
     browser.go(&format!("http://{}/#/settings", gate.admin));
     browser.shows("Settings");
     let found = "[...document.querySelectorAll('td[data-label=By]')].map((cell) => cell.textContent).join()";
-    browser.finds(found, &json!("bob (no token is asked for),ann (no token is asked for)"));
+    browser.finds(found, &json!("bob (no token is required),ann (no token is required)"));
     browser.fill("#search", "113.7/32");
-    browser.finds(found, &json!("ann (no token is asked for)"));
+    browser.finds(found, &json!("ann (no token is required)"));
 }
 
 #[test]
@@ -59,8 +59,9 @@ fn a_master_offers_no_pages_about_requests_that_it_does_not_serve() {
     let master = Master::start_with("console-menu", "");
     let browser = Browser::open(1280, 1000);
     browser.go(&format!("http://{}/", master.admin));
-    browser.says("it keeps the books of gates");
-    let pages = "[...document.querySelectorAll('#pages a')].filter((link) => link.checkVisibility()).map((link) => link.dataset.page).join()";
+    browser.says("it shares the state of rules between gates");
+    let pages = "[...document.querySelectorAll('#pages a')].filter((link) => link.checkVisibility())\n\
+        .map((link) => link.dataset.page).join()";
     browser.finds(pages, &json!("overview,episodes,flags,settings"));
     browser.press("4");
     browser.shows("Settings");

@@ -1,14 +1,14 @@
-//! A master as operators see it.
+//! The master as the admin address sees it.
 
 use serde_json::{Value, json};
 
-use crate::admin::Subject;
-use crate::master::Figures;
+use crate::admin::MonitoredRole;
+use crate::master::MasterMetrics;
 
-/// A master, for the address for operators.
-pub(super) struct MasterSubject(pub(super) Figures);
+/// A master for the admin address.
+pub(super) struct MonitoredMaster(pub(super) MasterMetrics);
 
-impl Subject for MasterSubject {
+impl MonitoredRole for MonitoredMaster {
     fn role(&self) -> &'static str {
         "master"
     }
@@ -18,10 +18,10 @@ impl Subject for MasterSubject {
     }
 
     fn status(&self) -> Value {
-        let now = self.0.standing();
+        let now = self.0.status();
         let state = match now.gates {
-            0 => "none was heard in the last minute".to_owned(),
-            gates => format!("{gates} heard in the last minute"),
+            0 => "none active in the last minute".to_owned(),
+            gates => format!("{gates} active in the last minute"),
         };
         json!({ "fleet": [{
             "kind": "gates",

@@ -1,5 +1,5 @@
-//! Callers whose names are long, odd, or known to others alone: they are found by the name they are shown under, and nothing is said to
-//! have been done for somebody whom it did not reach.
+//! Keys that are long, not text, or only reported by others: they are found under the text that is shown, and an
+//! operation that reaches no key is an error.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,10 +11,13 @@ use crate::support::{Gate, PATIENCE, eventually};
 const BY_AGENT: &str =
     "[[rule]]\nname = \"agents\"\nclass = \"user-agent\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";
 
-/// An iPhone's, as it is sent: 137 bytes.
-const IPHONE: &str = "Mozilla/5.0 (iPhone; CPU iPhone OS 17_5_1 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/17.5 Mobile/15E148 Safari/604.1";
+/// User agent of an iPhone: 137 bytes.
+const IPHONE: &str = concat!(
+    "Mozilla/5.0 (iPhone; CPU iPhone OS 17_5_1 like Mac OS X) AppleWebKit/605.1.15 ",
+    "(KHTML, like Gecko) Version/17.5 Mobile/15E148 Safari/604.1"
+);
 
-/// A request with a user agent that need not be text.
+/// Sends a request with this user agent, which may be any bytes.
 fn with_agent(gate: &Gate, agent: &[u8]) -> u16 {
     let mut request =
         format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nUser-Agent: ", gate.address).into_bytes();
@@ -28,13 +31,13 @@ fn with_agent(gate: &Gate, agent: &[u8]) -> u16 {
     String::from_utf8_lossy(&answer).split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// As the console asks: with whatever name it was shown.
+/// The page of a key, requested as the console does.
 fn page(gate: &Gate, class: &str, key: &str) -> Value {
     let query = serde_urlencoded::to_string([("class", class), ("key", key)]).unwrap();
     gate.json(&format!("/api/v1/key?{query}"))
 }
 
-/// The names that the list of spenders has, once there are so many.
+/// Keys in the list of spenders, once there are `count`.
 fn names(gate: &Gate, class: &str, count: usize) -> Vec<String> {
     let mut names = Vec::new();
     eventually("spenders", || {
@@ -47,7 +50,7 @@ fn names(gate: &Gate, class: &str, count: usize) -> Vec<String> {
     names
 }
 
-/// A rule of this class has refused somebody: that can be seen and undone under the name that is shown.
+/// Asserts that a key that a rule of this class refused is found, cleared and exempted under the text that is shown.
 fn is_found_cleared_and_exempted(gate: &Gate, class: &str, refused: impl Fn() -> u16) {
     assert_eq!((refused(), refused()), (200, 429));
     let name = &names(gate, class, 1)[0];
@@ -69,7 +72,7 @@ fn a_long_user_agent_is_found_cleared_and_exempted() {
 }
 
 #[test]
-fn a_name_that_is_no_text_is_found_cleared_and_exempted() {
+fn a_key_that_is_not_text_is_found_cleared_and_exempted() {
     for agent in [&b"caf\xe9 \xff/1.0"[..], br"literally \xe9 and \x5c", br"C:\xampp\x", b"\\\xe9", b"\\x\xe9\\x4\xff"]
     {
         let gate = Gate::start(BY_AGENT);
@@ -77,9 +80,9 @@ fn a_name_that_is_no_text_is_found_cleared_and_exempted() {
     }
 }
 
-/// Callers whose names are longer than what is kept, and begin alike: each is shown by a name of its own.
+/// Keys that are longer than the bound and start alike have different shortened texts.
 #[test]
-fn a_name_that_is_cut_is_cleared_by_what_the_gate_knows_and_exempts_nobody() {
+fn a_truncated_key_can_be_cleared_but_not_exempted() {
     let gate = Gate::start(BY_AGENT);
     let agents = ["x", "y"].map(|end| "long ".repeat(60) + end);
     for agent in &agents {
@@ -103,14 +106,14 @@ fn a_name_that_is_cut_is_cleared_by_what_the_gate_knows_and_exempts_nobody() {
     let mut statuses = agents.each_ref().map(|agent| with_agent(&gate, agent.as_bytes()));
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 429], "one of them was cleared");
-    // Whoever has the whole name can do everything with it.
+    // With the complete key, everything works.
     let whole = json!({ "class": "user-agent", "key": agents[0], "note": "a test", "for_ms": 600_000 });
     assert_eq!(gate.post("/api/v1/key/exempt", &whole).status, 200);
     assert_eq!(agents.each_ref().map(|agent| with_agent(&gate, agent.as_bytes())), [200, 429]);
 }
 
 #[test]
-fn clearing_and_exempting_nobody_is_no_success_and_no_change() {
+fn clearing_and_exempting_an_unknown_key_fails_and_is_not_recorded() {
     let gate = Gate::start(BY_AGENT);
     for (class, key, status) in [("user-agent", "nobody", 404), ("ip/32", "203.0.113.7/32", 404), ("user", "u1", 404)] {
         let which = json!({ "class": class, "key": key, "note": "a test" });
@@ -123,9 +126,8 @@ fn clearing_and_exempting_nobody_is_no_success_and_no_change() {
     assert_eq!(gate.json("/api/v1/audit")["changes"], json!([]));
 }
 
-/// The name that a person writes is not always how rules write it.
 #[test]
-fn an_exemption_is_for_the_caller_that_is_meant_however_its_class_and_key_are_written() {
+fn an_exemption_applies_whatever_the_spelling_of_class_and_key() {
     let gate = Gate::start(
         "trusted_proxies = [\"127.0.0.1\"]\n[[rule]]\nname = \"api\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n\
         [[rule]]\nname = \"keys\"\nwhen = { path = \"/key\" }\nclass = \"header:X-Api-Key\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n",
@@ -143,7 +145,7 @@ fn an_exemption_is_for_the_caller_that_is_meant_however_its_class_and_key_are_wr
 }
 
 #[test]
-fn what_others_report_is_shown_on_the_page_of_its_caller() {
+fn reported_refusals_are_shown_on_the_page_of_the_key() {
     let gate = Gate::start(BY_AGENT);
     let report = json!({ "id": "r1", "entries": [{ "class": "user", "key": "u1", "rejected": 1000 }, { "class": "door + desk", "key": "a b c", "rejected": 3 }] });
     assert_eq!(gate.post("/api/v1/rejections", &report).status, 202);
@@ -154,14 +156,14 @@ fn what_others_report_is_shown_on_the_page_of_its_caller() {
 }
 
 #[test]
-fn a_caller_told_apart_by_several_things_is_found_though_one_has_spaces() {
+fn a_key_of_several_parts_is_found_if_one_part_has_spaces() {
     let class = "user-agent+ip/32";
     let gate = Gate::start(&BY_AGENT.replace("\"user-agent\"", &format!("\"{class}\"")));
     is_found_cleared_and_exempted(&gate, class, || with_agent(&gate, b"Mozilla/5.0 (X11; Linux x86_64) \xe9"));
 }
 
 #[test]
-fn the_page_of_a_caller_has_every_rule_that_touches_it_and_how_far_over_it_is() {
+fn the_page_of_a_key_has_all_rules_that_apply_and_the_excess() {
     let gate = Gate::start(
         "trusted_proxies = [\"127.0.0.1\"]\n\
         [[rule]]\nname = \"block\"\nclass = \"ip/16\"\nrate = { rate = \"1/h\", burst = 1 }\nmode = \"observe\"\n\
@@ -192,7 +194,7 @@ fn the_page_of_a_caller_has_every_rule_that_touches_it_and_how_far_over_it_is() 
 }
 
 #[test]
-fn how_far_over_a_limit_a_caller_is_is_told_in_what_the_limit_counts() {
+fn the_excess_over_a_limit_has_the_unit_of_the_limit() {
     let gate = Gate::start(
         "hold = { max = \"10h\" }\n[[rule]]\nname = \"slow\"\nclass = \"user-agent\"\nrate = { rate = \"1/h\", burst = 2 }\nhold = \"10h\"\n",
     );

@@ -1,7 +1,7 @@
-//! Being told to end while the terminal is taken.
+//! Handles signals while the doctor uses the terminal.
 //!
-//! A signal that nobody listens for ends the process at once, and leaves the terminal without a cursor and without echo. So signals are listened for, on a
-//! thread of its own, and become something that can be waited for together with keys.
+//! An unhandled signal would end the process at once and leave the terminal without cursor and echo. A thread therefore
+//! waits for signals and forwards them to a socket, which is polled together with the keyboard.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,11 +9,11 @@ use std::os::unix::net::UnixStream;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Somebody may want this to end.
-pub(super) struct Ending(UnixStream);
+/// Becomes readable when the process should end.
+pub(super) struct StopSignal(UnixStream);
 
-impl Ending {
-    /// From here on signals do not end the process by themselves.
+impl StopSignal {
+    /// Installs the signal handlers.
     pub(super) fn listen() -> io::Result<Self> {
         let (told, tell) = UnixStream::pair()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -31,15 +31,15 @@ impl Ending {
                     _ = interrupt.recv() => {}
                 }
             });
-            // The other end sees that this one is gone.
+            // Closing this end makes the other one readable.
             drop(tell);
         })?;
         Ok(Self(told))
     }
 }
 
-impl AsFd for Ending {
-    /// Can be read once there was a signal.
+impl AsFd for StopSignal {
+    /// Readable after a signal.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,4 +1,4 @@
-//! What the address for operators shows, and what it can change: the role that runs beside it, seen through a narrow window.
+//! The interface between the admin address and the role of this process.
 
 use std::borrow::Cow;
 use std::future::ready;
@@ -15,34 +15,34 @@ use tollgate_core::request::{Request, host_of};
 use tollgate_core::time::Span;
 
 use crate::mask;
-use crate::watch::{legible, name_of};
+use crate::watch::{escape_key, unescape_key};
 
-/// An answer for which others may have to be asked.
-pub(crate) type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// A boxed future, for answers that may need a round trip to Redis.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A role that operators look at.
-pub(crate) trait Subject: Send + Sync {
-    /// Which role it is.
+/// A role as the admin address sees it.
+pub(crate) trait MonitoredRole: Send + Sync {
+    /// Name of the role.
     fn role(&self) -> &'static str;
-    /// Whether it can serve.
+    /// Whether the role is ready to serve.
     fn is_ready(&self) -> bool;
-    /// Called once a second.
+    /// Called once per second.
     fn tick(&self) {}
-    /// How things stand, as fields of the status.
+    /// Fields of the role for the status.
     fn status(&self) -> Value;
-    /// What has been counted so far, if the role serves requests.
+    /// Counters since the start, if the role serves requests.
     fn totals(&self) -> Option<Totals> {
         None
     }
-    /// The classes whose callers can be shown.
+    /// Classes whose keys can be listed.
     fn classes(&self) -> Vec<String> {
         Vec::new()
     }
-    /// The callers of a class who spend most, or were throttled most. None when there is no such class.
+    /// Keys of a class with the highest cost or the most refusals. `None` if there is no such class.
     fn buckets(&self, _class: &str, _top: usize, _search: &str) -> Option<Vec<Value>> {
         None
     }
-    /// The key of a class that is shown in this masked form, if it is one and its caller is known.
+    /// The key of a class whose masked form is `shown`, if the key is known.
     fn unmask(&self, _class: &str, _shown: &[u8]) -> Option<Vec<u8>> {
         None
     }
@@ -50,60 +50,62 @@ pub(crate) trait Subject: Send + Sync {
     fn concentrated_class(&self) -> String {
         "ip/32".to_owned()
     }
-    /// Whether a request would pass, and why.
-    fn explain<'a>(&'a self, _question: &'a Question) -> Soon<'a, Option<Value>> {
+    /// Whether a request would be admitted, and why.
+    fn explain<'a>(&'a self, _question: &'a ExplainRequest) -> BoxFuture<'a, Option<Value>> {
         Box::pin(ready(None))
     }
-    /// What every rule that touches a caller has to say about it.
-    fn key<'a>(&'a self, _who: &'a Who) -> Soon<'a, Option<Value>> {
+    /// State of all rules that apply to a key.
+    fn key<'a>(&'a self, _who: &'a KeyRef) -> BoxFuture<'a, Option<Value>> {
         Box::pin(ready(None))
     }
-    /// Makes every rule of its class forget a caller. Says how many have, or why others still may know it.
-    fn forget<'a>(&'a self, _who: &'a Who) -> Soon<'a, Result<usize, &'static str>> {
+    /// Resets the state of a key in all rules of its class. Returns how many rules had any, or why it may still exist
+    /// on Redis.
+    fn forget<'a>(&'a self, _who: &'a KeyRef) -> BoxFuture<'a, Result<usize, &'static str>> {
         Box::pin(ready(Ok(0)))
     }
-    /// Lets a caller pass the rules of its class for a while, or no longer. Says why not.
-    fn exempt(&self, _who: &Who, _span: Option<Span>) -> Result<(), &'static str> {
-        Err("this process decides about no requests")
+    /// Exempts a key from the rules of its class for a while, or ends the exemption. Returns an error message on
+    /// failure.
+    fn exempt(&self, _who: &KeyRef, _span: Option<Span>) -> Result<(), &'static str> {
+        Err("this process does not decide about requests")
     }
 }
 
-/// A caller that somebody asks about, by the name under which it is shown.
+/// A class and a key of it, named in a request of an operator.
 #[derive(Clone, Debug)]
-pub(crate) struct Who {
-    /// How it is told apart, as rules write it. Others may report classes that no rule has.
+pub(crate) struct KeyRef {
+    /// Class as written in rules. Reports of other programs may contain classes that no rule has.
     pub(crate) class: String,
-    /// Its key as it came with requests.
+    /// The key as requests contain it.
     pub(crate) key: Vec<u8>,
-    /// A request of it, if the class is one that requests have and its parts can be told from the name.
-    pub(crate) question: Option<Question>,
+    /// A request with this key, if the class is one of requests and the key can be split into its parts.
+    pub(crate) request: Option<ExplainRequest>,
 }
 
-impl Who {
-    /// The caller of this class that is shown under this name.
+impl KeyRef {
+    /// The key of this class with this text.
     pub(crate) fn new(class: &str, name: &str) -> Self {
-        let key = name_of(&with_prefix(class, name.into())).into_owned();
+        let key = unescape_key(&with_prefix(class, name.into())).into_owned();
         match Class::parse(class) {
             Ok(class) => Self::of_key(class.to_string(), key),
-            Err(_) => Self { class: class.to_owned(), key, question: None },
+            Err(_) => Self { class: class.to_owned(), key, request: None },
         }
     }
 
     fn of_key(class: String, key: Vec<u8>) -> Self {
-        Self { question: Question::of_key(&class, &key), class, key }
+        Self { request: ExplainRequest::of_key(&class, &key), class, key }
     }
 
-    /// The caller that is meant if its name is a masked form.
-    pub(super) fn unmasked(self, subject: &dyn Subject) -> Self {
-        match subject.unmask(&self.class, &self.key) {
+    /// Resolves a masked key.
+    pub(super) fn unmasked(self, monitored: &dyn MonitoredRole) -> Self {
+        match monitored.unmask(&self.class, &self.key) {
             Some(key) => Self::of_key(self.class, key),
             None => self,
         }
     }
 }
 
-/// The name of a caller with the prefix of its class, if the class is one of addresses: `203.0.113.7` of `ip/24` is `203.0.113.0/24`. Any
-/// other name is unchanged.
+/// Adds the prefix of the class to an address: `203.0.113.7` of `ip/24` becomes `203.0.113.0/24`. Other keys are
+/// unchanged.
 pub(super) fn with_prefix<'a>(class: &str, name: Cow<'a, str>) -> Cow<'a, str> {
     struct NetworkSink(Option<Network>);
     impl KeySink for NetworkSink {
@@ -122,7 +124,7 @@ pub(super) fn with_prefix<'a>(class: &str, name: Cow<'a, str>) -> Cow<'a, str> {
     }
 }
 
-/// What a role has counted since its start, and how it is now.
+/// Counters of a role since its start, and current values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) requests: u64,
@@ -135,12 +137,12 @@ pub(crate) struct Totals {
     pub(crate) connections: u64,
     pub(crate) band: &'static str,
     pub(crate) sustained_ms: u64,
-    /// How long answers took in the last seconds; none when there were none.
+    /// Latency of the last seconds; `None` without responses.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
 }
 
-/// One second, as charts have it.
+/// One second of the charts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Sample {
     /// Milliseconds since 1970.
@@ -159,67 +161,67 @@ pub(crate) struct Sample {
     pub(crate) p99_ms: Option<f64>,
 }
 
-/// A request that somebody asks about.
+/// A request to be explained.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Question {
+pub(crate) struct ExplainRequest {
     pub(crate) client: Option<IpAddr>,
     pub(crate) method: Vec<u8>,
-    pub(crate) path: AskedPath,
+    pub(crate) path: ExplainPath,
     /// Names are in lower case.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) attributes: Vec<(String, Vec<u8>)>,
-    /// What it is expected to cost.
+    /// Expected cost.
     pub(crate) toll: Option<Span>,
-    /// Whether its account is flagged.
+    /// Whether the account is flagged.
     pub(crate) is_flagged: bool,
 }
 
-/// The path of a question, which may have a query, and its readings.
+/// Path of an explained request, which may have a query, with its normalised forms.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AskedPath {
+pub(crate) struct ExplainPath {
     target: Vec<u8>,
     normal: NormalPath,
 }
 
-impl AskedPath {
+impl ExplainPath {
     pub(crate) fn new(target: Vec<u8>) -> Self {
         let normal = NormalPath::of(target.split(|byte| *byte == b'?').next().unwrap_or_default());
         Self { target, normal }
     }
 }
 
-impl Question {
-    /// A request of the caller with this key, as far as the class tells callers apart. None when the key is none of that class, or when nobody
-    /// can say where one part of it ends and the next begins.
+impl ExplainRequest {
+    /// A request with this key, as far as the class determines one. `None` if the key does not fit the class, or cannot
+    /// be split into parts without ambiguity.
     pub(crate) fn of_key(class: &str, key: &[u8]) -> Option<Self> {
-        let path = AskedPath::new(b"/".to_vec());
-        let mut question = Self { method: b"GET".to_vec(), path, ..Self::default() };
+        let path = ExplainPath::new(b"/".to_vec());
+        let mut request = Self { method: b"GET".to_vec(), path, ..Self::default() };
         let parts: Vec<&str> = class.split('+').map(str::trim).collect();
         let keys = split(&parts, key)?;
-        parts.into_iter().zip(keys).try_for_each(|(part, key)| question.take(part, key))?;
-        Some(question)
+        parts.into_iter().zip(keys).try_for_each(|(part, key)| request.take(part, key))?;
+        Some(request)
     }
 
-    /// The request as `POST /api/v1/explain` takes it.
+    /// The request in the format of `POST /api/v1/explain`.
     pub(super) fn shown(&self) -> Value {
         let texts = |pairs: &[(String, Vec<u8>)]| -> Map<String, Value> {
-            pairs.iter().map(|(name, value)| (name.clone(), json!(legible(value)))).collect()
+            pairs.iter().map(|(name, value)| (name.clone(), json!(escape_key(value)))).collect()
         };
         let headers = self.headers.iter().map(|(name, value)| (name.clone(), mask::header(name, value).into_owned()));
         json!({
             "client": self.client,
-            "method": legible(&self.method),
-            "path": legible(&self.path.target),
+            "method": escape_key(&self.method),
+            "path": escape_key(&self.path.target),
             "headers": texts(&headers.collect::<Vec<_>>()),
             "attributes": texts(&self.attributes),
         })
     }
 
-    /// Replaces masked forms in headers by the values of callers that are known.
-    pub(super) fn unmask(&mut self, subject: &dyn Subject) {
+    /// Replaces masked values in headers by the known keys that they stand for.
+    pub(super) fn unmask(&mut self, monitored: &dyn MonitoredRole) {
         for (name, value) in &mut self.headers {
             let unmasked =
-                |class: String, value: &[u8]| subject.unmask(&class, value).unwrap_or_else(|| value.to_vec());
+                |class: String, value: &[u8]| monitored.unmask(&class, value).unwrap_or_else(|| value.to_vec());
             *value = match name.as_str() {
                 "cookie" => mask::each_cookie(value, |name, value| unmasked(format!("cookie:{name}"), value)),
                 name => unmasked(format!("header:{name}"), value),
@@ -227,7 +229,7 @@ impl Question {
         }
     }
 
-    /// Adds a line of a header, as one value with those before.
+    /// Adds a header line; several lines of one name are joined.
     pub(crate) fn add_header(&mut self, name: &str, value: Vec<u8>) {
         let name = name.to_ascii_lowercase();
         match self.headers.iter_mut().find(|(known, _)| *known == name) {
@@ -245,9 +247,9 @@ impl Question {
             "query" => {
                 let escape = |bytes: &[u8]| bytes.iter().map(|byte| format!("%{byte:02x}")).collect::<String>();
                 let target = format!("/?{}={}", escape(name.as_bytes()), escape(key));
-                self.path = AskedPath::new(target.into_bytes());
+                self.path = ExplainPath::new(target.into_bytes());
             }
-            "path" => self.path = AskedPath::new(key.to_vec()),
+            "path" => self.path = ExplainPath::new(key.to_vec()),
             "method" => key.clone_into(&mut self.method),
             "identifier" => self.attributes.push(("identifier".to_owned(), key.to_vec())),
             "descriptor" => self.attributes.push((name.to_owned(), key.to_vec())),
@@ -260,7 +262,8 @@ impl Question {
     }
 }
 
-/// The parts of a key, between which there are spaces. One of them may have spaces of its own; of two that may, nobody can say which has.
+/// Splits a key at the spaces between its parts. Only one part may contain spaces itself; with two, the split would be
+/// ambiguous.
 fn split<'a>(parts: &[&str], key: &'a [u8]) -> Option<Vec<&'a [u8]>> {
     let mut words: Vec<&[u8]> = key.split(|byte| *byte == b' ').collect();
     let more = if parts.len() == 1 { words.len() - 1 } else { words.len().checked_sub(parts.len())? };
@@ -277,7 +280,7 @@ fn split<'a>(parts: &[&str], key: &'a [u8]) -> Option<Vec<&'a [u8]>> {
     Some(words)
 }
 
-impl Request for Question {
+impl Request for ExplainRequest {
     fn client(&self) -> Option<IpAddr> {
         self.client
     }
@@ -316,8 +319,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_becomes_a_request_of_its_class() {
-        let of = |class: &str, key: &str| Question::of_key(class, key.as_bytes());
+    fn a_key_is_converted_to_a_request() {
+        let of = |class: &str, key: &str| ExplainRequest::of_key(class, key.as_bytes());
         assert_eq!(of("ip/24", "203.0.113.0/24").unwrap().client, Some("203.0.113.0".parse().unwrap()));
         assert_eq!(of("header:X-Key", "k").unwrap().header("x-key"), Some(&b"k"[..]));
         assert_eq!(of("cookie:sid", "k").unwrap().cookie("sid"), Some(&b"k"[..]));
@@ -332,29 +335,29 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_has_spaces_is_told_from_others_that_have_none() {
-        let of = |class: &str, key: &str| Question::of_key(class, key.as_bytes());
+    fn one_part_of_a_key_may_contain_spaces() {
+        let of = |class: &str, key: &str| ExplainRequest::of_key(class, key.as_bytes());
         for (class, key) in [
             ("user-agent+ip/32", "Mozilla/5.0 (X11; Linux) 203.0.113.7/32"),
             ("ip/32+user-agent", "203.0.113.7/32 Mozilla/5.0 (X11; Linux)"),
             ("method+user-agent+ip/24", "GET Mozilla/5.0 (X11; Linux) 203.0.113.7/24"),
         ] {
-            let question = of(class, key).unwrap();
-            assert_eq!(question.header("user-agent"), Some(&b"Mozilla/5.0 (X11; Linux)"[..]), "{class}");
-            assert!(question.client.is_some(), "{class}");
+            let request = of(class, key).unwrap();
+            assert_eq!(request.header("user-agent"), Some(&b"Mozilla/5.0 (X11; Linux)"[..]), "{class}");
+            assert!(request.client.is_some(), "{class}");
         }
         let two = of("header:a+header:b", "x y").unwrap();
         assert_eq!((two.header("a"), two.header("b")), (Some(&b"x"[..]), Some(&b"y"[..])));
-        assert!(of("header:a+header:b", "x y z").is_none(), "nobody can say whose the y is");
+        assert!(of("header:a+header:b", "x y z").is_none(), "the split is ambiguous");
         assert_eq!(of("user-agent", "a b  c").unwrap().header("user-agent"), Some(&b"a b  c"[..]));
         assert_eq!(of("user-agent+method", " GET").unwrap().header("user-agent"), Some(&b""[..]));
     }
 
     #[test]
-    fn who_is_asked_about_is_meant_as_rules_write_it() {
-        let who = Who::new("header:X-Key", "a\\xffb");
-        assert_eq!((&*who.class, &*who.key), ("header:x-key", &b"a\xffb"[..]));
-        assert_eq!(who.question.unwrap().header("x-key"), Some(&b"a\xffb"[..]));
+    fn classes_and_keys_are_normalised_as_in_rules() {
+        let key_ref = KeyRef::new("header:X-Key", "a\\xffb");
+        assert_eq!((&*key_ref.class, &*key_ref.key), ("header:x-key", &b"a\xffb"[..]));
+        assert_eq!(key_ref.request.unwrap().header("x-key"), Some(&b"a\xffb"[..]));
         for (class, name, key) in [
             ("ip/32", "203.0.113.7", "203.0.113.7/32"),
             ("ip/32", "203.0.113.7/32", "203.0.113.7/32"),
@@ -362,9 +365,9 @@ mod tests {
             ("ip/32", "nonsense", "nonsense"),
             ("header:x-key", "203.0.113.7", "203.0.113.7"),
         ] {
-            assert_eq!(Who::new(class, name).key, key.as_bytes(), "{class} {name}");
+            assert_eq!(KeyRef::new(class, name).key, key.as_bytes(), "{class} {name}");
         }
-        let reported = Who::new("user", "u1");
-        assert!(reported.class == "user" && reported.question.is_none());
+        let reported = KeyRef::new("user", "u1");
+        assert!(reported.class == "user" && reported.request.is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! The address for operators, put together for whatever role runs.
+//! Settings of the admin address and the watch, for all roles.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,44 +12,44 @@ use tollgate_gatekeeper::shared::SharedFlags;
 use super::state_home::{state_home, would_be_ours};
 use zeroize::Zeroizing;
 
-use crate::admin::{Config, Console, Guard, Role, Subject, Tokens};
+use crate::admin::{Config, Console, Guard, MonitoredRole, Role, Tokens};
 use crate::bounded_file;
 use crate::settings::{self, FlagState, Settings, Webhook};
 use crate::token::token_bytes_min;
-use crate::watch::{Calendar, Feed, Flagged, Home, Watch, WatchMetrics, WebhookSettings, announce_all, share};
+use crate::watch::{Calendar, Feed, Flagged, Persistence, Watch, WatchMetrics, WebhookSettings, announce_all, share};
 
-/// The largest secret of a webhook, in bytes: longer than any key that is used with HMAC.
+/// Largest secret of a webhook, in bytes: longer than any key used with HMAC.
 const SECRET_BYTES_MAX: u64 = 4096;
 
-/// Who may come in, and what is remembered: what is in force of it.
+/// Settings of the admin address and the watch that are in force.
 #[derive(Clone, Debug)]
-pub(super) struct Operators {
+pub(super) struct AdminService {
     listen: SocketAddr,
     admin: Option<settings::Admin>,
     watch: settings::Watch,
-    /// Where flags are shared.
+    /// Redis server through which flags are shared.
     redis: Option<settings::Redis>,
 }
 
-impl Operators {
-    /// What a file and the arguments say. Beyond loopback, a token is needed.
+impl AdminService {
+    /// Reads the settings. Beyond loopback a token is required.
     pub(super) fn new(listen: SocketAddr, settings: &Settings) -> Result<Self, String> {
         let has_token = settings.admin.as_ref().is_some_and(|admin| admin.token_file.is_some());
         if !listen.ip().is_loopback() && !has_token {
             return Err(format!(
-                "{listen} is beyond loopback, where a token is needed: write `token_file` in [admin], or listen on 127.0.0.1"
+                "{listen} is not a loopback address and needs a token: set `token_file` in [admin], or listen on 127.0.0.1"
             ));
         }
         let redis = settings.redis.clone().filter(|_| settings.watch.state == FlagState::Redis);
         Ok(Self { listen, admin: settings.admin.clone(), watch: settings.watch.clone(), redis })
     }
 
-    /// Where they connect.
+    /// The admin address.
     pub(super) fn listen(&self) -> SocketAddr {
         self.listen
     }
 
-    /// The watch over what is left in `feed`, which says in `flagged` who is flagged. It sends what is to be sent from here on.
+    /// Creates the watch, which counts the refusals in `feed` and publishes flags in `flagged`, and starts its tasks.
     pub(super) fn watch(&self, feed: Arc<Feed>, flagged: Arc<Flagged>, clock: Clock) -> io::Result<Arc<Watch>> {
         if let Some(note) = &self.watch.why_no_flags {
             tracing::info!("{note}");
@@ -65,14 +65,14 @@ impl Operators {
         let shared =
             self.redis.as_ref().map(|redis| Ok::<_, io::Error>((redis.address()?, &redis.prefix))).transpose()?;
         let home = match self.watch.state_dir.clone() {
-            Some(directory) => Home::Directory(directory),
+            Some(directory) => Persistence::Directory(directory),
             None => state_home(self.listen, |name| std::env::var_os(name), would_be_ours)
-                .map_or(Home::Memory, Home::IfPossible),
+                .map_or(Persistence::Memory, Persistence::IfPossible),
         };
-        let mut watch = Watch::new(settings, home, feed, Calendar::new(clock)).marking(flagged);
-        watch.announce_to(webhook);
+        let mut watch = Watch::new(settings, home, feed, Calendar::new(clock)).with_flagged(flagged);
+        watch.set_webhook(webhook);
         if shared.is_some() {
-            watch = watch.sharing();
+            watch = watch.with_sharing();
         }
         let watch = Arc::new(watch);
         tokio::spawn(announce_all(watch.clone()));
@@ -82,16 +82,16 @@ impl Operators {
         Ok(watch)
     }
 
-    /// Who is let in. Reads the token files.
+    /// Creates the authentication; reads the token files.
     pub(super) fn guard(&self) -> io::Result<Guard> {
         Ok(Guard::new(Tokens::load(self.token_files(), token_bytes_min(self.listen))?, self.hosts()))
     }
 
-    /// Reads what a reload to `new` would bring. Nothing has changed yet.
-    pub(super) fn read(&self, new: Self, console: &Console) -> Result<Renewal, String> {
+    /// Reads everything that a reload to `new` needs, without changing anything.
+    pub(super) fn read(&self, new: Self, console: &Console) -> Result<AdminReload, String> {
         if !self.listen.ip().is_loopback() && new.token_files().all(|(role, _)| role != Role::Operator) {
             return Err(format!(
-                "operators connect to {} until there is a new start, where a token is needed: write `token_file` in [admin]",
+                "the admin address stays {} until a restart, where a token is required: set `token_file` in [admin]",
                 self.listen
             ));
         }
@@ -100,10 +100,10 @@ impl Operators {
             .other_tokens(new.token_files(), token_bytes_min(self.listen))
             .map_err(|error| error.to_string())?;
         let webhook = new.webhook().map_err(|error| error.to_string())?;
-        Ok(Renewal { new, tokens, webhook })
+        Ok(AdminReload { new, tokens, webhook })
     }
 
-    /// Reads the files that [`read`](Self::read) is going to read, to find out whether that takes long.
+    /// Reads the files that [`read`](Self::read) needs, to find out whether that blocks.
     pub(super) fn read_ahead(&self) {
         let secret_file = self.watch.webhook.iter().map(|webhook| &*webhook.secret_file);
         for file in self.token_files().map(|(_, file)| file).chain(secret_file) {
@@ -111,9 +111,9 @@ impl Operators {
         }
     }
 
-    /// Takes over what was read. Gives the keys of what can only change by a new start and has stayed as it was.
-    pub(super) fn take_over(&mut self, renewal: Renewal, console: &Console) -> Vec<&'static str> {
-        let Renewal { new, tokens, webhook } = renewal;
+    /// Applies a reload. Returns the settings that wait for a restart.
+    pub(super) fn take_over(&mut self, reload: AdminReload, console: &Console) -> Vec<&'static str> {
+        let AdminReload { new, tokens, webhook } = reload;
         let changed = [
             (self.listen != new.listen, "admin.listen"),
             (self.watch.state_dir != new.watch.state_dir, "watch.state_dir"),
@@ -123,7 +123,7 @@ impl Operators {
         console.guard().renew(tokens, new.hosts());
         let settings::Watch { flag_threshold, flag_window, account_class, .. } = &new.watch;
         console.watch().set_flagging(*flag_threshold, *flag_window, account_class);
-        console.watch().announce_to(webhook);
+        console.watch().set_webhook(webhook);
         let (state_dir, state) = (self.watch.state_dir.clone(), self.watch.state);
         let watch = settings::Watch { state_dir, state, ..new.watch };
         *self = Self { listen: self.listen, admin: new.admin, watch, redis: self.redis.clone() };
@@ -150,9 +150,9 @@ impl Operators {
     }
 }
 
-/// What a reload brings to operators, read and found right.
-pub(super) struct Renewal {
-    new: Operators,
+/// A validated reload of the admin address and the watch.
+pub(super) struct AdminReload {
+    new: AdminService,
     tokens: Option<Tokens>,
     webhook: Option<WebhookSettings>,
 }
@@ -169,22 +169,22 @@ fn announced_to(webhook: &Webhook) -> io::Result<WebhookSettings> {
     Ok(WebhookSettings { tls, authority, path, secret })
 }
 
-/// Everything, ready to be served.
+/// Creates the state of the admin address.
 pub(super) fn console_of(
     mut registry: Registry,
-    subject: Arc<dyn Subject>,
+    monitored: Arc<dyn MonitoredRole>,
     watch: Arc<Watch>,
     guard: Guard,
     config: Config,
 ) -> Arc<Console> {
     registry.register_collector(Box::new(WatchMetrics(watch.clone())));
-    Console::new(registry, subject, watch, guard, config)
+    Console::new(registry, monitored, watch, guard, config)
 }
 
-/// A file as operators see it.
+/// The settings of a file as the admin API returns them.
 pub(super) fn config_of(file: Option<&Path>) -> Config {
     let read = |file: &Path| bounded_file::read(file, settings::FILE_BYTES_MAX).ok();
-    // A pipe can be read once, which was to start.
+    // A pipe can be read only once, which already happened at startup.
     let text = file.and_then(read).and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
     Config { file: file.map(|file| file.display().to_string()), tables: settings::in_force(&text), reloaded: None }
 }

@@ -1,33 +1,33 @@
-//! One caller, as the doctor shows it.
+//! A row of the doctor's table.
 
 use serde_json::Value;
 
-use crate::admin_client::harmless;
+use crate::admin_client::terminal_safe;
 
-/// A caller and its figures.
+/// Cost and refusals of one key.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Caller {
-    /// Its key as it is asked for.
+pub(super) struct KeyRow {
+    /// The key for API requests.
     pub(super) key: String,
-    /// Its key as it is shown.
+    /// The key as shown.
     pub(super) title: String,
-    /// How long its requests wait on average, in seconds.
+    /// Average wait of its requests, in seconds.
     pub(super) wait_secs: f64,
     /// CPU-seconds per second.
     pub(super) cpu: f64,
-    /// Of the backend's cores.
+    /// As a part of the backend's cores.
     pub(super) share: f64,
     pub(super) requests_per_sec: f64,
     pub(super) held: u64,
     pub(super) refused: u64,
-    /// What the tightest rule leaves it.
+    /// Remaining quota of its strictest rule.
     pub(super) left: Option<u64>,
-    /// How long ago it was seen, in seconds.
+    /// Time since its last request, in seconds.
     pub(super) last_secs: f64,
 }
 
-impl Caller {
-    /// The callers of an answer.
+impl KeyRow {
+    /// Rows of an API response.
     pub(super) fn all(buckets: &Value) -> Vec<Self> {
         buckets.as_array().into_iter().flatten().map(Self::of).collect()
     }
@@ -37,7 +37,7 @@ impl Caller {
         let key = bucket["key"].as_str().unwrap_or_default().to_owned();
         let rules = bucket["rules"].as_array().into_iter().flatten();
         Self {
-            title: if key.is_empty() { "(none)".to_owned() } else { harmless(&key) },
+            title: if key.is_empty() { "(none)".to_owned() } else { terminal_safe(&key) },
             key,
             wait_secs: number("wait_ms") / 1000.0,
             cpu: number("cpu_per_second"),
@@ -57,16 +57,16 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_caller_is_read_whatever_is_missing() {
+    fn a_row_is_parsed_even_if_fields_are_missing() {
         let buckets = json!([
             { "key": "a\x1bb", "cpu_per_second": 0.5, "wait_ms": 1500, "idle_ms": 67000, "refused": 3,
               "rules": [{ "remaining": 7 }, { "remaining": null }, { "remaining": 2 }] },
             {}
         ]);
-        let callers = Caller::all(&buckets);
-        assert_eq!((&*callers[0].title, callers[0].cpu, callers[0].wait_secs), ("a\\u{1b}b", 0.5, 1.5));
-        assert_eq!((callers[0].left, callers[0].last_secs), (Some(2), 67.0));
-        assert_eq!(callers[1].title, "(none)");
-        assert_eq!(Caller::all(&Value::Null), []);
+        let rows = KeyRow::all(&buckets);
+        assert_eq!((&*rows[0].title, rows[0].cpu, rows[0].wait_secs), ("a\\u{1b}b", 0.5, 1.5));
+        assert_eq!((rows[0].left, rows[0].last_secs), (Some(2), 67.0));
+        assert_eq!(rows[1].title, "(none)");
+        assert_eq!(KeyRow::all(&Value::Null), []);
     }
 }

@@ -1,7 +1,8 @@
-//! A connection of an operator that has to take what it is sent.
+//! A stream that fails if its peer does not read fast enough.
 //!
-//! hyper waits without end for a client that does not read. Here a write that makes no progress for [`STALL_MAX`] ends the connection, and so does
-//! a client that takes less than [`BYTES_PER_SEC_MIN`] on average over the time that was spent waiting for it.
+//! hyper waits for a client that does not read without a bound. Here a write that makes no progress for [`STALL_MAX`]
+//! fails, and so does one to a client that has read less than [`BYTES_PER_SEC_MIN`] on average over the time spent
+//! waiting for it.
 
 use std::io;
 use std::pin::Pin;
@@ -14,34 +15,34 @@ use tokio::time::{Instant, Sleep};
 
 use super::connections::Activity;
 
-/// The longest wait for a client to take the next bytes.
+/// Longest wait for a client to accept more bytes.
 const STALL_MAX: Duration = Duration::from_secs(10);
-/// What a client has to take on average, in bytes per second of waiting for it.
+/// Lowest average rate, in bytes per second of waiting for the client.
 const BYTES_PER_SEC_MIN: u64 = 4096;
 
-/// A stream that ends if its peer does not read.
-pub(super) struct Paced<S> {
+/// A stream whose writes fail if the peer reads too slowly.
+pub(super) struct PacedStream<S> {
     stream: S,
     activity: Arc<Activity>,
-    /// Since when a write has waited, and until when it may.
+    /// When the current write began to wait, and its timeout.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// Time spent in writes that waited.
+    /// Time spent waiting in all writes.
     waited: Duration,
     written: u64,
 }
 
-impl<S> Paced<S> {
+impl<S> PacedStream<S> {
     pub(super) fn new(stream: S, activity: Arc<Activity>) -> Self {
         Self { stream, activity, waiting: None, waited: Duration::ZERO, written: 0 }
     }
 
-    /// How long the next write may wait.
+    /// Longest wait of the next write.
     fn patience(&self) -> Duration {
         let earned = Duration::from_millis(self.written.saturating_mul(1000) / BYTES_PER_SEC_MIN);
         STALL_MAX.min((STALL_MAX + earned).saturating_sub(self.waited))
     }
 
-    /// Ends a write that has waited for too long.
+    /// Fails a write that has waited for too long.
     fn timed<T>(&mut self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             if let Some((since, _)) = self.waiting.take() {
@@ -66,7 +67,7 @@ impl<S> Paced<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PacedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = out.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, out);
@@ -77,7 +78,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PacedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.wrote(polled, cx)
@@ -113,21 +114,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_waited_for_as_long_as_it_keeps_up() {
+    fn the_patience_with_a_peer_depends_on_its_average_rate() {
         let activity =
             AdminConnections::enter(&Arc::default(), [203, 0, 113, 7].into(), Instant::now()).activity.clone();
-        let mut paced = Paced::new((), activity);
+        let mut paced_stream = PacedStream::new((), activity);
         let secs = Duration::from_secs;
-        assert_eq!(paced.patience(), STALL_MAX);
-        // Ten bytes whenever the patience is about to end.
-        (paced.waited, paced.written) = (secs(9), 10);
-        assert!(paced.patience() <= Duration::from_millis(1003), "{:?}", paced.patience());
-        (paced.waited, paced.written) = (secs(18), 20);
-        assert_eq!(paced.patience(), Duration::ZERO);
-        // A peer that takes enough is waited for, but never longer than the longest stall.
-        (paced.waited, paced.written) = (secs(100), 100 * BYTES_PER_SEC_MIN);
-        assert_eq!(paced.patience(), STALL_MAX);
-        paced.written *= 1000;
-        assert_eq!(paced.patience(), STALL_MAX);
+        assert_eq!(paced_stream.patience(), STALL_MAX);
+        // Ten bytes shortly before each timeout.
+        (paced_stream.waited, paced_stream.written) = (secs(9), 10);
+        assert!(paced_stream.patience() <= Duration::from_millis(1003), "{:?}", paced_stream.patience());
+        (paced_stream.waited, paced_stream.written) = (secs(18), 20);
+        assert_eq!(paced_stream.patience(), Duration::ZERO);
+        // A fast peer has the full time, but no more.
+        (paced_stream.waited, paced_stream.written) = (secs(100), 100 * BYTES_PER_SEC_MIN);
+        assert_eq!(paced_stream.patience(), STALL_MAX);
+        paced_stream.written *= 1000;
+        assert_eq!(paced_stream.patience(), STALL_MAX);
     }
 }

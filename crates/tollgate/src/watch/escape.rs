@@ -1,27 +1,27 @@
-//! Names as text, and back.
+//! Keys as text, and back.
 //!
-//! What a client calls itself is bytes, and what people and programs are shown is text. A byte that is no text is written as `\xNN`; so is a backslash that would
-//! otherwise be read as the beginning of such a byte, and no other. So almost every name is shown as it is, two names stay two, and whoever shows one again means
-//! the caller it was shown for.
+//! Keys are bytes that a client sends, and operators and programs need text. A byte that is not part of valid UTF-8 is
+//! written as `\xNN`, and so is a backslash that would otherwise start such an escape. Most keys are therefore shown
+//! unchanged, different keys have different texts, and a text can be converted back to its key.
 
 use std::borrow::Cow;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// A name as text.
-pub(crate) fn legible(name: &[u8]) -> Cow<'_, str> {
+/// Text for a key.
+pub(crate) fn escape_key(name: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(name) {
         Ok(text) if !name.contains(&b'\\') => Cow::Borrowed(text),
         _ => {
             let mut text = Vec::with_capacity(name.len() + 16);
-            write_legible(name, |piece| text.extend_from_slice(piece));
+            escape_key_pieces(name, |piece| text.extend_from_slice(piece));
             Cow::Owned(String::from_utf8_lossy(&text).into_owned())
         }
     }
 }
 
-/// The same piece by piece, where text is not to be built.
-pub(super) fn write_legible(name: &[u8], mut write: impl FnMut(&[u8])) {
+/// The same in pieces, without building a string.
+pub(super) fn escape_key_pieces(name: &[u8], mut write: impl FnMut(&[u8])) {
     let written = |byte: u8| [b'\\', b'x', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
     for chunk in name.utf8_chunks() {
         let (valid, mut from) = (chunk.valid().as_bytes(), 0);
@@ -35,8 +35,8 @@ pub(super) fn write_legible(name: &[u8], mut write: impl FnMut(&[u8])) {
     }
 }
 
-/// The name that a text was made of by [`legible`].
-pub(crate) fn name_of(text: &str) -> Cow<'_, [u8]> {
+/// The key that [`escape_key`] converted to this text.
+pub(crate) fn unescape_key(text: &str) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
     let Some(first) = (0..bytes.len()).find(|&at| escaped_at(bytes, at).is_some()) else { return Cow::Borrowed(bytes) };
     let (mut name, mut at) = (bytes[..first].to_vec(), first);
@@ -48,12 +48,13 @@ pub(crate) fn name_of(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(name)
 }
 
-/// A text as [`legible`] writes the name that it stands for: others may write `\xE9` where we write `\xe9`, or write out what need not be.
-pub(crate) fn canonical(text: Cow<'_, str>) -> Cow<'_, str> {
-    if text.contains("\\x") { Cow::Owned(legible(&name_of(&text)).into_owned()) } else { text }
+/// The text that [`escape_key`] produces for the same key. Other programs may write `\xE9` instead of `\xe9`, or escape
+/// more bytes than necessary.
+pub(crate) fn canonical_key(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.contains("\\x") { Cow::Owned(escape_key(&unescape_key(&text)).into_owned()) } else { text }
 }
 
-/// The byte that is written as `\xNN` at this place.
+/// The byte that `\xNN` at this position stands for.
 fn escaped_at(text: &[u8], at: usize) -> Option<u8> {
     let [b'\\', b'x', high, low] = text.get(at..at + 4)? else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Names full of what could be mistaken.
+    /// Keys with many escapes and characters that look like escapes.
     fn names() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             Just(b"\\".to_vec()),
@@ -81,22 +82,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_that_was_shown_is_the_name_it_was_shown_for(name in names()) {
-            let text = legible(&name).into_owned();
-            let back = name_of(&text).into_owned();
+        fn a_text_is_converted_back_to_its_key(name in names()) {
+            let text = escape_key(&name).into_owned();
+            let back = unescape_key(&text).into_owned();
             prop_assert_eq!(back, name);
-            prop_assert_eq!(canonical(Cow::Borrowed(&text)), text.as_str());
+            prop_assert_eq!(canonical_key(Cow::Borrowed(&text)), text.as_str());
         }
 
         #[test]
-        fn however_a_name_is_written_it_is_one(name in names()) {
+        fn every_spelling_of_a_key_has_the_same_canonical_text(name in names()) {
             let out: String = name.iter().map(|byte| format!("\\x{byte:02X}")).collect();
-            prop_assert_eq!(canonical(Cow::Owned(out)), legible(&name));
+            prop_assert_eq!(canonical_key(Cow::Owned(out)), escape_key(&name));
         }
     }
 
     #[test]
-    fn a_name_that_cannot_be_mistaken_is_shown_as_it_is() {
+    fn a_key_without_escapes_is_shown_unchanged() {
         for (name, text) in [
             (&b"curl/8.0"[..], "curl/8.0"),
             (br"C:\temp\xyz", r"C:\temp\xyz"),
@@ -104,7 +105,7 @@ mod tests {
             (br"caf\xe9", r"caf\x5cxe9"),
             ("caf\u{e9}".as_bytes(), "caf\u{e9}"),
         ] {
-            assert_eq!((&*legible(name), &*name_of(text)), (text, name));
+            assert_eq!((&*escape_key(name), &*unescape_key(text)), (text, name));
         }
     }
 }

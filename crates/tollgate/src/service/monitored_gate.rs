@@ -1,4 +1,4 @@
-//! A gate as operators see it.
+//! The gate as the admin address sees it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,38 +11,38 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::names::NAME_BYTES_MAX;
 use tollgate_gatekeeper::shared::Authority;
 
-use crate::admin::{Question, Soon, Subject, Totals, Who};
+use crate::admin::{BoxFuture, ExplainRequest, KeyRef, MonitoredRole, Totals};
 use crate::gate::{Bucket, KeyText, ObservedCounts, Other, QueueForecast, Running, Standing};
 use crate::mask;
-use crate::watch::{Calendar, legible, rfc3339};
+use crate::watch::{Calendar, escape_key, rfc3339};
 
-/// How many seconds percentiles look back.
+/// Seconds that latency percentiles cover.
 const LOOK_BACK: usize = 10;
-/// How many callers are searched.
+/// Number of keys that are searched.
 const SEARCHED_MAX: usize = 10_000;
 
-/// A gate, for the address for operators.
-pub(super) struct GateSubject {
+/// A gate for the admin address.
+pub(super) struct MonitoredGate {
     gate: Arc<Running>,
     calendar: Calendar,
-    /// What had been counted in each of the last seconds, the oldest first.
+    /// Latency histograms of the last seconds, cumulative, the oldest first.
     answers: Mutex<Vec<crate::gate::Counted>>,
 }
 
-/// How many clients are shown that a gate that only observes would have held or refused most.
+/// Number of clients listed that a gate in observe mode would have held or refused most.
 const OBSERVED_CLIENTS: usize = 5;
 
-impl GateSubject {
+impl MonitoredGate {
     pub(super) fn new(gate: Arc<Running>, calendar: Calendar) -> Self {
         Self { gate, calendar, answers: Mutex::default() }
     }
 
-    /// A moment of the gate, as a date.
+    /// Formats a moment of the gate's clock as a date.
     fn date(&self, moment: Moment) -> String {
         rfc3339(self.calendar.date_of(moment))
     }
 
-    /// How long answers have taken in the last seconds.
+    /// Median and 99th percentile of the latency in the last seconds.
     fn percentiles(&self) -> (Option<f64>, Option<f64>) {
         let now = self.gate.answer_times();
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,14 +61,14 @@ impl GateSubject {
     fn bucket(&self, class: &str, bucket: &Bucket, cores: f64) -> Value {
         let (rates, now) = (bucket.rates, self.gate.clock().now());
         let shown = mask::key(class, &bucket.key);
-        let key = legible(&shown);
+        let key = escape_key(&shown);
         let last = bucket.throttled.iter().map(|caller| caller.last).chain(rates.map(|rates| rates.last)).max();
         let first = bucket.throttled.iter().map(|caller| caller.first).chain(rates.and_then(|rates| rates.first)).min();
         let held = bucket.throttled.iter().map(|caller| caller.held).sum::<u64>();
         let refused = bucket.throttled.iter().map(|caller| caller.refused).sum::<u64>();
-        let question = Question::of_key(class, &bucket.key).filter(|_| !bucket.cut);
-        let standings = match question {
-            Some(question) => self.gate.standings(class, &question),
+        let request = ExplainRequest::of_key(class, &bucket.key).filter(|_| !bucket.cut);
+        let standings = match request {
+            Some(request) => self.gate.standings(class, &request),
             None => self.gate.standings_throttled(&bucket.throttled),
         };
         json!({
@@ -91,11 +91,11 @@ impl GateSubject {
         })
     }
 
-    /// What a gate that only observes would have done, and to whom most.
+    /// Decisions that a gate in observe mode did not enforce, and the clients with the most.
     fn observed(&self, observed: &ObservedCounts) -> Value {
         let clients = if observed.requests > 0 { self.gate.would_throttle(OBSERVED_CLIENTS) } else { Vec::new() };
         let clients = clients.into_iter().map(|(key, rates)| {
-            json!({ "key": legible(&key), "would_hold": rates.would_hold, "would_refuse": rates.would_refuse })
+            json!({ "key": escape_key(&key), "would_hold": rates.would_hold, "would_refuse": rates.would_refuse })
         });
         json!({
             "requests": observed.requests,
@@ -107,11 +107,11 @@ impl GateSubject {
         })
     }
 
-    /// Faults and advice for the operator, with the setting to write if one resolves it.
+    /// Faults and advice for the operator, with the setting that resolves them if there is one.
     fn notices(&self) -> Vec<Value> {
         let backends = self.gate.backends();
         let effect = if backends.iter().all(|backend| backend.is_down) {
-            "every request gets 503"
+            "all requests are answered with 503"
         } else {
             "requests go to the other backends"
         };
@@ -125,8 +125,8 @@ impl GateSubject {
         down.chain(proxy).collect()
     }
 
-    /// What the queue would do to a request.
-    fn forecast(&self, request: &Question, has_route: bool) -> Value {
+    /// What the queue would do with a request.
+    fn forecast(&self, request: &ExplainRequest, has_route: bool) -> Value {
         let Some(QueueForecast { standing, fate, bound }) = self.gate.forecast(request, has_route) else {
             return Value::Null;
         };
@@ -147,15 +147,15 @@ impl GateSubject {
         })
     }
 
-    /// What is known of somebody by its name.
-    fn find(&self, who: &Who) -> Option<Bucket> {
-        let buckets = self.gate.buckets(&who.class, SEARCHED_MAX).unwrap_or_default();
-        buckets.into_iter().find(|bucket| bucket.key == who.key)
+    /// Cost and refusals of a key.
+    fn find(&self, key_ref: &KeyRef) -> Option<Bucket> {
+        let buckets = self.gate.buckets(&key_ref.class, SEARCHED_MAX).unwrap_or_default();
+        buckets.into_iter().find(|bucket| bucket.key == key_ref.key)
     }
 
-    /// Whether only the beginning of this name is known.
-    fn is_cut(&self, who: &Who) -> bool {
-        who.key.len() == NAME_BYTES_MAX && self.find(who).is_some_and(|bucket| bucket.cut)
+    /// Whether only a truncated form of this key is stored.
+    fn is_cut(&self, key_ref: &KeyRef) -> bool {
+        key_ref.key.len() == NAME_BYTES_MAX && self.find(key_ref).is_some_and(|bucket| bucket.cut)
     }
 
     fn standing(&self, standing: &Standing) -> Value {
@@ -178,7 +178,7 @@ impl GateSubject {
     }
 }
 
-impl Subject for GateSubject {
+impl MonitoredRole for MonitoredGate {
     fn role(&self) -> &'static str {
         "gate"
     }
@@ -275,10 +275,10 @@ impl Subject for GateSubject {
     fn buckets(&self, class: &str, top: usize, search: &str) -> Option<Vec<Value>> {
         let cores = self.gate.figures().cores;
         let buckets = self.gate.buckets(class, if search.is_empty() { top } else { SEARCHED_MAX })?;
-        // A search in the value itself would let its reader find out the rest of it, character by character.
+        // A search in the secret value itself would let a viewer find it out character by character.
         let is_wanted = |bucket: &&Bucket| {
-            legible(&mask::key(class, &bucket.key)).to_lowercase().contains(search)
-                || legible(&bucket.key).to_lowercase() == search
+            escape_key(&mask::key(class, &bucket.key)).to_lowercase().contains(search)
+                || escape_key(&bucket.key).to_lowercase() == search
         };
         let wanted = buckets.iter().filter(is_wanted);
         Some(wanted.take(top).map(|bucket| self.bucket(class, bucket, cores)).collect())
@@ -302,10 +302,10 @@ impl Subject for GateSubject {
         concentrated(&spent, cores).to_owned()
     }
 
-    fn explain<'a>(&'a self, question: &'a Question) -> Soon<'a, Option<Value>> {
+    fn explain<'a>(&'a self, request: &'a ExplainRequest) -> BoxFuture<'a, Option<Value>> {
         Box::pin(async move {
-            let question = &Question { is_flagged: self.gate.is_flagged(question), ..question.clone() };
-            let (standings, now) = (self.gate.explain(question, question.toll).await, self.gate.clock().now());
+            let request = &ExplainRequest { is_flagged: self.gate.is_flagged(request), ..request.clone() };
+            let (standings, now) = (self.gate.explain(request, request.toll).await, self.gate.clock().now());
             let strictest = standings.iter().map(|standing| standing.decision).reduce(|mut all, one| {
                 all.tighten(one);
                 all
@@ -316,7 +316,7 @@ impl Subject for GateSubject {
             };
             let said = strictest.unwrap_or_else(|| Decision::no_rule(Band::Normal));
             let mut answer = decision(&said, rule(&said), now);
-            let queue = self.forecast(question, true);
+            let queue = self.forecast(request, true);
             if answer["decision"] == "admit" {
                 take_queue_verdict(&mut answer, &queue);
             }
@@ -326,64 +326,70 @@ impl Subject for GateSubject {
         })
     }
 
-    fn key<'a>(&'a self, who: &'a Who) -> Soon<'a, Option<Value>> {
+    fn key<'a>(&'a self, key_ref: &'a KeyRef) -> BoxFuture<'a, Option<Value>> {
         Box::pin(async move {
-            let bucket = self.find(who);
+            let bucket = self.find(key_ref);
             let cut = bucket.as_ref().is_some_and(|bucket| bucket.cut);
-            let rules = match (&who.question, Class::parse(&who.class)) {
-                (Some(question), Ok(class)) if !cut => self.gate.standings_everywhere(&class, question).await,
+            let rules = match (&key_ref.request, Class::parse(&key_ref.class)) {
+                (Some(request), Ok(class)) if !cut => self.gate.standings_everywhere(&class, request).await,
                 _ => self.gate.standings_throttled(bucket.as_ref().map_or(&[], |bucket| &bucket.throttled)),
             };
             let cores = self.gate.figures().cores;
-            let until = key_of(who).and_then(|key| self.gate.exempt_until(&who.class, key.as_bytes()));
+            let until = key_of(key_ref).and_then(|key| self.gate.exempt_until(&key_ref.class, key.as_bytes()));
             Some(json!({
-                "bucket": bucket.map(|bucket| self.bucket(&who.class, &bucket, cores)),
+                "bucket": bucket.map(|bucket| self.bucket(&key_ref.class, &bucket, cores)),
                 "cut": cut,
                 "rules": rules.iter().map(|standing| self.standing(standing)).collect::<Vec<_>>(),
                 "exempt_until": until.map(|until| self.date(until)),
-                "queue": who.question.as_ref().filter(|_| who.class == "ip/32").map_or(Value::Null, |question| self.forecast(question, false)),
+                "queue": key_ref.request.as_ref().filter(|_| key_ref.class == "ip/32").map_or(Value::Null, |request| self.forecast(request, false)),
             }))
         })
     }
 
-    fn forget<'a>(&'a self, who: &'a Who) -> Soon<'a, Result<usize, &'static str>> {
+    fn forget<'a>(&'a self, key_ref: &'a KeyRef) -> BoxFuture<'a, Result<usize, &'static str>> {
         Box::pin(async move {
-            if let (Some(question), false) = (&who.question, self.is_cut(who)) {
-                let forgotten = self.gate.forget(&who.class, question).await;
+            if let (Some(request), false) = (&key_ref.request, self.is_cut(key_ref)) {
+                let forgotten = self.gate.forget(&key_ref.class, request).await;
                 return forgotten.unanswered.map_or(Ok(forgotten.rules), |why| Err(why.as_str()));
             }
-            let forgotten = self.gate.forget_throttled(&self.find(who).map_or(Vec::new(), |bucket| bucket.throttled));
+            let forgotten =
+                self.gate.forget_throttled(&self.find(key_ref).map_or(Vec::new(), |bucket| bucket.throttled));
             let elsewhere = forgotten > 0 && self.gate.shares_rules();
-            if elsewhere { Err("only a part of its name is known here") } else { Ok(forgotten) }
+            if elsewhere {
+                Err("the key is too long: only a truncated form of it is stored here")
+            } else {
+                Ok(forgotten)
+            }
         })
     }
 
-    fn exempt(&self, who: &Who, span: Option<Span>) -> Result<(), &'static str> {
-        // What was granted before the rules changed can be ended all the same.
-        if span.is_some() && !self.gate.has_class(&who.class) {
-            return Err("no rule tells callers apart by that class: there is nothing to be exempt from");
+    fn exempt(&self, key_ref: &KeyRef, span: Option<Span>) -> Result<(), &'static str> {
+        // An exemption that was granted before a reload can be ended even if no rule has its class any more.
+        if span.is_some() && !self.gate.has_class(&key_ref.class) {
+            return Err("no rule has that class: there is nothing to exempt the key from");
         }
-        if self.is_cut(who) {
+        if self.is_cut(key_ref) {
             return Err(
-                "of names longer than 255 bytes only a digest is kept at the end: use the whole name, or write it into the rule's `unless`",
+                "the key is longer than 255 bytes and was truncated: use the complete key, or set `unless` in the rule",
             );
         }
-        let key = key_of(who).ok_or("that is no key of that class, or nobody can say where its parts end")?;
-        let granted = self.gate.exempt(&who.class, key.as_bytes(), span);
-        if granted { Ok(()) } else { Err("there are too many exemptions: end some") }
+        let key = key_of(key_ref).ok_or("not a key of that class, or its parts cannot be separated")?;
+        let granted = self.gate.exempt(&key_ref.class, key.as_bytes(), span);
+        if granted { Ok(()) } else { Err("too many exemptions: end some of them first") }
     }
 }
 
 /// Classes of which each key contains keys of the class before it.
 const NESTED_CLASSES: [&str; 3] = ["ip/32", "ip/24", "ip/16"];
-/// The part of the backend's cores below which the load is not worth a look at networks.
+/// Load, as a part of the backend's cores, below which networks are not considered.
 const LOAD_MIN: f64 = 0.05;
-/// A wider class is shown if its first key has at least this part of the load,
+/// A wider class is selected if its first key has at least this part of the load,
 const CONCENTRATED_MIN: f64 = 0.25;
-/// and at least so many times the part of the first key of the narrower class. One client in a network of its own does not widen the class.
+/// and at least this many times the part of the first key of the narrower class. A single client does not select its
+/// network.
 const WIDER_GAIN: f64 = 2.0;
 
-/// The narrowest class whose first key stands for most of the load, given the cores that each key of each class uses.
+/// The narrowest class whose first key has most of the load, given the cores that each key of each class uses.
 fn concentrated(spent: &[Vec<f64>; NESTED_CLASSES.len()], cores: f64) -> &'static str {
     let total: f64 = spent[0].iter().sum();
     if total < cores * LOAD_MIN {
@@ -399,13 +405,13 @@ fn concentrated(spent: &[Vec<f64>; NESTED_CLASSES.len()], cores: f64) -> &'stati
     NESTED_CLASSES[chosen]
 }
 
-/// The key of somebody as rules know it.
-fn key_of(who: &Who) -> Option<KeyText> {
+/// The text of a key as rules use it.
+fn key_of(key_ref: &KeyRef) -> Option<KeyText> {
     let mut key = KeyText::default();
-    Class::parse(&who.class).ok()?.write_key(who.question.as_ref()?, &mut key).then_some(key)
+    Class::parse(&key_ref.class).ok()?.write_key(key_ref.request.as_ref()?, &mut key).then_some(key)
 }
 
-/// A decision in the words of `tollgate replay --decisions`.
+/// A decision in the format of `tollgate replay --decisions`.
 fn decision(decision: &Decision, rule: Option<&str>, now: Moment) -> Value {
     let info = decision.info.unwrap_or_default();
     json!({
@@ -422,10 +428,10 @@ fn decision(decision: &Decision, rule: Option<&str>, now: Moment) -> Value {
     })
 }
 
-/// The bounds of the queue's `Retry-After`, in milliseconds.
+/// Bounds of `Retry-After` from the queue, in milliseconds.
 const QUEUE_RETRY_MS: (u64, u64) = (1_000, 60_000);
 
-/// Replaces the verdict of rules that admit a request by that of a queue that would hold or refuse it.
+/// If the rules admit a request and the queue would hold or refuse it, reports the decision of the queue.
 fn take_queue_verdict(answer: &mut Value, queue: &Value) {
     let would_wait = matches!(queue["decision"].as_str(), Some("hold" | "refuse"));
     if !would_wait || queue["in_force"] == false {
@@ -439,7 +445,7 @@ fn take_queue_verdict(answer: &mut Value, queue: &Value) {
     if queue["decision"] == "hold" {
         answer["hold_ms"] = json!(wait_ms);
     } else {
-        // As the queue does: the estimate of a long wait is cut off at five quarters of the longest hold.
+        // Like the queue, which limits the estimate of a long wait to 1.25 times the longest hold.
         let hold_max_ms = queue["allowed"].as_u64().filter(|_| queue["reason"] == "wait-too-long");
         let wait_ms = hold_max_ms.map_or(wait_ms, |hold_max_ms| wait_ms.min(hold_max_ms / 4 * 5));
         answer["retry_after_ms"] = json!(wait_ms.clamp(QUEUE_RETRY_MS.0, QUEUE_RETRY_MS.1));
@@ -455,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verdict_of_the_queue_replaces_that_of_rules_that_admit() {
+    fn the_decision_of_the_queue_replaces_that_of_rules_that_admit() {
         let verdict = |queue: Value| {
             let mut answer = json!({ "decision": "admit", "rule": "r", "reason": "within-limit", "hold_ms": 0, "retry_after_ms": 0 });
             take_queue_verdict(&mut answer, &queue);
@@ -478,16 +484,16 @@ mod tests {
     #[test]
     fn the_class_is_the_narrowest_in_which_the_load_is_concentrated() {
         let check = |spent: [Vec<f64>; 3], expect: &str| assert_eq!(concentrated(&spent, 1.0), expect, "{spent:?}");
-        // Fifty addresses of one /24 and fourteen people.
+        // Fifty addresses of one /24, and fourteen people.
         let crawler = vec![0.86 / 50.0; 50].into_iter().chain(vec![0.01; 14]).collect();
         check([crawler, [vec![0.86], vec![0.01; 14]].concat(), [vec![0.86], vec![0.01; 14]].concat()], "ip/24");
-        // One address alone.
+        // One address.
         check([vec![0.8, 0.1], vec![0.8, 0.1], vec![0.8, 0.1]], "ip/32");
         // A crawler in two hundred /24 of one /16.
         check([vec![0.004; 200], vec![0.004; 200], vec![0.8]], "ip/16");
-        // Many people everywhere.
+        // Many people in many networks.
         check([vec![0.01; 90], vec![0.01; 90], vec![0.02; 45]], "ip/32");
-        // Next to nothing to do.
+        // Almost no load.
         check([vec![0.0001; 50], vec![0.005], vec![0.005]], "ip/32");
         check([vec![], vec![], vec![]], "ip/32");
     }
