@@ -8,5 +8,6 @@ mod escalation;
 mod fast_rate;
 mod generators;
 mod honesty;
+mod nanoseconds;
 mod several;
 mod warmup;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod exact;
+mod faults;
 mod fixtures;
 mod invented_keys;
 mod names;

@@ -113,28 +113,6 @@ fn every_decision_is_found_from_the_architecture() {
 }
 
 #[test]
-fn every_fault_that_is_told_of_has_the_tests_that_are_named_and_names_all_of_them() {
-    let page = fs::read_to_string(root().join("docs/faults.md")).unwrap();
-    let code: String = files(&[".rs"]).into_iter().map(|(_, text)| text).collect();
-    // With arguments where it is a property.
-    let tests: Vec<_> = between(&code, "    fn ", "(").into_iter().chain(between(&code, "\nfn ", "(")).collect();
-    let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| ") && line.contains('`')).collect();
-    assert!(rows.len() >= 35, "{} faults", rows.len());
-    for row in rows {
-        let cells: Vec<_> = row.split(" | ").collect();
-        let named: Vec<_> = cells[3].split('`').skip(1).step_by(2).collect();
-        assert!(!named.is_empty(), "no test in {row}");
-        for name in named {
-            assert!(tests.contains(&name), "docs/faults.md names {name}, which is no test");
-        }
-        let prefix = format!("fault_{}_", cells[0].trim_start_matches("| "));
-        for name in tests.iter().filter(|name| name.starts_with(&prefix)) {
-            assert!(cells[3].contains(&format!("`{name}`")), "docs/faults.md does not name {name}");
-        }
-    }
-}
-
-#[test]
 fn no_file_holds_two_nouns() {
     for (path, text) in files(&[".rs"]) {
         let lines = text.lines().count();

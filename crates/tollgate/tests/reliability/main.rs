@@ -1,0 +1,15 @@
+//! Faults with a number, and the page that lists them with their tests: docs/reliability.md.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod admin;
+#[allow(dead_code, reason = "other tests use all of it")]
+#[path = "../doors/support.rs"]
+mod doors;
+mod faults;
+#[allow(dead_code, reason = "other tests use all of it")]
+#[path = "../admin/support.rs"]
+mod gate;
+mod keys;
+mod numbers;
+mod page;
+mod wall_clock;
