@@ -1,13 +1,13 @@
-//! What each of many requests at work takes of the backend's CPU time, without asking the backend.
+//! Estimates the CPU time that each of many concurrent requests takes at the backend, without asking the backend.
 //!
-//! The obvious way, wall time, charges a request for everybody who was there beside it: with sixteen requests on one core each is
-//! charged sixteen times its cost, and the victims of a crawler look like crawlers. Requests that share `C` cores get `min(1, C/n)` of a
-//! core each while `n` are at work. So one clock runs at that speed for all of them, and a request's toll is what the clock
-//! advanced between its start and its end: constant work per start and end, whatever the number at work.
+//! Wall time would charge a request for everything that ran beside it: with sixteen requests on one core, each would be
+//! charged sixteen times its cost, and the victims of a crawler would look like crawlers. Of `n` requests that share `C`
+//! cores, each gets `min(1, C/n)` of a core. One virtual clock runs at that speed for all of them, and a request's toll is
+//! the advance of the clock between its start and its end. Start and end take constant time, for any `n`.
 //!
-//! Nothing is lost to rounding: what does not divide evenly among those at work stays behind for the next division, so the tolls add
-//! up to the busy core time exactly, over any length of time. Where the backend's real CPU time is known ([`VirtualClock::measure`])
-//! the clock's speed is scaled to it and what was handed out too much or too little is made up for.
+//! No CPU time is lost to rounding. The remainder of each division is carried over to the next one, so the tolls add up to
+//! the busy core time exactly, over any length of time. If the backend's real CPU time is known
+//! ([`VirtualClock::measure`]), the clock's speed is scaled to it, and earlier errors are corrected.
 
 use crate::time::{Moment, Span};
 
@@ -45,12 +45,12 @@ impl Load {
     /// One request that computes.
     pub const ONE: Self = Self(REQUEST);
 
-    /// So many requests that compute.
+    /// The load of this many requests that compute.
     pub const fn of(requests: u32) -> Self {
         Self(requests as u64 * REQUEST)
     }
 
-    /// So many 256ths of a request.
+    /// The load of this many 256ths of a request.
     pub const fn from_256ths(parts: u64) -> Self {
         Self(parts)
     }
@@ -70,17 +70,17 @@ impl Load {
         Self(self.full())
     }
 
-    /// This and that.
+    /// The sum.
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// This without that; never less than nothing.
+    /// The difference, or zero if it would be negative.
     pub const fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// What so many cores can carry.
+    /// The load that keeps this many cores busy.
     pub const fn of_cores(cores: Cores) -> Self {
         Self(cores.0 as u64 * REQUEST / 1000)
     }
@@ -97,7 +97,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// What the request claims of the backend.
+    /// The request's load.
     pub const fn load(&self) -> Load {
         self.load
     }
@@ -119,7 +119,8 @@ pub struct Stay {
 /// The share of the cores within reach that requests use, when they use all of it.
 const USED_FULLY: u32 = 1024;
 
-/// Work is counted in so many parts for a nanosecond of a 256th of a request: thousandths of a core times parts of [`USED_FULLY`].
+/// The unit of work: parts of a nanosecond of a 256th of a request. Thousandths of a core times parts of
+/// [`USED_FULLY`].
 const PARTS: i128 = 1000 * USED_FULLY as i128;
 
 /// The clock that all requests at one backend share.
@@ -129,9 +130,9 @@ pub struct VirtualClock {
     at: Moment,
     in_service: Load,
     computing: Load,
-    /// What a request that computes has taken since the beginning.
+    /// CPU time that a request of load one would have taken since the beginning.
     nanos: u64,
-    /// Nanoseconds times load at work; wraps.
+    /// Nanoseconds times load in service; wraps.
     load_nanos: u64,
     full_nanos: u64,
     /// Work done and not handed out yet, in [`PARTS`]; negative when more was handed out than was measured.
@@ -146,7 +147,7 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// A clock for a backend of `cores`, with nothing at work.
+    /// A clock for an idle backend with this many cores.
     pub const fn new(cores: Cores) -> Self {
         Self {
             cores,
@@ -164,7 +165,7 @@ impl VirtualClock {
         }
     }
 
-    /// What is at work.
+    /// The load in service.
     pub const fn in_service(&self) -> Load {
         self.in_service
     }
@@ -186,16 +187,16 @@ impl VirtualClock {
         Reading { load, at, nanos, load_nanos, full_nanos }
     }
 
-    /// What a request that is still at work has taken so far.
+    /// The CPU time so far of a request that is still in service.
     pub fn so_far(&mut self, start: Reading, now: Moment) -> Span {
         self.advance(now);
         Span::from_nanos(u64::try_from(self.taken(start) / u128::from(REQUEST)).unwrap_or(u64::MAX))
     }
 
-    /// The backend is done with a request.
+    /// The backend has finished a request.
     pub fn end(&mut self, start: Reading, now: Moment) -> Stay {
         let toll = self.so_far(start, now);
-        // A fraction of a nanosecond cannot be charged: those who stay do that work.
+        // A fraction of a nanosecond cannot be charged. It is divided among the remaining requests.
         self.carry += (self.taken(start) % u128::from(REQUEST)) as i128 * PARTS;
         self.in_service.0 = self.in_service.0.saturating_sub(start.load.0);
         self.computing.0 = self.computing.0.saturating_sub(start.load.full());
@@ -217,7 +218,7 @@ impl VirtualClock {
 
     /// The backend has used `cpu` since the last call. Call it every few tens of milliseconds, or not at all.
     ///
-    /// CPU time of a stretch in which nothing was at work belongs to nobody and is dropped.
+    /// CPU time from a period without requests is dropped.
     pub fn measure(&mut self, cpu: Span, now: Moment) {
         self.advance(now);
         if self.within_reach > 0 {
@@ -228,14 +229,14 @@ impl VirtualClock {
         (self.handed_out, self.within_reach) = (0, 0);
     }
 
-    /// What the backend uses is not measured, or will be from now on.
+    /// From now on the backend's CPU time is not measured.
     pub fn unmeasured(&mut self, now: Moment) {
         self.advance(now);
         self.used = USED_FULLY;
         (self.handed_out, self.within_reach) = (0, 0);
     }
 
-    /// What a request has taken, in 256ths of a nanosecond.
+    /// CPU time of a request, in 256ths of a nanosecond.
     fn taken(&self, start: Reading) -> u128 {
         u128::from(self.nanos.saturating_sub(start.nanos)) * u128::from(start.load.0)
     }
@@ -285,19 +286,19 @@ mod tests {
     const YEAR_NS: u64 = 365 * 86_400 * 1_000_000_000;
 
     #[derive(Clone, Debug)]
-    enum Event {
+    enum ClockEvent {
         Start(Load),
         End(prop::sample::Index),
         Measure(u64),
     }
 
-    fn event() -> impl Strategy<Value = Event> {
+    fn event() -> impl Strategy<Value = ClockEvent> {
         let load = prop_oneof![Just(Load::ONE), (1u64..600).prop_map(Load::from_256ths)];
-        prop_oneof![load.prop_map(Event::Start), any::<prop::sample::Index>().prop_map(Event::End)]
+        prop_oneof![load.prop_map(ClockEvent::Start), any::<prop::sample::Index>().prop_map(ClockEvent::End)]
     }
 
-    fn measured_event() -> impl Strategy<Value = Event> {
-        prop_oneof![3 => event(), 1 => (0u64..2_000_000).prop_map(Event::Measure)]
+    fn measured_event() -> impl Strategy<Value = ClockEvent> {
+        prop_oneof![3 => event(), 1 => (0u64..2_000_000).prop_map(ClockEvent::Measure)]
     }
 
     fn elapsed() -> impl Strategy<Value = u64> {
@@ -306,7 +307,7 @@ mod tests {
 
     /// Runs the events on a clock. Returns what was charged, to the finished and so far to the others, and what was due, in [`PARTS`]:
     /// the measured CPU time, and after the last measurement the clock's own estimate.
-    fn run(cores: Cores, events: &[(u64, Event)]) -> (VirtualClock, i128, i128) {
+    fn run(cores: Cores, events: &[(u64, ClockEvent)]) -> (VirtualClock, i128, i128) {
         let mut clock = VirtualClock::new(cores);
         let (mut now, mut at_work) = (Moment::ZERO, Vec::new());
         let (mut charged, mut due, mut was_busy) = (0i128, 0i128, false);
@@ -314,13 +315,13 @@ mod tests {
             now = now + Span::from_nanos(*elapsed);
             was_busy |= *elapsed > 0 && !at_work.is_empty();
             match event {
-                Event::Start(load) => at_work.push(clock.start(*load, now)),
-                Event::End(index) if !at_work.is_empty() => {
+                ClockEvent::Start(load) => at_work.push(clock.start(*load, now)),
+                ClockEvent::End(index) if !at_work.is_empty() => {
                     let start = at_work.swap_remove(index.index(at_work.len()));
                     charged += i128::from(clock.end(start, now).toll.as_nanos()) * i128::from(REQUEST);
                 }
-                Event::End(_) => {}
-                Event::Measure(cpu) => {
+                ClockEvent::End(_) => {}
+                ClockEvent::Measure(cpu) => {
                     clock.measure(Span::from_nanos(*cpu), now);
                     due += if was_busy { i128::from(*cpu) * i128::from(REQUEST) * PARTS } else { 0 };
                     was_busy = false;
@@ -347,8 +348,8 @@ mod tests {
                 let load: i128 = at_work.iter().map(|load: &Load| i128::from(load.0)).sum();
                 integral += i128::from(*elapsed) * (i128::from(cores.0) * i128::from(REQUEST)).min(load * 1000);
                 match event {
-                    Event::Start(load) => at_work.push(*load),
-                    Event::End(index) if !at_work.is_empty() => {
+                    ClockEvent::Start(load) => at_work.push(*load),
+                    ClockEvent::End(index) if !at_work.is_empty() => {
                         at_work.swap_remove(index.index(at_work.len()));
                     }
                     _ => {}
@@ -356,7 +357,7 @@ mod tests {
             }
             let (clock, charged, _) = run(cores, &events);
             prop_assert_eq!(charged + clock.carry, integral * i128::from(USED_FULLY));
-            // A nanosecond for each that was at work is all that is ever left to hand out.
+            // At most a nanosecond per request in service is left to hand out.
             prop_assert!((0..=PARTS * i128::from(REQUEST) * (events.len() as i128 + 1)).contains(&clock.carry));
         }
 

@@ -13,7 +13,7 @@ const HANDOVER: Span = Span::from_millis(10);
 const HANDOVER_MAX: Load = Load::of(8);
 /// How many requests of unsettled price may be in flight, if the cores are fewer.
 const EXPOSED: Load = Load::of(4);
-/// So many requests of clients behind their share may share the backend with heavier ones: four of them get four fifths of a core, one gets
+/// This many requests of clients behind their share may share the backend with heavier ones: four of them get four fifths of a core, one gets
 /// half of it.
 const BESIDE_HEAVIER: Load = Load::of(4);
 

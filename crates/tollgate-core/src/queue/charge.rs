@@ -1,4 +1,4 @@
-//! What clients have had of the backend, in virtual time.
+//! Charges clients for their use of the backend, in virtual time.
 
 use super::client::{Client, TAGS};
 use super::tree::quantum;
@@ -40,7 +40,7 @@ impl Queue {
         for index in 0..self.in_flight.count() {
             let at = self.in_flight.get(index);
             let slot = self.slots[at as usize];
-            let State::InFlight(_, reading) = slot.state else { continue };
+            let State::InFlightRequests(_, reading) = slot.state else { continue };
             let so_far = slot.toll + self.clock.so_far(reading, now);
             if so_far.as_nanos() <= slot.cost.as_nanos().saturating_add(slot.cost.as_nanos() / 2) {
                 continue;

@@ -1,4 +1,4 @@
-//! Who sent a request, as the queue sees it.
+//! The client of a request, as the queue sees it.
 
 /// Levels that are charged: block, network, address.
 pub(super) const TAGS: usize = 3;

@@ -1,6 +1,6 @@
 //! How long a request will wait until it starts.
 
-use super::{OCTAVES, Queue, Reason, Refusal, Slot, Standing, State};
+use super::{OCTAVES, Queue, Refusal, RefusedBy, Slot, Standing, State};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::Cores;
 
@@ -103,13 +103,13 @@ impl Queue {
     }
 
     /// `Retry-After` is the estimated drain time, spread by a tenth so that clients do not come back all at once.
-    pub(super) fn refusal(&mut self, reason: Reason, standing: Standing) -> Refusal {
+    pub(super) fn refusal(&mut self, reason: RefusedBy, standing: Standing) -> Refusal {
         self.jitter = self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let spread = 950 + (self.jitter >> 33) % 200;
         let wait = match reason {
-            Reason::Full => standing.wait.max(self.drain()),
+            RefusedBy::Full => standing.wait.max(self.drain()),
             // Of several that are refused together, the first would have to wait for the others.
-            Reason::WaitTooLong => standing.wait.min(self.wait_max()),
+            RefusedBy::WaitTooLong => standing.wait.min(self.wait_max()),
         };
         let millis = (wait.as_nanos() / 1_000_000).saturating_mul(spread) / 1000;
         Refusal { reason, standing, retry_after: Span::from_millis(millis.clamp(RETRY_MIN_MS, RETRY_MAX_MS)) }

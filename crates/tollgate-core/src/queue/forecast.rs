@@ -1,20 +1,20 @@
-//! What the queue would do to a request, without letting it in.
+//! Predicts what the queue would do with a request, without admitting it.
 
 use super::client::Client;
 use super::tree::Tree;
-use super::{Queue, Reason, Request, RouteKey, Slot, Standing, largest};
+use super::{Queue, RefusedBy, Request, RouteKey, Slot, Standing, largest};
 use crate::time::Moment;
 
-/// What the queue would do to a request that arrived now.
+/// The prediction for a request that arrived now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forecast {
     /// Where it would stand.
     pub standing: Standing,
-    /// What would happen to it.
+    /// The predicted outcome.
     pub fate: Fate,
 }
 
-/// What would happen to a request.
+/// The outcome for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It would go at once.
@@ -22,7 +22,7 @@ pub enum Fate {
     /// It would wait.
     Wait,
     /// It would be refused.
-    Refuse(Reason),
+    Refuse(RefusedBy),
 }
 
 impl Queue {
@@ -38,9 +38,9 @@ impl Queue {
         let fate = if self.goes_at_once(&slot, now) {
             Fate::Go
         } else if standing.wait > self.settings.hold_max && self.limit.is_proven() {
-            Fate::Refuse(Reason::WaitTooLong)
+            Fate::Refuse(RefusedBy::WaitTooLong)
         } else if !self.could_make_room(largest(self.tags(&client))) {
-            Fate::Refuse(Reason::Full)
+            Fate::Refuse(RefusedBy::Full)
         } else {
             Fate::Wait
         };
@@ -65,7 +65,7 @@ mod tests {
         let client = |address| Client { block: address, network: 1000 + address, address: 2000 + address, tenant: 0 };
         let route = RouteKey { route: 1, parent: 2 };
         let mut queue = Queue::new(Settings { in_flight: Some(1), total: 1, ..Settings::default() }, at(0));
-        for (address, fate) in [(1, Fate::Go), (2, Fate::Wait), (3, Fate::Refuse(Reason::Full))] {
+        for (address, fate) in [(1, Fate::Go), (2, Fate::Wait), (3, Fate::Refuse(RefusedBy::Full))] {
             let forecast = queue.forecast(client(address), 1000, Some(route), at(1));
             assert_eq!((forecast, forecast.fate), (queue.forecast(client(address), 1000, Some(route), at(1)), fate));
             let request = Request { client: client(address), route, weight_milli: 1000, bytes: 0 };

@@ -27,7 +27,7 @@ impl Peers {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct InFlight {
+pub(super) struct InFlightRequests {
     /// Slots of the requests.
     requests: Vec<u32>,
     /// Behind the share, then ahead of it.
@@ -35,7 +35,7 @@ pub(super) struct InFlight {
     ahead: Load,
 }
 
-impl InFlight {
+impl InFlightRequests {
     pub(super) fn count(&self) -> usize {
         self.requests.len()
     }

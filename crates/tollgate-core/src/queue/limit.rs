@@ -15,7 +15,7 @@
 //! | room, nothing clear | no | stays |
 //!
 //! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no number was found yet:
-//! once without proof, then only if requests seem to be served at once ([`Limit::serves_all_at_once`]). The machine has been idle for
+//! once without proof, then only if requests seem to be served at once ([`InFlightLimit::serves_all_at_once`]). The machine has been idle for
 //! [`IDLE_MAX`] with the number that was found. Nothing has ended for [`SILENCE_MAX`].
 //!
 //! Requests are weighed, not counted ([`Times::load`]): in a backend where some requests compute and others sleep, a hundred sleepers do not
@@ -106,7 +106,7 @@ enum Trial {
 
 /// The in-flight limit of one backend.
 #[derive(Clone, Debug)]
-pub(super) struct Limit {
+pub(super) struct InFlightLimit {
     knee: Knee,
     /// How times follow the number in flight near the number in force, over all routes.
     near: Response,
@@ -137,7 +137,7 @@ pub(super) struct Limit {
     halves: u8,
 }
 
-impl Limit {
+impl InFlightLimit {
     pub(super) fn new(said: Cores, max: u32, now: Moment) -> Self {
         let max = Load::of(max);
         let start = START.max(Load::of_cores(said)).min(max);

@@ -64,9 +64,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use client::TAGS;
 use estimate::ServiceRate;
-use in_flight::InFlight;
+use in_flight::InFlightRequests;
 use ledger::Ledger;
-use limit::Limit;
+use limit::InFlightLimit;
 use price::Prices;
 use tree::Tree;
 
@@ -84,7 +84,7 @@ const ROUTES_MAX: usize = 4096;
 /// How a queue behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What each client is due.
+    /// Each client's share.
     pub shares: Shares,
     /// The backend's cores, as far as the operator knows.
     pub cores: Cores,
@@ -117,9 +117,9 @@ pub const IN_FLIGHT_MAX: u32 = 4096;
 /// A request that arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Who sent it.
+    /// The client that sent it.
     pub client: Client,
-    /// What it is for.
+    /// The route that it asks for.
     pub route: RouteKey,
     /// Its priority in thousandths: with 4000 its client pays a quarter of the cost.
     pub weight_milli: u32,
@@ -152,7 +152,7 @@ pub enum Arrival {
     Refuse(Refusal),
 }
 
-/// What happened to a waiting request.
+/// An event of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Goes to the backend.
@@ -174,7 +174,7 @@ pub struct Standing {
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum RefusedBy {
     /// It would have to wait longer than [`Settings::hold_max`].
     WaitTooLong,
     /// There is no room for another waiting request, and its client is furthest ahead of its share.
@@ -185,7 +185,7 @@ pub enum Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Which bound refused it.
-    pub reason: Reason,
+    pub reason: RefusedBy,
     /// Where it stood.
     pub standing: Standing,
     /// When the queue will have drained, 1 s to 60 s.
@@ -200,7 +200,7 @@ enum State {
     /// In the tree of its octave.
     Waiting,
     /// At the backend. Its index among the requests in flight, and where its stretch of work began.
-    InFlight(u32, Reading),
+    InFlightRequests(u32, Reading),
     /// At the backend, which waits for the rest of the request.
     Paused,
 }
@@ -228,7 +228,7 @@ struct Slot {
     is_unseen: bool,
     /// Whether it exceeds its price, and so raises that of its route.
     has_overrun: bool,
-    /// What its client has been charged so far.
+    /// The charge to its client so far.
     charged: Span,
     /// The cost of earlier stretches of work.
     toll: Span,
@@ -240,14 +240,14 @@ struct Slot {
     beside: Option<Reading>,
 }
 
-/// What is to be done with an arriving request.
+/// The decision about an arriving request.
 enum Judgement {
     Go,
     Wait(Standing),
     Refuse(Refusal),
 }
 
-/// What a client has waiting.
+/// The waiting requests of one client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
     cost: u64,
@@ -266,7 +266,7 @@ pub struct Queue {
     /// The price of what waits, in nanoseconds, by standing on arrival and octave.
     waiting_costs: [[u64; OCTAVES]; 2],
     owns: BTreeMap<u64, Own>,
-    in_flight: InFlight,
+    in_flight: InFlightRequests,
     ledger: Ledger,
     /// Virtual time, and when it was last advanced.
     time: u64,
@@ -277,7 +277,7 @@ pub struct Queue {
     probe: Option<u32>,
     clock: VirtualClock,
     prices: Prices,
-    limit: Limit,
+    limit: InFlightLimit,
     rate: ServiceRate,
     overruns_at: Moment,
     trimmed_at: Moment,
@@ -299,7 +299,7 @@ impl Queue {
             waiting_bytes: 0,
             waiting_costs: [[0; OCTAVES]; 2],
             owns: BTreeMap::new(),
-            in_flight: InFlight::default(),
+            in_flight: InFlightRequests::default(),
             ledger: Ledger::new(KEYS_MAX),
             time: 2 * charge::CREDIT.as_nanos(),
             at: now,
@@ -307,7 +307,7 @@ impl Queue {
             probe: None,
             clock: VirtualClock::new(settings.cores),
             prices: Prices::new(ROUTES_MAX),
-            limit: Limit::new(settings.cores, IN_FLIGHT_MAX, now),
+            limit: InFlightLimit::new(settings.cores, IN_FLIGHT_MAX, now),
             rate: ServiceRate::new(settings.cores),
             overruns_at: now,
             trimmed_at: now,
@@ -371,9 +371,9 @@ impl Queue {
         // Nothing is refused for the price of a route that nobody knows.
         let is_certain = self.limit.is_proven() && !slot.is_unseen;
         let verdict = if standing.wait > self.settings.hold_max && is_certain {
-            Judgement::Refuse(self.refusal(Reason::WaitTooLong, standing))
+            Judgement::Refuse(self.refusal(RefusedBy::WaitTooLong, standing))
         } else if !self.make_room(&request, largest(tags)) {
-            Judgement::Refuse(self.refusal(Reason::Full, standing))
+            Judgement::Refuse(self.refusal(RefusedBy::Full, standing))
         } else {
             Judgement::Wait(standing)
         };
@@ -470,7 +470,7 @@ impl Queue {
     /// A request has waited too long. `None` if it does not wait any more.
     pub fn give_up(&mut self, ticket: Ticket, now: Moment) -> Option<Refusal> {
         let standing = self.standing_of(ticket)?;
-        self.leave(ticket, now).then(|| self.refusal(Reason::WaitTooLong, standing))
+        self.leave(ticket, now).then(|| self.refusal(RefusedBy::WaitTooLong, standing))
     }
 
     /// Where a waiting request stands now.
@@ -497,7 +497,10 @@ impl Queue {
     /// The cost of a request in flight so far.
     pub fn so_far(&mut self, ticket: Ticket, now: Moment) -> Span {
         match self.slot(ticket) {
-            Some(Slot { state: State::InFlight(_, reading), toll, .. } | Slot { beside: Some(reading), toll, .. }) => {
+            Some(
+                Slot { state: State::InFlightRequests(_, reading), toll, .. }
+                | Slot { beside: Some(reading), toll, .. },
+            ) => {
                 let (reading, toll) = (*reading, *toll);
                 toll + self.clock.so_far(reading, now)
             }
@@ -577,7 +580,7 @@ impl Queue {
     /// Takes over other settings. Waiting requests go on waiting and tags stay where they are.
     pub fn set_settings(&mut self, settings: Settings, now: Moment) {
         if settings.cores != self.settings.cores {
-            self.limit = Limit::new(settings.cores, IN_FLIGHT_MAX, now);
+            self.limit = InFlightLimit::new(settings.cores, IN_FLIGHT_MAX, now);
             self.clock.set_cores(settings.cores, now);
         }
         self.settings = settings;
@@ -612,7 +615,7 @@ impl Queue {
             self.probe = Some(at);
         }
         let index = self.in_flight.add(at, slot.is_ahead, slot.octave, slot.load, slot.is_settled);
-        slot.state = State::InFlight(index, reading);
+        slot.state = State::InFlightRequests(index, reading);
     }
 
     fn stop(&mut self, at: u32, now: Moment) {
@@ -620,7 +623,7 @@ impl Queue {
             return;
         }
         let slot = &mut self.slots[at as usize];
-        let State::InFlight(index, reading) = slot.state else { return };
+        let State::InFlightRequests(index, reading) = slot.state else { return };
         let stay = self.clock.end(reading, now);
         slot.toll = slot.toll + stay.toll;
         slot.stay = Some(stay);
@@ -632,7 +635,7 @@ impl Queue {
         self.limit.end(slot.wave);
         let (is_ahead, octave, load, is_settled) = (slot.is_ahead, slot.octave, slot.load, slot.is_settled);
         if let Some(moved) = self.in_flight.remove(index, is_ahead, octave, load, is_settled)
-            && let State::InFlight(index_of_moved, _) = &mut self.slots[moved as usize].state
+            && let State::InFlightRequests(index_of_moved, _) = &mut self.slots[moved as usize].state
         {
             *index_of_moved = index;
         }

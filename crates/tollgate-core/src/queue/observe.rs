@@ -21,7 +21,7 @@
 use super::{Judgement, Queue, Refusal, Request, Slot, Standing, State, Ticket};
 use crate::time::Moment;
 
-/// What the queue would have done to a request that it let go.
+/// The decision that observe mode did not carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observed {
     /// It would have gone at once.
@@ -89,7 +89,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::{Client, Event, Reason, RouteKey, Settings};
+    use crate::queue::{Client, Event, RefusedBy, RouteKey, Settings};
     use crate::time::Span;
 
     fn at(millis: u64) -> Moment {
@@ -120,7 +120,7 @@ mod tests {
         else {
             panic!("{observed:?}")
         };
-        assert!(matches!(refused, Observed::Refuse(Refusal { reason: Reason::Full, .. })), "{refused:?}");
+        assert!(matches!(refused, Observed::Refuse(Refusal { reason: RefusedBy::Full, .. })), "{refused:?}");
         assert_eq!((queue.in_flight(), queue.waiting()), (crate::virtual_clock::Load::of(4), 2));
         // The backend shares its core among all four.
         assert_eq!(finish(&mut queue, first, at(41)), Span::from_millis(10));
@@ -154,7 +154,7 @@ mod tests {
     fn a_request_beside_that_is_refused_later_stays_at_the_backend() {
         let mut queue = one_at_a_time();
         let tickets: [_; 3] = core::array::from_fn(|address| queue.observe(request(address as u64), at(1)).0);
-        queue.refuse(tickets[2].slot, Reason::WaitTooLong);
+        queue.refuse(tickets[2].slot, RefusedBy::WaitTooLong);
         assert!(matches!(queue.poll(at(2)), Some(Event::Refuse(ticket, _)) if ticket == tickets[2]));
         assert_eq!(queue.in_flight(), crate::virtual_clock::Load::of(3));
         tickets.into_iter().for_each(|ticket| {

@@ -11,7 +11,7 @@ const MEMORY: i64 = 256;
 /// Times differ by at least this much whatever the number, and the number must have varied by this much: an eighth of an octave, squared.
 const VARIANCE_MIN: i128 = (OCTAVE as i128 / 8).pow(2);
 
-/// What a slope is compared with, and how certain the answer has to be.
+/// A threshold for a slope, and how certain the answer has to be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Test {
     /// The threshold, in twentieths.

@@ -127,7 +127,7 @@ fn a_request_is_refused_if_it_would_wait_longer_than_allowed_and_told_when_the_q
     // 10 s of one core are 33 reports.
     assert!((30..=38).contains(&waiting), "{waiting}");
     for refusal in refused {
-        assert_eq!(refusal.reason, Reason::WaitTooLong);
+        assert_eq!(refusal.reason, RefusedBy::WaitTooLong);
         assert!((9_000..=13_000).contains(&refusal.retry_after.as_millis_ceil()), "{refusal:?}");
     }
 }
@@ -166,7 +166,7 @@ fn when_the_room_is_full_the_newest_request_of_the_client_furthest_ahead_is_disp
             Arrival::Refuse(_) => break,
         }
         let all = events(&mut queue, now);
-        let [Event::Refuse(ticket, Refusal { reason: Reason::Full, .. })] = all[..] else { panic!("{all:?}") };
+        let [Event::Refuse(ticket, Refusal { reason: RefusedBy::Full, .. })] = all[..] else { panic!("{all:?}") };
         if refused == 0 {
             assert_eq!(Some(ticket), newest);
         }

@@ -2,11 +2,11 @@
 
 use super::client::TAGS;
 use super::tree::{End, Rank, Tree};
-use super::{OCTAVES, Queue, Reason, Request, Slot, State, largest, octave};
+use super::{OCTAVES, Queue, RefusedBy, Request, Slot, State, largest, octave};
 use crate::time::Moment;
 use alloc::vec::Vec;
 
-/// So many clients are compared by what they have waiting when the room is full.
+/// The number of clients whose waiting requests are compared when the room is full.
 const GREEDY_MAX: usize = 256;
 
 impl Queue {
@@ -83,7 +83,7 @@ impl Queue {
             let lasts = self.lanes.iter().filter_map(Tree::last).map(|end| (self.tag_of(end.request), end.request));
             let last = lasts.max().filter(|(last, _)| *last > tag.max(self.front())).map(|(_, request)| request);
             match last.or_else(|| self.newest_of_the_greediest(address)) {
-                Some(last) => self.refuse(last, Reason::Full),
+                Some(last) => self.refuse(last, RefusedBy::Full),
                 None => return false,
             }
         }
@@ -116,7 +116,7 @@ impl Queue {
                 && let is_ahead = largest(self.tags(&slot.request.client)) > self.front()
                 && self.standing(&Slot { is_ahead, ..*slot }).wait > allowed
             {
-                self.refuse(newest, Reason::WaitTooLong);
+                self.refuse(newest, RefusedBy::WaitTooLong);
             }
         }
     }
@@ -145,7 +145,7 @@ impl Queue {
         newest.max_by_key(|at| self.slots[*at as usize].arrived)
     }
 
-    pub(super) fn refuse(&mut self, at: u32, reason: Reason) {
+    pub(super) fn refuse(&mut self, at: u32, reason: RefusedBy) {
         let standing = self.standing(&self.slots[at as usize]);
         let refusal = self.refusal(reason, standing);
         self.unwait(at);

@@ -67,7 +67,7 @@ fn light_requests_pass_requests_that_overrun() {
     check([early.always(), late.not_met(2.3, 0.4)]);
 }
 
-/// Four workers that wait for a database for 2 s each, on a machine that is idle. Whoever comes waits for the requests that the gate has already
+/// Four workers that wait for a database for 2 s each, on a machine that is idle. A newcomer waits for the requests that the gate has already
 /// passed on, so those stay few although nothing computes.
 #[test]
 fn a_pool_that_waits_is_not_flooded_because_its_machine_is_idle() {

@@ -4,7 +4,7 @@ use crate::random::Random;
 use crate::results::{Outcome, Results};
 use crate::sweep::{Sweep, check, seeds};
 use crate::world::{Arrivals, MS, SEC, Source, World, addresses, work};
-use tollgate_core::queue::{Reason, Settings};
+use tollgate_core::queue::{RefusedBy, Settings};
 
 /// `hold.max` by default, in milliseconds.
 const HOLD_MAX_MS: f64 = 10_000.0;
@@ -123,7 +123,7 @@ fn when_the_room_is_full_the_crawler_is_displaced_and_never_the_office() {
         assert_eq!(results.refused(1), 0, "the office, seed {seed}");
         assert!(results.served(&[1], 0, 15_000) == 1.0);
         let full = results.outcomes[0].iter().filter_map(|outcome| outcome.refusal);
-        assert!(full.filter(|(_, refusal)| refusal.reason == Reason::Full).count() > 100);
+        assert!(full.filter(|(_, refusal)| refusal.reason == RefusedBy::Full).count() > 100);
     }
 }
 

@@ -245,7 +245,7 @@ fn random_crawlers_do_not_slow_people_down() {
     laws.check();
 }
 
-/// A crawler of 64 networks whose requests cost about as much as people's pages cannot be told from people: an office then gets the share of
+/// A crawler of 64 networks whose requests cost about as much as people's pages looks like people: an office then gets the share of
 /// one network among 64 equals. So the crawler's requests cost eight times a page here, or more.
 #[test]
 fn random_crawlers_of_many_networks_do_not_starve_people() {

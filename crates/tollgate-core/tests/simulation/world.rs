@@ -39,7 +39,7 @@ pub(crate) enum Arrivals {
 pub(crate) enum Retry {
     /// At once, whatever `Retry-After` says.
     Soon,
-    /// After the time that it was told.
+    /// After the time in Retry-After.
     AsTold,
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tollgate_core::decision::{Decision, Reason, Verdict};
-use tollgate_core::queue::Reason as QueueReason;
+use tollgate_core::queue::RefusedBy;
 use tollgate_core::time::{Moment, Span};
 
 use super::queue::Refused;
@@ -71,8 +71,8 @@ impl Refusal {
     pub(crate) fn by_queue(refused: Refused) -> Self {
         let cause = if refused.own { Cause::QuotaExceeded } else { Cause::ReducedCapacity };
         let reason = match (refused.by_queue, refused.own) {
-            (Some((QueueReason::WaitTooLong, _)), _) => "wait-too-long",
-            (Some((QueueReason::Full, _)), _) => "queue-full",
+            (Some((RefusedBy::WaitTooLong, _)), _) => "wait-too-long",
+            (Some((RefusedBy::Full, _)), _) => "queue-full",
             (None, true) => "own-uploads",
             (None, false) => "uploads",
         };

@@ -1,6 +1,6 @@
 //! Why a request waits or is refused, for people: which bound, the value that was observed, and the value allowed.
 
-use tollgate_core::queue::{Fate, Reason, Standing};
+use tollgate_core::queue::{Fate, RefusedBy, Standing};
 use tollgate_core::time::Span;
 
 use super::Queue;
@@ -21,16 +21,16 @@ impl QueueBound {
     }
 
     /// Which bound of the queue refuses a request: the value that was observed, and the value allowed.
-    pub(crate) fn refusing(queue: &Queue, reason: Reason, standing: Standing, hold_max: Span) -> Self {
+    pub(crate) fn refusing(queue: &Queue, reason: RefusedBy, standing: Standing, hold_max: Span) -> Self {
         let (reason, observed, allowed) = match reason {
-            Reason::WaitTooLong => ("wait-too-long", standing.wait.as_millis_ceil(), hold_max.as_millis_ceil()),
-            Reason::Full => ("queue-full", queue.status().waiting, queue.waiting_max()),
+            RefusedBy::WaitTooLong => ("wait-too-long", standing.wait.as_millis_ceil(), hold_max.as_millis_ceil()),
+            RefusedBy::Full => ("queue-full", queue.status().waiting, queue.waiting_max()),
         };
         Self { reason, observed, allowed }
     }
 }
 
-/// What the queue would do to a request.
+/// The decision of the queue about a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueForecast {
     pub(crate) standing: Standing,

@@ -1,6 +1,6 @@
 //! The fair queue in front of one backend, for all workers. [`Queues`] has one for each backend.
 //!
-//! The queue is at the gate, not in the backend: only here can the order be chosen. What to do is decided by the core
+//! The queue is at the gate, not in the backend: only here can the order be chosen. The core decides
 //! ([`tollgate_core::queue`]); this module waits and wakes. One mutex guards the state. It is held for the arithmetic of one event, about a
 //! microsecond, and never while anybody waits.
 //!
@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_core::network::Network;
 use tollgate_core::queue::{
-    self as core, Arrival, Client, Event, Forecast, Observed, Reason, Refusal, Request, RouteKey, Standing, Ticket,
+    self as core, Arrival, Client, Event, Forecast, Observed, Refusal, RefusedBy, Request, RouteKey, Standing, Ticket,
 };
 use tollgate_core::rule::Mode;
 use tollgate_core::time::{Moment, Span};
@@ -69,7 +69,7 @@ struct Waiter {
     since: Moment,
 }
 
-/// What the queue does to a request that does not simply go, or would do if it did not only observe.
+/// The decision about a request that cannot start at once. Observe mode only records it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Notice {
     /// It waits.
@@ -102,7 +102,7 @@ struct Waits {
     dispatched: u64,
 }
 
-/// What metrics and the console show of the queue.
+/// The state of the queue for metrics and the console.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueStatus {
     /// CPU time charged, in nanoseconds.
@@ -135,7 +135,7 @@ pub(crate) struct Refused {
     /// Whether the client's own requests are the reason, rather than everybody's.
     pub(crate) own: bool,
     /// Which bound refused it, and where it stood; none for an upload.
-    pub(crate) by_queue: Option<(Reason, Standing)>,
+    pub(crate) by_queue: Option<(RefusedBy, Standing)>,
 }
 
 impl From<Refusal> for Refused {
@@ -182,7 +182,7 @@ impl Queue {
         queue
     }
 
-    /// What would happen to a request of this address that arrived now; without a route, to an average one.
+    /// Predicts the outcome for a request of this address that arrived now; without a route, for an average one.
     pub(crate) fn forecast(&self, address: IpAddr, claim: Claim, route: Option<RouteKey>) -> Forecast {
         let client = self.client(address, claim);
         self.state().core.forecast(client, claim.weight_milli, route, self.clock.now())
@@ -394,7 +394,7 @@ impl Queue {
     }
 }
 
-/// What became of an arriving request.
+/// The outcome for an arriving request.
 enum Entered {
     Go(Ticket),
     Wait(Ticket, Standing, oneshot::Receiver<Result<Ticket, Refusal>>),

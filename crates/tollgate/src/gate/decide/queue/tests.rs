@@ -101,7 +101,7 @@ fn a_request_whose_client_goes_leaves_the_queue() {
     });
 }
 
-/// Threads come and go as fast as they can. Nobody waits for ever, and the limit holds.
+/// Threads start and end requests as fast as they can. Every request gets its turn, and the limit holds.
 #[test]
 fn no_wake_up_is_lost_and_the_limit_is_never_exceeded() {
     const LIMIT: u32 = 3;
