@@ -1,8 +1,9 @@
 //! A rate limit whose figures come with each call: the arithmetic of redis-cell's `CL.THROTTLE`.
 //!
-//! The other limits belong to rules, and a rule's figures are fixed. Here a caller names the burst, the count and the period each time, so the only
-//! state of a key is its theoretical arrival time. Clients of redis-cell compare what they get with what they got before, so results are rounded
-//! as redis-cell rounds them: times up to whole seconds if they have a millisecond part, and the remaining count from whole microseconds.
+//! The other limits belong to rules, and a rule's figures are fixed. Here a caller names the burst, the count and the
+//! period each time, so the only state of a key is its theoretical arrival time. Clients of redis-cell compare what
+//! they get with what they got before, so results are rounded as redis-cell rounds them: times up to whole seconds if
+//! they have a millisecond part, and the remaining count from whole microseconds.
 
 use crate::record::Record;
 use crate::time::Moment;
@@ -47,7 +48,8 @@ impl Cell {
         Ok(Self { max_burst, interval: interval.ok_or(ZeroRate)? })
     }
 
-    /// Decides about `quantity` requests at `now`, and charges the record if they are admitted. A quantity of 0 changes nothing; a negative one gives back.
+    /// Decides about `quantity` requests at `now`, and charges the record if they are admitted. A quantity of 0 changes
+    /// nothing; a negative one gives back.
     pub fn throttle(&self, record: &mut impl Record, quantity: i64, now: Moment) -> CellReply {
         let (reply, spent) = self.look(record.word(0), quantity, now);
         if let Some(spent) = spent.filter(|&spent| spent != record.word(0)) {
@@ -56,7 +58,8 @@ impl Cell {
         reply
     }
 
-    /// The reply to a call at `now`, if all that was charged is paid back at `paid_at`; and the new value of that if it changes.
+    /// The reply to a call at `now`, if all that was charged is paid back at `paid_at`; and the new value of that if it
+    /// changes.
     fn look(&self, paid_at: u64, quantity: i64, now: Moment) -> (CellReply, Option<u64>) {
         let now = i128::from(now.as_nanos());
         let limit = i128::from(self.max_burst) + 1;
@@ -88,7 +91,8 @@ impl Cell {
             return 0;
         }
         let (free, interval) = (free / NANOS_PER_MICRO, self.interval / NANOS_PER_MICRO);
-        // A rate above a million per second has an interval of no microsecond at all. A division of floating point numbers by zero is infinite.
+        // A rate above a million per second has an interval of no microsecond at all. A division of floating point
+        // numbers by zero is infinite.
         clamp(free.checked_div(interval).unwrap_or(free.signum() * i128::from(i64::MAX)))
     }
 }

@@ -17,8 +17,8 @@ pub struct Condition {
     pub paths: Vec<PathPattern>,
     /// Hosts, in lower case, without a port.
     pub hosts: Vec<Pattern>,
-    /// Headers, each with the patterns of which it must match one; the name is in lower case. The header `host` is compared
-    /// like `hosts`.
+    /// Headers, each with the patterns of which it must match one; the name is in lower case. The header `host` is
+    /// compared like `hosts`.
     pub headers: Vec<(String, Vec<Pattern>)>,
     /// Cookies, each with the patterns of which it must match one.
     pub cookies: Vec<(String, Vec<Pattern>)>,

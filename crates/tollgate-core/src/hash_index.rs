@@ -1,7 +1,8 @@
 //! A hash index from names to slot numbers, by open addressing with at most half of the index in use.
 //!
-//! Clients choose the names, and a tree of them was half of the cost of a report, because its nodes are rarely in the cache. Here one
-//! probe is usually enough. The caller's hasher must be keyed, so that nobody can choose names that collide.
+//! Clients choose the names, and a tree of them was half of the cost of a report, because its nodes are rarely in the
+//! cache. Here one probe is usually enough. The caller's hasher must be keyed, so that nobody can choose names that
+//! collide.
 
 use alloc::boxed::Box;
 use alloc::vec;

@@ -70,15 +70,15 @@ impl Inputs {
     }
 }
 
-/// Whether CGI and its like make the same variable of two header names in lower case. All of them read `-` as `_`, PHP reads `.` so as well, and
-/// some do it to every byte but letters and digits.
+/// Whether CGI and its like make the same variable of two header names in lower case. All of them read `-` as `_`, PHP
+/// reads `.` so as well, and some do it to every byte but letters and digits.
 pub fn is_same_variable(a: &[u8], b: &[u8]) -> bool {
     let is_same = |(a, b): (&u8, &u8)| a == b || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
     a.len() == b.len() && a.iter().zip(b).all(is_same)
 }
 
-/// Whether PHP reads the cookie `name` as `known`: a space, `.` and `[` are `_`, spaces at the beginning are dropped, and what follows a `[` is the index
-/// into an array. Versions before 7.4.11 also decode names.
+/// Whether PHP reads the cookie `name` as `known`: a space, `.` and `[` are `_`, spaces at the beginning are dropped,
+/// and what follows a `[` is the index into an array. Versions before 7.4.11 also decode names.
 fn is_same_cookie(known: &[u8], name: &[u8]) -> bool {
     let variable = |byte: u8| if matches!(byte, b' ' | b'.' | b'[') { b'_' } else { byte };
     let mut name = decoded(name).skip_while(|&byte| byte == b' ');

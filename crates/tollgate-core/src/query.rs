@@ -1,8 +1,9 @@
 //! Query parameters as keys.
 //!
-//! Browsers cannot set header fields of a websocket, so a parameter identifies its client. Escapes are decoded, because `%41` and `A` are the
-//! same value to a backend. If a parameter has two different values, some servers use the first and others the last, so a client could show
-//! the gate one value and the backend another. All such requests share one key.
+//! Browsers cannot set header fields of a websocket, so a parameter identifies its client. Escapes are decoded, because
+//! `%41` and `A` are the same value to a backend. If a parameter has two different values, some servers use the first
+//! and others the last, so a client could show the gate one value and the backend another. All such requests share one
+//! key.
 
 use crate::key_sink::KeySink;
 

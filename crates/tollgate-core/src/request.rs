@@ -28,8 +28,8 @@ pub trait Request {
         None
     }
 
-    /// The rule that is to decide, by its name: then no other rule applies, and the conditions of this one are not looked at. A caller that
-    /// knows its rule names it; requests that come through the gate never do.
+    /// The rule that is to decide, by its name: then no other rule applies, and the conditions of this one are not
+    /// looked at. A caller that knows its rule names it; requests that come through the gate never do.
     fn rule_name(&self) -> Option<&str> {
         None
     }

@@ -1,12 +1,12 @@
 //! Estimates the CPU time that each of many concurrent requests takes at the backend, without asking the backend.
 //!
 //! Wall time would charge a request for everything that ran beside it: with sixteen requests on one core, each would be
-//! charged sixteen times its cost, and the victims of a crawler would look like crawlers. Of `n` requests that share `C`
-//! cores, each gets `min(1, C/n)` of a core. One virtual clock runs at that speed for all of them, and a request's toll is
-//! the advance of the clock between its start and its end. Start and end take constant time, for any `n`.
+//! charged sixteen times its cost, and the victims of a crawler would look like crawlers. Of `n` requests that share
+//! `C` cores, each gets `min(1, C/n)` of a core. One virtual clock runs at that speed for all of them, and a request's
+//! toll is the advance of the clock between its start and its end. Start and end take constant time, for any `n`.
 //!
-//! No CPU time is lost to rounding. The remainder of each division is carried over to the next one, so the tolls add up to
-//! the busy core time exactly, over any length of time. If the backend's real CPU time is known
+//! No CPU time is lost to rounding. The remainder of each division is carried over to the next one, so the tolls add up
+//! to the busy core time exactly, over any length of time. If the backend's real CPU time is known
 //! ([`VirtualClock::measure`]), the clock's speed is scaled to it, and earlier errors are corrected.
 
 use crate::time::{Moment, Span};
@@ -32,7 +32,8 @@ impl Cores {
     }
 }
 
-/// How much of the backend requests claim: one that computes all the time claims one core, one that mostly sleeps a small part of one.
+/// How much of the backend requests claim: one that computes all the time claims one core, one that mostly sleeps a
+/// small part of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load(u64);
 
@@ -305,8 +306,8 @@ mod tests {
         prop_oneof![Just(0), 1u64..10, 0u64..3_000_000_000, YEAR_NS - 9..YEAR_NS]
     }
 
-    /// Runs the events on a clock. Returns what was charged, to the finished and so far to the others, and what was due, in [`PARTS`]:
-    /// the measured CPU time, and after the last measurement the clock's own estimate.
+    /// Runs the events on a clock. Returns what was charged, to the finished and so far to the others, and what was
+    /// due, in [`PARTS`]: the measured CPU time, and after the last measurement the clock's own estimate.
     fn run(cores: Cores, events: &[(u64, ClockEvent)]) -> (VirtualClock, i128, i128) {
         let mut clock = VirtualClock::new(cores);
         let (mut now, mut at_work) = (Moment::ZERO, Vec::new());

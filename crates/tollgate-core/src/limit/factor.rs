@@ -48,7 +48,8 @@ impl Limit {
                 let (count, period, burst) = rate.parameters();
                 let mut scaled = factor.multiply(period)?;
                 if !rate.uses_aux() {
-                    // A rate whose interval is a whole number of nanoseconds keeps such an interval, so that records of the one are records of the other.
+                    // A rate whose interval is a whole number of nanoseconds keeps such an interval, so that records of
+                    // the one are records of the other.
                     let interval = scaled.as_nanos().div_ceil(count);
                     scaled = Span::from_nanos(interval.checked_mul(count).ok_or(LimitError::TooLong)?);
                 }

@@ -111,8 +111,8 @@ impl Limit {
         }
     }
 
-    /// The time in which a rate or budget returns one unit, as a fraction in lowest terms: nanoseconds per this many units.
-    /// `(1, 1)` for other limits.
+    /// The time in which a rate or budget returns one unit, as a fraction in lowest terms: nanoseconds per this many
+    /// units. `(1, 1)` for other limits.
     pub fn pace(&self) -> (u64, u64) {
         match self {
             Self::Budget(budget) => budget.pace().fraction(),

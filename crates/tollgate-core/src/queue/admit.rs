@@ -8,17 +8,19 @@ use crate::virtual_clock::Load;
 
 /// Clients that are ahead yield to others, but one of their requests goes after this time.
 const YIELD_MAX: Span = Span::from_secs(1);
-/// Settled requests that cost less than this together always go: a backend must not idle while the gate hands over the next one.
+/// Settled requests that cost less than this together always go: a backend must not idle while the gate hands over the
+/// next one.
 const HANDOVER: Span = Span::from_millis(10);
 const HANDOVER_MAX: Load = Load::of(8);
 /// How many requests of unsettled price may be in flight, if the cores are fewer.
 const EXPOSED: Load = Load::of(4);
-/// This many requests of clients behind their share may share the backend with heavier ones: four of them get four fifths of a core, one gets
-/// half of it.
+/// This many requests of clients behind their share may share the backend with heavier ones: four of them get four
+/// fifths of a core, one gets half of it.
 const BESIDE_HEAVIER: Load = Load::of(4);
 
 impl Queue {
-    /// A request arrives that neither waits nor counts against the limit, such as a health check. Its client is not charged.
+    /// A request arrives that neither waits nor counts against the limit, such as a health check. Its client is not
+    /// charged.
     pub fn pass(&mut self, request: Request, now: Moment) -> Ticket {
         self.advance(now);
         let slot = self.slot_for(request, [0; TAGS], now);
@@ -36,8 +38,8 @@ impl Queue {
         Some(self.slots[first.request as usize].cost)
     }
 
-    /// Whether a request may go to the backend now. It waits for its peers: requests of the same or a better standing that are not heavier
-    /// by two octaves or more.
+    /// Whether a request may go to the backend now. It waits for its peers: requests of the same or a better standing
+    /// that are not heavier by two octaves or more.
     pub(super) fn may_go(&self, slot: &Slot, now: Moment) -> bool {
         if let Some(fixed) = self.settings.in_flight {
             return self.in_flight.count() < fixed as usize;

@@ -7,7 +7,8 @@ use crate::time::{Moment, Span};
 
 /// How far back in virtual time a key can be, and so how much credit it can save up.
 pub(super) const CREDIT: Span = Span::from_secs(10);
-/// A client this far back is behind its share. The rest of the credit is a burst: half a core-second for an address with a tenth of a core.
+/// A client this far back is behind its share. The rest of the credit is a burst: half a core-second for an address
+/// with a tenth of a core.
 const BEHIND: Span = Span::from_secs(5);
 /// How often requests in flight are compared with their prices.
 const OVERRUNS_EVERY: Span = Span::from_millis(5);
@@ -31,7 +32,8 @@ impl Queue {
         }
     }
 
-    /// Raises the estimate of every request in flight that has cost half more than its price, and with it the price of its route.
+    /// Raises the estimate of every request in flight that has cost half more than its price, and with it the price of
+    /// its route.
     pub(super) fn check_overruns(&mut self, now: Moment) {
         if now.since(self.overruns_at) < OVERRUNS_EVERY {
             return;

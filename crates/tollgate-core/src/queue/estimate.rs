@@ -54,7 +54,8 @@ impl ServiceRate {
         }
     }
 
-    /// Time to serve `cost` nanoseconds of CPU time. Clients ahead of their share get what those behind leave, a tenth at least.
+    /// Time to serve `cost` nanoseconds of CPU time. Clients ahead of their share get what those behind leave, a tenth
+    /// at least.
     pub(super) fn time_for(&self, cost: u64, is_ahead: bool) -> Span {
         let prior = u128::from(PRIOR_NS) * u128::from(self.prior.as_milli()) / 1000;
         let work = if is_ahead { self.work.saturating_sub(self.behind).max(self.work / 10) } else { self.work };
@@ -67,8 +68,8 @@ impl ServiceRate {
 impl Queue {
     /// Where a request stands, whether it waits already or is about to.
     ///
-    /// The wait ends when everything that goes before it has been served: no more than all that competes with it, and no more than its own
-    /// client's requests and as much of each other client's, divided by its own weight.
+    /// The wait ends when everything that goes before it has been served: no more than all that competes with it, and
+    /// no more than its own client's requests and as much of each other client's, divided by its own weight.
     pub(super) fn standing(&self, slot: &Slot) -> Standing {
         let (total, addresses) = self.competitors(slot);
         let own = self.owns.get(&slot.request.client.address).copied().unwrap_or_default();

@@ -1,10 +1,11 @@
 //! How many requests at once a backend serves before more of them only share it.
 //!
-//! The obvious way compares the time that requests take now with the shortest ever seen. But requests differ by route more than by load,
-//! and the shortest ever seen is a cache hit. This regression asks instead which number explains the times best. If the backend serves
-//! `k` at once, a request among `n` takes as long as alone up to `k`, and `n/k` times as long beyond. With the true `k` taken out of the
-//! measured times, the times of one route hardly differ. For each of a handful of candidates the regression keeps the variance that the
-//! candidate leaves unexplained. Only differences within a route count, so the mix of routes does not matter.
+//! The obvious way compares the time that requests take now with the shortest ever seen. But requests differ by route
+//! more than by load, and the shortest ever seen is a cache hit. This regression asks instead which number explains the
+//! times best. If the backend serves `k` at once, a request among `n` takes as long as alone up to `k`, and `n/k` times
+//! as long beyond. With the true `k` taken out of the measured times, the times of one route hardly differ. For each of
+//! a handful of candidates the regression keeps the variance that the candidate leaves unexplained. Only differences
+//! within a route count, so the mix of routes does not matter.
 
 use super::log2::{OCTAVE, log2};
 use crate::virtual_clock::Load;
@@ -115,7 +116,8 @@ fn weigh(surprise: u64) -> u64 {
 /// The result of the regression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// More than this number at once only share the backend. It is the nearest to the number in force that no other explains clearly better.
+    /// More than this number at once only share the backend. It is the nearest to the number in force that no other
+    /// explains clearly better.
     Full(Load),
     /// As many as there were at once were served at once.
     Roomy,

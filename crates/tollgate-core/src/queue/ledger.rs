@@ -1,9 +1,9 @@
 //! How far each key has come in virtual time, for a bounded number of keys.
 //!
-//! A key that has had less than its due is the same as a key that was never seen, so only the few that are ahead need a place. They
-//! live in lines of eight. When a line is full the one least ahead makes room, and the line remembers how far that one was: a key that is
-//! not found starts from there. So nobody can come by credit through being pushed out, and a stranger loses at most what the least
-//! ahead of eight has had.
+//! A key that has had less than its due is the same as a key that was never seen, so only the few that are ahead need a
+//! place. They live in lines of eight. When a line is full the one least ahead makes room, and the line remembers how
+//! far that one was: a key that is not found starts from there. So nobody can come by credit through being pushed out,
+//! and a stranger loses at most what the least ahead of eight has had.
 
 use alloc::boxed::Box;
 use alloc::vec;

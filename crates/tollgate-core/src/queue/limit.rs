@@ -1,10 +1,11 @@
 //! How many requests may be in flight at once, found by observing the backend.
 //!
-//! Fewer leave it idle. More do not make it faster: they share it, so each takes longer, and the order that the queue chose is lost. A backend
-//! that computes serves as many as it has cores, one that waits for a database serves hundreds, one with sixteen workers serves sixteen.
+//! Fewer leave it idle. More do not make it faster: they share it, so each takes longer, and the order that the queue
+//! chose is lost. A backend that computes serves as many as it has cores, one that waits for a database serves
+//! hundreds, one with sixteen workers serves sixteen.
 //!
-//! The limit starts at 8 and changes in waves. A wave ends when three quarters of the requests that were in flight at its start have left:
-//! only then do the measured times belong to the limit in force. At its end:
+//! The limit starts at 8 and changes in waves. A wave ends when three quarters of the requests that were in flight at
+//! its start have left: only then do the measured times belong to the limit in force. At its end:
 //!
 //! | the regression ([`Knee`]) finds | requests waited | the limit |
 //! |---|---|---|
@@ -14,12 +15,13 @@
 //! | nothing clear | yes | grows if that exposes less than 0.4 s of each core, otherwise half of it is tried for a wave |
 //! | room, nothing clear | no | stays |
 //!
-//! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no number was found yet:
-//! once without proof, then only if requests seem to be served at once ([`InFlightLimit::serves_all_at_once`]). The machine has been idle for
-//! [`IDLE_MAX`] with the number that was found. Nothing has ended for [`SILENCE_MAX`].
+//! Between waves the limit grows in three cases while requests wait. The backend's machine is known to be idle and no
+//! number was found yet: once without proof, then only if requests seem to be served at once
+//! ([`InFlightLimit::serves_all_at_once`]). The machine has been idle for [`IDLE_MAX`] with the number that was found.
+//! Nothing has ended for [`SILENCE_MAX`].
 //!
-//! Requests are weighed, not counted ([`Times::load`]): in a backend where some requests compute and others sleep, a hundred sleepers do not
-//! compete with one that computes.
+//! Requests are weighed, not counted ([`Times::load`]): in a backend where some requests compute and others sleep, a
+//! hundred sleepers do not compete with one that computes.
 
 use super::knee::{Finding, Knee, Usual};
 use super::log2::log2;
@@ -27,7 +29,8 @@ use super::response::{COMPUTES, Follows, ONLY_SHARE, Response};
 use crate::time::{Moment, Span};
 use crate::virtual_clock::{Cores, Load, Stay};
 
-/// The limit before anything is known. A backend of up to 8 cores is busy with it, and 8 expensive requests slow others by 8 times at most.
+/// The limit before anything is known. A backend of up to 8 cores is busy with it, and 8 expensive requests slow others
+/// by 8 times at most.
 const START: Load = Load::of(8);
 /// A wave in which so few leave ends after this time: 25 s polls would make it last 25 s.
 const WAVE_MAX: Span = Span::from_secs(2);
@@ -44,11 +47,13 @@ const TRIAL_AFTER_MIN: Span = Span::from_secs(10);
 const TRIAL_AFTER_MAX: Span = Span::from_secs(30);
 /// The backend's machine has to be idle for this long while requests wait: two readings of its CPU time.
 const IDLE_MIN: Span = Span::from_millis(100);
-/// A number that leaves the backend's machine idle for this long while requests wait is doubled: some of those in flight only wait.
+/// A number that leaves the backend's machine idle for this long while requests wait is doubled: some of those in
+/// flight only wait.
 const IDLE_MAX: Span = Span::from_secs(1);
 /// How often half of a new number is tried at once.
 const HALVES: u8 = 6;
-/// The backend may have this many times the cores that the settings name. That many requests compute at once without slowing each other down.
+/// The backend may have this many times the cores that the settings name. That many requests compute at once without
+/// slowing each other down.
 const CORES_UNSAID: u64 = 4;
 /// The load of a request that sleeps.
 const SLEEPER: Load = Load::from_256ths(4);
@@ -195,8 +200,8 @@ impl InFlightLimit {
         if self.is_proven() { self.in_force.max(least) } else { least }
     }
 
-    /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate takes its own machine's
-    /// cores for the backend's, and prices are too high by as much as that is wrong.
+    /// The backend's cores: what the settings name, or fewer if fewer requests at once are all that it serves. A gate
+    /// takes its own machine's cores for the backend's, and prices are too high by as much as that is wrong.
     pub(super) fn cores(&self) -> Cores {
         if !self.is_clear {
             return self.said;
@@ -225,8 +230,8 @@ impl InFlightLimit {
         self.wave.pressed_at.get_or_insert(now);
     }
 
-    /// Learns from a request that the backend has finished. `heaviest` is the estimated cost of the most expensive request that waits.
-    /// Returns the route's load if that has changed.
+    /// Learns from a request that the backend has finished. `heaviest` is the estimated cost of the most expensive
+    /// request that waits. Returns the route's load if that has changed.
     pub(super) fn record(
         &mut self,
         route: &mut Times,
@@ -275,7 +280,8 @@ impl InFlightLimit {
         self.set(u64::try_from(number).unwrap_or(u64::MAX), now);
     }
 
-    /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to spare.
+    /// Ends a wave that lasts too long. `is_idle` says that the machine of the backend is known to have CPU time to
+    /// spare.
     pub(super) fn tick(&mut self, is_idle: bool, heaviest: Option<Span>, now: Moment) {
         self.is_idle = is_idle;
         if !is_idle {
@@ -312,9 +318,9 @@ impl InFlightLimit {
         }
     }
 
-    /// Whether the requests in flight do not seem to wait in a queue of the backend. An idle machine does not show it: a pool of four workers
-    /// that wait for a database is idle, too. With such a queue, new requests are slower than those before them, and fewer end than the
-    /// number in flight and the shortest time suggest.
+    /// Whether the requests in flight do not seem to wait in a queue of the backend. An idle machine does not show it:
+    /// a pool of four workers that wait for a database is idle, too. With such a queue, new requests are slower than
+    /// those before them, and fewer end than the number in flight and the shortest time suggest.
     fn serves_all_at_once(&self, now: Moment) -> bool {
         let Wave { older, older_at_start, own, ends, fast_ends, since, .. } = self.wave;
         if fast_ends >= 4 {
@@ -357,8 +363,8 @@ impl InFlightLimit {
         self.set(number.as_256ths().min(most).max(self.least()), now);
     }
 
-    /// Compares the number with half of it or twice as much, in turns, until it is certain which is better: the smaller if the times follow
-    /// the number in flight, so that more only share the backend, the larger if not.
+    /// Compares the number with half of it or twice as much, in turns, until it is certain which is better: the smaller
+    /// if the times follow the number in flight, so that more only share the backend, the larger if not.
     fn steer(&mut self, trial: Trial, tried: Load, now: Moment) {
         let half = (self.found.as_256ths() / 2).max(self.least());
         match (trial, self.near.follows(ONLY_SHARE)) {
@@ -403,7 +409,8 @@ impl InFlightLimit {
         is_due
     }
 
-    /// The limit for requests of this price while nothing is proven: they expose no more than [`EXPOSED`], or keep the cores busy.
+    /// The limit for requests of this price while nothing is proven: they expose no more than [`EXPOSED`], or keep the
+    /// cores busy.
     pub(super) fn unproven(&self, price: Span) -> Load {
         let busy = Load::of(BUSY).max(Load::of_cores(self.said));
         let number = self.exposed_cpu().as_nanos() / price.as_nanos().max(1);
@@ -431,8 +438,8 @@ impl InFlightLimit {
         }
     }
 
-    /// The number that keeps the backend busy. Where requests compute all the time it is the number found. Where they sleep in between, some
-    /// of that number sleep at any moment, and others have to fill in.
+    /// The number that keeps the backend busy. Where requests compute all the time it is the number found. Where they
+    /// sleep in between, some of that number sleep at any moment, and others have to fill in.
     fn filled(&self) -> Load {
         if self.halves > 0 {
             return self.found;

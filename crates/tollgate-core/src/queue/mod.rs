@@ -1,14 +1,16 @@
 //! The fair queue in front of one backend.
 //!
-//! First come, first served gives the backend to the client that asks most. A limit on requests or connections cannot tell a crawler from an
-//! office behind one address. Fair queuing can: every client has a tag in virtual time that advances by the cost of its requests divided by
-//! its share, and the request with the smallest tag goes next. A request answers for its address, its network and its block: its tag is the
-//! largest of the three, so a crawler gains little from many addresses.
+//! First come, first served gives the backend to the client that asks most. A limit on requests or connections cannot
+//! tell a crawler from an office behind one address. Fair queuing can: every client has a tag in virtual time that
+//! advances by the cost of its requests divided by its share, and the request with the smallest tag goes next. A
+//! request answers for its address, its network and its block: its tag is the largest of the three, so a crawler gains
+//! little from many addresses.
 //!
-//! Order alone is not enough. The backend shares its cores among all requests in flight, so ten requests of a crawler make a page ten times
-//! slower, however soon it was dispatched. Therefore a request waits for its betters and equals, and for nothing else. Requests in flight are
-//! counted by standing (whether the client was behind or ahead of its share) and by octave of the price. A client that is behind does not wait
-//! for requests of clients that are ahead, and a light request does not wait for a heavy one ([`Queue::may_go`]).
+//! Order alone is not enough. The backend shares its cores among all requests in flight, so ten requests of a crawler
+//! make a page ten times slower, however soon it was dispatched. Therefore a request waits for its betters and equals,
+//! and for nothing else. Requests in flight are counted by standing (whether the client was behind or ahead of its
+//! share) and by octave of the price. A client that is behind does not wait for requests of clients that are ahead, and
+//! a light request does not wait for a heavy one ([`Queue::may_go`]).
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -509,7 +511,8 @@ impl Queue {
         }
     }
 
-    /// The backend has finished a request that has cost `toll`. The queue learns from it if it `teaches` something about its route.
+    /// The backend has finished a request that has cost `toll`. The queue learns from it if it `teaches` something
+    /// about its route.
     pub fn done(&mut self, ticket: Ticket, toll: Span, teaches: bool, now: Moment) {
         self.advance(now);
         if self.slot(ticket).is_none_or(|slot| slot.state == State::Waiting && slot.beside.is_none()) {
@@ -548,8 +551,8 @@ impl Queue {
         self.limit.rescale(from, to, now);
     }
 
-    /// Does what is due with time. Call it every few milliseconds while requests wait. `is_idle` says that the backend's machine is known to
-    /// have CPU time to spare.
+    /// Does what is due with time. Call it every few milliseconds while requests wait. `is_idle` says that the
+    /// backend's machine is known to have CPU time to spare.
     pub fn tick(&mut self, is_idle: bool, now: Moment) {
         self.advance(now);
         if self.waiting == 0 {

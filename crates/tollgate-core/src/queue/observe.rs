@@ -1,9 +1,11 @@
-//! A queue that only observes: every request goes to the backend at once, and the queue computes what it would have done.
+//! A queue that only observes: every request goes to the backend at once, and the queue computes what it would have
+//! done.
 //!
-//! A request that would have waited stays in the order of waiting requests while it is in flight, so that the position and the estimated wait
-//! of the next request are those of a queue that holds. It is not counted as a peer of other requests before its turn has come. A request
-//! that would have been refused is counted as a peer of none. The virtual clock counts all of them: they share the backend's cores, their
-//! clients are charged for them, and prices and the in-flight limit are learned from them.
+//! A request that would have waited stays in the order of waiting requests while it is in flight, so that the position
+//! and the estimated wait of the next request are those of a queue that holds. It is not counted as a peer of other
+//! requests before its turn has come. A request that would have been refused is counted as a peer of none. The virtual
+//! clock counts all of them: they share the backend's cores, their clients are charged for them, and prices and the
+//! in-flight limit are learned from them.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -26,8 +28,8 @@ use crate::time::Moment;
 pub enum Observed {
     /// It would have gone at once.
     Go,
-    /// It would have waited. [`Queue::poll`] returns when it would have gone, or that it would have been refused after all, unless the
-    /// backend finishes it first.
+    /// It would have waited. [`Queue::poll`] returns when it would have gone, or that it would have been refused after
+    /// all, unless the backend finishes it first.
     Wait(Standing),
     /// It would have been refused.
     Refuse(Refusal),

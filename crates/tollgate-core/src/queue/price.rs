@@ -1,11 +1,12 @@
 //! The price of a request: its expected cost in CPU time, predicted from its route.
 //!
-//! The cost is known when the backend has finished, but a hundred requests can be sent before that. So the queue charges the price when
-//! it dispatches a request, and corrects it afterwards. An unseen route is priced like the expensive requests of its parent path, or of all
-//! routes: a client that invents paths finds none that is free.
+//! The cost is known when the backend has finished, but a hundred requests can be sent before that. So the queue
+//! charges the price when it dispatches a request, and corrects it afterwards. An unseen route is priced like the
+//! expensive requests of its parent path, or of all routes: a client that invents paths finds none that is free.
 //!
-//! Clients invent paths faster than they visit them, so the table is bounded. A newcomer to a full line wears down the routes in it and takes
-//! over a slot that is worn out. Routes in constant use stay, and a thousand paths requested once do not evict them.
+//! Clients invent paths faster than they visit them, so the table is bounded. A newcomer to a full line wears down the
+//! routes in it and takes over a slot that is worn out. Routes in constant use stay, and a thousand paths requested
+//! once do not evict them.
 
 use super::SURPRISE;
 use super::learned::LearnedPrice;
@@ -27,7 +28,8 @@ const USUAL_MEMORY: u64 = 64;
 /// The price before anything is known. Low, so that the first burst of a new gate is not taken for a crawler's.
 const UNKNOWN: Span = Span::from_millis(5);
 
-/// A restored price was wrong if the first cost differs from it by more than this factor, and all are dropped if so many more were wrong than right.
+/// A restored price was wrong if the first cost differs from it by more than this factor, and all are dropped if so
+/// many more were wrong than right.
 const WRONG: u64 = 8;
 const WRONG_MAX: i32 = 8;
 

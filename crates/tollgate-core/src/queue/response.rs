@@ -1,14 +1,15 @@
 //! Whether times follow the number in flight.
 //!
-//! A request that computes takes twice as long when twice as many compute. One that waits for a database does not. The slope of the
-//! logarithm of the time over the logarithm of the number in flight tells which: about one, or about zero. The answer is given only when
-//! the number has varied enough for the slope to be certainly on one side of a threshold.
+//! A request that computes takes twice as long when twice as many compute. One that waits for a database does not. The
+//! slope of the logarithm of the time over the logarithm of the number in flight tells which: about one, or about zero.
+//! The answer is given only when the number has varied enough for the slope to be certainly on one side of a threshold.
 
 use super::log2::{OCTAVE, SURPRISE_MAX};
 
 /// How many requests are remembered.
 const MEMORY: i64 = 256;
-/// Times differ by at least this much whatever the number, and the number must have varied by this much: an eighth of an octave, squared.
+/// Times differ by at least this much whatever the number, and the number must have varied by this much: an eighth of
+/// an octave, squared.
 const VARIANCE_MIN: i128 = (OCTAVE as i128 / 8).pow(2);
 
 /// A threshold for a slope, and how certain the answer has to be.
@@ -67,7 +68,8 @@ impl Response {
             return Follows::Unclear;
         }
         let left = (i128::from(self.took_squared) - product * product / crowd).max(samples * VARIANCE_MIN / 4);
-        // The slope less the threshold, times the number's variance; its standard error is sqrt(left * crowd / samples).
+        // The slope less the threshold, times the number's variance; its standard error is sqrt(left * crowd /
+        // samples).
         let off = 20 * product - test.twentieths * crowd;
         // Times that fall while the number grows have another cause: the cost of the route has changed.
         let is_falling = 4 * product < -crowd;
@@ -86,7 +88,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A route whose times follow the crowd with this slope, in percent, and differ by up to so many octaves for other reasons.
+    /// A route whose times follow the crowd with this slope, in percent, and differ by up to so many octaves for other
+    /// reasons.
     fn response(slope_percent: i32, crowd_octaves: i32, noise_octaves: i32, samples: u32, seed: u64) -> Response {
         let mut response = Response::default();
         let mut state = seed | 1;

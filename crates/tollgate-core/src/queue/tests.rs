@@ -342,7 +342,8 @@ fn an_exempt_request_that_stalls_is_not_counted_when_it_goes_on() {
 }
 
 proptest! {
-    /// Requests of one tenant in one octave leave in order of arrival, whatever others do, and every request ends exactly once.
+    /// Requests of one tenant in one octave leave in order of arrival, whatever others do, and every request ends
+    /// exactly once.
     #[test]
     fn requests_of_one_tenant_leave_in_order(
         steps in prop::collection::vec((0u8..4, 0u64..6, 0u64..400, 1u64..200), 1..300),

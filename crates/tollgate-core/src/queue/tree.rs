@@ -1,20 +1,20 @@
 //! Waiting requests of one cost octave in fair order.
 //!
-//! A request's rank is the largest tag over its address, network and block. A network's tag changes with every request of every address in
-//! it, so a plain heap of requests would have to be rebuilt each time. The smallest of the largest can be found level by level instead: a node
-//! ranks no earlier than its own tag, and no earlier than its first child. Each node keeps an ordered set of its children, and a change
-//! travels four steps up: tenant, address, network, block.
+//! A request's rank is the largest tag over its address, network and block. A network's tag changes with every request
+//! of every address in it, so a plain heap of requests would have to be rebuilt each time. The smallest of the largest
+//! can be found level by level instead: a node ranks no earlier than its own tag, and no earlier than its first child.
+//! Each node keeps an ordered set of its children, and a change travels four steps up: tenant, address, network, block.
 //!
-//! Among siblings of the same quantum, the one that was served longest ago goes first. So a newcomer waits for one request of each
-//! competing block, not for the backlog of a crawler. Below an address, tenants (connections of one NAT, for example) take turns in the same
-//! way. Within a tenant, requests leave in order of arrival.
+//! Among siblings of the same quantum, the one that was served longest ago goes first. So a newcomer waits for one
+//! request of each competing block, not for the backlog of a crawler. Below an address, tenants (connections of one
+//! NAT, for example) take turns in the same way. Within a tenant, requests leave in order of arrival.
 
 use super::client::{Client, KEYS, TAGS};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-/// Tags are compared in steps of 2^31 ns (2.1 s of virtual time). A finer order would make equal clients wait for each other's last
-/// millisecond, and their slowest requests 1.6 times as slow.
+/// Tags are compared in steps of 2^31 ns (2.1 s of virtual time). A finer order would make equal clients wait for each
+/// other's last millisecond, and their slowest requests 1.6 times as slow.
 const QUANTUM_BITS: u32 = 31;
 
 /// The node that all blocks hang from.

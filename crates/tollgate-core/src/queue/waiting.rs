@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 const GREEDY_MAX: usize = 256;
 
 impl Queue {
-    /// The first request in order that may go. Prices change while requests wait: one that has become heavier moves to its
-    /// lane, so that it does not block lighter ones.
+    /// The first request in order that may go. Prices change while requests wait: one that has become heavier moves to
+    /// its lane, so that it does not block lighter ones.
     pub(super) fn first_that_may_go(&mut self, now: Moment) -> Option<End> {
         let mut best: Option<((bool, Rank, u64), End)> = None;
         for lane in 0..OCTAVES {
@@ -76,7 +76,8 @@ impl Queue {
         self.lanes[lane].remove(&client, at);
     }
 
-    /// Whether there is room for one more waiting request, if need be after displacing the newest of the client furthest ahead.
+    /// Whether there is room for one more waiting request, if need be after displacing the newest of the client
+    /// furthest ahead.
     pub(super) fn make_room(&mut self, request: &Request, tag: u64) -> bool {
         let (bytes, address) = (request.bytes, request.client.address);
         while self.waiting >= self.settings.total || self.waiting_bytes + u64::from(bytes) > self.settings.memory {
@@ -90,8 +91,8 @@ impl Queue {
         true
     }
 
-    /// While few clients hold the whole room and none is ahead of its share yet: the newest request of the one that has most waiting, if that
-    /// is more than `address` has.
+    /// While few clients hold the whole room and none is ahead of its share yet: the newest request of the one that has
+    /// most waiting, if that is more than `address` has.
     fn newest_of_the_greediest(&self, address: u64) -> Option<u32> {
         if self.owns.len() > GREEDY_MAX {
             return None;

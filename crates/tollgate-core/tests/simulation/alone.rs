@@ -93,9 +93,10 @@ fn a_lone_client_of_a_backend_that_computes_does_not_notice_the_gate() {
     laws.check_all();
 }
 
-/// The gate cannot tell a remote backend that sleeps from one that computes before the first requests have ended. Where it sees that the
-/// backend's machine is idle, it can. The limit grows with every wave of requests, so a remote backend that sleeps for 250 ms takes up to 3 s
-/// (in its first second it has 0.04 of the direct throughput with 256 requests at once).
+/// The gate cannot tell a remote backend that sleeps from one that computes before the first requests have ended. Where
+/// it sees that the backend's machine is idle, it can. The limit grows with every wave of requests, so a remote backend
+/// that sleeps for 250 ms takes up to 3 s (in its first second it has 0.04 of the direct throughput with 256 requests
+/// at once).
 #[test]
 fn a_lone_client_of_a_backend_that_sleeps_does_not_notice_the_gate_after_a_second() {
     let (mut later, mut first) = (Laws::new(), Laws::first_second_of_sleepers());
@@ -213,9 +214,10 @@ fn random_world(seed: u64) -> (World, String, u64) {
     (world, run, seconds * 1000)
 }
 
-/// Not met yet: backends whose requests sleep for a part of their time, and pools whose times vary by a factor of three or more, are taken for
-/// smaller than they are in one of ten cases. The worst are remote backends that sleep for 0.3 s or more with times that vary: it takes the
-/// gate some ten seconds to find that they sleep, and until then they have a tenth of their throughput or less.
+/// Not met yet: backends whose requests sleep for a part of their time, and pools whose times vary by a factor of three
+/// or more, are taken for smaller than they are in one of ten cases. The worst are remote backends that sleep for 0.3 s
+/// or more with times that vary: it takes the gate some ten seconds to find that they sleep, and until then they have a
+/// tenth of their throughput or less.
 #[test]
 fn random_sets_of_clients_do_not_notice_the_gate() {
     let mut laws = Laws::new();

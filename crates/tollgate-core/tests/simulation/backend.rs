@@ -20,7 +20,8 @@ pub(crate) struct Backend {
     queue: VecDeque<(usize, Work)>,
     /// CPU time that each running request has had since the beginning, in nanoseconds.
     served: f64,
-    /// Running requests by the value of `served` at which they have computed enough, as the bits of a positive float, which sort like it.
+    /// Running requests by the value of `served` at which they have computed enough, as the bits of a positive float,
+    /// which sort like it.
     running: BinaryHeap<Reverse<(u64, usize, u64)>>,
     sleeping: BinaryHeap<Reverse<(u64, usize)>>,
     pub(crate) busy_ns: f64,

@@ -4,8 +4,8 @@ use crate::storm::{ARCHIVE, ARTICLE, CRAWLER, OFFICE_PAGE, PAGE, Storm, pages};
 use crate::sweep::{Sweep, check, seeds};
 use crate::world::{Arrivals, SEC, Source, World, addresses, work};
 
-/// A crawler whose route cost 1 ms for eight requests and costs 300 ms from then on. It gains what may be in flight unproven, once: the
-/// limit of 8 requests at the start.
+/// A crawler whose route cost 1 ms for eight requests and costs 300 ms from then on. It gains what may be in flight
+/// unproven, once: the limit of 8 requests at the start.
 #[test]
 fn a_cache_buster_gains_no_more_than_a_few_requests_once() {
     let mut early = Sweep::at_most("L7 page p99 over calm, cache buster, first 5 s", 3.0);
@@ -23,12 +23,14 @@ fn a_cache_buster_gains_no_more_than_a_few_requests_once() {
             exposed.add(results.in_flight_ns_max[CRAWLER] as f64 / SEC as f64, || format!("{storm:?}"));
         }
     }
-    // The limit of 8, and one request a second of clients that are ahead. Not met yet: pages of the first seconds wait for them.
+    // The limit of 8, and one request a second of clients that are ahead. Not met yet: pages of the first seconds wait
+    // for them.
     check([exposed.not_met(2.7, 0.0), early.not_met(16.0, 0.0), late.not_met(2.5, 0.2)]);
 }
 
-/// The crawler's expensive requests have the route of people's pages: the price of the route is between the two, and its octave is the same
-/// for both. People are behind their share, so they still go first. No law bounds this case: the bounds are what was measured.
+/// The crawler's expensive requests have the route of people's pages: the price of the route is between the two, and
+/// its octave is the same for both. People are behind their share, so they still go first. No law bounds this case: the
+/// bounds are what was measured.
 #[test]
 fn people_are_served_beside_a_crawler_whose_route_is_theirs() {
     let mut early = Sweep::at_most("L5 page p99 over calm, one route, first 5 s", 16.0);
@@ -67,8 +69,8 @@ fn light_requests_pass_requests_that_overrun() {
     check([early.always(), late.not_met(2.3, 0.4)]);
 }
 
-/// Four workers that wait for a database for 2 s each, on a machine that is idle. A newcomer waits for the requests that the gate has already
-/// passed on, so those stay few although nothing computes.
+/// Four workers that wait for a database for 2 s each, on a machine that is idle. A newcomer waits for the requests
+/// that the gate has already passed on, so those stay few although nothing computes.
 #[test]
 fn a_pool_that_waits_is_not_flooded_because_its_machine_is_idle() {
     let mut most = Sweep::at_most("requests in flight at a pool of 4", 64.0);

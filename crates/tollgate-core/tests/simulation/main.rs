@@ -1,5 +1,5 @@
-//! The laws of the queue, in virtual time: clients, the fair queue with default settings, and backends of several kinds. No socket, no
-//! sleep; one seed reproduces any run.
+//! The laws of the queue, in virtual time: clients, the fair queue with default settings, and backends of several
+//! kinds. No socket, no sleep; one seed reproduces any run.
 //!
 //! | law | claim | file |
 //! |---|---|---|

@@ -28,7 +28,8 @@ fn a_report_of_fifteen_seconds_is_served_while_a_crawler_is_there() {
     check([tries, took].map(Sweep::always));
 }
 
-/// A backend that takes ten times as long for ten seconds, and one that stands still for two seconds and has a cold cache for three.
+/// A backend that takes ten times as long for ten seconds, and one that stands still for two seconds and has a cold
+/// cache for three.
 #[test]
 fn throughput_is_back_within_five_seconds_of_the_backends_recovery() {
     let mut rate = Sweep::at_least("L11 throughput from 5 s after the recovery", 0.95);

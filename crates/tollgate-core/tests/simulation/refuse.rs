@@ -9,8 +9,9 @@ use tollgate_core::queue::{RefusedBy, Settings};
 /// `hold.max` by default, in milliseconds.
 const HOLD_MAX_MS: f64 = 10_000.0;
 
-/// For each refused request of one client whose requests leave in order: when it was refused, its `Retry-After`, and how long it would have
-/// waited, all in seconds. Requests that were refused up to `until_s` count. The truth is the start of the last request before it that was not refused.
+/// For each refused request of one client whose requests leave in order: when it was refused, its `Retry-After`, and
+/// how long it would have waited, all in seconds. Requests that were refused up to `until_s` count. The truth is the
+/// start of the last request before it that was not refused.
 fn promises(results: &Results, source: usize, until_s: u64) -> Vec<(f64, f64, f64)> {
     let mut outcomes: Vec<&Outcome> = results.outcomes[source].iter().collect();
     outcomes.sort_by_key(|outcome| outcome.id);
@@ -93,8 +94,8 @@ fn too_much_at_once_is_refused_by_time_and_told_when_to_come_back() {
     laws.check();
 }
 
-/// Not met yet: if costs vary by a factor of two, the estimate is sometimes wrong by a third. A request that has waited for the longest time
-/// that is allowed, and so would be next, is then refused with a `Retry-After` of a second.
+/// Not met yet: if costs vary by a factor of two, the estimate is sometimes wrong by a third. A request that has waited
+/// for the longest time that is allowed, and so would be next, is then refused with a `Retry-After` of a second.
 #[test]
 fn a_client_that_asks_for_more_than_the_backend_has_is_refused_by_time() {
     let mut laws = Laws::new();

@@ -1,4 +1,5 @@
-//! L12: L1 and L5 with their bounds doubled, for two gates in front of one backend and for two backends of different speed behind one gate.
+//! L12: L1 and L5 with their bounds doubled, for two gates in front of one backend and for two backends of different
+//! speed behind one gate.
 
 use crate::backend::Backend;
 use crate::storm::{Laws, Storm};

@@ -21,8 +21,9 @@ fn one_address() -> Vec<u32> {
     vec![200 << 16 | 0x0101]
 }
 
-/// The attacker's address is due as much as the victim's, however it sends its work. An attacker with many addresses of one network is due
-/// the share of a network, which is 2.5 times that of an address. Not met yet: over many octaves it gets a little more.
+/// The attacker's address is due as much as the victim's, however it sends its work. An attacker with many addresses of
+/// one network is due the share of a network, which is 2.5 times that of an address. Not met yet: over many octaves it
+/// gets a little more.
 #[test]
 fn spreading_work_over_routes_octaves_connections_or_addresses_gains_nothing() {
     let mut gain = Sweep::at_most("L8 part of the core after splitting over before", 1.1);

@@ -1,7 +1,8 @@
 //! L5: people keep their pages while a crawler is there.
 //!
-//! Scenario S1 has the crawler behind one address, S2 in one /24, S3 in 64 blocks. People visit from 40 addresses and from one office; a
-//! page has four assets. Times are relative to the p99 of pages without a crawler and without a gate.
+//! Scenario S1 has the crawler behind one address, S2 in one /24, S3 in 64 blocks. People visit from 40 addresses and
+//! from one office; a page has four assets. Times are relative to the p99 of pages without a crawler and without a
+//! gate.
 
 use crate::backend::Backend;
 use crate::random::Random;
@@ -187,7 +188,8 @@ fn a_crawler_of_many_networks_does_not_starve_people() {
     calms(&[3], &[0, 3, 10, 40], Laws::new(EARLY_S3, 4.0, 0.99));
 }
 
-/// The law bounds what is served. The bounds of the times are what was measured: the requests that the old gate sent are still in flight.
+/// The law bounds what is served. The bounds of the times are what was measured: the requests that the old gate sent
+/// are still in flight.
 #[test]
 fn a_restart_in_the_middle_of_a_storm_is_no_harm() {
     let mut laws = Laws::new(7.0, 3.0, 0.98);
@@ -230,8 +232,8 @@ fn random_storm(seed: u64) -> Storm {
     }
 }
 
-/// Not met yet: a crawler whose requests cost little more than pages is in their octave, and until the limit is found it shares the backend
-/// with them; the first five seconds are at most 3x in less than half of the cases.
+/// Not met yet: a crawler whose requests cost little more than pages is in their octave, and until the limit is found
+/// it shares the backend with them; the first five seconds are at most 3x in less than half of the cases.
 #[test]
 fn random_crawlers_do_not_slow_people_down() {
     let mut laws = Laws::new(3.0, 2.0, 0.995);
@@ -245,8 +247,8 @@ fn random_crawlers_do_not_slow_people_down() {
     laws.check();
 }
 
-/// A crawler of 64 networks whose requests cost about as much as people's pages looks like people: an office then gets the share of
-/// one network among 64 equals. So the crawler's requests cost eight times a page here, or more.
+/// A crawler of 64 networks whose requests cost about as much as people's pages looks like people: an office then gets
+/// the share of one network among 64 equals. So the crawler's requests cost eight times a page here, or more.
 #[test]
 fn random_crawlers_of_many_networks_do_not_starve_people() {
     let mut laws = Laws::new(EARLY_S3, 4.0, 0.99);

@@ -32,7 +32,8 @@ impl Sweep {
         Self { law, bound, is_floor: true, worst: 2.0 * bound - 1.0, met: MET, all: vec![] }
     }
 
-    /// The law is not met yet. No value is worse than `worst`, and at least the part `met` of the values meets the bound.
+    /// The law is not met yet. No value is worse than `worst`, and at least the part `met` of the values meets the
+    /// bound.
     pub(crate) fn not_met(self, worst: f64, met: f64) -> Self {
         Self { worst, met, ..self }
     }

@@ -361,7 +361,8 @@ impl Run {
         self.happened(acts, now);
     }
 
-    /// The work and route of a connection's next request. The nth request of a connection is the same with and without a gate.
+    /// The work and route of a connection's next request. The nth request of a connection is the same with and without
+    /// a gate.
     fn draw(&mut self, source: usize, connection: u64) -> (Work, usize) {
         let nth = self.sent.entry((source, connection)).or_default();
         *nth += 1;
