@@ -24,7 +24,7 @@ pub(crate) use decide::admission::ObservedCounts;
 pub(crate) use decide::key_text::KeyText;
 pub(crate) use decide::queue::QueueForecast;
 pub(crate) use decide::refusal::{Refusal, jittered_secs, spread_of};
-pub(crate) use inspect::others::Other;
+pub(crate) use inspect::remote_status::Other;
 pub(crate) use inspect::view::{Bucket, Standing};
 pub(crate) use net::tls::CERTIFICATE_BYTES_MAX;
 pub(crate) use observe::histogram::Counted;

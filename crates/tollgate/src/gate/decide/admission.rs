@@ -28,10 +28,9 @@ use tollgate_gatekeeper::shared::SharedLimiterError;
 use tollgate_wire::http1::Fields;
 
 use super::claims::{Claim, Claims};
-use super::elsewhere::{Charge, Elsewhere, Ways};
 use super::exemptions::Exemptions;
 use super::flow::Flow;
-use super::holds::{Held, Holds};
+use super::holds::{HoldSlot, Holds};
 use super::identify::RequestView;
 use super::key_text::KeyText;
 use super::load::Load;
@@ -40,6 +39,7 @@ pub(crate) use super::queue::Entering;
 pub(crate) use super::queue::Outcome;
 use super::queue::{Notice, Permit, Queue, QueueBound, QueueForecast, Queues, Refused};
 use super::refusal::Refusal;
+use super::remote_state::{Charge, RemoteLinks, RemoteState};
 use super::routes::RouteHasher;
 use super::rule_engagement::by_rule;
 use super::rules::Rules;
@@ -98,12 +98,13 @@ impl Admission {
     pub(crate) fn new(
         domain: &Domain,
         settings: &Settings,
-        ways: Ways<'_>,
+        links: RemoteLinks<'_>,
         clock: Clock,
     ) -> Result<Self, SharedLimiterError> {
         let domain = &*in_mode(domain, settings.mode);
-        let elsewhere = Elsewhere::new(domain, ways, &clock, None).map_err(SharedLimiterError::Sharing)?;
-        let rules = Rules::new(domain, elsewhere, settings.hold, clock.now()).map_err(SharedLimiterError::Limiter)?;
+        let remote_state = RemoteState::new(domain, links, &clock, None).map_err(SharedLimiterError::Sharing)?;
+        let rules =
+            Rules::new(domain, remote_state, settings.hold, clock.now()).map_err(SharedLimiterError::Limiter)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             claims: ArcSwap::from_pointee(Claims::new(domain, settings)),
@@ -127,12 +128,12 @@ impl Admission {
         &self,
         domain: &Domain,
         settings: &Settings,
-        ways: Ways<'_>,
+        links: RemoteLinks<'_>,
     ) -> Result<(), SharedLimiterError> {
         let (before, domain) = (self.rules.load(), &*in_mode(domain, settings.mode));
-        let elsewhere =
-            Elsewhere::new(domain, ways, &self.clock, Some(before.elsewhere())).map_err(SharedLimiterError::Sharing)?;
-        let rules = before.succeeded_by(domain, elsewhere, settings.hold).map_err(SharedLimiterError::Limiter)?;
+        let remote_state = RemoteState::new(domain, links, &self.clock, Some(before.remote_state()))
+            .map_err(SharedLimiterError::Sharing)?;
+        let rules = before.succeeded_by(domain, remote_state, settings.hold).map_err(SharedLimiterError::Limiter)?;
         self.rules.store(Arc::new(rules));
         self.claims.store(Arc::new(self.claims.load().succeeded_by(domain, settings)));
         self.queues.reload(settings);
@@ -231,7 +232,7 @@ impl Admission {
     /// Whether nothing is held or refused, the number of requests decided about so, and of those how many would have been held and refused.
     pub(crate) fn observed(&self) -> ObservedCounts {
         let (status, rules) = (self.queues.status(), self.rules.load());
-        let by_rules = |kind: usize| rules.faces().iter().map(|face| face.tally.read(kind)).sum::<u64>();
+        let by_rules = |kind: usize| rules.faces().iter().map(|face| face.counters.read(kind)).sum::<u64>();
         let by_uploads = |kind: usize| self.uploads_would[kind].load(Ordering::Relaxed);
         ObservedCounts {
             is_observing: status.is_observing,
@@ -420,7 +421,7 @@ impl Admission {
         request: &RequestView<'_>,
         now: Moment,
         log: &EngagementLog,
-    ) -> Result<(Ticket, Option<Held<'_>>), Refusal> {
+    ) -> Result<(Ticket, Option<HoldSlot<'_>>), Refusal> {
         let rules = self.rules.load();
         let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
         // Whom rules refuse without a price needs none: a refusal is to be cheap.
@@ -446,7 +447,7 @@ impl Admission {
         (mut decision, mut charge): (Decision, Charge),
         now: Moment,
         log: &EngagementLog,
-    ) -> Result<(Ticket, Option<Held<'_>>), Refusal> {
+    ) -> Result<(Ticket, Option<HoldSlot<'_>>), Refusal> {
         decision = self.exemptions.spare(rules, request, decision, now);
         let waiting = match decision.verdict {
             Verdict::Hold(until) => self.hold(rules, request, &decision, until.since(now)),
@@ -485,7 +486,7 @@ impl Admission {
     }
 
     /// A place to wait in, if there is one.
-    fn hold(&self, rules: &Rules, request: &RequestView<'_>, decision: &Decision, wait: Span) -> Option<Held<'_>> {
+    fn hold(&self, rules: &Rules, request: &RequestView<'_>, decision: &Decision, wait: Span) -> Option<HoldSlot<'_>> {
         let index = decision.rule?;
         let mut key = KeyText::default();
         rules.limiter().rule(index)?.class.write_key(request, &mut key);

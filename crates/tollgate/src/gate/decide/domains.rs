@@ -7,7 +7,7 @@ use tollgate_core::rule::Mode;
 use tollgate_gatekeeper::clock::Clock;
 use tollgate_gatekeeper::shared::SharedLimiterError;
 
-use super::elsewhere::{Elsewhere, Ways};
+use super::remote_state::{RemoteLinks, RemoteState};
 use super::rules::Rules;
 use crate::settings::{Domain, Gate as Settings};
 
@@ -22,11 +22,11 @@ impl OtherDomains {
     pub(crate) fn new(
         domains: &[Domain],
         settings: &Settings,
-        ways: Ways<'_>,
+        links: RemoteLinks<'_>,
         clock: &Clock,
     ) -> Result<Self, SharedLimiterError> {
         let none = Self(ArcSwap::default());
-        let named = none.read(domains, settings, ways, clock)?;
+        let named = none.read(domains, settings, links, clock)?;
         none.take_over(named);
         Ok(none)
     }
@@ -36,23 +36,23 @@ impl OtherDomains {
         &self,
         domains: &[Domain],
         settings: &Settings,
-        ways: Ways<'_>,
+        links: RemoteLinks<'_>,
         clock: &Clock,
     ) -> Result<Named, SharedLimiterError> {
         let before = self.0.load();
         // Masters know the rules of the default domain alone.
-        let ways = Ways { masters: None, ..ways };
+        let links = RemoteLinks { masters: None, ..links };
         let rules = |domain: &Domain| {
             let mut domain = domain.clone();
             if settings.mode == Mode::Observe {
                 domain.rules.iter_mut().for_each(|settings| settings.rule.mode = Mode::Observe);
             }
             let known = before.iter().find(|(name, _)| *name == domain.name).map(|(_, rules)| rules);
-            let elsewhere = Elsewhere::new(&domain, ways, clock, known.map(|rules| rules.elsewhere()))
+            let remote_state = RemoteState::new(&domain, links, clock, known.map(|rules| rules.remote_state()))
                 .map_err(SharedLimiterError::Sharing)?;
             let rules = match known {
-                Some(known) => known.succeeded_by(&domain, elsewhere, settings.hold),
-                None => Rules::new(&domain, elsewhere, settings.hold, clock.now()),
+                Some(known) => known.succeeded_by(&domain, remote_state, settings.hold),
+                None => Rules::new(&domain, remote_state, settings.hold, clock.now()),
             };
             Ok((domain.name, Arc::new(rules.map_err(SharedLimiterError::Limiter)?)))
         };

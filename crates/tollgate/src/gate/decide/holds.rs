@@ -27,7 +27,7 @@ pub(crate) struct Holds {
 
 /// One of them, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct HoldSlot<'a> {
     holds: &'a Holds,
     key: u64,
     /// For how long.
@@ -41,7 +41,7 @@ impl Holds {
     }
 
     /// A place for a request of `key` of the rule number `rule`, if `hold` allows one more, and for so long.
-    pub(crate) fn take(&self, rule: usize, key: &[u8], hold: Hold, wait: Span) -> Option<Held<'_>> {
+    pub(crate) fn take(&self, rule: usize, key: &[u8], hold: Hold, wait: Span) -> Option<HoldSlot<'_>> {
         if wait > hold.max {
             return None;
         }
@@ -59,7 +59,7 @@ impl Holds {
         }
         *held += 1;
         drop(keys);
-        Some(Held { holds: self, key, wait })
+        Some(HoldSlot { holds: self, key, wait })
     }
 
     fn shard(&self, key: u64) -> std::sync::MutexGuard<'_, HashMap<u64, u32>> {
@@ -67,7 +67,7 @@ impl Holds {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HoldSlot<'_> {
     fn drop(&mut self) {
         self.holds.total.fetch_sub(1, Ordering::Relaxed);
         let mut keys = self.holds.shard(self.key);
@@ -86,7 +86,7 @@ mod tests {
 
     const HOLD: Hold = Hold { max: Span::from_secs(10), total: 5, memory: 0 };
 
-    fn take<'a>(holds: &'a Holds, key: &[u8]) -> Option<Held<'a>> {
+    fn take<'a>(holds: &'a Holds, key: &[u8]) -> Option<HoldSlot<'a>> {
         holds.take(0, key, HOLD, Span::from_secs(1))
     }
 

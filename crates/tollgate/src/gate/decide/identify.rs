@@ -13,7 +13,7 @@ use tollgate_wire::http1::{Name, RequestHead};
 
 /// The other end of a connection, as TCP or the PROXY protocol tells it.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct ConnectionPeer {
     /// Its address; IPv4 if it is IPv4 in any form.
     pub(crate) address: IpAddr,
     /// The address as text, written once per connection.
@@ -35,7 +35,7 @@ fn next_connection() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-impl Peer {
+impl ConnectionPeer {
     /// One user behind an address: the connection, or for requests that a proxy forwards, the user agent.
     pub(crate) fn tenant(&self, request: &RequestView<'_>, client: IpAddr) -> u64 {
         if client == self.address {
@@ -198,7 +198,7 @@ mod tests {
 
     fn client(peer: &str, fields: &str) -> String {
         let settings = trusting();
-        let peer = Peer::new(peer.parse().unwrap(), false, &settings);
+        let peer = ConnectionPeer::new(peer.parse().unwrap(), false, &settings);
         peer.client(&head(&format!("Host: a\r\n{fields}")), &settings).to_string()
     }
 
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_client_that_a_proxy_does_not_name_is_not_believed() {
-        let peer = Peer::unknown_behind("::ffff:10.0.0.1".parse().unwrap(), false);
+        let peer = ConnectionPeer::unknown_behind("::ffff:10.0.0.1".parse().unwrap(), false);
         let head = head("Host: a\r\nX-Forwarded-For: 1.2.3.4\r\n");
         assert_eq!((peer.client(&head, &trusting()).to_string().as_str(), &*peer.text), ("10.0.0.1", "10.0.0.1"));
     }

@@ -63,7 +63,7 @@ impl LearnedState {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader(durable::unseal(bytes, MARK)?);
+        let mut reader = LearnedReader(durable::unseal(bytes, MARK)?);
         let key = [reader.u64()?, reader.u64()?];
         let count = usize::from(reader.u16()?);
         if count > BACKENDS_MAX {
@@ -85,9 +85,9 @@ impl LearnedState {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct LearnedReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> LearnedReader<'a> {
     fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;

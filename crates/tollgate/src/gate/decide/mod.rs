@@ -3,7 +3,6 @@
 pub(super) mod admission;
 pub(super) mod claims;
 pub(super) mod domains;
-pub(super) mod elsewhere;
 pub(super) mod exemptions;
 pub(super) mod flow;
 pub(super) mod holds;
@@ -17,6 +16,7 @@ pub(super) mod masters;
 pub(super) mod queue;
 pub(super) mod redis;
 pub(super) mod refusal;
+pub(super) mod remote_state;
 pub(super) mod routes;
 pub(super) mod rule_engagement;
 pub(super) mod rules;

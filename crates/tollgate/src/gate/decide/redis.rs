@@ -18,13 +18,13 @@ const CONNECT_WAIT_MAX: Duration = Duration::from_secs(1);
 const FAREWELL_MAX: Duration = Duration::from_millis(1500);
 
 /// The way to the store.
-pub(crate) struct Link {
+pub(crate) struct RedisLink {
     settings: Settings,
     store: Store,
     thread: JoinHandle<()>,
 }
 
-impl Link {
+impl RedisLink {
     /// Opens the store of `settings`, and waits for its connections, so that the store decides about the first request already. If it is down,
     /// no longer than for a second.
     pub(crate) fn open(settings: &Settings) -> io::Result<Self> {

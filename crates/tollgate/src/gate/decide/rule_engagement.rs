@@ -67,9 +67,9 @@ mod tests {
     use tollgate_core::time::Span;
     use tollgate_core::toll::Toll;
 
-    struct From(&'static str);
+    struct ClientAt(&'static str);
 
-    impl Request for From {
+    impl Request for ClientAt {
         fn client(&self) -> Option<IpAddr> {
             self.0.parse().ok()
         }
@@ -96,12 +96,12 @@ mod tests {
         let settings = Settings::parse("test.toml", &text).unwrap();
         let rules = Rules::new(
             &settings.domains[0],
-            crate::gate::decide::elsewhere::Elsewhere::default(),
+            crate::gate::decide::remote_state::RemoteState::default(),
             Gate::default().hold,
             Moment::ZERO,
         )
         .unwrap();
-        let (request, now) = (From("203.0.113.7"), Moment::from_millis(60_000));
+        let (request, now) = (ClientAt("203.0.113.7"), Moment::from_millis(60_000));
         let mut last = None;
         for _ in 0..3 {
             let (decision, _) = rules.decide(&request, Toll::of_cpu(Span::from_millis(800)), Band::Normal, now);

@@ -19,7 +19,7 @@ use tollgate_gatekeeper::limiter::{Limiter, LimiterError, Plan};
 use tollgate_gatekeeper::names::Name;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
-use super::elsewhere::{Charge, Elsewhere};
+use super::remote_state::{Charge, RemoteState};
 use super::scaled_limiters::ScaledLimiters;
 use crate::settings::{Domain, Hold};
 use crate::watch::Flagged;
@@ -33,7 +33,7 @@ const UNSEEN_IN_FLIGHT_MAX: u64 = 8;
 /// The rules of one domain, on duty.
 pub(crate) struct Rules {
     limiter: Limiter,
-    elsewhere: Elsewhere,
+    remote_state: RemoteState,
     faces: Vec<Face>,
     hold: Hold,
     /// What a request of a route that is not known is expected to cost at the least, if there is a budget.
@@ -57,7 +57,7 @@ pub(crate) struct Face {
     /// Whether clients are told where they stand with it.
     headers: bool,
     /// What it has done.
-    pub(crate) tally: RuleTally,
+    pub(crate) counters: RuleCounters,
 }
 
 impl Face {
@@ -70,12 +70,12 @@ impl Face {
 /// What one rule has done. A request is counted for the rule that decided about it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct RuleTally {
-    counts: [AtomicU64; RuleTally::KINDS.len()],
+pub(crate) struct RuleCounters {
+    counts: [AtomicU64; RuleCounters::KINDS.len()],
     toll_ns: AtomicU64,
 }
 
-impl RuleTally {
+impl RuleCounters {
     /// What is counted: the strictest word that a rule has said.
     pub(crate) const KINDS: [&'static str; 4] = ["held", "refused", "would-hold", "would-refuse"];
 
@@ -105,13 +105,13 @@ impl Rules {
     /// Rules to which everybody is new.
     pub(crate) fn new(
         domain: &Domain,
-        elsewhere: Elsewhere,
+        remote_state: RemoteState,
         hold: Hold,
         started: Moment,
     ) -> Result<Self, LimiterError> {
         Ok(Self {
-            limiter: heard(Limiter::new(plan(domain, started))?, &elsewhere),
-            elsewhere,
+            limiter: heard(Limiter::new(plan(domain, started))?, &remote_state),
+            remote_state,
             faces: faces(domain, None),
             hold,
             unseen_cost: unseen_cost(domain),
@@ -123,12 +123,17 @@ impl Rules {
     }
 
     /// Other rules in the place of these. What has not changed keeps its state and its counts.
-    pub(crate) fn succeeded_by(&self, domain: &Domain, elsewhere: Elsewhere, hold: Hold) -> Result<Self, LimiterError> {
-        let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &elsewhere);
+    pub(crate) fn succeeded_by(
+        &self,
+        domain: &Domain,
+        remote_state: RemoteState,
+        hold: Hold,
+    ) -> Result<Self, LimiterError> {
+        let limiter = heard(self.limiter.succeeded_by(plan(domain, Moment::ZERO))?, &remote_state);
         let faces = faces(domain, Some(&self.faces));
         let (unseen_cost, account, generation) = (unseen_cost(domain), domain.account.clone(), self.generation + 1);
         let (inputs, scaled) = (inputs(domain), ScaledLimiters::default());
-        Ok(Self { limiter, elsewhere, faces, hold, unseen_cost, account, inputs, scaled, generation })
+        Ok(Self { limiter, remote_state, faces, hold, unseen_cost, account, inputs, scaled, generation })
     }
 
     /// The headers and cookies that the rules use.
@@ -144,7 +149,7 @@ impl Rules {
     /// Whether this gate's memory is enough to decide about `request`: then [`Self::decide`] does, and otherwise [`Self::ask`].
     #[inline]
     pub(crate) fn know(&self, request: &impl Request) -> bool {
-        !self.elsewhere.concerns(request)
+        !self.remote_state.concerns(request)
     }
 
     /// Decides from memory, and charges if the request goes on.
@@ -161,7 +166,7 @@ impl Rules {
         band: Band,
         clock: &Clock,
     ) -> (Decision, Charge) {
-        self.elsewhere.decide(&self.limiter, request, toll, band, clock).await
+        self.remote_state.decide(&self.limiter, request, toll, band, clock).await
     }
 
     /// The refusal of a budget whose key has come into debt since a request of it was let in, if there is one. `reserved` is what the request was
@@ -184,14 +189,14 @@ impl Rules {
     /// exempt caller passes.
     pub(crate) fn count(&self, decision: &Decision) {
         if let Some(face) = self.face(decision) {
-            face.tally.count(decision);
+            face.counters.count(decision);
         }
     }
 
     /// Tells masters, if any keep books of these rules, what is done about a request.
     #[inline]
     pub(crate) fn report(&self, request: &impl Request, decision: &Decision, charge: &mut Charge, now: Moment) {
-        if self.elsewhere.masters().is_some() {
+        if self.remote_state.masters().is_some() {
             self.limiter.report(request, decision, charge.here_mut(), now);
         }
     }
@@ -212,8 +217,8 @@ impl Rules {
     }
 
     /// Rules whose state is not in this gate's memory alone.
-    pub(crate) fn elsewhere(&self) -> &Elsewhere {
-        &self.elsewhere
+    pub(crate) fn remote_state(&self) -> &RemoteState {
+        &self.remote_state
     }
 
     /// The limiter, for what is settled, explained and shown.
@@ -260,7 +265,7 @@ impl Rules {
     /// A request that was decided about so has cost so much.
     pub(crate) fn cost(&self, decision: &Decision, toll: Span) {
         if let Some(face) = self.face(decision) {
-            face.tally.toll_ns.fetch_add(toll.as_nanos(), Ordering::Relaxed);
+            face.counters.toll_ns.fetch_add(toll.as_nanos(), Ordering::Relaxed);
         }
     }
 
@@ -290,8 +295,8 @@ impl Rules {
 }
 
 /// The limiter, heard by whoever is to hear of its decisions.
-fn heard(mut limiter: Limiter, elsewhere: &Elsewhere) -> Limiter {
-    if let Some(masters) = elsewhere.masters() {
+fn heard(mut limiter: Limiter, remote_state: &RemoteState) -> Limiter {
+    if let Some(masters) = remote_state.masters() {
         masters.hear(&mut limiter);
     }
     limiter
@@ -322,9 +327,9 @@ fn unseen_cost(domain: &Domain) -> Option<Span> {
 fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
     let counts_of = |name: &str, class: &str| {
         let same = before.into_iter().flatten().find(|face| face.name == name && face.class == class);
-        RuleTally {
-            counts: std::array::from_fn(|kind| AtomicU64::new(same.map_or(0, |face| face.tally.read(kind)))),
-            toll_ns: AtomicU64::new(same.map_or(0, |face| face.tally.toll_ns())),
+        RuleCounters {
+            counts: std::array::from_fn(|kind| AtomicU64::new(same.map_or(0, |face| face.counters.read(kind)))),
+            toll_ns: AtomicU64::new(same.map_or(0, |face| face.counters.toll_ns())),
         }
     };
     domain
@@ -332,8 +337,8 @@ fn faces(domain: &Domain, before: Option<&[Face]>) -> Vec<Face> {
         .iter()
         .map(|settings| {
             let (name, class) = (settings.rule.name.clone(), settings.rule.class.to_string());
-            let tally = counts_of(&name, &class);
-            Face { name, class, status: settings.status, headers: settings.headers, tally }
+            let counters = counts_of(&name, &class);
+            Face { name, class, status: settings.status, headers: settings.headers, counters }
         })
         .collect()
 }
@@ -372,7 +377,7 @@ mod tests {
 
     fn rules(text: &str) -> Rules {
         let settings = Settings::parse("test.toml", text).unwrap();
-        Rules::new(&settings.domains[0], Elsewhere::default(), Gate::default().hold, Moment::ZERO).unwrap()
+        Rules::new(&settings.domains[0], RemoteState::default(), Gate::default().hold, Moment::ZERO).unwrap()
     }
 
     fn ask(rules: &Rules) -> Decision {
@@ -408,9 +413,9 @@ mod tests {
         }
         let settings =
             Settings::parse("test.toml", &format!("{ONE_BUCKET}\n{}", ONE_BUCKET.replace("api", "new"))).unwrap();
-        let new = old.succeeded_by(&settings.domains[0], Elsewhere::default(), old.hold()).unwrap();
-        assert_eq!(new.faces()[0].tally.read(1), 1);
+        let new = old.succeeded_by(&settings.domains[0], RemoteState::default(), old.hold()).unwrap();
+        assert_eq!(new.faces()[0].counters.read(1), 1);
         assert!(ask(&new).verdict.is_refusal());
-        assert_eq!((new.faces()[0].tally.read(1), new.faces()[1].tally.read(1)), (2, 0));
+        assert_eq!((new.faces()[0].counters.read(1), new.faces()[1].counters.read(1)), (2, 0));
     }
 }

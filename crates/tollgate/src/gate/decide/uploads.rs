@@ -38,22 +38,22 @@ const RETRY_AFTER: Span = Span::from_secs(1);
 /// All uploads under way.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads {
-    state: Mutex<State>,
+    state: Mutex<UploadState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UploadState {
     /// How many there may be, as of the last that came.
     total_max: u64,
     total: u64,
     /// An entry for each address that has any.
-    by_address: HashMap<IpAddr, Line>,
+    by_address: HashMap<IpAddr, UploadQueue>,
     /// The same for networks and for blocks.
     by_network: [HashMap<IpAddr, u64>; 2],
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct UploadQueue {
     under_way: u64,
     waiting: VecDeque<oneshot::Sender<()>>,
 }
@@ -94,7 +94,7 @@ impl Uploads {
         let whose = Whose::new(client);
         let mut waiting = match self.enter(whose, at_once, hold)? {
             None => return Ok(Upload { uploads: self.clone(), whose }),
-            Some(woken) => Waiting { uploads: self, whose, woken },
+            Some(woken) => WaitingUpload { uploads: self, whose, woken },
         };
         match tokio::time::timeout(hold.max.into(), &mut waiting.woken).await {
             Ok(Ok(())) => Ok(Upload { uploads: self.clone(), whose }),
@@ -186,12 +186,12 @@ impl Uploads {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, UploadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl UploadState {
     fn per_address_max(&self) -> u64 {
         FEW.max(self.total_max.saturating_sub(self.total) / PER_ADDRESS)
     }
@@ -242,13 +242,13 @@ impl Drop for Upload {
 }
 
 /// An upload that waits for its leave.
-struct Waiting<'a> {
+struct WaitingUpload<'a> {
     uploads: &'a Uploads,
     whose: Whose,
     woken: oneshot::Receiver<()>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingUpload<'_> {
     fn drop(&mut self) {
         self.woken.close();
         if self.woken.try_recv().is_ok() {

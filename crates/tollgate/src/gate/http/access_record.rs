@@ -38,7 +38,7 @@ impl AccessRecord {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             Self {
                 at: Moment::ZERO + Span::from(now),
-                began: worker.shared.sight.clock().now(),
+                began: worker.shared.stats.clock().now(),
                 wait: Span::ZERO,
                 cost: None,
                 decision: "none",
@@ -99,7 +99,7 @@ impl AccessRecord {
             }),
             status: if sent.has_begun { response.status } else { CLIENT_LEFT },
             body_bytes: sent.body_bytes,
-            duration: worker.shared.sight.clock().now().since(self.began),
+            duration: worker.shared.stats.clock().now().since(self.began),
             wait: self.wait,
             cost: self.cost,
             decision: self.decision,

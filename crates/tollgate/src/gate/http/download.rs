@@ -89,7 +89,8 @@ pub(crate) fn is_bufferable(response: &ResponseHead) -> bool {
 
 /// Reads a response from its backend to the end. Calls `held_up` when there was no room for it, so that the backend may have waited for the client.
 ///
-/// It does not return before there is room for the last piece: without a permit nothing would bound the responses that wait for room.
+/// It does not return before there is room for the last piece: without a permit nothing would bound the responses that wait for room. The end of
+/// a small response is not sent yet when it returns, so that the request is settled before its client can send the next one.
 pub(crate) async fn download(
     backend: &mut impl Source,
     client: &mut impl Spill,
@@ -120,12 +121,7 @@ pub(crate) async fn download(
             }
             Piece::End(trailers) => {
                 announced.end().map_err(SideError::Backend)?;
-                client.spill_end(trailers, overflow).map_err(SideError::Client)?;
-                // Most clients read all of it at once.
-                return match poll_fn(|cx| Poll::Ready(client.poll_drain(cx, overflow))).await {
-                    Poll::Ready(Err(broken)) => Err(SideError::Client(broken)),
-                    Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
-                };
+                return client.spill_end(trailers, overflow).map_err(SideError::Client);
             }
         }
     }

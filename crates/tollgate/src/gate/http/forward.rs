@@ -7,7 +7,7 @@ use tollgate_wire::http1::hop_by_hop::is_hop_by_hop;
 use tollgate_wire::http1::response::reason;
 use tollgate_wire::http1::{Length, Name, RequestHead, ResponseHead, Version};
 
-use crate::gate::decide::identify::Peer;
+use crate::gate::decide::identify::ConnectionPeer;
 use crate::session_cookie;
 use crate::settings::ForwardedHeader;
 
@@ -28,7 +28,7 @@ fn is_taken_for_provenance(name: &[u8]) -> bool {
 }
 
 /// Calls `write` with the name and value of each field that goes to the backend as it came.
-pub(crate) fn forwarded_fields(head: &RequestHead, peer: &Peer, mut write: impl FnMut(&[u8], &[u8])) {
+pub(crate) fn forwarded_fields(head: &RequestHead, peer: &ConnectionPeer, mut write: impl FnMut(&[u8], &[u8])) {
     for field in head.fields.iter().filter(|field| is_forwarded(field, peer)) {
         match field.name {
             Name::Cookie => session_cookie::without(field.value, |value| write(field.name_bytes, value)),
@@ -41,7 +41,7 @@ pub(crate) fn forwarded_fields(head: &RequestHead, peer: &Peer, mut write: impl 
 ///
 /// What says who the client is goes only if a trusted proxy said it; ours is added to it afterwards. Misspelt it never goes: that
 /// would be a client's, which a proxy in between has let through.
-fn is_forwarded(field: &Field<'_>, peer: &Peer) -> bool {
+fn is_forwarded(field: &Field<'_>, peer: &ConnectionPeer) -> bool {
     match field.name {
         // CGI makes `HTTP_PROXY` of `Proxy`, which many programs take for the proxy of their own requests (httpoxy).
         Name::Other => field.name_bytes != b"proxy" && !is_taken_for_provenance(field.name_bytes),
@@ -55,7 +55,12 @@ fn is_forwarded(field: &Field<'_>, peer: &Peer) -> bool {
 }
 
 /// What the gate tells the backend about the client: calls `write` with each field's name and value.
-pub(crate) fn provenance(head: &RequestHead, peer: &Peer, scratch: &mut Vec<u8>, mut write: impl FnMut(&[u8], &[u8])) {
+pub(crate) fn provenance(
+    head: &RequestHead,
+    peer: &ConnectionPeer,
+    scratch: &mut Vec<u8>,
+    mut write: impl FnMut(&[u8], &[u8]),
+) {
     let mut joined = |name: Name, ours: &dyn Fn(&mut Vec<u8>), write: &mut dyn FnMut(&[u8])| {
         scratch.clear();
         let header = if name == Name::Forwarded { ForwardedHeader::Forwarded } else { ForwardedHeader::XForwardedFor };
@@ -84,7 +89,13 @@ pub(crate) fn provenance(head: &RequestHead, peer: &Peer, scratch: &mut Vec<u8>,
 }
 
 /// Writes a request's head for an HTTP/1.1 backend.
-pub(crate) fn write_request(out: &mut Vec<u8>, head: &RequestHead, peer: &Peer, backend: &str, scratch: &mut Vec<u8>) {
+pub(crate) fn write_request(
+    out: &mut Vec<u8>,
+    head: &RequestHead,
+    peer: &ConnectionPeer,
+    backend: &str,
+    scratch: &mut Vec<u8>,
+) {
     out.extend_from_slice(&head.method);
     out.push(b' ');
     out.extend_from_slice(head.target());
@@ -173,7 +184,7 @@ mod tests {
         let mut head = RequestHead::default();
         head.parse(format!("GET /a HTTP/1.1\r\nHost: site\r\n{fields}\r\n").as_bytes()).unwrap();
         strip_nominated(&mut head.fields);
-        let peer = Peer::new(peer.parse().unwrap(), false, &settings);
+        let peer = ConnectionPeer::new(peer.parse().unwrap(), false, &settings);
         let mut out = Vec::new();
         write_request(&mut out, &head, &peer, "backend:80", &mut Vec::new());
         String::from_utf8(out).unwrap()

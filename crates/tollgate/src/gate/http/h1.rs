@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate_wire::http1::scan::{Bounds, Found, Scan};
 use tollgate_wire::http1::{Fault, Fields, Length, ResponseHead, Version};
 
-use super::backend::Place;
+use super::backend::BackendSlot;
 use super::backend::h1::H1Connection;
 use super::body::{PeerError, Rest, Sink};
 use super::download::Spill;
@@ -21,8 +21,8 @@ use super::spool::Overflow;
 use super::tunnel;
 use super::worker::Worker;
 use crate::gate::decide::flow::PAUSE_MAX;
-use crate::gate::decide::identify::Peer;
-use crate::gate::net::buffer::{Buffer, LARGE};
+use crate::gate::decide::identify::ConnectionPeer;
+use crate::gate::net::buffer::{LARGE, ReadBuffer};
 use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
@@ -43,7 +43,7 @@ const PAUSE_BETWEEN_REQUESTS: Duration = Duration::from_millis(200);
 ///
 /// While the client is silent, and until a head is complete, there is only this future, which is small. The future of a request is an order of
 /// magnitude larger; it is allocated with the first head after a pause and lasts until the next pause.
-pub(crate) async fn serve(socket: &Socket, mut buffer: Buffer, peer: &Peer, worker: &Rc<Worker>) {
+pub(crate) async fn serve(socket: &Socket, mut buffer: ReadBuffer, peer: &ConnectionPeer, worker: &Rc<Worker>) {
     let mut patience = worker.settings().timeouts.head;
     loop {
         if await_request(socket, &mut buffer, patience).await != Awaited::Request {
@@ -71,15 +71,15 @@ enum Pause {
     /// The connection is closed once the client has had time to read the last response.
     Linger,
     /// The connection is no longer HTTP.
-    Tunnel(Box<H1Connection>, Place),
+    Tunnel(Box<H1Connection>, BackendSlot),
 }
 
 /// Serves the request whose head is in the buffer, and further ones until there is a pause.
 async fn serve_requests(
     socket: &Socket,
-    buffer: &mut Buffer,
+    buffer: &mut ReadBuffer,
     mut head: Result<Range<usize>, Fault>,
-    peer: &Peer,
+    peer: &ConnectionPeer,
     worker: &Rc<Worker>,
 ) -> Pause {
     loop {
@@ -125,7 +125,7 @@ enum Awaited {
 }
 
 /// Waits for the first byte of a request, without memory for it.
-async fn await_request(socket: &Socket, buffer: &mut Buffer, patience: Duration) -> Awaited {
+async fn await_request(socket: &Socket, buffer: &mut ReadBuffer, patience: Duration) -> Awaited {
     if !buffer.is_empty() {
         return Awaited::Request;
     }
@@ -143,7 +143,11 @@ async fn await_request(socket: &Socket, buffer: &mut Buffer, patience: Duration)
 }
 
 /// Reads until there is a whole head in the buffer, and returns where; or why it is not one. Nothing: the connection ended, or took too long.
-async fn find_head(socket: &Socket, buffer: &mut Buffer, settings: &Settings) -> Option<Result<Range<usize>, Fault>> {
+async fn find_head(
+    socket: &Socket,
+    buffer: &mut ReadBuffer,
+    settings: &Settings,
+) -> Option<Result<Range<usize>, Fault>> {
     let bounds = Bounds {
         line_bytes_max: settings.bounds.line_bytes_max.min(HEAD_BYTES_MAX),
         head_bytes_max: settings.bounds.head_bytes_max.min(HEAD_BYTES_MAX),
@@ -169,7 +173,7 @@ async fn find_head(socket: &Socket, buffer: &mut Buffer, settings: &Settings) ->
 
 /// Parses a whole head, and takes it out of the buffer.
 fn read_head(
-    buffer: &mut Buffer,
+    buffer: &mut ReadBuffer,
     range: Range<usize>,
     scratch: &mut Scratch,
     settings: &Settings,
@@ -185,10 +189,10 @@ fn read_head(
 /// Serves a request, or responds to one whose head is malformed.
 async fn serve_one(
     socket: &Socket,
-    buffer: &mut Buffer,
+    buffer: &mut ReadBuffer,
     scratch: &mut Scratch,
     fault: Option<Fault>,
-    peer: &Peer,
+    peer: &ConnectionPeer,
     worker: &Rc<Worker>,
     settings: &Settings,
 ) -> After {
@@ -216,7 +220,7 @@ async fn serve_one(
         None => {
             socket.timer.clear(Way::In);
             socket.timer.asked();
-            worker.tally.request();
+            worker.counters.request();
             exchange.run().await
         }
         Some(fault) => exchange.reject(fault).await,
@@ -230,7 +234,7 @@ async fn serve_one(
 }
 
 /// Closes the connection for writing, and gives the client time to read the last response.
-pub(crate) async fn linger(socket: &Socket, buffer: &mut Buffer) {
+pub(crate) async fn linger(socket: &Socket, buffer: &mut ReadBuffer) {
     socket.timer.set(Way::Out, LINGER);
     if socket.shutdown().await.is_err() {
         return;

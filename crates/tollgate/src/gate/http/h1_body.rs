@@ -8,7 +8,7 @@ use tollgate_wire::http1::{Fields, Length};
 
 use super::body::{PeerError, Piece, Rest, Sink, Source};
 use super::download::Grace;
-use crate::gate::net::buffer::Buffer;
+use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
@@ -26,7 +26,7 @@ const DEPARTURE_CHECK: Duration = Duration::from_millis(100);
 /// Reads one body from a connection.
 pub(crate) struct BodyReader<'a> {
     socket: &'a Socket,
-    buffer: &'a mut Buffer,
+    buffer: &'a mut ReadBuffer,
     decoder: &'a mut Decoder,
     length: Length,
     meter: PaceMeter,
@@ -38,7 +38,7 @@ pub(crate) struct BodyReader<'a> {
 impl<'a> BodyReader<'a> {
     pub(crate) fn new(
         socket: &'a Socket,
-        buffer: &'a mut Buffer,
+        buffer: &'a mut ReadBuffer,
         decoder: &'a mut Decoder,
         length: Length,
         pace: Pace,

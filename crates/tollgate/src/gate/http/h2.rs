@@ -3,7 +3,7 @@
 //! What HTTP/2 lets a client do cheaply (open and reset streams, send frames of nothing) is bounded by the `h2` crate for what it
 //! can see, and here for what it cannot: a stream that was reset still has its request at the backend, so such streams count until the
 //! backend is done, and a client that resets more than it lets finish is told to calm down. What requests hold before they are forwarded is
-//! bounded by a [`Budget`]: requests that do not fit are parked, without a task.
+//! bounded by a [`ConnectionBudget`]: requests that do not fit are parked, without a task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use super::download::{Grace, Spill, make_room, without_room};
 use super::exchange::{After, Exchange, Inbound};
 use super::h1::linger;
 use super::h2_body::{self, StreamReader};
-use super::h2_budget::{Budget, Charge, RequestSize};
+use super::h2_budget::{ConnectionBudget, MemoryCharge, RequestSize};
 use super::h2_connect;
 use super::h2_head;
 use super::h2_io::H2Io;
@@ -35,9 +35,9 @@ use super::spool::Overflow;
 use super::tunnel;
 use super::worker::Worker;
 use crate::gate::decide::flow::PAUSE_MAX;
-use crate::gate::decide::identify::Peer;
-use crate::gate::net::buffer::Buffer;
-use crate::gate::net::caps::Counted;
+use crate::gate::decide::identify::ConnectionPeer;
+use crate::gate::net::buffer::ReadBuffer;
+use crate::gate::net::caps::CountedConnection;
 use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
@@ -65,10 +65,10 @@ const TASK_BYTES: usize = 20 * 1024;
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// What the streams of one connection share.
-struct Session {
-    peer: Peer,
+struct H2Session {
+    peer: ConnectionPeer,
     worker: Rc<Worker>,
-    budget: Rc<Budget>,
+    budget: Rc<ConnectionBudget>,
     /// Requests under way, parked ones and those of streams that were reset included.
     under_way: Cell<u32>,
     /// Streams that were reset, less those that finished.
@@ -94,7 +94,7 @@ struct Leaving {
 struct ParkedRequest {
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
-    charge: Charge,
+    charge: MemoryCharge,
     since_ms: u64,
 }
 
@@ -113,14 +113,20 @@ enum StreamsState {
 type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// Serves requests until the connection ends.
-pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counted: Counted, worker: Rc<Worker>) {
+pub(crate) async fn serve(
+    socket: Socket,
+    read_ahead: ReadBuffer,
+    peer: ConnectionPeer,
+    counted: CountedConnection,
+    worker: Rc<Worker>,
+) {
     let (socket, settings) = (Rc::new(socket), worker.settings());
     let is_crowded = worker.shared.caps.is_crowded() || counted.connections_of_address() > CONNECTIONS_WITH_ALL_STREAMS;
     let streams_max = settings.bounds.streams_max.min(if is_crowded { STREAMS_WHEN_CROWDED } else { u32::MAX });
     socket.timer.set(Way::In, settings.timeouts.head);
     let io = H2Io::new(socket.clone(), read_ahead, settings.timeouts.write);
     let unsent = UnsentBytes::new(worker.shared.buffers.clone(), counted.address());
-    let (budget, written, is_blocked) = (Budget::new(counted, io.received()), io.written(), io.is_blocked());
+    let (budget, written, is_blocked) = (ConnectionBudget::new(counted, io.received()), io.written(), io.is_blocked());
     let handshake = Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -137,19 +143,19 @@ pub(crate) async fn serve(socket: Socket, read_ahead: Buffer, peer: Peer, counte
     socket.timer.set_idle(false);
     socket.timer.clear(Way::In);
     let (under_way, resets, taken) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    let session = Rc::new(Session { peer, worker, budget, under_way, resets, taken, written, unsent, is_blocked });
+    let session = Rc::new(H2Session { peer, worker, budget, under_way, resets, taken, written, unsent, is_blocked });
     let ended = serve_streams(&mut connection, &socket, &session).await;
     drop(connection);
     if ended.is_err() {
         // Somebody who is still sending would lose with the connection what it was told about why it ends.
-        linger(&socket, &mut Buffer::default()).await;
+        linger(&socket, &mut ReadBuffer::default()).await;
     }
 }
 
 async fn serve_streams(
     connection: &mut Connection<H2Io, Bytes>,
     socket: &Socket,
-    session: &Rc<Session>,
+    session: &Rc<H2Session>,
 ) -> Result<(), h2::Error> {
     let idle = session.worker.timers.timer();
     let mut leaving = Leaving::default();
@@ -159,7 +165,7 @@ async fn serve_streams(
             idle.asked();
             match session.charge(&request).await {
                 Some(charge) => {
-                    session.worker.tally.request();
+                    session.worker.counters.request();
                     session.under_way.set(session.under_way.get() + 1);
                     parked.push_back(ParkedRequest { request, respond, charge, since_ms: idle.now_ms() });
                 }
@@ -171,15 +177,15 @@ async fn serve_streams(
     Ok(())
 }
 
-impl Session {
+impl H2Session {
     /// Refuses a request of which nothing has been processed, so that its client may send it again.
     fn refuse(&self, respond: &mut SendResponse<Bytes>) {
-        self.worker.tally.unbuffered();
+        self.worker.counters.unbuffered();
         respond.send_reset(Reason::REFUSED_STREAM);
     }
 
     /// Charges a request as a parked one. Nothing: there is no room even for that.
-    async fn charge(&self, request: &Request<RecvStream>) -> Option<Charge> {
+    async fn charge(&self, request: &Request<RecvStream>) -> Option<MemoryCharge> {
         if self.under_way.get() >= self.worker.settings().bounds.streams_max.saturating_mul(2) {
             return None;
         }
@@ -195,7 +201,7 @@ impl Session {
 }
 
 /// Serves parked requests for which there is room, the oldest first, each in a task of its own.
-fn start_parked(parked: &mut VecDeque<ParkedRequest>, session: &Rc<Session>) {
+fn start_parked(parked: &mut VecDeque<ParkedRequest>, session: &Rc<H2Session>) {
     let mut next = 0;
     while let Some(candidate) = parked.get_mut(next) {
         if !candidate.charge.serve() {
@@ -213,7 +219,7 @@ fn start_parked(parked: &mut VecDeque<ParkedRequest>, session: &Rc<Session>) {
 
 /// Drops parked requests that their client has reset, and refuses those that have waited for longer than a request may. The task is woken when
 /// the next one has.
-fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &Session, idle: &Timer, cx: &mut Context<'_>) {
+fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &H2Session, idle: &Timer, cx: &mut Context<'_>) {
     let wait_max = Duration::from(session.worker.settings().hold.max);
     let waited = |since_ms: u64| Duration::from_millis(idle.now_ms().saturating_sub(since_ms));
     parked.retain_mut(|ParkedRequest { respond, since_ms, .. }| {
@@ -240,7 +246,7 @@ fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &Session, idle: &
 async fn next_event(
     connection: &mut Connection<H2Io, Bytes>,
     socket: &Socket,
-    session: &Session,
+    session: &H2Session,
     idle: &Timer,
     leaving: &mut Leaving,
     parked: &mut VecDeque<ParkedRequest>,
@@ -264,7 +270,7 @@ async fn next_event(
             }
         }
         if session.resets.get() > RESETS_MAX {
-            session.worker.tally.calmed();
+            session.worker.counters.calmed();
             session.resets.set(0);
             connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
             return accepted(connection.poll_accept(cx));
@@ -310,8 +316,13 @@ async fn next_event(
     .await
 }
 
-async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, charge: Charge, session: &Session) {
-    let Session { worker, peer, .. } = session;
+async fn serve_one(
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+    charge: MemoryCharge,
+    session: &H2Session,
+) {
+    let H2Session { worker, peer, .. } = session;
     let settings = &*worker.settings();
     let mut scratch = worker.scratch();
     let timer = worker.timers.timer();
@@ -324,7 +335,7 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
     } else {
         paced(settings.timeouts.body_idle)
     };
-    let line = RefCell::new(Line::Responding(respond));
+    let line = RefCell::new(ResponseHalf::Responding(respond));
     let reader = StreamReader::new(request.into_body(), pace);
     let mut body = StreamBody { reader, line: &line, timer: &timer, charge };
     if websocket {
@@ -382,12 +393,12 @@ async fn serve_one(request: Request<RecvStream>, respond: SendResponse<Bytes>, c
 }
 
 /// Our half of a stream.
-enum Line {
+enum ResponseHalf {
     Responding(SendResponse<Bytes>),
     Sending(SendStream<Bytes>),
 }
 
-impl Line {
+impl ResponseHalf {
     fn reset(&mut self) {
         match self {
             Self::Responding(respond) => respond.send_reset(Reason::INTERNAL_ERROR),
@@ -398,10 +409,10 @@ impl Line {
 
 struct StreamBody<'a> {
     reader: StreamReader,
-    line: &'a RefCell<Line>,
+    line: &'a RefCell<ResponseHalf>,
     timer: &'a Timer,
     /// What the request is charged for the memory that it holds.
-    charge: Charge,
+    charge: MemoryCharge,
 }
 
 impl Source for StreamBody<'_> {
@@ -430,8 +441,8 @@ impl ClientBody for StreamBody<'_> {
     async fn departure(&mut self) -> PeerError {
         poll_fn(|cx| {
             let polled = match &mut *self.line.borrow_mut() {
-                Line::Responding(respond) => respond.poll_reset(cx),
-                Line::Sending(stream) => stream.poll_reset(cx),
+                ResponseHalf::Responding(respond) => respond.poll_reset(cx),
+                ResponseHalf::Sending(stream) => stream.poll_reset(cx),
             };
             polled.map(|_| PeerError::Gone)
         })
@@ -448,7 +459,7 @@ impl ClientBody for StreamBody<'_> {
 }
 
 struct StreamReply<'a> {
-    line: &'a RefCell<Line>,
+    line: &'a RefCell<ResponseHalf>,
     /// Whether the stream is to become a tunnel.
     websocket: bool,
     /// Whether there is no end to be sent any more: it went out with the head, or is still to come through a tunnel.
@@ -459,7 +470,7 @@ struct StreamReply<'a> {
     body_bytes: u64,
     timer: &'a Timer,
     meter: PaceMeter,
-    session: &'a Session,
+    session: &'a H2Session,
     /// Since when the client has been waited for while buffered bytes are sent, and what it had taken on all streams then.
     wait: Option<(u64, u64)>,
     /// The trailers to send behind buffered bytes.
@@ -495,9 +506,9 @@ impl StreamReply<'_> {
             return Ok(data.is_empty());
         }
         match &mut *self.line.borrow_mut() {
-            Line::Sending(_) if data.is_empty() => {}
-            Line::Sending(stream) => stream.send_data(unsent.hand_over(data), false)?,
-            Line::Responding(_) => return Err(PeerError::Gone),
+            ResponseHalf::Sending(_) if data.is_empty() => {}
+            ResponseHalf::Sending(stream) => stream.send_data(unsent.hand_over(data), false)?,
+            ResponseHalf::Responding(_) => return Err(PeerError::Gone),
         }
         Ok(true)
     }
@@ -506,8 +517,8 @@ impl StreamReply<'_> {
     fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
         let length = left.len();
         let polled = match &mut *self.line.borrow_mut() {
-            Line::Sending(stream) => h2_body::poll_send_counted(stream, left, &self.session.unsent, cx),
-            Line::Responding(_) => Poll::Ready(Err(PeerError::Gone)),
+            ResponseHalf::Sending(stream) => h2_body::poll_send_counted(stream, left, &self.session.unsent, cx),
+            ResponseHalf::Responding(_) => Poll::Ready(Err(PeerError::Gone)),
         };
         self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
         polled
@@ -528,7 +539,7 @@ impl Reply for StreamReply<'_> {
         if self.session.is_blocked.get() && !is_first_continue {
             return Ok(());
         }
-        if let (Line::Responding(respond), Some(response)) =
+        if let (ResponseHalf::Responding(respond), Some(response)) =
             (&mut *self.line.borrow_mut(), h2_head::write_response(head))
         {
             respond.send_informational(response)?;
@@ -542,11 +553,11 @@ impl Reply for StreamReply<'_> {
         let mut response = h2_head::write_response(head).ok_or(PeerError::Gone)?;
         let stands = self.websocket && h2_connect::make_answer(&mut response);
         let mut line = self.line.borrow_mut();
-        let Line::Responding(respond) = &mut *line else { return Err(PeerError::Gone) };
+        let ResponseHalf::Responding(respond) = &mut *line else { return Err(PeerError::Gone) };
         self.ended = matches!(head.length, Length::Empty | Length::Fixed(0));
         self.session.budget.charge_head(response.headers_mut(), self.session.is_blocked.get());
         let stream = respond.send_response(response, self.ended && !stands)?;
-        *line = Line::Sending(stream);
+        *line = ResponseHalf::Sending(stream);
         self.has_begun = true;
         Ok(())
     }
@@ -625,8 +636,8 @@ impl Spill for StreamReply<'_> {
             return Poll::Ready(Ok(()));
         }
         Poll::Ready(match &mut *self.line.borrow_mut() {
-            Line::Sending(stream) => h2_body::end_with(stream, self.trailers.take()),
-            Line::Responding(_) => Err(PeerError::Gone),
+            ResponseHalf::Sending(stream) => h2_body::end_with(stream, self.trailers.take()),
+            ResponseHalf::Responding(_) => Err(PeerError::Gone),
         })
     }
 }
@@ -642,8 +653,10 @@ impl Sink for StreamReply<'_> {
             let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
             self.timer.set(Way::Out, self.meter.patience());
             let mut some = |cx: &mut Context<'_>| match &mut *self.line.borrow_mut() {
-                Line::Sending(stream) => h2_body::poll_send_counted(stream, &mut left, &self.session.unsent, cx),
-                Line::Responding(_) => Poll::Ready(Err(PeerError::Gone)),
+                ResponseHalf::Sending(stream) => {
+                    h2_body::poll_send_counted(stream, &mut left, &self.session.unsent, cx)
+                }
+                ResponseHalf::Responding(_) => Poll::Ready(Err(PeerError::Gone)),
             };
             poll_fn(|cx| h2_body::timed(self.timer, Way::Out, cx, &mut some)).await??;
             self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
@@ -660,12 +673,12 @@ impl Sink for StreamReply<'_> {
 
     async fn end(&mut self, trailers: Option<&Fields>) -> Result<(), PeerError> {
         match &mut *self.line.borrow_mut() {
-            Line::Sending(_) if self.ended => Ok(()),
-            Line::Sending(stream) => {
+            ResponseHalf::Sending(_) if self.ended => Ok(()),
+            ResponseHalf::Sending(stream) => {
                 self.ended = true;
                 h2_body::end(stream, trailers)
             }
-            Line::Responding(_) => Err(PeerError::Gone),
+            ResponseHalf::Responding(_) => Err(PeerError::Gone),
         }
     }
 }

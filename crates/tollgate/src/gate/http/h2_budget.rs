@@ -10,7 +10,7 @@
 //! Heads of responses that the client does not read are held by the `h2` crate. They are charged as well, so that no further request is served while
 //! there are more than [`UNSENT_HEADS_MAX`] of them.
 //!
-//! What a connection needs beyond [`CONSTANT`] is borrowed from what its address has, and all connections together ([`Counted::borrow`]). One
+//! What a connection needs beyond [`CONSTANT`] is borrowed from what its address has, and all connections together ([`CountedConnection::borrow`]). One
 //! request is always served, so a connection goes on whatever others have borrowed.
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 
-use crate::gate::net::caps::Counted;
+use crate::gate::net::caps::CountedConnection;
 
 /// Bytes that a connection holds for its requests without borrowing.
 const CONSTANT: usize = 64 << 10;
@@ -50,8 +50,8 @@ const PARKED_FIELD_BYTES: usize = 160;
 const SERVED_BYTES: usize = 16 << 10;
 
 /// The budget of one connection.
-pub(crate) struct Budget {
-    counted: RefCell<Counted>,
+pub(crate) struct ConnectionBudget {
+    counted: RefCell<CountedConnection>,
     /// What parked requests are charged.
     parked: Cell<usize>,
     /// What requests are charged that are served.
@@ -89,8 +89,8 @@ impl RequestSize {
 }
 
 /// A request that is charged, until this is dropped.
-pub(crate) struct Charge {
-    budget: Rc<Budget>,
+pub(crate) struct MemoryCharge {
+    budget: Rc<ConnectionBudget>,
     size: RequestSize,
     phase: ChargePhase,
 }
@@ -103,9 +103,9 @@ enum ChargePhase {
     Forwarded,
 }
 
-impl Budget {
+impl ConnectionBudget {
     /// `received` counts the bytes that come on the connection.
-    pub(crate) fn new(counted: Counted, received: Rc<Cell<u64>>) -> Rc<Self> {
+    pub(crate) fn new(counted: CountedConnection, received: Rc<Cell<u64>>) -> Rc<Self> {
         Rc::new(Self {
             counted: RefCell::new(counted),
             parked: Cell::new(0),
@@ -119,14 +119,14 @@ impl Budget {
     }
 
     /// Charges a request as a parked one, if it fits.
-    pub(crate) fn park(self: &Rc<Self>, size: RequestSize) -> Option<Charge> {
+    pub(crate) fn park(self: &Rc<Self>, size: RequestSize) -> Option<MemoryCharge> {
         let parked = self.parked.get() + size.parked;
         let is_only = self.parked.get() + self.served.get() == 0;
         if !is_only && (parked > PARKED_MAX || !self.borrow(size.parked)) {
             return None;
         }
         self.parked.set(parked);
-        Some(Charge { budget: self.clone(), size, phase: ChargePhase::Parked })
+        Some(MemoryCharge { budget: self.clone(), size, phase: ChargePhase::Parked })
     }
 
     /// Wakes the task of the connection once, when the next request has been forwarded or has ended.
@@ -192,7 +192,7 @@ impl Budget {
     }
 }
 
-impl Charge {
+impl MemoryCharge {
     /// Charges the request as one that is served, if it fits, or if no other one is served.
     ///
     /// Requests whose bodies are not here have half of the budget: a client that stalls its uploads does not hold up its other requests.
@@ -244,7 +244,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.release();
     }
@@ -274,9 +274,9 @@ mod tests {
     use super::*;
     use crate::gate::net::caps::Caps;
 
-    fn budget(received: u64) -> Rc<Budget> {
+    fn budget(received: u64) -> Rc<ConnectionBudget> {
         let counted = Caps::new(100).count([203, 0, 113, 7].into(), Some(100)).unwrap();
-        Budget::new(counted, Rc::new(Cell::new(received)))
+        ConnectionBudget::new(counted, Rc::new(Cell::new(received)))
     }
 
     fn size(fields: usize, value: usize, has_body: bool) -> RequestSize {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     /// Parks requests and serves those that fit. Returns the charges, and how many are served.
-    fn burst(budget: &Rc<Budget>, size: RequestSize, count: usize) -> (Vec<Charge>, usize) {
+    fn burst(budget: &Rc<ConnectionBudget>, size: RequestSize, count: usize) -> (Vec<MemoryCharge>, usize) {
         let mut charges: Vec<_> = (0..count).filter_map(|_| budget.park(size)).collect();
         let served = charges.iter_mut().filter_map(|charge| charge.serve().then_some(())).count();
         (charges, served)
@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn heads_of_responses_that_are_not_read_keep_further_requests_from_being_served() {
         let budget = budget(10_000);
-        let serves = |budget: &Rc<Budget>| budget.park(size(5, 50, false)).unwrap().serve();
+        let serves = |budget: &Rc<ConnectionBudget>| budget.park(size(5, 50, false)).unwrap().serve();
         let mut held = Vec::new();
         while serves(&budget) {
             let mut headers = response(20, 300);

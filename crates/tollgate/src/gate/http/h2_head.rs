@@ -11,7 +11,7 @@ use tollgate_wire::http1::{Fault, Fields, Length, Name, RequestHead, ResponseHea
 use super::body::PeerError;
 use super::forward;
 use super::h2_connect;
-use crate::gate::decide::identify::Peer;
+use crate::gate::decide::identify::ConnectionPeer;
 
 /// Reads a request that came over HTTP/2, by the same rules as one over HTTP/1.1.
 pub(crate) fn read_request(
@@ -118,7 +118,7 @@ fn trimmed(value: &HeaderValue) -> &[u8] {
 /// Writes a request for a backend that speaks HTTP/2. Nothing: it cannot be said in HTTP/2.
 pub(crate) fn write_request(
     head: &RequestHead,
-    peer: &Peer,
+    peer: &ConnectionPeer,
     backend: &str,
     secure: bool,
     scratch: &mut Vec<u8>,

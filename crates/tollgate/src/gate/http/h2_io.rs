@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::gate::net::buffer::Buffer;
+use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
 
 /// A connection that carries HTTP/2.
 pub(crate) struct H2Io {
     socket: Rc<Socket>,
-    read_ahead: Buffer,
+    read_ahead: ReadBuffer,
     /// How long the peer may take to accept the next bytes.
     patience: Duration,
     /// Whether the peer takes nothing at the moment.
@@ -28,7 +28,7 @@ pub(crate) struct H2Io {
 }
 
 impl H2Io {
-    pub(crate) fn new(socket: Rc<Socket>, read_ahead: Buffer, patience: Duration) -> Self {
+    pub(crate) fn new(socket: Rc<Socket>, read_ahead: ReadBuffer, patience: Duration) -> Self {
         let (is_blocked, received, written) = Default::default();
         Self { socket, read_ahead, patience, is_blocked, received, written }
     }

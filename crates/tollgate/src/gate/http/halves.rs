@@ -63,7 +63,7 @@ pub(crate) trait Forward: Sink {
 }
 
 /// The response of a backend.
-pub(crate) trait Answer: Source {
+pub(crate) trait BackendAnswer: Source {
     /// Reads the next head: of an interim response, or of the final one.
     async fn head(&mut self, head: &mut ResponseHead) -> Result<(), PeerError>;
 

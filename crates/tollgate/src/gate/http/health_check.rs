@@ -11,9 +11,9 @@ use tollgate_wire::http1::chunked::Decoder;
 use super::backend::h1::H1Answer;
 use super::backend::{Backend, h2};
 use super::body::PeerError;
-use super::halves::Answer;
+use super::halves::BackendAnswer;
 use super::worker::Worker;
-use crate::gate::net::buffer::Buffer;
+use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::pace::Pace;
 use crate::gate::net::timer::Way;
 use crate::settings::{HealthCheck, Protocol};
@@ -63,7 +63,7 @@ async fn status_h1(backend: &Backend, worker: &Worker, settings: &HealthCheck) -
     let mut parts = [IoSlice::new(request.as_bytes())];
     socket.write_all(&mut parts, settings.timeout).await.map_err(|error| error.to_string())?;
     socket.timer.set(Way::In, settings.timeout);
-    let (mut buffer, mut decoder) = (Buffer::default(), Decoder::default());
+    let (mut buffer, mut decoder) = (ReadBuffer::default(), Decoder::default());
     let mut answer = H1Answer::new(&socket, &mut buffer, &mut decoder, pace(settings), false);
     final_status(&mut answer).await
 }
@@ -81,7 +81,7 @@ async fn status_h2(backend: &Backend, worker: &Worker, settings: &HealthCheck) -
     final_status(&mut answer).await
 }
 
-async fn final_status(answer: &mut impl Answer) -> Result<u16, String> {
+async fn final_status(answer: &mut impl BackendAnswer) -> Result<u16, String> {
     let mut head = ResponseHead::default();
     loop {
         answer.head(&mut head).await.map_err(|broken: PeerError| broken.as_str().to_owned())?;

@@ -4,16 +4,16 @@ use tollgate_wire::http1::RequestHead;
 
 use super::worker::Worker;
 use crate::gate::decide::admission::Ticket;
-use crate::gate::decide::identify::{Peer, RequestView};
+use crate::gate::decide::identify::{ConnectionPeer, RequestView};
 use crate::gate::decide::refusal::Refusal;
-use crate::gate::observe::sight::Account;
+use crate::gate::observe::request_stats::PendingStats;
 use crate::telemetry::{Decided, Trace};
 
 /// The header field of W3C Trace Context.
 const TRACEPARENT: &[u8] = b"traceparent";
 
 /// Starts the trace of a request. Only a trusted proxy may set the parent: any other client could have all its requests sampled.
-pub(crate) fn begin(worker: &Worker, peer: &Peer, request: &RequestView<'_>) -> Option<Trace> {
+pub(crate) fn begin(worker: &Worker, peer: &ConnectionPeer, request: &RequestView<'_>) -> Option<Trace> {
     let tracer = worker.shared.tracer.as_ref()?;
     let head = request.head;
     let parent = if peer.trust().is_some() { head.fields.find(TRACEPARENT) } else { None };
@@ -28,7 +28,7 @@ pub(crate) fn refused(trace: &mut Option<Trace>, refusal: &Refusal) {
 }
 
 /// Records that the request is forwarded, and adds the trace context to it.
-pub(crate) fn goes(trace: &mut Option<Trace>, ticket: &Ticket, account: &mut Account, request: &mut RequestHead) {
+pub(crate) fn goes(trace: &mut Option<Trace>, ticket: &Ticket, account: &mut PendingStats, request: &mut RequestHead) {
     let Some(trace) = trace else { return };
     let (decision, rule) = ticket.decided();
     trace.decided(Decided { decision: decision.verdict.as_str(), reason: decision.reason.as_str(), rule });

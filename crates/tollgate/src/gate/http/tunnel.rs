@@ -7,19 +7,19 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::backend::Place;
+use super::backend::BackendSlot;
 use super::backend::h1::H1Connection;
 use super::body::{PeerError, Piece, Rest, Sink, Source};
-use crate::gate::net::buffer::Buffer;
+use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
 
 /// Joins a client's connection with a backend's. What either has sent ahead goes first.
 pub(crate) async fn run(
     client: &Socket,
-    mut sent_ahead: Buffer,
+    mut sent_ahead: ReadBuffer,
     backend: H1Connection,
-    _place: Place,
+    _place: BackendSlot,
     idle_max: Duration,
 ) {
     let H1Connection { socket: backend, buffer: mut answered_ahead, .. } = backend;
@@ -34,7 +34,7 @@ pub(crate) async fn run_stream(
     client: &mut impl Source,
     reply: &mut impl Sink,
     backend: H1Connection,
-    _place: Place,
+    _place: BackendSlot,
     idle_max: Duration,
 ) {
     let H1Connection { socket: backend, mut buffer, .. } = backend;
@@ -97,7 +97,7 @@ async fn both<E>(there: impl Future<Output = Result<(), E>>, back: impl Future<O
 /// Moves bytes one way until they end. Silence is only too long if the other way is silent too.
 async fn copy(
     from: &Socket,
-    buffer: &mut Buffer,
+    buffer: &mut ReadBuffer,
     to: &Socket,
     moved: &Cell<u64>,
     idle_max: Duration,

@@ -94,12 +94,12 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Collected {
+    struct CollectedBody {
         bytes: Vec<u8>,
         ended: bool,
     }
 
-    impl Sink for Collected {
+    impl Sink for CollectedBody {
         async fn send(&mut self, data: &[u8], _rest: Rest) -> Result<(), PeerError> {
             self.bytes.extend_from_slice(data);
             Ok(())
@@ -138,7 +138,7 @@ mod tests {
             (&["abc", "def"], Length::Chunked, "abcdef", None),
         ] {
             let mut source = Pieces(pieces.iter().map(|piece| piece.as_bytes().to_vec()).collect(), Vec::new());
-            let mut sink = Collected::default();
+            let mut sink = CollectedBody::default();
             let uploaded = upload(&mut source, &mut sink, &mut Unmetered, length).await;
             assert_eq!(uploaded, fault.map_or(Ok(()), |fault| Err(SideError::Client(fault))), "{pieces:?}");
             assert_eq!((&sink.bytes[..], sink.ended), (sent.as_bytes(), fault.is_none()), "{pieces:?}");

@@ -21,12 +21,12 @@ use crate::gate::net::caps::Caps;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{TICK, Timers};
 use crate::gate::observe::access_log::{LogCounts, LogWriter, WorkerLog};
+use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::observe::engagement_log::EngagementLog;
 use crate::gate::observe::failure_log::FailureLog;
 use crate::gate::observe::proxy_detector::{ProxyDetector, Sampler};
 use crate::gate::observe::reloads::Reloads;
-use crate::gate::observe::sight::Sight;
-use crate::gate::observe::tally::Tally;
+use crate::gate::observe::request_stats::RequestStats;
 use crate::settings::{DEFAULT_DOMAIN, Gate as Settings};
 use crate::telemetry::Tracer;
 
@@ -42,9 +42,9 @@ pub(crate) struct Shared {
     pub(crate) buffers: Arc<Buffers>,
     /// How reloads went.
     pub(crate) reloads: Reloads,
-    pub(crate) tallies: Vec<Arc<Tally>>,
+    pub(crate) counters: Vec<Arc<WorkerCounters>>,
     /// What others may see of requests.
-    pub(crate) sight: Arc<Sight>,
+    pub(crate) stats: Arc<RequestStats>,
     /// What requests tell of themselves, if any do.
     pub(crate) tracer: Option<Arc<Tracer>>,
     /// Detects proxies in front of the gate that are not trusted.
@@ -80,7 +80,7 @@ pub(crate) struct Worker {
     pub(crate) timers: Rc<Timers>,
     pub(crate) pool: Pool,
     pub(crate) h2_connections: h2::H2Connections,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counters: Arc<WorkerCounters>,
     /// Who was held and refused, for the log.
     pub(crate) engagements: EngagementLog,
     /// Responses of the gate that say that a backend failed, for the log.
@@ -114,8 +114,8 @@ impl Worker {
             timers: Timers::new(),
             pool: Pool::default(),
             h2_connections: h2::H2Connections::default(),
-            tally: shared.tallies[index].clone(),
-            engagements: EngagementLog::new(shared.sight.feed().clone()),
+            counters: shared.counters[index].clone(),
+            engagements: EngagementLog::new(shared.stats.feed().clone()),
             failures: FailureLog::default(),
             settings: RefCell::new(Rc::new(Settings::clone(&settings))),
             settings_seen: RefCell::new(settings),

@@ -11,9 +11,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::master_metrics;
-use crate::gate::decide::rules::RuleTally;
+use crate::gate::decide::rules::RuleCounters;
 use crate::gate::http::worker::Shared;
-use crate::gate::observe::tally::Tally;
+use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::serve::running::Running;
 use crate::settings::DEFAULT_DOMAIN;
 
@@ -35,8 +35,8 @@ impl Running {
 
 impl Collector for GateMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for (place, (name, help)) in Tally::NAMES.into_iter().enumerate() {
-            let total: u64 = self.0.tallies.iter().map(|tally| tally.read(place)).sum();
+        for (place, (name, help)) in WorkerCounters::NAMES.into_iter().enumerate() {
+            let total: u64 = self.0.counters.iter().map(|counters| counters.read(place)).sum();
             counter(&mut encoder, &format!("tollgate_{name}"), help, total)?;
         }
         gauge(&mut encoder, "tollgate_connections", "Connections of clients", self.0.caps.total() as u64)?;
@@ -69,7 +69,7 @@ impl Collector for GateMetrics {
         self.encode_queue(&mut encoder)?;
         self.encode_rules(&mut encoder)?;
         self.encode_redis(&mut encoder)?;
-        if let Some(masters) = self.0.admission.rules().elsewhere().masters() {
+        if let Some(masters) = self.0.admission.rules().remote_state().masters() {
             master_metrics::encode(masters, &mut encoder)?;
         }
         self.encode_backends(&mut encoder)
@@ -78,16 +78,16 @@ impl Collector for GateMetrics {
 
 impl GateMetrics {
     fn encode_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let sight = &self.0.sight;
+        let stats = &self.0.stats;
         for (name, help, histogram) in [
             (
                 "tollgate_wait_seconds",
                 "How long requests were held and waited before they went to a backend",
-                &sight.waits,
+                &stats.waits,
             ),
-            ("tollgate_request_toll_seconds", "What requests have cost, in CPU time", &sight.tolls),
-            ("tollgate_backend_seconds", "How long backends took", &sight.backend),
-            ("tollgate_answer_seconds", "How long requests took, waiting included", &sight.answers),
+            ("tollgate_request_toll_seconds", "What requests have cost, in CPU time", &stats.tolls),
+            ("tollgate_backend_seconds", "How long backends took", &stats.backend),
+            ("tollgate_answer_seconds", "How long requests took, waiting included", &stats.answers),
         ] {
             let counted = histogram.read();
             encoder.encode_descriptor(name, help, None, MetricType::Histogram)?.encode_histogram::<NoLabelSet>(
@@ -98,7 +98,7 @@ impl GateMetrics {
             )?;
         }
         let help = "Requests of callers for whom there was no place among the figures";
-        counter(encoder, "tollgate_callers_unnamed", help, sight.spenders.unnamed())?;
+        counter(encoder, "tollgate_callers_unnamed", help, stats.spenders.unnamed())?;
         let help = "Callers whom an operator lets pass for a while";
         gauge(encoder, "tollgate_exemptions", help, self.0.admission.exemptions().count() as u64)
     }
@@ -141,9 +141,9 @@ impl GateMetrics {
         let faces = || rules.iter().flat_map(|(domain, rules)| rules.faces().iter().map(move |face| (domain, face)));
         for (domain, face) in faces() {
             let name = named_in(domain, &face.name);
-            for (kind, verdict) in RuleTally::KINDS.into_iter().enumerate() {
+            for (kind, verdict) in RuleCounters::KINDS.into_iter().enumerate() {
                 let labels = [("rule", &*name), ("class", face.class.as_str()), ("verdict", verdict)];
-                ConstCounter::new(face.tally.read(kind)).encode(decisions.encode_family(&labels)?)?;
+                ConstCounter::new(face.counters.read(kind)).encode(decisions.encode_family(&labels)?)?;
             }
         }
         let help =
@@ -152,7 +152,7 @@ impl GateMetrics {
         for (domain, face) in faces() {
             let name = named_in(domain, &face.name);
             let labels = [("rule", &*name), ("class", face.class.as_str())];
-            ConstCounter::new(face.tally.toll_ns() as f64 / 1e9).encode(tolls.encode_family(&labels)?)?;
+            ConstCounter::new(face.counters.toll_ns() as f64 / 1e9).encode(tolls.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl GateMetrics {
     /// What is seen of the store that gates share, while rules are shared through one.
     fn encode_redis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let rules = self.0.admission.rules();
-        let Some(sharing) = rules.elsewhere().redis() else { return Ok(()) };
+        let Some(sharing) = rules.remote_state().redis() else { return Ok(()) };
         let counts = sharing.store().counts();
         let help = "Connections made to Redis";
         counter(encoder, "tollgate_redis_connects", help, counts.connects)?;

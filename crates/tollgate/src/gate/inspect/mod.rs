@@ -2,5 +2,5 @@
 
 pub(super) mod master_metrics;
 pub(super) mod metrics;
-pub(super) mod others;
+pub(super) mod remote_status;
 pub(super) mod view;

@@ -15,11 +15,11 @@ use tollgate_gatekeeper::truncation::is_cut;
 use super::metrics::named_in;
 use crate::gate::decide::admission::ObservedCounts;
 use crate::gate::decide::queue::QueueForecast;
-use crate::gate::decide::rules::{RuleTally, Rules};
+use crate::gate::decide::rules::{RuleCounters, Rules};
+use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::observe::histogram::Counted;
 use crate::gate::observe::rates::Rates;
 use crate::gate::observe::spenders::Spenders;
-use crate::gate::observe::tally::Tally;
 use crate::gate::serve::running::Running;
 
 /// How a gate stands.
@@ -52,7 +52,7 @@ pub(crate) struct RuleFigures {
     pub(crate) name: String,
     pub(crate) class: String,
     /// Held, refused, and what a rule that only observes would have.
-    pub(crate) counts: [u64; RuleTally::KINDS.len()],
+    pub(crate) counts: [u64; RuleCounters::KINDS.len()],
 }
 
 /// One caller.
@@ -111,11 +111,12 @@ impl Running {
     pub(crate) fn figures(&self) -> Figures {
         let (shared, admission) = (&self.shared, &self.shared.admission);
         let total = |name: &str| {
-            let place = Tally::NAMES.iter().position(|(known, _)| *known == name).expect("the name is one of them");
-            shared.tallies.iter().map(|tally| tally.read(place)).sum::<u64>()
+            let place =
+                WorkerCounters::NAMES.iter().position(|(known, _)| *known == name).expect("the name is one of them");
+            shared.counters.iter().map(|counters| counters.read(place)).sum::<u64>()
         };
         let (queue, settings) = (admission.queues().status(), shared.settings.load());
-        let held_by_rules: u64 = admission.rules().faces().iter().map(|face| face.tally.read(0)).sum();
+        let held_by_rules: u64 = admission.rules().faces().iter().map(|face| face.counters.read(0)).sum();
         Figures {
             requests: total("requests"),
             refused: total("requests_refused"),
@@ -131,7 +132,7 @@ impl Running {
             sustained_ms: admission.load().sustained().as_millis_ceil(),
             edges_ms: (settings.bands.elevated().as_millis_ceil(), settings.bands.critical().as_millis_ceil()),
             exemptions: admission.exemptions().count(),
-            unnamed: shared.sight.spenders.unnamed(),
+            unnamed: shared.stats.spenders.unnamed(),
             observed: admission.observed(),
         }
     }
@@ -160,19 +161,19 @@ impl Running {
         let shown = |domain: &str, face: &crate::gate::decide::rules::Face| RuleFigures {
             name: named_in(domain, &face.name).into_owned(),
             class: face.class.clone(),
-            counts: std::array::from_fn(|kind| face.tally.read(kind)),
+            counts: std::array::from_fn(|kind| face.counters.read(kind)),
         };
         rules.iter().flat_map(|(domain, rules)| rules.faces().iter().map(|face| shown(domain, face))).collect()
     }
 
     /// How long answers have taken so far, the wait at the gate included.
     pub(crate) fn answer_times(&self) -> Counted {
-        self.shared.sight.answers.read()
+        self.shared.stats.answers.read()
     }
 
     /// Where refusals are left for the watch.
     pub(crate) fn feed(&self) -> std::sync::Arc<crate::watch::Feed> {
-        self.shared.sight.feed().clone()
+        self.shared.stats.feed().clone()
     }
 
     /// Where the watch says which accounts are flagged.
@@ -188,13 +189,13 @@ impl Running {
 
     /// The clock that moments here are of.
     pub(crate) fn clock(&self) -> &tollgate_gatekeeper::clock::Clock {
-        self.shared.sight.clock()
+        self.shared.stats.clock()
     }
 
     /// Brings the figures of callers up to date. To be called once a second.
     pub(crate) fn tick(&self) {
-        let sight = &self.shared.sight;
-        sight.spenders.tick(sight.clock().now());
+        let stats = &self.shared.stats;
+        stats.spenders.tick(stats.clock().now());
     }
 
     /// The classes whose callers can be shown.
@@ -213,9 +214,9 @@ impl Running {
         if !self.classes().iter().any(|known| known == class) {
             return None;
         }
-        let (sight, rules) = (&self.shared.sight, self.shared.admission.rules());
-        let now = sight.clock().now();
-        let spenders = sight.spenders.top(class, most, now).unwrap_or_default();
+        let (stats, rules) = (&self.shared.stats, self.shared.admission.rules());
+        let now = stats.clock().now();
+        let spenders = stats.spenders.top(class, most, now).unwrap_or_default();
         let of_class = |rule: usize| rules.faces().get(rule).is_some_and(|face| face.class == class);
         // Who spends and was throttled is one, wherever it is among those who were; so is who was throttled by several rules.
         let is_one = spenders.is_empty() && (0..rules.faces().len()).filter(|&rule| of_class(rule)).count() == 1;
@@ -242,16 +243,16 @@ impl Running {
 
     /// How many callers of a class have requests that wait so long on average.
     pub(crate) fn callers_waiting(&self, class: &str, least: Span) -> usize {
-        let sight = &self.shared.sight;
-        let callers = sight.spenders.top(class, usize::MAX, sight.clock().now()).unwrap_or_default();
+        let stats = &self.shared.stats;
+        let callers = stats.spenders.top(class, usize::MAX, stats.clock().now()).unwrap_or_default();
         let least = least.as_nanos() as f64 / 1e9;
         callers.iter().filter(|caller| caller.rates.wait_secs() >= least).count()
     }
 
     /// The addresses with the most requests that would have been refused or held.
     pub(crate) fn would_throttle(&self, most: usize) -> Vec<(Vec<u8>, Rates)> {
-        let sight = &self.shared.sight;
-        let callers = sight.spenders.top("ip/32", usize::MAX, sight.clock().now()).unwrap_or_default();
+        let stats = &self.shared.stats;
+        let callers = stats.spenders.top("ip/32", usize::MAX, stats.clock().now()).unwrap_or_default();
         let mut callers: Vec<_> = callers.into_iter().map(|shown| (shown.key, shown.rates)).collect();
         callers.retain(|(_, rates)| rates.would_refuse + rates.would_hold > 0);
         callers.sort_by_key(|(_, rates)| std::cmp::Reverse((rates.would_refuse, rates.would_hold)));
@@ -270,7 +271,7 @@ impl Running {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
         let toll = expected(toll);
         let own = rules.limiter().explain(request, toll, band, now);
-        let explained = rules.elsewhere().explain(rules.limiter(), own, request, toll, band).await;
+        let explained = rules.remote_state().explain(rules.limiter(), own, request, toll, band).await;
         explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
     }
 
@@ -287,7 +288,7 @@ impl Running {
         let rules = self.shared.admission.rules();
         let own = self.own_words(&rules, |rule| rule.class.is_determined_by(class), request);
         let band = self.shared.admission.load().band();
-        let explained = rules.elsewhere().explain(rules.limiter(), own, request, Toll::ONE, band).await;
+        let explained = rules.remote_state().explain(rules.limiter(), own, request, Toll::ONE, band).await;
         explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
     }
 
@@ -311,7 +312,7 @@ impl Running {
         let places = (0..rules.faces().len()).filter(|place| of_class(*place));
         let mut knew: Vec<usize> = places.filter(|place| rules.limiter().forget(*place, request, now)).collect();
         let mut unanswered = None;
-        for (place, known) in rules.elsewhere().forget(rules.limiter(), request, of_class).await {
+        for (place, known) in rules.remote_state().forget(rules.limiter(), request, of_class).await {
             match known {
                 Ok(true) if !knew.contains(&place) => knew.push(place),
                 Ok(_) => {}
@@ -329,7 +330,7 @@ impl Running {
 
     /// Whether rules are kept on a store that gates share.
     pub(crate) fn shares_rules(&self) -> bool {
-        self.shared.admission.rules().elsewhere().redis().is_some()
+        self.shared.admission.rules().remote_state().redis().is_some()
     }
 
     /// Whether a rule tells callers apart so.
@@ -360,7 +361,7 @@ impl Running {
     }
 
     fn now(&self) -> Moment {
-        self.shared.sight.clock().now()
+        self.shared.stats.clock().now()
     }
 }
 

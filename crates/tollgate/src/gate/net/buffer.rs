@@ -1,7 +1,7 @@
 //! Memory for bytes that have been read and not yet used.
 //!
 //! A buffer per connection, held for its whole life, makes ten thousand idle connections cost hundreds of megabytes. Here a
-//! [`Buffer`] has memory only while there are bytes in it; the blocks go back to a free list of the worker's thread.
+//! [`ReadBuffer`] has memory only while there are bytes in it; the blocks go back to a free list of the worker's thread.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -45,12 +45,12 @@ fn give_block(block: Vec<u8>) {
 
 /// Bytes that have been read and not yet used.
 #[derive(Default)]
-pub(crate) struct Buffer {
+pub(crate) struct ReadBuffer {
     block: Vec<u8>,
     used: Range<usize>,
 }
 
-impl Buffer {
+impl ReadBuffer {
     /// The bytes that have not been used.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.block[self.used.clone()]
@@ -133,7 +133,7 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl Drop for ReadBuffer {
     fn drop(&mut self) {
         give_block(std::mem::take(&mut self.block));
     }
@@ -143,7 +143,7 @@ impl Drop for Buffer {
 mod tests {
     use super::*;
 
-    fn fill(buffer: &mut Buffer, length: usize, byte: u8) {
+    fn fill(buffer: &mut ReadBuffer, length: usize, byte: u8) {
         let mut left = length;
         while left > 0 {
             let room = buffer.room();
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_buffer_with_nothing_in_it_has_no_memory() {
-        let mut buffer = Buffer::default();
+        let mut buffer = ReadBuffer::default();
         fill(&mut buffer, 10, b'a');
         buffer.rest();
         assert_eq!(buffer.bytes(), [b'a'; 10]);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_few_bytes_take_little_memory_while_more_are_waited_for() {
-        let mut buffer = Buffer::default();
+        let mut buffer = ReadBuffer::default();
         fill(&mut buffer, 10, b'a');
         buffer.compact();
         assert_eq!((buffer.bytes(), buffer.block.len()), (&[b'a'; 10][..], COMPACT_MIN));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn bytes_survive_growth_and_moving() {
-        let mut buffer = Buffer::default();
+        let mut buffer = ReadBuffer::default();
         fill(&mut buffer, SMALL - 1, b'a');
         buffer.consume(SMALL - 11);
         fill(&mut buffer, LARGE - 10, b'b');

@@ -96,7 +96,7 @@ pub(crate) enum NoRoom {
 
 /// A connection that is counted while this lives.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountedConnection {
     caps: Arc<[Shard]>,
     address: Option<IpAddr>,
     eviction: Arc<Eviction>,
@@ -163,9 +163,9 @@ impl Caps {
     }
 
     /// Counts a connection for its address; an IPv6 client is its /64. No bound: it is not counted.
-    pub(crate) fn count(&self, address: IpAddr, per_address_max: Option<usize>) -> Result<Counted, NoRoom> {
+    pub(crate) fn count(&self, address: IpAddr, per_address_max: Option<usize>) -> Result<CountedConnection, NoRoom> {
         let address = per_address_max.map(|_| Network::of(address, if address.is_ipv6() { 64 } else { 32 }).address());
-        let mut counted = Counted {
+        let mut counted = CountedConnection {
             caps: self.by_address.clone(),
             address: None,
             eviction: Arc::default(),
@@ -223,7 +223,7 @@ impl Caps {
     }
 }
 
-impl Counted {
+impl CountedConnection {
     /// Connections of the same address. A trusted proxy is not counted.
     pub(crate) fn connections_of_address(&self) -> usize {
         let holding =
@@ -290,7 +290,7 @@ fn lock(shards: &[Shard], address: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, Hol
     shards[usize::from(byte) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.give_back();
         let Some(address) = self.address else { return };
@@ -343,7 +343,7 @@ mod tests {
         let client = |last: u8| caps.count([192, 0, 2, last].into(), Some(100)).unwrap();
         let many: Vec<_> = (0..20).map(|_| client(1)).collect();
         let few: Vec<_> = (0..3).map(|_| client(2)).collect();
-        let is_evicted = |all: &[Counted]| all.iter().filter(|counted| counted.eviction.is_evicted()).count();
+        let is_evicted = |all: &[CountedConnection]| all.iter().filter(|counted| counted.eviction.is_evicted()).count();
         assert_eq!(caps.evict(8, 20, 1), 0, "it has as many itself");
         assert_eq!(caps.evict(8, 1, 1), 8);
         assert_eq!((is_evicted(&many[..12]), is_evicted(&many[12..]), is_evicted(&few)), (0, 8, 0));

@@ -9,18 +9,18 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::buffer::Buffer;
+use super::buffer::ReadBuffer;
 use super::pace::{Pace, PaceMeter};
 use super::timer::{Timer, Way};
 
 /// What the bytes travel on.
-pub(crate) enum Stream {
+pub(crate) enum Transport {
     Plain(TcpStream),
     ServerTls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
     ClientTls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }
 
-impl Stream {
+impl Transport {
     fn pinned(&mut self) -> Pin<&mut dyn Duplex> {
         let stream: &mut dyn Duplex = match self {
             Self::Plain(stream) => stream,
@@ -46,23 +46,23 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 ///
 /// The two directions of an exchange are two futures of the same task, so the stream is borrowed only while it is polled.
 pub(crate) struct Socket {
-    stream: RefCell<Stream>,
+    stream: RefCell<Transport>,
     /// The deadlines of both directions.
     pub(crate) timer: Timer,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: Stream, timer: Timer) -> Self {
+    pub(crate) fn new(stream: Transport, timer: Timer) -> Self {
         Self { stream: RefCell::new(stream), timer }
     }
 
     /// Reads what there is into the buffer; nothing at the end of the stream.
-    pub(crate) async fn read(&self, buffer: &mut Buffer) -> io::Result<usize> {
+    pub(crate) async fn read(&self, buffer: &mut ReadBuffer) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_read(cx, buffer)).await
     }
 
     /// Reads more of what the peer has begun to send. While it waits, the buffer has no more memory than its bytes need.
-    pub(crate) async fn read_rest(&self, buffer: &mut Buffer) -> io::Result<usize> {
+    pub(crate) async fn read_rest(&self, buffer: &mut ReadBuffer) -> io::Result<usize> {
         let read = std::future::poll_fn(|cx| {
             let polled = self.poll_read(cx, buffer);
             if polled.is_pending() {
@@ -74,10 +74,10 @@ impl Socket {
     }
 
     /// Reads what there is. The buffer must not be full. An empty buffer holds no memory while it waits.
-    pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut ReadBuffer) -> Poll<io::Result<usize>> {
         let mut room = ReadBuf::new(buffer.room());
         let polled = match &mut *self.stream.borrow_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, &mut room),
+            Transport::Plain(stream) => Pin::new(stream).poll_read(cx, &mut room),
             stream => stream.pinned().poll_read(cx, &mut room),
         };
         let length = room.filled().len();
@@ -133,8 +133,8 @@ impl Socket {
     /// Writes some of the parts.
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let polled = match (&mut *self.stream.borrow_mut(), parts) {
-            (Stream::Plain(stream), [part]) => Pin::new(stream).poll_write(cx, part),
-            (Stream::Plain(stream), parts) => Pin::new(stream).poll_write_vectored(cx, parts),
+            (Transport::Plain(stream), [part]) => Pin::new(stream).poll_write(cx, part),
+            (Transport::Plain(stream), parts) => Pin::new(stream).poll_write_vectored(cx, parts),
             (stream, parts) => stream.pinned().poll_write_vectored(cx, parts),
         };
         match polled {
@@ -151,7 +151,7 @@ impl Socket {
     /// Sends what TLS may still hold back.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = match &mut *self.stream.borrow_mut() {
-            Stream::Plain(_) => Poll::Ready(Ok(())),
+            Transport::Plain(_) => Poll::Ready(Ok(())),
             stream => stream.pinned().poll_flush(cx),
         };
         match polled {
@@ -199,9 +199,9 @@ impl Socket {
     pub(crate) fn speaks_h2(&self) -> bool {
         let protocol = |alpn: Option<&[u8]>| alpn == Some(b"h2");
         match &*self.stream.borrow() {
-            Stream::Plain(_) => false,
-            Stream::ServerTls(stream) => protocol(stream.get_ref().1.alpn_protocol()),
-            Stream::ClientTls(stream) => protocol(stream.get_ref().1.alpn_protocol()),
+            Transport::Plain(_) => false,
+            Transport::ServerTls(stream) => protocol(stream.get_ref().1.alpn_protocol()),
+            Transport::ClientTls(stream) => protocol(stream.get_ref().1.alpn_protocol()),
         }
     }
 

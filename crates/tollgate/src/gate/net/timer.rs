@@ -29,13 +29,13 @@ pub(crate) enum Way {
 pub(crate) struct Timers {
     began: Instant,
     now_ms: Cell<u64>,
-    slots: RefCell<Slots>,
+    slots: RefCell<TimerSlots>,
     /// How many cells are closing. Kept, because every connection asks for it that is accepted while there is no room.
     closing: Cell<usize>,
 }
 
 #[derive(Default)]
-struct Slots {
+struct TimerSlots {
     cells: Vec<Option<Rc<TimerCell>>>,
     free: Vec<usize>,
 }

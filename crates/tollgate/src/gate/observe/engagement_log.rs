@@ -15,7 +15,7 @@ use tollgate_core::band::Band;
 use tollgate_core::time::{Moment, Span};
 
 use super::engagement::{Act, Engagement};
-use super::sight::SEES;
+use super::request_stats::SEES;
 use crate::mask;
 use crate::watch::Feed;
 
@@ -37,7 +37,7 @@ struct Collected {
     since: Option<Moment>,
     hasher: RandomState,
     /// What was not written yet, by what tells rule, key and act apart.
-    by_key: HashMap<u64, Line, foldhash::fast::RandomState>,
+    by_key: HashMap<u64, LogLine, foldhash::fast::RandomState>,
     at_once: usize,
     /// Engagements for which there was no place, by act.
     others: [u64; Act::ALL.len()],
@@ -45,10 +45,10 @@ struct Collected {
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct LogLine {
     act: Act,
     /// Whose it is; none: of many who are not named.
-    who: Option<Who>,
+    who: Option<EngagedKey>,
     reason: &'static str,
     band: Band,
     observed: u64,
@@ -59,7 +59,7 @@ struct Line {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Who {
+struct EngagedKey {
     rule: Option<String>,
     class: String,
     key: String,
@@ -77,13 +77,13 @@ impl EngagementLog {
             self.feed.refused(engagement.class, engagement.key.as_bytes());
         }
         let lines = self.collected.borrow_mut().tell(engagement, now);
-        lines.iter().for_each(Line::write);
+        lines.iter().for_each(LogLine::write);
     }
 
     /// Writes what has been collected for long enough.
     pub(crate) fn flush(&self, now: Moment) {
         let lines = self.collected.borrow_mut().take_if_due(now);
-        lines.iter().for_each(Line::write);
+        lines.iter().for_each(LogLine::write);
     }
 }
 
@@ -91,12 +91,12 @@ impl EngagementLog {
 impl Drop for EngagementLog {
     fn drop(&mut self) {
         let lines = self.collected.get_mut().take();
-        lines.iter().for_each(Line::write);
+        lines.iter().for_each(LogLine::write);
     }
 }
 
 impl Collected {
-    fn tell(&mut self, engagement: &Engagement<'_>, now: Moment) -> Vec<Line> {
+    fn tell(&mut self, engagement: &Engagement<'_>, now: Moment) -> Vec<LogLine> {
         let mut lines = self.take_if_due(now);
         self.since.get_or_insert(now);
         let id = self.hasher.hash_one((engagement.act, engagement.rule, engagement.key.as_bytes()));
@@ -108,7 +108,7 @@ impl Collected {
             self.others[engagement.act as usize] += 1;
             return lines;
         }
-        let mut line = Line::new(engagement);
+        let mut line = LogLine::new(engagement);
         if self.at_once < AT_ONCE_MAX {
             self.at_once += 1;
             lines.push(line.clone());
@@ -118,25 +118,25 @@ impl Collected {
         lines
     }
 
-    fn take_if_due(&mut self, now: Moment) -> Vec<Line> {
+    fn take_if_due(&mut self, now: Moment) -> Vec<LogLine> {
         match self.since {
             Some(since) if now.since(since) >= INTERVAL => self.take(),
             _ => Vec::new(),
         }
     }
 
-    fn take(&mut self) -> Vec<Line> {
+    fn take(&mut self) -> Vec<LogLine> {
         self.since = None;
         self.at_once = 0;
         let others = std::mem::take(&mut self.others);
-        let others = Act::ALL.into_iter().zip(others).map(|(act, count)| Line::of_others(act, count));
+        let others = Act::ALL.into_iter().zip(others).map(|(act, count)| LogLine::of_others(act, count));
         self.by_key.drain().map(|(_, line)| line).chain(others).filter(|line| line.count > 0).collect()
     }
 }
 
-impl Line {
+impl LogLine {
     fn new(engagement: &Engagement<'_>) -> Self {
-        let who = Who {
+        let who = EngagedKey {
             rule: engagement.rule.map(str::to_owned),
             class: engagement.class.to_owned(),
             key: shown(&mask::key(engagement.class, engagement.key.as_bytes())),
@@ -190,10 +190,10 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for LogLine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let done = self.act.done();
-        let Some(Who { rule, class, key }) = &self.who else {
+        let Some(EngagedKey { rule, class, key }) = &self.who else {
             return write!(formatter, "{done} others, {} times", self.count);
         };
         write!(formatter, "{done} {class} {key} by {}", rule.as_deref().unwrap_or("the queue"))?;
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn spraying_keys_neither_grows_nor_floods_nor_loses_anything() {
         let (mut collected, mut told, mut lines) = (Collected::default(), 0, 0);
-        let mut hear = |heard: Vec<Line>| {
+        let mut hear = |heard: Vec<LogLine>| {
             lines += heard.len();
             told += heard.iter().map(|line| line.count).sum::<u64>();
         };

@@ -1,6 +1,7 @@
 //! What requests leave behind: counters, logs, and the clients that spend most.
 
 pub(super) mod access_log;
+pub(super) mod counters;
 pub(super) mod engagement;
 pub(super) mod engagement_log;
 pub(super) mod failure_log;
@@ -8,6 +9,5 @@ pub(super) mod histogram;
 pub(super) mod proxy_detector;
 pub(super) mod rates;
 pub(super) mod reloads;
-pub(super) mod sight;
+pub(super) mod request_stats;
 pub(super) mod spenders;
-pub(super) mod tally;

@@ -40,25 +40,25 @@ const USER_AGENT: &str = "user-agent";
 /// Where requests leave what they cost.
 pub(crate) struct Spenders {
     hasher: RandomState,
-    books: PerThread<Book>,
+    books: PerThread<SpendingBook>,
     ledger: Mutex<Ledger>,
     unnamed: AtomicU64,
 }
 
 /// What was left with one worker, by hashes under a secret of this process: those are compared faster than what they stand for.
 #[derive(Default)]
-struct Book {
-    addresses: HashMap<u64, Address, RandomState>,
-    agents: HashMap<u64, Agent, RandomState>,
+struct SpendingBook {
+    addresses: HashMap<u64, AddressSpending, RandomState>,
+    agents: HashMap<u64, AgentSpending, RandomState>,
 }
 
-struct Address {
+struct AddressSpending {
     network: Network,
     spent: Spent,
 }
 
 #[derive(Default)]
-struct Agent {
+struct AgentSpending {
     name: Option<Box<[u8]>>,
     spent: Spent,
 }
@@ -75,14 +75,14 @@ struct Ledger {
     networks: [HashMap<Network, Rates, RandomState>; NETWORKS.len()],
     agents: HashMap<u64, (Box<[u8]>, Rates), RandomState>,
     /// An empty book, with the memory of one that was full.
-    spare: Book,
+    spare: SpendingBook,
     /// When books were emptied last.
     entered: Moment,
 }
 
 /// One caller, as it is shown.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct SpenderRates {
     /// Its key, as it came: escape it before it goes to a terminal or a page.
     pub(crate) key: Vec<u8>,
     /// Its figures.
@@ -151,12 +151,12 @@ impl Spenders {
         Spender { network: Self::address(client), agent: self.hasher.hash_one(agent) }
     }
 
-    fn charge(&self, book: &mut Book, network: Network, spent: Spent) {
+    fn charge(&self, book: &mut SpendingBook, network: Network, spent: Spent) {
         let has_room = book.addresses.len() < BOOK_NAMES_MAX;
         match book.addresses.entry(self.hasher.hash_one(network)) {
             Entry::Occupied(known) => known.into_mut().spent.add(spent),
             Entry::Vacant(place) if has_room => {
-                place.insert(Address { network, spent });
+                place.insert(AddressSpending { network, spent });
             }
             Entry::Vacant(_) => {
                 self.unnamed.fetch_add(spent.requests, Ordering::Relaxed);
@@ -187,7 +187,7 @@ impl Spenders {
 
     /// Those of a class who spend most. None when there is no such class. Who looks in a storm wants to see who came with it, so what is
     /// in the books is not left there for up to a second.
-    pub(crate) fn top(&self, class: &str, most: usize, now: Moment) -> Option<Vec<Shown>> {
+    pub(crate) fn top(&self, class: &str, most: usize, now: Moment) -> Option<Vec<SpenderRates>> {
         let mut ledger = self.ledger();
         if now.since(ledger.entered) >= FRESH {
             self.enter(&mut ledger, now);
@@ -212,7 +212,7 @@ fn times_to_write_down(now: Moment) -> Option<u64> {
     REFUSALS.with(|sample| sample.times(now))
 }
 
-impl Book {
+impl SpendingBook {
     /// What is known of a user agent, which is named if it is new; none when there is no room for it.
     fn meet(&mut self, hash: u64, agent: &[u8]) -> Option<&mut Spent> {
         let has_room = self.agents.len() < BOOK_NAMES_MAX;
@@ -220,7 +220,7 @@ impl Book {
             Entry::Occupied(known) => Some(&mut known.into_mut().spent),
             Entry::Vacant(place) if has_room => {
                 let name = Some(Name::of(|writer| writer.write(agent)).as_bytes().into());
-                Some(&mut place.insert(Agent { name, spent: Spent::default() }).spent)
+                Some(&mut place.insert(AgentSpending { name, spent: Spent::default() }).spent)
             }
             Entry::Vacant(_) => None,
         }
@@ -231,12 +231,12 @@ impl Ledger {
     /// Takes over what is in the spare book.
     fn enter(&mut self, now: Moment) {
         let Self { networks, agents, spare, .. } = self;
-        for (_, Address { network: address, spent }) in spare.addresses.drain() {
+        for (_, AddressSpending { network: address, spent }) in spare.addresses.drain() {
             for (place, networks) in networks.iter_mut().enumerate() {
                 networks.entry(network(address.address(), place)).or_default().add(spent, now);
             }
         }
-        for (hash, Agent { name, spent }) in spare.agents.drain() {
+        for (hash, AgentSpending { name, spent }) in spare.agents.drain() {
             if let Some(name) = name {
                 agents.entry(hash).or_insert_with(|| (name, Rates::default())).1.add(spent, now);
             } else if let Some((_, rates)) = agents.get_mut(&hash) {
@@ -257,7 +257,7 @@ fn top<'a, K: Ord>(
     most: usize,
     now: Moment,
     name: impl Fn(K) -> Vec<u8>,
-) -> Vec<Shown> {
+) -> Vec<SpenderRates> {
     let mut all: Vec<_> = callers.map(|(key, rates)| (Reverse(rates.at(now).order()), key, rates)).collect();
     let order = |a: &(_, K, _), b: &(_, K, _)| Ord::cmp(&(&a.0, &a.1), &(&b.0, &b.1));
     if most < all.len() {
@@ -265,7 +265,7 @@ fn top<'a, K: Ord>(
         all.truncate(most);
     }
     all.sort_unstable_by(order);
-    all.into_iter().map(|(_, key, rates)| Shown { key: name(key), rates: rates.at(now) }).collect()
+    all.into_iter().map(|(_, key, rates)| SpenderRates { key: name(key), rates: rates.at(now) }).collect()
 }
 
 /// Drops who has been idle for long, and who spends least when there are too many.
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(addresses.len(), 32);
         let all: u64 = addresses.iter().map(|shown| shown.rates.refused).sum();
         assert!((285_000..315_000).contains(&all), "{all}");
-        for Shown { rates, .. } in addresses {
+        for SpenderRates { rates, .. } in addresses {
             assert!(rates.requests == rates.refused && (8_000..11_000).contains(&rates.refused), "{}", rates.refused);
         }
     }
@@ -405,7 +405,8 @@ mod tests {
         for number in 0..1_000_000u32 {
             spenders.refused(Ipv4Addr::from(0x0a00_0000 + number).into(), || b"crawler", second(1));
         }
-        let named = |book: MutexGuard<'_, Book>| book.addresses.values().map(|known| known.spent.requests).sum::<u64>();
+        let named =
+            |book: MutexGuard<'_, SpendingBook>| book.addresses.values().map(|known| known.spent.requests).sum::<u64>();
         let named: u64 = spenders.books.all().map(named).sum();
         let all = named + spenders.unnamed();
         assert!(spenders.unnamed() > 0 && (950_000..1_050_000).contains(&all), "{all}");

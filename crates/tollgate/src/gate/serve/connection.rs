@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 use tollgate_core::network::unmapped;
 use tollgate_wire::proxy_protocol::{self, ParsedHeader, Source};
 
-use crate::gate::decide::identify::{Peer, trusts};
+use crate::gate::decide::identify::{ConnectionPeer, trusts};
 use crate::gate::http::h1;
 use crate::gate::http::h2;
 use crate::gate::http::worker::Worker;
-use crate::gate::net::buffer::Buffer;
-use crate::gate::net::caps::{Counted, Eviction, NoRoom};
-use crate::gate::net::socket::{Socket, Stream};
+use crate::gate::net::buffer::ReadBuffer;
+use crate::gate::net::caps::{CountedConnection, Eviction, NoRoom};
+use crate::gate::net::socket::{Socket, Transport};
 use crate::gate::net::timer::{Timer, Way};
 use crate::settings::Gate as Settings;
 
@@ -46,7 +46,7 @@ impl Drop for TotalGuard {
 pub(crate) async fn serve(
     stream: TcpStream,
     address: SocketAddr,
-    (mut counted, _total): (Counted, TotalGuard),
+    (mut counted, _total): (CountedConnection, TotalGuard),
     worker: Rc<Worker>,
 ) {
     let settings = worker.settings();
@@ -60,16 +60,16 @@ pub(crate) async fn serve(
         let opened = Box::pin(open(stream, address, tls, &settings));
         match in_time(opened, &timer, settings.timeouts.head, &counted.eviction()).await {
             Ok(opened) => opened,
-            Err(_) => return worker.tally.unopened(),
+            Err(_) => return worker.counters.unopened(),
         }
     } else {
-        (Stream::Plain(stream), Source::Direct)
+        (Transport::Plain(stream), Source::Direct)
     };
-    let secure = matches!(stream, Stream::ServerTls(_));
+    let secure = matches!(stream, Transport::ServerTls(_));
     let (client, peer) = identify(source, address.ip(), secure, &settings);
     if client != address.ip() {
         let Ok(behind) = count(client, &worker, &settings) else {
-            return worker.tally.turned_away();
+            return worker.counters.turned_away();
         };
         counted = behind;
     }
@@ -82,8 +82,15 @@ pub(crate) async fn serve(
 }
 
 /// Serves requests in the protocol that the client speaks.
-async fn speak(socket: Socket, peer: Peer, counted: Counted, secure: bool, settings: &Settings, worker: &Rc<Worker>) {
-    let mut buffer = Buffer::default();
+async fn speak(
+    socket: Socket,
+    peer: ConnectionPeer,
+    counted: CountedConnection,
+    secure: bool,
+    settings: &Settings,
+    worker: &Rc<Worker>,
+) {
+    let mut buffer = ReadBuffer::default();
     if socket.speaks_h2() || (settings.h2c && !secure && begins_h2(&socket, &mut buffer, settings).await) {
         Box::pin(h2::serve(socket, buffer, peer, counted, worker.clone())).await;
     } else {
@@ -92,16 +99,16 @@ async fn speak(socket: Socket, peer: Peer, counted: Counted, secure: bool, setti
 }
 
 /// Who is at the other end, if this one is at the other end of TCP: its address, and what it is to us.
-fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) -> (IpAddr, Peer) {
+fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) -> (IpAddr, ConnectionPeer) {
     match source {
-        Source::Client(client) => (client.ip(), Peer::new(client.ip(), secure, settings).named_by(address)),
-        Source::Unknown => (address, Peer::unknown_behind(address, secure)),
-        Source::Direct => (address, Peer::new(address, secure, settings)),
+        Source::Client(client) => (client.ip(), ConnectionPeer::new(client.ip(), secure, settings).named_by(address)),
+        Source::Unknown => (address, ConnectionPeer::unknown_behind(address, secure)),
+        Source::Direct => (address, ConnectionPeer::new(address, secure, settings)),
     }
 }
 
 /// Counts a connection for who is at its other end. A trusted proxy has as many as it needs.
-pub(crate) fn count(address: IpAddr, worker: &Worker, settings: &Settings) -> Result<Counted, NoRoom> {
+pub(crate) fn count(address: IpAddr, worker: &Worker, settings: &Settings) -> Result<CountedConnection, NoRoom> {
     let address = unmapped(address);
     let bound = (!trusts(settings, address)).then_some(settings.bounds.connections_per_address_max);
     worker.shared.caps.count(address, bound)
@@ -135,7 +142,7 @@ async fn open(
     address: SocketAddr,
     tls: Option<Arc<rustls::ServerConfig>>,
     settings: &Settings,
-) -> io::Result<(Stream, Source)> {
+) -> io::Result<(Transport, Source)> {
     let mut source = Source::Direct;
     if settings.proxy_protocol {
         if !trusts(settings, address.ip()) {
@@ -144,10 +151,10 @@ async fn open(
         source = read_proxy_header(&mut stream).await?;
     }
     match tls {
-        None => Ok((Stream::Plain(stream), source)),
+        None => Ok((Transport::Plain(stream), source)),
         Some(config) => {
             let acceptor = tokio_rustls::TlsAcceptor::from(config);
-            Ok((Stream::ServerTls(Box::new(acceptor.accept(stream).await?)), source))
+            Ok((Transport::ServerTls(Box::new(acceptor.accept(stream).await?)), source))
         }
     }
 }
@@ -178,7 +185,7 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
 }
 
 /// Whether the first bytes are HTTP/2's preface. They stay in the buffer.
-async fn begins_h2(socket: &Socket, buffer: &mut Buffer, settings: &Settings) -> bool {
+async fn begins_h2(socket: &Socket, buffer: &mut ReadBuffer, settings: &Settings) -> bool {
     socket.timer.set(Way::In, settings.timeouts.head);
     socket.timer.set_idle(true);
     let begins = reads_preface(socket, buffer).await;
@@ -186,7 +193,7 @@ async fn begins_h2(socket: &Socket, buffer: &mut Buffer, settings: &Settings) ->
     begins
 }
 
-async fn reads_preface(socket: &Socket, buffer: &mut Buffer) -> bool {
+async fn reads_preface(socket: &Socket, buffer: &mut ReadBuffer) -> bool {
     loop {
         let seen = buffer.bytes().len().min(h2::PREFACE.len());
         if buffer.bytes()[..seen] != h2::PREFACE[..seen] {

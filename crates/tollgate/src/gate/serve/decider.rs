@@ -19,24 +19,24 @@ use tollgate_gatekeeper::limit_status;
 use tollgate_wire::rate_limit_headers::LimitStatus;
 
 use crate::gate::decide::admission::{Admission, Entering, Outcome};
-use crate::gate::decide::elsewhere::Charge;
 use crate::gate::decide::identify::{hash_of, trusts};
 use crate::gate::decide::key_text::KeyText;
 use crate::gate::decide::queue::Permit;
 use crate::gate::decide::refusal::Refusal;
+use crate::gate::decide::remote_state::Charge;
 use crate::gate::decide::rule_engagement::by_rule;
 use crate::gate::decide::rules::Rules;
 use crate::gate::http::own_answer::refusal_body;
 use crate::gate::http::worker::Shared;
+use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::observe::engagement_log::EngagementLog;
-use crate::gate::observe::sight::Account;
-use crate::gate::observe::tally::Tally;
+use crate::gate::observe::request_stats::PendingStats;
 use crate::settings::DEFAULT_DOMAIN;
 
 /// Decides about requests that come through doors. One for each thread.
 pub(crate) struct Decider {
     shared: Arc<Shared>,
-    tally: Arc<Tally>,
+    counters: Arc<WorkerCounters>,
     log: EngagementLog,
 }
 
@@ -145,15 +145,15 @@ pub(crate) struct DoorTicket {
     decision: Decision,
     toll: Toll,
     permit: Option<Permit>,
-    account: Option<Account>,
+    account: Option<PendingStats>,
 }
 
 impl Decider {
     pub(crate) fn new(shared: Arc<Shared>, door_thread: usize) -> Self {
         let workers = shared.settings.load().workers.max(1);
-        let tally = shared.tallies.get(workers + door_thread).cloned().unwrap_or_default();
-        let log = EngagementLog::new(shared.sight.feed().clone());
-        Self { shared, tally, log }
+        let counters = shared.counters.get(workers + door_thread).cloned().unwrap_or_default();
+        let log = EngagementLog::new(shared.stats.feed().clone());
+        Self { shared, counters, log }
     }
 
     fn admission(&self) -> &Arc<Admission> {
@@ -195,13 +195,13 @@ impl Decider {
 
     /// Counts a refusal by a limit that came with its call, for the watch.
     pub(crate) fn refused_by_call(&self, class: &str, key: &[u8]) {
-        self.tally.refused();
-        self.shared.sight.feed().refused(class, key);
+        self.counters.refused();
+        self.shared.stats.feed().refused(class, key);
     }
 
     /// Counts a request that is decided by a limit that came with it.
     pub(crate) fn count_call(&self) {
-        self.tally.request();
+        self.counters.request();
     }
 
     fn rules(&self, domain: &str) -> Result<Arc<Rules>, NoRuling> {
@@ -224,7 +224,7 @@ impl Decider {
             }
         }
         let request = &Marked { request, is_flagged: rules.is_flagged(request, admission.flagged()) };
-        self.tally.request();
+        self.counters.request();
         let toll = Toll { count: inquiry.count, cpu: self.expected(&rules, inquiry, request) };
         let (band, now) = (admission.load().band(), admission.now());
         let is_known = rules.know(request);
@@ -282,9 +282,9 @@ impl Decider {
         if decision.verdict.is_refusal() {
             // A request that should have been held has been charged.
             open.refund();
-            self.tally.refused();
+            self.counters.refused();
             if let Some(client) = request.client() {
-                self.shared.sight.refused(client, || user_agent_of(request), now);
+                self.shared.stats.refused(client, || user_agent_of(request), now);
             }
         }
         ruling
@@ -334,8 +334,8 @@ impl Decider {
             }
             Err(refused) => {
                 ticket.open.refund();
-                self.tally.refused();
-                self.shared.sight.refused(client, || user_agent_of(request), self.now());
+                self.counters.refused();
+                self.shared.stats.refused(client, || user_agent_of(request), self.now());
                 Err(Refusal::by_queue(refused))
             }
         }
@@ -344,7 +344,7 @@ impl Decider {
     /// The console shows what the request of this client costs, once that is known.
     pub(crate) fn account(&self, ticket: &mut DoorTicket, request: &impl Request, since: Moment) {
         if let Some(client) = request.client() {
-            ticket.account = Some(self.shared.sight.admitted(client, user_agent_of(request), since));
+            ticket.account = Some(self.shared.stats.admitted(client, user_agent_of(request), since));
         }
     }
 

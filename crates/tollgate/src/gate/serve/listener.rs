@@ -90,9 +90,9 @@ pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>
                 failing = false;
                 welcome(stream, address, &worker);
             }
-            Err(error) if is_one_connections_fault(&error) => worker.tally.accept_failed(),
+            Err(error) if is_one_connections_fault(&error) => worker.counters.accept_failed(),
             Err(error) => {
-                worker.tally.accept_failed();
+                worker.counters.accept_failed();
                 // Out of file descriptors or memory. Idle connections make room; the rest is waiting.
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "cannot accept connections; closing idle ones");
@@ -118,16 +118,16 @@ fn is_one_connections_fault(error: &io::Error) -> bool {
 }
 
 fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
-    worker.tally.accepted();
+    worker.counters.accepted();
     // Before anything else: an address that has all it may have makes nobody go.
     let Ok(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
-        return worker.tally.turned_away();
+        return worker.counters.turned_away();
     };
     let total = worker.shared.caps.enter().map(|()| TotalGuard::new(worker));
     // Also for a connection that is turned away: there may be far too many after a reload.
     let has_room = make_room(worker, counted.connections_of_address());
     let (Ok(total), true) = (total, has_room) else {
-        return worker.tally.turned_away();
+        return worker.counters.turned_away();
     };
     // A future that awaits another one as its last step would hold it twice.
     tokio::task::spawn_local(connection::serve(stream, address, (counted, total), worker.clone()));

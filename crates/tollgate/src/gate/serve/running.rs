@@ -17,21 +17,21 @@ use super::listener;
 use super::worker_thread::{self, Phase};
 use crate::gate::decide::admission::Admission;
 use crate::gate::decide::domains::OtherDomains;
-use crate::gate::decide::elsewhere::Ways;
 use crate::gate::decide::keeper::Keeper;
 use crate::gate::decide::masters::Masters;
 use crate::gate::decide::queue::IN_FLIGHT_MAX;
-use crate::gate::decide::redis::Link;
+use crate::gate::decide::redis::RedisLink;
+use crate::gate::decide::remote_state::RemoteLinks;
 use crate::gate::http::backend::{Backends, connect};
 use crate::gate::http::spool::Buffers;
 use crate::gate::http::worker::Shared;
 use crate::gate::net::caps::Caps;
 use crate::gate::net::tls::Certificates;
 use crate::gate::observe::access_log::{LogCounts, LogWriter};
+use crate::gate::observe::counters::WorkerCounters;
 use crate::gate::observe::proxy_detector::{ProxyDetector, ProxyNotice};
 use crate::gate::observe::reloads::Reloads;
-use crate::gate::observe::sight::Sight;
-use crate::gate::observe::tally::Tally;
+use crate::gate::observe::request_stats::RequestStats;
 use crate::mask;
 use crate::settings::{Domain, Gate as Settings, Redis, ResponseBuffer, State};
 use crate::telemetry::Tracer;
@@ -43,7 +43,7 @@ const DESCRIPTORS_RESERVED: usize = 64;
 pub(crate) struct Running {
     pub(crate) shared: Arc<Shared>,
     certificates: ArcSwapOption<Certificates>,
-    redis: Mutex<Option<Link>>,
+    redis: Mutex<Option<RedisLink>>,
     masters: Mutex<Option<Arc<Masters>>>,
     phase: watch::Sender<Phase>,
     /// What each worker will listen on, until it does.
@@ -90,7 +90,7 @@ impl Running {
     /// are answered once it is opened.
     pub(crate) fn new(orders: Orders, handed_over: Vec<TcpListener>, tracer: Option<Arc<Tracer>>) -> io::Result<Self> {
         let clock = Clock::start();
-        let redis = orders.redis().map(Link::open).transpose()?;
+        let redis = orders.redis().map(RedisLink::open).transpose()?;
         let masters = orders.link().map(|link| Masters::open(link, &clock)).transpose()?;
         let Orders { gate: settings, domain, other_domains, door_threads, .. } = orders;
         let workers = settings.workers.max(1);
@@ -101,10 +101,10 @@ impl Running {
             listener::share(&handed_over, workers)?
         };
         let certificates = certificates(&settings)?;
-        let ways = Ways { redis: redis.as_ref(), masters: masters.as_ref() };
-        let admission = Admission::new(&domain, &settings, ways, clock.clone()).map_err(io::Error::other)?;
+        let links = RemoteLinks { redis: redis.as_ref(), masters: masters.as_ref() };
+        let admission = Admission::new(&domain, &settings, links, clock.clone()).map_err(io::Error::other)?;
         let admission = Arc::new(admission);
-        let domains = OtherDomains::new(&other_domains, &settings, ways, &clock).map_err(io::Error::other)?;
+        let domains = OtherDomains::new(&other_domains, &settings, links, &clock).map_err(io::Error::other)?;
         if let Some(masters) = &masters {
             masters.serve(admission.apply_orders());
         }
@@ -119,12 +119,12 @@ impl Running {
             admission,
             domains,
             reloads: Reloads::default(),
-            sight: Sight::new(clock),
+            stats: RequestStats::new(clock),
             tracer,
             access_log: ArcSwapOption::new(access_log),
             access_log_counts: counts,
             proxy_detector: ProxyDetector::default(),
-            tallies: (0..workers + door_threads).map(|_| Arc::new(Tally::default())).collect(),
+            counters: (0..workers + door_threads).map(|_| Arc::new(WorkerCounters::default())).collect(),
             server_tls: ArcSwapOption::new(certificates.as_ref().map(Certificates::server_config)),
             backend_tls: ArcSwap::new(connect::tls_config(&settings.backends)?),
             settings: ArcSwap::from_pointee(settings),
@@ -212,7 +212,7 @@ impl Running {
     /// Where the store is, without what is secret about it.
     pub(crate) fn redis_name(&self) -> String {
         let redis = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
-        redis.as_ref().map(Link::name).unwrap_or_default()
+        redis.as_ref().map(RedisLink::name).unwrap_or_default()
     }
 
     /// How reloads went.
@@ -226,12 +226,12 @@ impl Running {
         let mut redis = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
         let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = self.wanted_masters(masters.as_ref(), orders.link())?;
-        let reload = |redis: Option<&Link>| {
-            let ways = Ways { redis, masters: wanted.as_ref() };
+        let reload = |redis: Option<&RedisLink>| {
+            let links = RemoteLinks { redis, masters: wanted.as_ref() };
             let domains = &self.shared.domains;
-            let others = domains.read(&orders.other_domains, &orders.gate, ways, admission.clock());
+            let others = domains.read(&orders.other_domains, &orders.gate, links, admission.clock());
             let others = others.map_err(io::Error::other)?;
-            admission.reload(&orders.domain, &orders.gate, ways).map_err(io::Error::other)?;
+            admission.reload(&orders.domain, &orders.gate, links).map_err(io::Error::other)?;
             domains.take_over(others);
             io::Result::Ok(())
         };
@@ -240,7 +240,7 @@ impl Running {
         if kept.is_some() {
             reload(kept)?;
         } else {
-            let link = store.map(Link::open).transpose()?;
+            let link = store.map(RedisLink::open).transpose()?;
             reload(link.as_ref())?;
             *redis = link;
         }
@@ -274,7 +274,7 @@ impl Running {
         }
     }
 
-    /// Decides about requests that come through doors. The door thread with this number has the tally after those of the workers.
+    /// Decides about requests that come through doors. The door thread with this number uses the counters after those of the workers.
     pub(crate) fn decider(&self, door_thread: usize) -> Decider {
         Decider::new(self.shared.clone(), door_thread)
     }

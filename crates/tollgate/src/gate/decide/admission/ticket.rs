@@ -13,13 +13,13 @@ use tollgate_wire::http1::Fields;
 use tollgate_wire::server_timing::{self, InvalidDuration};
 
 use super::{Admission, Outcome};
-use crate::gate::decide::elsewhere::Charge;
 use crate::gate::decide::flow::Flow;
 use crate::gate::decide::queue::{Permit, Queue};
+use crate::gate::decide::remote_state::Charge;
 use crate::gate::decide::rules::Rules;
 use crate::gate::decide::uploads::Upload;
 use crate::gate::observe::engagement::Act;
-use crate::gate::observe::sight::Account;
+use crate::gate::observe::request_stats::PendingStats;
 
 /// How the rest of a request comes.
 pub(super) struct Sending {
@@ -44,7 +44,7 @@ pub(crate) struct Ticket {
     pub(super) permit: Option<Permit>,
     pub(super) started: Option<Moment>,
     pub(super) cpu: Option<Span>,
-    pub(super) account: Option<Account>,
+    pub(super) account: Option<PendingStats>,
     /// The act of the queue, done or only observed, and its reason.
     pub(super) queued: Option<(Act, &'static str)>,
     /// The cost, once the backend has finished.
@@ -55,7 +55,7 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// What the request comes to is told to `account`.
-    pub(crate) fn seen_by(&mut self, account: Account) {
+    pub(crate) fn seen_by(&mut self, account: PendingStats) {
         self.account = Some(account);
     }
 

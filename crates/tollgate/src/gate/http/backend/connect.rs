@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 
 use super::Backend;
-use crate::gate::net::socket::Stream;
+use crate::gate::net::socket::Transport;
 use crate::gate::net::tls::provider;
 use crate::settings::{BackendUrl, Protocol};
 
@@ -19,7 +19,7 @@ pub(crate) async fn connect(
     backend: &Backend,
     tls: &ArcSwap<rustls::ClientConfig>,
     timeout: Duration,
-) -> io::Result<Stream> {
+) -> io::Result<Transport> {
     let opened = tokio::time::timeout(timeout, open(backend, tls)).await;
     opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -31,17 +31,17 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| shortages.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-async fn open(backend: &Backend, tls: &ArcSwap<rustls::ClientConfig>) -> io::Result<Stream> {
+async fn open(backend: &Backend, tls: &ArcSwap<rustls::ClientConfig>) -> io::Result<Transport> {
     let url = &backend.url;
     let stream = dial(backend).await?;
     stream.set_nodelay(true)?;
     if !url.tls {
-        return Ok(Stream::Plain(stream));
+        return Ok(Transport::Plain(stream));
     }
     let name = ServerName::try_from(url.host.clone()).map_err(io::Error::other)?;
     let connector = tokio_rustls::TlsConnector::from(tls.load_full());
     let protocol = if url.protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() };
-    Ok(Stream::ClientTls(Box::new(connector.with_alpn(vec![protocol]).connect(name, stream).await?)))
+    Ok(Transport::ClientTls(Box::new(connector.with_alpn(vec![protocol]).connect(name, stream).await?)))
 }
 
 /// Connects to the first address that answers. The name is looked up for each connection; connections are reused, so lookups are rare.

@@ -6,8 +6,8 @@ use tollgate_wire::http1::{Length, ResponseHead};
 
 use crate::gate::http::body::{PeerError, Piece, Source};
 use crate::gate::http::h1_body::{BodyReader, BodyWriter};
-use crate::gate::http::halves::{Answer, Forward};
-use crate::gate::net::buffer::{Buffer, LARGE};
+use crate::gate::http::halves::{BackendAnswer, Forward};
+use crate::gate::net::buffer::{LARGE, ReadBuffer};
 use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 
@@ -17,7 +17,7 @@ const HEAD_BOUNDS: Bounds = Bounds { line_bytes_max: 8 * 1024, head_bytes_max: L
 /// A connection to a backend.
 pub(crate) struct H1Connection {
     pub(crate) socket: Socket,
-    pub(crate) buffer: Buffer,
+    pub(crate) buffer: ReadBuffer,
     /// Whether it has served a request before: then it may have been closed at the other end meanwhile.
     pub(crate) used: bool,
 }
@@ -46,7 +46,7 @@ enum Progress {
 impl<'a> H1Answer<'a> {
     pub(crate) fn new(
         socket: &'a Socket,
-        buffer: &'a mut Buffer,
+        buffer: &'a mut ReadBuffer,
         decoder: &'a mut Decoder,
         pace: Pace,
         to_head: bool,
@@ -64,7 +64,7 @@ impl<'a> H1Answer<'a> {
     }
 }
 
-impl Answer for H1Answer<'_> {
+impl BackendAnswer for H1Answer<'_> {
     async fn head(&mut self, head: &mut ResponseHead) -> Result<(), PeerError> {
         let end = loop {
             match self.scan.look(self.body.at_hand(), HEAD_BOUNDS, false) {

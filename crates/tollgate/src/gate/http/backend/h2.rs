@@ -18,8 +18,8 @@ use crate::gate::http::body::{PeerError, Piece, Rest, Sink, Source};
 use crate::gate::http::h2_body::{self, StreamReader, timed};
 use crate::gate::http::h2_head;
 use crate::gate::http::h2_io::H2Io;
-use crate::gate::http::halves::{Answer, Forward};
-use crate::gate::net::buffer::Buffer;
+use crate::gate::http::halves::{BackendAnswer, Forward};
+use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
@@ -46,7 +46,7 @@ pub(crate) struct H2Connection {
 impl H2Connection {
     /// Begins HTTP/2 on a socket. A task of its own moves its frames until it ends.
     pub(crate) async fn begin(socket: Socket, patience: Duration) -> io::Result<Self> {
-        let io = H2Io::new(Rc::new(socket), Buffer::default(), patience);
+        let io = H2Io::new(Rc::new(socket), ReadBuffer::default(), patience);
         let handshake = Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -201,7 +201,7 @@ impl Forward for H2Forward {
     }
 }
 
-impl Answer for H2Answer {
+impl BackendAnswer for H2Answer {
     async fn head(&mut self, head: &mut ResponseHead) -> Result<(), PeerError> {
         let (timer, to_head) = (&self.timer, self.to_head);
         let Some(future) = &mut self.response else { return Err(PeerError::Gone) };

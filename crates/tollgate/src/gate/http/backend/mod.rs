@@ -46,7 +46,7 @@ pub(crate) struct Backends {
 
 /// A request's place at a backend: counted while it lives.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct BackendSlot {
     pub(crate) backend: Arc<Backend>,
     /// The probe that it is, of a backend that was down.
     probe: Option<Duration>,
@@ -107,18 +107,23 @@ impl Backends {
     /// The backend that was picked, if it is up and not the one to avoid. Otherwise the one that has the fewest requests in flight, of those that
     /// are up. Equals take turns. If none is up, one that can be connected to gets the request: it may fail, but without it the request fails for
     /// certain. `is_complete`: all of the request is here.
-    pub(crate) fn choose(&self, picked: Option<u64>, avoid: Option<u64>, is_complete: bool) -> Result<Place, AllDown> {
+    pub(crate) fn choose(
+        &self,
+        picked: Option<u64>,
+        avoid: Option<u64>,
+        is_complete: bool,
+    ) -> Result<BackendSlot, AllDown> {
         let is_picked = |backend: &&Arc<Backend>| Some(backend.id) == picked && picked != avoid;
         if let Some(backend) = self.all.iter().find(is_picked)
             && backend.is_up().is_ok()
             && let Some(probe) = backend.admit(is_complete)
         {
-            return Ok(Place::at(backend, probe));
+            return Ok(BackendSlot::at(backend, probe));
         }
         let last_resort = |down| {
             let reachable = self.all.iter().filter(|backend| Some(backend.id) != avoid && backend.is_reachable());
             let least = reachable.min_by_key(|backend| backend.in_flight()).ok_or(down)?;
-            Ok(Place::at(least, None))
+            Ok(BackendSlot::at(least, None))
         };
         self.choose_among(avoid, |backend| backend.admit(is_complete)).or_else(last_resort)
     }
@@ -128,12 +133,12 @@ impl Backends {
         &self,
         avoid: Option<u64>,
         admit: impl Fn(&Backend) -> Option<Option<Duration>>,
-    ) -> Result<Place, AllDown> {
+    ) -> Result<BackendSlot, AllDown> {
         let mut lost = Vec::new();
         loop {
             let backend = self.best(avoid, &lost)?;
             if let Some(probe) = admit(backend) {
-                return Ok(Place::at(backend, probe));
+                return Ok(BackendSlot::at(backend, probe));
             }
             lost.push(backend.id);
         }
@@ -195,7 +200,7 @@ impl Backends {
     }
 }
 
-impl Place {
+impl BackendSlot {
     fn at(backend: &Arc<Backend>, probe: Option<Duration>) -> Self {
         backend.in_flight.fetch_add(1, Ordering::Relaxed);
         Self { backend: backend.clone(), probe }
@@ -207,7 +212,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BackendSlot {
     fn drop(&mut self) {
         self.backend.in_flight.fetch_sub(1, Ordering::Relaxed);
         if let Some(probe) = self.probe {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::h1::H1Connection;
 
-struct Waiting {
+struct IdleConnection {
     connection: H1Connection,
     since_ms: u64,
 }
@@ -15,7 +15,7 @@ struct Waiting {
 /// The idle connections of one worker, by the backend's number.
 #[derive(Default)]
 pub(crate) struct Pool {
-    by_backend: RefCell<HashMap<u64, Vec<Waiting>>>,
+    by_backend: RefCell<HashMap<u64, Vec<IdleConnection>>>,
 }
 
 /// Which connection will do.
@@ -57,7 +57,7 @@ impl Pool {
         let mut by_backend = self.by_backend.borrow_mut();
         let idle = by_backend.entry(backend).or_default();
         if idle.len() < bound {
-            idle.push(Waiting { connection, since_ms: now_ms });
+            idle.push(IdleConnection { connection, since_ms: now_ms });
         }
     }
 

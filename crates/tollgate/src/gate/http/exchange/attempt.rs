@@ -7,7 +7,7 @@ use tollgate_wire::http1::Length;
 use super::stream::Stream;
 use super::{Exchange, Inbound};
 use crate::gate::decide::admission::Outcome;
-use crate::gate::http::backend::Place;
+use crate::gate::http::backend::BackendSlot;
 use crate::gate::http::backend::h1::{H1Answer, H1Connection};
 use crate::gate::http::backend::h2::{self, H2Connection};
 use crate::gate::http::backend::health::FailedRequest;
@@ -17,7 +17,7 @@ use crate::gate::http::h1_body::BodyWriter;
 use crate::gate::http::halves::{ClientBody, Forward as _, Reply};
 use crate::gate::http::worker::Worker;
 use crate::gate::http::{forward, h2_head};
-use crate::gate::net::buffer::Buffer;
+use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::pace::Pace;
 use crate::settings::{Gate as Settings, Protocol};
 
@@ -74,7 +74,12 @@ pub(super) enum Upstream {
 
 impl Upstream {
     /// An idle connection of the worker, or a new one.
-    pub(super) async fn open(worker: &Worker, settings: &Settings, place: &Place, wanted: Wanted) -> io::Result<Self> {
+    pub(super) async fn open(
+        worker: &Worker,
+        settings: &Settings,
+        place: &BackendSlot,
+        wanted: Wanted,
+    ) -> io::Result<Self> {
         let backend = place.backend.id;
         if place.backend.url.protocol == Protocol::Http2 {
             if wanted != Wanted::New
@@ -91,7 +96,7 @@ impl Upstream {
             return Ok(Self::H1(connection));
         }
         let socket = worker.connect(&place.backend).await?;
-        Ok(Self::H1(H1Connection { socket, buffer: Buffer::default(), used: false }))
+        Ok(Self::H1(H1Connection { socket, buffer: ReadBuffer::default(), used: false }))
     }
 
     /// Whether the backend may have closed it before it gets the request.
@@ -105,14 +110,14 @@ impl Upstream {
 
 impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
     /// Sends the request on a connection, and the response to the client. Updates the health of the backend.
-    pub(super) async fn attempt(&mut self, upstream: Upstream, place: &Place) -> AttemptEnd {
+    pub(super) async fn attempt(&mut self, upstream: Upstream, place: &BackendSlot) -> AttemptEnd {
         match upstream {
             Upstream::H1(connection) => self.attempt_h1(connection, place).await,
             Upstream::H2 { connection, was_used } => self.attempt_h2(&connection, was_used, place).await,
         }
     }
 
-    async fn attempt_h1(&mut self, mut connection: H1Connection, place: &Place) -> AttemptEnd {
+    async fn attempt_h1(&mut self, mut connection: H1Connection, place: &BackendSlot) -> AttemptEnd {
         let Inbound { worker, settings, peer, request, response, decoder, out, value, keep } = &mut self.inbound;
         let (ticket, overflow) = (self.ticket.as_mut(), self.overflow.as_mut());
         let (Some(ticket), Some(overflow)) = (ticket, overflow) else { return AttemptEnd::Unsent };
@@ -149,7 +154,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         end
     }
 
-    async fn attempt_h2(&mut self, connection: &H2Connection, was_used: bool, place: &Place) -> AttemptEnd {
+    async fn attempt_h2(&mut self, connection: &H2Connection, was_used: bool, place: &BackendSlot) -> AttemptEnd {
         let Inbound { worker, settings, peer, request, response, value, keep, .. } = &mut self.inbound;
         let (ticket, overflow) = (self.ticket.as_mut(), self.overflow.as_mut());
         let (Some(ticket), Some(overflow)) = (ticket, overflow) else { return AttemptEnd::Unsent };
@@ -213,7 +218,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
 
     /// Updates the health of the backend after a failure. `was_used`: on a connection that the backend may close at any time, so that its end is
     /// no failure. A response that breaks off is none either: it shows that the backend responds.
-    fn judge(&self, place: &Place, end: &AttemptEnd, was_used: bool) {
+    fn judge(&self, place: &BackendSlot, end: &AttemptEnd, was_used: bool) {
         let AttemptEnd::BackendFailed { error, has_begun, is_cut: false } = end else { return };
         if *error == PeerError::Gone && !has_begun && was_used {
             return;

@@ -37,7 +37,7 @@ use tollgate_wire::http1::{Fault, Length, RequestHead, ResponseHead};
 use super::access_record::AccessRecord;
 use super::backend::h1::H1Connection;
 use super::backend::pool::Wanted;
-use super::backend::{AllDown, Place, connect};
+use super::backend::{AllDown, BackendSlot, connect};
 use super::body::{PeerError, Piece, Rest, Source};
 use super::download::drain;
 use super::halves::{ClientBody, Reply};
@@ -46,7 +46,7 @@ use super::spool::Overflow;
 use super::trace;
 use super::worker::Worker;
 use crate::gate::decide::admission::{Outcome, Ticket, Turn};
-use crate::gate::decide::identify::{Peer, RequestView, user_agent};
+use crate::gate::decide::identify::{ConnectionPeer, RequestView, user_agent};
 use crate::gate::decide::refusal::{Refusal, jittered_secs, spread_of};
 use crate::gate::net::timer::CLOSED_AT_ONCE;
 use crate::gate::observe::failure_log::Failure;
@@ -72,7 +72,7 @@ pub(crate) enum After {
     /// The client has left.
     Left,
     /// The connection is no longer HTTP: it is joined with the connection to the backend.
-    Tunnel(Box<H1Connection>, Place),
+    Tunnel(Box<H1Connection>, BackendSlot),
 }
 
 /// How an exchange ended before its settlement, and what the client is still to be sent.
@@ -80,7 +80,7 @@ enum End {
     /// The backend has sent its whole response. The client may not have read all of it.
     Answered { keep: bool },
     /// The backend has switched to another protocol.
-    Upgraded(Box<H1Connection>, Place),
+    Upgraded(Box<H1Connection>, BackendSlot),
     /// The client left, did not send what it announced, or stopped reading.
     ClientFailed {
         error: PeerError,
@@ -115,7 +115,7 @@ impl End {
 pub(crate) struct Inbound<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) settings: &'a Settings,
-    pub(crate) peer: &'a Peer,
+    pub(crate) peer: &'a ConnectionPeer,
     pub(crate) request: &'a mut RequestHead,
     pub(crate) response: &'a mut ResponseHead,
     /// Decodes the chunks of the response.
@@ -173,7 +173,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
 
     /// Responds to a request that cannot be read. No phase applies to it.
     pub(crate) async fn reject(&mut self, fault: Fault) -> After {
-        self.inbound.worker.tally.malformed();
+        self.inbound.worker.counters.malformed();
         let answer = OwnAnswer::malformed(fault, self.inbound.response);
         let after = self.answer(&answer, false).await;
         if let Some(record) = self.access_record.take() {
@@ -206,7 +206,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         self.client = peer.client(request, settings);
         strip_nominated(&mut request.fields);
         shared.admission.unify(&mut request.fields);
-        self.since = shared.sight.clock().now();
+        self.since = shared.stats.clock().now();
         self.trace = trace::begin(worker, peer, &RequestView::new(self.client, request));
         Ok(())
     }
@@ -228,7 +228,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         if self.inbound.request.expects_continue() {
             return Ok(false);
         }
-        let clock = self.inbound.worker.shared.sight.clock();
+        let clock = self.inbound.worker.shared.stats.clock();
         let began = clock.now();
         let gathered = self.body.gather(self.inbound.request.length).await;
         // The gate waited for the client: that is no wait of the request.
@@ -270,7 +270,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         }
         let request = &mut *self.inbound.request;
         let ticket = self.ticket.as_mut().expect("the rules have admitted the request");
-        let mut account = shared.sight.admitted(self.client, user_agent(request), self.since);
+        let mut account = shared.stats.admitted(self.client, user_agent(request), self.since);
         trace::goes(&mut self.trace, ticket, &mut account, request);
         if let Some(record) = &mut self.access_record {
             record.admitted(ticket, account.wait());
@@ -324,7 +324,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
                 }
                 AttemptEnd::Unsent if unsent_retries < UNSENT_RETRIES_MAX => {
                     self.unsent();
-                    worker.tally.retried();
+                    worker.counters.retried();
                     unsent_retries += 1;
                     wanted = Wanted::New;
                 }
@@ -336,7 +336,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
                     if was_used && !has_resent && self.may_be_sent_twice() =>
                 {
                     // The backend closed an idle connection at the moment at which the gate used it again.
-                    worker.tally.retried();
+                    worker.counters.retried();
                     has_resent = true;
                     wanted = Wanted::New;
                 }
@@ -417,14 +417,14 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         self.fail((503, "the gate has no room for another connection"), 1, Some(error), None)
     }
 
-    fn unreachable(&self, error: &io::Error, place: &Place) -> End {
+    fn unreachable(&self, error: &io::Error, place: &BackendSlot) -> End {
         let status = if error.kind() == io::ErrorKind::TimedOut { 504 } else { 502 };
         self.fail((status, "the backend cannot be reached"), 1, Some(error), Some(place))
     }
 
     /// The backend failed. `is_cut`: after a part of its response was sent to the client.
-    fn backend_failed(&self, error: PeerError, is_cut: bool, place: &Place) -> End {
-        self.inbound.worker.tally.backend_failed();
+    fn backend_failed(&self, error: PeerError, is_cut: bool, place: &BackendSlot) -> End {
+        self.inbound.worker.counters.backend_failed();
         if is_cut {
             let reason = match error {
                 PeerError::Gone => "the backend closed the connection in the middle of its answer",
@@ -453,7 +453,7 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         (status, detail): (u16, &'static str),
         retry_secs: u64,
         error: Option<&io::Error>,
-        place: Option<&Place>,
+        place: Option<&BackendSlot>,
     ) -> End {
         self.log_failure(&Failure::made(status, detail).with(error, place.map(|place| &place.backend.url)));
         End::Failed { status, detail, retry_secs }
@@ -478,18 +478,18 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
 
     /// The client has left.
     fn left(&self) -> After {
-        self.inbound.worker.tally.client_left();
+        self.inbound.worker.counters.client_left();
         After::Left
     }
 
     async fn refuse(&mut self, refusal: &Refusal) -> After {
         let Inbound { worker, settings, request, response, .. } = &mut self.inbound;
-        let sight = &worker.shared.sight;
-        sight.refused(self.client, || user_agent(request), self.since);
-        worker.tally.refused();
+        let stats = &worker.shared.stats;
+        stats.refused(self.client, || user_agent(request), self.since);
+        worker.counters.refused();
         trace::refused(&mut self.trace, refusal);
         if let Some(record) = &mut self.access_record {
-            record.refused(refusal, sight.clock().now().since(self.since));
+            record.refused(refusal, stats.clock().now().since(self.since));
         }
         let random = spread_of(self.client, worker.timers.now_ms());
         let answer = OwnAnswer::refuse(refusal, request, response, &settings.pages, random);

@@ -20,7 +20,7 @@ use crate::gate::decide::admission::{Outcome, Ticket};
 use crate::gate::http::backend::Backend;
 use crate::gate::http::body::{PeerError, Piece, SideError};
 use crate::gate::http::download::{self, download};
-use crate::gate::http::halves::{Answer, ClientBody, Forward, Reply};
+use crate::gate::http::halves::{BackendAnswer, ClientBody, Forward, Reply};
 use crate::gate::http::report;
 use crate::gate::http::spool::Overflow;
 use crate::gate::http::upload::{UploadMeter, upload};
@@ -48,13 +48,13 @@ pub(super) struct Stream<'s, 'b, B, R> {
 
 impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
     /// Streams until the backend has sent its whole response, or one side fails.
-    pub(super) async fn run(self, answer: &mut impl Answer, sink: &mut impl Forward) -> AttemptEnd {
+    pub(super) async fn run(self, answer: &mut impl BackendAnswer, sink: &mut impl Forward) -> AttemptEnd {
         let Self { worker, settings, backend, request, timer, keep, body, reply, response, ticket, overflow } = self;
         let (is_uploaded, has_begun, is_endless) = (Cell::new(false), Cell::new(false), Cell::new(false));
         let shared = RefCell::new(&mut *ticket);
         timer.clear(Way::In);
         let uploading = async {
-            match upload(body, sink, &mut Metered(&shared), request.length).await {
+            match upload(body, sink, &mut TicketMeter(&shared), request.length).await {
                 Ok(()) => {
                     timer.set(Way::In, settings.timeouts.response_head);
                     is_uploaded.set(true);
@@ -133,9 +133,9 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
 }
 
 /// Tells the ticket how an upload proceeds.
-struct Metered<'a, 'b>(&'a RefCell<&'b mut Ticket>);
+struct TicketMeter<'a, 'b>(&'a RefCell<&'b mut Ticket>);
 
-impl UploadMeter for Metered<'_, '_> {
+impl UploadMeter for TicketMeter<'_, '_> {
     fn patience(&self) -> Option<Duration> {
         self.0.borrow().patience()
     }
@@ -192,7 +192,7 @@ fn check_upgrade(request: &RequestHead, response: &ResponseHead) -> Result<(), P
 /// Closing the connection at once would not stop the backend's work, only hide when it ends. A response that exceeds the bounds is cut off; the
 /// backend notices that.
 async fn read_unheard(
-    answer: &mut impl Answer,
+    answer: &mut impl BackendAnswer,
     response: &mut ResponseHead,
     ticket: &mut Ticket,
     backend: &Backend,

@@ -39,7 +39,7 @@ const STALLED_MAX: usize = 512;
 
 /// The bounds, and what is in use of them, in bytes.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct SpoolBudget {
     memory_max: AtomicU64,
     spool_max: AtomicU64,
     per_address_max: AtomicU64,
@@ -65,7 +65,7 @@ impl ClientBuffers {
     }
 }
 
-impl Budget {
+impl SpoolBudget {
     pub(super) fn new(settings: &Settings) -> Self {
         let budget = Self {
             memory_max: AtomicU64::new(0),
@@ -207,8 +207,8 @@ mod tests {
 
     const BLOCK: u64 = BLOCK_BYTES as u64;
 
-    fn budget(memory: u64, spool: u64, per_address: u64) -> Budget {
-        Budget::new(&Settings {
+    fn budget(memory: u64, spool: u64, per_address: u64) -> SpoolBudget {
+        SpoolBudget::new(&Settings {
             memory_bytes_max: memory * BLOCK,
             spool_bytes_max: spool * BLOCK,
             per_address_bytes_max: per_address * BLOCK,

@@ -33,11 +33,11 @@ pub(super) type Slot = u32;
 /// The spool file.
 pub(super) struct Disk {
     jobs: Sender<Job>,
-    slots: Mutex<Slots>,
-    state: Arc<State>,
+    slots: Mutex<FileSlots>,
+    state: Arc<DiskState>,
 }
 
-struct State {
+struct DiskState {
     dir: PathBuf,
     /// Whether the file could be created, and the last block be written.
     is_usable: AtomicBool,
@@ -52,7 +52,7 @@ struct State {
 }
 
 #[derive(Default)]
-struct Slots {
+struct FileSlots {
     free: Vec<Slot>,
     /// The first slot that was never used.
     next: Slot,
@@ -68,7 +68,7 @@ impl Disk {
     /// A spool in this directory. Its file is created by the helper thread.
     pub(super) fn new(dir: PathBuf) -> io::Result<Self> {
         let (jobs, waiting) = channel();
-        let state = Arc::new(State {
+        let state = Arc::new(DiskState {
             dir,
             is_usable: AtomicBool::new(false),
             writes: AtomicUsize::new(0),
@@ -77,7 +77,7 @@ impl Disk {
             progressed_ms: AtomicU64::new(0),
             has_logged: AtomicBool::new(false),
         });
-        let worker = Worker { file: None, state: state.clone(), failed_at: None };
+        let worker = DiskWorker { file: None, state: state.clone(), failed_at: None };
         std::thread::Builder::new().name("gate-spool".into()).spawn(move || worker.run(&waiting))?;
         Ok(Self { jobs, slots: Mutex::default(), state })
     }
@@ -122,7 +122,7 @@ impl Disk {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.free.push(slot);
         if slots.free.len() == slots.next as usize {
-            *slots = Slots::default();
+            *slots = FileSlots::default();
             let _ = self.give(Job::Trim);
         }
     }
@@ -148,7 +148,7 @@ impl Disk {
     }
 }
 
-impl State {
+impl DiskState {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -178,14 +178,14 @@ impl State {
 }
 
 /// The helper thread. It ends when the [`Disk`] is dropped; nobody waits for it, because a disk may hang.
-struct Worker {
+struct DiskWorker {
     file: Option<File>,
-    state: Arc<State>,
+    state: Arc<DiskState>,
     /// When the last error occurred, until blocks have been written for a while.
     failed_at: Option<Instant>,
 }
 
-impl Worker {
+impl DiskWorker {
     fn run(mut self, jobs: &Receiver<Job>) {
         self.reopen();
         loop {

@@ -24,7 +24,7 @@ use tokio::time::Sleep;
 
 use super::body::PeerError;
 use crate::settings::ResponseBuffer as Settings;
-use budget::{Budget, Share};
+use budget::{Share, SpoolBudget};
 use disk::{Disk, STUCK_AFTER, Slot};
 
 /// The size of a block. One read of a backend's socket is at most as large.
@@ -40,13 +40,13 @@ const READ_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The buffers of all workers.
 pub(crate) struct Buffers {
-    budget: Budget,
+    budget: SpoolBudget,
     disk: Disk,
 }
 
 impl Buffers {
     pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
-        Ok(Self { budget: Budget::new(settings), disk: Disk::new(settings.dir.clone())? })
+        Ok(Self { budget: SpoolBudget::new(settings), disk: Disk::new(settings.dir.clone())? })
     }
 
     /// Changes the bounds; the directory stays.

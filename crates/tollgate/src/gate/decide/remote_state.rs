@@ -2,7 +2,7 @@
 //!
 //! Every rule has a table in this gate's limiter. For some, others have a say too: the store that gates share, which is asked about each
 //! request, and masters, which are told of it and may change the table. A request that no shared rule applies to is decided from
-//! memory and does not notice that they exist; [`Elsewhere::concerns`] tells them apart.
+//! memory and does not notice that they exist; [`RemoteState::concerns`] tells them apart.
 
 use std::sync::Arc;
 
@@ -15,39 +15,39 @@ use tollgate_gatekeeper::limiter::Limiter;
 use tollgate_gatekeeper::shared::{Authority, Explained, Share, SharedTicket, Sharing, SharingError, Unanswered};
 
 use super::masters::Masters;
-use super::redis::Link;
+use super::redis::RedisLink;
 use crate::settings::{Domain, RuleSettings, State};
 
-/// What a request was charged, here and elsewhere.
+/// What a request was charged, here and remote_state.
 pub(crate) type Charge = SharedTicket;
 
 /// Who else has a say.
 #[derive(Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct RemoteState {
     redis: Option<Sharing>,
     masters: Option<Arc<Masters>>,
 }
 
-/// The ways to those who have a say.
+/// The links to those who have a say.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Ways<'a> {
+pub(crate) struct RemoteLinks<'a> {
     /// To the store that gates share.
-    pub(crate) redis: Option<&'a Link>,
+    pub(crate) redis: Option<&'a RedisLink>,
     /// To masters.
     pub(crate) masters: Option<&'a Arc<Masters>>,
 }
 
-impl Elsewhere {
+impl RemoteState {
     /// Who has a say about the rules of `domain`. A store that stays the same is taken over with all that was taken from it.
     pub(crate) fn new(
         domain: &Domain,
-        ways: Ways<'_>,
+        links: RemoteLinks<'_>,
         clock: &Clock,
         before: Option<&Self>,
     ) -> Result<Self, SharingError> {
         let has = |state: State| domain.rules.iter().any(|settings| settings.state == state);
-        let masters = ways.masters.filter(|_| has(State::Master)).cloned();
-        let Some(link) = ways.redis.filter(|_| has(State::Redis)) else {
+        let masters = links.masters.filter(|_| has(State::Master)).cloned();
+        let Some(link) = links.redis.filter(|_| has(State::Redis)) else {
             return Ok(Self { redis: None, masters });
         };
         let names = (link.prefix(), domain.name.as_str());

@@ -2,30 +2,30 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-macro_rules! tally {
+macro_rules! counters {
     ($($method:ident = $name:literal: $help:literal,)+) => {
         #[allow(non_camel_case_types, reason = "one list gives places and methods their names")]
         #[derive(Clone, Copy)]
-        enum Place { $($method),+ }
+        enum Counter { $($method),+ }
 
-        impl Tally {
+        impl WorkerCounters {
             /// The names of the counters as metrics, and what they count.
             pub(crate) const NAMES: [(&'static str, &'static str); [$($name),+].len()] = [$(($name, $help)),+];
 
             $(#[doc = concat!("Counts one of: ", $help, ".")]
             pub(crate) fn $method(&self) {
-                self.add(Place::$method);
+                self.add(Counter::$method);
             })+
         }
 
         /// The counters of one worker.
         #[derive(Debug, Default)]
         #[repr(align(128))]
-        pub(crate) struct Tally([AtomicU64; [$($name),+].len()]);
+        pub(crate) struct WorkerCounters([AtomicU64; [$($name),+].len()]);
     };
 }
 
-tally! {
+counters! {
     accepted = "connections_accepted": "Connections accepted",
     turned_away = "connections_turned_away": "Connections closed at once, because there were too many or too many of one address",
     unopened = "connections_unopened": "Connections that ended before they were HTTP: without the PROXY header or TLS they must begin with",
@@ -40,8 +40,8 @@ tally! {
     retried = "backend_retries": "Requests sent on another connection because the backend had closed the one they were for",
 }
 
-impl Tally {
-    fn add(&self, place: Place) {
+impl WorkerCounters {
+    fn add(&self, place: Counter) {
         // One writer: a load and a store is enough, and cheaper than a locked add.
         let counter = &self.0[place as usize];
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);

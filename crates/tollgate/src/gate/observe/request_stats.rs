@@ -18,7 +18,7 @@ use crate::watch::Feed;
 pub(crate) const SEES: bool = !cfg!(feature = "blind");
 
 /// What all workers leave for others to see.
-pub(crate) struct Sight {
+pub(crate) struct RequestStats {
     clock: Clock,
     feed: Arc<Feed>,
     pub(crate) spenders: Spenders,
@@ -33,8 +33,8 @@ pub(crate) struct Sight {
 }
 
 /// A request that went to the backend; what it comes to is seen when this is settled.
-pub(crate) struct Account {
-    sight: Arc<Sight>,
+pub(crate) struct PendingStats {
+    stats: Arc<RequestStats>,
     spender: Option<Spender>,
     wait: Span,
     went: Moment,
@@ -42,7 +42,7 @@ pub(crate) struct Account {
     told: Option<Arc<AtomicU64>>,
 }
 
-impl Sight {
+impl RequestStats {
     pub(crate) fn new(clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             clock,
@@ -73,16 +73,16 @@ impl Sight {
     }
 
     /// Counts a request of a client that came at `since` and goes to the backend now.
-    pub(crate) fn admitted(self: &Arc<Self>, client: IpAddr, agent: &[u8], since: Moment) -> Account {
+    pub(crate) fn admitted(self: &Arc<Self>, client: IpAddr, agent: &[u8], since: Moment) -> PendingStats {
         let went = self.clock.now();
         let wait = went.since(since);
         self.waits.count(wait);
         let spender = SEES.then(|| self.spenders.admitted(client, agent));
-        Account { sight: self.clone(), spender, wait, went, told: None }
+        PendingStats { stats: self.clone(), spender, wait, went, told: None }
     }
 }
 
-impl Account {
+impl PendingStats {
     /// The time for which the request was held before it went to the backend.
     pub(crate) fn wait(&self) -> Span {
         self.wait
@@ -95,16 +95,16 @@ impl Account {
 
     /// The backend is done with it. `would` is what a gate or rule that only observes would have done to it.
     pub(crate) fn settle(self, toll: Span, would: Option<Act>) {
-        let Self { sight, spender, wait, went, told } = self;
+        let Self { stats, spender, wait, went, told } = self;
         if let Some(told) = told {
             told.store(toll.as_nanos(), Ordering::Relaxed);
         }
-        sight.tolls.count(toll);
-        let took = sight.clock.now().since(went);
-        sight.backend.count(took);
-        sight.answers.count(wait + took);
+        stats.tolls.count(toll);
+        let took = stats.clock.now().since(went);
+        stats.backend.count(took);
+        stats.answers.count(wait + took);
         if let Some(spender) = spender {
-            sight.spenders.served(spender, toll, wait, would);
+            stats.spenders.served(spender, toll, wait, would);
         }
     }
 }
