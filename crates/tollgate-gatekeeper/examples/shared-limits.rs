@@ -35,8 +35,7 @@ use tollgate_gatekeeper::shared::{Address, Options, Share, SharedLimiter, Shared
 use tollgate_gatekeeper::table::table_bytes_for;
 
 #[cfg(test)]
-#[path = "../tests/support/redis_server.rs"]
-mod redis_server;
+use tollgate_test_support::redis_server;
 
 type Failure = Box<dyn core::error::Error + Send + Sync>;
 

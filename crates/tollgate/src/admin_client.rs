@@ -131,7 +131,7 @@ impl AdminClient {
         let host = self.host();
         let HttpAnswer { status, body } = self
             .exchange(method, path, body)
-            .map_err(|error| AdminError::new(format!("cannot connect to {host}: {error}; is a gate running there?")))?;
+            .map_err(|error| AdminError::new(format!("request to {host} failed: {error}; is a gate running there?")))?;
         let failed = |message: String| AdminError { message, is_wrong: false };
         let body = body.ok_or_else(|| failed(format!("the response of {host} is too large")))?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);

@@ -39,11 +39,55 @@ pub(crate) enum FrameError {
     Head,
 }
 
-/// SipHash-1-3 with a fixed key, to detect damage.
+/// SipHash-1-3 with a fixed key, to detect damage and changes.
+pub(crate) fn hasher() -> impl Hasher {
+    SipHasher13::new()
+}
+
+/// The hash of these bytes.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    let mut hasher = SipHasher13::new();
+    let mut hasher = hasher();
     hasher.write(bytes);
     hasher.finish()
+}
+
+/// Reads the fields of a record or a file. Each method returns `None` if too few bytes are left.
+pub(crate) struct FieldReader<'a>(&'a [u8]);
+
+impl<'a> FieldReader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn array<const COUNT: usize>(&mut self) -> Option<[u8; COUNT]> {
+        self.bytes(COUNT)?.try_into().ok()
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    pub(crate) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
 }
 
 fn head_checksum(head: &[u8]) -> [u8; 4] {

@@ -28,7 +28,7 @@ pub(crate) enum FlagsCommand {
         id: String,
         #[command(flatten)]
         admin: AdminOptions,
-        /// Reason, for whoever looks at this account next
+        /// Reason, for the next operator who looks at this account
         #[arg(long)]
         note: String,
         /// Your name [default: your login name]

@@ -15,6 +15,7 @@ mod flags;
 mod gate;
 mod hardening;
 mod health;
+mod hex;
 mod http_client;
 mod manual;
 mod mask;

@@ -25,9 +25,7 @@ use super::answer::{Reply, ReplyError};
 use super::rule::{Operation, SharedRule, WORK_LIFE, Work};
 use super::script::{Errand, Script};
 
-#[path = "../../tests/support/redis_server.rs"]
-mod redis_server;
-use redis_server::RedisServer;
+use tollgate_test_support::redis_server::RedisServer;
 
 /// The start of the controlled clock: in 2026, so that numbers have realistic sizes.
 const START_US: u64 = 1_794_700_000_123_457;

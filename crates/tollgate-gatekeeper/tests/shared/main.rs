@@ -1,8 +1,7 @@
 //! Shared limits on a real store, with several real processes.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking, and says what it measured")]
 
-#[path = "../support/redis_server.rs"]
-mod redis_server;
+use tollgate_test_support::redis_server;
 
 mod cluster;
 mod exact;

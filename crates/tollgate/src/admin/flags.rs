@@ -83,7 +83,9 @@ pub(super) async fn clear(
     let name = object.text("name", 100)?.map(str::to_owned).or(said.name).unwrap_or(identity.name);
     let note = object.text("note", 1000)?.map(str::to_owned).or(said.note).unwrap_or_default();
     if note.trim().is_empty() || note.chars().count() > 1000 || name.chars().count() > 100 {
-        return Err(AdminProblem::bad("`note` is missing: give the reason, for whoever looks at this account next"));
+        return Err(AdminProblem::bad(
+            "`note` is missing: give the reason, for the next operator who looks at this account",
+        ));
     }
     let cleared = console.run_on_watch(move |watch| {
         let cleared = watch.clear(&account, &name, &note)?;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use ring::hmac;
 
+use crate::hex;
 use crate::token::{TOKEN_BYTES_MAX, read_token};
 
 /// Permissions of a token.
@@ -113,7 +114,7 @@ pub(super) fn random() -> [u8; 32] {
 
 /// Random hexadecimal text for secrets.
 pub(super) fn random_word() -> String {
-    random().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&random())
 }
 
 #[cfg(test)]

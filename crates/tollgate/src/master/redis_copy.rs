@@ -15,9 +15,10 @@ use tollgate_gatekeeper::shared::{FencedPages, FinishedTerm, Unanswered, WriteOu
 
 use super::Shared;
 use super::metrics::RedisCopyMetrics;
-use super::page::{self, PageReader, StatePage};
+use super::page::{self, StatePage};
+use crate::durable::{self, FieldReader};
 
-const MARK: &[u8] = b"tollgate state 1\n";
+const MARK: &[u8] = b"tollgate state 2\n";
 /// Slots per page. Serialising a page takes a fraction of a millisecond.
 const PAGE_SLOTS: usize = 4096;
 /// The pause between pages. Two million slots take 2.5 s.
@@ -137,7 +138,7 @@ impl RedisCopy {
         let mut restored = 0;
         for number in 0..legacy.pages {
             let Some(page) = self.pages.read(legacy, number).await? else { continue };
-            let records = PageReader::checked(&page.bytes, MARK);
+            let records = durable::unseal(&page.bytes, MARK).map(FieldReader::new);
             match records.and_then(|reader| page::restore(reader, Span::from(page.age), state)) {
                 Some(count) => restored += count,
                 None => tracing::warn!(number, "a page of the state on Redis is damaged and was skipped"),
@@ -165,7 +166,7 @@ impl RedisCopy {
             }
             tokio::time::sleep(pause).await;
         }
-        kept(self.pages.finish(number as u32).await?)?;
+        check_written(self.pages.finish(number as u32).await?)?;
         self.scanned = began;
         self.metrics.scanned();
         if std::mem::take(&mut self.is_failing) {
@@ -186,8 +187,8 @@ impl RedisCopy {
         }
         let mut bytes = MARK.to_vec();
         bytes.extend_from_slice(&page.bytes);
-        page::seal(&mut bytes);
-        kept(self.pages.write(number as u32, &bytes, page.life).await?)?;
+        durable::seal(&mut bytes);
+        check_written(self.pages.write(number as u32, &bytes, page.life).await?)?;
         if let Some(written) = &mut self.written {
             written[number] = page.digest;
         }
@@ -196,7 +197,7 @@ impl RedisCopy {
     }
 }
 
-fn kept(writing: WriteOutcome) -> Result<(), ScanStop> {
+fn check_written(writing: WriteOutcome) -> Result<(), ScanStop> {
     match writing {
         WriteOutcome::Done => Ok(()),
         WriteOutcome::Superseded => Err(ScanStop::Superseded),

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use tollgate_core::time::Span;
 
 use super::Shared;
-use super::page::{self, PageReader, StatePage};
-use crate::durable;
+use super::page::{self, StatePage};
+use crate::durable::{self, FieldReader};
 
 /// The file of the state.
 pub(super) struct StateFile {
@@ -18,8 +18,6 @@ pub(super) struct StateFile {
 }
 
 const MARK: &[u8] = b"tollgate master 2\n";
-/// Version 1 has another checksum.
-const MARK_1: &[u8] = b"tollgate master 1\n";
 /// The maximum size of a valid file.
 const BYTES_MAX: u64 = 1 << 30;
 /// Slots that are serialised before other tasks run.
@@ -33,7 +31,7 @@ impl StateFile {
     /// Restores the debts from the file. A missing file equals an empty one.
     pub(super) fn restore(&self, state: &Shared) -> io::Result<()> {
         let Some(bytes) = durable::read(&self.path, BYTES_MAX)? else { return Ok(()) };
-        let reader = durable::unseal(&bytes, MARK).map(PageReader::of).or_else(|| PageReader::checked(&bytes, MARK_1));
+        let reader = durable::unseal(&bytes, MARK).map(FieldReader::new);
         match reader.and_then(|reader| take_over(reader, state)) {
             Some(restored) => tracing::info!(restored, "restored the state"),
             None => durable::put_aside(&self.path, "its checksum is wrong: the master starts with an empty state")?,
@@ -74,9 +72,9 @@ async fn serialise(state: &Shared) -> Vec<u8> {
     }
 }
 
-fn take_over(mut reader: PageReader<'_>, state: &Shared) -> Option<u64> {
+fn take_over(mut reader: FieldReader<'_>, state: &Shared) -> Option<u64> {
     // Debts that were paid back while no master ran. If the wall clock was set back, debts stay as written.
     let wall_ms = state.borrow().read_clock().wall_ms;
-    let away = Span::from_millis(wall_ms.saturating_sub(reader.number()?));
+    let away = Span::from_millis(wall_ms.saturating_sub(reader.u64()?));
     page::restore(reader, away, state)
 }

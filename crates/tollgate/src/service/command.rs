@@ -283,7 +283,7 @@ async fn until_stopped(options: &GateOptions, process: &mut GateProcess<'_>, sig
         }
     }
     systemd::stopping();
-    tracing::info!("draining: requests in flight are completed, no new ones are accepted");
+    tracing::info!("stopping: requests in flight are completed, no new ones are accepted");
     tokio::select! {
         () = gate.drain() => {}
         () = tokio::time::sleep(gate.drain_max()) => tracing::warn!("drain timeout: requests in flight were cut off"),

@@ -125,7 +125,7 @@ impl MonitoredGate {
         down.chain(proxy).collect()
     }
 
-    /// What the queue would do with a request.
+    /// Decision of the queue about a request, as JSON.
     fn forecast(&self, request: &ExplainRequest, has_route: bool) -> Value {
         let Some(QueueForecast { standing, fate, bound }) = self.gate.forecast(request, has_route) else {
             return Value::Null;

@@ -97,7 +97,7 @@ mod tests {
         });
         assert!(planning.finished().await.unwrap_err().contains("within 20ms"));
         planning.begin(|| Ok(2));
-        assert!(planning.finished().await.unwrap_err().contains("still not"));
+        assert!(planning.finished().await.unwrap_err().contains("still being read"));
         drop(end);
         while !planning.stuck.as_ref().is_some_and(thread::JoinHandle::is_finished) {
             thread::yield_now();

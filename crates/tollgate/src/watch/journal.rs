@@ -18,7 +18,6 @@ use super::record::Record;
 use crate::durable::{self, FrameError};
 
 const MARK: &[u8] = b"tollgate watch 2\n";
-const MARK_1: &[u8] = b"tollgate watch 1\n";
 /// A larger file is not a journal of ours.
 const BYTES_MAX: u64 = 1 << 30;
 /// Smaller files are not rewritten, because that saves too little.
@@ -59,7 +58,7 @@ impl Journal {
         (&file).take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
         let length = bytes.len() as u64;
         let mut journal = Self { path, file: Some(file), bytes: length, bytes_after_rewrite: 0 };
-        let contents = Contents::of(&mut bytes);
+        let contents = Contents::of(&bytes);
         if let Some(reason) = contents.damage {
             durable::put_aside(&journal.path, reason)?;
         }
@@ -139,42 +138,32 @@ struct Contents {
     records: Vec<Range<usize>>,
     /// Why other parts are unreadable.
     damage: Option<&'static str>,
-    /// Whether the file has the current version.
-    is_current: bool,
+    /// Whether the file starts with the mark.
+    has_mark: bool,
 }
 
 impl Contents {
     /// Whether the file can be appended to as it is.
     fn is_whole(&self) -> bool {
-        self.is_current && self.damage.is_none()
+        self.has_mark && self.damage.is_none()
     }
 
-    /// Parses a whole journal. Converts version 1 to the current version.
-    fn of(bytes: &mut Vec<u8>) -> Self {
+    /// Parses a whole journal.
+    fn of(bytes: &[u8]) -> Self {
         if bytes.len() as u64 > BYTES_MAX {
-            return Self { records: Vec::new(), damage: Some("it is too large to be a journal"), is_current: false };
+            return Self { records: Vec::new(), damage: Some("it is too large to be a journal"), has_mark: false };
         }
         if bytes.starts_with(MARK) {
             return Self::of_records(bytes);
         }
-        if let Some(mut rest) = bytes.strip_prefix(MARK_1) {
-            let mut records = Vec::new();
-            while let Some((record, length)) = Record::read_version_1(rest) {
-                record.write(&mut records);
-                rest = &rest[length..];
-            }
-            let damage = (!rest.is_empty()).then_some("a record cannot be read");
-            *bytes = records;
-            return Self { records: Vec::from([Range { start: 0, end: bytes.len() }]), damage, is_current: false };
-        }
         // A prefix of the mark is what a process leaves that was killed while it created the file. Nothing is lost
         // then.
         let damage = (!MARK.starts_with(bytes)).then_some("it does not start like a journal");
-        Self { records: Vec::new(), damage, is_current: false }
+        Self { records: Vec::new(), damage, has_mark: false }
     }
 
     fn of_records(bytes: &[u8]) -> Self {
-        let mut contents = Self { records: Vec::new(), damage: None, is_current: true };
+        let mut contents = Self { records: Vec::new(), damage: None, has_mark: true };
         let (mut start, mut at) = (MARK.len(), MARK.len());
         let mut skip = |range: Range<usize>, reason| {
             contents.records.push(range);
@@ -304,23 +293,6 @@ mod tests {
         }
         assert_eq!(open_with(folder.path(), b"something else").1, []);
         assert_eq!(aside(folder.path()).unwrap(), b"something else");
-    }
-
-    #[test]
-    fn a_journal_of_version_1_is_converted() {
-        let folder = tempfile::tempdir().unwrap();
-        let old = |ids: &[&str]| {
-            let records = ids.iter().flat_map(|id| crate::watch::record::tests::version_1(&record(id)));
-            MARK_1.iter().copied().chain(records).collect::<Vec<u8>>()
-        };
-        let (journal, records) = open_with(folder.path(), &old(&["a", "b"]));
-        assert_eq!((records, aside(folder.path())), (["a", "b"].map(record).to_vec(), None));
-        drop(journal);
-        assert!(fs::read(folder.path().join("watch.journal")).unwrap().starts_with(MARK));
-        let mut damaged = old(&["a", "b"]);
-        *damaged.last_mut().unwrap() ^= 1;
-        assert_eq!(open_with(folder.path(), &damaged).1, [record("a")]);
-        assert_eq!(aside(folder.path()), Some(damaged));
     }
 
     #[test]

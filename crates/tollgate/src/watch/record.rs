@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use tollgate_core::time::Moment;
 use tollgate_core::watch::CountKind;
 
-use crate::durable::{self, FrameError};
+use crate::durable::{self, FieldReader, FrameError};
 
 /// An event, or a part of the state when the journal was rewritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +45,6 @@ pub(crate) struct Entry<'a> {
     pub(crate) count: u64,
 }
 
-/// Size of the header of a version 1 record: length, and a checksum of the content.
-const HEAD_BYTES_1: usize = 12;
 /// Most entries of a report are shorter.
 const ENTRY_BYTES_USUAL: usize = 48;
 
@@ -71,17 +69,8 @@ impl Record {
     pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), FrameError> {
         let (content, length) = durable::read_record(bytes)?;
         // An unknown kind was written by a later version.
-        let record = Self::read_content(&mut FieldReader(content)).ok_or(FrameError::Content(length))?;
+        let record = Self::read_content(&mut FieldReader::new(content)).ok_or(FrameError::Content(length))?;
         Ok((record, length))
-    }
-
-    /// Parses a record of version 1, whose lengths have no checksum. `None` if there is no complete record.
-    pub(super) fn read_version_1(bytes: &[u8]) -> Option<(Self, usize)> {
-        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES_1>()?;
-        let mut head = FieldReader(head);
-        let (length, sum) = (head.short()? as usize, head.long()?);
-        let content = rest.get(..length).filter(|content| checksum_1(content) == sum)?;
-        Some((Self::read_content(&mut FieldReader(content))?, HEAD_BYTES_1 + length))
     }
 
     /// Name of the kind, for the log.
@@ -135,61 +124,54 @@ impl Record {
     }
 
     fn read_content(content: &mut FieldReader<'_>) -> Option<Self> {
-        let record = match content.kind()? {
+        let record = match content.u8()? {
             1 => {
-                let (at, id, entries) = (content.moment()?, content.text()?, content.short()?);
-                let text = |content: &mut FieldReader<'_>| content.text().map(Cow::Owned);
-                let entry = |_| Some(Entry { class: text(content)?, key: text(content)?, count: content.long()? });
+                let (at, id, entries) = (read_moment(content)?, read_text(content)?, content.u32()?);
+                let text = |content: &mut FieldReader<'_>| read_text(content).map(Cow::Owned);
+                let entry = |_| Some(Entry { class: text(content)?, key: text(content)?, count: content.u64()? });
                 Self::Report { at, id, entries: (0..entries).map(entry).collect::<Option<_>>()? }
             }
-            2 => Self::Flag { account: content.text()?, at: content.moment()?, count: content.long()? },
+            2 => Self::Flag { account: read_text(content)?, at: read_moment(content)?, count: content.u64()? },
             3 => Self::Clear {
-                account: content.text()?,
-                at: content.moment()?,
-                by: content.text()?,
-                note: content.text()?,
+                account: read_text(content)?,
+                at: read_moment(content)?,
+                by: read_text(content)?,
+                note: read_text(content)?,
             },
             4 => Self::Past {
-                account: content.text()?,
-                at: content.moment()?,
-                count: content.long()?,
-                cleared_at: content.moment()?,
-                by: content.text()?,
-                note: content.text()?,
+                account: read_text(content)?,
+                at: read_moment(content)?,
+                count: content.u64()?,
+                cleared_at: read_moment(content)?,
+                by: read_text(content)?,
+                note: read_text(content)?,
             },
-            5 => Self::Reported { id: content.text()? },
+            5 => Self::Reported { id: read_text(content)? },
             6 => Self::Count {
-                tallied: if content.kind()? == 0 { CountKind::View } else { CountKind::Accounts },
-                name: content.bytes()?.to_vec(),
-                at: content.moment()?,
-                count: content.long()?,
-            },
-            // Written before the authentication was recorded.
-            7 => Self::Change {
-                at: content.moment()?,
-                by: content.text()?,
-                let_in: String::new(),
-                what: content.text()?,
+                tallied: if content.u8()? == 0 { CountKind::View } else { CountKind::Accounts },
+                name: read_bytes(content)?.to_vec(),
+                at: read_moment(content)?,
+                count: content.u64()?,
             },
             8 => Self::RemoteClear {
-                account: content.text()?,
-                at: content.moment()?,
-                count: content.long()?,
-                cleared_at: content.moment()?,
-                by: content.text()?,
-                note: content.text()?,
+                account: read_text(content)?,
+                at: read_moment(content)?,
+                count: content.u64()?,
+                cleared_at: read_moment(content)?,
+                by: read_text(content)?,
+                note: read_text(content)?,
             },
-            9 => Self::Announce { number: content.long()?, body: content.text()? },
-            10 => Self::Announced { number: content.long()? },
+            9 => Self::Announce { number: content.u64()?, body: read_text(content)? },
+            10 => Self::Announced { number: content.u64()? },
             11 => Self::Change {
-                at: content.moment()?,
-                by: content.text()?,
-                let_in: content.text()?,
-                what: content.text()?,
+                at: read_moment(content)?,
+                by: read_text(content)?,
+                let_in: read_text(content)?,
+                what: read_text(content)?,
             },
             _ => return None,
         };
-        content.0.is_empty().then_some(record)
+        content.is_empty().then_some(record)
     }
 }
 
@@ -207,15 +189,6 @@ fn write_report<'a>(
     for entry in entries {
         out.text(&entry.class).text(&entry.key).long(entry.count);
     }
-}
-
-/// Checksum of version 1: FNV-1a over words of eight bytes.
-fn checksum_1(bytes: &[u8]) -> u64 {
-    let step = |sum: u64, kind_name: u64| (sum ^ kind_name).wrapping_mul(0x100_0000_01b3).rotate_left(23);
-    let (words, rest) = bytes.as_chunks::<8>();
-    let rest = rest.iter().fold(bytes.len() as u64, |rest, &byte| rest << 8 | u64::from(byte));
-    let sum = words.iter().fold(0xcbf2_9ce4_8422_2325, |sum, kind_name| step(sum, u64::from_be_bytes(*kind_name)));
-    step(sum, rest)
 }
 
 struct FieldWriter<'a>(&'a mut Vec<u8>);
@@ -250,45 +223,21 @@ impl FieldWriter<'_> {
     }
 }
 
-struct FieldReader<'a>(&'a [u8]);
+fn read_moment(content: &mut FieldReader<'_>) -> Option<Moment> {
+    content.u64().map(Moment::from_nanos)
+}
 
-impl<'a> FieldReader<'a> {
-    fn kind(&mut self) -> Option<u8> {
-        let (&kind, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(kind)
-    }
+fn read_bytes<'a>(content: &mut FieldReader<'a>) -> Option<&'a [u8]> {
+    let length = content.u32()? as usize;
+    content.bytes(length)
+}
 
-    fn short(&mut self) -> Option<u32> {
-        let (number, rest) = self.0.split_first_chunk::<4>()?;
-        self.0 = rest;
-        Some(u32::from_be_bytes(*number))
-    }
-
-    fn long(&mut self) -> Option<u64> {
-        let (number, rest) = self.0.split_first_chunk::<8>()?;
-        self.0 = rest;
-        Some(u64::from_be_bytes(*number))
-    }
-
-    fn moment(&mut self) -> Option<Moment> {
-        self.long().map(Moment::from_nanos)
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = self.short()? as usize;
-        let (bytes, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn text(&mut self) -> Option<String> {
-        std::str::from_utf8(self.bytes()?).ok().map(str::to_owned)
-    }
+fn read_text(content: &mut FieldReader<'_>) -> Option<String> {
+    std::str::from_utf8(read_bytes(content)?).ok().map(str::to_owned)
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -329,25 +278,6 @@ pub(super) mod tests {
             any::<u64>().prop_map(|number| Record::Announced { number }),
             (at, text, text, text).prop_map(|(at, by, let_in, what)| Record::Change { at, by, let_in, what }),
         ]
-    }
-
-    #[test]
-    fn a_change_of_an_earlier_version_is_accepted() {
-        let mut bytes = Vec::new();
-        write_record(&mut bytes, |out| {
-            out.kind(7).moment(Moment::from_millis(5)).text("ann").text("tried it");
-        });
-        let (by, let_in, what) = ("ann".to_owned(), String::new(), "tried it".to_owned());
-        let change = Record::Change { at: Moment::from_millis(5), by, let_in, what };
-        assert_eq!(Record::read(&bytes).unwrap(), (change, bytes.len()));
-    }
-
-    /// Encodes a record as version 1 did.
-    pub(crate) fn version_1(record: &Record) -> Vec<u8> {
-        let mut content = Vec::new();
-        record.write_content(&mut FieldWriter(&mut content));
-        let head = [&(content.len() as u32).to_be_bytes()[..], &checksum_1(&content).to_be_bytes()].concat();
-        [head, content].concat()
     }
 
     proptest! {

@@ -34,7 +34,7 @@ const UNSHARED_MAX: usize = 100_000;
 /// Two clearings of a flag within this time are the same one, received through two gates.
 const SAME_CLEARING_WITHIN: Span = Span::from_secs(1);
 
-/// What to do with a flag received from Redis.
+/// How to handle a flag received from Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum MergeOutcome {
     /// Both sides agree.
@@ -174,11 +174,11 @@ impl ClockOffset {
         Self { us: i128::from(there_us) - i128::from(here.as_nanos() / 1000), round_trip }
     }
 
-    fn to_redis(&self, moment: Moment) -> u64 {
+    fn to_redis(self, moment: Moment) -> u64 {
         u64::try_from(i128::from(moment.as_nanos() / 1000) + self.us).unwrap_or(0)
     }
 
-    fn to_local(&self, us: u64) -> Moment {
+    fn to_local(self, us: u64) -> Moment {
         let nanos = (i128::from(us) - self.us).saturating_mul(1000);
         Moment::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }

@@ -30,7 +30,7 @@ pub(crate) struct Flag {
     pub(crate) flagged_at: Moment,
     /// Refusals within the window at that moment.
     pub(crate) rejected: u64,
-    /// When, by whom and why the flag was cleared; `None` if it is set.
+    /// Time, operator and note of the clearing; `None` if the flag is set.
     pub(crate) cleared: Option<Cleared>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Change {
     pub(crate) at: Moment,
     /// Name that the operator gave.
     pub(crate) by: String,
-    /// How the operator was authenticated, which unlike the name cannot be chosen. Empty if it was not recorded.
+    /// How the operator was authenticated, which unlike the name cannot be chosen.
     pub(crate) let_in: String,
     /// Description of the change.
     pub(crate) what: String,

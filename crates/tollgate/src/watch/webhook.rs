@@ -17,6 +17,7 @@ use super::calendar::rfc3339;
 use super::record::Record;
 use super::state::Flag;
 use super::{JournaledState, Watch};
+use crate::hex;
 use crate::post::Poster;
 
 /// Bound of pending announcements.
@@ -128,7 +129,7 @@ async fn post(settings: &WebhookSettings, body: &str) -> io::Result<()> {
 /// HMAC-SHA-256 of the body in hexadecimal.
 fn signature(secret: &[u8], body: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
-    hmac::sign(&key, body.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(hmac::sign(&key, body.as_bytes()).as_ref())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Roles of tokens, and the record of who made a change.
+//! Permissions of tokens, and the authors of changes.
 
 use serde_json::{Value, json};
 

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::program::Master;
-use crate::redis_server::RedisServer;
 use crate::support::{Gate, ask, eventually};
+use tollgate_test_support::master::Master;
+use tollgate_test_support::redis_server::RedisServer;
 
 const CONTRIB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib");
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/prometheus/tollgate-alerts.yml");

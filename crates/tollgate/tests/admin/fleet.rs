@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::program::Master;
-use crate::redis_server::RedisServer;
 use crate::support::{Gate, ask, eventually};
+use tollgate_test_support::master::Master;
+use tollgate_test_support::redis_server::RedisServer;
 
 const BY_MASTER: &str =
     "[[rule]]\nname = \"each\"\nclass = \"header:x-key\"\nrate = { rate = \"10/s\", burst = 10 }\nstate = \"master\"\n";

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::metrics::{busy_gate, python};
-use crate::program::free_addresses;
 use crate::support::eventually;
+use tollgate_test_support::free_addresses;
 
 /// A running carbon; killed when the test ends.
 struct Carbon {

@@ -61,5 +61,5 @@ fn a_truncated_response_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{FLAGS}", FLAGS.len() + 1);
     let output = list_flags(server(folder.path(), answer), &folder.path().join("ca.pem"));
-    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("cut off"), "{output:?}");
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("truncated"), "{output:?}");
 }

@@ -16,11 +16,6 @@ mod log;
 mod masking;
 mod metrics;
 mod openapi;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../master/program.rs"]
-mod program;
-#[path = "../../../tollgate-gatekeeper/tests/support/redis_server.rs"]
-mod redis_server;
 mod rejections;
 mod reload;
 mod roles;

@@ -9,8 +9,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::metrics::python;
-use crate::program::Master;
 use crate::support::{Gate, PATIENCE, ask, eventually};
+use tollgate_test_support::master::Master;
 
 /// The path whose response does not end.
 const EVENTS: &str = "/api/v1/events";

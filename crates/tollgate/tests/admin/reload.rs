@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::program::free_addresses;
 use crate::support::{Gate, PATIENCE, ask, eventually};
+use tollgate_test_support::free_addresses;
 
 /// Replaces the settings after the gate's own lines and reloads.
 fn reload(gate: &Gate, config: &str) -> Value {

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::redis_server::RedisServer;
 use crate::support::{Gate, ask, eventually};
+use tollgate_test_support::redis_server::RedisServer;
 
 fn config(server: &RedisServer) -> String {
     format!(

@@ -169,7 +169,11 @@ fn a_hardening_list_has_pass_or_fail_and_what_to_write() {
         [gate.access_log]\noutput = 'stdout'\n[[rule]]\nname = 'bots'\nclass = 'user-agent+ip/24'\nin_flight = { max = 9 }\n";
     let run = hardening("safe", safe);
     assert!(run.code == Some(0) && !run.stdout.contains("FAIL"), "{}", run.stdout);
-    assert!(run.stdout.contains("  pass  clients reach 0.0.0.0:80 over TLS, or through a proxy\n"), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("  pass  clients connect to 0.0.0.0:80 over TLS, or through a proxy\n"),
+        "{}",
+        run.stdout
+    );
     assert!(run.stdout.ends_with(" passed, 0 failed\n"), "{}", run.stdout);
     let unsafe_file = "[gate]\nmode = 'observe'\nbackend = 'http://backend.example:80'\nlisten = '0.0.0.0:80'\n\
         [[rule]]\nname = 'bots'\nclass = 'user-agent'\nin_flight = { max = 9 }\n";
@@ -188,8 +192,8 @@ fn a_hardening_list_has_pass_or_fail_and_what_to_write() {
             run.stdout
         );
     }
-    assert!(run.stdout.contains("`bots` throttles everybody with the same value together"), "{}", run.stdout);
+    assert!(run.stdout.contains("`bots` throttles all clients with the same key together"), "{}", run.stdout);
     let everybody = hardening("everybody", "[gate]\nbackend = 'http://a'\ntrusted_proxies = ['0.0.0.0/0']\n");
-    assert!(everybody.stdout.contains("  FAIL  `trusted_proxies` names proxies"), "{}", everybody.stdout);
+    assert!(everybody.stdout.contains("  FAIL  `trusted_proxies` contains proxies only"), "{}", everybody.stdout);
     assert_eq!(hardening("wrong", "[gate]\nlisten = 1\n").code, Some(2));
 }

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use crate::axe;
 use crate::browser::Browser;
-use crate::program::Master;
 use crate::support::Gate;
+use tollgate_test_support::master::Master;
 
 const RULES: &str = "[[rule]]\nname = \"network\"\nclass = \"ip/24\"\nbucket = { size = 9, drip = 1, every = \"1h\" }\n\
     [[rule]]\nname = \"one\"\nclass = \"ip/32\"\nbucket = { size = 1, drip = 1, every = \"1h\" }\n";

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use crate::gate::{Client, Gate, PATIENCE};
 use crate::original::Original;
-use crate::program::{Master, free_addresses};
-use crate::python::Libzmq;
 use crate::together::link;
+use tollgate_test_support::free_addresses;
+use tollgate_test_support::master::Master;
+use tollgate_test_support::python::Libzmq;
 
 /// 0.2 s of CPU time at once, then 0.002 cores: a request of 20 ms is paid back in ten seconds.
 const RULE: &str = "[[rule]]\nname = \"cpu\"\nclass = \"header:x-key\"\nbudget = { cores = 0.002, burst = \"200ms\" }\n\

@@ -2,21 +2,20 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::program::free_addresses;
+use tollgate_test_support::{TollgateProcess, binary, free_addresses};
 
 /// The timeout for expected events.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A running gate on fixed addresses.
 pub(crate) struct Gate {
-    process: Child,
+    _process: TollgateProcess,
     pub(crate) listen: SocketAddr,
     admin: SocketAddr,
-    file: PathBuf,
+    _folder: tempfile::TempDir,
 }
 
 /// Ten per second with a burst of ten for each `x-key`, refused beyond that. The address of the master follows.
@@ -26,35 +25,19 @@ pub(crate) const RULE: &str = "[[rule]]\nname = \"each\"\nclass = \"header:x-key
 impl Gate {
     /// Starts a gate with these settings.
     pub(crate) fn start(settings: &str) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
         let [listen, admin] = free_addresses();
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let file =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("gate-{}-{number}.toml", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tollgate.toml");
         let text = format!(
             "[gate]\nlisten = \"{listen}\"\nbackend = \"http://{}\"\nworkers = 1\n[admin]\nlisten = \"{admin}\"\n{settings}",
             backend()
         );
         std::fs::write(&file, text).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .arg("gate")
-            .arg("--config")
-            .arg(&file)
-            .env_remove("NOTIFY_SOCKET")
-            // A separate default state directory.
-            .env("XDG_STATE_HOME", file.with_extension("state"))
-            .env_remove("STATE_DIRECTORY")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(process.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("\"listening\"") {
-            line.clear();
-            assert!(log.read_line(&mut line).unwrap() > 0, "the gate ended before it listened");
-        }
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Self { process, listen, admin, file }
+        let mut command = Command::new(binary());
+        command.arg("gate").arg("--config").arg(&file).env_remove("NOTIFY_SOCKET");
+        let process = TollgateProcess::spawn(&mut command, folder.path());
+        process.logged("\"listening\"");
+        Self { _process: process, listen, admin, _folder: folder }
     }
 
     /// The value of a metric, once `is_right` returns true.
@@ -83,15 +66,6 @@ impl Gate {
 
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.listen)
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = std::fs::remove_file(&self.file);
-        let _ = std::fs::remove_dir_all(self.file.with_extension("state"));
     }
 }
 

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::gate::{Gate, PATIENCE, RULE};
 use crate::original::Original;
-use crate::program::{Master, free_addresses};
-use crate::python::{Libzmq, python};
+use tollgate_test_support::free_addresses;
+use tollgate_test_support::master::Master;
+use tollgate_test_support::python::{Libzmq, python};
 
 /// A directory for key files, removed after the test.
 struct Keys(PathBuf);

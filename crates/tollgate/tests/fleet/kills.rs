@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::gate::{Gate, PATIENCE, RULE};
-use crate::program::Master;
 use crate::together::{bound, link};
+use tollgate_test_support::master::Master;
 
 #[test]
 fn fault_36_ten_kills_of_the_master_in_a_minute_fail_no_request_and_refill_nothing() {

@@ -7,12 +7,5 @@ mod keys;
 mod kills;
 mod operation;
 mod original;
-#[path = "../master/program.rs"]
-#[allow(dead_code, reason = "another test uses all of it")]
-mod program;
 mod proxy;
-#[path = "../master/python.rs"]
-mod python;
-#[path = "../master/tap.rs"]
-mod tap;
 mod together;

@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::gate::{Gate, PATIENCE, RULE};
-use crate::program::Master;
 use crate::together::link;
+use tollgate_test_support::master::Master;
 
 /// One per hour with a burst of twenty: a client that has used them up stays delayed for the whole test.
 fn rule() -> String {

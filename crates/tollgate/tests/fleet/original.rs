@@ -7,9 +7,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::gate::{Gate, PATIENCE};
-use crate::program::free_addresses;
-use crate::python::Libzmq;
-use crate::tap::{Tap, beginning, hex, same, subscriptions};
+use tollgate_test_support::free_addresses;
+use tollgate_test_support::python::Libzmq;
+use tollgate_test_support::tap::{Tap, beginning, hex, same, subscriptions};
 
 pub(crate) struct Original {
     process: Child,

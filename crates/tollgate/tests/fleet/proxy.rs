@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::gate::{Gate, PATIENCE, RULE};
-use crate::program::{Master, free_addresses};
-use crate::python::python;
+use tollgate_test_support::free_addresses;
+use tollgate_test_support::master::Master;
+use tollgate_test_support::python::python;
 
 struct Proxy {
     process: Child,

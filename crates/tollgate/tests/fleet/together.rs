@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::gate::{Gate, PATIENCE, RULE};
-use crate::program::Master;
+use tollgate_test_support::master::Master;
 
 /// The address of the master, as a gate's settings.
 pub(crate) fn link(master: &Master) -> String {

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::program::{Master, wall_ms};
-use crate::tap::{self, hex};
+use tollgate_test_support::master::Master;
+use tollgate_test_support::tap::{self, hex};
+use tollgate_test_support::wall_ms;
 
 /// A connection that has completed the handshake and verified the master's part of it.
 pub(crate) fn meet(address: SocketAddr, minor: u8, own: &str, theirs: &str) -> TcpStream {

@@ -6,8 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::bytes::{accepted, meet};
-use crate::program::{Master, wall_ms};
-use crate::tap::hex;
+use tollgate_test_support::master::Master;
+use tollgate_test_support::tap::hex;
+use tollgate_test_support::wall_ms;
 
 #[test]
 fn hostile_and_idle_peers_do_not_disturb_a_real_gate() {

@@ -7,9 +7,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use crate::bytes::accepted;
-use crate::program::{Master, wall_ms};
-use crate::python::Libzmq;
-use crate::tap::{Tap, beginning, hex, same, subscriptions};
+use tollgate_test_support::master::Master;
+use tollgate_test_support::python::Libzmq;
+use tollgate_test_support::tap::{Tap, beginning, hex, same, subscriptions};
+use tollgate_test_support::wall_ms;
 
 pub(crate) struct Gate {
     process: Child,

@@ -4,10 +4,4 @@
 mod bytes;
 mod hostile;
 mod libzmq;
-#[allow(dead_code, reason = "another test uses all of it")]
-mod program;
-mod python;
-#[path = "../../../tollgate-gatekeeper/tests/support/redis_server.rs"]
-mod redis_server;
 mod replacement;
-mod tap;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::libzmq::{Gate, connected};
-use crate::program::{Master, wall_ms};
-use crate::python::Libzmq;
-use crate::redis_server::{RedisServer, free_port};
+use tollgate_test_support::master::Master;
+use tollgate_test_support::python::Libzmq;
+use tollgate_test_support::redis_server::{RedisServer, free_port};
+use tollgate_test_support::wall_ms;
 
 const RULE: &str = "[[rule]]\nname = \"each\"\nclass = \"identifier\"\nrate = { rate = \"1/s\", burst = 10 }\n";
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,11 +1,12 @@
 //! One measurement: a gate before and after a number of connections.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
+use tollgate_test_support::{TollgateProcess, binary};
 
 /// Longer than any successful step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +29,7 @@ pub(crate) struct Measured {
 
 /// A running gate. Ends with the measurement.
 pub(crate) struct Gate {
-    child: Child,
+    process: TollgateProcess,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
     folder: tempfile::TempDir,
@@ -45,23 +46,12 @@ impl Gate {
         let config = format!("[gate]\nworkers = 1\nbackend = \"http://{backend}\"\n{lines}\n");
         let file = folder.path().join("tollgate.toml");
         std::fs::write(&file, config).unwrap();
-        let binary = std::env::var("TOLLGATE_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tollgate").to_owned());
-        let mut command = Command::new(binary);
+        let mut command = Command::new(binary());
         command.arg("gate").arg("--config").arg(&file).args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        command.env("XDG_STATE_HOME", folder.path()).env_remove("STATE_DIRECTORY");
-        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut logged = |text: &str| loop {
-            let mut line = String::new();
-            assert!(log.read_line(&mut line).unwrap() > 0, "the gate ended");
-            if line.contains(text) {
-                let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-                return line["address"].as_str().unwrap().parse().unwrap();
-            }
-        };
-        let (admin, address) = (logged("operators may connect"), logged("\"listening\""));
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Self { child, address, admin, folder }
+        let process = TollgateProcess::spawn(&mut command, folder.path());
+        let admin = process.logged_address("operators may connect");
+        let address = process.logged_address("\"listening\"");
+        Self { process, address, admin, folder }
     }
 
     pub(crate) fn folder(&self) -> &std::path::Path {
@@ -82,9 +72,7 @@ impl Gate {
     }
 
     fn rss(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+        self.process.rss_kb() * 1024
     }
 
     /// Connects from one of many addresses, so that no address has too many connections.
@@ -112,13 +100,6 @@ impl Gate {
         let held = self.settled_rss().saturating_sub(before) / connections as u64;
         drop((warm, opened));
         Measured { phase, connections: connections as u64, sent, held, constant }
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

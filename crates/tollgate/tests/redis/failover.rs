@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::faults::{fallbacks, healed, is_gone};
 use crate::load::{alone, load, spacious_gate};
-use crate::redis_server::{Cluster, RedisServer, Watched};
 use crate::shared::connected;
 use crate::support::{Backend, Gate, roundtrip};
+use tollgate_test_support::redis_server::{Cluster, RedisServer, Watched};
 
 /// Longer than servers need to agree on a new master, also with several votes.
 const AGREED: Duration = Duration::from_secs(60);

@@ -8,9 +8,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::load::{alone, load, spacious_gate};
-use crate::redis_server::RedisServer;
 use crate::shared::connected;
 use crate::support::{Backend, Gate, Response, eventually, roundtrip};
+use tollgate_test_support::redis_server::RedisServer;
 
 const BEFORE: Duration = Duration::from_millis(300);
 

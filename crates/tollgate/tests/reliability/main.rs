@@ -2,11 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod admin;
-#[allow(dead_code, reason = "other tests use all of it")]
 #[path = "../doors/support.rs"]
 mod doors;
 mod faults;
-#[allow(dead_code, reason = "other tests use all of it")]
 #[path = "../admin/support.rs"]
 mod gate;
 mod keys;

@@ -1,5 +1,4 @@
 //! A Redis server for a test: on a free port, without a file, stopped when dropped.
-#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of it")]
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
@@ -13,19 +12,19 @@ use std::time::{Duration, Instant};
 const PORTS: Range<u16> = 10_240..22_760;
 
 /// A running server.
-pub(crate) struct RedisServer {
+pub struct RedisServer {
     process: Child,
     port: u16,
 }
 
 impl RedisServer {
     /// Starts a server with `options` on its command line.
-    pub(crate) fn start(options: &[&str]) -> Self {
+    pub fn start(options: &[&str]) -> Self {
         Self::start_on(free_port(), options)
     }
 
     /// Starts a server on this port.
-    pub(crate) fn start_on(port: u16, options: &[&str]) -> Self {
+    pub fn start_on(port: u16, options: &[&str]) -> Self {
         // A replica writes the data of its master to a file.
         let (directory, name) = (std::env::temp_dir(), copy_name(port));
         let copy = ["--dir", directory.to_str().unwrap(), "--dbfilename", &name];
@@ -33,7 +32,7 @@ impl RedisServer {
     }
 
     /// Starts a Sentinel with the settings in `file`.
-    pub(crate) fn start_sentinel(file: &str) -> Self {
+    pub fn start_sentinel(file: &str) -> Self {
         Self::run(free_port(), &[file, "--sentinel"])
     }
 
@@ -63,7 +62,7 @@ impl RedisServer {
     }
 
     /// Waits until the answer to a command is as expected.
-    pub(crate) fn eventually(&self, words: &[&str], is_expected: impl Fn(&str) -> bool) {
+    pub fn eventually(&self, words: &[&str], is_expected: impl Fn(&str) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let said = self.command(words);
@@ -75,32 +74,32 @@ impl RedisServer {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Sends the process a signal by name.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()));
     }
 
     /// Sends a command on a separate connection and returns the answer as text.
-    pub(crate) fn command(&self, words: &[&str]) -> String {
+    pub fn command(&self, words: &[&str]) -> String {
         self.command_or_error(words).unwrap()
     }
 
     /// The names of all slots that match `pattern`.
-    pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
+    pub fn keys(&self, pattern: &str) -> Vec<String> {
         let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
         redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap()
     }
 
-    pub(crate) fn command_or_error(&self, words: &[&str]) -> redis::RedisResult<String> {
+    pub fn command_or_error(&self, words: &[&str]) -> redis::RedisResult<String> {
         let mut connection = redis::Client::open(self.url())?.get_connection()?;
         let mut command = redis::cmd(words[0]);
         for word in &words[1..] {
@@ -133,7 +132,7 @@ fn program() -> std::ffi::OsString {
 
 /// A free port that stays free for some time: outside of the system's range for connections, and unique in
 /// this process. Other processes start elsewhere.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let begin = std::process::id().wrapping_mul(641);
     (0..PORTS.len() as u32)
@@ -143,14 +142,14 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// A Cluster of three masters, with optional replicas.
-pub(crate) struct Cluster {
-    pub(crate) nodes: Vec<RedisServer>,
+pub struct Cluster {
+    pub nodes: Vec<RedisServer>,
     directory: std::path::PathBuf,
 }
 
 impl Cluster {
     /// Starts three masters that share all slots.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         let directory = std::env::temp_dir().join(format!("tollgate-cluster-{}-{}", std::process::id(), free_port()));
         std::fs::create_dir_all(&directory).unwrap();
         let nodes: Vec<_> = (0..3).map(|node| start_node(&directory, node)).collect();
@@ -173,7 +172,7 @@ impl Cluster {
     }
 
     /// Adds a replica of a node, and waits until it is synchronized.
-    pub(crate) fn replicate(&mut self, node: usize) -> usize {
+    pub fn replicate(&mut self, node: usize) -> usize {
         let replica = start_node(&self.directory, self.nodes.len());
         replica.command(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[0].port().to_string()]);
         let id = self.nodes[node].command(&["CLUSTER", "MYID"]);
@@ -191,7 +190,7 @@ impl Cluster {
         self.nodes.len() - 1
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let nodes: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         format!("redis+cluster://{}", nodes.join(","))
     }
@@ -205,9 +204,9 @@ impl Drop for Cluster {
 }
 
 /// A master with a replica, and three Sentinels.
-pub(crate) struct Watched {
+pub struct Watched {
     master: Option<RedisServer>,
-    pub(crate) replica: RedisServer,
+    pub replica: RedisServer,
     sentinels: Vec<RedisServer>,
     directory: std::path::PathBuf,
 }
@@ -215,7 +214,7 @@ pub(crate) struct Watched {
 impl Watched {
     /// Starts all of them, and waits until the Sentinels know each other and the replica, which they need to
     /// agree.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         let master = RedisServer::start(&[]);
         let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
         replica.eventually(&["INFO", "replication"], |info| info.contains("master_link_status:up"));
@@ -232,17 +231,17 @@ impl Watched {
     }
 
     /// Waits until the replica is synchronized.
-    pub(crate) fn replicated(&self) {
+    pub fn replicated(&self) {
         let master = self.master.as_ref().expect("it has not been killed");
         master.eventually(&["WAIT", "1", "1000"], |acknowledged| acknowledged == "int(1)");
     }
 
     /// Kills the master.
-    pub(crate) fn kill_master(&mut self) {
+    pub fn kill_master(&mut self) {
         self.master = None;
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let hosts: Vec<_> = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
         format!("redis+sentinel://{}/gatekeepers", hosts.join(","))
     }

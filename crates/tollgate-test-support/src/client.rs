@@ -7,37 +7,37 @@ use super::PATIENCE;
 
 /// An answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
+pub struct Response {
+    pub status: u16,
     /// Names in lower case.
-    pub(crate) fields: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
-    pub(crate) trailers: Vec<(String, String)>,
+    pub fields: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    pub trailers: Vec<(String, String)>,
 }
 
 impl Response {
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+    pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|field| field.0 == name).map(|field| field.1.as_str())
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
 /// Sends bytes and reads one answer.
-pub(crate) fn roundtrip(mut stream: TcpStream, bytes: &[u8]) -> Response {
+pub fn roundtrip(mut stream: TcpStream, bytes: &[u8]) -> Response {
     stream.write_all(bytes).unwrap();
     read_response(&mut BufReader::new(stream)).unwrap()
 }
 
 /// Reads one final answer. Nothing: the connection ended, in whatever way.
-pub(crate) fn read_response(reader: &mut impl BufRead) -> Option<Response> {
+pub fn read_response(reader: &mut impl BufRead) -> Option<Response> {
     read_response_to(reader, false)
 }
 
 /// Reads one final answer, to a HEAD if so.
-pub(crate) fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
+pub fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
     loop {
         let response = read_any_response(reader, to_head)?;
         if response.status >= 200 || response.status == 101 {
@@ -47,7 +47,7 @@ pub(crate) fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Opti
 }
 
 /// Reads one answer, interim ones included.
-pub(crate) fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
+pub fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
     let line = read_line(reader)?;
     let status = line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
     let fields = read_fields(reader)?;
@@ -103,13 +103,13 @@ fn read_fields(reader: &mut impl BufRead) -> Option<Vec<(String, String)>> {
 }
 
 /// Everything until the connection ends, one answer after the other.
-pub(crate) fn all_responses(stream: TcpStream) -> Vec<Response> {
+pub fn all_responses(stream: TcpStream) -> Vec<Response> {
     let mut reader = BufReader::new(stream);
     std::iter::from_fn(|| read_response(&mut reader)).collect()
 }
 
 /// Whether the other side closes the connection, saying no more.
-pub(crate) fn is_closed(mut stream: &TcpStream) -> bool {
+pub fn is_closed(mut stream: &TcpStream) -> bool {
     let mut byte = [0];
     match stream.read(&mut byte) {
         Ok(0) => true,
@@ -119,12 +119,12 @@ pub(crate) fn is_closed(mut stream: &TcpStream) -> bool {
 }
 
 /// A connection from this address of the machine.
-pub(crate) fn connect_from(address: IpAddr, to: SocketAddr) -> TcpStream {
+pub fn connect_from(address: IpAddr, to: SocketAddr) -> TcpStream {
     socket_from(address, to, |_| Ok(()))
 }
 
 /// A connection from this address, of a socket that is prepared first.
-pub(crate) fn socket_from(
+pub fn socket_from(
     address: IpAddr,
     to: SocketAddr,
     prepare: impl FnOnce(&socket2::Socket) -> std::io::Result<()>,

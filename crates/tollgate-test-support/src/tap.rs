@@ -5,25 +5,25 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::program::free_addresses;
+use super::free_addresses;
 
 /// Forwards connections to a server and records their bytes.
-pub(crate) struct Tap {
-    pub(crate) address: SocketAddr,
-    pub(crate) client: Said,
-    pub(crate) server: Said,
+pub struct Tap {
+    pub address: SocketAddr,
+    pub client: Said,
+    pub server: Said,
 }
 
 /// The bytes that one side has sent.
 #[derive(Clone, Default)]
-pub(crate) struct Said(Arc<Mutex<Vec<u8>>>);
+pub struct Said(Arc<Mutex<Vec<u8>>>);
 
 /// The timeout for expected bytes.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PONG: &[u8] = b"\x04\x05\x04PONG";
 
 impl Tap {
-    pub(crate) fn before(server: SocketAddr) -> Self {
+    pub fn before(server: SocketAddr) -> Self {
         let [address] = free_addresses();
         let listener = TcpListener::bind(address).unwrap();
         let tap = Self { address, client: Said::default(), server: Said::default() };
@@ -44,13 +44,13 @@ impl Tap {
 }
 
 impl Said {
-    pub(crate) fn so_far(&self) -> Vec<u8> {
+    pub fn so_far(&self) -> Vec<u8> {
         self.0.lock().unwrap().clone()
     }
 }
 
 /// Waits until enough bytes were sent, and compares them. Responses to pings, which come at any time, are ignored.
-pub(crate) fn same(said: &Said, expected: &[u8]) {
+pub fn same(said: &Said, expected: &[u8]) {
     let said = || {
         let mut said = said.so_far();
         while let Some(at) = said.windows(PONG.len()).position(|bytes| bytes == PONG) {
@@ -79,7 +79,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, kept: &Said) {
 }
 
 /// The handshake of a peer with ZMTP 3.`minor` and this socket type.
-pub(crate) fn beginning(minor: u8, socket_type: &str) -> Vec<u8> {
+pub fn beginning(minor: u8, socket_type: &str) -> Vec<u8> {
     let mut greeting = hex("ff00000000000000017f03");
     greeting.push(minor);
     greeting.extend_from_slice(b"NULL");
@@ -87,12 +87,12 @@ pub(crate) fn beginning(minor: u8, socket_type: &str) -> Vec<u8> {
     [greeting, introduction(socket_type)].concat()
 }
 
-pub(crate) fn introduction(socket_type: &str) -> Vec<u8> {
+pub fn introduction(socket_type: &str) -> Vec<u8> {
     [hex("0419 055245414459 0b536f636b65742d54797065 00000003"), socket_type.into()].concat()
 }
 
 /// A subscription in ZMTP 3.`minor`.
-pub(crate) fn subscriptions(minor: u8, topics: &[&[u8]]) -> Vec<u8> {
+pub fn subscriptions(minor: u8, topics: &[&[u8]]) -> Vec<u8> {
     let one = |topic: &&[u8]| match minor {
         0 => [&[0, topic.len() as u8 + 1, 1], *topic].concat(),
         _ => [&[4, topic.len() as u8 + 10, 9], &b"SUBSCRIBE"[..], topic].concat(),
@@ -100,7 +100,7 @@ pub(crate) fn subscriptions(minor: u8, topics: &[&[u8]]) -> Vec<u8> {
     topics.iter().flat_map(one).collect()
 }
 
-pub(crate) fn hex(text: &str) -> Vec<u8> {
+pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }

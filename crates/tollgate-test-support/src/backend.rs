@@ -9,38 +9,36 @@ use super::PATIENCE;
 
 /// A request as a backend got it.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub struct Request {
     /// The request line.
-    pub(crate) line: String,
+    pub line: String,
     /// Names as they came.
-    pub(crate) fields: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
+    pub fields: Vec<(String, String)>,
+    pub body: Vec<u8>,
     /// Trailers, as text.
-    pub(crate) trailers: String,
+    pub trailers: String,
 }
 
 impl Request {
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+    pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|field| field.0.eq_ignore_ascii_case(name)).map(|field| field.1.as_str())
     }
 
-    pub(crate) fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         self.line.split(' ').nth(1).unwrap()
     }
 }
 
 /// A backend that runs until the test ends.
-pub(crate) struct Backend {
-    pub(crate) address: SocketAddr,
+pub struct Backend {
+    pub address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
     connections: Arc<AtomicUsize>,
 }
 
 impl Backend {
     /// Answers each request with what `answer` writes.
-    pub(crate) fn answering(
-        answer: impl Fn(&Request, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn answering(answer: impl Fn(&Request, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = requests.clone();
         Self::raw(requests, move |stream| {
@@ -56,12 +54,12 @@ impl Backend {
     }
 
     /// Answers each request with `200` and this text.
-    pub(crate) fn saying(text: &'static str) -> Self {
+    pub fn saying(text: &'static str) -> Self {
         Self::answering(move |_, stream| respond(stream, text))
     }
 
     /// Does with each connection as it is told.
-    pub(crate) fn connecting(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+    pub fn connecting(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         Self::raw(Arc::default(), serve)
     }
 
@@ -82,33 +80,33 @@ impl Backend {
         Self { address, requests, connections }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// The requests that came so far.
-    pub(crate) fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }
 
     /// How many requests came so far.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.requests.lock().unwrap().len()
     }
 
     /// How many connections there were.
-    pub(crate) fn connections(&self) -> usize {
+    pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 }
 
 /// Answers `200` with this text.
-pub(crate) fn respond(stream: &mut TcpStream, text: &str) -> std::io::Result<()> {
+pub fn respond(stream: &mut TcpStream, text: &str) -> std::io::Result<()> {
     stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len()).as_bytes())
 }
 
 /// Reads a request with its body. Nothing: the connection ended.
-pub(crate) fn read_request(reader: &mut impl BufRead) -> Option<Request> {
+pub fn read_request(reader: &mut impl BufRead) -> Option<Request> {
     let line = read_line(reader)?;
     let fields = read_fields(reader)?;
     let mut request = Request { line, fields, body: Vec::new(), trailers: String::new() };
@@ -134,7 +132,7 @@ pub(crate) fn read_request(reader: &mut impl BufRead) -> Option<Request> {
 }
 
 /// Reads the head of a request only.
-pub(crate) fn read_head(reader: &mut impl BufRead) -> Option<Request> {
+pub fn read_head(reader: &mut impl BufRead) -> Option<Request> {
     let line = read_line(reader)?;
     let fields = read_fields(reader)?;
     Some(Request { line, fields, body: Vec::new(), trailers: String::new() })

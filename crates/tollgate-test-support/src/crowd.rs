@@ -10,10 +10,10 @@ use super::client::connect_from;
 use super::{Backend, Gate, PATIENCE, read_response};
 
 /// Time that [`slow_backend`] takes for each request.
-pub(crate) const SERVICE: Duration = Duration::from_millis(40);
+pub const SERVICE: Duration = Duration::from_millis(40);
 
 /// A backend that takes [`SERVICE`] for each request and reports it as CPU time.
-pub(crate) fn slow_backend() -> Backend {
+pub fn slow_backend() -> Backend {
     Backend::answering(|_, stream| {
         std::thread::sleep(SERVICE);
         let cpu = SERVICE.as_millis();
@@ -24,14 +24,14 @@ pub(crate) fn slow_backend() -> Backend {
 
 /// Connections that send the same request again and again.
 #[derive(Default)]
-pub(crate) struct Crowd {
+pub struct Crowd {
     served: AtomicUsize,
     is_over: AtomicBool,
 }
 
 impl Crowd {
     /// Adds a connection from this address that sends `request` (request line and fields) until the crowd is over.
-    pub(crate) fn join<'scope>(
+    pub fn join<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         gate: &'scope Gate,
@@ -55,12 +55,12 @@ impl Crowd {
     }
 
     /// How many requests were answered.
-    pub(crate) fn served(&self) -> usize {
+    pub fn served(&self) -> usize {
         self.served.load(Ordering::Relaxed)
     }
 
     /// No connection sends another request.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 }

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use super::kept_directory;
+
 /// The libzmq version of a peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Libzmq {
+pub enum Libzmq {
     /// ZMTP 3.1.
     Current,
     /// ZMTP 3.0: 4.3.2, of 2019.
@@ -16,7 +18,7 @@ pub(crate) enum Libzmq {
 
 impl Libzmq {
     /// The minor version of ZMTP.
-    pub(crate) fn minor(self) -> u8 {
+    pub fn minor(self) -> u8 {
         match self {
             Self::Current => 1,
             Self::Old => 0,
@@ -24,10 +26,10 @@ impl Libzmq {
     }
 
     /// A command that runs a script in which `import zmq` is this version.
-    pub(crate) fn python(self) -> Command {
+    pub fn python(self) -> Command {
         let mut command = Command::new(python());
         if let Self::Old = self {
-            let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/master/zmtp_3_0");
+            let module = concat!(env!("CARGO_MANIFEST_DIR"), "/src/zmtp_3_0");
             command.env("PYTHONPATH", module).env("PYTHONDONTWRITEBYTECODE", "1");
             command.env("TOLLGATE_TEST_LIBZMQ", old_library());
         }
@@ -35,7 +37,7 @@ impl Libzmq {
     }
 }
 
-pub(crate) fn python() -> &'static PathBuf {
+pub fn python() -> &'static PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
         let home = home();
@@ -69,7 +71,7 @@ fn old_library() -> &'static PathBuf {
 }
 
 fn home() -> PathBuf {
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pyzmq")
+    kept_directory().join("pyzmq")
 }
 
 fn run(command: &mut Command) {

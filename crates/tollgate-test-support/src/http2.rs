@@ -12,13 +12,13 @@ use tokio::net::{TcpListener, TcpStream};
 use super::PATIENCE;
 
 /// Runs a test that waits, but not for ever.
-pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
+pub fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("took too long") })
 }
 
 /// A client's connection in the clear.
-pub(crate) async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
+pub async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let (sender, connection) = h2::client::handshake(stream).await.unwrap();
@@ -29,29 +29,25 @@ pub(crate) async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
 }
 
 /// An answer as it came.
-pub(crate) struct Answer {
-    pub(crate) head: http::response::Parts,
-    pub(crate) body: Vec<u8>,
-    pub(crate) trailers: Option<HeaderMap>,
+pub struct Answer {
+    pub head: http::response::Parts,
+    pub body: Vec<u8>,
+    pub trailers: Option<HeaderMap>,
 }
 
 impl Answer {
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+    pub fn field(&self, name: &str) -> Option<&str> {
         self.head.headers.get(name).map(|value| value.to_str().unwrap())
     }
 }
 
 /// A request for a path of `site`.
-pub(crate) fn request(method: &str, path: &str) -> http::request::Builder {
+pub fn request(method: &str, path: &str) -> http::request::Builder {
     Request::builder().method(method).uri(format!("http://site{path}"))
 }
 
 /// Sends a request with this body, and reads the whole answer.
-pub(crate) async fn send(
-    sender: &mut SendRequest<Bytes>,
-    request: Request<()>,
-    body: &[u8],
-) -> Result<Answer, h2::Error> {
+pub async fn send(sender: &mut SendRequest<Bytes>, request: Request<()>, body: &[u8]) -> Result<Answer, h2::Error> {
     let mut sender = sender.clone().ready().await?;
     let (response, mut stream) = sender.send_request(request, body.is_empty())?;
     if !body.is_empty() {
@@ -60,7 +56,7 @@ pub(crate) async fn send(
     read_answer(response.await?).await
 }
 
-pub(crate) async fn send_body(
+pub async fn send_body(
     stream: &mut SendStream<Bytes>,
     body: &[u8],
     trailers: Option<HeaderMap>,
@@ -85,13 +81,13 @@ pub(crate) async fn send_body(
     }
 }
 
-pub(crate) async fn read_answer(response: Response<RecvStream>) -> Result<Answer, h2::Error> {
+pub async fn read_answer(response: Response<RecvStream>) -> Result<Answer, h2::Error> {
     let (head, mut stream) = response.into_parts();
     let (body, trailers) = read_body(&mut stream).await?;
     Ok(Answer { head, body, trailers })
 }
 
-pub(crate) async fn read_body(stream: &mut RecvStream) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
+pub async fn read_body(stream: &mut RecvStream) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
     let mut body = Vec::new();
     while let Some(data) = stream.data().await {
         let data = data?;
@@ -102,9 +98,7 @@ pub(crate) async fn read_body(stream: &mut RecvStream) -> Result<(Vec<u8>, Optio
 }
 
 /// A backend that speaks HTTP/2 in the clear, and answers each request as it is told.
-pub(crate) async fn backend<F>(
-    answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + 'static,
-) -> SocketAddr
+pub async fn backend<F>(answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + 'static,
 {
@@ -126,7 +120,7 @@ where
 }
 
 /// Runs a test with tasks that stay on its thread.
-pub(crate) fn run_local<T>(test: impl Future<Output = T>) -> T {
+pub fn run_local<T>(test: impl Future<Output = T>) -> T {
     let local = tokio::task::LocalSet::new();
     run(local.run_until(test))
 }

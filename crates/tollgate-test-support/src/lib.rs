@@ -1,0 +1,96 @@
+//! Gates, masters, backends, clients and Redis servers for the tests of this workspace.
+//!
+//! The programs under test are the built binary on real sockets. Every process ends when its value is dropped.
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stderr, reason = "a failure here is a failure of the test")]
+
+pub mod admin_gate;
+pub mod backend;
+pub mod client;
+pub mod crowd;
+pub mod doors;
+pub mod gate;
+pub mod http2;
+pub mod master;
+mod process;
+pub mod python;
+pub mod redis_server;
+pub mod simple_http;
+pub mod tap;
+
+pub use backend::Backend;
+pub use client::{Response, read_response, roundtrip};
+pub use gate::Gate;
+pub use process::TollgateProcess;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Timeout for anything that should succeed, on a machine that is busy with other tests.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until a condition holds.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The built binary, or the one that `TOLLGATE_BINARY` names.
+///
+/// Cargo gives the path only to the tests of the package of the binary. They are built into the directory beside it.
+pub fn binary() -> PathBuf {
+    std::env::var_os("TOLLGATE_BINARY").map_or_else(|| profile_directory().join("tollgate"), PathBuf::from)
+}
+
+/// Directory for files that tests keep between runs, such as installed Python packages.
+pub fn kept_directory() -> PathBuf {
+    let directory = profile_directory().parent().unwrap().join("tmp");
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+/// `target/debug`, where the test is in `deps`.
+fn profile_directory() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().and_then(Path::parent).unwrap().to_path_buf()
+}
+
+/// The root of the project.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A port on which nothing listens, nor can while the socket is kept: one that is released may be assigned to another
+/// process.
+pub fn closed() -> (socket2::Socket, SocketAddr) {
+    let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = taken.local_addr().unwrap().as_socket().unwrap();
+    (taken, address)
+}
+
+/// Free addresses outside the ephemeral port range: the system could otherwise assign one to another connection
+/// before the program starts.
+pub fn free_addresses<const N: usize>() -> [SocketAddr; N] {
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    [(); N].map(|()| {
+        (0..COUNT)
+            .map(|_| {
+                let number = std::process::id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+                SocketAddr::from(([127, 0, 0, 1], (FIRST + number % COUNT) as u16))
+            })
+            .find(|address| TcpListener::bind(address).is_ok())
+            .unwrap()
+    })
+}
+
+/// Milliseconds since 1970.
+pub fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+}
