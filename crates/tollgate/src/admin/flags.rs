@@ -9,7 +9,7 @@ use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde_json::{Number, Value, json};
+use serde_json::{Value, json};
 use tollgate_core::class::KeySink;
 use tollgate_gatekeeper::names::Name;
 use tollgate_gatekeeper::truncation::is_cut;
@@ -19,15 +19,13 @@ use super::api::{JsonReply, ListFilter, QueryResult, TOP_MAX, parse_query};
 use super::body::{Body, REPORT_BYTES_MAX};
 use super::guard::{Identity, PeerAddress};
 use super::problem::AdminProblem;
+use super::report_json::{RejectionEntry, RejectionReport};
 use crate::watch::{Entry, Flag, NAME_BYTES_MAX, NotPersisted, canonical_key, escape_key, rfc3339, unescape_key};
 
 /// Reports processed at once; one network has at most half of them. Parsing one may take 100 MB of memory.
 pub(super) const REPORTS_AT_ONCE_MAX: usize = 4;
 /// Longest wait for a report's turn. Until then its body stays in the receive buffer of the socket.
 const TURN_MAX: Duration = Duration::from_secs(10);
-
-/// Longest ID of a report, in bytes.
-const ID_BYTES_MAX: usize = 128;
 
 /// `GET /api/v1/flags`
 pub(super) async fn flags(
@@ -101,22 +99,6 @@ pub(super) async fn clear(
     }
 }
 
-#[derive(Deserialize)]
-struct RejectionReport<'a> {
-    id: String,
-    #[serde(borrow)]
-    entries: Vec<RejectionEntry<'a>>,
-}
-
-#[derive(Deserialize)]
-struct RejectionEntry<'a> {
-    #[serde(borrow)]
-    class: Cow<'a, str>,
-    #[serde(borrow)]
-    key: Cow<'a, str>,
-    rejected: Number,
-}
-
 /// `POST /api/v1/rejections`
 pub(super) async fn rejections(
     State(console): State<Arc<Console>>,
@@ -142,13 +124,7 @@ pub(super) async fn rejections(
 }
 
 fn read(body: &[u8]) -> Result<(String, Vec<Entry<'_>>), AdminProblem> {
-    let RejectionReport { id, entries } =
-        serde_json::from_slice(body).map_err(|error| AdminProblem::bad(format!("not a valid report: {error}")))?;
-    if !(1..=ID_BYTES_MAX).contains(&id.len()) {
-        return Err(AdminProblem::bad(format!(
-            "`id` must have 1 to {ID_BYTES_MAX} bytes and be different for each report"
-        )));
-    }
+    let RejectionReport { id, entries } = RejectionReport::parse(body).map_err(AdminProblem::bad)?;
     Ok((id, entries.into_iter().map(entry).collect()))
 }
 

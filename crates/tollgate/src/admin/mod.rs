@@ -17,6 +17,7 @@ mod paced_stream;
 mod page;
 mod problem;
 mod quota;
+mod report_json;
 mod script;
 mod server;
 mod sessions;

@@ -3,12 +3,8 @@
 //! A check names a rule and a caller's key, or describes a request by its attributes; an array of checks is answered by an array. The answer has the fields of
 //! a decision, those of Sharkey's LimitInfo and a ticket, which `POST /v1/report` settles.
 
-use std::borrow::Cow;
-use std::fmt;
-
 use http::Response;
 use hyper::body::Incoming;
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use tollgate_core::decision::Verdict;
 use tollgate_core::limit::Factor;
 use tollgate_core::request::Request;
@@ -16,6 +12,7 @@ use tollgate_core::time::Span;
 
 use super::answer::Answer;
 use super::body::{self, Whole};
+use super::check_json::{Check, Checks, Text};
 use super::problem::Problem;
 use crate::doors::metrics::Count;
 use crate::doors::request::DescribedRequest;
@@ -23,10 +20,6 @@ use crate::doors::station::Station;
 use crate::gate::{Inquiry, NoRuling, Ruling};
 use crate::settings::DEFAULT_DOMAIN;
 
-/// How many checks one call may have.
-const CHECKS_MAX: usize = 256;
-/// How many attributes a check may have.
-const ATTRIBUTES_MAX: usize = 64;
 /// The most requests that one check may count as.
 const TOLL_MAX: u64 = 1_000_000_000;
 /// The longest CPU time that is expected or reported, in milliseconds: one hour.
@@ -36,112 +29,10 @@ const DEADLINE_MS_MAX: u64 = 3_600_000;
 /// The largest factor, as far as limits can be scaled.
 const FACTOR_MAX: f64 = 1_000_000.0;
 
-/// One check, as it is written.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Check<'a> {
-    #[serde(borrow, default)]
-    domain: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    rule: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    key: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    attributes: Attributes<'a>,
-    #[serde(default)]
-    toll: Option<u64>,
-    #[serde(default)]
-    toll_ms: Option<f64>,
-    #[serde(default)]
-    factor: Option<f64>,
-    #[serde(default)]
-    hold: Option<bool>,
-    #[serde(default)]
-    queue: bool,
-    #[serde(default)]
-    deadline_ms: Option<u64>,
-}
-
-/// A text, or a number or truth value as text: ids are often numbers.
-struct Text<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Text<'de>;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a text or a whole number")
-            }
-            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
-            }
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
-            }
-        }
-        deserializer.deserialize_any(Reader)
-    }
-}
-
-/// Names with texts, in the order of the call.
-#[derive(Default)]
-struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Attributes<'de>;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("an object of texts")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attributes<'de>, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some((name, value)) = map.next_entry::<Text<'de>, Option<Text<'de>>>()? {
-                    if pairs.len() == ATTRIBUTES_MAX {
-                        return Err(de::Error::custom(format_args!("more than {ATTRIBUTES_MAX} attributes")));
-                    }
-                    // An application may not know everything: what it has no value for is left out.
-                    pairs.extend(value.map(|value| (name.0, value.0)));
-                }
-                Ok(Attributes(pairs))
-            }
-        }
-        deserializer.deserialize_map(Reader)
-    }
-}
-
-/// One check, or several.
-enum Checks<'a> {
-    One(Box<Check<'a>>),
-    Many(Vec<Check<'a>>),
-}
-
-impl<'a> Checks<'a> {
-    fn parse(bytes: &'a [u8]) -> Result<Self, Problem> {
-        let wrong = |error: serde_json::Error| Problem::malformed(format!("no check: {error}"));
-        if bytes.trim_ascii_start().first() != Some(&b'[') {
-            return serde_json::from_slice(bytes).map(|check| Self::One(Box::new(check))).map_err(wrong);
-        }
-        let many: Vec<Check<'a>> = serde_json::from_slice(bytes).map_err(wrong)?;
-        if many.len() > CHECKS_MAX {
-            return Err(Problem::malformed(format!("more than {CHECKS_MAX} checks in one call")));
-        }
-        Ok(Self::Many(many))
-    }
-}
-
 /// Answers a call.
 pub(super) async fn check(station: &Station, body: Incoming) -> Result<Response<Whole>, Problem> {
     let bytes = body::read(body).await?;
-    match Checks::parse(&bytes)? {
+    match Checks::parse(&bytes).map_err(Problem::malformed)? {
         Checks::One(check) => Ok(decide(station, &check).await?.response()),
         Checks::Many(checks) => {
             // Nothing is charged for a call of which a part is wrong.

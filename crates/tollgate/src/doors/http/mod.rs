@@ -4,6 +4,7 @@ mod answer;
 mod auth;
 mod body;
 mod check;
+mod check_json;
 mod load;
 mod problem;
 mod report;

@@ -1,0 +1,114 @@
+//! The JSON of `POST /v1/check`. It has no other dependencies, so that it can be fuzzed.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+
+/// How many checks one call may have.
+pub(super) const CHECKS_MAX: usize = 256;
+/// How many attributes a check may have.
+pub(super) const ATTRIBUTES_MAX: usize = 64;
+
+/// One check, before its values are checked.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Check<'a> {
+    #[serde(borrow, default)]
+    pub(super) domain: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) rule: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) key: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) attributes: Attributes<'a>,
+    #[serde(default)]
+    pub(super) toll: Option<u64>,
+    #[serde(default)]
+    pub(super) toll_ms: Option<f64>,
+    #[serde(default)]
+    pub(super) factor: Option<f64>,
+    #[serde(default)]
+    pub(super) hold: Option<bool>,
+    #[serde(default)]
+    pub(super) queue: bool,
+    #[serde(default)]
+    pub(super) deadline_ms: Option<u64>,
+}
+
+/// A text, or a number or truth value as text: ids are often numbers.
+pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Text<'de>;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a text or a whole number")
+            }
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(number.to_string())))
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(number.to_string())))
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+/// Names with texts, in the order of the call.
+#[derive(Default)]
+pub(super) struct Attributes<'a>(pub(super) Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Attributes<'de>;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object of texts")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attributes<'de>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((name, value)) = map.next_entry::<Text<'de>, Option<Text<'de>>>()? {
+                    if pairs.len() == ATTRIBUTES_MAX {
+                        return Err(de::Error::custom(format_args!("more than {ATTRIBUTES_MAX} attributes")));
+                    }
+                    // An attribute without a value is left out.
+                    pairs.extend(value.map(|value| (name.0, value.0)));
+                }
+                Ok(Attributes(pairs))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+/// One check, or several.
+pub(super) enum Checks<'a> {
+    One(Box<Check<'a>>),
+    Many(Vec<Check<'a>>),
+}
+
+impl<'a> Checks<'a> {
+    /// Parses the body of a call, or returns why it is no check.
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, String> {
+        let wrong = |error: serde_json::Error| format!("no check: {error}");
+        if bytes.trim_ascii_start().first() != Some(&b'[') {
+            return serde_json::from_slice(bytes).map(|check| Self::One(Box::new(check))).map_err(wrong);
+        }
+        let many: Vec<Check<'a>> = serde_json::from_slice(bytes).map_err(wrong)?;
+        if many.len() > CHECKS_MAX {
+            return Err(format!("more than {CHECKS_MAX} checks in one call"));
+        }
+        Ok(Self::Many(many))
+    }
+}
