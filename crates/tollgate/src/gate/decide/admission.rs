@@ -1,12 +1,12 @@
-//! The seam between carrying requests and deciding about them.
+//! The interface between forwarding requests and deciding about them.
 //!
-//! The gate asks twice per request and tells the [`Ticket`] how the backend gets on. First the rules say whether the request may go on and
-//! when ([`Admission::admit`]), then it takes its turn in the fair queue ([`Admission::take_turn`]). In between the gate reads the body, if it
-//! is small: who withholds it withholds it from nobody else.
+//! The gate decides in two steps. First the rules admit, hold or refuse the request ([`Admission::admit`]), then it
+//! waits in the fair queue ([`Admission::take_turn`]). In between the gate reads a small body, so that a client that
+//! stalls its upload holds no permit.
 //!
-//! A ticket is for work at the backend, not for a client's connection. So it runs from the first byte sent to the backend
-//! until the backend has finished: a client that reads or sends slowly holds nothing, and one that leaves does not
-//! get away without paying, because its answer is read to the end all the same.
+//! A [`Ticket`] is for work at the backend, not for the connection of a client. It runs from the first byte sent to the
+//! backend until the backend has finished. A client that reads slowly does not prolong it. A client that disconnects is
+//! charged until the backend finishes, because the gate reads the response to its end.
 
 mod held_by_queue;
 mod ticket;
@@ -52,7 +52,7 @@ use held_by_queue::HeldByQueue;
 use ticket::Sending;
 pub(crate) use ticket::Ticket;
 
-/// Decides about requests. One for all workers.
+/// Decides about requests, for all workers.
 pub(crate) struct Admission {
     clock: Clock,
     rules: ArcSwap<Rules>,
@@ -66,23 +66,23 @@ pub(crate) struct Admission {
     reports_ignored: AtomicU64,
     exemptions: Exemptions,
     flagged: Arc<Flagged>,
-    /// Uploads that would have waited and would have been refused.
+    /// Uploads that a gate that only observes would have held and refused.
     uploads_would: [AtomicU64; 2],
 }
 
-/// A request that asks for a permit.
+/// A request that needs a permit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) client: IpAddr,
-    /// What it can claim of the backend.
+    /// Its user and priority.
     pub(crate) claim: Claim,
-    /// Whether all of its body is here.
+    /// Whether its body is buffered completely.
     pub(crate) is_whole: bool,
-    /// Memory that it holds while it waits.
+    /// The memory that it uses while it waits, in bytes.
     pub(crate) bytes: u32,
 }
 
-/// What a gate that only observes has counted. A request that several would have held is counted for each.
+/// The counts of a gate that only observes. A request that several rules would have held is counted for each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObservedCounts {
     pub(crate) is_observing: bool,
@@ -94,7 +94,7 @@ pub(crate) struct ObservedCounts {
 }
 
 impl Admission {
-    /// Decides by the rules of `domain`, to which everybody is new.
+    /// Decides by the rules of `domain`, without any state.
     pub(crate) fn new(
         domain: &Domain,
         settings: &Settings,
@@ -123,7 +123,7 @@ impl Admission {
         .inspect(|admission: &Self| admission.load.pin(settings.band_pinned))
     }
 
-    /// Takes over other settings. What has not changed keeps its state.
+    /// Applies new settings. Unchanged parts keep their state.
     pub(crate) fn reload(
         &self,
         domain: &Domain,
@@ -146,7 +146,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Applies the orders of masters to the rules in force, as long as this exists.
+    /// The function that applies the orders of masters to the rules in force.
     pub(crate) fn apply_orders(self: &Arc<Self>) -> ApplyToRules {
         let known = Arc::downgrade(self);
         Box::new(move |rule, identifier, instruction, now| {
@@ -156,19 +156,20 @@ impl Admission {
         })
     }
 
-    /// Looks at the load, if it is time to. Any worker may call this at any time, and says by how much it is late.
+    /// Updates queues and load, if that is due. Any worker may call this at any time; `late` is by how much later than
+    /// planned it runs.
     pub(crate) fn tick(&self, late: Span) {
         self.load.late(late);
         self.queues.tick();
         self.load.tick(self.clock.now(), || self.queues.take_wait());
     }
 
-    /// The time that decisions are made by.
+    /// The current time of the decision clock.
     pub(crate) fn now(&self) -> Moment {
         self.clock.now()
     }
 
-    /// The clock that decisions are made by.
+    /// The decision clock.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -178,33 +179,33 @@ impl Admission {
         self.rules.load_full()
     }
 
-    /// The rules in force, for a moment.
+    /// The rules in force, borrowed for a short time.
     pub(crate) fn rules_now(&self) -> Guard<Arc<Rules>> {
         self.rules.load()
     }
 
-    /// Makes one value of each header and cookie that rules and claims use, so that the backend sees the value that they see.
+    /// Reduces each header and cookie that rules and claims use to one value, so that the backend sees the same value.
     pub(crate) fn unify(&self, fields: &mut Fields) {
         fields.unify(self.rules.load().inputs());
         fields.unify(self.claims.load().inputs());
     }
 
-    /// What requests can claim of the backend.
+    /// The settings of users and priorities.
     pub(crate) fn claims(&self) -> Guard<Arc<Claims>> {
         self.claims.load()
     }
 
-    /// The places in which rules hold requests.
+    /// The requests that rules hold.
     pub(crate) fn holds(&self) -> &Holds {
         &self.holds
     }
 
-    /// Whom an operator lets pass.
+    /// The keys that an operator has exempted.
     pub(crate) fn exemptions(&self) -> &Exemptions {
         &self.exemptions
     }
 
-    /// The accounts that are flagged, as far as rules look at them.
+    /// The flagged accounts, if rules use flags.
     pub(crate) fn flagged(&self) -> &Arc<Flagged> {
         &self.flagged
     }
@@ -214,22 +215,22 @@ impl Admission {
         &self.queues
     }
 
-    /// The hash of routes, under which prices are learned.
+    /// The hash of routes, by which prices are learned.
     pub(crate) fn route_hasher(&self) -> &RouteHasher {
         &self.route_hasher
     }
 
-    /// How loaded the backend is.
+    /// The load of the backend.
     pub(crate) fn load(&self) -> &Load {
         &self.load
     }
 
-    /// How many requests are held by rules now.
+    /// The number of requests that rules hold now.
     pub(crate) fn held(&self) -> u32 {
         self.holds.total()
     }
 
-    /// Whether nothing is held or refused, the number of requests decided about so, and of those how many would have been held and refused.
+    /// The counts of a gate that only observes.
     pub(crate) fn observed(&self) -> ObservedCounts {
         let (status, rules) = (self.queues.status(), self.rules.load());
         let by_rules = |kind: usize| rules.faces().iter().map(|face| face.counters.read(kind)).sum::<u64>();
@@ -244,7 +245,7 @@ impl Admission {
         }
     }
 
-    /// How many statements of backends about the cost of a request were nonsense or impossible.
+    /// The number of invalid or impossible costs that backends have reported.
     pub(crate) fn reports_ignored(&self) -> u64 {
         self.reports_ignored.load(Ordering::Relaxed)
     }
@@ -262,14 +263,14 @@ impl Admission {
         Ok(ticket)
     }
 
-    /// What a request can claim of the backend. Without a user of its own it is one of `tenant`.
+    /// The user and priority of a request. A request without a user belongs to `tenant`.
     pub(crate) fn claim(&self, request: &RequestView<'_>, tenant: u64) -> Claim {
         let claims = self.claims.load();
         let is_flagged = claims.looks_at_flags() && self.rules.load().is_flagged(request, &self.flagged);
         claims.of(&RequestView { is_flagged, ..*request }, tenant)
     }
 
-    /// Waits for a permit of the backend that `pick` names the queue of, and logs what the queue does to the request.
+    /// Waits for a permit in the queue that `pick` returns, and logs the act of the queue.
     pub(crate) async fn take_turn(
         &self,
         ticket: &mut Ticket,
@@ -278,7 +279,7 @@ impl Admission {
         log: &EngagementLog,
     ) -> Result<(), Refusal> {
         if !turn.is_whole {
-            // In a box, so that requests without large bodies do not carry the room for it.
+            // In a box, so that requests without large bodies do not carry the memory for it.
             let upload = match turn.claim.is_exempt {
                 true => None,
                 false => Some(Box::pin(self.begin_upload(turn.client, log)).await.map_err(Refusal::by_queue)?),
@@ -297,7 +298,8 @@ impl Admission {
         Ok(())
     }
 
-    /// Looks at budgets again when a request that was let in at once is about to be forwarded: others of its key may have cost more than expected.
+    /// Checks budgets again when a request that was admitted at once is about to be forwarded: other requests of its
+    /// key may have cost more than expected.
     pub(crate) fn recheck(&self, ticket: &Ticket, request: &RequestView<'_>, log: &EngagementLog) -> Option<Refusal> {
         let rules = self.rules.load();
         if !rules.has_budget() || matches!(ticket.decision.verdict, Verdict::Hold(_)) {
@@ -315,7 +317,7 @@ impl Admission {
         Some(Refusal::by_rule(&rules, decision, now))
     }
 
-    /// Waits until there are not too many uploads.
+    /// Waits until there is room for another upload.
     async fn begin_upload(&self, client: IpAddr, log: &EngagementLog) -> Result<Upload, Refused> {
         let (hold, status) = (self.rules.load().hold(), self.queues.status());
         let at_once = status.in_flight_max;
@@ -382,7 +384,7 @@ impl Admission {
             entering.await
         };
         if let Err(Refused { retry_after: backoff, by_queue: Some((reason, standing)), .. }) = entered {
-            // It was refused, not held.
+            // The request was refused, not held.
             if let Some(held) = held.take() {
                 std::mem::forget(held);
             }
@@ -398,8 +400,8 @@ impl Admission {
         log.tell(&Engagement::by_queue(client, self.load.band(), done), self.clock.now());
     }
 
-    /// What the queue would do to a request of `client`, which is for the route of `request` if that is known. Of several backends, the one
-    /// that is best for the request counts.
+    /// The forecast of the queue for a request of `client`, for the route of `request` if there is one. Of several
+    /// backends, the best one for the request counts.
     pub(crate) fn forecast(&self, client: IpAddr, request: Option<&impl Request>) -> Option<QueueForecast> {
         let (route, hold_max) = (request.map(|request| self.route_hasher.key(request)), self.rules.load().hold().max);
         let claim = request.map_or_else(Claim::default, |request| self.claims.load().of(request, 0));
@@ -415,7 +417,7 @@ impl Admission {
         Some(QueueForecast { standing, fate, bound })
     }
 
-    /// Asks the rules, and nobody else as long as those know.
+    /// Decides by the rules. Asks the shared state only if a rule that applies needs it.
     async fn ask_rules(
         self: &Arc<Self>,
         request: &RequestView<'_>,
@@ -424,7 +426,7 @@ impl Admission {
     ) -> Result<(Ticket, Option<HoldSlot<'_>>), Refusal> {
         let rules = self.rules.load();
         let request = &RequestView { is_flagged: rules.is_flagged(request, &self.flagged), ..*request };
-        // Whom rules refuse without a price needs none: a refusal is to be cheap.
+        // A request without a budget needs no price: a refusal must be cheap.
         let route = rules.has_budget().then(|| self.route_hasher.key(request));
         let toll = route.map_or(Toll::ONE, |route| Toll::of_cpu(rules.reservation(self.queues.expected(route))));
         let band = self.load.band();
@@ -433,12 +435,12 @@ impl Admission {
             return self.act(&rules, request, (route, toll.cpu), decided, now, log);
         }
         let rules = Guard::into_inner(rules);
-        // In a box, so that requests which are decided from memory do not carry the room for it.
+        // In a box, so that decisions from local state do not carry the memory for it.
         let decided = Box::pin(rules.ask(request, toll, band, &self.clock)).await;
         self.act(&rules, request, (route, toll.cpu), decided, self.clock.now(), log)
     }
 
-    /// Does what the rules say. A request that is to be held gets a place to wait in, or is refused if there is none.
+    /// Applies a decision of the rules. A request that is to be held is refused if there is no room to hold it.
     fn act(
         self: &Arc<Self>,
         rules: &Arc<Rules>,
@@ -462,7 +464,7 @@ impl Admission {
         }
         rules.report(request, &decision, &mut charge, now);
         if decision.verdict.is_refusal() {
-            // A request that should have been held has been charged.
+            // The charge of a held request that is refused instead.
             rules.refund(charge, now);
             return Err(Refusal::by_rule(rules, decision, now));
         }
@@ -485,7 +487,7 @@ impl Admission {
         Ok((ticket, waiting))
     }
 
-    /// A place to wait in, if there is one.
+    /// Room to hold a request, if there is any.
     fn hold(&self, rules: &Rules, request: &RequestView<'_>, decision: &Decision, wait: Span) -> Option<HoldSlot<'_>> {
         let index = decision.rule?;
         let mut key = KeyText::default();
@@ -494,7 +496,7 @@ impl Admission {
     }
 }
 
-/// The rules of `domain`, all of which only observe if the gate does.
+/// The rules of `domain`, all in observe mode if the gate is.
 fn in_mode(domain: &Domain, mode: Mode) -> Cow<'_, Domain> {
     let mut domain = Cow::Borrowed(domain);
     if mode == Mode::Observe {

@@ -1,8 +1,9 @@
-//! How a request shares the backend with others: which user sent it, and with what priority.
+//! The user and the priority of a request, by which the queue shares the backend.
 //!
-//! The queue knows a client by its address, network and block, and lets connections of one address take turns. Settings may name another
-//! class ([`UserClass`]) beneath or in place of the address, and priorities with weights of their own. Requests of a priority are accounted apart
-//! from the client's other requests: the keys of their client are hashed together with the priority's name.
+//! The queue knows a client by its address, network and block, and lets connections of one address take turns. Settings
+//! may name another class ([`UserClass`]) beneath or in place of the address, and priorities with weights of their own.
+//! Requests of a priority have accounts of their own: the keys of their client are hashed together with the name of the
+//! priority.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -16,18 +17,18 @@ use crate::settings::{Domain, Gate as Settings, Precedence, Priority, UserClass,
 /// The weight of a request without a priority, in thousandths.
 const USUAL_WEIGHT_MILLI: u32 = 1000;
 
-/// What a request can claim of the backend.
+/// The user and priority of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// Hash of the user that stands in place of the address.
+    /// The hash of the user that replaces the address.
     pub(crate) user: Option<u64>,
     /// One user behind the address.
     pub(crate) tenant: u64,
-    /// Hash of its priority's name; 0 without a priority.
+    /// The hash of its priority's name; 0 without a priority.
     pub(crate) account: u64,
     /// The weight of its priority, in thousandths.
     pub(crate) weight_milli: u32,
-    /// Whether it passes the queue.
+    /// Whether it skips the queue.
     pub(crate) is_exempt: bool,
 }
 
@@ -37,13 +38,13 @@ impl Default for Claim {
     }
 }
 
-/// The settings that claims follow from.
+/// The settings of users and priorities.
 pub(crate) struct Claims {
     user: Option<UserClass>,
-    /// Priorities with the hashes of their names, first match first.
+    /// Priorities with the hashes of their names, in the order of matching.
     priorities: Vec<(Priority, u64)>,
     looks_at_flags: bool,
-    /// The headers and cookies that all of this uses.
+    /// The headers and cookies that users and priorities depend on.
     inputs: Inputs,
     hasher: RandomState,
 }
@@ -53,7 +54,7 @@ impl Claims {
         Self::hashed_by(RandomState::new(), domain, settings)
     }
 
-    /// Other settings in the place of these. Users and priorities that are in both keep their accounts.
+    /// The settings that replace these at a reload. Users and priorities that are in both keep their accounts.
     pub(crate) fn succeeded_by(&self, domain: &Domain, settings: &Settings) -> Self {
         Self::hashed_by(self.hasher.clone(), domain, settings)
     }
@@ -69,17 +70,17 @@ impl Claims {
         }
     }
 
-    /// Whether a claim depends on the flag of the request's account.
+    /// Whether any priority depends on flags.
     pub(crate) fn looks_at_flags(&self) -> bool {
         self.looks_at_flags
     }
 
-    /// The headers and cookies that claims depend on.
+    /// The headers and cookies that users and priorities depend on.
     pub(crate) fn inputs(&self) -> &Inputs {
         &self.inputs
     }
 
-    /// The claim of a request. Without a user of its own, the request is one of `tenant`.
+    /// The user and priority of a request. A request without a user belongs to `tenant`.
     pub(crate) fn of(&self, request: &impl Request, tenant: u64) -> Claim {
         let mut claim = Claim { tenant, ..Claim::default() };
         if let Some(UserClass { place, .. }) = &self.user
@@ -127,7 +128,7 @@ impl<H: Hasher> KeySink for HashSink<H> {
     }
 
     fn end_part(&mut self) {
-        // No byte of UTF-8, so that the parts of two keys cannot run into each other.
+        // A byte that UTF-8 does not contain, so that parts of two keys cannot run into each other.
         self.0.write_u8(0xFF);
     }
 }
@@ -185,7 +186,8 @@ mod tests {
         assert!(of("/healthz", session).is_exempt && !of("/", session).is_exempt);
         assert_eq!([of("/search", session), of("/search", "")].map(|claim| claim.weight_milli), [4000, 250]);
         assert_eq!(of("/export", session), Claim::default());
-        // A path that the backend may read otherwise is not exempt, and one that it may read as a search pays for one.
+        // A path that the backend may read as another one is not exempt, and one that it may read as a search is
+        // charged as a search.
         assert!(!of("/a/../healthz", "").is_exempt && !of("/healthz/%2e%2e/report", "").is_exempt);
         assert_eq!(of("/a/../search", "").weight_milli, 250);
         assert_eq!(of("/", session).account, of("/search", session).account);

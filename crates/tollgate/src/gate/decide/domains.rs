@@ -1,4 +1,4 @@
-//! The rules of domains other than the default one. The gate decides by the default domain alone; doors decide by any.
+//! The rules of domains other than the default one. Forwarded requests use the default domain only; doors use any.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::remote_state::{RemoteLinks, RemoteState};
 use super::rules::Rules;
 use crate::settings::{Domain, Gate as Settings};
 
-/// The rules of each other domain, by its name.
+/// The rules of each other domain, by name.
 pub(crate) struct OtherDomains(ArcSwap<Named>);
 
-/// Rules that a reload has made and not put into force.
+/// New rules of a reload that are not in force yet.
 pub(crate) type Named = Vec<(String, Arc<Rules>)>;
 
 impl OtherDomains {
-    /// Rules to which everybody is new.
+    /// Rules without any state.
     pub(crate) fn new(
         domains: &[Domain],
         settings: &Settings,
@@ -31,7 +31,7 @@ impl OtherDomains {
         Ok(none)
     }
 
-    /// The rules of these domains. Unchanged rules keep their state and their counts.
+    /// The rules of these domains. Unchanged rules keep their state and their counters.
     pub(crate) fn read(
         &self,
         domains: &[Domain],
@@ -40,7 +40,7 @@ impl OtherDomains {
         clock: &Clock,
     ) -> Result<Named, SharedLimiterError> {
         let before = self.0.load();
-        // Masters know the rules of the default domain alone.
+        // Masters know the rules of the default domain only.
         let links = RemoteLinks { masters: None, ..links };
         let rules = |domain: &Domain| {
             let mut domain = domain.clone();

@@ -1,7 +1,7 @@
-//! Callers whom an operator lets pass for a while.
+//! Keys that an operator has exempted for a while.
 //!
-//! An exemption is for the rules of one class and one key. It is looked for only when a rule is about to hold or refuse, and only if there are
-//! any. It is in memory alone: a gate that starts anew has none.
+//! An exemption is for the rules of one class and one key. It is looked up only when a rule is about to hold or refuse,
+//! and only if there are any. It is kept in memory: a restart removes all.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,10 +15,10 @@ use tollgate_core::toll::Toll;
 use super::key_text::KeyText;
 use super::rules::Rules;
 
-/// How many there can be.
+/// The largest number of exemptions.
 const EXEMPTIONS_MAX: usize = 1000;
 
-/// Who passes, and until when.
+/// All exemptions, with their ends.
 #[derive(Default)]
 pub(crate) struct Exemptions {
     count: AtomicUsize,
@@ -26,7 +26,7 @@ pub(crate) struct Exemptions {
 }
 
 impl Exemptions {
-    /// Lets a caller pass until then. False when there are too many already.
+    /// Exempts a key until a moment. Returns false if there are too many exemptions.
     pub(crate) fn grant(&self, class: &str, key: &[u8], until: Moment, now: Moment) -> bool {
         let mut by_key = self.lock();
         by_key.retain(|_, until| *until > now);
@@ -46,22 +46,22 @@ impl Exemptions {
         self.count.store(by_key.len(), Ordering::Relaxed);
     }
 
-    /// Until when a caller passes, if it does.
+    /// The end of the exemption of a key.
     pub(crate) fn until(&self, class: &str, key: &[u8], now: Moment) -> Option<Moment> {
         self.lock().get(&(class.to_owned(), key.to_vec())).copied().filter(|until| *until > now)
     }
 
-    /// The keys of a class that pass, or have passed.
+    /// The exempt keys of a class, expired ones included.
     pub(crate) fn keys(&self, class: &str) -> Vec<Vec<u8>> {
         self.lock().keys().filter(|(of, _)| of == class).map(|(_, key)| key.clone()).collect()
     }
 
-    /// How many there are.
+    /// The number of exemptions.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// What is said to `request` once its exemptions are looked at: what the strictest rule says that it is not exempt from.
+    /// The decision about `request` after exemptions: that of the strictest rule from which it is not exempt.
     pub(crate) fn spare(&self, rules: &Rules, request: &impl Request, decision: Decision, now: Moment) -> Decision {
         if decision.verdict == Verdict::Admit || self.count() == 0 || !self.covers(rules, request, &decision, now) {
             return decision;
@@ -75,7 +75,7 @@ impl Exemptions {
         spared
     }
 
-    /// Whether the caller is exempt from the rule that decided.
+    /// Whether the key is exempt from the rule that decided.
     fn covers(&self, rules: &Rules, request: &impl Request, decision: &Decision, now: Moment) -> bool {
         let Some(rule) = decision.rule.and_then(|place| rules.limiter().rule(place)) else { return false };
         let mut key = KeyText::default();

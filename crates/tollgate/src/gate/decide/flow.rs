@@ -1,18 +1,20 @@
 //! Detects an upload that stalls.
 //!
-//! While an upload stalls, its permit is released for other requests (see [`super::uploads`]). The length of a single pause is not enough to
-//! detect that: a client that sends one byte every few milliseconds never pauses for long, and would keep its permit as long as it likes.
-//! So the detector compares bytes with waiting time. An upload keeps its permit if each [`BYTES_TO_KEEP_PERMIT`] arrive before the waits
-//! for them add up to [`PAUSE_MAX`], and regains it after [`BYTES_TO_REGAIN_PERMIT`] at that rate. Time in which the backend does not read
-//! does not count.
+//! While an upload stalls, its permit is released for other requests (see [`super::uploads`]). The length of a single
+//! pause is not enough to detect that: a client that sends one byte every few milliseconds never pauses for long, and
+//! would keep its permit as long as it likes. So the detector compares bytes with waiting time. An upload keeps its
+//! permit if each [`BYTES_TO_KEEP_PERMIT`] arrive before the waits for them add up to [`PAUSE_MAX`], and regains it
+//! after [`BYTES_TO_REGAIN_PERMIT`] at that rate. Time in which the backend does not read does not count.
 
 use std::time::Duration;
 
-/// The longest wait for the client, in total for one step of the upload. Packets of a client that sends steadily are closer together.
+/// The longest wait for the client, in total for one step of the upload. Packets of a client that sends steadily are
+/// closer together.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// One step of an upload that flows: 8 KiB in 5 ms are 13 Mbit/s.
 const BYTES_TO_KEEP_PERMIT: usize = 8 * 1024;
-/// One step of an upload that stalls. It is larger, so that a client that sends in bursts does not regain a permit with each burst.
+/// One step of an upload that stalls. It is larger, so that a client that sends in bursts does not regain a permit with
+/// each burst.
 const BYTES_TO_REGAIN_PERMIT: usize = 64 * 1024;
 
 /// The progress of one upload.
@@ -63,7 +65,8 @@ impl Flow {
 mod tests {
     use super::*;
 
-    /// Sends pieces of this many bytes, each after a wait. Returns whether the upload stalled in between, and whether it flows in the end.
+    /// Sends pieces of this many bytes, each after a wait. Returns whether the upload stalled in between, and whether
+    /// it flows in the end.
     fn send(flow: &mut Flow, pieces: usize, bytes: usize, wait: Duration) -> (bool, bool) {
         let mut stalled = false;
         for _ in 0..pieces {

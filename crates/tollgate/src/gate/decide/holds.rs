@@ -1,6 +1,6 @@
-//! Where rules hold requests until their moment: so many in all, and so many of one key.
+//! The requests that rules hold, limited in total and per key.
 //!
-//! A bound on all of them alone would be filled by the first client that is to be held, and everybody else would be refused for it.
+//! With a total limit alone, the first key that is held would fill it, and all other keys would be refused.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,36 +11,36 @@ use tollgate_core::time::Span;
 
 use crate::settings::Hold;
 
-/// A key may have a quarter of the free room, and at least this many requests.
+/// A key may have a quarter of the free slots, and at least this many.
 const PER_KEY_MIN: u32 = 2;
-/// Requests of different keys seldom wait for each other to be counted.
+/// Shards of the counts per key, so that keys rarely wait for each other's lock.
 const SHARDS: usize = 16;
 
-/// The places in which rules hold requests.
+/// The held requests.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     total: AtomicU32,
-    /// How many are held of each key of which any are: never more keys than requests.
+    /// The number of held requests per key. There are never more keys than requests.
     keys: [Mutex<HashMap<u64, u32>>; SHARDS],
     hasher: RandomState,
 }
 
-/// One of them, given back when dropped.
+/// One held request. Dropping it frees its slot.
 #[derive(Debug)]
 pub(crate) struct HoldSlot<'a> {
     holds: &'a Holds,
     key: u64,
-    /// For how long.
+    /// The length of the hold.
     pub(crate) wait: Span,
 }
 
 impl Holds {
-    /// How many are held.
+    /// The number of held requests.
     pub(crate) fn total(&self) -> u32 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// A place for a request of `key` of the rule number `rule`, if `hold` allows one more, and for so long.
+    /// A slot for a request of `key` under the rule with index `rule`, if `hold` permits one more and this wait.
     pub(crate) fn take(&self, rule: usize, key: &[u8], hold: Hold, wait: Span) -> Option<HoldSlot<'_>> {
         if wait > hold.max {
             return None;

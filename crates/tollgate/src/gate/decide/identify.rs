@@ -1,4 +1,4 @@
-//! Who is asking? The peer's address, unless the peer is a trusted proxy that says who is behind it.
+//! Determines the client of a request: the peer of the connection, or the client that a trusted proxy names.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -11,22 +11,22 @@ use tollgate_core::request::{Request, host_of};
 use tollgate_wire::forwarded;
 use tollgate_wire::http1::{Name, RequestHead};
 
-/// The other end of a connection, as TCP or the PROXY protocol tells it.
+/// The other end of a connection, according to TCP or the PROXY protocol.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPeer {
-    /// Its address; IPv4 if it is IPv4 in any form.
+    /// Its address, IPv4 if it is an IPv4-mapped one.
     pub(crate) address: IpAddr,
     /// The address as text, written once per connection.
     pub(crate) text: String,
     /// The proxy that named it in a PROXY header.
     proxy: Option<IpAddr>,
-    /// Whether its address is its own, and not that of a proxy that did not name it.
+    /// Whether the address is its own, and not that of a proxy that did not name it.
     is_known: bool,
-    /// The header in which it names clients, if it is a trusted proxy by the settings of the request at hand.
+    /// The header in which it names clients, if it is a trusted proxy under the settings of the current request.
     trust: Cell<Option<ForwardedHeader>>,
-    /// Whether it speaks TLS to us.
+    /// Whether it uses TLS.
     pub(crate) secure: bool,
-    /// A number that no other connection has.
+    /// A unique number of the connection.
     pub(crate) connection: u64,
 }
 
@@ -36,7 +36,7 @@ fn next_connection() -> u64 {
 }
 
 impl ConnectionPeer {
-    /// One user behind an address: the connection, or for requests that a proxy forwards, the user agent.
+    /// A user behind an address: the connection, or the user agent if a proxy forwards the request.
     pub(crate) fn tenant(&self, request: &RequestView<'_>, client: IpAddr) -> u64 {
         if client == self.address {
             return self.connection;
@@ -59,13 +59,13 @@ impl ConnectionPeer {
         peer
     }
 
-    /// The same peer, named by the proxy at this address.
+    /// The same peer, as named by the proxy at this address.
     pub(crate) fn named_by(self, proxy: IpAddr) -> Self {
         Self { proxy: Some(proxy), ..self }
     }
 
-    /// Looks up, for each request, whether this is a trusted proxy: settings may have changed since it connected. Says whether it may still
-    /// send requests; it may not if a proxy that is no longer trusted named it.
+    /// Checks for each request whether this is a trusted proxy, because settings may have changed since it connected.
+    /// Returns false if the proxy that named it is no longer trusted.
     pub(crate) fn judge(&self, settings: &Settings) -> bool {
         let is_trusted = self.is_known && trusts(settings, self.address);
         self.trust.set(is_trusted.then_some(settings.forwarded_header));
@@ -82,8 +82,7 @@ impl ConnectionPeer {
         self.trust.get()
     }
 
-    /// A client behind the proxy at this address, which does not say who it is. For lack of a better one it has the proxy's address, but
-    /// not its word: what it says about itself is a stranger's.
+    /// A client behind a proxy that does not name it. It gets the address of the proxy, but not its trust.
     pub(crate) fn unknown_behind(proxy: IpAddr, secure: bool) -> Self {
         let address = unmapped(proxy);
         let text = address.to_string();
@@ -98,7 +97,7 @@ impl ConnectionPeer {
         }
     }
 
-    /// The client that this request is from.
+    /// The client of this request.
     pub(crate) fn client(&self, head: &RequestHead, settings: &Settings) -> IpAddr {
         let trusted = |address| trusts(settings, address);
         match self.trust() {
@@ -118,12 +117,13 @@ pub(crate) fn user_agent(head: &RequestHead) -> &[u8] {
     head.fields.find(b"user-agent").unwrap_or_default()
 }
 
-/// The FNV-1a hash of a user agent. Clients can make it collide, and gain nothing by it: they can send the same user agent as well.
+/// The FNV-1a hash of a user agent. Clients can make it collide, and gain nothing by it: they can send the same user
+/// agent as well.
 pub(crate) fn hash_of(agent: &[u8]) -> u64 {
     agent.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// Whether what this address says about who is behind it is believed.
+/// Whether this address is a trusted proxy.
 pub(crate) fn trusts(settings: &Settings, address: IpAddr) -> bool {
     settings.trusted_proxies.contains(address)
 }
@@ -131,16 +131,16 @@ pub(crate) fn trusts(settings: &Settings, address: IpAddr) -> bool {
 /// A request as rules see it.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestView<'a> {
-    /// The client, once trusted proxies are looked through.
+    /// The client, behind trusted proxies too.
     pub(crate) client: IpAddr,
-    /// The head, without the fields that are for this hop only.
+    /// The head, without hop-by-hop fields.
     pub(crate) head: &'a RequestHead,
-    /// Whether its account is flagged; false as well where no rule wants to know.
+    /// Whether its account is flagged; false if no rule uses flags.
     pub(crate) is_flagged: bool,
 }
 
 impl<'a> RequestView<'a> {
-    /// A request whose account is not looked up yet.
+    /// A request whose flag is not looked up yet.
     pub(crate) fn new(client: IpAddr, head: &'a RequestHead) -> Self {
         Self { client, head, is_flagged: false }
     }

@@ -1,7 +1,7 @@
-//! Keeps in-flight limits and prices across restarts: the thread that writes the file.
+//! Keeps in-flight limits and prices across restarts, in a file.
 //!
-//! The file is written once a minute if something has changed, and at the end. That is on a thread of its own: a slow disk delays no request. A
-//! disk that hangs does not keep the gate from ending, either.
+//! The file is written once a minute if something has changed, and at the end. A thread of its own writes it: a slow
+//! disk delays no request, and a disk that hangs does not block the end of the gate.
 
 use std::io;
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::admission::Admission;
 use super::learned_file::{LearnedFile, LearnedState};
 
 const WRITE_EVERY: Duration = Duration::from_secs(60);
-/// How long the end of the gate waits for the last write.
+/// The longest wait for the last write at the end of the gate.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
 
-/// The running thread.
+/// The thread that writes the file.
 pub(crate) struct Keeper {
     /// Dropped to end the thread.
     stop: Sender<()>,
@@ -26,7 +26,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Restores what the directory has, and keeps it up to date from now on. Call it before the first request.
+    /// Restores the state from the directory, and keeps it up to date. Call it before the first request.
     pub(crate) fn start(directory: &Path, admission: &Arc<Admission>) -> io::Result<Self> {
         let mut file = LearnedFile::in_directory(directory);
         restore(&file, admission);
@@ -52,7 +52,7 @@ impl Keeper {
         Ok(Self { stop, ended })
     }
 
-    /// Writes a last time. Call it when no more requests are served.
+    /// Writes for the last time. Call it when no more requests are served.
     pub(crate) fn end(self) {
         drop(self.stop);
         if self.ended.recv_timeout(LAST_WRITE_MAX) == Err(RecvTimeoutError::Timeout) {

@@ -1,11 +1,11 @@
-//! A key as a person reads it.
+//! A key as readable text.
 
 use std::io::Write;
 
 use tollgate_core::class::KeySink;
 use tollgate_core::network::Network;
 
-/// Takes a key, piece by piece; a space goes between its parts.
+/// Collects a key part by part, separated by spaces.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyText {
     text: Vec<u8>,
@@ -13,7 +13,7 @@ pub(crate) struct KeyText {
 }
 
 impl KeyText {
-    /// The key as it came: escape it before it goes to a terminal or a page.
+    /// The key as received: escape it before it goes to a terminal or a page.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.text
     }
@@ -22,7 +22,7 @@ impl KeyText {
 impl KeySink for KeyText {
     fn network(&mut self, network: Network) {
         self.write(b"");
-        // Memory takes all that is written to it.
+        // Writing to memory cannot fail.
         let _ = write!(self.text, "{network}");
     }
 

@@ -11,8 +11,8 @@
 //! | 24 | the hash of the route, the mean cost and its deviation in nanoseconds |
 //! | 8 | SipHash-1-3 of everything before, to find damage |
 //!
-//! Numbers are big-endian. The file is private, because of the key, and is replaced at once as a whole. A copy of a file that is not as described is put
-//! aside, and the gate learns everything again. The numbers themselves are not trusted ([`tollgate_core::queue::Queue::restore`]).
+//! Numbers are big-endian. The file is private, because of the key, and is replaced atomically. A file with an error is
+//! copied, and the gate learns everything again. The numbers are validated ([`tollgate_core::queue::Queue::restore`]).
 
 use std::fs;
 use std::io;
@@ -25,17 +25,17 @@ use tollgate_core::time::Span;
 use crate::durable;
 
 const MARK: &[u8] = b"tollgate learned 1\n";
-/// Backends that are kept: each takes up to 100 KB.
+/// Backends in the file: each takes up to 100 KB.
 const BACKENDS_MAX: usize = 64;
-/// A larger file is not ours.
+/// The largest valid file, in bytes.
 const BYTES_MAX: u64 = 8 << 20;
 
-/// Everything that a gate has learned.
+/// The learned state of a gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LearnedState {
-    /// The key of the routes' hash.
+    /// The key of the route hash.
     pub(crate) key: [u64; 2],
-    /// Each backend's address, and what was learned about it.
+    /// The address and the learned state of each backend.
     pub(crate) backends: Vec<(String, Learned)>,
 }
 
@@ -115,7 +115,7 @@ impl<'a> LearnedReader<'a> {
 #[derive(Debug)]
 pub(crate) struct LearnedFile {
     path: PathBuf,
-    /// The checksum of what it contains, as far as this process has written it.
+    /// The checksum of the content that this process has written.
     written: Option<u64>,
 }
 
@@ -128,10 +128,10 @@ impl LearnedFile {
         &self.path
     }
 
-    /// The contents, or why there are none.
+    /// The content of the file.
     pub(crate) fn read(&self) -> io::Result<LearnedState> {
         let bytes = durable::read(&self.path, BYTES_MAX)?.ok_or(io::ErrorKind::NotFound)?;
-        // The key is no secret any more.
+        // The key of a readable file is not secret any more.
         if fs::symlink_metadata(&self.path)?.mode() & 0o077 != 0 {
             return Err(io::Error::other("others may read or write it"));
         }
@@ -144,7 +144,7 @@ impl LearnedFile {
         }
     }
 
-    /// Replaces the contents, if they differ.
+    /// Replaces the content, if it has changed.
     pub(crate) fn write(&mut self, state: &LearnedState) -> io::Result<()> {
         let bytes = state.encode();
         let sum = Some(durable::checksum(&bytes));
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The checksum is no secret, so a hostile file has the right one.
+    /// The checksum is not secret, so a hostile file has a correct one.
     fn sealed(mut content: Vec<u8>) -> Vec<u8> {
         durable::seal(&mut content);
         content
@@ -250,7 +250,7 @@ mod tests {
         let inode = fs::metadata(file.path()).unwrap().ino();
         file.write(&state()).unwrap();
         assert_eq!(fs::metadata(file.path()).unwrap().ino(), inode);
-        // A file that an interrupted write left behind, or a link, is replaced and not written through.
+        // A file of an interrupted write, or a link, is replaced and not written through.
         let (victim, new) = (folder.path().join("victim"), directory.join("gate.learned.new"));
         fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, &new).unwrap();

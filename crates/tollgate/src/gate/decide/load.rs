@@ -1,7 +1,7 @@
-//! How loaded the backend is: the band, decided on once a second from how long requests wait at the gate, how much the backend wants for
-//! CPU, where a file tells, and how late the gate itself is: the worst of these counts.
+//! The band of the backend, determined once a second from the waits of requests, the CPU pressure if a file provides
+//! it, the load that applications report, and the lateness of the gate itself. The worst of these counts.
 //!
-//! It is decided on whether or not there is traffic, so that it heals when the traffic that caused it has gone.
+//! It is updated without traffic too, so that it recovers when the traffic that caused it has ended.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -12,44 +12,43 @@ use tollgate_core::time::{Moment, Span};
 
 use super::kernel::Pressure;
 
-/// How often the band is decided on.
+/// The interval of updates.
 const WINDOW: Span = Span::from_secs(1);
 
-/// The band and what it is decided on.
+/// The band and its measurements.
 pub(crate) struct Load {
-    /// The band, where every request can read it.
+    /// The band, for every request to read.
     band: AtomicU8,
-    /// How late workers were in this window, added up, and how often they came.
+    /// The total lateness of workers in this window, and the number of its samples.
     late_ns: AtomicU64,
     came: AtomicU64,
-    /// The worst load that an application has reported in this window, in nanoseconds.
+    /// The worst load that applications have reported in this window, in nanoseconds.
     reported_ns: AtomicU64,
-    /// When the last report came.
+    /// The time of the last report.
     reported_at_ns: AtomicU64,
-    /// The band that an operator has set; [`UNPINNED`] if none.
+    /// The band that an operator has pinned; [`UNPINNED`] if none.
     pinned: AtomicU8,
     gauge: Mutex<Looked>,
 }
 
-/// No band is pinned.
 const UNPINNED: u8 = u8::MAX;
-/// How long a report counts if no other follows.
+/// The time for which a report counts if no other follows.
 const REPORT_KEPT: Span = Span::from_secs(5);
 
 struct Looked {
     gauge: Gauge,
     edges: Edges,
     pressure: Option<(PathBuf, Pressure)>,
-    /// The load that applications last reported.
+    /// The load that applications reported last.
     reported: Span,
     at: Moment,
 }
 
-/// Where elevated and critical begin, by pressure in thousandths.
+/// The edges of elevated and critical, by pressure in thousandths.
 const ELEVATED_MILLI: u64 = 200;
 const CRITICAL_MILLI: u64 = 600;
 
-/// The wait that counts as much as this pressure.
+/// The wait that is equivalent to this pressure.
 fn alike(milli: u32, edges: Edges) -> Span {
     let (milli, elevated, critical) = (u64::from(milli), edges.elevated().as_nanos(), edges.critical().as_nanos());
     let nanos = match milli.checked_sub(ELEVATED_MILLI) {
@@ -60,7 +59,7 @@ fn alike(milli: u32, edges: Edges) -> Span {
 }
 
 impl Load {
-    /// Normal, with these edges and this file to tell the pressure.
+    /// A normal band, with these edges and this pressure file.
     pub(crate) fn new(edges: Edges, pressure: Option<PathBuf>, now: Moment) -> Self {
         let pressure = pressure.map(|path| (path.clone(), Pressure::of_file(path)));
         let looked = Looked { gauge: Gauge::new(edges), edges, pressure, reported: Span::ZERO, at: now };
@@ -69,7 +68,7 @@ impl Load {
         Self { band, late_ns, came, reported_ns, reported_at_ns, pinned, gauge }
     }
 
-    /// Takes over other settings.
+    /// Applies new settings.
     pub(crate) fn reload(&self, edges: Edges, pressure: Option<PathBuf>) {
         let mut looked = self.looked();
         looked.edges = edges;
@@ -79,7 +78,7 @@ impl Load {
         }
     }
 
-    /// Sets the band, whatever is measured; none: the measure decides.
+    /// Pins the band; none unpins it.
     pub(crate) fn pin(&self, band: Option<Band>) {
         let pinned = band.map_or(UNPINNED, |band| band as u8);
         if self.pinned.swap(pinned, Ordering::Relaxed) != pinned {
@@ -87,13 +86,13 @@ impl Load {
         }
     }
 
-    /// An application reports for how long its work waits.
+    /// Records the load of an application: how long its work waits.
     pub(crate) fn report(&self, lag: Span, now: Moment) {
         self.reported_ns.fetch_max(lag.as_nanos(), Ordering::Relaxed);
         self.reported_at_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// The load that applications have reported in this window, or a short time ago.
+    /// The load that applications have reported in this window, or shortly before.
     fn reported(&self, before: Span, now: Moment) -> Span {
         let at = Moment::from_nanos(self.reported_at_ns.load(Ordering::Relaxed));
         match self.reported_ns.swap(0, Ordering::Relaxed) {
@@ -103,13 +102,13 @@ impl Load {
         }
     }
 
-    /// A worker that wanted to run ran so much later.
+    /// Adds the lateness of a worker.
     pub(crate) fn late(&self, by: Span) {
         self.late_ns.fetch_add(by.as_nanos(), Ordering::Relaxed);
         self.came.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How late workers were on average since the last call.
+    /// The average lateness of workers since the last call.
     fn take_late(&self) -> Span {
         let (late, came) = (self.late_ns.swap(0, Ordering::Relaxed), self.came.swap(0, Ordering::Relaxed));
         Span::from_nanos(late.checked_div(came).unwrap_or(0))
@@ -119,9 +118,9 @@ impl Load {
         self.gauge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides on the band if a window is over; `wait` is how long requests have waited in it.
+    /// Updates the band if a window has ended; `wait` is the wait of requests in it.
     pub(crate) fn tick(&self, now: Moment, wait: impl FnOnce() -> Span) {
-        // Whoever comes second has nothing to do.
+        // Another worker is updating it.
         let Ok(mut looked) = self.gauge.try_lock() else { return };
         if now.since(looked.at) < WINDOW {
             return;
@@ -151,7 +150,7 @@ impl Load {
         }
     }
 
-    /// The measure that the band was decided on.
+    /// The measurement that the band is based on.
     pub(crate) fn sustained(&self) -> Span {
         self.looked().gauge.sustained()
     }
@@ -202,7 +201,7 @@ mod tests {
             load.tick(second(n), || Span::ZERO);
         }
         assert_eq!((load.band(), load.sustained()), (Band::Elevated, Span::from_millis(150)));
-        // No report for four seconds changes nothing; from the sixth on there is no load.
+        // Without a report for four seconds nothing changes; from the sixth second on there is no load.
         (11..=14).for_each(|n| load.tick(second(n), || Span::ZERO));
         assert_eq!(load.sustained(), Span::from_millis(150));
         (15..=40).for_each(|n| load.tick(second(n), || Span::ZERO));

@@ -1,4 +1,5 @@
-//! The link to the masters, for rules with `state = "master"`: the gate reports its decisions, and masters order it to delay keys.
+//! The link to the masters, for rules with `state = "master"`: the gate reports its decisions, and masters order it to
+//! delay keys.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -48,7 +49,8 @@ impl Masters {
         Ok(Arc::new(Self { link, apply }))
     }
 
-    /// Connects to the masters, without waiting for them, and passes their orders to `apply`. Later calls keep the first `apply`.
+    /// Connects to the masters, without waiting for them, and passes their orders to `apply`. Later calls keep the
+    /// first `apply`.
     pub(crate) fn serve(&self, apply: ApplyToRules) {
         let _ = self.apply.set(apply);
         self.link.begin();

@@ -1,7 +1,7 @@
-//! The store that gates share, and the thread that talks to it.
+//! The shared store, and the thread that talks to it.
 //!
-//! Workers hand their questions to that thread, so that those of all workers travel together. It lives as long as anybody holds the
-//! store, and then says what is left to say: what was taken ahead goes back.
+//! Workers pass their requests to that thread, so that requests of all workers are sent together. The thread runs as
+//! long as anything holds the store, and then returns unused leases.
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -12,12 +12,13 @@ use tollgate_gatekeeper::shared::{Counts, Options, Store, StoreHealth};
 
 use crate::settings::Redis as Settings;
 
-/// How long a gate waits for its connections before it serves without them. Connections to a server that is there take milliseconds.
+/// The longest wait for connections before the gate serves without them. Connections to a running server take
+/// milliseconds.
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(1);
-/// How long the thread has for its last words.
+/// The time in which the thread may return leases at the end.
 const FAREWELL_MAX: Duration = Duration::from_millis(1500);
 
-/// The way to the store.
+/// The link to the store.
 pub(crate) struct RedisLink {
     settings: Settings,
     store: Store,
@@ -25,8 +26,8 @@ pub(crate) struct RedisLink {
 }
 
 impl RedisLink {
-    /// Opens the store of `settings`, and waits for its connections, so that the store decides about the first request already. If it is down,
-    /// no longer than for a second.
+    /// Opens the store of `settings`, and waits up to a second for its connections, so that it decides about the first
+    /// request already.
     pub(crate) fn open(settings: &Settings) -> io::Result<Self> {
         let address = settings.address()?;
         let options = Options {
@@ -55,29 +56,28 @@ impl RedisLink {
         Ok(Self { settings: settings.clone(), store, thread })
     }
 
-    /// Whether these settings mean this store, asked in this way.
+    /// Whether these settings describe the same link.
     pub(crate) fn is_for(&self, settings: &Settings) -> bool {
         self.settings == *settings
     }
 
-    /// Where the store is, without user and password.
+    /// The address of the store, without user and password.
     pub(crate) fn name(&self) -> String {
         let (scheme, rest) = self.settings.url.split_once("://").unwrap_or(("", &self.settings.url));
         let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
         format!("{scheme}://{}", rest.split('?').next().unwrap_or_default())
     }
 
-    /// What the names of all slots begin with.
+    /// The prefix of all keys.
     pub(crate) fn prefix(&self) -> &str {
         &self.settings.prefix
     }
 
-    /// The store.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Waits until everything has been said, when nobody else holds the store any more.
+    /// Waits until the thread has ended, if nothing else holds the store.
     pub(crate) fn end(self) {
         drop(self.store);
         let deadline = Instant::now() + FAREWELL_MAX;
@@ -87,10 +87,10 @@ impl RedisLink {
     }
 }
 
-/// How often the log is told how it goes.
+/// The interval of the log lines.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// Says in the log that the store does not decide, once a second while that is so, and that it does again.
+/// Logs once a second while the store does not respond, and when it responds again.
 async fn tell(vitals: Arc<StoreHealth>) {
     let mut ticks = tokio::time::interval(TELL_EVERY);
     let mut before = Counts::default();

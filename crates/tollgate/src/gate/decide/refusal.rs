@@ -85,7 +85,7 @@ impl Refusal {
         rules.face(decision)
     }
 
-    /// The status of the answer.
+    /// The status of the response.
     pub(crate) fn status(&self) -> u16 {
         // The status of a rule is for clients that exceed its limit.
         let own = self.rule().filter(|_| self.cause != Cause::ReducedCapacity).and_then(|rule| rule.status);
@@ -93,8 +93,8 @@ impl Refusal {
     }
 }
 
-/// `Retry-After` is jittered by up to one part in this many, so that clients that were refused together do not return together. The jitter
-/// only adds time: a client that waits as long as announced is never early.
+/// `Retry-After` is jittered by up to one part in this many, so that clients that were refused together do not return
+/// together. The jitter only adds time: a client that waits as long as announced is never early.
 const JITTER_PARTS: u64 = 4;
 
 /// `Retry-After` in seconds, given a random number.
@@ -125,7 +125,7 @@ mod tests {
             let wait = Span::from_millis(millis);
             let told: std::collections::BTreeSet<u64> = (0..1000).map(|random| jittered_secs(wait, random)).collect();
             assert!(told.iter().all(|secs| secs * 1000 >= millis));
-            assert!(told.len() >= 2, "{millis} ms is told as {told:?}");
+            assert!(told.len() >= 2, "{millis} ms gives {told:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Rules whose state is not in this gate's memory alone.
+//! The state of rules that is shared with other gates.
 //!
-//! Every rule has a table in this gate's limiter. For some, others have a say too: the store that gates share, which is asked about each
-//! request, and masters, which are told of it and may change the table. A request that no shared rule applies to is decided from
-//! memory and does not notice that they exist; [`RemoteState::concerns`] tells them apart.
+//! Every rule has a table in the limiter of this gate. Some rules also use a shared store, which decides about each
+//! request, or masters, which receive reports and may change the table. A request without such rules is decided from
+//! local state ([`RemoteState::concerns`]).
 
 use std::sync::Arc;
 
@@ -18,27 +18,27 @@ use super::masters::Masters;
 use super::redis::RedisLink;
 use crate::settings::{Domain, RuleSettings, State};
 
-/// What a request was charged, here and remote_state.
+/// The charge of a request, local and shared.
 pub(crate) type Charge = SharedTicket;
 
-/// Who else has a say.
+/// The shared state of the rules of a domain.
 #[derive(Default)]
 pub(crate) struct RemoteState {
     redis: Option<Sharing>,
     masters: Option<Arc<Masters>>,
 }
 
-/// The links to those who have a say.
+/// The links to shared state.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RemoteLinks<'a> {
-    /// To the store that gates share.
+    /// The shared store.
     pub(crate) redis: Option<&'a RedisLink>,
-    /// To masters.
+    /// The masters.
     pub(crate) masters: Option<&'a Arc<Masters>>,
 }
 
 impl RemoteState {
-    /// Who has a say about the rules of `domain`. A store that stays the same is taken over with all that was taken from it.
+    /// The shared state of the rules of `domain`. An unchanged store keeps its leases.
     pub(crate) fn new(
         domain: &Domain,
         links: RemoteLinks<'_>,
@@ -60,13 +60,14 @@ impl RemoteState {
         Ok(Self { redis: Some(sharing?), masters })
     }
 
-    /// Whether somebody else must be asked about `request`.
+    /// Whether the shared store must decide about `request`.
     #[inline]
     pub(crate) fn concerns(&self, request: &impl Request) -> bool {
         self.redis.as_ref().is_some_and(|sharing| sharing.concerns(request))
     }
 
-    /// Decides about a request by all rules of `limiter`, and asks who else has a say. Whoever does not answer in time has none.
+    /// Decides about a request by all rules of `limiter`, with the shared store. If the store does not respond in time,
+    /// local state decides.
     pub(crate) async fn decide(
         &self,
         limiter: &Limiter,
@@ -84,7 +85,7 @@ impl RemoteState {
         }
     }
 
-    /// What rules would say, of which `own` is what this gate says by itself. Nothing is charged.
+    /// The decisions of rules without charging anything. `own` are the decisions from local state.
     pub(crate) async fn explain(
         &self,
         limiter: &Limiter,
@@ -99,8 +100,8 @@ impl RemoteState {
         }
     }
 
-    /// Makes the store forget a caller, by those of its rules that `among` picks by their places. Says by its place whether each knew of it, or why
-    /// the store does not say.
+    /// Deletes the state of a key in the store, for the rules whose index `among` selects. Returns, by index, whether
+    /// the store had any state, or why it did not respond.
     pub(crate) async fn forget(
         &self,
         limiter: &Limiter,
@@ -113,12 +114,12 @@ impl RemoteState {
         }
     }
 
-    /// The masters that hear of decisions, if any do.
+    /// The masters that receive reports, if any.
     pub(crate) fn masters(&self) -> Option<&Masters> {
         self.masters.as_deref()
     }
 
-    /// The rules that are shared through a store, if any are.
+    /// The rules with state in a shared store, if any.
     pub(crate) fn redis(&self) -> Option<&Sharing> {
         self.redis.as_ref()
     }

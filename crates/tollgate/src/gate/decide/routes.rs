@@ -1,4 +1,4 @@
-//! Which route a request is for: its method and path, with what is only an identifier left out.
+//! The route of a request: its method and path, without identifiers.
 
 use std::hash::Hasher;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use tollgate_core::queue::RouteKey;
 use tollgate_core::request::Request;
 use tollgate_core::route::write_route;
 
-/// Finds the route of a request. Keyed, so that nobody can choose paths that collide.
+/// Hashes routes with a secret key, so that clients cannot choose paths that collide.
 #[derive(Default)]
 pub(crate) struct RouteHasher {
     /// The key of the hash; random unless one was restored before the first request.
@@ -16,12 +16,12 @@ pub(crate) struct RouteHasher {
 }
 
 impl RouteHasher {
-    /// Uses the key under which prices were learned earlier. False if another one is in use already.
+    /// Uses the key of earlier prices. Returns false if another key is in use already.
     pub(crate) fn restore(&self, key: [u64; 2]) -> bool {
         self.key.set(key).is_ok()
     }
 
-    /// The key of the hash. Secret: a client that knows it can choose paths that collide.
+    /// The key of the hash. It is secret: a client that knows it can choose paths that collide.
     pub(crate) fn secret(&self) -> [u64; 2] {
         *self.key.get_or_init(|| [0, 1].map(|_| getrandom::u64().expect("the system has random numbers")))
     }

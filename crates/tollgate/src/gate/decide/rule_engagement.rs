@@ -52,7 +52,8 @@ fn observed(limit: &Limit, standing: &LimitStatus<'_>, act: Act) -> u64 {
         }
         _ => standing.quota.saturating_sub(standing.remaining),
     };
-    // A request that is forwarded is charged already. The cost of a refused one is known only if the limit counts requests.
+    // A request that is forwarded is charged already. The cost of a refused one is known only if the limit counts
+    // requests.
     let is_charged = matches!(act, Act::Hold) || matches!(limit, Limit::Budget(_));
     used.saturating_add(u64::from(!is_charged))
 }

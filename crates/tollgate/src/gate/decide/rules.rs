@@ -1,4 +1,4 @@
-//! The rules in force, with what clients are told about each.
+//! The rules in force, with their names and counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,50 +24,50 @@ use super::scaled_limiters::ScaledLimiters;
 use crate::settings::{Domain, Hold};
 use crate::watch::Flagged;
 
-/// How many names of throttled callers are kept for people to see.
+/// Names of throttled keys that are kept for the console.
 const NAMES_MAX: usize = if cfg!(feature = "blind") { 0 } else { 4096 };
 
-/// About how many requests of routes that are not known one key may have in flight under a budget with its full burst.
+/// The approximate number of requests to unknown routes that one key may have in flight under a budget with a full
+/// burst.
 const UNSEEN_IN_FLIGHT_MAX: u64 = 8;
 
-/// The rules of one domain, on duty.
+/// The rules of one domain.
 pub(crate) struct Rules {
     limiter: Limiter,
     remote_state: RemoteState,
     faces: Vec<Face>,
     hold: Hold,
-    /// What a request of a route that is not known is expected to cost at the least, if there is a budget.
+    /// The minimum expected cost of a request to an unknown route, if there is a budget.
     unseen_cost: Option<Span>,
     account: Option<Class>,
     /// The headers and cookies that the rules use.
     inputs: Inputs,
     scaled: ScaledLimiters,
-    /// How many rules there were before these.
+    /// The number of reloads before this one.
     generation: u64,
 }
 
-/// What is seen of a rule from outside.
+/// The parts of a rule that its users see.
 pub(crate) struct Face {
     /// The rule's name.
     pub(crate) name: String,
-    /// How callers are told apart.
+    /// The class of its keys.
     pub(crate) class: String,
-    /// The status of its refusals, if not the usual one.
+    /// The status of its refusals, if configured.
     pub(crate) status: Option<u16>,
-    /// Whether clients are told where they stand with it.
+    /// Whether responses contain the state of its limit.
     headers: bool,
-    /// What it has done.
     pub(crate) counters: RuleCounters,
 }
 
 impl Face {
-    /// Whether clients are told where they stand with it.
+    /// Whether responses contain the state of its limit.
     pub(crate) fn tells(&self) -> bool {
         self.headers
     }
 }
 
-/// What one rule has done. A request is counted for the rule that decided about it.
+/// The counters of one rule. A request is counted for the rule that decided about it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct RuleCounters {
@@ -76,7 +76,7 @@ pub(crate) struct RuleCounters {
 }
 
 impl RuleCounters {
-    /// What is counted: the strictest word that a rule has said.
+    /// The counted acts, as the strictest rule decided them.
     pub(crate) const KINDS: [&'static str; 4] = ["held", "refused", "would-hold", "would-refuse"];
 
     fn count(&self, decision: &Decision) {
@@ -90,19 +90,19 @@ impl RuleCounters {
         self.counts[kind].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What the requests that it let pass have cost, in nanoseconds.
+    /// The cost of the requests that it admitted, in nanoseconds.
     pub(crate) fn toll_ns(&self) -> u64 {
         self.toll_ns.load(Ordering::Relaxed)
     }
 
-    /// The count at this place among [`Self::KINDS`].
+    /// The count with this index in [`Self::KINDS`].
     pub(crate) fn read(&self, kind: usize) -> u64 {
         self.counts[kind].load(Ordering::Relaxed)
     }
 }
 
 impl Rules {
-    /// Rules to which everybody is new.
+    /// Rules without any state.
     pub(crate) fn new(
         domain: &Domain,
         remote_state: RemoteState,
@@ -122,7 +122,7 @@ impl Rules {
         })
     }
 
-    /// Other rules in the place of these. What has not changed keeps its state and its counts.
+    /// The rules that replace these at a reload. Unchanged rules keep their state and their counters.
     pub(crate) fn succeeded_by(
         &self,
         domain: &Domain,
@@ -141,24 +141,25 @@ impl Rules {
         &self.inputs
     }
 
-    /// Which of the rules that follow each other these are: what one of them has decided is no decision of another.
+    /// The number of these rules in the sequence of reloads. A decision is valid only for the rules of its generation.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether this gate's memory is enough to decide about `request`: then [`Self::decide`] does, and otherwise [`Self::ask`].
+    /// Whether the state of this gate is enough to decide about `request`. If so, call [`Self::decide`], otherwise
+    /// [`Self::ask`].
     #[inline]
     pub(crate) fn know(&self, request: &impl Request) -> bool {
         !self.remote_state.concerns(request)
     }
 
-    /// Decides from memory, and charges if the request goes on.
+    /// Decides from local state, and charges the request if it is not refused.
     pub(crate) fn decide(&self, request: &impl Request, toll: Toll, band: Band, now: Moment) -> (Decision, Charge) {
         let (decision, ticket) = self.limiter.decide(request, toll, band, now);
         (decision, ticket.into())
     }
 
-    /// Decides and charges as [`Self::decide`] does, and asks others who have a say.
+    /// Decides and charges like [`Self::decide`], with the shared state.
     pub(crate) async fn ask(
         &self,
         request: &impl Request,
@@ -169,8 +170,8 @@ impl Rules {
         self.remote_state.decide(&self.limiter, request, toll, band, clock).await
     }
 
-    /// The refusal of a budget whose key has come into debt since a request of it was let in, if there is one. `reserved` is what the request was
-    /// charged: its own charge is no debt.
+    /// The refusal by a budget whose key has come into debt since its request was admitted. `reserved` is the charge of
+    /// the request itself, which is not a debt.
     pub(crate) fn debt(&self, request: &impl Request, reserved: Span, band: Band, now: Moment) -> Option<Decision> {
         let toll = Toll::of_cpu(Span::ZERO);
         let of_budget = |(place, rule): (usize, &Rule)| {
@@ -185,15 +186,15 @@ impl Rules {
         self.limiter.rules().enumerate().find_map(of_budget).filter(|decision| decision.verdict.is_refusal())
     }
 
-    /// Counts what is done to a request. That can differ from the decision: a request that there is no room to hold is refused, and one of an
-    /// exempt caller passes.
+    /// Counts the act on a request. It can differ from the decision: a request without room to be held is refused, and
+    /// an exempt key passes.
     pub(crate) fn count(&self, decision: &Decision) {
         if let Some(face) = self.face(decision) {
             face.counters.count(decision);
         }
     }
 
-    /// Tells masters, if any keep books of these rules, what is done about a request.
+    /// Reports the act on a request to the masters, if these rules have any.
     #[inline]
     pub(crate) fn report(&self, request: &impl Request, decision: &Decision, charge: &mut Charge, now: Moment) {
         if self.remote_state.masters().is_some() {
@@ -201,49 +202,49 @@ impl Rules {
         }
     }
 
-    /// The request has ended and has cost `actual`.
+    /// Replaces the charge of a finished request by its actual cost.
     pub(crate) fn settle(&self, charge: Charge, actual: Toll, now: Moment) {
         charge.settle(&self.limiter, actual, now);
     }
 
-    /// The request did not take place.
+    /// Returns the charge of a request that was not served.
     pub(crate) fn refund(&self, charge: Charge, now: Moment) {
         charge.refund(&self.limiter, now);
     }
 
-    /// The limiter under a factor: other limits, the same state.
+    /// The limiter with scaled limits and the same state.
     pub(crate) fn scaled(&self, factor: Factor) -> Result<Arc<Limiter>, LimitError> {
         self.scaled.of(&self.limiter, factor)
     }
 
-    /// Rules whose state is not in this gate's memory alone.
+    /// The shared state of rules.
     pub(crate) fn remote_state(&self) -> &RemoteState {
         &self.remote_state
     }
 
-    /// The limiter, for what is settled, explained and shown.
+    /// The limiter of these rules.
     pub(crate) fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 
-    /// Whether any rule charges what a request costs, so that its cost has to be predicted.
+    /// Whether any rule has a budget, so that costs must be predicted.
     pub(crate) fn has_budget(&self) -> bool {
         self.unseen_cost.is_some()
     }
 
-    /// What a request is charged when it is let in. A route of which no request has ended costs a part of the smallest burst until its cost is known, so
-    /// that the number of such requests of one key in flight is bounded.
+    /// The charge of a request when it is admitted. A request to a route without a measured cost is charged a part of
+    /// the smallest burst, which bounds the number of such requests of one key in flight.
     pub(crate) fn reservation(&self, (mean, is_unseen): (Span, bool)) -> Span {
         if is_unseen { mean.max(self.unseen_cost.unwrap_or(Span::ZERO)) } else { mean }
     }
 
-    /// Whether any limit waits for the end of a request: one of requests in flight, or a budget.
+    /// Whether any limit depends on the end of a request: an in-flight limit or a budget.
     pub(crate) fn has_open_limits(&self) -> bool {
         let is_open = |limit: &Limit| matches!(limit, Limit::InFlight(_) | Limit::Budget(_));
         self.limiter.rules().any(|rule| is_open(&rule.limit))
     }
 
-    /// Whether the account of `request` is flagged, where a rule wants to know.
+    /// Whether the account of `request` is flagged, if any rule uses flags.
     #[inline]
     pub(crate) fn is_flagged(&self, request: &impl Request, flagged: &Flagged) -> bool {
         let Some(account) = self.account.as_ref().filter(|_| !flagged.is_empty()) else { return false };
@@ -252,17 +253,17 @@ impl Rules {
         has_account && flagged.contains(name.as_bytes())
     }
 
-    /// How many requests may be held, and for how long.
+    /// The bounds of held requests.
     pub(crate) fn hold(&self) -> Hold {
         self.hold
     }
 
-    /// The rules as they are seen from outside, in order.
+    /// The rules in order.
     pub(crate) fn faces(&self) -> &[Face] {
         &self.faces
     }
 
-    /// A request that was decided about so has cost so much.
+    /// Adds the cost of a request to the rule that decided about it.
     pub(crate) fn cost(&self, decision: &Decision, toll: Span) {
         if let Some(face) = self.face(decision) {
             face.counters.toll_ns.fetch_add(toll.as_nanos(), Ordering::Relaxed);
@@ -274,7 +275,7 @@ impl Rules {
         self.faces.get(decision.rule?)
     }
 
-    /// Writes the header fields that tell the client where it stands, if it is to be told.
+    /// Writes the header fields with the state of the limit, if the rule permits it.
     pub(crate) fn tell(&self, decision: &Decision, mut push: impl FnMut(&[u8], &[u8])) {
         let Some(standing) = self.standing(decision) else { return };
         limit_status::write_fields(standing, decision.verdict.is_refusal(), |field, value| {
@@ -287,14 +288,14 @@ impl Rules {
         self.figures(decision)
     }
 
-    /// Where the caller stands with the rule that decided, whether or not it is told.
+    /// The state of the limit that decided, whether or not the rule shows it.
     pub(crate) fn figures(&self, decision: &Decision) -> Option<LimitStatus<'_>> {
         let rule = self.limiter.rule(decision.rule?)?;
         Some(limit_status::of(&self.face(decision)?.name, &rule.limit, decision.info?))
     }
 }
 
-/// The limiter, heard by whoever is to hear of its decisions.
+/// Connects the limiter to the masters that receive its decisions.
 fn heard(mut limiter: Limiter, remote_state: &RemoteState) -> Limiter {
     if let Some(masters) = remote_state.masters() {
         masters.hear(&mut limiter);

@@ -1,4 +1,4 @@
-//! The limiters of one set of rules under factors, made when a factor is first asked for.
+//! Limiters with scaled limits, created when a factor is first used.
 
 use std::sync::Arc;
 
@@ -6,10 +6,11 @@ use arc_swap::ArcSwap;
 use tollgate_core::limit::{Factor, LimitError};
 use tollgate_gatekeeper::limiter::Limiter;
 
-/// The number of factors with a limiter of their own. Applications have one for each kind of user. Any other factor gets a new limiter for each call.
+/// Factors with a limiter of their own. An application has one per kind of user. Any other factor gets a new limiter
+/// for each call.
 const FACTORS_MAX: usize = 64;
 
-/// A limiter for each factor that was asked for. All share the tables of one.
+/// A limiter for each factor. All share the tables of one.
 #[derive(Default)]
 pub(crate) struct ScaledLimiters(ArcSwap<Vec<(Factor, Arc<Limiter>)>>);
 

@@ -1,14 +1,14 @@
-//! Uploads under way: requests that went to the backend before their bodies were here.
+//! Limits on uploads: requests that are forwarded before their bodies are complete.
 //!
-//! A small body is read before its request asks for a place at the backend. A large one cannot be, so its request is at the backend
-//! while its client sends, and a client may send slowly, or stop. If such a request kept its place, a handful of them would keep everybody
-//! else waiting; so its place is for others while it waits for its client. But a backend may be at work all the same, on what it has of
-//! the request, and that work would be in nobody's count. So there are only so many uploads at once.
+//! A small body is buffered before its request enters the queue. A large one cannot be, so its request is in flight
+//! while its client sends, and the client may send slowly, or stop. If such a request kept its permit, a handful of
+//! them would block all others. So the permit is released while the upload stalls. The backend may still work on the
+//! part that it has, and no permit counts that work. Therefore the number of uploads is limited.
 //!
-//! A bound for each address that does not change is too narrow for an office while there is room, and lets sixteen addresses shut out everybody
-//! else. So an address may have a part of what is free at the moment: the fewer are left, the fewer it gets, and many addresses are needed to
-//! take the last. A network and a block of networks, as the fair queue knows them, have a part of all. One more of an address that has
-//! some waits until one of its own has been sent.
+//! A fixed limit per address would be too low for an office while there is room, and would let sixteen addresses
+//! exclude all others. So an address may have a part of the free slots: the fewer are free, the fewer it gets, and only
+//! many addresses together can take the last one. Networks and blocks, as in the fair queue, may have a part of all
+//! slots. A further upload of an address waits until one of the same address ends.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -22,20 +22,20 @@ use tollgate_core::time::Span;
 use super::queue::{LEVELS, Refused};
 use crate::settings::Hold;
 
-/// Uploads in all: at least so many, and otherwise what may be at the backend at once.
+/// The minimum of the total limit, which is otherwise the in-flight limit of the backend.
 const TOTAL: u64 = 512;
-/// An address has one in so many of what is free.
+/// An address may have one in this many of the free slots.
 const PER_ADDRESS: u64 = 4;
-/// An address has so many, if there are any.
+/// The minimum per address, if any slot is free.
 const FEW: u64 = 4;
-/// A network and a block have one in so many of all.
+/// A network and a block may have one in this many of all slots.
 const PER_NETWORK: [u64; 2] = [4, 2];
-/// An address has at most this many uploads waiting for its own.
+/// Uploads of one address that may wait.
 const WAITING_PER_ADDRESS_MAX: usize = 16;
-/// When to try again if there are too many in all.
+/// The retry time if the total limit is reached.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
-/// All uploads under way.
+/// All uploads.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads {
     state: Mutex<UploadState>,
@@ -43,12 +43,12 @@ pub(crate) struct Uploads {
 
 #[derive(Debug, Default)]
 struct UploadState {
-    /// How many there may be, as of the last that came.
+    /// The total limit, as of the last upload.
     total_max: u64,
     total: u64,
-    /// An entry for each address that has any.
+    /// An entry for each address with uploads.
     by_address: HashMap<IpAddr, UploadQueue>,
-    /// The same for networks and for blocks.
+    /// The same for networks and blocks.
     by_network: [HashMap<IpAddr, u64>; 2],
 }
 
@@ -58,7 +58,7 @@ struct UploadQueue {
     waiting: VecDeque<oneshot::Sender<()>>,
 }
 
-/// Whose an upload is: an address, its network and its block.
+/// The client of an upload: its address, network and block.
 #[derive(Clone, Copy, Debug)]
 struct Whose {
     address: IpAddr,
@@ -73,7 +73,7 @@ impl Whose {
     }
 }
 
-/// What would have been done to an upload that goes at once.
+/// The fate of an upload in observe mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum UploadFate {
     Go,
@@ -81,7 +81,7 @@ pub(crate) enum UploadFate {
     Refuse(Refused),
 }
 
-/// Leave for one upload, until this is dropped.
+/// A slot for one upload, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Upload {
     uploads: Arc<Uploads>,
@@ -89,7 +89,7 @@ pub(crate) struct Upload {
 }
 
 impl Uploads {
-    /// Leave for an upload of `client`, now or when one of its own has ended, where `at_once` requests may be at the backend at once.
+    /// A slot for an upload of `client`, now or when one of the same address ends. `at_once` is the in-flight limit.
     pub(crate) async fn begin(self: &Arc<Self>, client: IpAddr, at_once: u64, hold: Hold) -> Result<Upload, Refused> {
         let whose = Whose::new(client);
         let mut waiting = match self.enter(whose, at_once, hold)? {
@@ -98,12 +98,12 @@ impl Uploads {
         };
         match tokio::time::timeout(hold.max.into(), &mut waiting.woken).await {
             Ok(Ok(())) => Ok(Upload { uploads: self.clone(), whose }),
-            // Leave that came in the same instant is passed on by the guard.
+            // The guard passes on a slot that was granted in the same instant.
             _ => Err(Refused { retry_after: hold.max, own: true, by_queue: None }),
         }
     }
 
-    /// Leave for an upload of `client` at once, and what [`Self::begin`] would have done: nothing, let it wait, or refused it.
+    /// A slot for an upload of `client` at once, and the fate that [`Self::begin`] would have given it.
     pub(crate) fn observe(self: &Arc<Self>, client: IpAddr, at_once: u64, hold: Hold) -> (Upload, UploadFate) {
         let whose = Whose::new(client);
         let mut state = self.state();
@@ -121,7 +121,7 @@ impl Uploads {
         (Upload { uploads: self.clone(), whose }, would)
     }
 
-    /// Gives leave to all that wait for it.
+    /// Grants slots to all waiting uploads.
     pub(crate) fn release(&self) {
         let mut state = self.state();
         let waiting: Vec<(IpAddr, oneshot::Sender<()>)> = state
@@ -136,17 +136,17 @@ impl Uploads {
         }
     }
 
-    /// How many uploads an address may have now.
+    /// The current limit of one address.
     pub(crate) fn per_address_max(&self) -> u64 {
         self.state().per_address_max()
     }
 
-    /// How many there may be in all, where `at_once` requests may be at the backend at once.
+    /// The total limit, given the in-flight limit `at_once`.
     pub(crate) fn total_max(at_once: u64) -> u64 {
         TOTAL.max(at_once)
     }
 
-    /// Counts an upload, or lets it wait.
+    /// Counts an upload, or adds it to the waiting ones.
     fn enter(&self, whose: Whose, at_once: u64, hold: Hold) -> Result<Option<oneshot::Receiver<()>>, Refused> {
         let mut state = self.state();
         state.total_max = Self::total_max(at_once);
@@ -158,7 +158,7 @@ impl Uploads {
             return Ok(None);
         }
         let full = Refused { retry_after: hold.max, own: true, by_queue: None };
-        // Nobody would wake one of an address that has none under way.
+        // An upload of an address without others would never be woken.
         let line = state.by_address.get_mut(&whose.address).ok_or(full)?;
         line.waiting.retain(|waiting| !waiting.is_closed());
         if line.waiting.len() >= WAITING_PER_ADDRESS_MAX {
@@ -169,11 +169,11 @@ impl Uploads {
         Ok(Some(woken))
     }
 
-    /// An upload has ended. The next of the same address have their leave, if there may be so many by now.
+    /// Frees a slot, and grants slots to waiting uploads of the same address, up to its current limit.
     fn leave(&self, whose: Whose) {
         let mut state = self.state();
         state.discount(whose);
-        // One that waits is not left without another that would wake it.
+        // A waiting upload is not left without another one that wakes it when it ends.
         while state.under_way(whose) == 0 || state.has_room(whose) {
             let Some(line) = state.by_address.get_mut(&whose.address) else { return };
             let Some(next) = line.waiting.pop_front() else { break };
@@ -218,7 +218,7 @@ impl UploadState {
         }
     }
 
-    /// The entry of the address stays: perhaps somebody waits there.
+    /// The entry of the address stays, because uploads may wait there.
     fn discount(&mut self, whose: Whose) {
         self.total -= 1;
         if let Some(line) = self.by_address.get_mut(&whose.address) {
@@ -241,7 +241,7 @@ impl Drop for Upload {
     }
 }
 
-/// An upload that waits for its leave.
+/// An upload that waits for a slot.
 struct WaitingUpload<'a> {
     uploads: &'a Uploads,
     whose: Whose,
@@ -252,7 +252,7 @@ impl Drop for WaitingUpload<'_> {
     fn drop(&mut self) {
         self.woken.close();
         if self.woken.try_recv().is_ok() {
-            // It came for somebody who has gone.
+            // The slot was granted to an upload that has been dropped.
             self.uploads.leave(self.whose);
         }
     }
@@ -298,7 +298,7 @@ mod tests {
         });
     }
 
-    /// As many uploads as an address gets.
+    /// As many uploads as an address may have.
     fn all(uploads: &Arc<Uploads>, client: IpAddr, at_once: u64) -> Vec<Upload> {
         let more = || match begin(uploads, client, at_once) {
             Poll::Ready(Ok(upload)) => Some(upload),
@@ -347,7 +347,7 @@ mod tests {
             assert!(matches!(begin(&uploads, address(1), 4), Poll::Ready(Err(Refused { own: true, .. }))));
             drop(waits.remove(0));
             assert!(begin(&uploads, address(1), 4).is_pending(), "there is room to wait again");
-            // One ends, and the one whose turn it is has gone without looking.
+            // One ends, and the next one in turn is dropped without being polled.
             drop(own);
             drop(waits);
             assert!(is_empty(&uploads));
@@ -388,7 +388,7 @@ mod tests {
         });
     }
 
-    /// Who has more than others get by now passes on no more than that, and does not leave behind who waits.
+    /// An address above its current limit passes on no more than that limit, and does not strand its waiting uploads.
     #[test]
     fn who_has_many_gets_fewer_when_others_come_and_nobody_waits_for_ever() {
         run(async {

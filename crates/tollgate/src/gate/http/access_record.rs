@@ -1,4 +1,4 @@
-//! The facts about one request on its way, for its line in the access log.
+//! The data of one request for its line in the access log.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use crate::gate::decide::admission::Ticket;
 use crate::gate::decide::refusal::Refusal;
 use crate::gate::observe::engagement::Act;
 
-/// The status that is logged if a client leaves before it is sent one. nginx has the same.
+/// The status of a request whose client left before the response. nginx uses the same.
 const CLIENT_LEFT: u16 = 499;
 
 /// One request that is logged. It allocates nothing.
@@ -21,18 +21,18 @@ const CLIENT_LEFT: u16 = 499;
 pub(crate) struct AccessRecord {
     /// The arrival, since 1970.
     at: Moment,
-    /// The arrival on the clock of the gate.
+    /// The arrival on the decision clock.
     began: Moment,
     wait: Span,
     cost: Option<Span>,
     decision: &'static str,
     reason: &'static str,
-    /// The rule that decided: its number, and the generation of rules in which it has this number.
+    /// The rule that decided: its generation and its index.
     rule: Option<(u64, usize)>,
 }
 
 impl AccessRecord {
-    /// A request that has arrived now; none if requests are not logged.
+    /// Starts the record of a request that arrives now; none if requests are not logged.
     pub(crate) fn begin(worker: &Worker) -> Option<Self> {
         worker.access_log.is_on().then(|| {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -48,7 +48,7 @@ impl AccessRecord {
         })
     }
 
-    /// The request is turned away for this reason before any decision.
+    /// The request is rejected for this reason before any decision.
     pub(crate) fn without_decision(self, reason: &'static str) -> Self {
         Self { reason, ..self }
     }
@@ -60,13 +60,13 @@ impl AccessRecord {
         self.rule = refusal.by.as_ref().and_then(|(rules, decision)| Some((rules.generation(), decision.rule?)));
     }
 
-    /// The request goes to a backend after this wait.
+    /// The request is forwarded after this wait.
     pub(crate) fn admitted(&mut self, ticket: &Ticket, wait: Span) {
         self.wait = wait;
         (self.decision, self.reason, self.rule) = ticket.outcome();
     }
 
-    /// The request is answered at this cost.
+    /// The request was settled at this cost.
     pub(crate) fn cost(&mut self, cost: Option<Span>) {
         self.cost = cost;
     }

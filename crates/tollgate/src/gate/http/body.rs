@@ -39,7 +39,7 @@ pub(crate) enum Piece<'a> {
     End(Option<&'a Fields>),
 }
 
-/// What follows a piece of data.
+/// The part of the body after a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// The end of the body, without trailers.
@@ -75,8 +75,8 @@ pub(crate) enum SideError {
     Backend(PeerError),
 }
 
-/// The unread length of a body whose head announced it. No byte beyond that length is forwarded, and a body that ends early is not ended on
-/// the other side. The readers check this too; here it holds for all of them.
+/// The unread length of a body whose head announced it. No byte beyond that length is forwarded, and a body that ends
+/// early is not ended on the other side. The readers check this too; here it holds for all of them.
 pub(crate) struct Announced(Option<u64>);
 
 impl Announced {

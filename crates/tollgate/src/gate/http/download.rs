@@ -1,11 +1,12 @@
-//! A response on its way to the client: sent as it comes, and buffered while the client's socket takes no more.
+//! Sends a response to the client, and buffers it while the client reads too slowly.
 //!
-//! The permit of the request runs until the backend has sent everything, whether or not the client reads. A client that does not read shows nothing about the backend,
-//! which may be computing the rest: if its permit were released, requests of such clients would be free. When there is no room in the buffer, the gate stops reading from
-//! the backend, and the permit is kept until the client reads or is cut at its minimum rate.
+//! The permit of the request runs until the backend has sent everything, whether or not the client reads. A client that
+//! does not read shows nothing about the backend, which may be computing the rest: if the permit were released,
+//! requests of such clients would be free. When there is no room in the buffer, the gate stops reading from the
+//! backend, and the permit is kept until the client reads or is disconnected at its minimum rate.
 //!
-//! The download ends when the backend has sent everything, not when the client has it. What is left is in the [`Overflow`], and is sent by [`drain`], when the
-//! connection to the backend is already used by other requests.
+//! The download ends when the backend has sent everything, not when the client has read it. The rest is in the
+//! [`Overflow`]; [`drain`] sends it while other requests already use the connection to the backend.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -17,18 +18,20 @@ use tollgate_wire::http1::{Fields, Length, ResponseHead};
 use super::body::{Announced, PeerError, Piece, Rest, SideError, Source};
 use super::spool::Overflow;
 
-/// How long a client may be waited for in each [`GRACE_BYTES`], all waits together, before its response is buffered. The permit runs meanwhile, so the client is
-/// charged for it. A client that keeps up is behind for microseconds at a time, and a copy for each of them would cost more than the wait.
+/// The total wait for a client in each [`GRACE_BYTES`] before its response is buffered. The permit runs in this time,
+/// so the client is charged for it. A client that keeps up is late by microseconds, and a copy each time would cost
+/// more than the wait.
 const GRACE: Duration = Duration::from_millis(5);
 /// 1 MiB in 5 ms: 1.7 Gbit/s.
 const GRACE_BYTES: u64 = 1024 * 1024;
-/// How often a download without room looks whether others have given some back.
+/// The interval at which a download without room looks for free room.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long a client may hold the backend up because there is no room for its response: it has to read one block, 64 KiB, in this time, which is 13 kB/s.
-/// `timeouts.write` would be too long: the permit is kept, and four clients that do not read would use up four permits.
+/// The time for which a client may block the backend because there is no room for its response. It must read one block
+/// of 64 KiB in this time, which is 13 kB/s. `timeouts.write` would be too long: the permit is kept, and four clients
+/// that do not read would use up four permits.
 const HELD_UP_MAX: Duration = Duration::from_secs(5);
 
-/// The time that is left for waits for the client before its response is buffered.
+/// The remaining time for waits before a response is buffered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grace {
     left: Duration,
@@ -40,7 +43,7 @@ impl Grace {
         Self { left: GRACE, bytes: 0 }
     }
 
-    /// Polls until there is a result. None: the time is over, or there is none (`has_grace`).
+    /// Polls until there is a result. None if no time is left, or none is granted (`has_grace`).
     pub(crate) async fn wait<T>(
         &mut self,
         has_grace: bool,
@@ -58,7 +61,7 @@ impl Grace {
         output
     }
 
-    /// The client has taken so many bytes.
+    /// Counts bytes that the client has read.
     pub(crate) fn took(&mut self, bytes: u64) {
         self.bytes += bytes;
         if self.bytes >= GRACE_BYTES {
@@ -67,19 +70,21 @@ impl Grace {
     }
 }
 
-/// The way to a client that may be slower than the backend.
+/// Sends a response to a client that may be slower than the backend.
 pub(crate) trait Spill {
-    /// Sends a piece of the body. The part that the client does not take now goes into `overflow`; waits while there is no room for it.
+    /// Sends a piece of the body. The part that the client does not read at once goes into `overflow`. Waits while
+    /// there is no room for it.
     async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), PeerError>;
 
-    /// Ends the body, behind the content of `overflow`.
+    /// Ends the body, after the content of `overflow`.
     fn spill_end(&mut self, trailers: Option<&Fields>, overflow: &mut Overflow<'_>) -> Result<(), PeerError>;
 
-    /// Sends what is held back, as fast as the client takes it. Ready when nothing is left.
+    /// Sends the buffered bytes as fast as the client reads them. Ready when none are left.
     fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), PeerError>>;
 }
 
-/// Whether buffering the response can set the backend free. It cannot for one that lasts as long as its client likes, and the backend may forbid it.
+/// Whether the response may be buffered. An endless response may not, because buffering it frees no backend, and the
+/// backend may forbid it.
 pub(crate) fn is_bufferable(response: &ResponseHead) -> bool {
     let media = response.fields.find(b"content-type").unwrap_or_default();
     let is_media = |name: &[u8]| media.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
@@ -87,10 +92,12 @@ pub(crate) fn is_bufferable(response: &ResponseHead) -> bool {
     response.status != 101 && !forbidden && !is_media(b"text/event-stream") && !is_media(b"application/grpc")
 }
 
-/// Reads a response from its backend to the end. Calls `held_up` when there was no room for it, so that the backend may have waited for the client.
+/// Reads a response from its backend to the end. Calls `held_up` when there was no room for it, so that the backend may
+/// have waited for the client.
 ///
-/// It does not return before there is room for the last piece: without a permit nothing would bound the responses that wait for room. The end of
-/// a small response is not sent yet when it returns, so that the request is settled before its client can send the next one.
+/// It does not return before there is room for the last piece: without a permit nothing would bound the responses that
+/// wait for room. The end of a small response is not sent yet when it returns, so that the request is settled before
+/// its client can send the next one.
 pub(crate) async fn download(
     backend: &mut impl Source,
     client: &mut impl Spill,
@@ -132,7 +139,8 @@ pub(crate) async fn drain(client: &mut impl Spill, overflow: &mut Overflow<'_>) 
     poll_fn(|cx| client.poll_drain(cx, overflow)).await
 }
 
-/// Waits until there is room in a buffer that is not empty, and sends what it holds meanwhile. A client that reads too little of it breaks.
+/// Waits until there is room in a buffer that is not empty, and sends its content in the meantime. Fails if the client
+/// reads too slowly.
 pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
     let mut held_up = Duration::ZERO;
     loop {
@@ -153,8 +161,8 @@ pub(crate) async fn make_room(client: &mut impl Spill, overflow: &mut Overflow<'
     }
 }
 
-/// Waits for a piece to be sent for which there is no buffer at all. The client has as little time as in [`make_room`], unless its response is a stream, which is
-/// never buffered.
+/// Waits for a piece to be sent for which there is no buffer at all. The client has as little time as in [`make_room`],
+/// unless its response is a stream, which is never buffered.
 pub(crate) async fn without_room<E: Into<PeerError>>(
     sent: impl Future<Output = Result<(), E>>,
     overflow: &Overflow<'_>,

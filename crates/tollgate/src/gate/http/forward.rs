@@ -1,4 +1,5 @@
-//! Heads as they are sent on: written afresh, so that the other side reads what we have read and nothing else.
+//! Writes heads for the backend and for clients. They are written from the parsed form, so that the other side reads
+//! exactly what the gate has read.
 
 use tollgate_core::inputs::is_same_variable;
 use tollgate_wire::forwarded::write_forwarded;
@@ -19,15 +20,15 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The names with a dash in them of what says who the client is.
+/// The names, with dashes, of the fields that identify the client.
 const PROVENANCE: [&[u8]; 4] = [b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"];
 
-/// Whether a backend of CGI's kind takes this name for one that says who the client is.
+/// Whether a CGI-like backend reads this name as one that identifies the client.
 fn is_taken_for_provenance(name: &[u8]) -> bool {
     PROVENANCE.iter().any(|known| is_same_variable(known, name))
 }
 
-/// Calls `write` with the name and value of each field that goes to the backend as it came.
+/// Calls `write` with the name and value of each field that is forwarded unchanged.
 pub(crate) fn forwarded_fields(head: &RequestHead, peer: &ConnectionPeer, mut write: impl FnMut(&[u8], &[u8])) {
     for field in head.fields.iter().filter(|field| is_forwarded(field, peer)) {
         match field.name {
@@ -37,13 +38,13 @@ pub(crate) fn forwarded_fields(head: &RequestHead, peer: &ConnectionPeer, mut wr
     }
 }
 
-/// Whether a request's field goes to the backend as it came.
+/// Whether a field of a request is forwarded unchanged.
 ///
-/// What says who the client is goes only if a trusted proxy said it; ours is added to it afterwards. Misspelt it never goes: that
-/// would be a client's, which a proxy in between has let through.
+/// Fields that identify the client are forwarded only from a trusted proxy, and the gate adds its own. Variants of
+/// their names are never forwarded: a client could have sent them through that proxy.
 fn is_forwarded(field: &Field<'_>, peer: &ConnectionPeer) -> bool {
     match field.name {
-        // CGI makes `HTTP_PROXY` of `Proxy`, which many programs take for the proxy of their own requests (httpoxy).
+        // CGI turns `Proxy` into `HTTP_PROXY`, which many programs use as the proxy of their own requests (httpoxy).
         Name::Other => field.name_bytes != b"proxy" && !is_taken_for_provenance(field.name_bytes),
         Name::Accept | Name::Cookie | Name::Expect => true,
         Name::XForwardedFor | Name::Forwarded => false,
@@ -54,7 +55,7 @@ fn is_forwarded(field: &Field<'_>, peer: &ConnectionPeer) -> bool {
     }
 }
 
-/// What the gate tells the backend about the client: calls `write` with each field's name and value.
+/// Calls `write` with each field by which the gate identifies the client to the backend.
 pub(crate) fn provenance(
     head: &RequestHead,
     peer: &ConnectionPeer,
@@ -88,7 +89,7 @@ pub(crate) fn provenance(
     }
 }
 
-/// Writes a request's head for an HTTP/1.1 backend.
+/// Writes the head of a request for an HTTP/1.1 backend.
 pub(crate) fn write_request(
     out: &mut Vec<u8>,
     head: &RequestHead,
@@ -135,7 +136,7 @@ pub(crate) fn write_number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
     write_field(out, name, itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// How an answer to an HTTP/1 client ends, and whether its connection can be kept.
+/// How a response to an HTTP/1 client is delimited.
 pub(crate) fn response_length(length: Length, version: Version) -> Length {
     match (length, version) {
         (Length::UntilClose, Version::Http11) => Length::Chunked,
@@ -144,7 +145,7 @@ pub(crate) fn response_length(length: Length, version: Version) -> Length {
     }
 }
 
-/// Writes an answer's head for an HTTP/1 client. `length` is how its body will be delimited.
+/// Writes the head of a response for an HTTP/1 client. `length`: how its body is delimited.
 pub(crate) fn write_response(out: &mut Vec<u8>, head: &ResponseHead, length: Length, version: Version, keep: bool) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(itoa::Buffer::new().format(head.status).as_bytes());

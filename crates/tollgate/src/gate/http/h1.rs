@@ -1,4 +1,4 @@
-//! A client's connection over HTTP/1.1: one request after the other, each answered before the next is read.
+//! A client's HTTP/1.1 connection: one request after the other, each answered before the next is read.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -28,21 +28,21 @@ use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
 use crate::settings::Gate as Settings;
 
-/// How long, and how much, is read from a client that is still sending while its connection is closed. Closing with unread bytes
-/// resets the connection, and the client may lose the answer with it.
+/// The time for which, and the number of bytes that, the gate reads from a client that still sends while its connection
+/// is closed. Closing with unread bytes resets the connection, and the client may lose the response.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 256 * 1024;
-/// A head has to fit into a buffer with room to spare.
+/// A head must fit into a buffer with space left.
 const HEAD_BYTES_MAX: usize = LARGE - 1;
 
-/// A connection whose client sends nothing for this long after a response gives back the memory that a request needs. A client that sends one
-/// request after the other pauses for less, so its requests allocate nothing.
+/// A connection whose client sends nothing for this long after a response frees the memory of a request. A client that
+/// sends one request after the other pauses for less, so its requests allocate nothing.
 const PAUSE_BETWEEN_REQUESTS: Duration = Duration::from_millis(200);
 
-/// Serves requests until the connection ends. `buffer` holds what was read to find out that this is HTTP/1.1.
+/// Serves requests until the connection ends. `buffer` contains the bytes that were read to detect HTTP/1.1.
 ///
-/// While the client is silent, and until a head is complete, there is only this future, which is small. The future of a request is an order of
-/// magnitude larger; it is allocated with the first head after a pause and lasts until the next pause.
+/// While the connection is idle, and until a head is complete, there is only this future, which is small. The future of
+/// a request is ten times as large; it is allocated with the first head after a pause and lasts until the next pause.
 pub(crate) async fn serve(socket: &Socket, mut buffer: ReadBuffer, peer: &ConnectionPeer, worker: &Rc<Worker>) {
     let mut patience = worker.settings().timeouts.head;
     loop {
@@ -62,9 +62,9 @@ pub(crate) async fn serve(socket: &Socket, mut buffer: ReadBuffer, peer: &Connec
     }
 }
 
-/// Why requests have stopped for now.
+/// The reason why no further request is served now.
 enum Pause {
-    /// The client is silent.
+    /// The client sends nothing.
     Silent,
     /// The connection has ended, or is closed at once.
     Over,
@@ -83,7 +83,7 @@ async fn serve_requests(
     worker: &Rc<Worker>,
 ) -> Pause {
     loop {
-        // A connection may outlive settings; a request has those that are in force when it comes.
+        // A request uses the settings that are in force when it arrives. A connection may live longer.
         let settings = &*worker.settings();
         let mut scratch = worker.scratch();
         let fault = head.and_then(|range| read_head(buffer, range, &mut scratch, settings)).err();
@@ -116,11 +116,11 @@ async fn serve_requests(
 /// How a wait for a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaited {
-    /// There are bytes of it in the buffer.
+    /// A part of it is in the buffer.
     Request,
-    /// Nothing has come in time.
+    /// Nothing came in time.
     Nothing,
-    /// The connection has ended, or has to.
+    /// The connection has ended, or must end.
     End,
 }
 
@@ -142,7 +142,8 @@ async fn await_request(socket: &Socket, buffer: &mut ReadBuffer, patience: Durat
     }
 }
 
-/// Reads until there is a whole head in the buffer, and returns where; or why it is not one. Nothing: the connection ended, or took too long.
+/// Reads until the buffer contains a whole head, and returns its range, or its fault. None if the connection ended or
+/// took too long.
 async fn find_head(
     socket: &Socket,
     buffer: &mut ReadBuffer,
@@ -161,7 +162,7 @@ async fn find_head(
             Err(fault) => return Some(Err(fault)),
         }
         if !timed {
-            // From here on the whole head has this long, however the bytes trickle in.
+            // From here on the whole head has this time, however slowly its bytes come.
             socket.timer.set(Way::In, settings.timeouts.head);
             timed = true;
         }
@@ -171,7 +172,7 @@ async fn find_head(
     }
 }
 
-/// Parses a whole head, and takes it out of the buffer.
+/// Parses a whole head, and removes it from the buffer.
 fn read_head(
     buffer: &mut ReadBuffer,
     range: Range<usize>,
@@ -251,10 +252,10 @@ pub(crate) async fn linger(socket: &Socket, buffer: &mut ReadBuffer) {
     }
 }
 
-/// The client's side of the answer.
+/// The response to the client.
 struct H1Reply<'a> {
     version: Version,
-    /// Whether only closing the connection ends the answer.
+    /// Whether the end of the connection delimits the response.
     closes: bool,
     /// Whether the head of the final response was sent.
     has_begun: bool,

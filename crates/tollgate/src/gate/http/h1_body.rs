@@ -1,4 +1,4 @@
-//! Bodies of HTTP/1.1, read from and written to a [`Socket`]; both sides of the gate use the same two.
+//! Bodies of HTTP/1.1, read from and written to a [`Socket`], on both sides of the gate.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
 
-/// Up to this many bytes are copied behind what is waiting to be sent, instead of being sent as a part of their own.
+/// Pieces of up to this many bytes are copied behind the unsent bytes, instead of being sent as a part of their own.
 pub(crate) const COPY_MAX: usize = 4 * 1024;
-/// What may be kept back while more follows at once.
+/// Bytes that may be kept while more follows at once.
 pub(crate) const KEEP_MAX: usize = 16 * 1024;
 
 const MALFORMED_CHUNKS: PeerError = PeerError::Malformed("the chunks of the body are malformed");
 
-/// How often it is checked whether a client that has sent a whole buffer ahead is still there.
+/// The interval of checks whether a client that has filled the buffer is still there.
 const DEPARTURE_CHECK: Duration = Duration::from_millis(100);
 
 /// Reads one body from a connection.
@@ -30,7 +30,7 @@ pub(crate) struct BodyReader<'a> {
     decoder: &'a mut Decoder,
     length: Length,
     meter: PaceMeter,
-    /// Bytes at the start of the buffer that were lent out with the last piece.
+    /// Bytes at the start of the buffer that were returned with the last piece.
     lent: usize,
     ended: bool,
 }
@@ -48,15 +48,15 @@ impl<'a> BodyReader<'a> {
         Self { socket, buffer, decoder, length, meter: PaceMeter::new(pace), lent: 0, ended }
     }
 
-    /// Whether the whole body has been read, so that what follows on the connection is another message.
+    /// Whether the whole body has been read, so that the next bytes belong to another message.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Reads the whole body ahead, without using it up, if it is no longer than `bytes_max`. Says whether all of it is here.
+    /// Buffers the whole body, if it is no longer than `bytes_max`, and returns whether it is complete.
     ///
-    /// A body that says how long it is is waited for as long as any. Of one that does not, it cannot be told whether its client waits for a
-    /// part of the answer before it goes on, so it is waited for only as long as no pause is longer than `pause_max`, and not longer than `unsure_max`.
+    /// A body with a known length is awaited like any other. Without one, its client may be waiting for a part of the
+    /// response, so the wait ends after a pause of `pause_max`, and after `unsure_max`.
     pub(crate) async fn gather(
         &mut self,
         bytes_max: usize,
@@ -89,7 +89,8 @@ impl<'a> BodyReader<'a> {
         Ok(true)
     }
 
-    /// Looks for the end of the chunks with a decoder of its own: the body's is for when it is used.
+    /// Looks for the end of the chunks with a decoder of its own, because the bytes are decoded again when they are
+    /// forwarded.
     async fn gather_chunks(&mut self, bytes_max: usize, pause_max: Duration) -> Result<bool, PeerError> {
         let (mut scout, mut seen) = (Decoder::default(), 0);
         loop {
@@ -113,13 +114,14 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    /// Waits until the peer goes, once the body is complete. Bytes that come in the meantime are kept for the next message.
+    /// Waits until the peer leaves, once the body is complete. Bytes that come in the meantime are kept for the next
+    /// message.
     pub(crate) async fn departure(&mut self) -> PeerError {
         self.give_back();
         self.socket.timer.clear(Way::In);
         loop {
             if self.buffer.is_full() {
-                // Nothing more can be read, and an event cannot be waited for while bytes are unread.
+                // Nothing more can be read, and an event cannot be awaited while bytes are unread.
                 while !self.socket.is_closed_by_peer() {
                     tokio::time::sleep(DEPARTURE_CHECK).await;
                 }
@@ -132,17 +134,17 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    /// The bytes that have been read and not used, lent ones included.
+    /// The unused bytes, including those of the last piece.
     pub(crate) fn at_hand(&self) -> &[u8] {
         self.buffer.bytes()
     }
 
-    /// Uses up bytes that were looked at, not lent.
+    /// Removes bytes that were inspected with [`Self::at_hand`].
     pub(crate) fn use_up(&mut self, length: usize) {
         self.buffer.consume(length);
     }
 
-    /// Reads more to look at, within the deadline that is set.
+    /// Reads more to inspect, within the deadline that is set.
     pub(crate) async fn read_more(&mut self) -> Result<usize, PeerError> {
         if self.buffer.is_full() {
             return Err(PeerError::Malformed("more than fits"));
@@ -150,7 +152,7 @@ impl<'a> BodyReader<'a> {
         Ok(self.socket.read(self.buffer).await?)
     }
 
-    /// Begins the body that follows a head.
+    /// Starts the body that follows a head.
     pub(crate) fn begin(&mut self, length: Length) {
         self.decoder.reset();
         self.length = length;
@@ -158,7 +160,7 @@ impl<'a> BodyReader<'a> {
         self.meter.reset();
     }
 
-    /// Uses up what was lent, so that the buffer begins with what has not been seen.
+    /// Removes the bytes of the last piece, so that the buffer starts with unread ones.
     pub(crate) fn give_back(&mut self) {
         let lent = std::mem::take(&mut self.lent);
         self.buffer.consume(lent);
@@ -172,7 +174,7 @@ impl<'a> BodyReader<'a> {
         Ok(length)
     }
 
-    /// Finds the next piece in the buffer, as a range of it and what follows.
+    /// Finds the next piece in the buffer: its range, and what follows it.
     fn step(&mut self) -> Result<Option<(std::ops::Range<usize>, Rest)>, PeerError> {
         let at_hand = self.buffer.bytes().len();
         match &mut self.length {
@@ -230,29 +232,29 @@ impl Source for BodyReader<'_> {
     }
 }
 
-/// Writes one body to a connection, behind a head that may be waiting in `out`.
+/// Writes one body to a connection, behind a head that may be unsent in `out`.
 pub(crate) struct BodyWriter<'a> {
     pub(crate) socket: &'a Socket,
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) length: Length,
     pub(crate) meter: PaceMeter,
-    /// Since when the peer has been waited for while buffered bytes are sent.
+    /// The start of the wait for the peer while buffered bytes are sent.
     pub(crate) waits_since_ms: Option<u64>,
     pub(crate) grace: Grace,
 }
 
 impl<'a> BodyWriter<'a> {
-    /// `patience` is how long the peer may take to accept the next bytes.
+    /// `patience`: the longest wait for the peer to accept the next bytes.
     pub(crate) fn new(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, patience: Duration) -> Self {
         Self::paced(socket, out, length, Pace::without_rate(patience))
     }
 
-    /// `pace` is how slowly the peer may take the body.
+    /// `pace`: the minimum rate at which the peer must read the body.
     pub(crate) fn paced(socket: &'a Socket, out: &'a mut Vec<u8>, length: Length, pace: Pace) -> Self {
         Self { socket, out, length, meter: PaceMeter::new(pace), waits_since_ms: None, grace: Grace::new() }
     }
 
-    /// What is waiting to be sent; heads are written here.
+    /// The unsent bytes; heads are written here.
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
         self.out
     }
@@ -262,12 +264,13 @@ impl<'a> BodyWriter<'a> {
         self.length == Length::Empty
     }
 
-    /// How the body is delimited, from now on.
+    /// Sets how the body is delimited.
     pub(crate) fn set_length(&mut self, length: Length) {
         self.length = length;
     }
 
-    /// Says that no more of this body comes, although it has not ended. Whether the other side may still be heard.
+    /// Closes the connection for writing, although the body has not ended. Returns whether the response can still be
+    /// read.
     pub(crate) async fn break_off(&mut self) -> bool {
         self.out.clear();
         self.socket.timer.set(Way::Out, self.meter.patience());

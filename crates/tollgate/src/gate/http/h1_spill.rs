@@ -1,4 +1,5 @@
-//! Responses over HTTP/1.1 to clients that may be slower than the backend. The buffer holds the bytes as they go over the wire, chunk sizes included.
+//! HTTP/1.1 responses to clients that may be slower than the backend. The buffer contains the bytes as they are sent,
+//! chunk sizes included.
 
 use std::io::IoSlice;
 use std::task::{Context, Poll, ready};
@@ -12,7 +13,7 @@ use super::spool::Overflow;
 use crate::gate::net::timer::Way;
 
 impl BodyWriter<'_> {
-    /// Sends what is waiting and these two parts. The remainder goes into `overflow`.
+    /// Sends the unsent bytes and these two parts. The remainder goes into `overflow`.
     async fn write_or_spill(
         &mut self,
         data: &[u8],
@@ -24,7 +25,7 @@ impl BodyWriter<'_> {
         let mut parts = [IoSlice::new(&out), IoSlice::new(data), IoSlice::new(after)];
         let mut left = &mut parts[..];
         IoSlice::advance_slices(&mut left, 0);
-        // The backend is done with the last piece, and a stream is not buffered.
+        // The backend has finished with the last piece, and a stream is not buffered.
         let has_grace = !is_last && !overflow.is_closed();
         while !left.is_empty() && overflow.is_empty() {
             let began_ms = self.socket.timer.now_ms();
@@ -61,7 +62,7 @@ impl BodyWriter<'_> {
                 without_room(self.socket.write_paced(left, &mut self.meter), overflow).await?;
                 break;
             }
-            // In a box, so that downloads which need no room do not carry it.
+            // In a box, so that downloads that need no room do not carry it.
             Box::pin(make_room(self, overflow)).await?;
         }
         out.clear();
@@ -69,7 +70,7 @@ impl BodyWriter<'_> {
         Ok(())
     }
 
-    /// The client is waited for from now on, if it is not already.
+    /// Starts a wait for the client, unless there is one.
     fn begin_wait(&mut self) {
         if self.waits_since_ms.is_none() {
             self.waits_since_ms = Some(self.socket.timer.now_ms());
@@ -77,7 +78,7 @@ impl BodyWriter<'_> {
         }
     }
 
-    /// The client has taken so many bytes, or is no longer waited for.
+    /// Ends the wait for the client, which has read this many bytes.
     fn end_wait(&mut self, taken: usize) {
         let waited_ms = match self.waits_since_ms.take() {
             Some(since_ms) => self.socket.timer.now_ms() - since_ms,
@@ -133,7 +134,7 @@ impl Spill for BodyWriter<'_> {
                 written
             } else {
                 let Poll::Ready(first) = overflow.poll_first(cx)? else {
-                    // The disk is waited for, not the client.
+                    // The gate waits for the disk, not for the client.
                     self.end_wait(0);
                     return Poll::Pending;
                 };

@@ -1,9 +1,10 @@
-//! A client's connection over HTTP/2: many requests at once, each a task of its own.
+//! A client's HTTP/2 connection: many requests at once, each in a task of its own.
 //!
-//! What HTTP/2 lets a client do cheaply (open and reset streams, send frames of nothing) is bounded by the `h2` crate for what it
-//! can see, and here for what it cannot: a stream that was reset still has its request at the backend, so such streams count until the
-//! backend is done, and a client that resets more than it lets finish is told to calm down. What requests hold before they are forwarded is
-//! bounded by a [`ConnectionBudget`]: requests that do not fit are parked, without a task.
+//! HTTP/2 lets a client open and reset streams and send empty frames at little cost. The `h2` crate limits what it can
+//! see; the rest is limited here. A stream that was reset still has its request at the backend, so it counts until the
+//! backend has finished, and a client that resets more streams than it lets finish is disconnected. The memory of
+//! requests that are not forwarded yet is limited by a [`ConnectionBudget`]: requests that do not fit are parked,
+//! without a task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -42,51 +43,52 @@ use crate::gate::net::pace::{Pace, PaceMeter};
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
 
-/// What every HTTP/2 client says first.
+/// The first bytes of every HTTP/2 client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// What is held for one stream on its way out.
+/// Unsent bytes of one stream.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Connections of one address that may have as many streams as the settings say. The `h2` crate holds about 2 kB for a stream, so that a full
-/// connection costs ten times as much as an idle one.
+/// Connections of one address that may have as many streams as the settings permit. The `h2` crate needs about 2 kB per
+/// stream, so a full connection costs ten times as much as an idle one.
 const CONNECTIONS_WITH_ALL_STREAMS: usize = 64;
-/// Streams at once on every further connection of the address, and on all connections while more than half of those that there may be are open.
+/// Concurrent streams on every further connection of the address, and on all connections while more than half of the
+/// permitted ones are open.
 const STREAMS_WHEN_CROWDED: u32 = 32;
-/// How many more streams a client may reset than it lets finish.
+/// Streams that a client may reset beyond those that it lets finish.
 const RESETS_MAX: u32 = 200;
-/// The last piece of a response is given to the `h2` crate at once, if it is no longer than this, whether or not the client's window is open: the task
-/// of a request, which takes more, ends then.
+/// The last piece of a response up to this size is passed to the `h2` crate at once, even if the client's window is
+/// closed: then the task of the request, which takes more memory, ends.
 const LAST_PIECE_MAX: usize = 4 * 1024;
-/// Memory of a request's task while its response waits for the client.
+/// The memory of a request's task while its response waits for the client.
 const TASK_BYTES: usize = 20 * 1024;
-/// How long a client has to go after it was asked to.
+/// The time that a client has to close the connection after a GOAWAY.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// What the streams of one connection share.
+/// The state that the streams of one connection share.
 struct H2Session {
     peer: ConnectionPeer,
     worker: Rc<Worker>,
     budget: Rc<ConnectionBudget>,
-    /// Requests under way, parked ones and those of streams that were reset included.
+    /// Requests that are not finished, including parked ones and those of streams that were reset.
     under_way: Cell<u32>,
-    /// Streams that were reset, less those that finished.
+    /// Streams that were reset, minus those that finished.
     resets: Cell<u32>,
-    /// How much the client has taken of answers, on all streams.
+    /// Bytes of responses that the client has read, on all streams.
     taken: Cell<u64>,
     /// Bytes that were sent on the connection.
     written: Rc<Cell<u64>>,
     unsent: Arc<UnsentBytes>,
-    /// Whether the client takes nothing of what is sent on the connection.
+    /// Whether the client reads nothing from the connection.
     is_blocked: Rc<Cell<bool>>,
 }
 
-/// How far a client is that was asked to go.
+/// The state of a connection that is to be closed.
 #[derive(Default)]
 struct Leaving {
     asked: bool,
-    /// Whether its time runs, because it has nothing left to wait for.
+    /// Whether the deadline for closing is set, because no stream is left.
     timed: bool,
 }
 
@@ -109,7 +111,7 @@ enum StreamsState {
     Serving,
 }
 
-/// A request that has come, and the way to answer it.
+/// A request, and the handle for its response.
 type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// Serves requests until the connection ends.
@@ -147,7 +149,7 @@ pub(crate) async fn serve(
     let ended = serve_streams(&mut connection, &socket, &session).await;
     drop(connection);
     if ended.is_err() {
-        // Somebody who is still sending would lose with the connection what it was told about why it ends.
+        // A client that is still sending would lose the reason for the close.
         linger(&socket, &mut ReadBuffer::default()).await;
     }
 }
@@ -184,7 +186,7 @@ impl H2Session {
         respond.send_reset(Reason::REFUSED_STREAM);
     }
 
-    /// Charges a request as a parked one. Nothing: there is no room even for that.
+    /// Charges a request as a parked one. None if there is no room even for that.
     async fn charge(&self, request: &Request<RecvStream>) -> Option<MemoryCharge> {
         if self.under_way.get() >= self.worker.settings().bounds.streams_max.saturating_mul(2) {
             return None;
@@ -217,8 +219,8 @@ fn start_parked(parked: &mut VecDeque<ParkedRequest>, session: &Rc<H2Session>) {
     }
 }
 
-/// Drops parked requests that their client has reset, and refuses those that have waited for longer than a request may. The task is woken when
-/// the next one has.
+/// Drops parked requests that their client has reset, and refuses those that have waited too long. The task is woken
+/// when the next one has.
 fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &H2Session, idle: &Timer, cx: &mut Context<'_>) {
     let wait_max = Duration::from(session.worker.settings().hold.max);
     let waited = |since_ms: u64| Duration::from_millis(idle.now_ms().saturating_sub(since_ms));
@@ -242,7 +244,8 @@ fn prune_parked(parked: &mut VecDeque<ParkedRequest>, session: &H2Session, idle:
     }
 }
 
-/// The next request; or none, if one was forwarded or has ended, so that a parked one may fit. Asks the client to leave when it is idle for too long, when the gate stops, or when it misbehaves.
+/// The next request; or none, if one was forwarded or has ended, so that a parked one may fit. Sends a GOAWAY to a
+/// client that is idle for too long or misbehaves, or when the gate stops.
 async fn next_event(
     connection: &mut Connection<H2Io, Bytes>,
     socket: &Socket,
@@ -306,7 +309,7 @@ async fn next_event(
                 return polled;
             }
         }
-        // Once: whatever the client still says, its time runs.
+        // The deadline is set once, whatever the client still sends.
         let has_time = leaving.asked && is_idle;
         if has_time != std::mem::replace(&mut leaving.timed, has_time) {
             if has_time { socket.timer.set(Way::In, GOODBYE) } else { socket.timer.clear(Way::In) }
@@ -392,7 +395,7 @@ async fn serve_one(
     }
 }
 
-/// Our half of a stream.
+/// The gate's half of a stream.
 enum ResponseHalf {
     Responding(SendResponse<Bytes>),
     Sending(SendStream<Bytes>),
@@ -411,7 +414,7 @@ struct StreamBody<'a> {
     reader: StreamReader,
     line: &'a RefCell<ResponseHalf>,
     timer: &'a Timer,
-    /// What the request is charged for the memory that it holds.
+    /// The memory that the request is charged for.
     charge: MemoryCharge,
 }
 
@@ -462,7 +465,7 @@ struct StreamReply<'a> {
     line: &'a RefCell<ResponseHalf>,
     /// Whether the stream is to become a tunnel.
     websocket: bool,
-    /// Whether there is no end to be sent any more: it went out with the head, or is still to come through a tunnel.
+    /// Whether no end is to be sent: it was sent with the head, or comes through a tunnel later.
     ended: bool,
     /// Whether the head of the final response was sent.
     has_begun: bool,
@@ -471,11 +474,12 @@ struct StreamReply<'a> {
     timer: &'a Timer,
     meter: PaceMeter,
     session: &'a H2Session,
-    /// Since when the client has been waited for while buffered bytes are sent, and what it had taken on all streams then.
+    /// The start of the wait for the client while buffered bytes are sent, and the bytes that it had read on all
+    /// streams.
     wait: Option<(u64, u64)>,
-    /// The trailers to send behind buffered bytes.
+    /// The trailers after the buffered bytes.
     trailers: Option<HeaderMap>,
-    /// Whether the end is to be sent behind buffered bytes.
+    /// Whether the end follows the buffered bytes.
     ends_after_drain: bool,
     grace: Grace,
     /// Whether a 100 has been sent.
@@ -483,7 +487,7 @@ struct StreamReply<'a> {
 }
 
 impl StreamReply<'_> {
-    /// The client is waited for from now on, if it is not already.
+    /// Starts a wait for the client, unless there is one.
     fn begin_wait(&mut self) {
         if self.wait.is_none() {
             self.wait = Some((self.timer.now_ms(), self.session.taken.get()));
@@ -491,7 +495,7 @@ impl StreamReply<'_> {
         }
     }
 
-    /// The client has taken some, or is no longer waited for.
+    /// Ends the wait for the client.
     fn end_wait(&mut self) {
         if let Some((since_ms, taken)) = self.wait.take() {
             self.meter.moved(self.session.taken.get() - taken, self.timer.now_ms() - since_ms);
@@ -499,7 +503,8 @@ impl StreamReply<'_> {
         self.timer.clear(Way::Out);
     }
 
-    /// Gives the last piece to the `h2` crate, which sends it when the client's window allows it. Returns whether there was room for it.
+    /// Passes the last piece to the `h2` crate, which sends it when the client's window permits it. Returns whether
+    /// there was room for it.
     fn hand_over(&mut self, data: &[u8]) -> Result<bool, PeerError> {
         let unsent = &self.session.unsent;
         if data.len() > LAST_PIECE_MAX || !unsent.has_room_behind_window(data.len()) {
@@ -513,7 +518,7 @@ impl StreamReply<'_> {
         Ok(true)
     }
 
-    /// Sends as much as the client's window allows.
+    /// Sends as much as the client's window permits.
     fn poll_some(&mut self, left: &mut &[u8], cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
         let length = left.len();
         let polled = match &mut *self.line.borrow_mut() {
@@ -524,7 +529,7 @@ impl StreamReply<'_> {
         polled
     }
 
-    /// What follows goes through a tunnel.
+    /// Prepares for a tunnel.
     fn open(&mut self, patience: Duration) {
         self.ended = false;
         self.meter = PaceMeter::new(Pace::without_rate(patience));
@@ -532,8 +537,8 @@ impl StreamReply<'_> {
 }
 
 impl Reply for StreamReply<'_> {
-    /// The `h2` crate holds interim responses without a bound until the client takes them, so they are dropped for a client that takes nothing. Only the
-    /// first 100 is sent in any case: the client may wait for it with its body.
+    /// The `h2` crate keeps interim responses without a limit until the client reads them, so they are dropped for a
+    /// client that reads nothing. The first 100 is always sent: the client may wait for it with its body.
     async fn interim(&mut self, head: &ResponseHead) -> Result<(), PeerError> {
         let is_first_continue = head.status == 100 && !std::mem::replace(&mut self.has_continued, true);
         if self.session.is_blocked.get() && !is_first_continue {
@@ -544,7 +549,7 @@ impl Reply for StreamReply<'_> {
         {
             respond.send_informational(response)?;
         }
-        // Lets the connection send it, or find out that the client takes nothing, before the next one.
+        // Lets the connection send it, or detect that the client reads nothing, before the next one.
         tokio::task::yield_now().await;
         Ok(())
     }
@@ -575,7 +580,7 @@ impl Spill for StreamReply<'_> {
     async fn spill(&mut self, data: &[u8], rest: Rest, overflow: &mut Overflow<'_>) -> Result<(), PeerError> {
         let mut left = data;
         self.body_bytes += data.len() as u64;
-        // The backend is done with the last piece, and a stream is not buffered.
+        // The backend has finished with the last piece, and a stream is not buffered.
         let has_grace = rest != Rest::End && !overflow.is_closed();
         while !left.is_empty() && overflow.is_empty() {
             let (began_ms, length, taken) = (self.timer.now_ms(), left.len(), self.session.taken.get());
@@ -583,7 +588,7 @@ impl Spill for StreamReply<'_> {
             let sent = grace.wait(has_grace, |cx| self.poll_some(&mut left, cx)).await;
             grace.took((length - left.len()) as u64);
             self.grace = grace;
-            // If it took nothing, it has its usual deadline from here on.
+            // If the client read nothing, its usual deadline starts here.
             self.meter.moved(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
             let Some(sent) = sent else { break };
             sent?;
@@ -605,7 +610,7 @@ impl Spill for StreamReply<'_> {
                 self.body_bytes -= left.len() as u64;
                 return Box::pin(without_room(self.send(left, rest), overflow)).await;
             }
-            // In a box, so that streams which need no room do not carry it.
+            // In a box, so that streams that need no room do not carry it.
             Box::pin(make_room(self, overflow)).await?;
         }
     }
@@ -619,7 +624,7 @@ impl Spill for StreamReply<'_> {
     fn poll_drain(&mut self, cx: &mut Context<'_>, overflow: &mut Overflow<'_>) -> Poll<Result<(), PeerError>> {
         while !overflow.is_empty() {
             let Poll::Ready(first) = overflow.poll_first(cx)? else {
-                // The disk is waited for, not the client.
+                // The gate waits for the disk, not for the client.
                 self.end_wait();
                 return Poll::Pending;
             };
@@ -660,7 +665,7 @@ impl Sink for StreamReply<'_> {
             };
             poll_fn(|cx| h2_body::timed(self.timer, Way::Out, cx, &mut some)).await??;
             self.session.taken.set(self.session.taken.get() + (length - left.len()) as u64);
-            // A client with a slow line may have taken what came before on other streams: that is to the credit of this one as well.
+            // A client with a slow line may have read earlier bytes on other streams: they count for this one too.
             self.meter.moved(self.session.taken.get() - taken, self.timer.now_ms() - began_ms);
         }
         self.timer.clear(Way::Out);

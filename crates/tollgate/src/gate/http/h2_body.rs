@@ -1,4 +1,4 @@
-//! Bodies of HTTP/2, with its flow control; both sides of the gate use the same two.
+//! Bodies of HTTP/2 with flow control, on both sides of the gate.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::gate::net::timer::{Timer, Way};
 
 impl From<h2::Error> for PeerError {
     fn from(error: h2::Error) -> Self {
-        // What the peer did wrong is told apart from its leaving only where it is our own finding.
+        // Only errors that the crate itself detects are violations of the protocol.
         if error.is_library() && !error.is_go_away() { Self::Malformed("not HTTP/2") } else { Self::Gone }
     }
 }
@@ -27,15 +27,15 @@ impl From<h2::Error> for PeerError {
 /// Reads one body from a stream.
 pub(crate) struct StreamReader {
     stream: RecvStream,
-    /// What was read ahead and has not been given yet, and the piece of it that has. The peer may send as much again already: other streams of
-    /// the same connection should not have to wait for this one.
+    /// Bytes that were buffered and are not returned yet, and the piece that was returned last. The peer may send as
+    /// many bytes again already: other streams of the connection must not wait for this one.
     ahead: Vec<u8>,
     given: Vec<u8>,
     lent: Bytes,
     trailers: Fields,
     ended: bool,
     meter: PaceMeter,
-    /// How long the body is, if that is known.
+    /// The length of the body, if known.
     length: Option<u64>,
 }
 
@@ -54,17 +54,17 @@ impl StreamReader {
         }
     }
 
-    /// The body is so long: when that has come it has ended, even if its peer does not say so.
+    /// Sets the length of the body: it ends there, even if the peer does not end the stream.
     pub(crate) fn expect(&mut self, length: u64) {
         self.length = Some(length);
     }
 
-    /// Takes what comes on the stream for something that is no body, until it is released.
+    /// Reads nothing from the stream until [`Self::release`], because it is to become a tunnel.
     pub(crate) fn hold_back(&mut self) {
         self.ended = true;
     }
 
-    /// Gives what comes on the stream.
+    /// Reads from the stream again.
     pub(crate) fn release(&mut self) {
         self.ended = self.stream.is_end_stream();
     }
@@ -100,9 +100,9 @@ impl StreamReader {
         }
     }
 
-    /// Reads the whole body ahead, without using it up, if it is no longer than `bytes_max`. Says whether all of it is here.
+    /// Buffers the whole body, if it is no longer than `bytes_max`, and returns whether it is complete.
     ///
-    /// If `pause_max` is set, it is waited for only as long as no pause is longer.
+    /// With `pause_max`, the wait ends after a pause of that length.
     pub(crate) async fn gather(
         &mut self,
         timer: &Timer,
@@ -125,7 +125,7 @@ impl StreamReader {
         Ok(self.ended)
     }
 
-    /// The bytes of the next frame that has any; none at the end, when trailers have been read too.
+    /// The bytes of the next frame that has any; none at the end, after the trailers.
     async fn read(&mut self, timer: &Timer) -> Result<Option<Bytes>, PeerError> {
         while !self.ended {
             let began_ms = timer.now_ms();
@@ -166,7 +166,7 @@ impl StreamReader {
         Ok(None)
     }
 
-    /// Lets the peer send as much again as has been used.
+    /// Permits the peer to send as many bytes as were used.
     fn give_back(&mut self) {
         let lent = std::mem::take(&mut self.lent);
         if !lent.is_empty() {
@@ -175,7 +175,7 @@ impl StreamReader {
     }
 }
 
-/// Sends as much as the peer's window allows, and takes it off what is left; waits while that is nothing.
+/// Sends as much as the peer's window permits, and removes it from `left`. Waits while the window is closed.
 pub(crate) fn poll_send(
     stream: &mut SendStream<Bytes>,
     left: &mut &[u8],
@@ -189,7 +189,7 @@ pub(crate) fn poll_send(
     Poll::Ready(stream.send_data(Bytes::copy_from_slice(now), false).map_err(PeerError::from))
 }
 
-/// The same for a client whose connection may hold only so many unsent bytes.
+/// The same for a client whose connection may have only a limited number of unsent bytes.
 pub(crate) fn poll_send_counted(
     stream: &mut SendStream<Bytes>,
     left: &mut &[u8],
@@ -208,7 +208,7 @@ pub(crate) fn poll_send_counted(
     Poll::Ready(stream.send_data(unsent.hand_over(now), false).map_err(PeerError::from))
 }
 
-/// Waits until the peer's window lets some of so many bytes through.
+/// Waits until the peer's window is open.
 fn poll_window(stream: &mut SendStream<Bytes>, bytes: usize, cx: &mut Context<'_>) -> Poll<Result<(), PeerError>> {
     stream.reserve_capacity(bytes);
     while stream.capacity() == 0 {

@@ -1,17 +1,19 @@
-//! The memory that requests of one HTTP/2 connection hold before they are forwarded.
+//! The memory of an HTTP/2 connection's requests before they are forwarded.
 //!
-//! A head costs its sender a few bytes: HPACK refers to fields that were sent before. A request that is being served costs the gate a task, a copy of
-//! its head, and buffers; so 128 requests that never become complete would hold a thousand times what was sent for them. Here every request is
-//! charged for what it holds until it is forwarded (then the bounds of the backend hold), and a connection has a budget: a constant, and
-//! [`BYTES_PER_BYTE`] for each byte that the client has sent. A request that does not fit is parked: it is a table of fields, and has no task, until
-//! others of its connection have been forwarded or more was received. A head that does not even fit as a parked one is refused (REFUSED_STREAM), so
-//! that its client sends it again.
+//! A head costs its sender a few bytes, because HPACK refers to earlier fields. A request that is served costs the gate
+//! a task, a copy of its head, and buffers, so 128 requests that never become complete would take a thousand times the
+//! memory that was sent for them. Therefore every request is charged for its memory until it is forwarded; then the
+//! limits of the backend apply. The budget of a connection is a constant, plus [`BYTES_PER_BYTE`] for each byte that
+//! the client has sent. A request that does not fit is parked: it is a table of fields without a task, until others of
+//! its connection have been forwarded or more bytes were received. A head that does not even fit as a parked one is
+//! refused (REFUSED_STREAM), so that its client sends it again.
 //!
-//! Heads of responses that the client does not read are held by the `h2` crate. They are charged as well, so that no further request is served while
-//! there are more than [`UNSENT_HEADS_MAX`] of them.
+//! Heads of responses that the client does not read are kept by the `h2` crate. They are charged too: no further
+//! request is served while there are more than [`UNSENT_HEADS_MAX`] bytes of them.
 //!
-//! What a connection needs beyond [`CONSTANT`] is borrowed from what its address has, and all connections together ([`CountedConnection::borrow`]). One
-//! request is always served, so a connection goes on whatever others have borrowed.
+//! Memory beyond [`CONSTANT`] is borrowed from the budgets of the address and of all connections
+//! ([`CountedConnection::borrow`]). One request is always served, so that a connection makes progress whatever others
+//! have borrowed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,57 +26,57 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::gate::net::caps::CountedConnection;
 
-/// Bytes that a connection holds for its requests without borrowing.
+/// Bytes for the requests of a connection that need not be borrowed.
 const CONSTANT: usize = 64 << 10;
-/// Bytes that a connection may hold for requests that are served, for each byte that was received on it.
+/// Bytes for served requests per byte that was received.
 const BYTES_PER_BYTE: u64 = 10;
-/// The most that a connection holds for requests that are served and not forwarded: 128 requests with heads of several kB. Uploads need it: the
-/// data of parked ones would fill the window of the connection.
+/// The limit for requests that are served and not forwarded: 128 requests with heads of several kB. Uploads need it:
+/// the data of parked ones would fill the window of the connection.
 const SERVED_MAX: usize = 6 << 20;
-/// The most that a connection holds for parked requests: 128 requests with twenty fields.
+/// The limit for parked requests: 128 requests with twenty fields.
 const PARKED_MAX: usize = 640 << 10;
-/// The most that a connection holds for heads of requests that have been forwarded: 128 heads of 4 kB.
+/// The limit for heads of forwarded requests: 128 heads of 4 kB.
 const FORWARDED_HEADS_MAX: usize = 1 << 20;
-/// The most that the `h2` crate holds for heads of responses before the next request is served: 60 heads with twenty fields. Requests that are at the
-/// backend by then add theirs.
+/// The limit for heads of responses in the `h2` crate, above which no further request is served: 60 heads with twenty
+/// fields. Requests in flight may add theirs.
 const UNSENT_HEADS_MAX: usize = 256 << 10;
-/// Larger heads of responses are charged even if the client takes what it is sent.
+/// Larger heads of responses are charged even if the client reads.
 const USUAL_HEAD_BYTES: usize = 8 << 10;
 /// Bytes that are borrowed at a time.
 const BORROWED_STEP: usize = 32 << 10;
-/// What a parked request takes without its fields: the stream in the `h2` crate, and the request.
+/// The memory of a parked request without its fields: the stream in the `h2` crate, and the request.
 const PARKED_BYTES: usize = 1536;
-/// What a field of a parked request takes: an entry of a hash table that is up to half empty.
+/// The memory of a field of a parked request: an entry of a hash table that is up to half empty.
 const PARKED_FIELD_BYTES: usize = 160;
-/// What a request takes while it is served, without its head: its task and buffers.
+/// The memory of a served request without its head: its task and buffers.
 const SERVED_BYTES: usize = 16 << 10;
 
 /// The budget of one connection.
 pub(crate) struct ConnectionBudget {
     counted: RefCell<CountedConnection>,
-    /// What parked requests are charged.
+    /// The charges of parked requests.
     parked: Cell<usize>,
-    /// What requests are charged that are served.
+    /// The charges of served requests.
     served: Cell<usize>,
-    /// The part of it of requests whose bodies are not here.
+    /// The part of it for requests with incomplete bodies.
     gathering: Cell<usize>,
-    /// What requests are charged that have been forwarded: their heads, which are held until they end.
+    /// The charges of forwarded requests: their heads, which are kept until they end.
     forwarded: Cell<usize>,
-    /// The charge for heads of responses that the `h2` crate holds. It drops them with the last reference to their fields.
+    /// The charge for heads of responses in the `h2` crate, which drops them with the last reference to their fields.
     unsent_heads: Arc<AtomicUsize>,
     received: Rc<Cell<u64>>,
     /// The task of the connection, which starts parked requests.
     waker: RefCell<Option<Waker>>,
 }
 
-/// What a request holds.
+/// The memory of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestSize {
     parked: usize,
     served: usize,
-    /// The part of `served` that is held until the request ends.
+    /// The part of `served` that is kept until the request ends.
     head: usize,
-    /// Whether the client has yet to send the body.
+    /// Whether the body is incomplete.
     has_body: bool,
 }
 
@@ -82,7 +84,7 @@ impl RequestSize {
     pub(crate) fn of(headers: &HeaderMap, target: usize, has_body: bool) -> Self {
         let text: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
         let parked = PARKED_BYTES + headers.len() * PARKED_FIELD_BYTES;
-        // The head is copied once, and once more when it is written for the backend.
+        // The head is copied once, and again when it is written for the backend.
         let head = 2 * (text + target);
         Self { parked, served: parked + SERVED_BYTES + head, head, has_body }
     }
@@ -95,7 +97,7 @@ pub(crate) struct MemoryCharge {
     phase: ChargePhase,
 }
 
-/// What a request is charged as.
+/// The state in which a request is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChargePhase {
     Parked,
@@ -104,7 +106,7 @@ enum ChargePhase {
 }
 
 impl ConnectionBudget {
-    /// `received` counts the bytes that come on the connection.
+    /// `received` counts the bytes that were received on the connection.
     pub(crate) fn new(counted: CountedConnection, received: Rc<Cell<u64>>) -> Rc<Self> {
         Rc::new(Self {
             counted: RefCell::new(counted),
@@ -134,7 +136,8 @@ impl ConnectionBudget {
         *self.waker.borrow_mut() = Some(waker.clone());
     }
 
-    /// Charges the head of a response until the `h2` crate has encoded it. `is_blocked`: the client takes nothing at the moment.
+    /// Charges the head of a response until the `h2` crate has encoded it. `is_blocked`: the client reads nothing at
+    /// the moment.
     pub(crate) fn charge_head(&self, headers: &mut HeaderMap, is_blocked: bool) {
         let text: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
         let bytes = text + headers.len() * PARKED_FIELD_BYTES;
@@ -145,33 +148,33 @@ impl ConnectionBudget {
         let charge = HeadCharge { value: shortest.as_bytes().into(), bytes, unsent_heads: self.unsent_heads.clone() };
         self.unsent_heads.fetch_add(bytes, Ordering::Relaxed);
         if let Ok(mut value) = HeaderValue::from_maybe_shared(Bytes::from_owner(charge)) {
-            // Otherwise it would be kept in the table of HPACK.
+            // Otherwise the table of HPACK would keep it.
             value.set_sensitive(true);
             *shortest = value;
         }
-        // A response is not held back: without a request's task it takes less.
+        // A response is not delayed: without the task of a request it takes less memory.
         let _ = self.borrow(0);
     }
 
-    /// Gives back what is no longer needed, because heads of responses have been sent.
+    /// Frees the charges of heads that have been sent.
     pub(crate) fn trim(&self) {
         if self.held() <= CONSTANT {
             self.counted.borrow_mut().give_back();
         }
     }
 
-    /// Bytes that are charged and have to be borrowed beyond [`CONSTANT`].
+    /// The charged bytes beyond [`CONSTANT`], which must be borrowed.
     fn held(&self) -> usize {
         self.parked.get() + self.served.get() + self.unsent_heads.load(Ordering::Relaxed)
     }
 
-    /// The most that may be held now for requests that are served.
+    /// The current limit for served requests.
     fn served_max(&self) -> usize {
         let earned = usize::try_from(self.received.get().saturating_mul(BYTES_PER_BYTE)).unwrap_or(usize::MAX);
         CONSTANT.saturating_add(earned).min(SERVED_MAX)
     }
 
-    /// Borrows what is needed to hold so many bytes more. Returns whether that was possible.
+    /// Borrows enough for this many more bytes. Returns whether that was possible.
     fn borrow(&self, bytes: usize) -> bool {
         let wanted = self.held() + bytes;
         let mut counted = self.counted.borrow_mut();
@@ -183,7 +186,7 @@ impl ConnectionBudget {
         true
     }
 
-    /// Gives back what is no longer needed, and lets the connection look for a parked request.
+    /// Returns borrowed bytes that are not needed, and wakes the connection to look for a parked request.
     fn released(&self) {
         self.trim();
         if let Some(waker) = self.waker.borrow_mut().take() {
@@ -193,9 +196,10 @@ impl ConnectionBudget {
 }
 
 impl MemoryCharge {
-    /// Charges the request as one that is served, if it fits, or if no other one is served.
+    /// Charges the request as a served one, if it fits, or if no other one is served.
     ///
-    /// Requests whose bodies are not here have half of the budget: a client that stalls its uploads does not hold up its other requests.
+    /// Requests with incomplete bodies may use half of the budget: a client that stalls its uploads does not block its
+    /// other requests.
     pub(crate) fn serve(&mut self) -> bool {
         let (budget, RequestSize { parked, served, head, has_body }) = (&self.budget, self.size);
         if budget.forwarded.get() > 0 && budget.forwarded.get() + head > FORWARDED_HEADS_MAX {
@@ -221,7 +225,7 @@ impl MemoryCharge {
         true
     }
 
-    /// Charges the request as one that has been forwarded.
+    /// Charges the request as a forwarded one.
     pub(crate) fn forward(&mut self) {
         self.release();
         self.phase = ChargePhase::Forwarded;
@@ -250,7 +254,7 @@ impl Drop for MemoryCharge {
     }
 }
 
-/// The value of a field, with which the charge for the whole head ends.
+/// The value of a field. When it is dropped, the charge for the whole head ends.
 struct HeadCharge {
     value: Box<[u8]>,
     bytes: usize,

@@ -1,7 +1,7 @@
-//! Websockets over HTTP/2 (RFC 8441): a stream that becomes a tunnel, by a CONNECT that says for what.
+//! WebSockets over HTTP/2 (RFC 8441): an extended CONNECT that turns a stream into a tunnel.
 //!
-//! To everything behind it such a request is the upgrade that it would have been over HTTP/1.1: rules see it as one, and so does the backend. What
-//! differs is only how it is asked for and granted, and that is here.
+//! The rest of the gate and the backend see such a request as the HTTP/1.1 upgrade that it corresponds to. Only the
+//! request and the response differ, and they are translated here.
 
 use http::{Method, Request, Response, StatusCode};
 use tollgate_wire::http1::{Length, RequestHead};
@@ -9,13 +9,13 @@ use tollgate_wire::http1::{Length, RequestHead};
 const KEY: &str = "sec-websocket-key";
 const ACCEPT: &str = "sec-websocket-accept";
 
-/// Whether the client asks for a websocket. Of any other CONNECT there is none: a gate is not a forward proxy.
+/// Whether the client asks for a WebSocket. Any other CONNECT is invalid, because a gate is not a forward proxy.
 pub(crate) fn asks_for_websocket<B>(request: &Request<B>) -> bool {
     let protocol = request.extensions().get::<h2::ext::Protocol>();
     request.method() == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == "websocket")
 }
 
-/// Makes the head the upgrade that it would have been over HTTP/1.1.
+/// Turns the head into the corresponding HTTP/1.1 upgrade.
 pub(crate) fn make_upgrade(head: &mut RequestHead) {
     head.method.clear();
     head.method.extend_from_slice(b"GET");
@@ -26,20 +26,20 @@ pub(crate) fn make_upgrade(head: &mut RequestHead) {
     head.fields.push(KEY.as_bytes(), &nonce());
 }
 
-/// Makes the backend's answer what the client has to see. Says whether the tunnel stands.
+/// Translates the response of the backend. Returns whether the tunnel is open.
 pub(crate) fn make_answer(response: &mut Response<()>) -> bool {
     response.headers_mut().remove(ACCEPT);
     let stands = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if stands {
         *response.status_mut() = StatusCode::OK;
     } else if response.status().is_success() {
-        // An answer, but not to what was asked: to the client it would look like a tunnel.
+        // A successful response without an upgrade: to the client it would look like a tunnel.
         *response.status_mut() = StatusCode::BAD_GATEWAY;
     }
     stands
 }
 
-/// Sixteen random bytes in base 64: over HTTP/1.1 a client would have chosen them.
+/// Sixteen random bytes in base64, which an HTTP/1.1 client would have chosen.
 fn nonce() -> [u8; 24] {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut nonce = [b'='; 24];
@@ -47,7 +47,7 @@ fn nonce() -> [u8; 24] {
     getrandom::fill(&mut bytes).expect("the system has random numbers");
     for (place, digit) in nonce[..22].iter_mut().enumerate() {
         let random = usize::from(bytes[place]) % DIGITS.len();
-        // The last digit holds two bits of the sixteen bytes, and nothing else.
+        // The last digit has only two bits of the sixteen bytes.
         *digit = DIGITS[if place == 21 { random & 0b11_0000 } else { random }];
     }
     nonce

@@ -1,4 +1,4 @@
-//! Heads between HTTP/2's form and ours, which is HTTP/1.1's.
+//! Translates heads between HTTP/2 and the form of HTTP/1.1 that the gate uses.
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -13,7 +13,7 @@ use super::forward;
 use super::h2_connect;
 use crate::gate::decide::identify::ConnectionPeer;
 
-/// Reads a request that came over HTTP/2, by the same rules as one over HTTP/1.1.
+/// Reads an HTTP/2 request, by the same rules as an HTTP/1.1 one.
 pub(crate) fn read_request(
     request: &Request<RecvStream>,
     head: &mut RequestHead,
@@ -30,11 +30,11 @@ pub(crate) fn read_request(
         return Err(Fault::HeadTooLarge);
     }
     head.set_target(request.uri().path_and_query().map_or("/", |target| target.as_str()).as_bytes());
-    // A target with white space in it would be another request line in HTTP/1.1.
+    // White space in a target would end it in an HTTP/1.1 request line.
     if head.target().iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
         return Err(Fault::Malformed("the request target has white space or controls in it"));
     }
-    // Backends differ in what they make of any other, and rules could not tell what will be served.
+    // Backends treat other forms differently, so rules could not know what is served.
     let is_target = head.target().first() == Some(&b'/') || (head.target() == b"*" && head.method == b"OPTIONS");
     if !is_target {
         return Err(Fault::Malformed("the request target is not a path"));
@@ -74,7 +74,7 @@ fn read_authority(uri: &Uri, headers: &HeaderMap, head: &mut RequestHead) -> Res
     Ok(())
 }
 
-/// The content length of a message. The `h2` crate has looked at it, too, but whether a body ends where it says must not depend on that.
+/// The content length of a message. The `h2` crate checks it too, but the end of a body must not depend on that.
 fn content_length_of(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     let mut values = headers.get_all(http::header::CONTENT_LENGTH).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -84,7 +84,7 @@ fn content_length_of(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     content_length(value.as_bytes()).map(Some).ok_or("Content-Length is not one plain number")
 }
 
-/// Takes over the fields. Gives the content length.
+/// Copies the fields. Returns the content length.
 fn read_fields(headers: &HeaderMap, head: &mut RequestHead) -> Result<Option<u64>, Fault> {
     let mut cookies = Vec::new();
     for (name, value) in headers {
@@ -110,12 +110,12 @@ fn read_fields(headers: &HeaderMap, head: &mut RequestHead) -> Result<Option<u64
     content_length_of(headers).map_err(Fault::Malformed)
 }
 
-/// The value without the white space that HTTP/1.1 drops around it and that HTTP/2 does not allow there (RFC 9113, 8.2.1).
+/// The value without the surrounding white space that HTTP/1.1 drops and HTTP/2 forbids (RFC 9113, 8.2.1).
 fn trimmed(value: &HeaderValue) -> &[u8] {
     value.as_bytes().trim_ascii()
 }
 
-/// Writes a request for a backend that speaks HTTP/2. Nothing: it cannot be said in HTTP/2.
+/// Writes a request for an HTTP/2 backend. None if HTTP/2 cannot express it.
 pub(crate) fn write_request(
     head: &RequestHead,
     peer: &ConnectionPeer,
@@ -147,7 +147,7 @@ pub(crate) fn write_request(
     Some(request)
 }
 
-/// Reads the head of a backend's answer that came over HTTP/2.
+/// Reads the head of an HTTP/2 response.
 pub(crate) fn read_response<B>(
     response: &Response<B>,
     head: &mut ResponseHead,
@@ -177,7 +177,7 @@ pub(crate) fn read_response<B>(
     Ok(())
 }
 
-/// Writes the head of an answer for a client that speaks HTTP/2. Nothing: it cannot be said in HTTP/2.
+/// Writes the head of a response for an HTTP/2 client. None if HTTP/2 cannot express it.
 pub(crate) fn write_response(head: &ResponseHead) -> Option<Response<()>> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(head.status).ok()?;
@@ -195,7 +195,7 @@ pub(crate) fn write_response(head: &ResponseHead) -> Option<Response<()>> {
     Some(response)
 }
 
-/// Takes over trailers that may be trailers.
+/// Copies the permitted trailers.
 pub(crate) fn read_trailers(map: &HeaderMap, trailers: &mut Fields) {
     for (name, value) in map {
         push_trailer(trailers, name.as_str().as_bytes(), trimmed(value));
@@ -211,7 +211,7 @@ pub(crate) fn write_trailers(trailers: &Fields) -> HeaderMap {
     map
 }
 
-/// Adds a field. What HTTP/1.1 allows and HTTP/2 does not is left out.
+/// Adds a field. A field that HTTP/2 forbids is left out.
 fn append(headers: &mut HeaderMap, name: &[u8], value: &[u8]) {
     let (Ok(name), Ok(value)) =
         (HeaderName::from_bytes(name), HeaderValue::from_maybe_shared(Bytes::copy_from_slice(value)))

@@ -1,4 +1,4 @@
-//! A [`Socket`] as the `h2` crate wants it, with what was read before it was known to be HTTP/2.
+//! A [`Socket`] as the transport of the `h2` crate, with the bytes that were read before HTTP/2 was detected.
 
 use std::cell::Cell;
 use std::io;
@@ -17,9 +17,9 @@ use crate::gate::net::timer::Way;
 pub(crate) struct H2Io {
     socket: Rc<Socket>,
     read_ahead: ReadBuffer,
-    /// How long the peer may take to accept the next bytes.
+    /// The longest wait for the peer to accept the next bytes.
     patience: Duration,
-    /// Whether the peer takes nothing at the moment.
+    /// Whether the peer reads nothing at the moment.
     is_blocked: Rc<Cell<bool>>,
     /// Bytes that the peer has sent.
     received: Rc<Cell<u64>>,
@@ -43,7 +43,7 @@ impl H2Io {
         self.written.clone()
     }
 
-    /// Whether the peer takes nothing at the moment.
+    /// Whether the peer reads nothing at the moment.
     pub(crate) fn is_blocked(&self) -> Rc<Cell<bool>> {
         self.is_blocked.clone()
     }
@@ -55,7 +55,7 @@ impl H2Io {
         self.timed(polled, cx)
     }
 
-    /// A peer that takes nothing for too long is given up, however many streams wait for it.
+    /// A peer that reads nothing for too long is disconnected, however many streams wait for it.
     fn timed<T>(&self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let timer = &self.socket.timer;
         if polled.is_ready() {

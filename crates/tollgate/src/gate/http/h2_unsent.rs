@@ -1,10 +1,12 @@
-//! Bytes of responses that the `h2` crate holds for one connection until its client takes them.
+//! Limits the response bytes that the `h2` crate keeps for one connection until its client reads them.
 //!
-//! The crate bounds them per stream only, by the client's window and 64 KiB. A client that opens its windows and does not read could make it hold
-//! 64 KiB for each of 128 streams, for a few bytes per request. Here a connection has [`FREE_BYTES`]; more is borrowed from the memory of the response
-//! buffer, which is bounded for an address and in total. Without it, the stream waits, and its backend with it.
+//! The crate limits them per stream only, by the client's window and 64 KiB. A client that opens its windows and does
+//! not read could make it keep 64 KiB for each of 128 streams, for a few bytes per request. Here a connection has
+//! [`FREE_BYTES`]; more is borrowed from the memory of the response buffer, which is limited per address and in total.
+//! Without room, the stream waits, and its backend with it.
 //!
-//! The crate does not report what it has sent. The bytes are handed over with an owner, which the crate drops when it no longer needs them.
+//! The crate does not report which bytes it has sent. The bytes are passed to it with an owner, which it drops when it
+//! no longer needs them.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,15 +16,16 @@ use bytes::Bytes;
 
 use super::spool::{BLOCK_BYTES, Buffers};
 
-/// Bytes that a connection may hold without borrowing: as many as one stream. A client that reads never needs more for one download.
+/// Bytes of a connection that need not be borrowed: as many as one stream needs. A client that reads never needs more
+/// for one download.
 const FREE_BYTES: usize = 64 * 1024;
-/// The part of it for bytes that a closed window keeps here. The other part stays in motion.
+/// The part of it for bytes that a closed window delays. The other part stays available.
 const FREE_BEHIND_WINDOW_BYTES: usize = FREE_BYTES / 2;
 
 /// The unsent bytes of one connection.
 pub(crate) struct UnsentBytes {
     buffers: Arc<Buffers>,
-    /// The client that is charged; none for a trusted proxy, which has many.
+    /// The client that is charged; none for a trusted proxy, which has many clients.
     client: Option<IpAddr>,
     state: Mutex<UnsentState>,
 }
@@ -31,7 +34,7 @@ pub(crate) struct UnsentBytes {
 struct UnsentState {
     held: usize,
     borrowed: usize,
-    /// Streams that wait until less is held. At most as many as there are streams.
+    /// Streams that wait for room. There are at most as many as streams.
     waiters: Vec<Waker>,
 }
 
@@ -40,7 +43,7 @@ impl UnsentBytes {
         Arc::new(Self { buffers, client, state: Mutex::default() })
     }
 
-    /// How many of so many bytes may be handed over now. If none, the task is woken when there is room.
+    /// The number of these bytes that may be passed to the crate now. If it is 0, the task is woken when there is room.
     pub(crate) fn room(&self, wanted: usize, cx: &mut Context<'_>) -> usize {
         let mut state = self.lock();
         let room = self.borrow_for(&mut state, wanted, FREE_BYTES);
@@ -50,7 +53,7 @@ impl UnsentBytes {
         room
     }
 
-    /// Whether so many bytes may be handed over although the client's window is closed.
+    /// Whether this many bytes may be passed to the crate although the client's window is closed.
     pub(crate) fn has_room_behind_window(&self, bytes: usize) -> bool {
         self.borrow_for(&mut self.lock(), bytes, FREE_BEHIND_WINDOW_BYTES) >= bytes
     }
@@ -64,7 +67,7 @@ impl UnsentBytes {
         Bytes::from_owner(Handed { data: data.into(), unsent: self.clone() })
     }
 
-    /// Borrows what is needed to hold so many bytes more. Returns how many of them there is room for.
+    /// Borrows enough for this many more bytes. Returns the number of them that fit.
     fn borrow_for(&self, state: &mut UnsentState, wanted: usize, free: usize) -> usize {
         while state.held + wanted > free + state.borrowed && self.buffers.borrow(self.client) {
             state.borrowed += BLOCK_BYTES;
@@ -76,7 +79,7 @@ impl UnsentBytes {
         let waiters = {
             let mut state = self.lock();
             state.held -= bytes;
-            // One block more than is needed, so that a download in full swing does not borrow it again and again.
+            // One block more than needed, so that a fast download does not borrow it again and again.
             let needed = match state.held.saturating_sub(FREE_BEHIND_WINDOW_BYTES) {
                 0 => 0,
                 over => over.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES,

@@ -1,4 +1,5 @@
-//! The four halves of an exchange: request and response, on the side of the client and on the side of the backend. Each is HTTP/1.1 or HTTP/2.
+//! The four halves of an exchange: request and response, on the side of the client and on the side of the backend. Each
+//! is HTTP/1.1 or HTTP/2.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ pub(crate) const UNSURE_MAX: Duration = Duration::from_millis(50);
 
 /// The body of a client's request.
 pub(crate) trait ClientBody: Source {
-    /// Buffers the whole body, if it is no longer than [`GATHERED_MAX`], and returns whether it is complete. A body without a known length is
-    /// given up after a pause of [`PAUSE_MAX`](crate::gate::decide::flow::PAUSE_MAX), and after [`UNSURE_MAX`]: its client may be waiting for
-    /// a part of the response.
+    /// Buffers the whole body, if it is no longer than [`GATHERED_MAX`], and returns whether it is complete. A body
+    /// without a known length is given up after a pause of [`PAUSE_MAX`](crate::gate::decide::flow::PAUSE_MAX), and
+    /// after [`UNSURE_MAX`]: its client may be waiting for a part of the response.
     async fn gather(&mut self, length: Length) -> Result<bool, PeerError>;
 
     /// Resolves when the client leaves. Bytes that it sends in the meantime are kept.
@@ -37,7 +38,8 @@ pub(crate) trait Reply: Sink + Spill {
     /// Begins the final response. `keep`: the client may send another request afterwards.
     fn begin(&mut self, head: &ResponseHead, keep: bool) -> Result<(), PeerError>;
 
-    /// The memory of a response that waits for its client, besides its bytes, if the number of connections does not bound it.
+    /// The memory of a response that waits for its client, besides its bytes, if the number of connections does not
+    /// bound it.
     fn task_bytes(&self) -> usize {
         0
     }
@@ -58,7 +60,8 @@ pub(crate) struct Sent {
 
 /// The body of a forwarded request.
 pub(crate) trait Forward: Sink {
-    /// Tells the backend that the rest of the request will not come. Returns whether the gate can see when the backend finishes.
+    /// Tells the backend that the rest of the request will not come. Returns whether the gate can see when the backend
+    /// finishes.
     async fn break_off(&mut self) -> bool;
 }
 

@@ -1,5 +1,5 @@
-//! Responses that the gate makes itself: refusals, malformed requests and failures of the backend. A program gets a problem (RFC 9457), a
-//! browser a page, and a gRPC call a gRPC status.
+//! Responses that the gate makes itself: refusals, malformed requests and failures of the backend. A program gets a
+//! problem (RFC 9457), a browser a page, and a gRPC call a gRPC status.
 
 use tollgate_wire::grpc;
 use tollgate_wire::http1::fields::tokens;
@@ -10,14 +10,14 @@ use super::pages::PageContent;
 use crate::gate::decide::refusal::{Cause, Refusal, jittered_secs};
 use crate::settings::Pages;
 
-/// An answer that the gate makes itself.
+/// The body of a response of the gate's own. Its head is in the exchange.
 #[derive(Debug, Default)]
 pub(crate) struct OwnAnswer {
     pub(crate) body: Vec<u8>,
 }
 
 impl OwnAnswer {
-    /// The answer to a refused request.
+    /// The response to a refused request.
     pub(crate) fn refuse(
         refusal: &Refusal,
         request: &RequestHead,
@@ -45,7 +45,7 @@ impl OwnAnswer {
         Self::finish(response, body, request.is_head())
     }
 
-    /// The answer to a request that is not forwarded because of itself or because of the backend.
+    /// The response to a request that cannot be served, because of itself or of the backend.
     pub(crate) fn fault_to(
         request: &RequestHead,
         status: u16,
@@ -72,7 +72,7 @@ impl OwnAnswer {
         answer
     }
 
-    /// The same, in HTTP's own terms.
+    /// The same as a problem, whatever the client is.
     fn fault(
         status: u16,
         detail: &str,
@@ -92,12 +92,12 @@ impl OwnAnswer {
         Self::finish(response, body.into_bytes(), to_head)
     }
 
-    /// The answer to a request that cannot be read.
+    /// The response to a malformed request.
     pub(crate) fn malformed(fault: Fault, response: &mut ResponseHead) -> Self {
         Self::fault(fault.status(), fault.detail(), None, false, response)
     }
 
-    /// The answer to a gRPC call, whose head has what trailers would have.
+    /// The response to a gRPC call: a head that contains the trailers.
     fn trailers_only(
         content_type: &[u8],
         status: &str,
@@ -126,7 +126,7 @@ impl OwnAnswer {
     }
 }
 
-/// The reason, in a sentence for programs. It contains nothing that needs escaping.
+/// The reason in a sentence for programs. It contains nothing that needs escaping.
 fn detail(refusal: &Refusal) -> &'static str {
     match (&refusal.by, refusal.cause) {
         (None, Cause::ReducedCapacity) => "The site is full: too many requests of all clients are waiting.",
@@ -136,8 +136,8 @@ fn detail(refusal: &Refusal) -> &'static str {
     }
 }
 
-/// Heading and reason for people. The queue refuses only while the whole site is busy, and a rule may count many people as one client, so
-/// neither blames the reader.
+/// The page for a browser. The queue refuses only while the whole site is busy, and a rule may count many users as one
+/// client, so neither blames the reader.
 fn page(refusal: &Refusal, retry_secs: Option<u64>, is_repeatable: bool) -> PageContent {
     let (title, detail) = match (&refusal.by, refusal.cause) {
         (None, _) => ("One moment, please", "The site is very busy right now."),
@@ -150,7 +150,7 @@ fn page(refusal: &Refusal, retry_secs: Option<u64>, is_repeatable: bool) -> Page
     PageContent { status: refusal.status(), title, detail, retry_secs, is_repeatable }
 }
 
-/// The body of the answer and its content type: a page for a browser, a problem for a program.
+/// The body of a refusal and its content type: a page for a browser, a problem for a program.
 pub(crate) fn refusal_body(
     refusal: &Refusal,
     wants_html: bool,
@@ -192,12 +192,12 @@ fn grpc_status(cause: Cause) -> &'static str {
     }
 }
 
-/// The content type of a gRPC call; none if the request is none.
+/// The content type of a gRPC call; none for other requests.
 fn grpc_of(request: &RequestHead) -> Option<&[u8]> {
     request.fields.find(b"content-type").filter(|content_type| grpc::is_grpc(content_type))
 }
 
-/// A browser shows what it is sent, a program reads it.
+/// Whether the client is a browser.
 fn wants_html(request: &RequestHead) -> bool {
     request.fields.all(Name::Accept).flat_map(tokens).any(|range| range.starts_with(b"text/html"))
 }
@@ -224,7 +224,7 @@ fn problem((cause, detail): (Cause, &str), status: u16, rule: Option<&str>) -> V
     out
 }
 
-/// Most problems are no longer than this.
+/// The usual maximum size of a problem.
 const PROBLEM_BYTES: usize = 400;
 
 fn write_json_string(out: &mut Vec<u8>, text: &str) {

@@ -1,7 +1,7 @@
-//! HTML pages for people whose request is refused or fails. Each needs nothing from anywhere else.
+//! HTML pages for refused and failed requests. Each page is self-contained.
 //!
-//! A page does not blame its reader: behind one address there may be many people, and while the site is busy the reader's own requests are never the
-//! whole reason.
+//! A page does not blame its reader: one address may have many users, and while the site is busy the reader's own
+//! requests are never the whole reason.
 
 use crate::settings::{Page, PagePart, Pages};
 
@@ -10,9 +10,9 @@ use crate::settings::{Page, PagePart, Pages};
 pub(crate) struct PageContent {
     pub(crate) status: u16,
     pub(crate) title: &'static str,
-    /// The reason, in a sentence. It contains nothing that needs escaping.
+    /// The reason in a sentence. It contains nothing that needs escaping.
     pub(crate) detail: &'static str,
-    /// Seconds until the next try; none if waiting does not help.
+    /// Seconds until the next attempt; none if waiting does not help.
     pub(crate) retry_secs: Option<u64>,
     /// Whether the browser may repeat the request by itself.
     pub(crate) is_repeatable: bool,

@@ -1,4 +1,4 @@
-//! What the backend says that a request has cost.
+//! The cost of a request as the backend reports it.
 
 use tollgate_core::time::Span;
 use tollgate_wire::http1::Fields;
@@ -8,7 +8,7 @@ use crate::settings::TollSource;
 
 const SERVER_TIMING: &str = "server-timing";
 
-/// Takes what the backend says out of its answer, unless the client is to see it too.
+/// Reads the reported cost, and removes it from the response unless the settings keep it.
 pub(crate) fn take(fields: &mut Fields, source: &TollSource) -> Result<Option<Span>, InvalidDuration> {
     let name = source.header.as_bytes();
     let Some(value) = fields.find(name) else { return Ok(None) };

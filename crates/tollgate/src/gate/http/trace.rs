@@ -12,7 +12,8 @@ use crate::telemetry::{Decided, Trace};
 /// The header field of W3C Trace Context.
 const TRACEPARENT: &[u8] = b"traceparent";
 
-/// Starts the trace of a request. Only a trusted proxy may set the parent: any other client could have all its requests sampled.
+/// Starts the trace of a request. Only a trusted proxy may set the parent: any other client could have all its requests
+/// sampled.
 pub(crate) fn begin(worker: &Worker, peer: &ConnectionPeer, request: &RequestView<'_>) -> Option<Trace> {
     let tracer = worker.shared.tracer.as_ref()?;
     let head = request.head;

@@ -1,4 +1,4 @@
-//! A connection that has stopped being HTTP: bytes go both ways until one side ends or nothing has moved for too long.
+//! Tunnels: after an upgrade, bytes go both ways until one side ends or both are idle for too long.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use crate::gate::net::buffer::ReadBuffer;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::Way;
 
-/// Joins a client's connection with a backend's. What either has sent ahead goes first.
+/// Joins a client's connection with a backend's. Bytes that were read already are sent first.
 pub(crate) async fn run(
     client: &Socket,
     mut sent_ahead: ReadBuffer,
@@ -29,7 +29,7 @@ pub(crate) async fn run(
     both(there, back).await;
 }
 
-/// Joins a stream of a client's connection with a backend's connection.
+/// Joins a stream of a client's connection with a connection to a backend.
 pub(crate) async fn run_stream(
     client: &mut impl Source,
     reply: &mut impl Sink,
@@ -76,7 +76,7 @@ pub(crate) async fn run_stream(
     both(there, back).await;
 }
 
-/// Waits until both ways have ended; one that breaks ends the other.
+/// Waits until both directions have ended; an error in one ends the other.
 async fn both<E>(there: impl Future<Output = Result<(), E>>, back: impl Future<Output = Result<(), E>>) {
     let (mut there, mut back) = (pin!(there), pin!(back));
     let (mut there_ended, mut back_ended) = (false, false);
@@ -94,7 +94,7 @@ async fn both<E>(there: impl Future<Output = Result<(), E>>, back: impl Future<O
     .await;
 }
 
-/// Moves bytes one way until they end. Silence is only too long if the other way is silent too.
+/// Copies bytes in one direction until they end. A timeout counts only if the other direction is idle too.
 async fn copy(
     from: &Socket,
     buffer: &mut ReadBuffer,

@@ -23,7 +23,8 @@ pub(crate) trait UploadMeter {
     fn complete(&mut self);
 }
 
-/// Sends a whole body from the client to the backend. Pieces that are here go out together; before it waits for more, everything is sent.
+/// Sends a whole body from the client to the backend. Pieces that are here go out together; before it waits for more,
+/// everything is sent.
 ///
 /// A body whose head announced its `length` has exactly that length for the backend.
 pub(crate) async fn upload(

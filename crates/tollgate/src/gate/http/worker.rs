@@ -1,5 +1,5 @@
-//! One thread that serves: its own runtime, listeners, deadlines, connections to backends and counters. Workers share nothing that
-//! is written on the way of a request but what decides about it.
+//! The state of one worker thread, and the state that all workers share. A request writes only to the former, except
+//! for decisions.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -30,68 +30,66 @@ use crate::gate::observe::request_stats::RequestStats;
 use crate::settings::{DEFAULT_DOMAIN, Gate as Settings};
 use crate::telemetry::Tracer;
 
-/// What all workers share.
+/// The state that all workers share.
 pub(crate) struct Shared {
     pub(crate) settings: ArcSwap<Settings>,
     pub(crate) admission: Arc<Admission>,
-    /// The rules of other domains, which doors decide by.
+    /// The rules of other domains, for doors.
     pub(crate) domains: OtherDomains,
     pub(crate) backends: ArcSwap<Backends>,
     pub(crate) caps: Caps,
-    /// Responses that slow clients have not read yet.
+    /// Response bytes that slow clients have not read yet.
     pub(crate) buffers: Arc<Buffers>,
-    /// How reloads went.
     pub(crate) reloads: Reloads,
     pub(crate) counters: Vec<Arc<WorkerCounters>>,
-    /// What others may see of requests.
     pub(crate) stats: Arc<RequestStats>,
-    /// What requests tell of themselves, if any do.
+    /// The tracer, if traces are exported.
     pub(crate) tracer: Option<Arc<Tracer>>,
-    /// Detects proxies in front of the gate that are not trusted.
     pub(crate) proxy_detector: ProxyDetector,
     /// The access log, if there is one.
     pub(crate) access_log: ArcSwapOption<LogWriter>,
-    /// Lines of the access log.
+    /// The line counters of the access log.
     pub(crate) access_log_counts: Arc<LogCounts>,
-    /// How TLS is spoken to clients, if it is.
+    /// The TLS configuration for clients, if TLS is on.
     pub(crate) server_tls: ArcSwapOption<rustls::ServerConfig>,
-    /// How TLS is spoken to backends.
+    /// The TLS configuration for backends.
     pub(crate) backend_tls: ArcSwap<rustls::ClientConfig>,
 }
 
 impl Shared {
-    /// The rules of all domains, by their names; the default domain is the first.
+    /// The rules of all domains by name, the default domain first.
     pub(crate) fn all_rules(&self) -> Vec<(String, Arc<Rules>)> {
         let first = (DEFAULT_DOMAIN.to_owned(), self.admission.rules());
         std::iter::once(first).chain(self.domains.all().iter().cloned()).collect()
     }
 }
 
-/// How many sets of memory for exchanges a worker keeps.
+/// Unused [`Scratch`] values that a worker keeps.
 const SCRATCHES_MAX: usize = 64;
 
-/// How many connections of a worker keep the memory of a request while their clients pause. It bounds what idle connections hold: the memory of
-/// further ones goes back to the allocator after each request.
+/// Connections of a worker that keep the memory of a request while their clients pause. Further ones return it to the
+/// allocator after each request, which bounds the memory of idle connections.
 const PAUSED_MAX: usize = 256;
 
-/// One worker's own things.
+/// The state of one worker.
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) timers: Rc<Timers>,
     pub(crate) pool: Pool,
     pub(crate) h2_connections: h2::H2Connections,
     pub(crate) counters: Arc<WorkerCounters>,
-    /// Who was held and refused, for the log.
+    /// The log of held and refused requests.
     pub(crate) engagements: EngagementLog,
-    /// Responses of the gate that say that a backend failed, for the log.
+    /// The log of failed backends.
     pub(crate) failures: FailureLog,
-    /// Counts which requests are looked at for untrusted proxies.
+    /// Selects the requests that the proxy detector samples.
     pub(crate) proxy_sampler: Sampler,
-    /// Lines of the access log that are not handed over yet.
+    /// Lines of the access log that are not passed to its writer yet.
     pub(crate) access_log: WorkerLog,
-    /// This worker's copy, so that each request can hold on to it without touching a count that all threads share.
+    /// A copy of the settings for this worker, so that a request can keep it without an atomic counter that all threads
+    /// share.
     settings: RefCell<Rc<Settings>>,
-    /// What it is a copy of.
+    /// The shared settings that it is a copy of.
     settings_seen: RefCell<Arc<Settings>>,
     #[expect(clippy::vec_box, reason = "they move in and out of tasks, and a box is cheaper to move")]
     scratches: RefCell<Vec<Box<Scratch>>>,
@@ -134,7 +132,7 @@ impl Worker {
         self.settings.borrow().clone()
     }
 
-    /// Whether connections are to be closed after the request they are at.
+    /// Whether connections are to be closed after their current request.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
     }
@@ -162,7 +160,7 @@ impl Worker {
         self.scratches.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Takes the memory back for the next exchange.
+    /// Keeps the memory for the next exchange.
     pub(crate) fn keep_scratch(&self, scratch: Box<Scratch>) {
         let mut scratches = self.scratches.borrow_mut();
         if scratches.len() < SCRATCHES_MAX {
@@ -177,7 +175,7 @@ impl Worker {
         self.pool.give(backend, connection, bound, self.timers.now_ms());
     }
 
-    /// The date as HTTP writes it, made at most once a second.
+    /// The current date for HTTP, formatted at most once a second.
     pub(crate) fn date(&self) -> Rc<str> {
         let now = std::time::SystemTime::now();
         let secs = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -188,13 +186,14 @@ impl Worker {
         date.1.clone()
     }
 
-    /// Counts a connection while the guard lives.
+    /// Counts a connection until the guard is dropped.
     pub(crate) fn count_connection(self: &Rc<Self>) -> ConnectionGuard {
         self.connections.set(self.connections.get() + 1);
         ConnectionGuard(self.clone())
     }
 
-    /// Lets a connection keep the memory of a request while its client pauses, and the guard lives. Nothing: too many do.
+    /// Permits a connection to keep the memory of a request while its client pauses, until the guard is dropped. None
+    /// if too many do.
     pub(crate) fn pause_request(self: &Rc<Self>) -> Option<PausedGuard> {
         let is_free = self.paused.get() < PAUSED_MAX;
         is_free.then(|| {
@@ -203,13 +202,13 @@ impl Worker {
         })
     }
 
-    /// Counts the backend's connection of two that have become one, while the guard lives.
+    /// Counts the backend's connection of a tunnel until the guard is dropped.
     pub(crate) fn count_tunnel(self: &Rc<Self>) -> TunnelGuard {
         self.shared.caps.add();
         TunnelGuard(self.clone())
     }
 
-    /// By how much this sweep is later than it should be.
+    /// The lateness of this sweep.
     fn late(&self) -> Span {
         let now = self.shared.admission.now();
         let since = now.since(self.swept_at.replace(now));
@@ -252,7 +251,7 @@ impl Drop for PausedGuard {
     }
 }
 
-/// A backend's connection that lasts as long as its client likes.
+/// The backend's connection of a tunnel.
 pub(crate) struct TunnelGuard(Rc<Worker>);
 
 impl Drop for TunnelGuard {

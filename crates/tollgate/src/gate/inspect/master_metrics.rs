@@ -1,4 +1,4 @@
-//! What is seen of the masters that a gate reports to.
+//! The metrics of the links to masters.
 
 use std::fmt;
 
@@ -10,23 +10,23 @@ use tollgate_gatekeeper::link::MasterReport;
 
 use crate::gate::decide::masters::Masters;
 
-/// A name, what it counts, its label if it has one, and where it is found.
+/// Name, help text, and the values by label.
 type Counter = (&'static str, &'static str, &'static [(&'static str, fn(MasterReport) -> u64)]);
 
 const GAUGES: [Counter; 3] = [
     (
         "tollgate_master_link_up",
-        "Whether the connection to a master stands",
+        "Whether the connection to a master is up",
         &[("accounting", |report| report.accounting_up.into()), ("control", |report| report.control_up.into())],
     ),
     (
         "tollgate_master_heard",
-        "Whether a master of our own has spoken in the last seconds",
+        "Whether a Tollgate master has sent something in the last seconds",
         &[("control", |report| report.heard.into())],
     ),
     (
         "tollgate_master_identifiers_counted",
-        "Callers that are counted for a master",
+        "Keys that are counted for a master",
         &[("accounting", |report| report.identifiers)],
     ),
 ];
@@ -34,23 +34,23 @@ const GAUGES: [Counter; 3] = [
 const COUNTERS: [Counter; 4] = [
     (
         "tollgate_master_link_connections",
-        "Connections to a master, and tries that failed",
+        "Connections to a master, and failed attempts",
         &[("made", |report| report.connections), ("failed", |report| report.failures)],
     ),
     ("tollgate_master_link_reports", "Reports sent to a master", &[("sent", |report| report.reports_sent)]),
     (
         "tollgate_master_link_reports_dropped",
-        "Reports dropped, because the master was away or did not keep up",
+        "Reports dropped, because the master was disconnected or too slow",
         &[("away", |report| report.reports_dropped_away), ("behind", |report| report.reports_dropped_behind)],
     ),
     (
         "tollgate_master_link_orders",
-        "Orders of a master, and messages that were none",
+        "Orders of a master, and invalid messages",
         &[("obeyed", |report| report.orders), ("dropped", |report| report.order_faults)],
     ),
 ];
 
-/// Writes it all down.
+/// Writes the metrics.
 pub(crate) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     for ((name, help, places), kind) in GAUGES
         .iter()
@@ -75,7 +75,7 @@ pub(crate) fn encode(masters: &Masters, encoder: &mut DescriptorEncoder<'_>) -> 
     ];
     for (what, why, count) in lost {
         let name = format!("tollgate_master_decisions_{what}");
-        let help = format!("Decisions that masters do not hear of {why}");
+        let help = format!("Decisions that are not reported to masters {why}");
         let counter = ConstCounter::new(count);
         counter.encode(encoder.encode_descriptor(&name, &help, None, MetricType::Counter)?)?;
     }

@@ -1,4 +1,4 @@
-//! What a gate shows of itself to those who watch it. Read when asked for; nothing on the way of a request.
+//! The metrics of a gate. They are read when they are requested, and cost requests nothing.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,7 +27,7 @@ impl fmt::Debug for GateMetrics {
 }
 
 impl Running {
-    /// What to register with those who show metrics.
+    /// The metrics for a registry.
     pub(crate) fn metrics(&self) -> Box<dyn Collector> {
         Box::new(GateMetrics(self.shared.clone()))
     }
@@ -43,7 +43,7 @@ impl Collector for GateMetrics {
         gauge(
             &mut encoder,
             "tollgate_requests_at_backend",
-            "Requests at work at the backends",
+            "Requests in flight at the backends",
             self.0.admission.queues().status().in_flight,
         )?;
         let (memory, spool) = self.0.buffers.used();
@@ -52,14 +52,14 @@ impl Collector for GateMetrics {
         let help = "Bytes of responses in the spool file that slow clients have not read yet";
         gauge(&mut encoder, "tollgate_buffered_spool_bytes", help, spool)?;
         let held = u64::from(self.0.admission.held());
-        gauge(&mut encoder, "tollgate_requests_held", "Requests held until their moment", held)?;
+        gauge(&mut encoder, "tollgate_requests_held", "Requests that rules hold", held)?;
         let reloads = &self.0.reloads;
         counter(&mut encoder, "tollgate_reloads", "Reloads of the settings that took effect", reloads.done())?;
-        let help = "Reloads that changed nothing because the file could not be used";
+        let help = "Reloads that changed nothing because the file was invalid";
         counter(&mut encoder, "tollgate_reloads_failed", help, reloads.failed())?;
         let help = "Whether the settings in force are older than the file, because its last reload failed";
         gauge(&mut encoder, "tollgate_settings_stale", help, u64::from(reloads.faults().is_some()))?;
-        let help = "Settings of the file that come into force only by a new start";
+        let help = "Settings of the file that need a restart";
         gauge(&mut encoder, "tollgate_settings_waiting", help, reloads.waiting())?;
         let log = &self.0.access_log_counts;
         counter(&mut encoder, "tollgate_access_log_lines", "Lines written to the access log", log.written())?;
@@ -82,12 +82,12 @@ impl GateMetrics {
         for (name, help, histogram) in [
             (
                 "tollgate_wait_seconds",
-                "How long requests were held and waited before they went to a backend",
+                "Time that requests were held and waited before they were forwarded",
                 &stats.waits,
             ),
-            ("tollgate_request_toll_seconds", "What requests have cost, in CPU time", &stats.tolls),
-            ("tollgate_backend_seconds", "How long backends took", &stats.backend),
-            ("tollgate_answer_seconds", "How long requests took, waiting included", &stats.answers),
+            ("tollgate_request_toll_seconds", "Cost of requests in CPU time", &stats.tolls),
+            ("tollgate_backend_seconds", "Response time of the backends", &stats.backend),
+            ("tollgate_answer_seconds", "Response time including the wait at the gate", &stats.answers),
         ] {
             let counted = histogram.read();
             encoder.encode_descriptor(name, help, None, MetricType::Histogram)?.encode_histogram::<NoLabelSet>(
@@ -97,23 +97,23 @@ impl GateMetrics {
                 None,
             )?;
         }
-        let help = "Requests of callers for whom there was no place among the figures";
+        let help = "Requests of clients that did not fit into the statistics";
         counter(encoder, "tollgate_callers_unnamed", help, stats.spenders.unnamed())?;
-        let help = "Callers whom an operator lets pass for a while";
+        let help = "Keys that an operator has exempted";
         gauge(encoder, "tollgate_exemptions", help, self.0.admission.exemptions().count() as u64)
     }
 
     fn encode_queue(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let admission = &self.0.admission;
         let (queue, load) = (admission.queues().status(), admission.load());
-        gauge(encoder, "tollgate_requests_waiting", "Requests that wait for their turn", queue.waiting)?;
-        gauge(encoder, "tollgate_in_flight_max", "How many requests may be at the backends", queue.in_flight_max)?;
-        let help = "How loaded the backends are: 0 normal, 1 elevated, 2 critical";
+        gauge(encoder, "tollgate_requests_waiting", "Requests that wait in the queue", queue.waiting)?;
+        gauge(encoder, "tollgate_in_flight_max", "In-flight limit of the backends", queue.in_flight_max)?;
+        let help = "Band of the backends: 0 normal, 1 elevated, 2 critical";
         gauge(encoder, "tollgate_band", help, load.band() as u64)?;
-        let help = "The waiting time that the band was decided on, in milliseconds";
+        let help = "Waiting time that determined the band, in milliseconds";
         gauge(encoder, "tollgate_band_sustained_ms", help, load.sustained().as_millis_ceil())?;
-        counter(encoder, "tollgate_requests_waited", "Requests that have waited for their turn", queue.waited)?;
-        counter(encoder, "tollgate_queue_turned_away", "Requests refused because too many waited", queue.refused)?;
+        counter(encoder, "tollgate_requests_waited", "Requests that have waited in the queue", queue.waited)?;
+        counter(encoder, "tollgate_queue_turned_away", "Requests that the queue refused", queue.refused)?;
         let observed = admission.observed();
         let help = "Whether the gate only observes: nothing is held or refused";
         gauge(encoder, "tollgate_observing", help, u64::from(observed.is_observing))?;
@@ -123,7 +123,7 @@ impl GateMetrics {
         counter(encoder, "tollgate_queue_would_hold", help, observed.queue_would_hold)?;
         let help = "Requests that the queue would have refused if the gate did not only observe";
         counter(encoder, "tollgate_queue_would_refuse", help, observed.queue_would_refuse)?;
-        let help = "Statements of backends about the cost of a request that were nonsense or impossible";
+        let help = "Costs reported by backends that were invalid or impossible";
         counter(encoder, "tollgate_toll_reports_ignored", help, admission.reports_ignored())?;
         let tolls = ConstCounter::new(queue.toll_ns as f64 / 1e9);
         tolls.encode(encoder.encode_descriptor(
@@ -147,7 +147,7 @@ impl GateMetrics {
             }
         }
         let help =
-            "CPU time of the requests that a rule let pass; of several rules, the one that was nearest to its limit";
+            "CPU time of the requests that a rule admitted; of several rules, the one that was nearest to its limit";
         let mut tolls = encoder.encode_descriptor("tollgate_rule_toll_seconds", help, None, MetricType::Counter)?;
         for (domain, face) in faces() {
             let name = named_in(domain, &face.name);
@@ -157,33 +157,32 @@ impl GateMetrics {
         Ok(())
     }
 
-    /// What is seen of the store that gates share, while rules are shared through one.
+    /// The metrics of the shared store, if rules use one.
     fn encode_redis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let rules = self.0.admission.rules();
         let Some(sharing) = rules.remote_state().redis() else { return Ok(()) };
         let counts = sharing.store().counts();
         let help = "Connections made to Redis";
         counter(encoder, "tollgate_redis_connects", help, counts.connects)?;
-        let help = "Decisions that were left to this gate's own state, by why Redis did not decide";
+        let help = "Decisions from local state, by the reason why Redis did not decide";
         let mut fallbacks = encoder.encode_descriptor("tollgate_redis_fallbacks", help, None, MetricType::Counter)?;
         for (why, count) in counts.fallbacks() {
             ConstCounter::new(count).encode(fallbacks.encode_family(&[("why", why.as_str())])?)?;
         }
         counter(encoder, "tollgate_redis_decisions", "Decisions by Redis", counts.answered)?;
-        let help =
-            "Charges of Redis that were given back because nobody waited for the answer, or another node refused";
+        let help = "Charges on Redis that were refunded because the request was gone or another node refused";
         counter(encoder, "tollgate_redis_given_back", help, counts.given_back)?;
-        let help = "Ends or costs of requests that Redis could not be told";
+        let help = "Ends or costs of requests that could not be reported to Redis";
         counter(encoder, "tollgate_redis_unsettled", help, counts.unsettled)?;
         counter(encoder, "tollgate_redis_calls", "Script calls sent to Redis", counts.calls)?;
-        counter(encoder, "tollgate_redis_pipelines", "Pipelines that calls were sent in", counts.pipelines)?;
-        let help = "Requests taken ahead from Redis and not used: by so many may callers be ahead of their rules";
+        counter(encoder, "tollgate_redis_pipelines", "Pipelines of calls sent to Redis", counts.pipelines)?;
+        let help = "Unused requests of leases from Redis: keys may exceed their limits by this many";
         gauge(encoder, "tollgate_redis_leased", help, sharing.leased())?;
         let vitals = sharing.store().health();
         let gone = ConstGauge::new(vitals.gone());
-        let help = "The part of Redis that does not answer and is not asked, from 0 to 1";
+        let help = "Part of Redis that does not respond and is not used, from 0 to 1";
         gone.encode(encoder.encode_descriptor("tollgate_redis_gone", help, None, gone.metric_type())?)?;
-        let (times, help) = (vitals.times(), "How long decisions by Redis took");
+        let (times, help) = (vitals.times(), "Response time of decisions by Redis");
         encoder
             .encode_descriptor("tollgate_redis_decision_seconds", help, None, MetricType::Histogram)?
             .encode_histogram::<NoLabelSet>(times.total_secs, times.count(), &times.steps, None)
@@ -203,7 +202,7 @@ impl GateMetrics {
         }
         let mut in_flight = encoder.encode_descriptor(
             "tollgate_backend_in_flight",
-            "Requests that are at the backend or on their way to or from it",
+            "Requests in flight at the backend",
             None,
             MetricType::Gauge,
         )?;
@@ -215,7 +214,7 @@ impl GateMetrics {
     }
 }
 
-/// The name of a rule, after that of its domain if that is not the default one.
+/// The name of a rule, with its domain unless that is the default one.
 pub(crate) fn named_in<'a>(domain: &str, rule: &'a str) -> Cow<'a, str> {
     if domain == DEFAULT_DOMAIN { Cow::Borrowed(rule) } else { Cow::Owned(format!("{domain}/{rule}")) }
 }

@@ -1,4 +1,4 @@
-//! What operators see of a running gate.
+//! The status and the metrics of a running gate, for operators.
 
 pub(super) mod master_metrics;
 pub(super) mod metrics;

@@ -1,29 +1,29 @@
-//! Others that a gate works with: masters and the store, whether they are there, and how that goes.
+//! The status of the masters and of the shared store.
 
 use tollgate_gatekeeper::link::MasterReport;
 use tollgate_gatekeeper::shared::{AnswerTimes, StoreHealth};
 
 use crate::gate::serve::running::Running;
 
-/// One of them.
+/// The status of one remote part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Other {
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: &'static str,
-    /// Where it is.
+    /// Its address.
     pub(crate) name: String,
-    /// Whether it is there.
+    /// Whether it is connected.
     pub(crate) up: bool,
-    /// How that goes, for people.
+    /// A description for operators.
     pub(crate) state: String,
-    /// How long 99 of 100 of its answers took at most, where it answers.
+    /// The 99th percentile of its response times, if it responds to requests.
     pub(crate) lag_ms: Option<f64>,
-    /// What was counted.
+    /// Its counters.
     pub(crate) figures: Vec<(&'static str, u64)>,
 }
 
 impl Running {
-    /// Others that this gate works with.
+    /// The status of all remote parts that this gate uses.
     pub(crate) fn others(&self) -> Vec<Other> {
         let (rules, mut others) = (self.shared.admission.rules(), Vec::new());
         if let Some(masters) = rules.remote_state().masters() {
@@ -73,7 +73,7 @@ fn redis(name: String, vitals: &StoreHealth) -> Other {
     Other { kind: "Redis", name, up: gone < 1.0, state, lag_ms: percentile_99(&vitals.times()), figures }
 }
 
-/// The longest time of the step that the 99th of 100 answers was in; none while there are no answers.
+/// The upper end of the bucket with the 99th percentile; none if there are no responses.
 fn percentile_99(times: &AnswerTimes) -> Option<f64> {
     let wanted = times.count().checked_mul(99)?.div_ceil(100);
     let mut seen = 0;

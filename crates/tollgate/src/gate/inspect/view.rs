@@ -1,4 +1,5 @@
-//! What a gate shows of itself to whoever shows it to people: figures, callers, and why.
+//! The status of a running gate for the admin API, the doctor and the console: totals, backends, clients, and the
+//! decisions of rules.
 
 use std::collections::HashMap;
 
@@ -22,12 +23,12 @@ use crate::gate::observe::rates::Rates;
 use crate::gate::observe::spenders::Spenders;
 use crate::gate::serve::running::Running;
 
-/// How a gate stands.
+/// Totals of a gate.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
     pub(crate) requests: u64,
     pub(crate) refused: u64,
-    /// Requests held by rules, and those that waited for their turn.
+    /// Requests held by rules, and requests that waited in the queue.
     pub(crate) held: u64,
     pub(crate) holding: u64,
     pub(crate) waiting: u64,
@@ -40,31 +41,31 @@ pub(crate) struct Figures {
     pub(crate) sustained_ms: u64,
     pub(crate) edges_ms: (u64, u64),
     pub(crate) exemptions: usize,
-    /// Callers for whom there was no place among the figures.
+    /// Requests whose clients did not fit into the statistics.
     pub(crate) unnamed: u64,
-    /// What a gate that only observes would have done.
+    /// The counts of a gate that only observes.
     pub(crate) observed: ObservedCounts,
 }
 
-/// What a rule has done.
+/// Totals of a rule.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleFigures {
     pub(crate) name: String,
     pub(crate) class: String,
-    /// Held, refused, and what a rule that only observes would have.
+    /// Requests that it held and refused, and that it would have held and refused if it did not only observe.
     pub(crate) counts: [u64; RuleCounters::KINDS.len()],
 }
 
-/// One caller.
+/// The statistics of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    /// Its key, as it came.
+    /// The key as received.
     pub(crate) key: Vec<u8>,
-    /// Whether the key was longer than that.
+    /// Whether the key was longer and is cut.
     pub(crate) cut: bool,
-    /// What it spends, where that is known.
+    /// Its use, if known.
     pub(crate) rates: Option<Rates>,
-    /// What rules have done to it: which, how often held and refused.
+    /// The rules that held or refused it, and how often.
     pub(crate) throttled: Vec<Throttled>,
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Bucket {
 pub(crate) struct BackendInfo {
     pub(crate) url: String,
     pub(crate) is_up: bool,
-    /// Whether it is out of service. Unlike `is_up`, this does not change back between a failed probe and the next one.
+    /// Whether it is out of service. Unlike `is_up`, this does not change between a failed probe and the next one.
     pub(crate) is_down: bool,
     /// Requests in flight.
     pub(crate) in_flight: u32,
@@ -81,33 +82,33 @@ pub(crate) struct BackendInfo {
     pub(crate) in_flight_max: u64,
     /// Requests that wait for it.
     pub(crate) waiting: u64,
-    /// Its cores, as far as is known.
+    /// Its estimated cores.
     pub(crate) cores: f64,
 }
 
-/// What one rule says to somebody.
+/// The decision of one rule about a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
     pub(crate) rule: String,
     pub(crate) class: String,
     pub(crate) decision: Decision,
-    /// By how much it is over the limit, in what the limit counts; none when the limit is not looked at.
+    /// The excess over the limit, in the unit of the limit; none if the limit does not apply.
     pub(crate) over: Option<u64>,
-    /// On whose knowledge.
+    /// The state that the decision is based on.
     pub(crate) by: Authority,
 }
 
-/// What came of making rules forget a caller.
+/// The result of a reset of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Forgotten {
-    /// How many rules knew of it.
+    /// The number of rules that had state for it.
     pub(crate) rules: usize,
-    /// Why the store that gates share still knows of it, if it may.
+    /// The error of the shared store, which may still have state for it.
     pub(crate) unanswered: Option<Unanswered>,
 }
 
 impl Running {
-    /// How the gate stands.
+    /// Totals of the gate.
     pub(crate) fn figures(&self) -> Figures {
         let (shared, admission) = (&self.shared, &self.shared.admission);
         let total = |name: &str| {
@@ -155,7 +156,7 @@ impl Running {
         shown.collect()
     }
 
-    /// What each rule has done.
+    /// Totals of each rule.
     pub(crate) fn rule_figures(&self) -> Vec<RuleFigures> {
         let rules = self.shared.all_rules();
         let shown = |domain: &str, face: &crate::gate::decide::rules::Face| RuleFigures {
@@ -166,39 +167,39 @@ impl Running {
         rules.iter().flat_map(|(domain, rules)| rules.faces().iter().map(|face| shown(domain, face))).collect()
     }
 
-    /// How long answers have taken so far, the wait at the gate included.
+    /// The response times so far, including the wait at the gate.
     pub(crate) fn answer_times(&self) -> Counted {
         self.shared.stats.answers.read()
     }
 
-    /// Where refusals are left for the watch.
+    /// The feed of refusals for the watch.
     pub(crate) fn feed(&self) -> std::sync::Arc<crate::watch::Feed> {
         self.shared.stats.feed().clone()
     }
 
-    /// Where the watch says which accounts are flagged.
+    /// The set of flagged accounts, which the watch updates.
     pub(crate) fn flagged(&self) -> std::sync::Arc<crate::watch::Flagged> {
         self.shared.admission.flagged().clone()
     }
 
-    /// Whether the account of a request is flagged, where a rule wants to know.
+    /// Whether the account of a request is flagged, if any rule uses flags.
     pub(crate) fn is_flagged(&self, request: &impl Request) -> bool {
         let admission = &self.shared.admission;
         admission.rules().is_flagged(request, admission.flagged())
     }
 
-    /// The clock that moments here are of.
+    /// The clock of all moments of this module.
     pub(crate) fn clock(&self) -> &tollgate_gatekeeper::clock::Clock {
         self.shared.stats.clock()
     }
 
-    /// Brings the figures of callers up to date. To be called once a second.
+    /// Updates the rates of clients. Call it once a second.
     pub(crate) fn tick(&self) {
         let stats = &self.shared.stats;
         stats.spenders.tick(stats.clock().now());
     }
 
-    /// The classes whose callers can be shown.
+    /// The classes with statistics.
     pub(crate) fn classes(&self) -> Vec<String> {
         let mut classes: Vec<String> = Spenders::classes().map(str::to_owned).collect();
         for face in self.shared.admission.rules().faces() {
@@ -209,7 +210,8 @@ impl Running {
         classes
     }
 
-    /// The callers of a class who spend most, then those who were throttled most. None when there is no such class.
+    /// The keys of a class with the highest use, then those that were held or refused most. None if there is no such
+    /// class.
     pub(crate) fn buckets(&self, class: &str, most: usize) -> Option<Vec<Bucket>> {
         if !self.classes().iter().any(|known| known == class) {
             return None;
@@ -218,7 +220,7 @@ impl Running {
         let now = stats.clock().now();
         let spenders = stats.spenders.top(class, most, now).unwrap_or_default();
         let of_class = |rule: usize| rules.faces().get(rule).is_some_and(|face| face.class == class);
-        // Who spends and was throttled is one, wherever it is among those who were; so is who was throttled by several rules.
+        // A key that has use and was throttled is listed once, and so is a key that several rules throttled.
         let is_one = spenders.is_empty() && (0..rules.faces().len()).filter(|&rule| of_class(rule)).count() == 1;
         let throttled_max = if is_one { most } else { usize::MAX };
         let throttled = rules.limiter().throttled_by(of_class, throttled_max, now);
@@ -241,7 +243,7 @@ impl Running {
         Some(buckets)
     }
 
-    /// How many callers of a class have requests that wait so long on average.
+    /// The number of keys of a class whose requests wait at least this long on average.
     pub(crate) fn callers_waiting(&self, class: &str, least: Span) -> usize {
         let stats = &self.shared.stats;
         let callers = stats.spenders.top(class, usize::MAX, stats.clock().now()).unwrap_or_default();
@@ -260,13 +262,13 @@ impl Running {
         callers
     }
 
-    /// What the queue would do to a request; none if its client is not known. Without a route, to an average request.
+    /// The forecast of the queue for a request; none if its client is unknown. Without a route, for an average request.
     pub(crate) fn forecast(&self, request: &impl Request, has_route: bool) -> Option<QueueForecast> {
         let client = request.client()?;
         self.shared.admission.forecast(client, has_route.then_some(request))
     }
 
-    /// What every rule that applies to a request would say to it.
+    /// The decision of every rule that applies to a request.
     pub(crate) async fn explain(&self, request: &impl Request, toll: Option<Span>) -> Vec<Standing> {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
         let toll = expected(toll);
@@ -275,7 +277,7 @@ impl Running {
         explained.into_iter().filter_map(|said| standing(&rules, said)).collect()
     }
 
-    /// What every rule of a class would say to a caller, as far as this gate knows.
+    /// The decision of every rule of a class about a key, from the state of this gate.
     pub(crate) fn standings(&self, class: &str, request: &impl Request) -> Vec<Standing> {
         let rules = self.shared.admission.rules();
         let own = self.own_words(&rules, |rule| rule.class.to_string() == class, request).into_iter();
@@ -283,7 +285,7 @@ impl Running {
         own.filter_map(|said| standing(&rules, said)).collect()
     }
 
-    /// What every rule that touches a caller of a class would say to it, those who have a say being asked.
+    /// The decision of every rule that touches a key of a class, from the shared state too.
     pub(crate) async fn standings_everywhere(&self, class: &Class, request: &impl Request) -> Vec<Standing> {
         let rules = self.shared.admission.rules();
         let own = self.own_words(&rules, |rule| rule.class.is_determined_by(class), request);
@@ -298,14 +300,14 @@ impl Running {
         asked.filter_map(|(place, _)| rules.limiter().explain_rule(place, request, Toll::ONE, band, now)).collect()
     }
 
-    /// What the rules that throttled a caller would say to it, as far as this gate knows. Its name is not needed for that.
+    /// The decisions of the rules that throttled a key, from the state of this gate. They need no name of the key.
     pub(crate) fn standings_throttled(&self, callers: &[Throttled]) -> Vec<Standing> {
         let (rules, band, now) = (self.shared.admission.rules(), self.shared.admission.load().band(), self.now());
         let words = callers.iter().filter_map(|caller| rules.limiter().explain_throttled(caller, Toll::ONE, band, now));
         words.filter_map(|decision| standing(&rules, Explained { decision, by: Authority::Own })).collect()
     }
 
-    /// Makes every rule of a class forget a caller, here and where else it is kept.
+    /// Deletes the state of a key for every rule of a class, here and in the shared store.
     pub(crate) async fn forget(&self, class: &str, request: &impl Request) -> Forgotten {
         let (rules, now) = (self.shared.admission.rules(), self.now());
         let of_class = |place: usize| rules.faces().get(place).is_some_and(|face| face.class == class);
@@ -322,23 +324,25 @@ impl Running {
         Forgotten { rules: knew.len(), unanswered }
     }
 
-    /// Makes the rules that throttled a caller forget it at this gate, and says how many have. Its name is not needed for that.
+    /// Deletes the state of a throttled key at this gate, and returns the number of rules that had any. It needs no
+    /// name of the key.
     pub(crate) fn forget_throttled(&self, callers: &[Throttled]) -> usize {
         let (rules, now) = (self.shared.admission.rules(), self.now());
         callers.iter().filter(|caller| rules.limiter().forget_throttled(caller, now)).count()
     }
 
-    /// Whether rules are kept on a store that gates share.
+    /// Whether any rule has its state in a shared store.
     pub(crate) fn shares_rules(&self) -> bool {
         self.shared.admission.rules().remote_state().redis().is_some()
     }
 
-    /// Whether a rule tells callers apart so.
+    /// Whether a rule has this class.
     pub(crate) fn has_class(&self, class: &str) -> bool {
         self.shared.admission.rules().faces().iter().any(|face| face.class == class)
     }
 
-    /// Lets a caller pass the rules of a class for a while, or no longer. False when there are too many of those.
+    /// Exempts a key from the rules of a class for a while, or ends the exemption. Returns false if there are too many
+    /// exemptions.
     pub(crate) fn exempt(&self, class: &str, key: &[u8], span: Option<Span>) -> bool {
         let (exemptions, now) = (self.shared.admission.exemptions(), self.now());
         match span {
@@ -355,7 +359,7 @@ impl Running {
         self.shared.admission.exemptions().keys(class)
     }
 
-    /// Until when a caller is exempt, if it is.
+    /// The end of the exemption of a key.
     pub(crate) fn exempt_until(&self, class: &str, key: &[u8]) -> Option<Moment> {
         self.shared.admission.exemptions().until(class, key, self.now())
     }
@@ -376,7 +380,7 @@ fn standing(rules: &Rules, said: Explained) -> Option<Standing> {
     Some(Standing { rule: face.name.clone(), class: face.class.clone(), decision, over, by })
 }
 
-/// By how much somebody is over a limit: what was used beyond all that there is, which takes longer to come back than all of it does.
+/// The excess over a limit. A key in debt takes longer to recover than the window of the limit.
 fn over(figures: tollgate_wire::rate_limit_headers::LimitStatus<'_>) -> u64 {
     let Some(window) = figures.window.filter(|window| *window > Span::ZERO) else { return 0 };
     let beyond = figures.clear.as_nanos().saturating_sub(window.as_nanos());
@@ -385,7 +389,7 @@ fn over(figures: tollgate_wire::rate_limit_headers::LimitStatus<'_>) -> u64 {
 }
 
 impl Bucket {
-    /// Somebody who spends.
+    /// A key with use.
     fn of_spender(key: Vec<u8>, rates: Rates) -> Self {
         let cut = is_cut(&key, NAME_BYTES_MAX);
         Self { key, cut, rates: Some(rates), throttled: Vec::new() }

@@ -1,18 +1,18 @@
-//! Memory for bytes that have been read and not yet used.
+//! Memory for bytes that were read and are not used yet.
 //!
-//! A buffer per connection, held for its whole life, makes ten thousand idle connections cost hundreds of megabytes. Here a
-//! [`ReadBuffer`] has memory only while there are bytes in it; the blocks go back to a free list of the worker's thread.
+//! One buffer per connection for its whole life would make ten thousand idle connections cost hundreds of megabytes. A
+//! [`ReadBuffer`] has memory only while it contains bytes. Its blocks go back to a free list of the thread.
 
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// What a buffer begins with.
+/// The first size of a buffer.
 const SMALL: usize = 16 * 1024;
-/// The smallest block that holds bytes while the rest of them is waited for.
+/// The smallest block for bytes of an incomplete message.
 const COMPACT_MIN: usize = 256;
-/// What a buffer grows to when a read fills it: also the most that is held for one head.
+/// The size of a buffer after a read has filled it, and the largest head.
 pub(crate) const LARGE: usize = 64 * 1024;
-/// How many free blocks of each size a worker keeps.
+/// Free blocks of each size that a worker keeps.
 const FREE_MAX: usize = 64;
 
 #[derive(Default)]
@@ -43,7 +43,7 @@ fn give_block(block: Vec<u8>) {
     });
 }
 
-/// Bytes that have been read and not yet used.
+/// Bytes that were read and are not used yet.
 #[derive(Default)]
 pub(crate) struct ReadBuffer {
     block: Vec<u8>,
@@ -51,22 +51,22 @@ pub(crate) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// The bytes that have not been used.
+    /// The unused bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.block[self.used.clone()]
     }
 
-    /// Whether there is nothing to use.
+    /// Whether there are no unused bytes.
     pub(crate) fn is_empty(&self) -> bool {
         self.used.is_empty()
     }
 
-    /// Whether nothing more can be read into it.
+    /// Whether no more can be read.
     pub(crate) fn is_full(&self) -> bool {
         self.used.len() >= LARGE
     }
 
-    /// Uses up the first `length` bytes.
+    /// Removes the first `length` bytes.
     pub(crate) fn consume(&mut self, length: usize) {
         self.used.start += length;
         debug_assert!(self.used.start <= self.used.end, "more used up than there was");
@@ -75,7 +75,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Room to read into: never empty unless the buffer is full. Gives it memory if it has none.
+    /// Free space to read into. It is empty only if the buffer is full. Allocates a block if there is none.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.block.is_empty() {
             self.block = take_block(SMALL);
@@ -87,17 +87,17 @@ impl ReadBuffer {
         &mut self.block[self.used.end..]
     }
 
-    /// Says that `length` bytes of the room have been filled.
+    /// Marks `length` bytes of the free space as read.
     pub(crate) fn filled(&mut self, length: usize) {
         self.used.end += length;
         debug_assert!(self.used.end <= self.block.len(), "more filled than there was room");
-        // A read that fills the room says that more is waiting: a bulk transfer goes better in larger pieces.
+        // A read that fills the space shows that more is waiting: a bulk transfer is faster in larger pieces.
         if self.used.end == self.block.len() && self.block.len() == SMALL {
             self.move_to(take_block(LARGE));
         }
     }
 
-    /// Gives the memory back if there is nothing in it.
+    /// Frees the block if it contains nothing.
     pub(crate) fn rest(&mut self) {
         if self.used.is_empty() && !self.block.is_empty() {
             self.used = 0..0;
@@ -105,8 +105,8 @@ impl ReadBuffer {
         }
     }
 
-    /// Gives memory back that is not needed for the bytes that are there. To be called while the peer owes the rest of them: a peer that sends
-    /// a byte and stops would hold a whole block otherwise.
+    /// Frees memory that the bytes do not need. Call it while the rest of a message is awaited: otherwise a peer that
+    /// sends one byte and stops would hold a whole block.
     pub(crate) fn compact(&mut self) {
         let length = self.used.len();
         if length == 0 {

@@ -1,7 +1,8 @@
-//! Connections, and the memory that they may borrow: bounds in total and for one address.
+//! Limits on connections, and on the memory that they borrow, in total and per address.
 //!
-//! Idle connections make way for new ones. Where none is idle, a connection of the address with the most is closed for a newcomer whose address has
-//! fewer, so that a few addresses with busy connections do not shut out the others.
+//! Idle connections are closed to make room for new ones. If none is idle, a connection of the address with the most
+//! connections is closed for a new one of an address with fewer, so that a few addresses with busy connections do not
+//! exclude all others.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -14,30 +15,30 @@ use tollgate_core::network::Network;
 
 const SHARDS: usize = 16;
 
-/// How many more than there may be are let in while idle ones are being closed to make room.
+/// Connections above the limit that are accepted while idle ones are being closed.
 const RESERVE: usize = 32;
 
-/// Bytes that all connections together may borrow for requests that have not been forwarded.
+/// Bytes that all connections together may borrow for requests that are not forwarded yet.
 const BORROWED_MAX: usize = 256 << 20;
-/// Bytes that the connections of one address may borrow: an eighth of all, and a few connections in full.
+/// Bytes that the connections of one address may borrow: an eighth of the total, enough for several connections.
 const BORROWED_PER_ADDRESS_MAX: usize = 32 << 20;
 
-/// Counts connections for all workers. Touched when a connection opens and closes, never by requests.
+/// Counts the connections of all workers. It is updated when a connection opens and closes, not by requests.
 #[derive(Debug)]
 pub(crate) struct Caps {
     total_max: AtomicUsize,
     total: AtomicUsize,
-    /// What each address has. As many entries as there are connections, at most.
+    /// The connections of each address. There is at most one entry per connection.
     by_address: Arc<[Shard]>,
     /// Bytes that connections have borrowed.
     borrowed: Arc<AtomicUsize>,
     /// Connections that are being closed for others and have not ended yet.
     evicting: Arc<AtomicUsize>,
-    /// When a search for an address with more connections than others last found none, in milliseconds.
+    /// The time of the last search that found no address to take connections from, in milliseconds.
     fruitless_ms: AtomicU64,
 }
 
-/// Connections of one address are at most this part of all that there may be.
+/// The limit of one address is at most this part of the total limit.
 const PART_OF_ONE_ADDRESS: usize = 4;
 
 type Shard = Mutex<HashMap<IpAddr, Holding>>;
@@ -55,7 +56,7 @@ impl Holding {
     }
 }
 
-/// Closes a connection, whatever it does, from any thread.
+/// Closes a connection from any thread, whatever it does.
 #[derive(Debug, Default)]
 pub(crate) struct Eviction {
     is_evicted: AtomicBool,
@@ -68,7 +69,7 @@ impl Eviction {
         self.is_evicted.load(Ordering::Acquire)
     }
 
-    /// Wakes the current task, that of the connection, when it has to end.
+    /// Wakes the current task when the connection has to end.
     pub(crate) async fn register_task(&self) {
         poll_fn(|cx| {
             *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
@@ -85,16 +86,16 @@ impl Eviction {
     }
 }
 
-/// Why there is no room.
+/// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// The gate has as many as it may have.
+    /// The limit of the gate.
     InTotal,
-    /// The address has as many as it may have.
+    /// The limit of the address.
     ForAddress,
 }
 
-/// A connection that is counted while this lives.
+/// A connection that is counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct CountedConnection {
     caps: Arc<[Shard]>,
@@ -120,7 +121,7 @@ impl Caps {
         }
     }
 
-    /// There may be so many from now on. Nobody is disconnected for it before somebody else comes.
+    /// Changes the limit. No connection is closed for it before a new one comes.
     pub(crate) fn set_total_max(&self, total_max: usize) {
         self.total_max.store(total_max, Ordering::Relaxed);
     }
@@ -129,17 +130,17 @@ impl Caps {
         self.total_max.load(Ordering::Relaxed)
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     pub(crate) fn total(&self) -> usize {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// How many have to go, so that there are no more than there may be.
+    /// The number of connections above the limit.
     pub(crate) fn excess(&self) -> usize {
         self.total().saturating_sub(self.total_max())
     }
 
-    /// Whether there are so many connections that each has to get by with less memory.
+    /// Whether there are so many connections that each must use less memory.
     pub(crate) fn is_crowded(&self) -> bool {
         self.total() > self.total_max() / 2
     }
@@ -152,17 +153,17 @@ impl Caps {
         entered.map(drop).map_err(|_| NoRoom::InTotal)
     }
 
-    /// Counts the other connection of two that have become one. It is there already.
+    /// Counts the backend's connection of a tunnel. It exists already, so no limit applies.
     pub(crate) fn add(&self) {
         self.total.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a connection off the total.
+    /// Removes a connection from the total.
     pub(crate) fn leave(&self) {
         self.total.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection for its address; an IPv6 client is its /64. No bound: it is not counted.
+    /// Counts a connection for its address; an IPv6 client is its /64. Without a limit it is not counted.
     pub(crate) fn count(&self, address: IpAddr, per_address_max: Option<usize>) -> Result<CountedConnection, NoRoom> {
         let address = per_address_max.map(|_| Network::of(address, if address.is_ipv6() { 64 } else { 32 }).address());
         let mut counted = CountedConnection {
@@ -192,11 +193,11 @@ impl Caps {
         self.evicting.load(Ordering::Relaxed)
     }
 
-    /// Closes up to `count` connections of the address with the most, the newest first, as long as it has more than `own`: as many as the address of
-    /// the newcomer that they make way for. Says how many.
+    /// Closes up to `count` connections of the address with the most, the newest first, as long as that address has
+    /// more than `own`, the number of the address that needs room. Returns how many.
     ///
-    /// The search looks at every address. One that finds nothing is not repeated before `now_ms` changes, and a newcomer whose address has other
-    /// connections does not search while the last search found nothing.
+    /// The search visits every address. A search that finds nothing is not repeated before `now_ms` changes. An address
+    /// that has connections already does not search while the last search found nothing.
     pub(crate) fn evict(&self, count: usize, own: usize, now_ms: u64) -> usize {
         if count == 0 || self.fruitless_ms.load(Ordering::Relaxed) == now_ms {
             return 0;
@@ -224,7 +225,7 @@ impl Caps {
 }
 
 impl CountedConnection {
-    /// Connections of the same address. A trusted proxy is not counted.
+    /// The number of connections of the same address. A trusted proxy is not counted.
     pub(crate) fn connections_of_address(&self) -> usize {
         let holding =
             |address: IpAddr| lock(&self.caps, address).get(&address).map_or(0, |holding| holding.connections.len());
@@ -236,7 +237,7 @@ impl CountedConnection {
         self.address
     }
 
-    /// What closes this connection for another.
+    /// The handle that closes this connection.
     pub(crate) fn eviction(&self) -> Arc<Eviction> {
         self.eviction.clone()
     }
@@ -246,7 +247,8 @@ impl CountedConnection {
         self.borrowed
     }
 
-    /// Borrows bytes, if the address and all connections together have so many left. A trusted proxy has no bound of its own.
+    /// Borrows bytes, if the limits of the address and of all connections permit it. A trusted proxy has no limit of
+    /// its own.
     pub(crate) fn borrow(&mut self, bytes: usize) -> bool {
         let within = |bound: usize| move |borrowed: usize| borrowed.checked_add(bytes).filter(|sum| *sum <= bound);
         if self.borrowed_in_total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within(BORROWED_MAX)).is_err() {
@@ -267,7 +269,7 @@ impl CountedConnection {
         true
     }
 
-    /// Gives back everything that was borrowed.
+    /// Returns all borrowed bytes.
     pub(crate) fn give_back(&mut self) {
         let borrowed = std::mem::take(&mut self.borrowed);
         if borrowed == 0 {
@@ -304,7 +306,7 @@ impl Drop for CountedConnection {
                 holdings.remove(&address);
             }
         }
-        // Under the lock, so that it is not evicted after this look.
+        // Under the lock, so that the connection is not evicted after this check.
         if self.eviction.is_evicted() {
             self.evicting.fetch_sub(1, Ordering::Relaxed);
         }

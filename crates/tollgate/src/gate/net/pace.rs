@@ -18,8 +18,8 @@ impl Pace {
     }
 }
 
-/// Compares a peer with its [`Pace`]. Only time spent waiting for the peer counts: while the gate waits for something else, the peer is
-/// not late.
+/// Compares a peer with its [`Pace`]. Only time spent waiting for the peer counts: while the gate waits for something
+/// else, the peer is not late.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PaceMeter {
     pace: Pace,

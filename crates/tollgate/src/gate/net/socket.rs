@@ -13,7 +13,7 @@ use super::buffer::ReadBuffer;
 use super::pace::{Pace, PaceMeter};
 use super::timer::{Timer, Way};
 
-/// What the bytes travel on.
+/// The transport of a connection.
 pub(crate) enum Transport {
     Plain(TcpStream),
     ServerTls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
@@ -42,9 +42,9 @@ impl Transport {
 trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 
-/// A stream with deadlines.
+/// A connection with deadlines.
 ///
-/// The two directions of an exchange are two futures of the same task, so the stream is borrowed only while it is polled.
+/// The two directions of an exchange are futures of one task, so the transport is borrowed only while it is polled.
 pub(crate) struct Socket {
     stream: RefCell<Transport>,
     /// The deadlines of both directions.
@@ -56,12 +56,12 @@ impl Socket {
         Self { stream: RefCell::new(stream), timer }
     }
 
-    /// Reads what there is into the buffer; nothing at the end of the stream.
+    /// Reads available bytes into the buffer; 0 at the end of the stream.
     pub(crate) async fn read(&self, buffer: &mut ReadBuffer) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_read(cx, buffer)).await
     }
 
-    /// Reads more of what the peer has begun to send. While it waits, the buffer has no more memory than its bytes need.
+    /// Reads the rest of a message. While it waits, the buffer has no more memory than its bytes need.
     pub(crate) async fn read_rest(&self, buffer: &mut ReadBuffer) -> io::Result<usize> {
         let read = std::future::poll_fn(|cx| {
             let polled = self.poll_read(cx, buffer);
@@ -73,7 +73,7 @@ impl Socket {
         read.await
     }
 
-    /// Reads what there is. The buffer must not be full. An empty buffer holds no memory while it waits.
+    /// Reads available bytes. The buffer must not be full. An empty buffer has no memory while this waits.
     pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut ReadBuffer) -> Poll<io::Result<usize>> {
         let mut room = ReadBuf::new(buffer.room());
         let polled = match &mut *self.stream.borrow_mut() {
@@ -94,7 +94,7 @@ impl Socket {
         }
     }
 
-    /// Reads what there is into somebody else's memory.
+    /// Reads available bytes into memory of the caller.
     pub(crate) fn poll_read_into(&self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.stream.borrow_mut().pinned().poll_read(cx, out) {
             Poll::Pending => self.wait(Way::In, cx),
@@ -102,13 +102,13 @@ impl Socket {
         }
     }
 
-    /// Writes all of the parts, in order. The peer may take as long as `patience` to accept some of it, each time.
+    /// Writes all parts in order. The peer may take as long as `patience` to accept some bytes, each time.
     pub(crate) async fn write_all(&self, parts: &mut [IoSlice<'_>], patience: Duration) -> io::Result<()> {
         let mut meter = PaceMeter::new(Pace::without_rate(patience));
         self.write_paced(parts, &mut meter).await
     }
 
-    /// Writes all of the parts, in order, as long as the peer keeps to its pace.
+    /// Writes all parts in order, as long as the peer keeps to its pace.
     pub(crate) async fn write_paced(&self, parts: &mut [IoSlice<'_>], meter: &mut PaceMeter) -> io::Result<()> {
         let mut left = parts;
         IoSlice::advance_slices(&mut left, 0);
@@ -143,12 +143,12 @@ impl Socket {
         }
     }
 
-    /// Sends what TLS may still hold back.
+    /// Sends bytes that TLS has buffered.
     async fn flush(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_flush(cx)).await
     }
 
-    /// Sends what TLS may still hold back.
+    /// Sends bytes that TLS has buffered.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = match &mut *self.stream.borrow_mut() {
             Transport::Plain(_) => Poll::Ready(Ok(())),
@@ -160,7 +160,7 @@ impl Socket {
         }
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the connection for writing.
     pub(crate) async fn shutdown(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_shutdown(cx)).await
     }
@@ -173,20 +173,20 @@ impl Socket {
         }
     }
 
-    /// Whether the peer has said something, or has gone, on a connection on which it should be silent.
+    /// Whether the peer has sent something or closed, on a connection that should be idle.
     ///
-    /// This asks only what the last poll of the system has reported, so it costs no system call.
+    /// This checks the events of the last poll, so it costs no system call.
     pub(crate) fn has_stirred(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.stream.borrow().tcp().poll_read_ready(&mut cx).is_ready()
     }
 
-    /// Whether the peer has closed its side, even if there is something to read before that.
+    /// Whether the peer has closed its side, even if unread bytes come before that.
     ///
-    /// Like [`Self::has_stirred`] it costs no system call: the system has reported the end together with the bytes.
+    /// Like [`Self::has_stirred`] it costs no system call: the close was reported together with the bytes.
     pub(crate) fn is_closed_by_peer(&self) -> bool {
         let stream = self.stream.borrow();
-        // The only events that this waits for are urgent data and the end; a wait for readability would end at once.
+        // This waits only for urgent data and the close; a wait for readability would end at once.
         let mut ready = pin!(stream.tcp().ready(Interest::PRIORITY));
         match ready.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(ready)) => ready.is_read_closed(),
@@ -195,7 +195,7 @@ impl Socket {
         }
     }
 
-    /// What TLS and the two sides agreed to speak.
+    /// Whether TLS negotiated HTTP/2.
     pub(crate) fn speaks_h2(&self) -> bool {
         let protocol = |alpn: Option<&[u8]>| alpn == Some(b"h2");
         match &*self.stream.borrow() {

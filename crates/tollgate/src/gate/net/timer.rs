@@ -1,24 +1,25 @@
-//! Deadlines for every phase of every connection, swept by one tick per worker.
+//! Deadlines of all connections, checked by one tick per worker.
 //!
-//! A runtime timer per read and write costs more than the read. Deadlines here are hundreds of milliseconds to minutes, and
-//! none has to be exact. So setting one is a store into a cell, the current time is a number that the sweep leaves behind, and
-//! a sweep ten times a second wakes the tasks whose time is up.
+//! A runtime timer per read and write would cost more than the read itself. Deadlines last from hundreds of
+//! milliseconds to minutes, and none has to be exact. So setting one is a store into a cell, the current time is a
+//! number that the last tick stored, and a tick ten times a second wakes the tasks whose deadlines have passed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-/// Idle connections that are closed at once when there is no room for a new one. More would close connections that are about to be used.
+/// Idle connections that are closed at once when there is no room for a new one. More would close connections that are
+/// about to be used.
 pub(crate) const CLOSED_AT_ONCE: usize = 8;
-/// How often deadlines are looked at.
+/// The interval between checks of deadlines.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 const NEVER: u64 = u64::MAX;
-/// How long a newcomer may take to ask for something before it goes ahead of all who have asked before.
+/// The age at which a connection without any request is closed before all others.
 const SHY_MS: u64 = 1000;
 
-/// Which way a wait goes. Both ways of one connection can be waited for at once, each with its deadline.
+/// The direction of a wait. Both directions of a connection can be waited for at once, each with its own deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     In = 0,
@@ -30,7 +31,7 @@ pub(crate) struct Timers {
     began: Instant,
     now_ms: Cell<u64>,
     slots: RefCell<TimerSlots>,
-    /// How many cells are closing. Kept, because every connection asks for it that is accepted while there is no room.
+    /// The number of closing cells. It is counted, because every connection that is accepted without room reads it.
     closing: Cell<usize>,
 }
 
@@ -43,9 +44,9 @@ struct TimerSlots {
 struct TimerCell {
     due_ms: [Cell<u64>; 2],
     waker: RefCell<Option<Waker>>,
-    /// Since when the connection has waited for a client that owes nothing; [`NEVER`] while it is at work.
+    /// The start of the idle time; [`NEVER`] while the connection serves a request.
     idle_since_ms: Cell<u64>,
-    /// Whether there was a request on it.
+    /// Whether the connection has had a request.
     has_asked: Cell<bool>,
     closing: Cell<bool>,
 }
@@ -62,12 +63,12 @@ impl Timers {
         Rc::new(Self { began: Instant::now(), now_ms: Cell::new(0), slots: RefCell::default(), closing: Cell::new(0) })
     }
 
-    /// Milliseconds since the worker began, as of the last sweep.
+    /// Milliseconds since the start of the worker, as of the last tick.
     pub(crate) fn now_ms(&self) -> u64 {
         self.now_ms.get()
     }
 
-    /// A timer with nothing due.
+    /// A timer without a deadline.
     pub(crate) fn timer(self: &Rc<Self>) -> Timer {
         let cell = Rc::new(TimerCell {
             due_ms: [Cell::new(NEVER), Cell::new(NEVER)],
@@ -85,7 +86,7 @@ impl Timers {
         Timer { timers: self.clone(), cell, index }
     }
 
-    /// Moves time on and wakes every task whose deadline has passed.
+    /// Updates the time and wakes every task whose deadline has passed.
     pub(crate) fn sweep(&self) {
         self.advance_to(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(NEVER - 1));
     }
@@ -99,15 +100,15 @@ impl Timers {
         }
     }
 
-    /// Wakes every task that waits, so that it looks at how things are.
+    /// Wakes every waiting task, so that it checks the state of the worker.
     pub(crate) fn wake_all(&self) {
         for cell in self.slots.borrow().cells.iter().flatten() {
             cell.wake();
         }
     }
 
-    /// Closes up to `count` idle connections, and returns how many. Connections that are old enough and have never sent a request go first,
-    /// then those that have been idle longest.
+    /// Closes up to `count` idle connections, and returns how many. Connections that are old enough and have never sent
+    /// a request go first, then those that have been idle longest.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         if count == 0 {
             return 0;
@@ -132,19 +133,19 @@ impl Timers {
         idle.len()
     }
 
-    /// How many idle connections are about to close.
+    /// The number of idle connections that are about to close.
     pub(crate) fn closing(&self) -> usize {
         self.closing.get()
     }
 }
 
 impl TimerCell {
-    /// Whether it was opened a while ago and nothing came of it. Who has just come is not: it may be about to ask.
+    /// Whether it has had no request although it is old enough. A new connection may be about to send one.
     fn is_shy(&self, now_ms: u64) -> bool {
         !self.has_asked.get() && now_ms.saturating_sub(self.idle_since_ms.get()) >= SHY_MS
     }
 
-    /// Whether it was chosen to be closed while idle, and is still.
+    /// Whether it was chosen to be closed while idle, and is still idle.
     fn is_closing(&self) -> bool {
         self.closing.get() && self.idle_since_ms.get() != NEVER
     }
@@ -157,20 +158,20 @@ impl TimerCell {
 }
 
 impl Timer {
-    /// Makes a wait in this direction end after `time` from now.
+    /// Sets a deadline for this direction, `time` from now.
     pub(crate) fn set(&self, way: Way, time: Duration) {
         let now_ms = self.timers.now_ms();
-        // One tick is added because the time known here may be a tick old: a deadline is never early.
+        // One tick is added because the stored time may be a tick old: a deadline is never early.
         let due_ms = now_ms.saturating_add(time.as_millis() as u64).saturating_add(TICK.as_millis() as u64);
         self.cell.due_ms[way as usize].set(due_ms);
     }
 
-    /// Lets a wait in this direction last.
+    /// Removes the deadline of this direction.
     pub(crate) fn clear(&self, way: Way) {
         self.cell.due_ms[way as usize].set(NEVER);
     }
 
-    /// Whether the deadline has passed; if not, the task is woken when it does. To be called while waiting.
+    /// Whether the deadline has passed; if not, the task is woken when it does. Call it while waiting.
     pub(crate) fn is_over(&self, way: Way, cx: &mut Context<'_>) -> bool {
         if self.cell.due_ms[way as usize].get() <= self.timers.now_ms() {
             return true;
@@ -182,18 +183,18 @@ impl Timer {
         false
     }
 
-    /// Sets whether the connection is waiting for a client that owes nothing, and may be closed to make room. A connection that is idle already stays
-    /// idle since the same moment.
+    /// Sets whether the connection is idle and may be closed to make room. A connection that is idle already keeps the
+    /// start of its idle time.
     pub(crate) fn set_idle(&self, idle: bool) {
         let was_closing = self.cell.is_closing();
         let since_ms = self.cell.idle_since_ms.get().min(self.timers.now_ms());
         self.cell.idle_since_ms.set(if idle { since_ms } else { NEVER });
-        // Who was chosen and asked in time is none of them until it is idle again.
+        // A connection that gets a request after it was chosen does not close, unless it becomes idle again.
         let others = self.timers.closing.get() - usize::from(was_closing);
         self.timers.closing.set(others + usize::from(self.cell.is_closing()));
     }
 
-    /// There is a request on the connection.
+    /// The connection has a request.
     pub(crate) fn asked(&self) {
         self.cell.has_asked.set(true);
     }
@@ -203,7 +204,7 @@ impl Timer {
         self.cell.is_closing()
     }
 
-    /// The clock this timer runs on.
+    /// Milliseconds since the start of the worker.
     pub(crate) fn now_ms(&self) -> u64 {
         self.timers.now_ms()
     }
@@ -211,7 +212,7 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        // Whatever it was, it is no more.
+        // Remove this timer from the closing count.
         self.set_idle(false);
         let mut slots = self.timers.slots.borrow_mut();
         slots.cells[self.index] = None;

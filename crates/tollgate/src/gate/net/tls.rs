@@ -1,7 +1,7 @@
 //! Certificates, read again when their files change.
 //!
-//! A renewal replaces the files while connections are open. Whoever connects next gets the new certificate; a pair of files that
-//! cannot be used changes nothing and is reported.
+//! A renewal replaces the files while connections are open. New connections get the new certificate. Files that cannot
+//! be used change nothing and are reported.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,8 @@ use crate::settings::CertificateFiles;
 /// The largest file with certificates or a key, in bytes. A chain has a few kilobytes.
 pub(crate) const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
 
-/// The cryptography in use; named, so that a dependency that brings another cannot leave the choice open.
+/// The cryptography provider. It is named here, so that a dependency that brings another one does not make the choice
+/// ambiguous.
 pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
@@ -35,16 +36,16 @@ pub(crate) struct Certificates {
     seen: Mutex<Seen>,
 }
 
-/// What is known of the files.
+/// The last reading of the files.
 #[derive(Debug)]
 struct Seen {
-    /// What they looked like when those in force were read.
+    /// The state of the files when the certificates in force were read.
     stamps: Vec<Stamp>,
-    /// Why they could not be read since, as it was told.
+    /// The reported error of later readings.
     fault: Option<String>,
 }
 
-/// What tells one version of a file from another.
+/// Distinguishes the versions of a file: modification time and size.
 type Stamp = Option<(SystemTime, u64)>;
 
 impl Certificates {
@@ -55,12 +56,12 @@ impl Certificates {
         Ok(Arc::new(Self { files: files.to_vec(), keys, seen }))
     }
 
-    /// Reads the files again if they are not those in force. Says whether there are new certificates.
+    /// Reads the files again if they have changed. Returns whether there are new certificates.
     ///
-    /// What cannot be read is tried again each time: what was wrong may not show in the files. It is an error only when it is another
-    /// one than the last time, so that nobody is told the same over and over.
+    /// Files with an error are read again each time, because the cause may not be visible in their state. An error is
+    /// returned only if it differs from the last one, so that it is reported once.
     pub(crate) fn refresh(&self) -> io::Result<bool> {
-        // Whoever reads them already may be waiting for a disk.
+        // Another thread that reads them may be waiting for a disk.
         let mut seen = match self.seen.try_lock() {
             Ok(seen) => seen,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -88,7 +89,7 @@ impl Certificates {
         }
     }
 
-    /// How TLS is spoken to clients.
+    /// The TLS configuration for clients.
     pub(crate) fn server_config(self: &Arc<Self>) -> Arc<rustls::ServerConfig> {
         let mut config = rustls::ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -101,7 +102,7 @@ impl Certificates {
 }
 
 impl ResolvesServerCert for Certificates {
-    /// The first certificate that is for the name that was asked for; or else the first.
+    /// The first certificate for the requested name, or else the first one.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let keys = self.keys.load();
         let named = hello.server_name().and_then(|name| ServerName::try_from(name).ok());
@@ -156,7 +157,7 @@ mod tests {
         fs::write(&files.key, old.signing_key.serialize_pem()).unwrap();
         let certificates = Certificates::load(std::slice::from_ref(&files)).unwrap();
         assert!(!certificates.refresh().unwrap(), "nothing has changed");
-        // Nonsense that looks like what comes after it: as long, and of the same time.
+        // Invalid content of the same length and modification time as the content that follows.
         let changed_at = SystemTime::UNIX_EPOCH;
         let write_chain = |bytes: &[u8]| {
             fs::write(&files.chain, bytes).unwrap();
@@ -169,7 +170,7 @@ mod tests {
         assert!(!certificates.refresh().unwrap(), "told once");
         fs::remove_file(&files.chain).unwrap();
         assert!(certificates.refresh().is_err());
-        assert!(!certificates.refresh().unwrap(), "another fault is told, and once");
+        assert!(!certificates.refresh().unwrap(), "another fault is reported, and once");
         write_chain(&vec![b'x'; new.cert.pem().len()]);
         assert!(certificates.refresh().is_err());
         write_chain(new.cert.pem().as_bytes());

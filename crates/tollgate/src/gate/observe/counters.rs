@@ -1,4 +1,4 @@
-//! What a worker counts. Each worker has its own numbers, so counting is an add to memory that no other thread writes.
+//! The counters of a worker. Each worker has its own, so counting is an addition to memory that no other thread writes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ macro_rules! counters {
         enum Counter { $($method),+ }
 
         impl WorkerCounters {
-            /// The names of the counters as metrics, and what they count.
+            /// The metric names of the counters, with their help texts.
             pub(crate) const NAMES: [(&'static str, &'static str); [$($name),+].len()] = [$(($name, $help)),+];
 
             $(#[doc = concat!("Counts one of: ", $help, ".")]
@@ -27,27 +27,27 @@ macro_rules! counters {
 
 counters! {
     accepted = "connections_accepted": "Connections accepted",
-    turned_away = "connections_turned_away": "Connections closed at once, because there were too many or too many of one address",
-    unopened = "connections_unopened": "Connections that ended before they were HTTP: without the PROXY header or TLS they must begin with",
-    accept_failed = "accept_failures": "Failures to accept a connection, for want of file descriptors or memory",
+    turned_away = "connections_turned_away": "Connections closed at once because a limit was reached, in total or of one address",
+    unopened = "connections_unopened": "Connections that failed before HTTP, in the PROXY header or TLS",
+    accept_failed = "accept_failures": "Failures to accept a connection, for lack of file descriptors or memory",
     calmed = "h2_calmed": "HTTP/2 connections closed because the client reset more requests than it let finish",
-    unbuffered = "h2_refused": "HTTP/2 requests refused (REFUSED_STREAM) because their connection held too much for others",
+    unbuffered = "h2_refused": "HTTP/2 requests refused (REFUSED_STREAM) because requests of their connection used too much memory",
     request = "requests": "Requests read",
-    malformed = "requests_malformed": "Requests turned away because they cannot be read, or can be read in two ways",
+    malformed = "requests_malformed": "Requests rejected because they are malformed or ambiguous",
     refused = "requests_refused": "Requests refused",
-    client_left = "requests_left": "Requests whose client left before the end of the answer",
-    backend_failed = "backend_failures": "Requests that a backend did not answer, or not to the end",
-    retried = "backend_retries": "Requests sent on another connection because the backend had closed the one they were for",
+    client_left = "requests_left": "Requests whose client disconnected before the end of the response",
+    backend_failed = "backend_failures": "Requests without a complete response of a backend",
+    retried = "backend_retries": "Requests sent again because the backend had closed the connection",
 }
 
 impl WorkerCounters {
     fn add(&self, place: Counter) {
-        // One writer: a load and a store is enough, and cheaper than a locked add.
+        // There is one writer: a load and a store are enough, and cheaper than an atomic addition.
         let counter = &self.0[place as usize];
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The counter at this place among [`Self::NAMES`].
+    /// The counter with this index in [`Self::NAMES`].
     pub(crate) fn read(&self, place: usize) -> u64 {
         self.0[place].load(Ordering::Relaxed)
     }

@@ -9,32 +9,27 @@ use tollgate_core::network::Network;
 use tollgate_core::time::Span;
 use tollgate_gatekeeper::names::Name;
 
-/// One engagement. It allocates nothing: most are only counted.
+/// One engagement. It allocates nothing, because most engagements are only counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engagement<'a> {
-    /// What was done, or would have been.
     pub(crate) act: Act,
     /// The rule; none for the fair queue.
     pub(crate) rule: Option<&'a str>,
-    /// How callers are told apart.
+    /// The class of the rule.
     pub(crate) class: &'a str,
-    /// The caller.
     pub(crate) key: Name,
-    /// Why.
     pub(crate) reason: &'static str,
-    /// How loaded the backend is.
     pub(crate) band: Band,
-    /// What was seen of the caller.
+    /// The observed amount, in the unit of the limit.
     pub(crate) observed: u64,
-    /// What it may have of that.
+    /// The allowed amount.
     pub(crate) allowed: u64,
-    /// How long it has to wait.
+    /// The time until the request goes on, or may be sent again.
     pub(crate) backoff: Span,
-    /// The level of escalation.
     pub(crate) level: u8,
 }
 
-/// What is done to a request.
+/// The act on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Act {
     Hold,
@@ -44,10 +39,9 @@ pub(crate) enum Act {
 }
 
 impl Act {
-    /// Every one.
     pub(crate) const ALL: [Self; 4] = [Self::Hold, Self::Refuse, Self::WouldHold, Self::WouldRefuse];
 
-    /// What was done to a request that was decided about so, if it did not simply pass.
+    /// The act of a decision; none if the request passes.
     pub(crate) fn of(decision: &Decision) -> Option<Self> {
         match (decision.verdict, decision.reason) {
             (Verdict::Hold(_), _) => Some(Self::Hold),
@@ -58,7 +52,7 @@ impl Act {
         }
     }
 
-    /// The word that programs see.
+    /// The name in logs and metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Hold => "hold",
@@ -68,7 +62,7 @@ impl Act {
         }
     }
 
-    /// What was done, for people.
+    /// The act in the log's sentences.
     pub(crate) fn done(self) -> &'static str {
         match self {
             Self::Hold => "held",
@@ -80,7 +74,7 @@ impl Act {
 }
 
 impl Engagement<'_> {
-    /// What the fair queue did.
+    /// An engagement of the fair queue.
     pub(crate) fn by_queue(client: IpAddr, band: Band, done: QueueAct) -> Self {
         let key = Name::of(|writer| writer.network(Network::of(client, if client.is_ipv4() { 32 } else { 64 })));
         let QueueAct { act, reason, observed, allowed, backoff } = done;
@@ -88,7 +82,7 @@ impl Engagement<'_> {
     }
 }
 
-/// What the fair queue did to a request.
+/// An act of the fair queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueAct {
     pub(crate) act: Act,

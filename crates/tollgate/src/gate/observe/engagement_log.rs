@@ -1,8 +1,9 @@
-//! The log of engagements: one line each, but under a storm not a million of them.
+//! The log of engagements, with a bounded number of lines.
 //!
-//! The first engagement of a rule with a key is written at once. Those that follow within the interval are counted, and written as one
-//! line when it is over, with the last band and the worst figures of the interval. Counting allocates nothing. How many keys are counted by
-//! name, and how many lines are written at once, is bounded; what is beyond that is still counted, and told in one line without a name. Every refusal is also left for the watch.
+//! The first engagement of a rule with a key is written at once. Further ones within the interval are counted, and
+//! written as one line at its end, with the last band and the largest amounts. Counting allocates nothing. The number
+//! of keys and of lines per interval is bounded; engagements beyond that are counted in a line without a key. Every
+//! refusal also goes to the watch.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,14 +20,14 @@ use super::request_stats::SEES;
 use crate::mask;
 use crate::watch::Feed;
 
-/// How long engagements are collected.
+/// The interval after which counts are written.
 const INTERVAL: Span = Span::from_secs(30);
-/// How many keys are counted by name in that time.
+/// Keys that are counted separately in one interval.
 const KEYS_MAX: usize = 512;
-/// How many lines are written at once in that time, before the interval is over.
+/// Lines that are written immediately in one interval.
 const AT_ONCE_MAX: usize = 64;
 
-/// The engagements of one worker: each writes its own lines, so that nobody waits for a lock to refuse somebody.
+/// The log of one worker. Workers share nothing, so that a refusal never waits for a lock.
 pub(crate) struct EngagementLog {
     feed: Arc<Feed>,
     collected: RefCell<Collected>,
@@ -36,18 +37,18 @@ pub(crate) struct EngagementLog {
 struct Collected {
     since: Option<Moment>,
     hasher: RandomState,
-    /// What was not written yet, by what tells rule, key and act apart.
+    /// Unwritten engagements, by the hash of rule, key and act.
     by_key: HashMap<u64, LogLine, foldhash::fast::RandomState>,
     at_once: usize,
-    /// Engagements for which there was no place, by act.
+    /// Engagements without room, by act.
     others: [u64; Act::ALL.len()],
 }
 
-/// A line of the log.
+/// One line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LogLine {
     act: Act,
-    /// Whose it is; none: of many who are not named.
+    /// Its key; none for engagements without room.
     who: Option<EngagedKey>,
     reason: &'static str,
     band: Band,
@@ -66,12 +67,12 @@ struct EngagedKey {
 }
 
 impl EngagementLog {
-    /// A log whose refusals are left in `feed` for the watch.
+    /// A log that sends refusals to `feed`, for the watch.
     pub(crate) fn new(feed: Arc<Feed>) -> Self {
         Self { feed, collected: RefCell::default() }
     }
 
-    /// Tells of an engagement: now, or with those like it.
+    /// Writes an engagement, or counts it.
     pub(crate) fn tell(&self, engagement: &Engagement<'_>, now: Moment) {
         if SEES && engagement.act == Act::Refuse {
             self.feed.refused(engagement.class, engagement.key.as_bytes());
@@ -80,14 +81,14 @@ impl EngagementLog {
         lines.iter().for_each(LogLine::write);
     }
 
-    /// Writes what has been collected for long enough.
+    /// Writes the counts if the interval has ended.
     pub(crate) fn flush(&self, now: Moment) {
         let lines = self.collected.borrow_mut().take_if_due(now);
         lines.iter().for_each(LogLine::write);
     }
 }
 
-/// What was counted is told before the worker ends.
+/// Counts are written before the worker ends.
 impl Drop for EngagementLog {
     fn drop(&mut self) {
         let lines = self.collected.get_mut().take();
@@ -201,7 +202,7 @@ impl fmt::Display for LogLine {
     }
 }
 
-/// A key as it may be shown: control characters would let a caller write the log.
+/// A key in printable characters: control characters would let a client forge lines.
 fn shown(key: &[u8]) -> String {
     String::from_utf8_lossy(key).chars().flat_map(char::escape_debug).collect()
 }

@@ -1,8 +1,8 @@
-//! The log of responses that the gate makes because a backend failed: 502, 503, 504, and responses that are cut off.
+//! The log of failures: responses with 502, 503 and 504 that the gate makes itself, and responses that are cut off.
 //!
-//! A line for each would be a storm of lines while a backend is away. So each worker writes the first [`LINES_MAX`] failures of a kind in full, and
-//! counts those that follow until the [`INTERVAL`] is over. A kind is a status, a reason and a backend. The number of kinds is bounded; failures of
-//! further kinds are counted together.
+//! One line for each would be too many while a backend is down. So each worker writes the first [`LINES_MAX`] failures
+//! of a kind in full, and counts further ones until the [`INTERVAL`] ends. A kind is a status, a reason and a backend.
+//! The number of kinds is limited; failures of further kinds are counted together.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,11 +14,11 @@ use tollgate_wire::http1::RequestHead;
 
 use crate::settings::BackendUrl;
 
-/// How long failures are counted before their number is written.
+/// The interval after which counts are written.
 const INTERVAL: Span = Span::from_secs(10);
 /// Failures of one kind that are written in full within the interval.
 const LINES_MAX: u64 = 5;
-/// Kinds that are told apart within the interval.
+/// Kinds that are counted separately in one interval.
 const KINDS_MAX: usize = 64;
 /// Bytes of a path that are written.
 const PATH_BYTES_MAX: usize = 256;
@@ -72,7 +72,7 @@ pub(crate) struct FailureLog(RefCell<Kinds>);
 struct Kinds {
     since: Option<Moment>,
     kinds: Vec<Kind>,
-    /// Failures of kinds for which there was no room.
+    /// Failures of further kinds.
     others: u64,
 }
 
@@ -97,7 +97,7 @@ impl Kind {
     }
 }
 
-/// What is to be done with a failure.
+/// Whether a failure is written in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recorded {
     Write,

@@ -1,24 +1,24 @@
-//! How long things took: counts by length, four to each doubling, so that a percentile is right to a fifth.
+//! Histograms of durations: four buckets per doubling, so that a percentile has an error of at most a fifth.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::time::Span;
 
-/// The shortest length that is told apart is two to the power of this, in microseconds.
+/// The binary logarithm of the smallest bucket, in microseconds.
 const FIRST_OCTAVE: u32 = 6;
 /// From 64 microseconds to 67 seconds.
 const OCTAVES: usize = 20;
 const PARTS: usize = 4;
-/// Shorter ones, those told apart, longer ones.
+/// Shorter durations, the buckets, and longer durations.
 const PLACES: usize = 1 + OCTAVES * PARTS + 1;
 
-/// Counts by length. Counting is one add.
+/// A histogram. Counting is one atomic addition.
 pub(crate) struct Histogram {
     counts: [AtomicU64; PLACES],
     sum_ns: AtomicU64,
 }
 
-/// What a histogram had counted at some moment.
+/// A snapshot of a histogram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counted {
     counts: [u64; PLACES],
@@ -30,13 +30,13 @@ impl Histogram {
         Self { counts: std::array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
     }
 
-    /// Counts one.
+    /// Counts a duration.
     pub(crate) fn count(&self, length: Span) {
         self.counts[place(length)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(length.as_nanos(), Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// A snapshot.
     pub(crate) fn read(&self) -> Counted {
         let counts = std::array::from_fn(|place| self.counts[place].load(Ordering::Relaxed));
         Counted { counts, sum_ns: self.sum_ns.load(Ordering::Relaxed) }
@@ -44,23 +44,23 @@ impl Histogram {
 }
 
 impl Counted {
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let counts = std::array::from_fn(|place| self.counts[place].saturating_sub(earlier.counts[place]));
         Self { counts, sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns) }
     }
 
-    /// How many.
+    /// The number of durations.
     pub(crate) fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// All lengths together, in seconds.
+    /// The sum of all durations, in seconds.
     pub(crate) fn sum_seconds(&self) -> f64 {
         self.sum_ns as f64 / 1e9
     }
 
-    /// The length that so many percent are not longer than; none when nothing was counted.
+    /// The duration that this percentage does not exceed; none if nothing was counted.
     pub(crate) fn percentile(&self, percent: u64) -> Option<Span> {
         let total = self.total();
         let wanted = (total * percent).div_ceil(100).max(1);
@@ -73,7 +73,7 @@ impl Counted {
         Some(Span::from_nanos(end_micros(place.min(PLACES - 2)) * 1000))
     }
 
-    /// The counts as metrics have them: for each doubling, in seconds.
+    /// The counts as metrics have them: per doubling, in seconds.
     pub(crate) fn buckets(&self) -> Vec<(f64, u64)> {
         let mut buckets = vec![(end_micros(0) as f64 / 1e6, self.counts[0])];
         for octave in 0..OCTAVES {
@@ -96,7 +96,7 @@ fn place(length: Span) -> usize {
     (1 + (octave - FIRST_OCTAVE) as usize * PARTS + part).min(PLACES - 1)
 }
 
-/// Where a place ends, in microseconds.
+/// The end of a bucket, in microseconds.
 fn end_micros(place: usize) -> u64 {
     let Some(place) = place.checked_sub(1) else { return 1 << FIRST_OCTAVE };
     let (octave, part) = (FIRST_OCTAVE as usize + place / PARTS, place % PARTS);

@@ -1,4 +1,4 @@
-//! What requests leave behind: counters, logs, and the clients that spend most.
+//! Counters, logs, and statistics of clients.
 
 pub(super) mod access_log;
 pub(super) mod counters;

@@ -1,11 +1,12 @@
 //! Detects a proxy or CDN in front of the gate that `trusted_proxies` does not name.
 //!
-//! Behind such a proxy all clients have one address. Fairness and rules by address then treat everybody as one client, and nothing fails visibly. Two
-//! signs give it away: forwarding headers from an untrusted address, and many user agents from one address.
+//! Behind such a proxy all clients have one address. Fairness and rules by address then treat all of them as one
+//! client, and nothing fails visibly. Two signs reveal it: forwarding headers from an untrusted address, and many user
+//! agents from one address.
 //!
-//! Workers sample requests of untrusted peers: the first [`SAMPLED_FIRST`] of each worker, then one of [`SAMPLED_ONE_OF`]. A sample takes a lock only if nobody
-//! holds it. Memory is fixed: [`PEERS_MAX`] addresses, and bitmaps instead of values. Once there is a notice, nothing is sampled until a reload changes
-//! `trusted_proxies`.
+//! Workers sample requests of untrusted peers: the first [`SAMPLED_FIRST`] of each worker, then one of
+//! [`SAMPLED_ONE_OF`]. A sample is skipped if another worker holds the lock. Memory is fixed: [`PEERS_MAX`] addresses,
+//! and bitmaps instead of values. Once there is a notice, nothing is sampled until a reload changes `trusted_proxies`.
 
 use std::cell::Cell;
 use std::fmt;
@@ -19,24 +20,26 @@ use tollgate_wire::http1::{Name, RequestHead};
 
 use crate::settings::{ForwardedHeader, Gate as Settings};
 
-/// Requests of each worker that are sampled without exception, so that a site with few visitors learns of it too.
+/// Requests of each worker that are all sampled, so that a site with few visitors gets the notice too.
 const SAMPLED_FIRST: u32 = 256;
 /// Later, one of this many requests is sampled.
 const SAMPLED_ONE_OF: u32 = 16;
-/// Samples after which counting starts again.
+/// The size of a window in samples.
 const WINDOW: u32 = 1024;
-/// Addresses that are counted apart in a window.
+/// Addresses that are counted separately in a window.
 const PEERS_MAX: usize = 32;
 /// Samples that a notice needs.
 const SAMPLES_MIN: u32 = 32;
-/// Different values of the forwarding header that a notice about public addresses needs: few clients write one themselves, and always the same.
+/// Different values of the forwarding header for a notice about public addresses: few clients send one themselves, and
+/// then always the same.
 const CLIENTS_MIN: u32 = 4;
-/// Different user agents that a notice about an address without forwarding headers needs. An office behind one address has fewer.
+/// Different user agents for a notice about an address without forwarding headers. An office behind one address has
+/// fewer.
 const AGENTS_MIN: u32 = 24;
 /// Addresses that a notice names. A CDN has more, and publishes them.
 const NAMED_MAX: usize = 3;
 
-/// Counts which requests are sampled, for one worker.
+/// Selects the requests that are sampled, for one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Sampler(Cell<u32>);
 
@@ -63,7 +66,7 @@ pub(crate) struct ProxyNotice {
     addresses: Vec<IpAddr>,
     /// Whether there are more.
     has_more: bool,
-    /// The header in which they name clients; none if they name nobody.
+    /// The header in which they name clients; none if they name none.
     header: Option<ForwardedHeader>,
 }
 
@@ -88,8 +91,8 @@ struct PeerSamples {
 }
 
 impl ProxyDetector {
-    /// Samples a request from an untrusted address, if it is due. A worker may use older `settings` than these for some milliseconds after
-    /// a reload.
+    /// Samples a request from an untrusted address, if it is due. A worker may use older `settings` than these for some
+    /// milliseconds after a reload.
     #[inline]
     pub(crate) fn look(&self, sampler: &Sampler, address: IpAddr, request: &RequestHead, settings: &ArcSwap<Settings>) {
         if sampler.is_due() {

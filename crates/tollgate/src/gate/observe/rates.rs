@@ -1,13 +1,13 @@
-//! How much somebody spends, lately: averages that follow within seconds and are right from the first one.
+//! The recent use of a key: averages over seconds that are correct from the first second on.
 //!
-//! An average that starts at zero takes as long to become right as it remembers, and is ten times off at first. So the memory is
-//! divided by how much of it there can be yet.
+//! An average that starts at zero takes as long as its memory to become correct. So sums are divided by the time that
+//! they can cover so far.
 
 use tollgate_core::time::{Moment, Span};
 
-/// How far an average looks back, in seconds.
+/// The memory of the averages, in seconds.
 const MEMORY_SECS: f64 = 10.0;
-/// Who was not seen for so long is forgotten.
+/// The time after which an idle key is removed.
 const IDLE: Span = Span::from_secs(3600);
 
 /// The use of one client since the last call of [`Rates::add`].
@@ -22,7 +22,7 @@ pub(crate) struct Spent {
     pub(crate) wait_ns: u64,
 }
 
-/// What one caller spends.
+/// The use of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     /// Requests so far.
@@ -31,16 +31,16 @@ pub(crate) struct Rates {
     pub(crate) refused: u64,
     /// Requests that waited.
     pub(crate) held: u64,
-    /// Requests that would have been held and refused by a gate or rule that only observes.
+    /// Requests that a gate or rule that only observes would have held and refused.
     pub(crate) would_hold: u64,
     pub(crate) would_refuse: u64,
     /// CPU time so far, in nanoseconds.
     pub(crate) toll_ns: u64,
-    /// When it was first and last seen.
+    /// The first and the last request.
     pub(crate) first: Option<Moment>,
     pub(crate) last: Moment,
     at: Moment,
-    /// Sums in which what is older counts less.
+    /// Sums that decay with time.
     toll: f64,
     count: f64,
     wait: f64,
@@ -48,7 +48,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// Adds what was spent in the second before `now`.
+    /// Adds the use of the second before `now`.
     pub(crate) fn add(&mut self, spent: Spent, now: Moment) {
         *self = self.at(now);
         self.first.get_or_insert(now.before(Span::from_secs(1)));
@@ -65,7 +65,7 @@ impl Rates {
         self.served += spent.requests.saturating_sub(spent.refused) as f64;
     }
 
-    /// The same as of `now`.
+    /// The rates as of `now`.
     pub(crate) fn at(&self, now: Moment) -> Self {
         let keep = (-secs(now.since(self.at)) / MEMORY_SECS).exp();
         let mut rates = *self;
@@ -86,18 +86,18 @@ impl Rates {
         self.count / self.memory()
     }
 
-    /// How long a request waits on average, in seconds.
+    /// The average wait of a request, in seconds.
     pub(crate) fn wait_secs(&self) -> f64 {
         if self.served > 0.0 { self.wait / self.served } else { 0.0 }
     }
 
-    /// Higher for who spends more, as it is shown; of those who spend nothing for who asks more; then for who was seen later.
+    /// The order in which keys are shown: by use, then by requests, then by the last request.
     pub(crate) fn order(&self) -> (u64, u64, Moment) {
-        // Numbers that are not negative are in the order of their bits.
+        // The order of numbers that are not negative is the order of their bits.
         (self.cores().to_bits(), self.requests_per_sec().to_bits(), self.last)
     }
 
-    /// How much it would be missed.
+    /// The priority of a key when there are too many.
     pub(crate) fn weight(&self) -> f64 {
         self.toll + 1e-6 * self.count
     }
@@ -106,7 +106,7 @@ impl Rates {
         now.since(self.last) >= IDLE
     }
 
-    /// How many seconds the sums stand for.
+    /// The time that the sums cover, in seconds.
     fn memory(&self) -> f64 {
         let seen = self.first.map_or(0.0, |first| secs(self.at.since(first)));
         let kept = |secs: f64| 1.0 - (-secs / MEMORY_SECS).exp();

@@ -1,12 +1,12 @@
-//! How reloads went: a file that was refused must not be forgotten in a log, since the gate goes on with settings that its operator takes for
-//! replaced.
+//! The results of reloads. A refused file must stay visible: the gate goes on with old settings that its operator
+//! believes to be replaced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 
-/// How reloads went so far.
+/// The results of all reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
     done: AtomicU64,
@@ -16,7 +16,7 @@ pub(crate) struct Reloads {
 }
 
 impl Reloads {
-    /// Takes note of one, and of what of it waits for a new start.
+    /// Records a reload, and the settings that need a restart.
     pub(crate) fn note(&self, outcome: &Result<Vec<String>, String>) {
         let counter = if outcome.is_ok() { &self.done } else { &self.failed };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -26,22 +26,22 @@ impl Reloads {
         self.faults.store(outcome.as_ref().err().map(|faults| Arc::new(faults.clone())));
     }
 
-    /// How many took effect.
+    /// Reloads that took effect.
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// How many changed nothing, because the file could not be used.
+    /// Reloads that changed nothing, because the file was invalid.
     pub(crate) fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// How many settings of the file come into force only by a new start.
+    /// Settings of the file that need a restart.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// What was wrong with the last one; nothing if it took effect.
+    /// The error of the last reload; none if it took effect.
     pub(crate) fn faults(&self) -> Option<Arc<String>> {
         self.faults.load_full()
     }

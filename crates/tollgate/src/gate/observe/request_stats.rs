@@ -1,6 +1,5 @@
-//! What a gate lets be seen of each request: who spends, who is refused, how long it all takes.
-//!
-//! A request is looked at when it comes and when it ends, and what is seen is left in maps and counters that others read. Nothing here decides.
+//! Statistics of all requests: costs, waits and response times. They are written when a request is forwarded or
+//! refused, and when it ends. Decisions do not depend on them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,31 +13,31 @@ use super::histogram::Histogram;
 use super::spenders::{Spender, Spenders};
 use crate::watch::Feed;
 
-/// Whether callers are seen. They are not in a gate that is built to be compared with (`bench/watch`).
+/// Whether clients are counted. They are not in a build for comparison (`bench/watch`).
 pub(crate) const SEES: bool = !cfg!(feature = "blind");
 
-/// What all workers leave for others to see.
+/// The statistics of all workers.
 pub(crate) struct RequestStats {
     clock: Clock,
     feed: Arc<Feed>,
     pub(crate) spenders: Spenders,
-    /// How long requests were held and waited before they went to the backend.
+    /// Waits of requests before they were forwarded.
     pub(crate) waits: Histogram,
-    /// What requests have cost.
+    /// Costs of requests.
     pub(crate) tolls: Histogram,
-    /// How long answers took, all in all.
+    /// Response times, waits included.
     pub(crate) answers: Histogram,
-    /// How long the backend took.
+    /// Response times of the backend.
     pub(crate) backend: Histogram,
 }
 
-/// A request that went to the backend; what it comes to is seen when this is settled.
+/// A request that was forwarded and has not ended.
 pub(crate) struct PendingStats {
     stats: Arc<RequestStats>,
     spender: Option<Spender>,
     wait: Span,
     went: Moment,
-    /// Where else what it costs is left.
+    /// A second place for the cost, in nanoseconds.
     told: Option<Arc<AtomicU64>>,
 }
 
@@ -55,12 +54,12 @@ impl RequestStats {
         })
     }
 
-    /// The clock that moments are of.
+    /// The clock of all moments of this module.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Where refusals are left for the watch.
+    /// The feed of refusals for the watch.
     pub(crate) fn feed(&self) -> &Arc<Feed> {
         &self.feed
     }
@@ -83,17 +82,17 @@ impl RequestStats {
 }
 
 impl PendingStats {
-    /// The time for which the request was held before it went to the backend.
+    /// The wait of the request before it was forwarded.
     pub(crate) fn wait(&self) -> Span {
         self.wait
     }
 
-    /// What it costs is left there as well, in nanoseconds.
+    /// Stores the cost in `told` too, in nanoseconds.
     pub(crate) fn tell(&mut self, told: Arc<AtomicU64>) {
         self.told = Some(told);
     }
 
-    /// The backend is done with it. `would` is what a gate or rule that only observes would have done to it.
+    /// Adds a finished request. `would`: the act of a gate or rule that only observes.
     pub(crate) fn settle(self, toll: Span, would: Option<Act>) {
         let Self { stats, spender, wait, went, told } = self;
         if let Some(told) = told {

@@ -1,9 +1,9 @@
-//! Who spends the backend's time, by address, network, block and user agent: the figures for people and for the doctor.
+//! The use of the backend by address, network, block and user agent, for the console and the doctor.
 //!
-//! The fair queue knows what everybody spends, but not who they are: it keeps hashes, and forgets who is idle. A request leaves its cost here
-//! when it ends, in a book of the worker that carried it, which is emptied once a second, and when somebody looks, into a ledger of rates. Networks and blocks are added up then,
-//! from the addresses. Everything is bounded; the ledger keeps who spends most. What was spent is exact; refusals, which cost nothing, are
-//! counted by samples while a worker refuses thousands a second.
+//! The fair queue knows the use of every client too, but only by hash, and forgets idle clients. When a request ends,
+//! its cost is added to a book of its worker. Books are moved to a ledger of rates once a second, and when the ledger
+//! is read. Networks and blocks are summed from the addresses then. Everything is bounded; the ledger keeps the keys
+//! with the highest use. Costs are exact. Refusals are sampled while a worker refuses thousands per second.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -24,20 +24,20 @@ use super::engagement::Act;
 use super::rates::{Rates, Spent};
 use crate::per_thread::PerThread;
 
-/// How many addresses, or user agents, a book tells apart until it is emptied.
+/// Addresses, and user agents, in one book. Further ones are counted as unnamed.
 const BOOK_NAMES_MAX: usize = 16_384;
-/// How many of each class the ledger keeps.
+/// Keys of each class in the ledger.
 const LEDGER_MAX: usize = 10_000;
 
-/// What is shown is no older than this.
+/// The longest age of the rates that are shown.
 const FRESH: Span = Span::from_millis(250);
 
-/// The classes that are told apart, with their prefixes in IPv4 and IPv6.
+/// The classes of addresses, with their prefix lengths in IPv4 and IPv6.
 const NETWORKS: [(&str, u8, u8); 3] = [("ip/32", 32, 64), ("ip/24", 24, 56), ("ip/16", 16, 48)];
 /// The class of user agents.
 const USER_AGENT: &str = "user-agent";
 
-/// Where requests leave what they cost.
+/// The use of all clients.
 pub(crate) struct Spenders {
     hasher: RandomState,
     books: PerThread<SpendingBook>,
@@ -45,7 +45,7 @@ pub(crate) struct Spenders {
     unnamed: AtomicU64,
 }
 
-/// What was left with one worker, by hashes under a secret of this process: those are compared faster than what they stand for.
+/// The use since the book was last moved, by keyed hash, which is compared faster than the keys themselves.
 #[derive(Default)]
 struct SpendingBook {
     addresses: HashMap<u64, AddressSpending, RandomState>,
@@ -63,7 +63,7 @@ struct AgentSpending {
     spent: Spent,
 }
 
-/// Who made a request, as far as costs are concerned.
+/// The client of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spender {
     network: Network,
@@ -74,22 +74,21 @@ pub(crate) struct Spender {
 struct Ledger {
     networks: [HashMap<Network, Rates, RandomState>; NETWORKS.len()],
     agents: HashMap<u64, (Box<[u8]>, Rates), RandomState>,
-    /// An empty book, with the memory of one that was full.
+    /// An empty book with allocated memory, to exchange for a full one.
     spare: SpendingBook,
-    /// When books were emptied last.
+    /// The last time when books were moved.
     entered: Moment,
 }
 
-/// One caller, as it is shown.
+/// One key with its rates.
 #[derive(Clone, Debug)]
 pub(crate) struct SpenderRates {
-    /// Its key, as it came: escape it before it goes to a terminal or a page.
+    /// The key as received: escape it before it goes to a terminal or a page.
     pub(crate) key: Vec<u8>,
-    /// Its figures.
     pub(crate) rates: Rates,
 }
 
-/// A wait shorter than this is not one that anybody would call being held.
+/// A shorter wait does not count as held.
 const HELD_MIN: Span = Span::from_millis(1);
 
 impl Spenders {
@@ -107,12 +106,12 @@ impl Spenders {
         NETWORKS.iter().map(|(class, ..)| *class).chain([USER_AGENT])
     }
 
-    /// The key that the class `ip/32` has for a client.
+    /// The key of a client in the class `ip/32`.
     pub(crate) fn address(client: IpAddr) -> Network {
         network(client, 0)
     }
 
-    /// A request was refused. Its user agent is only asked for if it is written down.
+    /// Counts a refused request. Its user agent is read only if the request is in the sample.
     pub(crate) fn refused<'a>(&self, client: IpAddr, agent: impl FnOnce() -> &'a [u8], now: Moment) {
         let Some(times) = times_to_write_down(now) else { return };
         let (agent, mut book) = (agent(), self.books.own());
@@ -124,7 +123,7 @@ impl Spenders {
         self.charge(&mut book, spender.network, spent);
     }
 
-    /// A request may go to the backend. What it comes to is told by [`Spenders::served`].
+    /// The client of a request that goes to the backend. Its cost is added by [`Spenders::served`].
     pub(crate) fn admitted(&self, client: IpAddr, agent: &[u8]) -> Spender {
         let spender = self.spender(client, agent);
         if let Some(known) = self.books.own().meet(spender.agent, agent) {
@@ -133,7 +132,7 @@ impl Spenders {
         spender
     }
 
-    /// The backend is done with a request, which has cost it so much and had waited for so long, or would have been held or refused.
+    /// Adds a finished request: its cost, its wait, and what a gate that only observes would have done.
     pub(crate) fn served(&self, spender: Spender, toll: Span, wait: Span, would: Option<Act>) {
         let (toll_ns, wait_ns, held) = (toll.as_nanos(), wait.as_nanos(), u64::from(wait >= HELD_MIN));
         let (would_hold, would_refuse) =
@@ -141,7 +140,7 @@ impl Spenders {
         let spent = Spent { requests: 0, refused: 0, held, would_hold, would_refuse, toll_ns, wait_ns };
         let mut book = self.books.own();
         self.charge(&mut book, spender.network, Spent { requests: 1, ..spent });
-        // Its name may be in a book that was emptied meanwhile.
+        // Its name may be in a book that was moved in the meantime.
         if book.agents.len() < BOOK_NAMES_MAX || book.agents.contains_key(&spender.agent) {
             book.agents.entry(spender.agent).or_default().spent.add(spent);
         }
@@ -164,12 +163,12 @@ impl Spenders {
         }
     }
 
-    /// How many requests were of callers for whom there was no place.
+    /// The number of requests whose clients did not fit into a book.
     pub(crate) fn unnamed(&self) -> u64 {
         self.unnamed.load(Ordering::Relaxed)
     }
 
-    /// Writes what was spent into the ledger. To be called once a second.
+    /// Moves the books to the ledger. Call it once a second.
     pub(crate) fn tick(&self, now: Moment) {
         self.enter(&mut self.ledger(), now);
     }
@@ -178,15 +177,15 @@ impl Spenders {
         ledger.entered = now;
         for mut book in self.books.all() {
             std::mem::swap(&mut *book, &mut ledger.spare);
-            // From here on the worker has an empty book and does not wait.
+            // From here on the worker has an empty book and does not wait for the ledger.
             drop(book);
             ledger.enter(now);
         }
         ledger.prune(now);
     }
 
-    /// Those of a class who spend most. None when there is no such class. Who looks in a storm wants to see who came with it, so what is
-    /// in the books is not left there for up to a second.
+    /// The keys of a class with the highest use. None if there is no such class. It moves the books first, because an
+    /// operator who looks during a storm wants to see its clients at once.
     pub(crate) fn top(&self, class: &str, most: usize, now: Moment) -> Option<Vec<SpenderRates>> {
         let mut ledger = self.ledger();
         if now.since(ledger.entered) >= FRESH {
@@ -206,14 +205,14 @@ impl Spenders {
     }
 }
 
-/// How many refusals the one that is now stands for; none if it is not written down.
+/// The number of refusals that this one stands for; none if it is not in the sample.
 fn times_to_write_down(now: Moment) -> Option<u64> {
     thread_local!(static REFUSALS: Sample = const { Sample::new() });
     REFUSALS.with(|sample| sample.times(now))
 }
 
 impl SpendingBook {
-    /// What is known of a user agent, which is named if it is new; none when there is no room for it.
+    /// The entry of a user agent, which gets its name if it is new; none if there is no room for it.
     fn meet(&mut self, hash: u64, agent: &[u8]) -> Option<&mut Spent> {
         let has_room = self.agents.len() < BOOK_NAMES_MAX;
         match self.agents.entry(hash) {
@@ -228,7 +227,7 @@ impl SpendingBook {
 }
 
 impl Ledger {
-    /// Takes over what is in the spare book.
+    /// Adds the spare book to the ledger.
     fn enter(&mut self, now: Moment) {
         let Self { networks, agents, spare, .. } = self;
         for (_, AddressSpending { network: address, spent }) in spare.addresses.drain() {
@@ -251,7 +250,7 @@ impl Ledger {
     }
 }
 
-/// Those who spend most. Ten thousand are looked at for a page of a hundred, so only these are sorted and named.
+/// The keys with the highest use. Only these are sorted and named: ten thousand are compared for a page of a hundred.
 fn top<'a, K: Ord>(
     callers: impl Iterator<Item = (K, &'a Rates)>,
     most: usize,
@@ -268,7 +267,7 @@ fn top<'a, K: Ord>(
     all.into_iter().map(|(_, key, rates)| SpenderRates { key: name(key), rates: rates.at(now) }).collect()
 }
 
-/// Drops who has been idle for long, and who spends least when there are too many.
+/// Removes keys that have been idle for long, and those with the lowest use if there are too many.
 fn prune<K: Eq + Hash + Clone, V>(
     callers: &mut HashMap<K, V, RandomState>,
     now: Moment,
@@ -447,7 +446,8 @@ mod tests {
             serve(&spenders, "203.0.113.7", "crawler", 900);
             for number in 0..20_000u32 {
                 let client = Ipv4Addr::from(0x0a00_0000 + secs * 100_000 + number).to_string();
-                // What they cost differs, and fades: one that was dear a while ago must not outlast all who are cheap now.
+                // Costs differ and fade: an expensive client of the past must not outlast all cheap ones of the
+                // present.
                 serve(&spenders, &client, &client, 1 + u64::from(number) % 97);
             }
             spenders.tick(second(u64::from(secs)));

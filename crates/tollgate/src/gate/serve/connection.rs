@@ -1,4 +1,4 @@
-//! From an accepted connection to the protocol it speaks: PROXY header, TLS, HTTP/1.1 or HTTP/2.
+//! Opens a connection: PROXY header, TLS, and the choice between HTTP/1.1 and HTTP/2.
 
 use std::future::poll_fn;
 use std::io;
@@ -39,10 +39,10 @@ impl Drop for TotalGuard {
     }
 }
 
-/// Serves a connection to its end. `counted` counts it for the address at the other end of TCP, and in the total.
+/// Serves a connection until it ends. `counted` counts it for the address of the TCP peer, and in the total.
 ///
-/// The future of this function is what an idle connection costs, so it stays small: the steps that need more memory are boxed, and dropped when they
-/// end.
+/// The future of this function is the memory of an idle connection, so it stays small: steps that need more memory are
+/// boxed, and dropped when they end.
 pub(crate) async fn serve(
     stream: TcpStream,
     address: SocketAddr,
@@ -75,13 +75,13 @@ pub(crate) async fn serve(
     }
     let eviction = counted.eviction();
     let socket = Socket::new(stream, timer);
-    // Constructed where it is polled: a future that is moved takes its room twice.
+    // Constructed where it is polled, because a future that is moved takes its memory twice.
     let mut served = pin!(speak(socket, peer, counted, secure, &settings, &worker));
     eviction.register_task().await;
     poll_fn(|cx| if eviction.is_evicted() { Poll::Ready(()) } else { served.as_mut().poll(cx) }).await;
 }
 
-/// Serves requests in the protocol that the client speaks.
+/// Serves requests in the protocol of the client.
 async fn speak(
     socket: Socket,
     peer: ConnectionPeer,
@@ -98,7 +98,7 @@ async fn speak(
     }
 }
 
-/// Who is at the other end, if this one is at the other end of TCP: its address, and what it is to us.
+/// The address of the client, and the peer of the connection, given the address of the TCP peer.
 fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) -> (IpAddr, ConnectionPeer) {
     match source {
         Source::Client(client) => (client.ip(), ConnectionPeer::new(client.ip(), secure, settings).named_by(address)),
@@ -107,14 +107,15 @@ fn identify(source: Source, address: IpAddr, secure: bool, settings: &Settings) 
     }
 }
 
-/// Counts a connection for who is at its other end. A trusted proxy has as many as it needs.
+/// Counts a connection for the address of its client. A trusted proxy has no limit.
 pub(crate) fn count(address: IpAddr, worker: &Worker, settings: &Settings) -> Result<CountedConnection, NoRoom> {
     let address = unmapped(address);
     let bound = (!trusts(settings, address)).then_some(settings.bounds.connections_per_address_max);
     worker.shared.caps.count(address, bound)
 }
 
-/// Waits for what comes before HTTP. Whoever lets us wait for it has not asked for anything yet, and makes way for others.
+/// Waits for the steps before HTTP. In this time the connection counts as idle, so it is closed first if there is no
+/// room.
 async fn in_time<T>(
     mut opened: Pin<Box<impl Future<Output = io::Result<T>>>>,
     timer: &Timer,
@@ -136,7 +137,7 @@ async fn in_time<T>(
     outcome
 }
 
-/// Reads what comes before HTTP. Gives the stream and who is said to be at its other end.
+/// Performs the steps before HTTP. Returns the transport, and the client that the PROXY header names.
 async fn open(
     mut stream: TcpStream,
     address: SocketAddr,
@@ -159,7 +160,7 @@ async fn open(
     }
 }
 
-/// Reads the PROXY header and not a byte more: what follows may be TLS.
+/// Reads the PROXY header and not a byte more: TLS may follow.
 async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
     use tokio::io::AsyncReadExt;
     let mut bytes = vec![0; 16 + 4096];
@@ -173,7 +174,7 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
             }
             Ok(ParsedHeader::More) if peeked > seen => seen = peeked,
             Ok(ParsedHeader::More) => {
-                // Nothing new: the other end is gone, or the header comes in pieces, which happens about never.
+                // Nothing new: the peer has left, or the header comes in pieces, which is very rare.
                 if peeked == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
@@ -184,7 +185,7 @@ async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<Source> {
     }
 }
 
-/// Whether the first bytes are HTTP/2's preface. They stay in the buffer.
+/// Whether the first bytes are the preface of HTTP/2. They stay in the buffer.
 async fn begins_h2(socket: &Socket, buffer: &mut ReadBuffer, settings: &Settings) -> bool {
     socket.timer.set(Way::In, settings.timeouts.head);
     socket.timer.set_idle(true);
@@ -204,7 +205,7 @@ async fn reads_preface(socket: &Socket, buffer: &mut ReadBuffer) -> bool {
         }
         match socket.read(buffer).await {
             Ok(1..) => {}
-            // What there is is left to HTTP/1.1 to make sense of.
+            // HTTP/1.1 handles the bytes that have come.
             Ok(0) | Err(_) => return false,
         }
     }

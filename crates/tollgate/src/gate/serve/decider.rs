@@ -1,7 +1,8 @@
-//! What doors ask of the gate: the same rules, state, exemptions, flags and queue decide as for requests that the gate forwards.
+//! Decisions for doors, with the same rules, state, exemptions, flags and queue as for forwarded requests.
 //!
-//! A door describes a request that another process serves, so this process sees neither its end nor its cost. What a request was charged, and its permit if
-//! it took one, are in a [`DoorTicket`]; the door keeps it until the other process reports the cost or a deadline passes.
+//! A door describes a request that another process serves, so this process sees neither its end nor its cost. The
+//! charge and the permit of such a request are in a [`DoorTicket`]. The door keeps it until the other process reports
+//! the cost, or a deadline passes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,58 +34,55 @@ use crate::gate::observe::engagement_log::EngagementLog;
 use crate::gate::observe::request_stats::PendingStats;
 use crate::settings::DEFAULT_DOMAIN;
 
-/// Decides about requests that come through doors. One for each thread.
+/// Decides about requests of doors. There is one per thread.
 pub(crate) struct Decider {
     shared: Arc<Shared>,
     counters: Arc<WorkerCounters>,
     log: EngagementLog,
 }
 
-/// How a request is to be decided about.
+/// The parameters of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inquiry<'a> {
     /// The domain whose rules decide.
     pub(crate) domain: &'a str,
-    /// How many requests it counts as; 0 looks and charges nothing.
+    /// The number of requests that it counts as; 0 charges nothing.
     pub(crate) count: u64,
-    /// The CPU time that it is expected to take; none: as requests of its route do.
+    /// The expected CPU time; none for the expected cost of its route.
     pub(crate) cpu: Option<Span>,
-    /// Makes the limits looser or tighter.
+    /// Scales the limits.
     pub(crate) factor: Option<Factor>,
-    /// Whether one key stands for whatever the class of the rule looks at.
+    /// Whether one key replaces the keys of all classes.
     pub(crate) has_key: bool,
-    /// Whether its caller waits if a rule holds it. Otherwise it is refused.
+    /// Whether the caller waits if a rule holds the request. Otherwise the request is refused.
     pub(crate) may_hold: bool,
 }
 
-/// Why nothing can be decided.
+/// The reason why nothing can be decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRuling {
-    /// There is no such domain.
     UnknownDomain,
-    /// The domain has no such rule.
     UnknownRule,
-    /// The request has no key of the class of the rule that it names.
+    /// The request has no key of the class of the named rule.
     NoKey,
-    /// A rule that applies is kept on Redis, where limits have no factor.
+    /// A rule that applies has its state on Redis, where limits have no factor.
     FactorOnRedis,
-    /// The limit cannot be made that loose or tight.
+    /// The scaled limit is out of range.
     FactorOutOfRange,
 }
 
-/// What was decided about a request.
+/// A decision about a request.
 pub(crate) struct Ruling {
-    /// The decision.
     pub(crate) decision: Decision,
-    /// When it was made.
     pub(crate) at: Moment,
-    /// The limit of the rule that decided, under the factor.
+    /// The scaled limit of the rule that decided.
     limit: Option<Limit>,
     open: OpenCharge,
     toll: Toll,
 }
 
-/// What a request was charged. Dropped before the request has ended or expired, it is given back: the caller left while the request was held.
+/// The charge of a request. If it is dropped before the request has ended or expired, the charge is refunded: the
+/// caller left while the request was held.
 struct OpenCharge {
     admission: Arc<Admission>,
     rules: Arc<Rules>,
@@ -111,35 +109,35 @@ impl Ruling {
         Some(&self.open.rules.face(&self.decision)?.name)
     }
 
-    /// How much the limit of the rule that decided allows.
+    /// The quota of the limit that decided.
     pub(crate) fn quota(&self) -> Option<u64> {
         Some(limit_status::of("", self.limit.as_ref()?, self.decision.info?).quota)
     }
 
-    /// Where the caller stands with the rule that decided, if callers are told.
+    /// The state of the limit that decided, if the rule permits to show it.
     pub(crate) fn standing(&self) -> Option<LimitStatus<'_>> {
         let face = self.open.rules.face(&self.decision).filter(|face| face.tells())?;
         Some(limit_status::of(&face.name, self.limit.as_ref()?, self.decision.info?))
     }
 
-    /// Whether something is open until the request ends: a place among requests in flight, or a budget whose cost is not known.
+    /// Whether the request must be settled at its end: for an in-flight limit, or a budget without a known cost.
     pub(crate) fn is_open(&self) -> bool {
         self.open.charge.is_some() && self.open.rules.has_open_limits()
     }
 
-    /// The client of a refused request is told this.
+    /// The refusal for the client.
     pub(crate) fn refusal(&self) -> Refusal {
         Refusal::by_rule(&self.open.rules, self.decision, self.at)
     }
 
-    /// What is to be settled when the request ends.
+    /// The ticket to settle when the request ends.
     pub(crate) fn ticket(self) -> DoorTicket {
         let Self { decision, open, toll, .. } = self;
         DoorTicket { open, decision, toll, permit: None, account: None }
     }
 }
 
-/// What a request was charged and holds, until it ends.
+/// The charge and the permit of a request until it ends.
 pub(crate) struct DoorTicket {
     open: OpenCharge,
     decision: Decision,
@@ -160,17 +158,17 @@ impl Decider {
         &self.shared.admission
     }
 
-    /// The time that decisions are made by.
+    /// The current time of the decision clock.
     pub(crate) fn now(&self) -> Moment {
         self.admission().now()
     }
 
-    /// Whether this address is a proxy whose word about clients is taken.
+    /// Whether this address is a trusted proxy.
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {
         trusts(&self.shared.settings.load(), address)
     }
 
-    /// An application says how loaded it is, in terms of the time for which its work waits. Returns the band.
+    /// Records the load that an application reports: how long its work waits. Returns the band.
     pub(crate) fn report_load(&self, lag: Span) -> Band {
         let load = self.admission().load();
         load.report(lag, self.now());
@@ -188,18 +186,18 @@ impl Decider {
         refusal_body(refusal, wants_html, is_repeatable, retry_secs, &self.shared.settings.load().pages)
     }
 
-    /// Writes what has been collected for the log. To be called now and then.
+    /// Writes log lines that are due. Call it periodically.
     pub(crate) fn tick(&self) {
         self.log.flush(self.now());
     }
 
-    /// Counts a refusal by a limit that came with its call, for the watch.
+    /// Counts a refusal by a limit of the call itself, for the watch.
     pub(crate) fn refused_by_call(&self, class: &str, key: &[u8]) {
         self.counters.refused();
         self.shared.stats.feed().refused(class, key);
     }
 
-    /// Counts a request that is decided by a limit that came with it.
+    /// Counts a request that is decided by a limit of the call itself.
     pub(crate) fn count_call(&self) {
         self.counters.request();
     }
@@ -211,13 +209,13 @@ impl Decider {
         }
     }
 
-    /// Decides by the rules, and charges the request if it goes on, held or not.
+    /// Decides by the rules, and charges the request unless it is refused.
     pub(crate) async fn decide(&self, inquiry: Inquiry<'_>, request: &impl Request) -> Result<Ruling, NoRuling> {
         let (admission, rules) = (self.admission(), self.rules(inquiry.domain)?);
         if let Some(name) = request.rule_name() {
             let class = rules.limiter().rules().find(|rule| rule.name == name).map(|rule| &rule.class);
             let class = class.ok_or(NoRuling::UnknownRule)?;
-            // One key says nothing about the parts of several.
+            // One key does not have the parts of a joined class.
             let is_ambiguous = inquiry.has_key && class.is_joined();
             if is_ambiguous || !class.write_key(request, &mut NoSink) {
                 return Err(NoRuling::NoKey);
@@ -239,7 +237,7 @@ impl Decider {
                 (decision, ticket.into())
             }
             None if is_known => rules.decide(request, toll, band, now),
-            // In a box, so that requests which are decided from memory do not carry the room for it.
+            // In a box, so that decisions from local state do not carry the memory for it.
             None => Box::pin(rules.ask(request, toll, band, admission.clock())).await,
         };
         let limiter = scaled.as_deref().unwrap_or(rules.limiter());
@@ -249,7 +247,7 @@ impl Decider {
         Ok(self.carry_out(ruling, inquiry, request))
     }
 
-    /// What the request is expected to cost.
+    /// The expected cost of a request.
     fn expected(&self, rules: &Rules, inquiry: Inquiry<'_>, request: &impl Request) -> Span {
         let admission = self.admission();
         let of_route = || match rules.has_budget() && inquiry.count > 0 {
@@ -259,7 +257,7 @@ impl Decider {
         inquiry.cpu.unwrap_or_else(of_route)
     }
 
-    /// Does what the rules say, counts and logs it.
+    /// Applies, counts and logs a decision.
     fn carry_out(&self, mut ruling: Ruling, inquiry: Inquiry<'_>, request: &impl Request) -> Ruling {
         let (admission, now) = (self.admission(), ruling.at);
         let decision = &mut ruling.decision;
@@ -280,7 +278,7 @@ impl Decider {
             }
         }
         if decision.verdict.is_refusal() {
-            // A request that should have been held has been charged.
+            // The charge of a held request that is refused instead.
             open.refund();
             self.counters.refused();
             if let Some(client) = request.client() {
@@ -290,7 +288,7 @@ impl Decider {
         ruling
     }
 
-    /// Waits until a rule that holds the request lets it go. The request is refused if there is no room to wait.
+    /// Waits until the end of a hold. The request is refused if there is no room to hold it.
     pub(crate) async fn wait(&self, ruling: &mut Ruling, request: &impl Request) {
         let Verdict::Hold(until) = ruling.decision.verdict else { return };
         let place = ruling.decision.rule.and_then(|index| {
@@ -309,7 +307,8 @@ impl Decider {
         }
     }
 
-    /// Waits for a permit of the backend, which the ticket then holds. A request that the queue refuses is given back what rules have charged.
+    /// Waits for a permit of the backend, which the ticket then owns. If the queue refuses, the charge of the rules is
+    /// refunded.
     pub(crate) async fn take_permit(
         &self,
         ticket: &mut DoorTicket,
@@ -341,28 +340,28 @@ impl Decider {
         }
     }
 
-    /// The console shows what the request of this client costs, once that is known.
+    /// Adds the request to the statistics of its client, once its cost is known.
     pub(crate) fn account(&self, ticket: &mut DoorTicket, request: &impl Request, since: Moment) {
         if let Some(client) = request.client() {
             ticket.account = Some(self.shared.stats.admitted(client, user_agent_of(request), since));
         }
     }
 
-    /// The request has ended, and has cost `cpu` if that is known.
+    /// Settles a request that has ended, at the reported cost if there is one.
     pub(crate) fn settle(&self, mut ticket: DoorTicket, cpu: Option<Span>) {
         let measured = ticket.permit.take().map(|permit| permit.leave(cpu, Outcome::Answered));
         let cost = cpu.or(measured).unwrap_or(ticket.toll.cpu);
         self.end(ticket, cost);
     }
 
-    /// Nobody has settled the request in time: it counts as ended, at its expected cost. Prices are not learned from it.
+    /// Settles a request that was not settled in time, at its expected cost. Prices are not learned from it.
     pub(crate) fn expire(&self, mut ticket: DoorTicket) {
         let expected = ticket.toll.cpu;
         let charged = ticket.permit.take().map(|permit| permit.leave(Some(expected), Outcome::Failed));
         self.end(ticket, charged.unwrap_or(expected));
     }
 
-    /// The request did not take place.
+    /// Refunds a request that did not take place.
     pub(crate) fn give_back(&self, mut ticket: DoorTicket) {
         if let Some(permit) = ticket.permit.take() {
             permit.leave(Some(Span::ZERO), Outcome::Failed);
@@ -385,12 +384,12 @@ fn user_agent_of(request: &impl Request) -> &[u8] {
     request.header("user-agent").unwrap_or_default()
 }
 
-/// One user behind an address: by the user agent, since connections are those of the proxy that asks.
+/// One user behind an address, by user agent, because the connections are those of the proxy.
 fn tenant_of(request: &impl Request) -> u64 {
     hash_of(user_agent_of(request))
 }
 
-/// Takes a key and keeps nothing of it.
+/// Discards a key.
 struct NoSink;
 
 impl KeySink for NoSink {
@@ -401,7 +400,7 @@ impl KeySink for NoSink {
     fn end_part(&mut self) {}
 }
 
-/// A request whose account was looked up.
+/// A request with the result of the flag lookup.
 struct Marked<'a, R> {
     request: &'a R,
     is_flagged: bool,

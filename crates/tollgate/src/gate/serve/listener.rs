@@ -1,4 +1,4 @@
-//! Listening sockets, and the loop that accepts and must never stop.
+//! Listening sockets, and the accept loop, which never ends.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -12,11 +12,11 @@ use super::connection::{self, TotalGuard};
 use crate::gate::http::worker::Worker;
 use crate::gate::net::timer::CLOSED_AT_ONCE;
 
-/// How many connections the system may complete before they are accepted.
+/// Connections that the system may complete before they are accepted.
 const BACKLOG: i32 = 4096;
 /// Ports below this one need root or `CAP_NET_BIND_SERVICE`, unless the system is configured otherwise.
 const PRIVILEGED_PORTS_END: u16 = 1024;
-/// How long accepting pauses when the process is out of file descriptors.
+/// The pause of the accept loop when the process is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Sockets for each of `workers`, on the same addresses. Port 0 is any port, the same for all.
@@ -34,7 +34,7 @@ pub(crate) fn bind_all(addresses: &[SocketAddr], workers: usize) -> io::Result<V
     Ok(all)
 }
 
-/// The message for an address that cannot be listened on. A port that needs a privilege names the ways to get it.
+/// The error message for an address that cannot be bound. For a privileged port it names the ways to get the privilege.
 fn bind_failure(address: SocketAddr, error: &io::Error) -> String {
     let failure = format!("cannot listen on {address}: {error}");
     if error.kind() != io::ErrorKind::PermissionDenied || address.port() >= PRIVILEGED_PORTS_END {
@@ -47,7 +47,7 @@ fn bind_failure(address: SocketAddr, error: &io::Error) -> String {
     )
 }
 
-/// The same sockets for each of `workers`: all accept from the same queue.
+/// The same sockets for each of `workers`, which accept from one queue.
 pub(crate) fn share(listeners: &[TcpListener], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
     for listener in listeners {
         listener.set_nonblocking(true)?;
@@ -55,7 +55,7 @@ pub(crate) fn share(listeners: &[TcpListener], workers: usize) -> io::Result<Vec
     (0..workers).map(|_| listeners.iter().map(TcpListener::try_clone).collect()).collect()
 }
 
-/// A socket that is not bound yet. Connections of an earlier process that are not closed yet do not keep it from being bound.
+/// A socket that is not bound yet. Unclosed connections of an earlier process do not prevent binding it.
 fn unbound(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -65,13 +65,13 @@ fn unbound(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Fails if another process listens on the address. With `SO_REUSEPORT` alone a second gate of the same user would start without an error and
-/// take a part of the connections.
+/// Fails if another process listens on the address. With `SO_REUSEPORT` alone a second gate of the same user would
+/// start without an error and take a part of the connections.
 fn bind_alone(address: SocketAddr) -> io::Result<()> {
     unbound(address)?.bind(&address.into())
 }
 
-/// A socket for one worker. All workers bind the same address and the system spreads connections among them.
+/// A socket for one worker. All workers bind the same address, and the system distributes connections among them.
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = unbound(address)?;
     socket.set_reuse_port(true)?;
@@ -81,7 +81,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Accepts for ever.
+/// Accepts connections in an endless loop.
 pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>) {
     let mut failing = false;
     loop {
@@ -93,7 +93,7 @@ pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>
             Err(error) if is_one_connections_fault(&error) => worker.counters.accept_failed(),
             Err(error) => {
                 worker.counters.accept_failed();
-                // Out of file descriptors or memory. Idle connections make room; the rest is waiting.
+                // Out of file descriptors or memory: close idle connections, then wait.
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "cannot accept connections; closing idle ones");
                 }
@@ -106,7 +106,7 @@ pub(crate) async fn accept(listener: tokio::net::TcpListener, worker: Rc<Worker>
     }
 }
 
-/// Errors that concern the connection that was being accepted, and say nothing about the next.
+/// Errors that concern only the connection that was being accepted.
 fn is_one_connections_fault(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -119,24 +119,26 @@ fn is_one_connections_fault(error: &io::Error) -> bool {
 
 fn welcome(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     worker.counters.accepted();
-    // Before anything else: an address that has all it may have makes nobody go.
+    // First of all: an address at its limit does not cause other connections to be closed.
     let Ok(counted) = connection::count(address.ip(), worker, &worker.settings()) else {
         return worker.counters.turned_away();
     };
     let total = worker.shared.caps.enter().map(|()| TotalGuard::new(worker));
-    // Also for a connection that is turned away: there may be far too many after a reload.
+    // Also for a connection that is rejected: there may be far too many after a reload.
     let has_room = make_room(worker, counted.connections_of_address());
     let (Ok(total), true) = (total, has_room) else {
         return worker.counters.turned_away();
     };
-    // A future that awaits another one as its last step would hold it twice.
+    // A future that awaits another one as its last step would contain it twice.
     tokio::task::spawn_local(connection::serve(stream, address, (counted, total), worker.clone()));
 }
 
-/// Makes room for a connection that has been counted and whose address has `own` of them. Says whether there is any.
+/// Makes room for a connection that has been counted, and whose address has `own` of them. Returns whether there is
+/// room.
 ///
-/// Connections that have never sent a request go first, then those that have been idle the longest, and then connections of the address with the most. As
-/// many go as are too many, and those that are about to go count for that: a burst of newcomers does not cost everybody else's connections.
+/// Connections that have never sent a request are closed first, then those that have been idle longest, and then
+/// connections of the address with the most. Only the excess is closed, and connections that are closing already count:
+/// a burst of new connections does not close all others.
 fn make_room(worker: &Worker, own: usize) -> bool {
     let caps = &worker.shared.caps;
     let needed = caps.excess().saturating_sub(worker.timers.closing() + caps.evicting()).min(CLOSED_AT_ONCE);

@@ -1,4 +1,4 @@
-//! A gate from its start to its end.
+//! A running gate: its start, its reloads and its end.
 
 use std::io;
 use std::net::TcpListener;
@@ -39,36 +39,35 @@ use crate::telemetry::Tracer;
 /// File descriptors that are neither for clients nor for backends: listeners, logs, files.
 const DESCRIPTORS_RESERVED: usize = 64;
 
-/// A gate that serves.
+/// A running gate.
 pub(crate) struct Running {
     pub(crate) shared: Arc<Shared>,
     certificates: ArcSwapOption<Certificates>,
     redis: Mutex<Option<RedisLink>>,
     masters: Mutex<Option<Arc<Masters>>>,
     phase: watch::Sender<Phase>,
-    /// What each worker will listen on, until it does.
+    /// The listeners of each worker, until it starts.
     listeners: Vec<Vec<TcpListener>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-/// What a gate is to do.
+/// The configuration of a gate.
 pub(crate) struct Orders {
-    /// How it serves.
     pub(crate) gate: Settings,
-    /// By which rules.
+    /// The rules of the default domain.
     pub(crate) domain: Domain,
     /// The other domains, for doors; none without doors.
     pub(crate) other_domains: Vec<Domain>,
-    /// Threads that serve doors, and count what they do.
+    /// The number of threads that serve doors. Each has its own counters.
     pub(crate) door_threads: usize,
-    /// The store that it shares with others.
+    /// The shared store.
     pub(crate) redis: Option<Redis>,
-    /// The masters that it reports to.
+    /// The masters.
     pub(crate) link: Option<LinkSettings>,
 }
 
 impl Orders {
-    /// The store, if any rule needs one.
+    /// The shared store, if any rule needs one.
     fn redis(&self) -> Option<&Redis> {
         let others = self.other_domains.iter().flat_map(|domain| &domain.rules);
         let is_needed = self.has(State::Redis) || others.into_iter().any(|rule| rule.state == State::Redis);
@@ -86,8 +85,8 @@ impl Orders {
 }
 
 impl Running {
-    /// A gate that is ready to serve: on the sockets that were handed over, or else on the addresses of the settings. Clients can connect, and
-    /// are answered once it is opened.
+    /// A gate that is ready to start: on inherited sockets, or else on the addresses of the settings. Clients can
+    /// connect already, and are served after [`Running::open`].
     pub(crate) fn new(orders: Orders, handed_over: Vec<TcpListener>, tracer: Option<Arc<Tracer>>) -> io::Result<Self> {
         let clock = Clock::start();
         let redis = orders.redis().map(RedisLink::open).transpose()?;
@@ -137,15 +136,15 @@ impl Running {
         Ok(Self { shared, certificates, redis, masters, phase, listeners, threads: Vec::new() })
     }
 
-    /// Restores what was learned about the backends, and keeps it across restarts from now on: in the directory of the settings, otherwise in
-    /// `default`, if there is one. Call it before [`Running::open`].
+    /// Restores the learned state of the backends, and keeps it across restarts: in the directory of the settings,
+    /// otherwise in `default`, if there is one. Call it before [`Running::open`].
     pub(crate) fn keep_learned(&self, default: Option<&Path>) -> Option<Keeper> {
         let settings = self.shared.settings.load();
         let keeper = Keeper::start(settings.state_dir.as_deref().or(default)?, &self.shared.admission);
         keeper.inspect_err(|error| tracing::warn!(%error, "what is learned about the backends is not kept")).ok()
     }
 
-    /// Starts to serve.
+    /// Starts the workers.
     pub(crate) fn open(&mut self) -> io::Result<()> {
         for (index, listeners) in std::mem::take(&mut self.listeners).into_iter().enumerate() {
             let (shared, watched) = (self.shared.clone(), self.phase.subscribe());
@@ -155,9 +154,10 @@ impl Running {
         Ok(())
     }
 
-    /// Takes over other settings. Nobody is disconnected. Gives the keys of what can only change by a new start and has stayed as it was.
+    /// Applies new settings. No client is disconnected. Returns the keys of settings that need a restart and have not
+    /// changed.
     pub(crate) fn reload(&self, orders: Orders) -> io::Result<Vec<&'static str>> {
-        // What can go wrong comes first, so that all is taken over or nothing.
+        // The steps that can fail come first, so that either everything is applied or nothing.
         let backend_tls = connect::tls_config(&orders.gate.backends)?;
         let old = self.shared.settings.load_full();
         let certificates = if old.tls == orders.gate.tls { None } else { Some(certificates(&orders.gate)?) };
@@ -187,7 +187,7 @@ impl Running {
         Ok(waiting)
     }
 
-    /// The access log that `settings` ask for: the one in use, reopened, if nothing about it has changed.
+    /// The access log of `settings`: the one in use, reopened, if its settings have not changed.
     fn wanted_access_log(&self, settings: &Settings) -> io::Result<Option<Arc<LogWriter>>> {
         let Some(wanted) = &settings.access_log else { return Ok(None) };
         if let Some(same) = self.shared.access_log.load_full().filter(|log| log.is_for(wanted)) {
@@ -204,23 +204,23 @@ impl Running {
         }
     }
 
-    /// The notice about a proxy in front of the gate that is not trusted, if there is one.
+    /// The notice about an untrusted proxy in front of the gate, if there is one.
     pub(crate) fn proxy_notice(&self) -> Option<Arc<ProxyNotice>> {
         self.shared.proxy_detector.notice()
     }
 
-    /// Where the store is, without what is secret about it.
+    /// The address of the store, without secrets.
     pub(crate) fn redis_name(&self) -> String {
         let redis = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
         redis.as_ref().map(RedisLink::name).unwrap_or_default()
     }
 
-    /// How reloads went.
+    /// The results of reloads.
     pub(crate) fn reloads(&self) -> &Reloads {
         &self.shared.reloads
     }
 
-    /// Puts other rules into force, on the same store if that has not changed.
+    /// Applies new rules, on the same store if that has not changed.
     fn reload_rules(&self, orders: &Orders) -> io::Result<()> {
         let admission = &self.shared.admission;
         let mut redis = self.redis.lock().unwrap_or_else(PoisonError::into_inner);
@@ -251,7 +251,7 @@ impl Running {
         Ok(())
     }
 
-    /// The masters that are wanted now: the same, if they have not changed.
+    /// The link to the masters of the settings: the same, if they have not changed.
     fn wanted_masters(
         &self,
         before: Option<&Arc<Masters>>,
@@ -274,30 +274,30 @@ impl Running {
         }
     }
 
-    /// Decides about requests that come through doors. The door thread with this number uses the counters after those of the workers.
+    /// The decider of a door thread, whose counters follow those of the workers.
     pub(crate) fn decider(&self, door_thread: usize) -> Decider {
         Decider::new(self.shared.clone(), door_thread)
     }
 
-    /// Whether requests are taken, and somebody can answer them.
+    /// Whether connections are accepted and a backend can serve requests.
     pub(crate) fn is_ready(&self) -> bool {
         let backends = self.shared.backends.load();
-        // Without a backend this process forwards nothing, and doors are served all the same.
+        // Without a backend this process forwards nothing, but it serves doors.
         *self.phase.borrow() == Phase::Serving && (backends.len() == 0 || backends.can_serve())
     }
 
-    /// How long requests may take to finish once the gate is told to stop.
+    /// The longest time for requests in flight when the gate stops.
     pub(crate) fn drain_max(&self) -> Duration {
         self.shared.settings.load().timeouts.drain
     }
 
-    /// Accepts nothing more, and waits until everything in flight is done.
+    /// Accepts no more connections, and waits until all requests in flight have ended.
     pub(crate) async fn drain(&self) {
         let _ = self.phase.send(Phase::Draining);
         self.phase.closed().await;
     }
 
-    /// Ends, whatever is in flight.
+    /// Stops at once, whatever is in flight.
     pub(crate) fn end(self) -> io::Result<()> {
         let _ = self.phase.send(Phase::Over);
         for thread in self.threads {
@@ -314,7 +314,8 @@ impl Running {
     }
 }
 
-/// The settings that are in force after a reload, and the keys of those that stay as they were because sockets and threads are there already.
+/// The settings in force after a reload, and the keys of those that need a restart, because sockets and threads exist
+/// already.
 fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
     let changed = [
         (old.listen != new.listen, "gate.listen"),
@@ -328,12 +329,12 @@ fn settled(old: &Settings, new: Settings) -> (Settings, Vec<&'static str>) {
     (Settings { listen: old.listen.clone(), workers: old.workers, buffer, state_dir, ..new }, waiting)
 }
 
-/// The certificates that clients are shown, if any are.
+/// The certificates for clients, if TLS is on.
 fn certificates(settings: &Settings) -> io::Result<Option<Arc<Certificates>>> {
     if settings.tls.is_empty() { Ok(None) } else { Certificates::load(&settings.tls).map(Some) }
 }
 
-/// As many connections as are wanted, or as there are file descriptors for.
+/// The configured limit of connections, or as many as there are file descriptors for.
 fn connections_max(settings: &Settings) -> usize {
     let (wanted, files) = (settings.bounds.connections_max, files_max());
     let possible = connections_possible(files, settings);
@@ -343,8 +344,8 @@ fn connections_max(settings: &Settings) -> usize {
     wanted.min(possible)
 }
 
-/// Connections for which there are file descriptors. Not every client has a connection to a backend: only requests at a backend
-/// do, and those that wait to be used again. An upgraded connection counts as two.
+/// The connections for which there are file descriptors. Not every client has a connection to a backend: only requests
+/// in flight do, and idle ones. A tunnel counts as two.
 fn connections_possible(files: usize, settings: &Settings) -> usize {
     let idle =
         settings.bounds.backend_idle_max.saturating_mul(settings.workers).saturating_mul(settings.backends.len());
@@ -354,10 +355,10 @@ fn connections_possible(files: usize, settings: &Settings) -> usize {
     files.saturating_sub(backends).max(files / 2).max(16)
 }
 
-/// How many files the process may open.
+/// The number of files that the process may open.
 fn files_max() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // The bound on open files is often low only to protect programs that are older than it.
+    // The limit on open files is often low only to protect old programs.
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let current = match setrlimit(Resource::Nofile, raised) {

@@ -1,4 +1,4 @@
-//! The work of one admitted request at the backend, from its admission until it is settled.
+//! The ticket of an admitted request: its charges and its permit, until it is settled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,25 +21,25 @@ use crate::gate::decide::uploads::Upload;
 use crate::gate::observe::engagement::Act;
 use crate::gate::observe::request_stats::PendingStats;
 
-/// How the rest of a request comes.
+/// The upload of a body that was not complete when the request was forwarded.
 pub(super) struct Sending {
-    /// Until the backend answers.
+    /// Its slot among the uploads, until the backend responds.
     pub(super) upload: Option<Upload>,
-    /// Whether it is waited for, so that the place is for others.
+    /// Detects whether it stalls.
     pub(super) flow: Flow,
 }
 
-/// Leave to use the backend once. Dropped before [`Ticket::started`], it costs nothing.
+/// The right to use the backend once. Dropped before [`Ticket::started`], it costs nothing.
 pub(crate) struct Ticket {
     pub(super) admission: Arc<Admission>,
     pub(super) decision: Decision,
-    /// CPU time that budgets were charged when it was let in.
+    /// The CPU time that budgets reserved at admission.
     pub(super) reserved: Span,
     pub(super) charge: Option<Charge>,
-    /// Which rules decided.
+    /// The generation of the rules that decided.
     pub(super) generation: u64,
     pub(super) route: RouteKey,
-    /// How the rest of the request comes, if not all of it was here before.
+    /// The upload, if the body was not complete when the request was forwarded.
     pub(super) sending: Option<Sending>,
     pub(super) permit: Option<Permit>,
     pub(super) started: Option<Moment>,
@@ -47,14 +47,14 @@ pub(crate) struct Ticket {
     pub(super) account: Option<PendingStats>,
     /// The act of the queue, done or only observed, and its reason.
     pub(super) queued: Option<(Act, &'static str)>,
-    /// The cost, once the backend has finished.
+    /// The cost, once it is settled.
     pub(super) toll: Option<Span>,
-    /// What the queue, or else a rule, would have done to it if it did not only observe.
+    /// The act of the queue, or else of a rule, in observe mode.
     pub(super) would: Option<Act>,
 }
 
 impl Ticket {
-    /// What the request comes to is told to `account`.
+    /// Adds the request to the statistics when it is settled.
     pub(crate) fn seen_by(&mut self, account: PendingStats) {
         self.account = Some(account);
     }
@@ -64,14 +64,14 @@ impl Ticket {
         self.route
     }
 
-    /// What was decided, and by which rule.
+    /// The decision, and the rule that made it.
     pub(crate) fn decided(&self) -> (&Decision, Option<String>) {
         let name = self.rules().and_then(|rules| Some(rules.face(&self.decision)?.name.clone()));
         (&self.decision, name)
     }
 
-    /// The decision and its reason for the access log, with the generation and the number of the rule. An act that was carried out outranks one
-    /// that was only observed.
+    /// The decision and its reason for the access log, with the generation and the index of the rule. An act that was
+    /// carried out ranks above one that was only observed.
     pub(crate) fn outcome(&self) -> (&'static str, &'static str, Option<(u64, usize)>) {
         let by_rule = Act::of(&self.decision);
         let rank = |act: Act| [Act::WouldHold, Act::WouldRefuse, Act::Hold].iter().position(|other| *other == act);
@@ -82,18 +82,19 @@ impl Ticket {
         (by_rule.map_or("admit", Act::as_str), self.decision.reason.as_str(), rule)
     }
 
-    /// The cost, once the backend has finished; none if it received nothing of the request.
+    /// The cost, once it is settled; none if the backend received nothing of the request.
     pub(crate) fn toll(&self) -> Option<Span> {
         self.toll
     }
 
-    /// The rules that decided, unless others have taken their place: a rule's number is another's among those.
+    /// The rules that decided, unless a reload has replaced them: the index of a rule is valid only within its
+    /// generation.
     fn rules(&self) -> Option<Guard<Arc<Rules>>> {
         let rules = self.admission.rules.load();
         (rules.generation() == self.generation).then_some(rules)
     }
 
-    /// The request is on its way to the backend. Later calls change nothing: a retry is the same request.
+    /// The request is sent to the backend. Further calls change nothing: a retry is the same request.
     pub(crate) fn started(&mut self) {
         self.started.get_or_insert_with(|| self.admission.clock.now());
     }
@@ -103,7 +104,7 @@ impl Ticket {
         self.started = None;
     }
 
-    /// The backend says how much CPU time it took, or says something else.
+    /// Uses the CPU time that the backend reports, if it is valid and plausible.
     pub(crate) fn reported(&mut self, report: Result<Option<Span>, InvalidDuration>) {
         let wall = self.started.map_or(Span::ZERO, |started| self.admission.clock.now().since(started));
         let cores_milli = self.admission.cores_milli.load(Ordering::Relaxed);
@@ -116,27 +117,27 @@ impl Ticket {
         }
     }
 
-    /// The request goes to the backend with this queue. If another backend's queue has granted the permit, the permit stays there, but nothing is learned
-    /// from the time that the request takes.
+    /// The request goes to the backend with this queue. If the queue of another backend granted the permit, the permit
+    /// stays there, and no price is learned.
     pub(crate) fn goes_to(&mut self, queue: &Arc<Queue>) {
         if let Some(permit) = &mut self.permit {
             permit.served_by(queue);
         }
     }
 
-    /// There was no room for the response, so that the backend may have waited for the client to read. The permit is kept.
+    /// There was no room for the response, so the backend may have waited for the client. The permit is kept.
     pub(crate) fn held_up(&mut self) {
         if let Some(permit) = &mut self.permit {
             permit.held_up();
         }
     }
 
-    /// How long the rest of the request may be waited for, if not all of it has come.
+    /// The longest wait for the next bytes of the upload before it stalls; none if the body was complete.
     pub(crate) fn patience(&self) -> Option<Duration> {
         self.sending.as_ref().map(|sending| sending.flow.patience())
     }
 
-    /// More of it has come, after so long.
+    /// More of the upload came after this wait.
     pub(crate) fn waited(&mut self, wait: Duration) {
         if let Some(sending) = &mut self.sending {
             sending.flow.waited(wait);
@@ -152,7 +153,7 @@ impl Ticket {
         }
     }
 
-    /// So many bytes of it have come.
+    /// More bytes of the upload came.
     pub(crate) fn fed(&mut self, bytes: usize) {
         if let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit)
             && sending.flow.feed(bytes)
@@ -161,10 +162,12 @@ impl Ticket {
         }
     }
 
-    /// The backend starts its final response. If the request is not complete, the backend did not wait for the rest of it. It works until it
-    /// has responded, and the time in which the gate waited for the rest was work as well, unless the status blames the client.
+    /// The backend starts its final response. If the request is not complete, the backend did not wait for the rest of
+    /// it: it works until it has responded, and the time in which the upload stalled was work too, unless the status
+    /// blames the client.
     ///
-    /// In a conversation (`talks`) both sides go on sending. The request works while its client sends, but is no longer an upload.
+    /// In a gRPC call (`talks`) both sides go on sending. Its permit still stops while the client sends nothing, but it
+    /// is no longer an upload.
     pub(crate) fn answers(&mut self, status: u16, talks: bool) {
         let (Some(sending), Some(permit)) = (&mut self.sending, &mut self.permit) else { return };
         sending.upload = None;
@@ -177,17 +180,17 @@ impl Ticket {
         self.sent();
     }
 
-    /// No more of the request will come, or matters.
+    /// The rest of the request has come, or is not needed any more.
     pub(crate) fn sent(&mut self) {
         if let (Some(_), Some(permit)) = (self.sending.take(), &mut self.permit) {
             permit.feed();
         }
     }
 
-    /// The backend has finished with this request.
+    /// Settles the request: the backend has finished with it. Further calls change nothing.
     pub(crate) fn done(&mut self, outcome: Outcome) {
         self.sending = None;
-        // Nobody pays for a backend that was not reached.
+        // A backend that was not reached costs nothing.
         let cpu = if self.started.is_some() { self.cpu } else { Some(Span::ZERO) };
         let toll = self.permit.take().map_or(Span::ZERO, |permit| permit.leave(cpu, outcome));
         if let Some(account) = self.account.take() {
@@ -199,8 +202,8 @@ impl Ticket {
         if rules.generation() == self.generation {
             rules.cost(&self.decision, toll);
         }
-        // A request that was sent costs what the backend spent on it, even if that was not enough: otherwise the requests that overload a
-        // backend would be the ones that cost nothing.
+        // A request that was sent costs what the backend spent on it, even if it failed. Otherwise the requests that
+        // overload a backend would be free.
         if self.started.is_some() {
             rules.settle(charge, Toll::of_cpu(toll), now);
         } else {
@@ -208,12 +211,12 @@ impl Ticket {
         }
     }
 
-    /// Nobody waits for the backend any more. Changes nothing if it has finished.
+    /// Settles a request that nobody waits for any more. Changes nothing if it is settled.
     pub(crate) fn end(&mut self) {
         self.done(if self.started.is_some() { Outcome::Abandoned } else { Outcome::Failed });
     }
 
-    /// Writes the header fields that tell the client where it stands.
+    /// Writes the header fields with the state of the limit.
     pub(crate) fn tell(&self, fields: &mut Fields) {
         if let Some(rules) = self.rules() {
             rules.tell(&self.decision, |name, value| fields.push(name, value));

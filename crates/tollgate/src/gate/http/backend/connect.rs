@@ -1,4 +1,4 @@
-//! Opening a connection to a backend.
+//! Connections to a backend.
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,7 +44,8 @@ async fn open(backend: &Backend, tls: &ArcSwap<rustls::ClientConfig>) -> io::Res
     Ok(Transport::ClientTls(Box::new(connector.with_alpn(vec![protocol]).connect(name, stream).await?)))
 }
 
-/// Connects to the first address that answers. The name is looked up for each connection; connections are reused, so lookups are rare.
+/// Connects to the first address that answers. The name is looked up for each connection; connections are reused, so
+/// lookups are rare.
 async fn dial(backend: &Backend) -> io::Result<TcpStream> {
     let url = &backend.url;
     if let Ok(ip) = url.host.parse() {
@@ -60,7 +61,7 @@ async fn dial(backend: &Backend) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Connects, which takes one round trip: the queue does not price that as CPU time.
+/// Connects, which takes one round trip. The queue subtracts it from the measured time.
 async fn dial_address(backend: &Backend, address: SocketAddr) -> io::Result<TcpStream> {
     let start = Instant::now();
     let stream = TcpStream::connect(address).await?;
@@ -68,7 +69,8 @@ async fn dial_address(backend: &Backend, address: SocketAddr) -> io::Result<TcpS
     Ok(stream)
 }
 
-/// The TLS configuration for backends, with the root certificates of the system. They are read only if a backend uses TLS.
+/// The TLS configuration for backends, with the root certificates of the system. They are read only if a backend uses
+/// TLS.
 pub(crate) fn tls_config(backends: &[BackendUrl]) -> io::Result<Arc<rustls::ClientConfig>> {
     let mut roots = rustls::RootCertStore::empty();
     if backends.iter().any(|backend| backend.tls) {

@@ -1,4 +1,4 @@
-//! A backend's side of an exchange over HTTP/1.1.
+//! Requests to a backend over HTTP/1.1.
 
 use tollgate_wire::http1::chunked::Decoder;
 use tollgate_wire::http1::scan::{Bounds, Found, Scan};
@@ -11,18 +11,18 @@ use crate::gate::net::buffer::{LARGE, ReadBuffer};
 use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 
-/// The largest head of an answer.
+/// The largest head of a response.
 const HEAD_BOUNDS: Bounds = Bounds { line_bytes_max: 8 * 1024, head_bytes_max: LARGE - 1 };
 
 /// A connection to a backend.
 pub(crate) struct H1Connection {
     pub(crate) socket: Socket,
     pub(crate) buffer: ReadBuffer,
-    /// Whether it has served a request before: then it may have been closed at the other end meanwhile.
+    /// Whether it has served a request before: then the backend may have closed it.
     pub(crate) used: bool,
 }
 
-/// An answer as it comes in.
+/// A response.
 pub(crate) struct H1Answer<'a> {
     body: BodyReader<'a>,
     scan: Scan,
@@ -32,11 +32,11 @@ pub(crate) struct H1Answer<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// Not a byte.
+    /// No byte has come.
     Awaited,
-    /// Some of the head, or an interim answer.
+    /// A part of the head, or an interim response.
     Begun,
-    /// The head of the final answer.
+    /// The head of the final response.
     HeadRead {
         /// Whether the connection can be used again once the body is read.
         reusable: bool,
@@ -55,7 +55,7 @@ impl<'a> H1Answer<'a> {
         Self { body, scan: Scan::default(), to_head, progress: Progress::Awaited }
     }
 
-    /// Whether the connection can serve another request: the answer is complete, and nothing follows it.
+    /// Whether the connection can serve another request: the response is complete, and nothing follows it.
     pub(crate) fn leaves_connection_reusable(&mut self) -> bool {
         self.body.give_back();
         self.progress == Progress::HeadRead { reusable: true }
@@ -85,7 +85,8 @@ impl BackendAnswer for H1Answer<'_> {
         self.scan = Scan::default();
         if !head.is_interim() {
             self.progress = Progress::HeadRead { reusable: head.keeps_alive() };
-            // Bytes after the end of the body belong to no answer. They are not forwarded, and the connection is not used again.
+            // Bytes after the end of the body belong to no response. They are not forwarded, and the connection is not
+            // used again.
             self.body.begin(head.length);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A backend's side of an exchange over HTTP/2: many requests at once on few connections.
+//! Requests to a backend over HTTP/2: many at once on few connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,13 +24,13 @@ use crate::gate::net::pace::Pace;
 use crate::gate::net::socket::Socket;
 use crate::gate::net::timer::{Timer, Way};
 
-/// What is kept of an answer whose client does not read.
+/// Unread bytes of one response.
 const STREAM_WINDOW: u32 = 64 * 1024;
-/// Requests on one connection, whatever the backend would take.
+/// Concurrent requests on one connection, even if the backend permits more.
 const STREAMS_MAX: u32 = 100;
-/// So much that streams whose clients do not read use up their own windows and nobody else's.
+/// Large enough that streams whose clients do not read use up their own windows only.
 const CONNECTION_WINDOW: u32 = STREAMS_MAX * STREAM_WINDOW;
-/// What is held for one stream on its way out.
+/// Unsent bytes of one stream.
 const SEND_BUFFER: usize = 64 * 1024;
 
 /// A connection to a backend, shared by the requests of one worker.
@@ -44,7 +44,7 @@ pub(crate) struct H2Connection {
 }
 
 impl H2Connection {
-    /// Begins HTTP/2 on a socket. A task of its own moves its frames until it ends.
+    /// Starts HTTP/2 on a socket. A task of its own transfers the frames until the connection ends.
     pub(crate) async fn begin(socket: Socket, patience: Duration) -> io::Result<Self> {
         let io = H2Io::new(Rc::new(socket), ReadBuffer::default(), patience);
         let handshake = Builder::new()
@@ -64,41 +64,41 @@ impl H2Connection {
         Ok(Self { sender, under_way: Rc::default(), ended, retired: Rc::default(), used_ms })
     }
 
-    /// Gives it no more requests. It ends with those it has.
+    /// Sends no more requests on this connection. It ends with those that it has.
     pub(crate) fn retire(&self) {
         self.retired.set(true);
     }
 
-    /// Whether the other side, or the way there, has ended it.
+    /// Whether the connection has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.get()
     }
 
-    /// Whether it is to be given no more requests.
+    /// Whether it gets no more requests.
     fn is_over(&self) -> bool {
         self.ended.get() || self.retired.get()
     }
 
-    /// Whether the backend has said that it takes no more requests on it. Those that are there are finished.
+    /// Whether the backend accepts no more requests on it (GOAWAY). It finishes those that it has.
     fn is_leaving(&mut self) -> bool {
         matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
 
-    /// Whether it can take another request at once.
+    /// Whether it has room for another request.
     fn has_room(&self) -> bool {
         let under_way = self.under_way.get();
         !self.is_over() && under_way < STREAMS_MAX && (under_way as usize) < self.sender.current_max_send_streams()
     }
 }
 
-/// The connections of one worker, by the backend's number.
+/// The connections of one worker, by the id of the backend.
 #[derive(Default)]
 pub(crate) struct H2Connections {
     by_backend: RefCell<HashMap<u64, Vec<H2Connection>>>,
 }
 
 impl H2Connections {
-    /// The one with the fewest requests that has room.
+    /// The connection with the fewest requests that has room.
     pub(crate) fn pick(&self, backend: u64) -> Option<H2Connection> {
         let mut by_backend = self.by_backend.borrow_mut();
         let connections = by_backend.get_mut(&backend)?;
@@ -107,13 +107,13 @@ impl H2Connections {
         with_room.min_by_key(|connection| connection.under_way.get()).cloned()
     }
 
-    /// Adds one for others to use as well.
+    /// Adds a connection that further requests may use.
     pub(crate) fn add(&self, backend: u64, connection: H2Connection) {
         self.by_backend.borrow_mut().entry(backend).or_default().push(connection);
     }
 
-    /// Forgets those that have ended, that were not used for too long, or whose backend is no longer one: they end with their last
-    /// request.
+    /// Removes connections that have ended, that were not used for too long, or whose backend was removed. They end
+    /// with their last request.
     pub(crate) fn sweep(&self, now_ms: u64, wait_max: Duration, is_backend: impl Fn(u64) -> bool) {
         let oldest_ms = now_ms.saturating_sub(wait_max.as_millis() as u64);
         self.by_backend.borrow_mut().retain(|backend, connections| {
@@ -137,7 +137,7 @@ pub(crate) struct H2Answer {
     _place: UnderWay,
 }
 
-/// Counts a request while it lives, and notes when it ended.
+/// Counts a request until it is dropped, and stores the time of its end.
 struct UnderWay {
     count: Rc<Cell<u32>>,
     used_ms: Rc<Cell<u64>>,
@@ -158,7 +158,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// The way to the backend on one request's stream.
+/// The request on one stream.
 pub(crate) struct H2Forward {
     stream: SendStream<Bytes>,
     ended: bool,
@@ -166,7 +166,7 @@ pub(crate) struct H2Forward {
     patience: Duration,
 }
 
-/// Sends a request's head.
+/// Sends the head of a request.
 pub(crate) async fn open(
     connection: &H2Connection,
     request: Request<()>,
@@ -187,14 +187,14 @@ pub(crate) async fn open(
 }
 
 impl H2Answer {
-    /// The deadlines of this leg.
+    /// The deadlines of this stream.
     pub(crate) fn timer(&self) -> Rc<Timer> {
         self.timer.clone()
     }
 }
 
 impl Forward for H2Forward {
-    /// What a stream's backend does after its reset cannot be heard.
+    /// The gate cannot see what the backend does after a reset.
     async fn break_off(&mut self) -> bool {
         self.stream.send_reset(Reason::CANCEL);
         false

@@ -1,17 +1,19 @@
-//! The health of one backend, judged by the requests that it serves and by active checks.
+//! The health of one backend, by the results of its requests and by active checks.
 //!
-//! Counting failed answers alone would let one client take a site down: a page that crashes its process fails every time it is requested,
-//! while the rest of the site works. So failures are told apart:
+//! Counting failed responses alone would let one client take a site down: a page that crashes its process fails
+//! whenever it is requested, while the rest of the site works. So failures are classified:
 //!
 //! - A failure to *connect* concerns every request. [`CONNECT_FAILURES_MAX`] in a row take the backend out.
-//! - A failure to *answer* concerns one route and one client until others fail as well. Failures without an answer in between, across
-//!   [`SPREAD_MIN`] routes and as many clients, take the backend out, but only while another backend can serve instead.
-//! - A failed *check* is the backend's own statement. [`CHECK_FAILURES_MAX`] in a row take it out until a check succeeds. The backend is still used if
-//!   there is no other.
+//! - A failure to *respond* concerns one route and one client until others fail too. Failures without a response in
+//!   between, across [`SPREAD_MIN`] routes and as many clients, take the backend out, but only while another backend can
+//!   serve instead.
+//! - A failed *check* is the backend's own statement. [`CHECK_FAILURES_MAX`] in a row take it out until a check
+//!   succeeds. It is still used if there is no other backend.
 //!
-//! A backend that is out is probed by one request after a backoff, on a new connection. If the probe fails the backoff doubles. A backend that could not be
-//! connected to is up as soon as a connection is made, so that no client decides for how long others are refused: a probe may be an upload that stalls. If
-//! answers failed, an answer is needed, and only a request that is complete is the probe.
+//! A backend that is out is probed by one request after a backoff, on a new connection. If the probe fails, the backoff
+//! doubles. A backend that could not be connected to is up as soon as a connection is made, so that no client controls
+//! for how long others are refused: a probe may be an upload that stalls. If responses failed, a response is needed,
+//! and only a complete request is a probe.
 //!
 //! Transitions of [`Outage`]:
 //!
@@ -30,9 +32,9 @@ use std::time::Duration;
 const CONNECT_FAILURES_MAX: u32 = 3;
 /// Failed checks, in a row, that take a backend out.
 const CHECK_FAILURES_MAX: u32 = 2;
-/// The number of routes, and of clients, whose requests must fail before failed answers are the backend's fault.
+/// The number of routes, and of clients, whose requests must fail before the backend is blamed.
 const SPREAD_MIN: usize = 3;
-/// How long a backend is out the first time.
+/// The first backoff.
 pub(crate) const BACKOFF_MIN: Duration = Duration::from_secs(1);
 /// The longest time between two probes.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
@@ -49,7 +51,7 @@ pub(crate) struct FailedRequest {
 }
 
 impl FailedRequest {
-    /// What counts as one client: an IPv4 address or an IPv6 /64, because a subscriber owns all addresses of it.
+    /// The key of a client: an IPv4 address or an IPv6 /64, because a subscriber owns all its addresses.
     fn client_key(&self) -> u64 {
         match self.client {
             IpAddr::V4(v4) => u64::from(v4.to_bits()),
@@ -92,7 +94,7 @@ impl Distinct {
 struct Outage {
     cause: OutageCause,
     backoff: Duration,
-    /// When a probe may be let through.
+    /// The time of the next probe.
     probe_at: Duration,
     /// Whether a probe is in flight.
     is_probing: bool,
@@ -119,7 +121,7 @@ impl Health {
         }
     }
 
-    /// Whether the backend accepts connections as far as is known, so that it is better than no backend at all.
+    /// Whether the backend accepts connections as far as is known, so that it is better than none.
     pub(crate) fn is_reachable(&self) -> bool {
         self.outage.is_none_or(|outage| outage.cause != OutageCause::Connect)
     }
@@ -128,7 +130,8 @@ impl Health {
         self.check_failures >= CHECK_FAILURES_MAX
     }
 
-    /// Lets a request through if the backend is up; while a probe is due, only one. `is_complete`: all of it is here, so that its client cannot delay the answer.
+    /// Whether a request may go to the backend; while a probe is due, only one may. `is_complete`: its client cannot
+    /// delay the response.
     pub(crate) fn admit(&mut self, is_complete: bool, now: Duration) -> bool {
         match &mut self.outage {
             Some(outage) if now < outage.probe_at => false,
@@ -152,7 +155,7 @@ impl Health {
         self.outage.filter(|outage| outage.is_probing).map(|outage| outage.probe_at)
     }
 
-    /// The probe ended without a result, because its client has left: the next request is the probe.
+    /// The probe ended without a result, because its client left: the next request becomes the probe.
     pub(crate) fn abandon(&mut self, probe: Duration, now: Duration) {
         if let Some(outage) = &mut self.outage
             && outage.is_probing
@@ -162,28 +165,28 @@ impl Health {
         }
     }
 
-    /// A new connection to the backend was made. Returns whether it was out until now.
+    /// A connection was made. Returns whether the backend was out until now.
     pub(crate) fn connected(&mut self) -> bool {
         self.connect_failures = 0;
         self.outage.take_if(|outage| outage.cause == OutageCause::Connect).is_some()
     }
 
-    /// The backend answered a request. Returns whether it was out until now.
+    /// The backend responded. Returns whether it was out until now.
     pub(crate) fn succeeded(&mut self) -> bool {
         let was_out = self.outage.is_some();
-        // An answer to a request does not overrule the backend's own check.
+        // A response does not overrule the backend's own check.
         *self = Self { check_failures: self.check_failures, ..Self::default() };
         was_out
     }
 
-    /// The backend could not be connected to. Returns the backoff if the backend is out from now on, or for longer.
+    /// No connection could be made. Returns the backoff if the backend is out from now on, or for longer.
     pub(crate) fn connect_failed(&mut self, now: Duration) -> Option<Duration> {
         self.connect_failures = self.connect_failures.saturating_add(1);
         match self.outage {
             None if self.connect_failures < CONNECT_FAILURES_MAX => None,
             None => self.take_out(OutageCause::Connect, BACKOFF_MIN, now),
             Some(outage) if outage.is_probing => self.take_out(OutageCause::Connect, outage.next_backoff(), now),
-            // As last resort a backend gets requests although it is out.
+            // A backend that is out gets requests as the last resort.
             Some(Outage { cause: OutageCause::Answers, backoff, .. })
                 if self.connect_failures >= CONNECT_FAILURES_MAX =>
             {
@@ -194,7 +197,8 @@ impl Health {
         }
     }
 
-    /// The backend was connected to and gave no answer. Returns the backoff if the backend is out from now on, or for longer.
+    /// The backend accepted the connection and did not respond. Returns the backoff if it is out from now on, or for
+    /// longer.
     pub(crate) fn answer_failed(&mut self, asked: FailedRequest, has_other: bool, now: Duration) -> Option<Duration> {
         self.failed_routes.add(asked.route);
         self.failed_clients.add(asked.client_key());
@@ -208,7 +212,7 @@ impl Health {
         self.take_out(OutageCause::Answers, backoff, now)
     }
 
-    /// A check had this result. Returns whether the backend is in or out of use by its checks from now on, if that has changed.
+    /// A check had this result. Returns whether the backend is in use from now on, if that has changed.
     pub(crate) fn checked(&mut self, is_passed: bool) -> Option<bool> {
         let was_failing = self.is_failing_checks();
         if is_passed {

@@ -1,4 +1,4 @@
-//! The backends: which one gets the next request, its health, and the connections to it.
+//! The backends: selection, health and connections.
 
 pub(crate) mod connect;
 pub(crate) mod h1;
@@ -14,27 +14,26 @@ use crate::gate::decide::queue::{Entering, Queue};
 use crate::settings::BackendUrl;
 use health::{FailedRequest, Health};
 
-/// One backend, as all workers see it.
+/// One backend, for all workers.
 #[derive(Debug)]
 pub(crate) struct Backend {
-    /// Its number: no two backends ever have the same.
+    /// Its unique id.
     pub(crate) id: u64,
-    /// Where it is.
     pub(crate) url: BackendUrl,
-    /// Host and port, for requests that name no host.
+    /// Host and port, for requests without a host.
     pub(crate) authority: String,
-    /// The requests that wait for it, and what was learned about it.
+    /// Its queue, with its learned prices and limit.
     pub(crate) queue: Arc<Queue>,
     in_flight: AtomicU32,
     health: std::sync::Mutex<Health>,
-    /// Whether the health is anything but good: read without the lock on every request.
+    /// Whether the health is not perfect: read without the lock by every request.
     ailing: std::sync::atomic::AtomicBool,
     began: Instant,
 }
 
-/// Estimated times below this, in nanoseconds, are alike.
+/// Estimated times below this, in nanoseconds, count as equal.
 const ALIKE_NS: u64 = 8_000_000;
-/// How often a request is sent to the backend with the smallest load instead of the fastest one.
+/// One request in this many goes to the backend with the smallest load instead of the fastest one.
 const EXPLORE_EVERY: usize = 16;
 
 /// All backends.
@@ -44,20 +43,20 @@ pub(crate) struct Backends {
     turn: AtomicUsize,
 }
 
-/// A request's place at a backend: counted while it lives.
+/// One request in flight at a backend, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct BackendSlot {
     pub(crate) backend: Arc<Backend>,
-    /// The probe that it is, of a backend that was down.
+    /// Its probe, if the backend was down.
     probe: Option<Duration>,
 }
 
-/// Nobody can be asked; perhaps after this time.
+/// No backend is up; the next attempt may succeed after this time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AllDown(pub(crate) Duration);
 
 impl Backends {
-    /// The backends at these addresses, with their queues. Those that were there before stay as they are.
+    /// The backends at these addresses, with their queues. Unchanged ones are kept.
     pub(crate) fn new(
         urls: &[BackendUrl],
         before: Option<&Self>,
@@ -83,9 +82,10 @@ impl Backends {
         Self { all: urls.iter().map(backend).collect(), turn: AtomicUsize::new(0) }
     }
 
-    /// The backend in whose queue a request is to wait, of those that are up: the one with the shortest estimated time until the answer.
-    /// Among backends for which that differs by less than a factor of two, the load relative to the in-flight limit decides, and equals take
-    /// turns. For one request in [`EXPLORE_EVERY`] the load decides first, so that a backend that was slow is measured again.
+    /// The backend in whose queue a request waits: of those that are up, the one with the shortest estimated time to
+    /// the response. Among backends whose times differ by less than a factor of two, the load relative to the in-flight
+    /// limit decides, and equals take turns. For one request in [`EXPLORE_EVERY`] the load decides first, so that a
+    /// slow backend is measured again.
     pub(crate) fn pick(&self, entering: Entering) -> Option<&Arc<Backend>> {
         if let [one] = &self.all[..] {
             return Some(one);
@@ -104,9 +104,9 @@ impl Backends {
         least(&|backend| backend.is_up().is_ok()).or_else(|| least(&Backend::is_reachable)).or(self.all.first())
     }
 
-    /// The backend that was picked, if it is up and not the one to avoid. Otherwise the one that has the fewest requests in flight, of those that
-    /// are up. Equals take turns. If none is up, one that can be connected to gets the request: it may fail, but without it the request fails for
-    /// certain. `is_complete`: all of the request is here.
+    /// The picked backend, if it is up and not the one to avoid. Otherwise the one with the fewest requests in flight,
+    /// of those that are up. Equals take turns. If none is up, a reachable one gets the request: it may fail, but
+    /// without a backend the request fails for certain. `is_complete`: the whole request is here.
     pub(crate) fn choose(
         &self,
         picked: Option<u64>,
@@ -128,7 +128,7 @@ impl Backends {
         self.choose_among(avoid, |backend| backend.admit(is_complete)).or_else(last_resort)
     }
 
-    /// The best of those that `admit` lets it have: another request may have been quicker to be the one that tries a backend.
+    /// The best backend that `admit` permits: another request may have become its probe first.
     fn choose_among(
         &self,
         avoid: Option<u64>,
@@ -184,12 +184,12 @@ impl Backends {
         backend.log_outage(out, why);
     }
 
-    /// How many backends there are.
+    /// The number of backends.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether the backend of this number is one of them.
+    /// Whether there is a backend with this id.
     pub(crate) fn has(&self, id: u64) -> bool {
         self.all.iter().any(|backend| backend.id == id)
     }
@@ -206,7 +206,7 @@ impl BackendSlot {
         Self { backend: backend.clone(), probe }
     }
 
-    /// Whether it shows if a backend that was down is up again.
+    /// Whether it is the probe of a backend that was down.
     pub(crate) fn is_probe(&self) -> bool {
         self.probe.is_some()
     }
@@ -222,14 +222,14 @@ impl Drop for BackendSlot {
 }
 
 impl Backend {
-    /// A new connection to the backend was made.
+    /// A connection was made.
     pub(crate) fn connected(&self) {
         if self.ailing.load(Ordering::Relaxed) && self.with_health(|health, _| health.connected()) {
             tracing::info!(backend = %self.url, "backend is up again");
         }
     }
 
-    /// The backend answered.
+    /// The backend responded.
     pub(crate) fn succeeded(&self) {
         if self.ailing.load(Ordering::Relaxed) {
             let recovered = self.with_health(|health, _| health.succeeded());
@@ -239,13 +239,13 @@ impl Backend {
         }
     }
 
-    /// The backend could not be connected to.
+    /// No connection could be made.
     pub(crate) fn connect_failed(&self, why: &str) {
         let out = self.with_health(Health::connect_failed);
         self.log_outage(out, why);
     }
 
-    /// An active check had this result; `why` is the reason if it failed.
+    /// Records the result of an active check; `why` is the reason of a failure.
     pub(crate) fn checked(&self, result: Result<(), &str>) {
         if result.is_ok() && !self.ailing.load(Ordering::Relaxed) {
             return;
@@ -266,12 +266,12 @@ impl Backend {
         }
     }
 
-    /// How many requests are in flight.
+    /// The number of requests in flight.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Whether requests go there, or else for how long none do.
+    /// Whether requests go to this backend, or else for how long none do.
     pub(crate) fn is_up(&self) -> Result<(), Duration> {
         if !self.ailing.load(Ordering::Relaxed) {
             return Ok(());
@@ -284,7 +284,7 @@ impl Backend {
         !self.ailing.load(Ordering::Relaxed) || self.with_health(|health, _| health.is_reachable())
     }
 
-    /// Lets a request through, as a probe if it is one.
+    /// Permits a request, as a probe if it is one.
     fn admit(&self, is_complete: bool) -> Option<Option<Duration>> {
         if !self.ailing.load(Ordering::Relaxed) {
             return Some(None);

@@ -1,5 +1,5 @@
-//! Connections to backends that wait for the next request. Each worker has its own, so that nobody waits for a lock and a
-//! connection's events wake the thread that uses it.
+//! Idle connections to backends. Each worker has its own, so that no lock is needed and the events of a connection wake
+//! the thread that uses it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,28 +12,29 @@ struct IdleConnection {
     since_ms: u64,
 }
 
-/// The idle connections of one worker, by the backend's number.
+/// The idle connections of one worker, by the id of the backend.
 #[derive(Default)]
 pub(crate) struct Pool {
     by_backend: RefCell<HashMap<u64, Vec<IdleConnection>>>,
 }
 
-/// Which connection will do.
+/// The connection that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Any that is alive.
+    /// Any open one.
     Any,
-    /// One that was used a moment ago: the backend is unlikely to be closing it just now. For requests that must not be sent twice.
+    /// One that was used very recently, so that the backend is unlikely to be closing it. For requests that must not be
+    /// sent twice.
     Recent,
-    /// None: a new one.
+    /// A new one.
     New,
 }
 
-/// How long ago is a moment ago.
+/// The age up to which a connection counts as recent, in milliseconds.
 const RECENT_MS: u64 = 1000;
 
 impl Pool {
-    /// The connection that was used last, of those that are still good.
+    /// The most recently used connection that is still open.
     pub(crate) fn take(&self, backend: u64, wanted: Wanted, now_ms: u64) -> Option<H1Connection> {
         if wanted == Wanted::New {
             return None;
@@ -61,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// Closes those that have waited too long, that the backend has closed, or whose backend is no longer one.
+    /// Closes connections that have been idle for too long, that the backend has closed, or whose backend was removed.
     pub(crate) fn sweep(&self, now_ms: u64, wait_max: Duration, is_backend: impl Fn(u64) -> bool) {
         let oldest_ms = now_ms.saturating_sub(wait_max.as_millis() as u64);
         self.by_backend.borrow_mut().retain(|backend, idle| {

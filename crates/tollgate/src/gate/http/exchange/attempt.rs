@@ -162,10 +162,11 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
         let cut_short = |error| AttemptEnd::ClientFailed { error, has_begun: false, outcome: Some(Outcome::CutShort) };
         let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
-            return cut_short(PeerError::Malformed("the request cannot be said in HTTP/2"));
+            return cut_short(PeerError::Malformed("the request cannot be expressed in HTTP/2"));
         };
         if request.expects_continue() {
-            // Few backends send a 100 over HTTP/2, where a body costs nothing to hold back. The request was admitted, so the gate sends it.
+            // Few backends send a 100 over HTTP/2, where a body costs nothing to hold back. The request was admitted,
+            // so the gate sends it.
             response.clear();
             response.status = 100;
             if let Err(error) = self.reply.interim(response).await {
@@ -216,8 +217,9 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         end
     }
 
-    /// Updates the health of the backend after a failure. `was_used`: on a connection that the backend may close at any time, so that its end is
-    /// no failure. A response that breaks off is none either: it shows that the backend responds.
+    /// Updates the health of the backend after a failure. `was_used`: on a connection that the backend may close at any
+    /// time, so that its end is no failure. A response that breaks off is none either: it shows that the backend
+    /// responds.
     fn judge(&self, place: &BackendSlot, end: &AttemptEnd, was_used: bool) {
         let AttemptEnd::BackendFailed { error, has_begun, is_cut: false } = end else { return };
         if *error == PeerError::Gone && !has_begun && was_used {

@@ -1,7 +1,7 @@
 //! One request, from its head to its line in the access log.
 //!
-//! [`Exchange::run`] is the whole way of a request. Its phases run in order, and each returns what the next one needs. A phase that cannot pass the
-//! request on returns an [`End`] instead, which skips the phases up to the settlement:
+//! [`Exchange::run`] is the whole way of a request. Its phases run in order, and each returns what the next one needs.
+//! A phase that cannot pass the request on returns an [`End`] instead, which skips the phases up to the settlement:
 //!
 //! | phase | does |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! | [`finish`](Exchange::finish) | sends the client the rest of the response, or a response of the gate's own |
 //! | [`record`](Exchange::record) | writes the trace and the line of the access log |
 //!
-//! The request is settled when the backend has finished, before `finish`: the client may still be reading. If the task is cancelled, dropping the
-//! [`Ticket`] settles it.
+//! The request is settled when the backend has finished, before `finish`: the client may still be reading. If the task
+//! is cancelled, dropping the [`Ticket`] settles it.
 
 mod attempt;
 mod stream;
@@ -61,7 +61,7 @@ const BACKENDS_TRIED_MAX: usize = 3;
 /// An estimate of the memory of a waiting request's task and buffers, in bytes.
 const WAITING_TASK_BYTES: u64 = 4096;
 
-/// What happens to the connection of the client after an exchange.
+/// The state of the client's connection after an exchange.
 pub(crate) enum After {
     /// The client may send another request.
     Keep,
@@ -220,7 +220,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         Ok(())
     }
 
-    /// Returns whether all of the body is here. A client that asks for a 100 gets it from the backend, which has to see the request first.
+    /// Returns whether all of the body is here. A client that asks for a 100 gets it from the backend, which has to see
+    /// the request first.
     async fn buffer_body(&mut self) -> Result<bool, End> {
         if self.body.has_ended() {
             return Ok(true);
@@ -281,8 +282,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         Ok(())
     }
 
-    /// Sends the request to the backend that was picked when it entered the queue, or to another one if no connection can be made. The permit
-    /// stays with the picked backend: the request was admitted once and does not wait again.
+    /// Sends the request to the backend that was picked when it entered the queue, or to another one if no connection
+    /// can be made. The permit stays with the picked backend: the request was admitted once and does not wait again.
     async fn forward(&mut self, picked: Option<u64>, is_whole: bool) -> Result<End, End> {
         let (worker, settings) = (self.inbound.worker, self.inbound.settings);
         let mut wanted = if self.may_be_sent_twice() { Wanted::Any } else { Wanted::Recent };
@@ -518,7 +519,8 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         self.answer(&answer, false).await
     }
 
-    /// Whether the connection can be kept although the request is not forwarded: the rest of its body must be small enough to be read.
+    /// Whether the connection can be kept although the request is not forwarded: the rest of its body must be small
+    /// enough to be read.
     fn can_keep(&self) -> bool {
         let Inbound { settings, request, keep, .. } = &self.inbound;
         let is_drainable = match request.length {

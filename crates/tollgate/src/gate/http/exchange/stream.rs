@@ -1,7 +1,7 @@
 //! Streams a request to a backend, and its response to the client.
 //!
-//! Both directions are futures of one task: the rest of the request goes out while the response comes in. The response is buffered only while
-//! its client reads too slowly ([`download`]).
+//! Both directions are futures of one task: the rest of the request goes out while the response comes in. The response
+//! is buffered only while its client reads too slowly ([`download`]).
 //!
 //! The stream ends when the backend has sent its whole response, not when the client has read it.
 
@@ -61,7 +61,8 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                     SideError::Client(body.departure().await)
                 }
                 Err(SideError::Backend(error)) if error != PeerError::Slow => {
-                    // The backend reads no more, perhaps because it has responded already. The other direction finds out.
+                    // The backend reads no more, perhaps because it has responded already. The other direction finds
+                    // out.
                     timer.set(Way::In, settings.timeouts.response_head);
                     std::future::pending().await
                 }
@@ -115,12 +116,14 @@ impl<B: ClientBody, R: Reply> Stream<'_, '_, B, R> {
                     ticket.held_up();
                 }
                 overflow.clear();
-                // The backend works on for a client that has left. The request is charged until the backend has finished.
+                // The backend works on for a client that has left. The request is charged until the backend has
+                // finished.
                 ticket.sent();
                 let outcome = if is_complete {
                     read_unheard(answer, response, ticket, backend, settings).await
                 } else if sink.break_off().await {
-                    // The backend knows that the request will not be complete. The gate waits for what it does about that.
+                    // The backend knows that the request will not be complete. The gate waits for what it does about
+                    // that.
                     read_unheard(answer, response, ticket, backend, settings).await;
                     Outcome::CutShort
                 } else {
@@ -189,8 +192,8 @@ fn check_upgrade(request: &RequestHead, response: &ResponseHead) -> Result<(), P
 
 /// Reads a response whose client has left, within bounds, so that the backend finishes and its cost is known.
 ///
-/// Closing the connection at once would not stop the backend's work, only hide when it ends. A response that exceeds the bounds is cut off; the
-/// backend notices that.
+/// Closing the connection at once would not stop the backend's work, only hide when it ends. A response that exceeds
+/// the bounds is cut off; the backend notices that.
 async fn read_unheard(
     answer: &mut impl BackendAnswer,
     response: &mut ResponseHead,
@@ -231,7 +234,8 @@ async fn race<T>(
 ) -> Result<T, SideError> {
     let mut download = pin!(download);
     let mut upload = pin!(upload);
-    // The request goes out before its response is read. Afterwards a response that is there counts before a client that has left.
+    // The request goes out before its response is read. Afterwards a response that is there counts before a client that
+    // has left.
     if let Poll::Ready(error) = poll_fn(|cx| Poll::Ready(upload.as_mut().poll(cx))).await {
         return Err(error);
     }

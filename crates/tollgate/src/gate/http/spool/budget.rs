@@ -1,4 +1,4 @@
-//! How much may be buffered: in memory, in the spool file, and for one client.
+//! Limits on buffered bytes: in memory, in the spool file, and per client.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,29 +15,31 @@ pub(super) enum Store {
     Spool,
 }
 
-/// How much of the memory may be used.
+/// The part of the memory that may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
-    /// The first half. The other half is for [`Share::Staging`], so that downloads can still reach the spool when the first half is in use.
+    /// The first half. The other half is for [`Share::Staging`], so that downloads can still reach the spool when the
+    /// first half is in use.
     Half,
-    /// All of it: for the few blocks that a download needs to go through the spool, and for the last piece of a response.
+    /// All of it: for the few blocks that a download needs to go through the spool, and for the last piece of a
+    /// response.
     Staging,
-    /// Without a bound, for the block that is read back from the spool: a response has one.
+    /// Without a limit, for the block that is read back from the spool: a response has one.
     Unbounded,
 }
 
-/// One client may use a quarter of the memory, so that it leaves the others room to reach the spool.
+/// One client may use a quarter of the memory, so that the others have room to reach the spool.
 const MEMORY_PARTS: u64 = 4;
-/// The least that one client may use of the memory, if there is so much: room for a few downloads that go through the spool.
+/// The minimum for one client, if there is that much: room for a few downloads that go through the spool.
 const CLIENT_MEMORY_MIN: u64 = 8 * BLOCK_BYTES as u64;
 
-/// Stalled responses that one client may have before its further requests are refused. Each holds up to 84 KiB outside the budget: a buffer of the connection to the
-/// backend, and the task.
+/// Stalled responses of one client above which its further requests are refused. Each uses up to 84 KiB outside the
+/// budget: a buffer of the connection to the backend, and the task.
 const STALLED_PER_ADDRESS_MAX: usize = 64;
-/// Stalled responses in all before clients that have some get no more.
+/// Stalled responses in total above which clients that have some get no more.
 const STALLED_MAX: usize = 512;
 
-/// The bounds, and what is in use of them, in bytes.
+/// The limits and the bytes in use.
 #[derive(Debug)]
 pub(super) struct SpoolBudget {
     memory_max: AtomicU64,
@@ -45,9 +47,9 @@ pub(super) struct SpoolBudget {
     per_address_max: AtomicU64,
     memory: AtomicU64,
     spool: AtomicU64,
-    /// Responses for whose rest there is no room, so that their backends wait.
+    /// Responses without room for their rest, so that their backends wait.
     stalled: AtomicUsize,
-    /// The buffered bytes of each client. There is an entry only for clients that have something.
+    /// The buffered bytes of each client that has any.
     by_address: Mutex<HashMap<IpAddr, ClientBuffers>>,
 }
 
@@ -80,7 +82,7 @@ impl SpoolBudget {
         budget
     }
 
-    /// Changes the bounds. Blocks that are in use stay.
+    /// Changes the limits. Blocks in use stay.
     pub(super) fn reload(&self, settings: &Settings) {
         self.memory_max.store(settings.memory_bytes_max, Ordering::Relaxed);
         self.spool_max.store(settings.spool_bytes_max, Ordering::Relaxed);
@@ -92,7 +94,7 @@ impl SpoolBudget {
         (self.memory.load(Ordering::Relaxed), self.spool.load(Ordering::Relaxed))
     }
 
-    /// Takes some of the memory, if the bounds allow it. A client that is not named has no bound of its own: a trusted proxy.
+    /// Takes memory, if the limits permit it. Without a client, as for a trusted proxy, only the total limit applies.
     pub(super) fn take_memory(&self, client: Option<IpAddr>, share: Share, bytes: usize) -> bool {
         let max = self.memory_max.load(Ordering::Relaxed);
         let max = match share {
@@ -103,7 +105,7 @@ impl SpoolBudget {
         self.take(Store::Memory, max, client, share == Share::Unbounded, bytes)
     }
 
-    /// Takes a block of the spool, if the bounds allow it.
+    /// Takes a block of the spool, if the limits permit it.
     pub(super) fn take_spool(&self, client: IpAddr) -> bool {
         self.take(Store::Spool, self.spool_max.load(Ordering::Relaxed), Some(client), false, BLOCK_BYTES)
     }
@@ -181,7 +183,7 @@ impl SpoolBudget {
         }
     }
 
-    /// Whether so many responses are stalled that this client should get no more of them. Takes no lock unless many are.
+    /// Whether so many responses are stalled that this client should get no more. Takes a lock only if many are.
     pub(super) fn has_too_many_stalled(&self, client: IpAddr) -> bool {
         let stalled = self.stalled.load(Ordering::Relaxed);
         if stalled < STALLED_PER_ADDRESS_MAX {
@@ -193,7 +195,7 @@ impl SpoolBudget {
     }
 }
 
-/// What counts as one client: an IPv4 address or an IPv6 /64.
+/// The key of a client: an IPv4 address or an IPv6 /64.
 fn client_key(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,

@@ -1,11 +1,12 @@
 //! The spool file, and the thread that reads and writes it.
 //!
-//! A worker serves many connections on one thread, so it must not wait for a disk. All workers share one helper thread and one file without a name,
-//! which disappears with the process. The file consists of slots of one block each. Jobs are done in their order, so a slot that is freed
-//! while its last job is still waiting can be used for the next block at once.
+//! A worker serves many connections on one thread, so it must not wait for a disk. All workers share one helper thread
+//! and one unlinked file, which disappears with the process. The file consists of slots of one block each. Jobs are
+//! done in order, so a slot that is freed while its last job is waiting can be used for the next block at once.
 //!
-//! A block stays in memory until it has been written: the job has a weak reference to it. If jobs wait and none ends for [`STUCK_AFTER`], the disk is
-//! stuck: blocks that wait for it go back to their downloads, and nothing more is given to it until a job ends.
+//! A block stays in memory until it has been written: the job has a weak reference to it. If jobs wait and none ends
+//! for [`STUCK_AFTER`], the disk is stuck: waiting blocks go back to their downloads, and no further jobs are queued
+//! until one ends.
 
 use std::fs::File;
 use std::io;
@@ -22,9 +23,10 @@ use super::BLOCK_BYTES;
 
 /// Blocks that may wait to be written, for all workers together: 16 MiB. Each read has a download that waits for it.
 const WRITES_MAX: usize = 256;
-/// How long the spool is not used after an error.
+/// The time for which the spool is not used after an error.
 const RETRY: Duration = Duration::from_secs(30);
-/// How long a job may take before the disk counts as stuck. A block takes less than a millisecond on most disks, and a busy disk some hundred.
+/// The longest time of a job before the disk counts as stuck. A block takes less than a millisecond on most disks, and
+/// some hundred on a busy one.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 /// The number of a slot in the file.
@@ -39,15 +41,15 @@ pub(super) struct Disk {
 
 struct DiskState {
     dir: PathBuf,
-    /// Whether the file could be created, and the last block be written.
+    /// Whether the file could be created and the last block written.
     is_usable: AtomicBool,
     writes: AtomicUsize,
     began: Instant,
-    /// Jobs that have not ended.
+    /// Unfinished jobs.
     jobs: AtomicUsize,
-    /// When the last job ended, or the first of those that wait was given, in milliseconds after `began`.
+    /// The time when the last job ended, or the first waiting one was queued, in milliseconds after `began`.
     progressed_ms: AtomicU64,
-    /// Whether the error that lasts is in the log.
+    /// Whether the current error is in the log.
     has_logged: AtomicBool,
 }
 
@@ -98,7 +100,7 @@ impl Disk {
         is_stuck
     }
 
-    /// Gives a job to the helper thread, if there is one.
+    /// Queues a job for the helper thread, if there is one.
     fn give(&self, job: Job) -> bool {
         self.state.given();
         let is_given = self.jobs.send(job).is_ok();
@@ -117,7 +119,7 @@ impl Disk {
         })
     }
 
-    /// Frees a slot. When none is in use, the file gives its space back.
+    /// Frees a slot. When none is in use, the file is truncated.
     pub(super) fn give_slot(&self, slot: Slot) {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.free.push(slot);
@@ -127,7 +129,8 @@ impl Disk {
         }
     }
 
-    /// Starts to write a block. Refuses if too many are waiting. A block that is dropped before its turn is not written.
+    /// Starts to write a block. Refuses if too many are waiting. A block that is dropped before its turn is not
+    /// written.
     pub(super) fn write(&self, slot: Slot, block: &Arc<Vec<u8>>) -> Option<oneshot::Receiver<bool>> {
         if self.state.writes.fetch_add(1, Ordering::Relaxed) < WRITES_MAX {
             let (done, written) = oneshot::channel();
@@ -142,7 +145,7 @@ impl Disk {
     /// Starts to read a block of so many bytes.
     pub(super) fn read(&self, slot: Slot, bytes: usize) -> oneshot::Receiver<io::Result<Vec<u8>>> {
         let (done, read) = oneshot::channel();
-        // If the thread has ended, `done` is dropped and the reader is told.
+        // If the thread has ended, `done` is dropped, and the reader sees that.
         let _ = self.give(Job::Read(slot, bytes, done));
         read
     }
@@ -153,9 +156,9 @@ impl DiskState {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A job is given to the helper thread.
+    /// A job is queued.
     fn given(&self) {
-        // In this order: a job that has just been given must not look late.
+        // In this order: a new job must not look late.
         if self.jobs.load(Ordering::Relaxed) == 0 {
             self.progressed_ms.store(self.now_ms(), Ordering::Release);
         }
@@ -177,11 +180,11 @@ impl DiskState {
     }
 }
 
-/// The helper thread. It ends when the [`Disk`] is dropped; nobody waits for it, because a disk may hang.
+/// The helper thread. It ends when the [`Disk`] is dropped; nothing waits for it, because a disk may hang.
 struct DiskWorker {
     file: Option<File>,
     state: Arc<DiskState>,
-    /// When the last error occurred, until blocks have been written for a while.
+    /// The time of the last error, until blocks have been written for a while.
     failed_at: Option<Instant>,
 }
 
@@ -207,7 +210,7 @@ impl DiskWorker {
         self.end(Self::open);
     }
 
-    /// Does a job that has been given.
+    /// Does one job.
     fn end(&mut self, job: impl FnOnce(&mut Self)) {
         let began = Instant::now();
         job(self);
@@ -217,7 +220,7 @@ impl DiskWorker {
         }
     }
 
-    /// Creates the file if there is none. One that could not be written is tried again: it may hold blocks.
+    /// Creates the file if there is none. A file with write errors is tried again, because it may contain blocks.
     fn open(&mut self) {
         if self.file.is_none() {
             match tempfile::tempfile_in(&self.state.dir) {
@@ -232,7 +235,7 @@ impl DiskWorker {
         match job {
             Job::Write(slot, block, done) => {
                 self.state.writes.fetch_sub(1, Ordering::Relaxed);
-                // If it is gone, the client has left, or the block went back because the disk was stuck.
+                // A block without references: the client has left, or the block went back because the disk was stuck.
                 let Some(block) = block.upgrade() else { return };
                 let written = self.file().and_then(|file| file.write_all_at(&block, offset(slot)));
                 drop(block);
@@ -265,7 +268,8 @@ impl DiskWorker {
         self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// A block was written. On a full disk, some can be and others cannot, so the next error is logged only after a while without one.
+    /// A block was written. On a full disk some writes succeed, so the next error is logged only after a while without
+    /// one.
     fn succeeded(&mut self) {
         if self.failed_at.is_none_or(|failed_at| failed_at.elapsed() > 2 * RETRY) {
             self.failed_at = None;

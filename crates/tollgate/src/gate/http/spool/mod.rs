@@ -1,11 +1,13 @@
 //! Buffers for responses whose clients read more slowly than the backend sends.
 //!
-//! Without them a client that does not read keeps a worker of the backend busy for as long as it likes: the gate's socket fills, then the backend's, and then
-//! the backend waits. With them the backend finishes, and the gate waits instead.
+//! Without them a client that does not read would keep a worker of the backend busy as long as it likes: the gate's
+//! socket fills, then the backend's, and then the backend waits. With them the backend finishes, and the gate waits
+//! instead.
 //!
-//! An [`Overflow`] is a queue of blocks for one response. It has no memory until the client's socket takes no more. The first
-//! blocks are in memory. When the response has [`MEMORY_BLOCKS_MAX`] of them, or when there is no more memory for it, full blocks go to the spool file
-//! ([`disk`]), and come back one at a time as the client reads. Bounds are in [`budget`]. When they are reached, there is no room, and the backend waits.
+//! An [`Overflow`] is a queue of blocks for one response. It has no memory until the client's socket is full. The first
+//! blocks are in memory. When the response has [`MEMORY_BLOCKS_MAX`] of them, or there is no more memory for it, full
+//! blocks go to the spool file ([`disk`]), and come back one at a time as the client reads. Limits are in [`budget`].
+//! When they are reached, there is no room, and the backend waits.
 
 mod budget;
 mod disk;
@@ -35,7 +37,7 @@ const MEMORY_BLOCKS_MAX: usize = 16;
 const STAGING_BLOCKS: usize = 2;
 /// The last piece of a response is charged in steps of this size.
 const LAST_PIECE_STEP_BYTES: usize = 4 * 1024;
-/// How long a block of the spool is waited for. Then the response breaks off: nothing else has its bytes.
+/// The longest wait for a block of the spool. Then the response breaks off: nothing else has its bytes.
 const READ_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The buffers of all workers.
@@ -49,7 +51,7 @@ impl Buffers {
         Ok(Self { budget: SpoolBudget::new(settings), disk: Disk::new(settings.dir.clone())? })
     }
 
-    /// Changes the bounds; the directory stays.
+    /// Changes the limits; the directory stays.
     pub(crate) fn reload(&self, settings: &Settings) {
         self.budget.reload(settings);
     }
@@ -59,24 +61,24 @@ impl Buffers {
         self.budget.used()
     }
 
-    /// Takes a block of the memory for something else that holds parts of responses. A client that is not named has no bound of its own.
+    /// Takes a block of the memory for other parts of responses. Without a client only the total limit applies.
     pub(crate) fn borrow(&self, client: Option<IpAddr>) -> bool {
         self.budget.take_memory(client, Share::Half, BLOCK_BYTES)
     }
 
-    /// Whether a client has so many stalled responses that it should get no more. A response is stalled when there is no room for its rest, so that
-    /// its backend waits.
+    /// Whether a client has so many stalled responses that it should get no more. A response is stalled when there is
+    /// no room for its rest, so that its backend waits.
     pub(crate) fn has_too_many_stalled(&self, client: IpAddr) -> bool {
         self.budget.has_too_many_stalled(client)
     }
 
-    /// Gives such a block back.
+    /// Returns such a block.
     pub(crate) fn give_back(&self, client: Option<IpAddr>) {
         self.budget.give_memory(client, BLOCK_BYTES);
     }
 }
 
-/// The part of a response that its client has not taken yet.
+/// The part of a response that its client has not read yet.
 pub(crate) struct Overflow<'a> {
     buffers: &'a Buffers,
     client: IpAddr,
@@ -85,22 +87,22 @@ pub(crate) struct Overflow<'a> {
     sent: usize,
     /// A block of memory without content.
     spare: Option<Vec<u8>>,
-    /// Blocks of memory that are counted in the budget, including `spare` and the one that is being written.
+    /// Blocks of memory in the budget, including `spare` and the one that is being written.
     memory_blocks: usize,
-    /// Bytes that are held besides the blocks, as long as there are blocks: the task of a request.
+    /// The memory of the request's task in bytes, which counts as long as there are blocks.
     task_bytes: usize,
-    /// Whether they are counted in the budget.
+    /// Whether that memory is in the budget.
     is_task_charged: bool,
     writing: Option<oneshot::Receiver<bool>>,
     reading: Option<oneshot::Receiver<io::Result<Vec<u8>>>>,
-    /// Wakes the task if the disk does not end the write.
+    /// Wakes the task if the disk does not finish the write.
     write_deadline: Deadline,
     /// The same for the read.
     read_deadline: Deadline,
     is_closed: bool,
     /// Whether there was no room at some time, so that the gate stopped reading from the backend.
     was_full: bool,
-    /// Whether that is so now. It is counted in the budget.
+    /// Whether there is no room now. It is counted in the budget.
     is_stalled: bool,
 }
 
@@ -117,7 +119,7 @@ enum Block {
 
 struct MemoryBlock {
     data: Vec<u8>,
-    /// Bytes of the budget that it takes.
+    /// Its bytes in the budget.
     charged: usize,
 }
 
@@ -126,14 +128,14 @@ impl MemoryBlock {
         Self { data, charged: BLOCK_BYTES }
     }
 
-    /// Whether it takes more without growing.
+    /// Whether it has free space.
     fn has_space(&self) -> bool {
         self.data.len() < self.charged
     }
 }
 
 impl<'a> Overflow<'a> {
-    /// An empty one. `task_bytes` are counted while it is not empty.
+    /// An empty buffer. `task_bytes` count while it is not empty.
     pub(crate) fn new(buffers: &'a Buffers, client: IpAddr, task_bytes: usize) -> Self {
         Self {
             buffers,
@@ -154,22 +156,22 @@ impl<'a> Overflow<'a> {
         }
     }
 
-    /// Whether nothing is held.
+    /// Whether nothing is buffered.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Takes nothing more if closed. What is there is still to be sent.
+    /// A closed buffer accepts nothing more. Its content is still sent.
     pub(crate) fn set_closed(&mut self, is_closed: bool) {
         self.is_closed = is_closed;
     }
 
-    /// Whether it takes nothing more.
+    /// Whether it accepts nothing more.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// The client is waited for, because there is no room. A wait for the disk is none for the client.
+    /// There is no room, so the gate waits for the client. A wait for the disk does not count.
     pub(crate) fn note_full(&mut self) {
         if !self.waits_for_disk() {
             self.was_full = true;
@@ -177,12 +179,12 @@ impl<'a> Overflow<'a> {
         }
     }
 
-    /// Whether the disk is waited for, which is not the client's fault.
+    /// Whether the gate waits for the disk, which is not the client's fault.
     pub(crate) fn waits_for_disk(&self) -> bool {
         self.writing.is_some() || self.reading.is_some()
     }
 
-    /// Counts the response while it is stalled. A stream is not: it is not buffered.
+    /// Counts the response while it is stalled. A stream is never stalled, because it is not buffered.
     pub(crate) fn set_stalled(&mut self, is_stalled: bool) {
         let is_stalled = is_stalled && !self.is_closed;
         if std::mem::replace(&mut self.is_stalled, is_stalled) != is_stalled {
@@ -195,21 +197,22 @@ impl<'a> Overflow<'a> {
         self.was_full
     }
 
-    /// Takes as much as there is room for.
+    /// Takes as many bytes as there is room for.
     pub(crate) fn append(&mut self, data: &mut &[u8]) {
         while !data.is_empty() && self.has_space() {
             self.fill_last(data);
         }
     }
 
-    /// Takes of the last piece of a response what there is room for, even if it is closed: the backend is done with it, and it is one piece.
+    /// Takes as much of the last piece of a response as there is room for, even if the buffer is closed: the backend
+    /// has finished with it, and it is one piece.
     pub(crate) fn append_last(&mut self, data: &mut &[u8]) {
         self.fill_last(data);
         self.append(data);
         self.append_pieces(data, Share::Staging);
     }
 
-    /// Takes the end of a response, whatever the bounds are: a few bytes, or trailers.
+    /// Takes the end of a response, whatever the limits are: a few bytes, or trailers.
     pub(crate) fn append_end(&mut self, mut data: &[u8]) {
         self.fill_last(&mut data);
         self.append_pieces(&mut data, Share::Unbounded);
@@ -248,11 +251,12 @@ impl<'a> Overflow<'a> {
         true
     }
 
-    /// Whether there is room for more. If not, the task is woken when the disk is done, but not when a bound is no longer reached.
+    /// Whether there is room for more. If not, the task is woken when the disk has finished, but not when a limit is no
+    /// longer reached.
     pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>) -> bool {
         let _ = self.poll_written(cx);
         let has_space = self.has_space();
-        // A write that has just begun has to know whom to wake.
+        // A write that has just started must know which task to wake.
         has_space || (self.poll_written(cx).is_ready() && self.has_space())
     }
 
@@ -281,7 +285,7 @@ impl<'a> Overflow<'a> {
         }
     }
 
-    /// So many of the first bytes have been sent.
+    /// Removes bytes that have been sent.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.sent += bytes;
         if let Some(Block::Memory(block)) = self.blocks.front()
@@ -297,7 +301,7 @@ impl<'a> Overflow<'a> {
         }
     }
 
-    /// Whether the last block takes more, after another was added if there is room for one.
+    /// Whether the last block has space, after another one was added if there is room for it.
     fn has_space(&mut self) -> bool {
         match self.blocks.back() {
             Some(Block::Memory(last)) if last.has_space() => !self.is_closed,
@@ -324,10 +328,10 @@ impl<'a> Overflow<'a> {
         false
     }
 
-    /// Begins to move the last block to the spool, so that its memory can take more.
+    /// Starts to move the last block to the spool, so that its memory can be used again.
     fn begin_write(&mut self) -> bool {
         let Buffers { budget, disk } = self.buffers;
-        // The first block is about to be sent. A block that is smaller than others is the last one of the response.
+        // The first block is about to be sent. A smaller block is the last one of the response.
         let is_whole = |block: &Block| matches!(block, Block::Memory(last) if last.charged == BLOCK_BYTES);
         if self.blocks.len() < 2 || !disk.is_usable() || !self.blocks.back().is_some_and(is_whole) {
             return false;
@@ -417,7 +421,7 @@ impl Drop for Overflow<'_> {
 }
 
 impl Overflow<'_> {
-    /// Gives everything back: the client has left.
+    /// Frees everything: the client has left.
     pub(crate) fn clear(&mut self) {
         self.set_stalled(false);
         self.set_closed(true);
@@ -441,15 +445,15 @@ impl Overflow<'_> {
     }
 }
 
-/// The bytes of a block that the helper thread does not have any more. If it still has them, because it is stuck, this is a copy.
+/// The bytes of a block that the helper thread has released. If it is stuck and still has them, this is a copy.
 fn unshared(data: Arc<Vec<u8>>) -> Vec<u8> {
     Arc::try_unwrap(data).unwrap_or_else(|data| Vec::clone(&data))
 }
 
-/// A wait for the disk that ends.
+/// A deadline for the disk.
 type Deadline = Option<Pin<Box<Sleep>>>;
 
-/// Whether the disk has been waited for this long. If not, the task is woken then.
+/// Whether the gate has waited this long for the disk. If not, the task is woken then.
 fn poll_deadline(deadline: &mut Deadline, after: Duration, cx: &mut Context<'_>) -> bool {
     let is_over = deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(after))).as_mut().poll(cx).is_ready();
     if is_over {

@@ -4,7 +4,7 @@
 //! exchange -> AccessRecord -> WorkerLog (one chunk per worker, no lock) -> LogWriter (bounded queue) -> thread -> Output
 //! ```
 //!
-//! A worker appends each line to its own chunk, and hands the chunk over when it is full and at every tick of its timers.
+//! A worker appends each line to its own chunk, and passes the chunk to the writer when it is full and at every tick.
 
 mod output;
 mod writer;
@@ -19,10 +19,10 @@ pub(crate) use writer::{LogCounts, LogWriter};
 use crate::settings::LogFormat;
 use writer::Chunk;
 
-/// A chunk of this size is handed over before the tick.
+/// A chunk of this size is passed on before the tick.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// The part of the access log that belongs to one worker.
+/// The access log of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLog(RefCell<Option<OpenLog>>);
 
@@ -52,7 +52,7 @@ impl WorkerLog {
         }
     }
 
-    /// Hands over the lines so far, and writes to `writer` from now on.
+    /// Passes the lines on, and uses `writer` from now on.
     pub(crate) fn tick(&self, writer: Option<&Arc<LogWriter>>) {
         let mut open = self.0.borrow_mut();
         if let Some(OpenLog { writer, chunk }) = &mut *open {

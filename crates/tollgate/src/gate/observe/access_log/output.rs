@@ -14,11 +14,11 @@ use tollgate_wire::log::civil;
 
 use crate::settings::LogOutput;
 
-/// The priority of each syslog message: facility local7, severity info, as nginx has it.
+/// The priority of each syslog message: facility local7, severity info, as in nginx.
 const PRIORITY: u8 = 23 << 3 | 6;
-/// How long a syslog daemon that reads nothing is waited for, for each message.
+/// The longest wait for a syslog daemon that does not read, for each message.
 const SYSLOG_SEND_MAX: Duration = Duration::from_millis(200);
-/// Access logs contain addresses and paths of clients: readable by the owner and the group alone.
+/// Access logs contain addresses and paths of clients, so only owner and group may read them.
 const FILE_MODE: u32 = 0o640;
 
 /// An open destination.
@@ -49,7 +49,8 @@ impl Output {
         }
     }
 
-    /// Opens a file or a socket again, for log rotation and restarts of the syslog daemon. If that fails, the old one stays in use.
+    /// Opens a file or a socket again, for log rotation and restarts of the syslog daemon. If that fails, the old one
+    /// stays in use.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         match self {
             Self::File { file, path } => *file = open_file(path)?,
@@ -59,7 +60,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes whole lines. Returns how many were lost, and why.
+    /// Writes whole lines. Returns the number of lost ones, and the error.
     pub(super) fn write(&mut self, lines: &[u8], count: u64) -> Result<(), Lost> {
         let all_lost = |error| Lost { lines: count, error };
         match self {
@@ -125,7 +126,8 @@ fn connect_syslog(path: &Path) -> io::Result<UnixDatagram> {
     })
 }
 
-/// Sends one message for each line. After a timeout the remaining lines are lost too: waiting for each would take minutes.
+/// Sends one message for each line. After a timeout the remaining lines are lost too: waiting for each would take
+/// minutes.
 fn each_line(lines: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> Result<(), Lost> {
     let mut lost: Option<Lost> = None;
     let mut is_stuck = false;
@@ -142,7 +144,7 @@ fn each_line(lines: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> 
     lost.map_or(Ok(()), Err)
 }
 
-/// A syslog message as RFC 3164 has it. Daemons of the same machine expect no host.
+/// A syslog message (RFC 3164). Daemons of the same machine expect no host.
 struct SyslogMessage {
     bytes: Vec<u8>,
     head: usize,

@@ -1,7 +1,8 @@
 //! The thread that writes an access log, and the bounded queue in front of it.
 //!
-//! Workers hand over chunks of whole lines. The lock of the queue is taken once per chunk and never held while something is written, so a disk
-//! or a syslog daemon that hangs delays no request: the queue fills up, and further chunks are dropped and counted.
+//! Workers pass chunks of whole lines. The lock of the queue is taken once per chunk and never held during a write, so
+//! a disk or a syslog daemon that hangs delays no request: the queue fills up, and further chunks are dropped and
+//! counted.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,9 +16,9 @@ use crate::settings::{AccessLog as Settings, LogFormat};
 
 /// Empty chunks that are kept for reuse.
 const SPARE_CHUNKS_MAX: usize = 16;
-/// How long the end of the gate waits for the last lines.
+/// The longest wait for the last lines at the end of the gate.
 const LAST_WRITE_MAX: Duration = Duration::from_secs(2);
-/// After lines were dropped, the log of the gate reports further drops at most this often.
+/// The interval of reports about dropped lines in the log of the gate.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Counters over the life of the gate, whatever the settings.
@@ -33,7 +34,7 @@ impl LogCounts {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Lines dropped because the buffer was full or the destination did not take them.
+    /// Lines dropped because the buffer was full or the destination failed.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -46,7 +47,7 @@ pub(super) struct Chunk {
     pub(super) lines: u64,
 }
 
-/// The access log as one version of the settings has it.
+/// The access log under one version of the settings.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     settings: Settings,
@@ -87,7 +88,7 @@ impl LogWriter {
         Ok(Arc::new(Self { settings: settings.clone(), queue }))
     }
 
-    /// Whether it is what `settings` ask for.
+    /// Whether it corresponds to `settings`.
     pub(crate) fn is_for(&self, settings: &Settings) -> bool {
         self.settings == *settings
     }
@@ -97,7 +98,7 @@ impl LogWriter {
         self.settings.format
     }
 
-    /// Takes a chunk to write, or drops it if the buffer is full. Leaves an empty chunk. Never waits for the destination.
+    /// Takes a chunk, or drops it if the buffer is full. Leaves an empty chunk. Never waits for the destination.
     pub(super) fn take(&self, chunk: &mut Chunk) {
         if chunk.lines == 0 {
             return;
@@ -123,7 +124,7 @@ impl LogWriter {
         self.queue.changed.notify_all();
     }
 
-    /// Waits until everything is written, but not long. Call it when no more requests are served.
+    /// Waits a short time until everything is written. Call it when no more requests are served.
     pub(crate) fn end(&self) {
         let mut state = self.queue.lock();
         state.is_closed = true;
@@ -192,7 +193,7 @@ impl DropReport {
         Self { reported: dropped, at: None }
     }
 
-    /// Whether a report is due now, and how many lines it is about.
+    /// Whether a report is due, and the number of lines that it is about.
     fn due(&mut self, dropped: u64, now: Instant) -> Option<u64> {
         let lines = dropped - self.reported;
         if lines == 0 || self.at.is_some_and(|at| now.duration_since(at) < REPORT_EVERY) {
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(report.due(9, start + REPORT_EVERY * 3), None);
     }
 
-    /// Nobody reads the pipe, so the thread hangs in its first large write.
+    /// Nothing reads the pipe, so the thread blocks in its first large write.
     #[test]
     fn a_destination_that_hangs_delays_nobody_and_what_does_not_fit_is_counted() {
         let folder = tempfile::tempdir().unwrap();
