@@ -3,6 +3,7 @@
 
 mod imports;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -192,6 +193,41 @@ fn modules_of_the_core_do_not_import_each_other_in_a_cycle() {
     let graph = Imports::of_crate(&source_of("tollgate-core")).below(&[], 1);
     assert!(graph.len() > 10, "{} modules", graph.len());
     assert_eq!(cycle(&graph), None);
+}
+
+/// Type names that are defined twice in a crate, and why.
+const NAMES_DEFINED_TWICE: [(&str, &str); 9] = [
+    ("Answer", "test clients of two protocols, each in a module that tests import by name"),
+    ("Gate", "the gate of the admin tests wraps that of all tests"),
+    ("Protocol", "the protocol of a door, and that of a backend in the settings"),
+    ("Reader", "serde visitors inside of functions"),
+    ("Report", "bodies of two requests to a door"),
+    ("Request", "the request of the queue, and the trait of requests that rules see"),
+    ("State", "the state of a queue, and the `state` of a rule in the settings"),
+    ("Version", "the versions of HTTP and of RESP"),
+    ("Watch", "the watch, and its table in the settings"),
+];
+
+#[test]
+fn a_type_name_is_defined_once_in_a_crate() {
+    let mut defined: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for (path, text) in files(&[".rs"]) {
+        let Some((of_crate, _)) = path.strip_prefix("crates/").and_then(|path| path.split_once("/src/")) else {
+            continue;
+        };
+        for line in text.lines() {
+            let words: Vec<_> = line.split_whitespace().filter(|word| !word.starts_with("pub")).collect();
+            if let ["struct" | "enum" | "trait", name, ..] = words[..] {
+                let name: String = name.chars().take_while(|letter| letter.is_alphanumeric()).collect();
+                defined.entry((of_crate.to_owned(), name)).or_default().push(path.clone());
+            }
+        }
+    }
+    assert!(defined.len() > 500, "{} types", defined.len());
+    for ((_, name), paths) in defined.iter().filter(|(_, paths)| paths.len() > 1) {
+        let is_known = NAMES_DEFINED_TWICE.iter().any(|(known, _)| known == name);
+        assert!(is_known, "{name} is defined in {paths:?}: rename one by what it is");
+    }
 }
 
 #[test]

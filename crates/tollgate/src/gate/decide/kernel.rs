@@ -66,12 +66,12 @@ pub(crate) enum Used {
 
 /// The CPU time of a control group.
 #[derive(Debug)]
-pub(crate) struct Usage {
+pub(crate) struct CpuUsage {
     stat: Watched,
     before: Option<Span>,
 }
 
-impl Usage {
+impl CpuUsage {
     /// The CPU time of the group with this directory.
     pub(crate) fn of_group(group: &Path) -> Self {
         Self { stat: Watched::new(group.join("cpu.stat")), before: None }
@@ -119,7 +119,7 @@ mod tests {
         let say = |micros: u64| {
             fs::write(dir.path().join("cpu.stat"), format!("usage_usec {micros}\nuser_usec 1\n")).unwrap()
         };
-        let mut usage = Usage::of_group(dir.path());
+        let mut usage = CpuUsage::of_group(dir.path());
         assert_eq!(usage.look(), Used::Unknown, "there is no such file");
         say(5_000_000);
         assert_eq!(usage.look(), Used::Begins);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_endless_file_is_not_read_to_its_end() {
-        let mut usage = Usage { stat: Watched::new("/dev/zero".into()), before: None };
+        let mut usage = CpuUsage { stat: Watched::new("/dev/zero".into()), before: None };
         assert_eq!(usage.look(), Used::Unknown);
     }
 

@@ -54,9 +54,9 @@ pub(crate) async fn serve(socket: &Socket, mut buffer: ReadBuffer, peer: &Connec
             Pause::Silent => patience = worker.settings().timeouts.keep_alive,
             Pause::Over => return,
             Pause::Linger => return linger(socket, &mut buffer).await,
-            Pause::Tunnel(backend, place) => {
+            Pause::Tunnel(backend, slot) => {
                 let (_counted, idle_max) = (worker.count_tunnel(), worker.settings().timeouts.upgraded_idle);
-                return Box::pin(tunnel::run(socket, buffer, *backend, place, idle_max)).await;
+                return Box::pin(tunnel::run(socket, buffer, *backend, slot, idle_max)).await;
             }
         }
     }
@@ -93,7 +93,7 @@ async fn serve_requests(
             After::Keep => {}
             After::Close => return Pause::Linger,
             After::Cut | After::Left => return Pause::Over,
-            After::Tunnel(backend, place) => return Pause::Tunnel(backend, place),
+            After::Tunnel(backend, slot) => return Pause::Tunnel(backend, slot),
         }
         let keep_alive = settings.timeouts.keep_alive;
         let paused = buffer.is_empty().then(|| worker.pause_request());

@@ -382,12 +382,12 @@ async fn serve_one(
         After::Keep | After::Close => session.resets.set(session.resets.get().saturating_sub(1)),
         After::Cut => line.borrow_mut().reset(),
         After::Left => session.resets.set(session.resets.get() + 1),
-        After::Tunnel(backend, place) => {
+        After::Tunnel(backend, slot) => {
             let _counted = worker.count_tunnel();
             let idle_max = settings.timeouts.upgraded_idle;
             body.reader.release();
             reply.open(idle_max);
-            tunnel::run_stream(&mut body, &mut reply, *backend, place, idle_max).await;
+            tunnel::run_stream(&mut body, &mut reply, *backend, slot, idle_max).await;
             if !reply.ended {
                 line.borrow_mut().reset();
             }

@@ -19,7 +19,7 @@ pub(crate) async fn run(
     client: &Socket,
     mut sent_ahead: ReadBuffer,
     backend: H1Connection,
-    _place: BackendSlot,
+    _slot: BackendSlot,
     idle_max: Duration,
 ) {
     let H1Connection { socket: backend, buffer: mut answered_ahead, .. } = backend;
@@ -34,7 +34,7 @@ pub(crate) async fn run_stream(
     client: &mut impl Source,
     reply: &mut impl Sink,
     backend: H1Connection,
-    _place: BackendSlot,
+    _slot: BackendSlot,
     idle_max: Duration,
 ) {
     let H1Connection { socket: backend, mut buffer, .. } = backend;

@@ -229,8 +229,8 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Count(AtomicUsize);
-    impl Wake for Count {
+    struct WakeCount(AtomicUsize);
+    impl Wake for WakeCount {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_task_is_woken_when_its_deadline_has_passed_and_not_before() {
-        let (timers, count) = (Timers::new(), Arc::new(Count::default()));
+        let (timers, count) = (Timers::new(), Arc::new(WakeCount::default()));
         let waker = Waker::from(count.clone());
         let mut cx = Context::from_waker(&waker);
         let timer = timers.timer();

@@ -13,7 +13,7 @@ use tollgate_core::time::{Moment, Span};
 use tollgate_gatekeeper::clock::Clock;
 
 use super::{Queue, QueueStatus, Waits};
-use crate::gate::decide::kernel::{Usage, Used};
+use crate::gate::decide::kernel::{CpuUsage, Used};
 use crate::settings::{BackendUrl, Gate as Settings};
 
 /// How often the CPU time that the backends use is measured, where it can be.
@@ -40,7 +40,7 @@ struct BackendQueue {
 
 struct Metered {
     group: PathBuf,
-    usage: Usage,
+    usage: CpuUsage,
     measured_at: Moment,
     /// The work of each queue at the last measurement.
     work_at: Vec<(Arc<Queue>, u64)>,
@@ -48,7 +48,12 @@ struct Metered {
 
 impl Metered {
     fn new(group: &Path) -> Self {
-        Self { group: group.to_owned(), usage: Usage::of_group(group), measured_at: Moment::ZERO, work_at: Vec::new() }
+        Self {
+            group: group.to_owned(),
+            usage: CpuUsage::of_group(group),
+            measured_at: Moment::ZERO,
+            work_at: Vec::new(),
+        }
     }
 }
 

@@ -134,7 +134,7 @@ pub(crate) struct H2Answer {
     to_head: bool,
     begun: bool,
     timer: Rc<Timer>,
-    _place: UnderWay,
+    _slot: UnderWay,
 }
 
 /// Counts a request until it is dropped, and stores the time of its end.
@@ -176,14 +176,14 @@ pub(crate) async fn open(
     timer: Timer,
 ) -> Result<(H2Answer, H2Forward), PeerError> {
     let timer = Rc::new(timer);
-    let place = UnderWay::on(connection, timer.clone());
+    let slot = UnderWay::on(connection, timer.clone());
     let mut sender = connection.sender.clone();
     timer.set(Way::Out, pace.idle_max);
     poll_fn(|cx| timed(&timer, Way::Out, cx, |cx| sender.poll_ready(cx))).await??;
     timer.clear(Way::Out);
     let (response, stream) = sender.send_request(request, ends)?;
     let sink = H2Forward { stream, ended: ends, timer: timer.clone(), patience: pace.idle_max };
-    Ok((H2Answer { response: Some(response), body: None, pace, to_head, begun: false, timer, _place: place }, sink))
+    Ok((H2Answer { response: Some(response), body: None, pace, to_head, begun: false, timer, _slot: slot }, sink))
 }
 
 impl H2Answer {

@@ -320,8 +320,8 @@ mod tests {
         let backends = backends(3);
         let all: Vec<u64> = backends.iter().map(|backend| backend.id).collect();
         for up in &all {
-            let place = backends.choose_among(None, |backend| (backend.id == *up).then_some(None)).unwrap();
-            assert_eq!(place.backend.id, *up);
+            let slot = backends.choose_among(None, |backend| (backend.id == *up).then_some(None)).unwrap();
+            assert_eq!(slot.backend.id, *up);
         }
         assert!(backends.choose_among(None, |_| None).is_err());
     }
@@ -358,7 +358,7 @@ mod tests {
         }
         let up: Vec<bool> = backends.iter().map(|backend| backend.is_up().is_ok()).collect();
         assert_eq!(up, [false, true]);
-        let chosen = |backends: &Backends| backends.choose(None, None, true).map(|place| place.backend.id).ok();
+        let chosen = |backends: &Backends| backends.choose(None, None, true).map(|slot| slot.backend.id).ok();
         assert_eq!(chosen(&backends), Some(backends.all[1].id));
         (0..3).for_each(|_| backends.all[1].connect_failed("test"));
         assert_eq!(chosen(&backends), Some(backends.all[0].id), "the only one that can be connected to");

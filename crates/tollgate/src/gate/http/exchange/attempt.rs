@@ -77,17 +77,17 @@ impl Upstream {
     pub(super) async fn open(
         worker: &Worker,
         settings: &Settings,
-        place: &BackendSlot,
+        slot: &BackendSlot,
         wanted: Wanted,
     ) -> io::Result<Self> {
-        let backend = place.backend.id;
-        if place.backend.url.protocol == Protocol::Http2 {
+        let backend = slot.backend.id;
+        if slot.backend.url.protocol == Protocol::Http2 {
             if wanted != Wanted::New
                 && let Some(connection) = worker.h2_connections.pick(backend)
             {
                 return Ok(Self::H2 { connection, was_used: true });
             }
-            let socket = worker.connect(&place.backend).await?;
+            let socket = worker.connect(&slot.backend).await?;
             let connection = H2Connection::begin(socket, settings.timeouts.backend_idle).await?;
             worker.h2_connections.add(backend, connection.clone());
             return Ok(Self::H2 { connection, was_used: false });
@@ -95,7 +95,7 @@ impl Upstream {
         if let Some(connection) = worker.pool.take(backend, wanted, worker.timers.now_ms()) {
             return Ok(Self::H1(connection));
         }
-        let socket = worker.connect(&place.backend).await?;
+        let socket = worker.connect(&slot.backend).await?;
         Ok(Self::H1(H1Connection { socket, buffer: ReadBuffer::default(), used: false }))
     }
 
@@ -110,14 +110,14 @@ impl Upstream {
 
 impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
     /// Sends the request on a connection, and the response to the client. Updates the health of the backend.
-    pub(super) async fn attempt(&mut self, upstream: Upstream, place: &BackendSlot) -> AttemptEnd {
+    pub(super) async fn attempt(&mut self, upstream: Upstream, slot: &BackendSlot) -> AttemptEnd {
         match upstream {
-            Upstream::H1(connection) => self.attempt_h1(connection, place).await,
-            Upstream::H2 { connection, was_used } => self.attempt_h2(&connection, was_used, place).await,
+            Upstream::H1(connection) => self.attempt_h1(connection, slot).await,
+            Upstream::H2 { connection, was_used } => self.attempt_h2(&connection, was_used, slot).await,
         }
     }
 
-    async fn attempt_h1(&mut self, mut connection: H1Connection, place: &BackendSlot) -> AttemptEnd {
+    async fn attempt_h1(&mut self, mut connection: H1Connection, slot: &BackendSlot) -> AttemptEnd {
         let Inbound { worker, settings, peer, request, response, decoder, out, value, keep } = &mut self.inbound;
         let (ticket, overflow) = (self.ticket.as_mut(), self.overflow.as_mut());
         let (Some(ticket), Some(overflow)) = (ticket, overflow) else { return AttemptEnd::Unsent };
@@ -126,12 +126,12 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         let pace = Pace::without_rate(idle_max);
         let mut answer = H1Answer::new(socket, &mut connection.buffer, decoder, pace, request.is_head());
         out.clear();
-        forward::write_request(out, request, peer, &place.backend.authority, value);
+        forward::write_request(out, request, peer, &slot.backend.authority, value);
         let mut sink = BodyWriter::new(socket, out, request.length, idle_max);
         let stream = Stream {
             worker,
             settings,
-            backend: &place.backend,
+            backend: &slot.backend,
             request,
             timer: &socket.timer,
             keep: *keep,
@@ -143,23 +143,23 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         };
         let end = stream.run(&mut answer, &mut sink).await;
         let is_reusable = end.is_complete() && answer.leaves_connection_reusable();
-        self.judge(place, &end, connection.used);
+        self.judge(slot, &end, connection.used);
         if matches!(end, AttemptEnd::Answered { .. }) && self.inbound.response.status == 101 {
             return AttemptEnd::Upgraded(Box::new(connection));
         }
         if is_reusable {
             connection.used = true;
-            self.inbound.worker.keep(place.backend.id, connection);
+            self.inbound.worker.keep(slot.backend.id, connection);
         }
         end
     }
 
-    async fn attempt_h2(&mut self, connection: &H2Connection, was_used: bool, place: &BackendSlot) -> AttemptEnd {
+    async fn attempt_h2(&mut self, connection: &H2Connection, was_used: bool, slot: &BackendSlot) -> AttemptEnd {
         let Inbound { worker, settings, peer, request, response, value, keep, .. } = &mut self.inbound;
         let (ticket, overflow) = (self.ticket.as_mut(), self.overflow.as_mut());
         let (Some(ticket), Some(overflow)) = (ticket, overflow) else { return AttemptEnd::Unsent };
         let pace = Pace::without_rate(settings.timeouts.backend_idle);
-        let (backend, ends) = (&place.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
+        let (backend, ends) = (&slot.backend, matches!(request.length, Length::Empty | Length::Fixed(0)));
         let cut_short = |error| AttemptEnd::ClientFailed { error, has_begun: false, outcome: Some(Outcome::CutShort) };
         let Some(head) = h2_head::write_request(request, peer, &backend.authority, backend.url.tls, value) else {
             return cut_short(PeerError::Malformed("the request cannot be expressed in HTTP/2"));
@@ -213,20 +213,20 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
             connection.retire();
         }
         // A reset stream concerns the request, not the health of the backend, which is there to reset it.
-        self.judge(place, &end, was_used || !connection.has_ended());
+        self.judge(slot, &end, was_used || !connection.has_ended());
         end
     }
 
     /// Updates the health of the backend after a failure. `was_used`: on a connection that the backend may close at any
     /// time, so that its end is no failure. A response that breaks off is none either: it shows that the backend
     /// responds.
-    fn judge(&self, place: &BackendSlot, end: &AttemptEnd, was_used: bool) {
+    fn judge(&self, slot: &BackendSlot, end: &AttemptEnd, was_used: bool) {
         let AttemptEnd::BackendFailed { error, has_begun, is_cut: false } = end else { return };
         if *error == PeerError::Gone && !has_begun && was_used {
             return;
         }
         let Some(ticket) = &self.ticket else { return };
         let asked = FailedRequest { route: ticket.route().route, client: self.client };
-        self.inbound.worker.shared.backends.load().answer_failed(&place.backend, error.as_str(), asked);
+        self.inbound.worker.shared.backends.load().answer_failed(&slot.backend, error.as_str(), asked);
     }
 }

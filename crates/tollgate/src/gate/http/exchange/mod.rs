@@ -290,36 +290,36 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
         let (mut avoid, mut connect_failures, mut unsent_retries, mut has_resent) = (None, 0, 0, false);
         loop {
             let chosen = worker.shared.backends.load().choose(picked, avoid, is_whole);
-            let place = chosen.map_err(|AllDown(wait)| self.no_backend(wait))?;
+            let slot = chosen.map_err(|AllDown(wait)| self.no_backend(wait))?;
             // A connection from before the outage does not show whether new ones can be made.
-            let wanted_now = if place.is_probe() { Wanted::New } else { wanted };
-            let opened = or_departure(Upstream::open(worker, settings, &place, wanted_now), self.body).await?;
+            let wanted_now = if slot.is_probe() { Wanted::New } else { wanted };
+            let opened = or_departure(Upstream::open(worker, settings, &slot, wanted_now), self.body).await?;
             let upstream = match opened {
                 Ok(upstream) => upstream,
                 Err(error) => {
                     if connect::is_shortage(&error) {
                         return Err(self.no_room(&error));
                     }
-                    place.backend.connect_failed(&error.to_string());
-                    avoid = Some(place.backend.id);
+                    slot.backend.connect_failed(&error.to_string());
+                    avoid = Some(slot.backend.id);
                     connect_failures += 1;
                     // No backend has received anything, so any request may go to another one.
                     if connect_failures < worker.shared.backends.load().len().min(BACKENDS_TRIED_MAX) {
                         continue;
                     }
-                    return Err(self.unreachable(&error, &place));
+                    return Err(self.unreachable(&error, &slot));
                 }
             };
             let was_used = upstream.was_used();
             if !was_used {
-                place.backend.connected();
+                slot.backend.connected();
             }
             let ticket = self.ticket.as_mut().expect("the rules have admitted the request");
             ticket.started();
-            ticket.goes_to(&place.backend.queue);
-            match self.attempt(upstream, &place).await {
+            ticket.goes_to(&slot.backend.queue);
+            match self.attempt(upstream, &slot).await {
                 AttemptEnd::Answered { keep, .. } => return Ok(End::Answered { keep }),
-                AttemptEnd::Upgraded(connection) => return Ok(End::Upgraded(connection, place)),
+                AttemptEnd::Upgraded(connection) => return Ok(End::Upgraded(connection, slot)),
                 AttemptEnd::ClientFailed { error, has_begun, outcome } => {
                     return Err(End::ClientFailed { error, has_begun, outcome });
                 }
@@ -331,7 +331,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
                 }
                 AttemptEnd::Unsent => {
                     self.unsent();
-                    return Err(self.backend_failed(PeerError::Gone, false, &place));
+                    return Err(self.backend_failed(PeerError::Gone, false, &slot));
                 }
                 AttemptEnd::BackendFailed { error: PeerError::Gone, has_begun: false, .. }
                     if was_used && !has_resent && self.may_be_sent_twice() =>
@@ -342,7 +342,7 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
                     wanted = Wanted::New;
                 }
                 AttemptEnd::BackendFailed { error, is_cut, .. } => {
-                    return Err(self.backend_failed(error, is_cut, &place));
+                    return Err(self.backend_failed(error, is_cut, &slot));
                 }
             }
         }
@@ -369,8 +369,8 @@ impl<'a, B: ClientBody, R: Reply> Exchange<'a, B, R> {
                 Err(PeerError::Gone) => self.left(),
                 Err(_) => After::Cut,
             },
-            End::Upgraded(connection, place) => match self.drain_head().await {
-                Ok(()) => After::Tunnel(connection, place),
+            End::Upgraded(connection, slot) => match self.drain_head().await {
+                Ok(()) => After::Tunnel(connection, slot),
                 Err(_) => After::Cut,
             },
             End::ClientFailed { error: PeerError::Gone, .. } => self.left(),
@@ -418,13 +418,13 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         self.fail((503, "the gate has no room for another connection"), 1, Some(error), None)
     }
 
-    fn unreachable(&self, error: &io::Error, place: &BackendSlot) -> End {
+    fn unreachable(&self, error: &io::Error, slot: &BackendSlot) -> End {
         let status = if error.kind() == io::ErrorKind::TimedOut { 504 } else { 502 };
-        self.fail((status, "the backend cannot be reached"), 1, Some(error), Some(place))
+        self.fail((status, "the backend cannot be reached"), 1, Some(error), Some(slot))
     }
 
     /// The backend failed. `is_cut`: after a part of its response was sent to the client.
-    fn backend_failed(&self, error: PeerError, is_cut: bool, place: &BackendSlot) -> End {
+    fn backend_failed(&self, error: PeerError, is_cut: bool, slot: &BackendSlot) -> End {
         self.inbound.worker.counters.backend_failed();
         if is_cut {
             let reason = match error {
@@ -432,16 +432,16 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
                 PeerError::Slow => "the backend stopped in the middle of its answer",
                 PeerError::Malformed(what) => what,
             };
-            self.log_failure(&Failure::cut(reason).at(&place.backend.url));
+            self.log_failure(&Failure::cut(reason).at(&slot.backend.url));
             return End::Cut;
         }
         match error {
             PeerError::Gone => {
-                self.fail((502, "the backend closed the connection without an answer"), 1, None, Some(place))
+                self.fail((502, "the backend closed the connection without an answer"), 1, None, Some(slot))
             }
-            PeerError::Slow => self.fail((504, "the backend took too long"), 1, None, Some(place)),
+            PeerError::Slow => self.fail((504, "the backend took too long"), 1, None, Some(slot)),
             PeerError::Malformed(what) => {
-                self.log_failure(&Failure::made(502, what).at(&place.backend.url));
+                self.log_failure(&Failure::made(502, what).at(&slot.backend.url));
                 // Clients are not shown the details of the backend.
                 End::Failed { status: 502, detail: "the backend's answer is not HTTP", retry_secs: 1 }
             }
@@ -454,9 +454,9 @@ impl<B: ClientBody, R: Reply> Exchange<'_, B, R> {
         (status, detail): (u16, &'static str),
         retry_secs: u64,
         error: Option<&io::Error>,
-        place: Option<&BackendSlot>,
+        slot: Option<&BackendSlot>,
     ) -> End {
-        self.log_failure(&Failure::made(status, detail).with(error, place.map(|place| &place.backend.url)));
+        self.log_failure(&Failure::made(status, detail).with(error, slot.map(|slot| &slot.backend.url)));
         End::Failed { status, detail, retry_secs }
     }
 
