@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::simple_http::{Answer, ask};
+use super::simple_http::{HttpAnswer, ask};
 use super::{TollgateProcess, binary};
 
 /// A backend that answers every request with 200.
@@ -40,14 +40,14 @@ pub fn backend() -> SocketAddr {
 }
 
 /// A running gate with its own backend.
-pub struct Gate {
+pub struct AdminGate {
     process: TollgateProcess,
     pub admin: SocketAddr,
     pub address: SocketAddr,
     pub folder: tempfile::TempDir,
 }
 
-impl Gate {
+impl AdminGate {
     /// Starts a gate with these settings.
     pub fn start(config: &str) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), config)
@@ -97,7 +97,7 @@ impl Gate {
     }
 
     /// Sends a GET to the admin address.
-    pub fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> HttpAnswer {
         ask(self.admin, "GET", path, &[], "")
     }
 
@@ -109,12 +109,12 @@ impl Gate {
     }
 
     /// Sends a POST with a JSON body to the admin address.
-    pub fn post(&self, path: &str, body: &Value) -> Answer {
+    pub fn post(&self, path: &str, body: &Value) -> HttpAnswer {
         ask(self.admin, "POST", path, &[("Content-Type", "application/json")], &body.to_string())
     }
 
     /// Sends a request of a client.
-    pub fn request(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub fn request(&self, path: &str, headers: &[(&str, &str)]) -> HttpAnswer {
         ask(self.address, "GET", path, headers, "")
     }
 

@@ -1,4 +1,4 @@
-//! Backends: small servers of threads, each with a say of its own about what it answers.
+//! Backends with a thread per connection, whose responses the test defines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use super::PATIENCE;
 
-/// A request as a backend got it.
+/// A request as the backend received it.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The request line.
     pub line: String,
-    /// Names as they came.
+    /// Names as received.
     pub fields: Vec<(String, String)>,
     pub body: Vec<u8>,
     /// Trailers, as text.
@@ -29,7 +29,7 @@ impl Request {
     }
 }
 
-/// A backend that runs until the test ends.
+/// A backend that runs until the test process ends.
 pub struct Backend {
     pub address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -37,7 +37,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Answers each request with what `answer` writes.
+    /// Calls `answer` for each request, which writes the response.
     pub fn answering(answer: impl Fn(&Request, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = requests.clone();
@@ -53,12 +53,12 @@ impl Backend {
         })
     }
 
-    /// Answers each request with `200` and this text.
+    /// Answers each request with 200 and this text.
     pub fn saying(text: &'static str) -> Self {
         Self::answering(move |_, stream| respond(stream, text))
     }
 
-    /// Does with each connection as it is told.
+    /// Calls `serve` for each connection.
     pub fn connecting(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         Self::raw(Arc::default(), serve)
     }
@@ -84,34 +84,34 @@ impl Backend {
         format!("http://{}", self.address)
     }
 
-    /// The requests that came so far.
+    /// Requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }
 
-    /// How many requests came so far.
+    /// Number of requests so far.
     pub fn count(&self) -> usize {
         self.requests.lock().unwrap().len()
     }
 
-    /// How many connections there were.
+    /// Number of connections so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 }
 
-/// Answers `200` with this text.
+/// Sends a response with 200 and this text.
 pub fn respond(stream: &mut TcpStream, text: &str) -> std::io::Result<()> {
     stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len()).as_bytes())
 }
 
-/// Reads a request with its body. Nothing: the connection ended.
+/// Reads a request with its body; `None` if the connection ended.
 pub fn read_request(reader: &mut impl BufRead) -> Option<Request> {
     let line = read_line(reader)?;
     let fields = read_fields(reader)?;
     let mut request = Request { line, fields, body: Vec::new(), trailers: String::new() };
     if request.field("transfer-encoding").is_some() {
-        assert_eq!(request.field("content-length"), None, "a request that can be read in two ways");
+        assert_eq!(request.field("content-length"), None, "an ambiguous request");
         loop {
             let size = usize::from_str_radix(&read_line(reader)?, 16).unwrap();
             if size == 0 {
@@ -131,7 +131,7 @@ pub fn read_request(reader: &mut impl BufRead) -> Option<Request> {
     Some(request)
 }
 
-/// Reads the head of a request only.
+/// Reads the head of a request.
 pub fn read_head(reader: &mut impl BufRead) -> Option<Request> {
     let line = read_line(reader)?;
     let fields = read_fields(reader)?;

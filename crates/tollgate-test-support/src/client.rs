@@ -1,11 +1,11 @@
-//! Clients that say exactly what they are told to, and read answers strictly.
+//! Clients that send arbitrary bytes and parse responses strictly.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use super::PATIENCE;
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Response {
     pub status: u16,
@@ -25,18 +25,18 @@ impl Response {
     }
 }
 
-/// Sends bytes and reads one answer.
+/// Sends bytes and reads one response.
 pub fn roundtrip(mut stream: TcpStream, bytes: &[u8]) -> Response {
     stream.write_all(bytes).unwrap();
     read_response(&mut BufReader::new(stream)).unwrap()
 }
 
-/// Reads one final answer. Nothing: the connection ended, in whatever way.
+/// Reads one final response; `None` if the connection ended.
 pub fn read_response(reader: &mut impl BufRead) -> Option<Response> {
     read_response_to(reader, false)
 }
 
-/// Reads one final answer, to a HEAD if so.
+/// Reads one final response; `to_head` if the request was a HEAD.
 pub fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
     loop {
         let response = read_any_response(reader, to_head)?;
@@ -46,7 +46,7 @@ pub fn read_response_to(reader: &mut impl BufRead, to_head: bool) -> Option<Resp
     }
 }
 
-/// Reads one answer, interim ones included.
+/// Reads one response, including interim ones.
 pub fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Response> {
     let line = read_line(reader)?;
     let status = line.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
@@ -75,7 +75,7 @@ pub fn read_any_response(reader: &mut impl BufRead, to_head: bool) -> Option<Res
         (None, None) => {
             reader.read_to_end(&mut response.body).ok()?;
         }
-        both => panic!("an answer that can be read in two ways: {both:?}"),
+        both => panic!("an ambiguous response: {both:?}"),
     }
     Some(response)
 }
@@ -102,13 +102,13 @@ fn read_fields(reader: &mut impl BufRead) -> Option<Vec<(String, String)>> {
     }
 }
 
-/// Everything until the connection ends, one answer after the other.
+/// Reads all responses until the connection ends.
 pub fn all_responses(stream: TcpStream) -> Vec<Response> {
     let mut reader = BufReader::new(stream);
     std::iter::from_fn(|| read_response(&mut reader)).collect()
 }
 
-/// Whether the other side closes the connection, saying no more.
+/// Whether the peer closes the connection without sending more.
 pub fn is_closed(mut stream: &TcpStream) -> bool {
     let mut byte = [0];
     match stream.read(&mut byte) {
@@ -118,12 +118,12 @@ pub fn is_closed(mut stream: &TcpStream) -> bool {
     }
 }
 
-/// A connection from this address of the machine.
+/// Connects from this address.
 pub fn connect_from(address: IpAddr, to: SocketAddr) -> TcpStream {
     socket_from(address, to, |_| Ok(()))
 }
 
-/// A connection from this address, of a socket that is prepared first.
+/// Connects from this address with a socket that `prepare` has configured.
 pub fn socket_from(
     address: IpAddr,
     to: SocketAddr,

@@ -1,4 +1,4 @@
-//! Clients that keep a gate busy: each connection sends its next request as soon as the last one is answered.
+//! Clients that keep a gate busy: each connection sends its next request when the last one is answered.
 
 use std::io::{BufReader, Write};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::client::connect_from;
 use super::{Backend, Gate, PATIENCE, read_response};
 
-/// Time that [`slow_backend`] takes for each request.
+/// Service time of [`slow_backend`] per request.
 pub const SERVICE: Duration = Duration::from_millis(40);
 
 /// A backend that takes [`SERVICE`] for each request and reports it as CPU time.
@@ -22,7 +22,7 @@ pub fn slow_backend() -> Backend {
     })
 }
 
-/// Connections that send the same request again and again.
+/// Connections that repeat a request.
 #[derive(Default)]
 pub struct Crowd {
     served: AtomicUsize,
@@ -30,7 +30,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Adds a connection from this address that sends `request` (request line and fields) until the crowd is over.
+    /// Adds a connection from this address that repeats `request` (request line and header fields) until [`Self::end`].
     pub fn join<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -43,7 +43,7 @@ impl Crowd {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         scope.spawn(move || {
             let mut reader = BufReader::new(stream.try_clone().unwrap());
-            // A test that fails does not end its crowd.
+            // The time is bounded, because a test that fails does not end its crowd.
             let began = Instant::now();
             while !self.is_over.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
                 stream.write_all(request.as_bytes()).unwrap();
@@ -54,7 +54,7 @@ impl Crowd {
         });
     }
 
-    /// How many requests were answered.
+    /// Number of requests answered.
     pub fn served(&self) -> usize {
         self.served.load(Ordering::Relaxed)
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::gate::metric;
-pub use super::simple_http::{Answer, ask as call};
+pub use super::simple_http::{HttpAnswer, ask as call};
 use super::{TollgateProcess, binary};
 
 /// A running process with doors.

@@ -1,4 +1,4 @@
-//! Clients and backends that speak HTTP/2.
+//! Clients and backends with HTTP/2.
 
 use std::net::SocketAddr;
 
@@ -11,13 +11,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::PATIENCE;
 
-/// Runs a test that waits, but not for ever.
+/// Runs an async test with a timeout.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("took too long") })
 }
 
-/// A client's connection in the clear.
+/// Connects without TLS.
 pub async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -28,14 +28,14 @@ pub async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
     sender
 }
 
-/// An answer as it came.
-pub struct Answer {
+/// A response.
+pub struct Http2Answer {
     pub head: http::response::Parts,
     pub body: Vec<u8>,
     pub trailers: Option<HeaderMap>,
 }
 
-impl Answer {
+impl Http2Answer {
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -46,8 +46,12 @@ pub fn request(method: &str, path: &str) -> http::request::Builder {
     Request::builder().method(method).uri(format!("http://site{path}"))
 }
 
-/// Sends a request with this body, and reads the whole answer.
-pub async fn send(sender: &mut SendRequest<Bytes>, request: Request<()>, body: &[u8]) -> Result<Answer, h2::Error> {
+/// Sends a request with this body and reads the whole response.
+pub async fn send(
+    sender: &mut SendRequest<Bytes>,
+    request: Request<()>,
+    body: &[u8],
+) -> Result<Http2Answer, h2::Error> {
     let mut sender = sender.clone().ready().await?;
     let (response, mut stream) = sender.send_request(request, body.is_empty())?;
     if !body.is_empty() {
@@ -81,10 +85,10 @@ pub async fn send_body(
     }
 }
 
-pub async fn read_answer(response: Response<RecvStream>) -> Result<Answer, h2::Error> {
+pub async fn read_answer(response: Response<RecvStream>) -> Result<Http2Answer, h2::Error> {
     let (head, mut stream) = response.into_parts();
     let (body, trailers) = read_body(&mut stream).await?;
-    Ok(Answer { head, body, trailers })
+    Ok(Http2Answer { head, body, trailers })
 }
 
 pub async fn read_body(stream: &mut RecvStream) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
@@ -97,7 +101,7 @@ pub async fn read_body(stream: &mut RecvStream) -> Result<(Vec<u8>, Option<Heade
     Ok((body, stream.trailers().await?))
 }
 
-/// A backend that speaks HTTP/2 in the clear, and answers each request as it is told.
+/// A backend with HTTP/2 without TLS; calls `answer` for each request.
 pub async fn backend<F>(answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + 'static,
@@ -119,7 +123,7 @@ where
     address
 }
 
-/// Runs a test with tasks that stay on its thread.
+/// Runs an async test whose tasks stay on its thread.
 pub fn run_local<T>(test: impl Future<Output = T>) -> T {
     let local = tokio::task::LocalSet::new();
     run(local.run_until(test))

@@ -10,13 +10,13 @@ use super::PATIENCE;
 
 /// A response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpAnswer {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
-impl Answer {
+impl HttpAnswer {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error} in {}", self.body))
     }
@@ -28,7 +28,7 @@ impl Answer {
 }
 
 /// Sends a request on a new connection.
-pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> HttpAnswer {
     ask_for(PATIENCE, address, method, path, headers, body)
 }
 
@@ -40,7 +40,7 @@ pub fn ask_for(
     path: &str,
     headers: &[(&str, &str)],
     body: &str,
-) -> Answer {
+) -> HttpAnswer {
     let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         text += &format!("Host: {address}\r\n");
@@ -57,7 +57,7 @@ pub fn ask_for(
     let body =
         if head.to_lowercase().contains("transfer-encoding: chunked") { dechunked(body) } else { body.to_owned() };
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_owned(), body }
+    HttpAnswer { status, head: head.to_owned(), body }
 }
 
 /// Reads a response to its end, which need not be the end of the connection.

@@ -56,7 +56,7 @@ export function flags() {
     async begin(main) {
       const loaded = refresh();
       put(main,
-        title("Flags", "Accounts that were refused very often. A flag blocks nothing. Review the account, then clear it."),
+        title("Flags", "Accounts that were refused very often. A flag blocks nothing. Review it, then clear the flag."),
         h("div", { class: "bar" }, found.node, h("div", { class: "tabs" }, past), more),
         h("section", { class: "card" }, list.node));
       await loaded;

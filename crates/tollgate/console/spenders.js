@@ -8,8 +8,8 @@ import { get, newest } from "./server.js";
 /** Meanings of the columns. */
 const MEANINGS = [
   ["Key", "An address, a network, a user agent, or another value of the class. This page opens on the class where the "
-    + "load is concentrated: a crawler with many addresses of one network is many small rows under ip/32, and one large "
-    + "row under ip/24."],
+    + "load is concentrated: a crawler with many addresses of one network is many small rows under ip/32, and "
+    + "one large row under ip/24."],
   ["Share of CPU", "Part of all backend cores that its requests used in the last ten seconds."],
   ["Requests/s", "Requests per second in the last ten seconds."],
   ["Average wait", "Average wait of its requests at the gate in the last ten seconds."],

@@ -68,7 +68,7 @@ pub(crate) fn read_token(path: &Path, bytes_min: usize) -> io::Result<Zeroizing<
     let file = path.display();
     if token.len() < bytes_min {
         return Err(wrong(&format!(
-            "the token is shorter than {bytes_min} bytes and could be guessed from the network: use the output of `openssl rand -hex 32`"
+            "the token is shorter than {bytes_min} bytes and could be guessed: use the output of `openssl rand -hex 32`"
         )));
     }
     if token.len() < TOKEN_BYTES_MIN {

@@ -36,9 +36,7 @@ impl AdminService {
     pub(super) fn new(listen: SocketAddr, settings: &Settings) -> Result<Self, String> {
         let has_token = settings.admin.as_ref().is_some_and(|admin| admin.token_file.is_some());
         if !listen.ip().is_loopback() && !has_token {
-            return Err(format!(
-                "{listen} is not a loopback address and needs a token: set `token_file` in [admin], or listen on 127.0.0.1"
-            ));
+            return Err(format!("{listen} is not on loopback, so a token is required: set `token_file` in [admin]"));
         }
         let redis = settings.redis.clone().filter(|_| settings.watch.state == FlagState::Redis);
         Ok(Self { listen, admin: settings.admin.clone(), watch: settings.watch.clone(), redis })

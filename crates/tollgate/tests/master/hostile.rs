@@ -75,7 +75,7 @@ fn beyond_loopback_a_master_does_not_start_without_authentication() {
         ("key_file = \"/nonexistent\"\n", "write their public keys as `gates`"),
         (
             "key_file = \"/nonexistent\"\ngates = [\"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"]\n",
-            "/nonexistent: cannot be read",
+            "cannot read /nonexistent",
         ),
     ] {
         let settings = format!("[master]\ncontrol = \"0.0.0.0:10005\"\n{settings}");
