@@ -31,6 +31,11 @@ impl Multiplier {
     pub fn new(thousandths: u32) -> Result<Self, LimitError> {
         if thousandths < 1000 { Err(LimitError::Zero) } else { Ok(Self { thousandths }) }
     }
+
+    /// The multiplier in thousandths.
+    pub const fn thousandths(self) -> u32 {
+        self.thousandths
+    }
 }
 
 /// The result of a violation.
@@ -42,11 +47,12 @@ pub(crate) struct Penalty {
 
 /// The number of words of a record that an escalation uses, after those of the limit.
 pub(crate) const WORDS: usize = 2;
+const NANOS_PER_MICRO: u64 = 1000;
 
 impl Escalation {
-    /// Backoffs start at `backoff` and double per level up to `backoff_max`, for at most `levels` levels. One
-    /// level is removed per `release` without violations. Multipliers apply in the elevated and critical
-    /// bands.
+    /// A first violation blocks the key for `backoff`, or until its limit has room if that is later. Each
+    /// further level doubles that, up to `backoff_max`, for at most `levels` levels. One level is removed per
+    /// `release` without violations. Multipliers apply in the elevated and critical bands.
     pub fn new(
         (backoff, backoff_max): (Span, Span),
         levels: u8,
@@ -78,10 +84,20 @@ impl Escalation {
         u8::try_from(record.word(at + 1).saturating_sub(calm)).unwrap_or(self.levels)
     }
 
-    /// The penalty for a violation at `now`.
-    pub(crate) fn penalty(&self, record: &impl Record, at: usize, band: Band, now: Moment) -> Penalty {
+    /// The penalty for a violation at `now` of a key whose limit has room from `room_from` on.
+    pub(crate) fn penalty(
+        &self,
+        record: &impl Record,
+        at: usize,
+        band: Band,
+        room_from: Moment,
+        now: Moment,
+    ) -> Penalty {
         let level = self.level(record, at, now).saturating_add(1).min(self.levels);
-        Penalty { level, blocked_until: now + self.backoff(level, band) }
+        let block = self.block(level, band, room_from.since(now));
+        // The block lasts as long as the announced wait. Otherwise an earlier attempt would count as another
+        // violation.
+        Penalty { level, blocked_until: (now + block).max(room_from) }
     }
 
     pub(crate) fn punish(&self, record: &mut impl Record, at: usize, penalty: Penalty) {
@@ -103,16 +119,29 @@ impl Escalation {
         self.blocked_until(record, at) + self.release.times(record.word(at + 1))
     }
 
-    /// The backoff of a level in a band; levels count from 1.
-    pub fn backoff(&self, level: u8, band: Band) -> Span {
-        let thousandths = match band {
-            Band::Normal => 1000,
-            Band::Elevated => self.elevated.thousandths,
-            Band::Critical => self.critical.thousandths,
+    /// The block of a level in a band, for a key whose limit has room after `wait`; levels count from 1.
+    ///
+    /// The first level must last until there is room, since a shorter wait would be announced in vain. If only
+    /// the first level were prolonged, the next ones would be hidden behind the same wait, so all levels are
+    /// multiples of it.
+    pub fn block(&self, level: u8, band: Band, wait: Span) -> Span {
+        let scaled = |first: u64| {
+            let doubled = u128::from(first) << u32::from(level.saturating_sub(1)).min(63);
+            let scaled = doubled.saturating_mul(u128::from(self.multiplier(band).thousandths)) / 1000;
+            u64::try_from(scaled).unwrap_or(u64::MAX)
         };
-        let doubled = u128::from(self.backoff.as_nanos()) << u32::from(level.saturating_sub(1)).min(63);
-        let nanos = doubled.saturating_mul(u128::from(thousandths)) / 1000;
-        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(self.backoff_max)
+        // The wait counts in whole microseconds, because the script for Redis computes with those.
+        let prolonged = scaled(wait.as_nanos().div_ceil(NANOS_PER_MICRO)).saturating_mul(NANOS_PER_MICRO);
+        Span::from_nanos(scaled(self.backoff.as_nanos()).max(prolonged)).min(self.backoff_max)
+    }
+
+    /// The multiplier of a band.
+    pub const fn multiplier(&self, band: Band) -> Multiplier {
+        match band {
+            Band::Normal => Multiplier { thousandths: 1000 },
+            Band::Elevated => self.elevated,
+            Band::Critical => self.critical,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::class::Class;
 use crate::condition::Condition;
 use crate::decision::{Decision, Reason, Verdict};
 use crate::escalation::{self, Escalation, Penalty};
-use crate::limit::{Limit, LimitInfo, Room};
+use crate::limit::{Limit, Room};
 use crate::record::Record;
 use crate::request::Request;
 use crate::time::{Moment, Span};
@@ -76,6 +76,11 @@ impl Check {
     /// Whether this rule alone would refuse the request.
     pub const fn is_refusal(&self) -> bool {
         self.verdict.is_refusal()
+    }
+
+    /// Whether the key is in the backoff of an escalation, or enters it with this request.
+    fn is_blocked(&self) -> bool {
+        self.reason == Reason::InBackoff || self.penalty.is_some()
     }
 }
 
@@ -143,10 +148,7 @@ impl Rule {
             check.reason = Reason::InBackoff;
             check.verdict = check.verdict.max(Verdict::Refuse(blocked_until.max(room_from)));
         } else if let Verdict::Refuse(room_from) = check.verdict {
-            // The block lasts as long as the announced wait. Otherwise an earlier attempt would count as
-            // another violation.
-            let mut penalty = escalation.penalty(record, at, band, now);
-            penalty.blocked_until = penalty.blocked_until.max(room_from);
+            let penalty = escalation.penalty(record, at, band, room_from, now);
             check.verdict = Verdict::Refuse(penalty.blocked_until);
             check.level = penalty.level;
             check.penalty = Some(penalty);
@@ -199,22 +201,20 @@ impl Rule {
     #[inline]
     pub fn decision(&self, place: usize, check: &Check, record: &impl Record, situation: &Situation) -> Decision {
         let now = situation.now;
-        let info = self.limit.info(record, now);
+        let mut info = self.limit.info(record, now);
         let (verdict, reason) = match (self.mode, check.verdict) {
             (Mode::Enforce, verdict) => (verdict, check.reason),
             (Mode::Observe, Verdict::Admit) => (Verdict::Admit, check.reason),
             (Mode::Observe, Verdict::Hold(_)) => (Verdict::Admit, Reason::WouldHold),
             (Mode::Observe, _) => (Verdict::Admit, Reason::WouldRefuse),
         };
-        let reset = info.reset.max(verdict.retry_after(now));
-        Decision {
-            verdict,
-            reason,
-            rule: Some(place),
-            info: Some(LimitInfo { reset, ..info }),
-            level: check.level,
-            band: situation.band,
+        info.reset = info.reset.max(verdict.retry_after(now));
+        if verdict.is_refusal() && check.is_blocked() {
+            // The limit may have room, but a blocked key can use none of it.
+            info.remaining = 0;
+            info.clear = info.clear.max(info.reset);
         }
+        Decision { verdict, reason, rule: Some(place), info: Some(info), level: check.level, band: situation.band }
     }
 
     /// Tightens `into` so that it never leaves more room than `from`, now or later. One record can then stand

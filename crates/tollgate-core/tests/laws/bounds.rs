@@ -217,7 +217,8 @@ fn a_drip_of_two_is_not_leaked_twice_as_slowly() {
 
 #[test]
 fn a_legacy_interval_is_enforced_beside_the_bucket() {
-    let legacy = Legacy { quota: Some((10, Span::from_secs(10))), min_interval: Some(Span::from_secs(1)) };
+    let legacy =
+        Legacy { quota: Some((10, Span::from_secs(10))), min_interval: Some(Span::from_secs(1)), is_spaced: true };
     let rules: Vec<Rule> = legacy.limits().unwrap().map(rule).collect();
     let mut records: Vec<_> = rules.iter().map(fresh).collect();
     let mut admitted = 0;

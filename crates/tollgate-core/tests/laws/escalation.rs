@@ -49,6 +49,43 @@ fn the_backoff_doubles_with_every_violation_up_to_its_cap() {
     }
 }
 
+/// A device that reconnects at once whenever it is admitted, with ScreenTinker's own window of 10 s: how long each
+/// block lasts.
+fn blocks_in(band: Band) -> Vec<u64> {
+    let window = Window::new(5, Span::from_secs(10), Some(20)).unwrap();
+    let rule = Rule { limit: Limit::Window(window), ..reconnect() };
+    let (mut record, mut now) = (fresh(&rule), millis(60_000));
+    let mut next_block = || {
+        let decision = violate(&rule, &mut record, now, band);
+        let secs = backoff_secs(&decision, now);
+        now = now + decision.verdict.retry_after(now);
+        secs
+    };
+    (0..5).map(|_| next_block()).collect()
+}
+
+#[test]
+fn each_block_is_twice_the_one_before_although_the_window_takes_longer_than_the_backoff() {
+    // The window has room after 10 s. A block of 1, 2, 4 or 8 s would be announced in vain.
+    assert_eq!(blocks_in(Band::Normal), [10, 20, 40, 60, 60]);
+    assert_eq!(blocks_in(Band::Elevated), [20, 40, 60, 60, 60]);
+    assert_eq!(blocks_in(Band::Critical), [40, 60, 60, 60, 60]);
+}
+
+#[test]
+fn nothing_remains_while_a_key_is_blocked_although_its_limit_has_room() {
+    let rule = reconnect();
+    let mut record = fresh(&rule);
+    violate(&rule, &mut record, millis(1_000), Band::Normal);
+    // The window of 10 ms is empty again, the block of 1 s lasts.
+    let blocked = ask(&rule, &mut record, Toll::ONE, &at(millis(1_500)));
+    let info = blocked.info.unwrap();
+    assert_eq!((blocked.reason, info.remaining), (Reason::InBackoff, 0));
+    assert_eq!((info.reset, info.clear), (Span::from_millis(500), Span::from_millis(500)));
+    let admitted = ask(&rule, &mut record, Toll::ONE, &at(millis(2_000))).info.unwrap();
+    assert_eq!((admitted.remaining, admitted.reset), (4, Span::ZERO));
+}
+
 #[test]
 fn a_band_multiplies_the_backoff_of_an_offender() {
     for (band, secs) in [(Band::Normal, 1), (Band::Elevated, 2), (Band::Critical, 4)] {

@@ -9,5 +9,6 @@ mod fast_rate;
 mod generators;
 mod honesty;
 mod nanoseconds;
+mod parallel;
 mod several;
 mod warmup;

@@ -173,7 +173,7 @@ impl SharedRule {
         let pair = |nanos: u64| [nanos / NANOS_PER_MICRO, nanos % NANOS_PER_MICRO];
         let ([since_us, since_ns], [mark_us, mark_ns]) = (pair(since), pair(charged.mark));
         let first = [toll.count.min(COUNT_MAX), since_us, since_ns, mark_us, mark_ns, micros(release)];
-        self.bytes([operation as u8, 1, 0, levels], first, self.numbers(toll, work))
+        self.bytes([operation as u8, 1, 0, levels], first, self.numbers(toll, work), 0)
     }
 
     /// The script's input for `operation`, except for refunds.
@@ -188,19 +188,21 @@ impl SharedRule {
             let (_, levels, release) = escalation.parameters();
             (levels, release)
         });
-        let backoff = rule.escalation.map_or(Span::ZERO, |escalation| escalation.backoff(1, band));
-        let backoff_max = rule.escalation.map_or(Span::ZERO, |escalation| escalation.parameters().0.1);
+        let (backoff, backoff_max) =
+            rule.escalation.map_or((Span::ZERO, Span::ZERO), |escalation| escalation.parameters().0);
+        let multiplier = rule.escalation.map_or(0, |escalation| escalation.multiplier(band).thousandths());
         let enforce = u8::from(rule.mode == Mode::Enforce);
         let first =
             [toll.count.min(COUNT_MAX), hold.us, hold.rest, micros(backoff), micros(backoff_max), micros(release)];
-        self.bytes([operation as u8, enforce, u8::from(warm), levels], first, self.numbers(toll, work))
+        self.bytes([operation as u8, enforce, u8::from(warm), levels], first, self.numbers(toll, work), multiplier)
     }
 
-    fn bytes(&self, head: [u8; 4], first: [u64; 6], second: [u64; 6]) -> ClaimBytes {
+    fn bytes(&self, head: [u8; 4], first: [u64; 6], second: [u64; 6], multiplier: u32) -> ClaimBytes {
         let mut claim = [0; CLAIM_LENGTH];
         claim[0] = kind(&self.rule.limit);
         claim[1..5].copy_from_slice(&head);
-        for (number, bytes) in first.into_iter().chain(second).zip(claim[5..].chunks_exact_mut(8)) {
+        let numbers = first.into_iter().chain(second).chain([u64::from(multiplier)]);
+        for (number, bytes) in numbers.zip(claim[5..].chunks_exact_mut(8)) {
             bytes.copy_from_slice(&(number as f64).to_le_bytes());
         }
         claim
@@ -239,14 +241,17 @@ impl SharedRule {
         let nothing = Toll { count: 0, cpu: Span::ZERO };
         let plain = Rule { hold_max: Span::ZERO, mode: Mode::Enforce, warmup: None, ..self.rule.clone() };
         let plain = Self { rule: plain, slot_prefix: Vec::new() };
-        let mut figures = plain.claim(Operation::Decide, nothing, Work(0), &calm).to_vec();
+        // The multiplier of a band changes the length of a block, and not its meaning.
+        let mut figures = plain.claim(Operation::Decide, nothing, Work(0), &calm)[..MULTIPLIER_AT].to_vec();
         figures.extend_from_slice(self.rule.class.to_string().as_bytes());
         figures
     }
 }
 
-/// The length of a claim in bytes: five bytes and twelve numbers.
-const CLAIM_LENGTH: usize = 5 + 12 * 8;
+/// The position of the last number of a claim, after five bytes and twelve numbers.
+const MULTIPLIER_AT: usize = 5 + 12 * 8;
+/// The length of a claim in bytes.
+const CLAIM_LENGTH: usize = MULTIPLIER_AT + 8;
 /// A claim in the script's format.
 pub(super) type ClaimBytes = [u8; CLAIM_LENGTH];
 /// More than any limit.
@@ -301,7 +306,7 @@ fn shareable(rule: &Rule) -> Result<(), Unshareable> {
             whole(span)?;
         }
         for band in [Band::Normal, Band::Elevated, Band::Critical] {
-            whole(escalation.backoff(1, band))?;
+            whole(escalation.block(1, band, Span::ZERO))?;
         }
     }
     Ok(())

@@ -78,7 +78,7 @@ local states, lives, always = {}, {}, {}
 local outcome, first, refused, foreign = 3, 1, false, 0
 
 -- The parameters of the claim. An empty claim repeats the previous one.
-local kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f
+local kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f, multiplier
 local ends, gives_back, paced, parts, tag_of_kind
 
 for i = 1, count_of_claims do
@@ -91,10 +91,11 @@ for i = 1, count_of_claims do
   --   b     size, drip, time between drips
   --     w     maximum, ceiling (0 for none), length
   --     f     maximum, request, lifetime
+  -- multiplier is that of the band, in thousandths.
   local claim = claims[i]
   if claim and claim ~= '' then
-    kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f =
-      take_apart('<c1BBBBdddddddddddd', claim)
+    kind, operation, enforce, warm, levels, count, hold, hold_sub, backoff, backoff_max, release, a, b, c, d, e, f,
+      multiplier = take_apart('<c1BBBBddddddddddddd', claim)
     ends = operation >= 8
     if ends then operation = operation - 8 end
     gives_back = operation == 2 or operation == 5
@@ -268,7 +269,9 @@ for i = 1, count_of_claims do
           -- Recovery is counted in whole microseconds: a block that ends within one ends with the next.
           local calm = now - blocked - (blocked_ns > 0 and 1 or 0)
           level = min(max(level - (calm - calm % release) / release, 0) + 1, levels)
-          blocked, blocked_ns = now + min(backoff * 2 ^ min(level - 1, 63), backoff_max), 0
+          -- Each level is a multiple of the time until there is room, and at least of the backoff.
+          local block = max(backoff, from - now + (from_sub > 0 and 1 or 0)) * 2 ^ min(level - 1, 63) * multiplier
+          blocked, blocked_ns = now + min((block - block % 1000) / 1000, backoff_max), 0
           -- The block lasts at least until there is room, in whole nanoseconds.
           local from_ns = from_sub > 0 and divide_up(from_sub, a) or 0
           if from_ns == 1000 then from, from_ns = from + 1, 0 end

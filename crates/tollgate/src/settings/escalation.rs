@@ -13,7 +13,7 @@ use super::value::Thousandths;
 table! {
     /// Who goes on offending waits longer each time, and calm heals.
     struct EscalationTable {
-        /// How long the first violation blocks a key. Each further level doubles it.
+        /// The time for which the first violation blocks a key, or until its limit has room if that is later. Each further level doubles it.
         backoff: Span = "\"1s\"",
         /// The longest that a violation blocks a key, whatever its level and the band.
         backoff_max: Span = "\"60s\"",

@@ -152,7 +152,7 @@ fn warm_up_begins_with_the_first_line_and_bands_multiply_the_backoff() {
         name = "reconnect"
         class = "identifier"
         window = { max = 1, per = "10s", ceiling = 3 }
-        escalation = { backoff = "1s", backoff_max = "60s", levels = 10, release = "5min", elevated = 2, critical = 4 }
+        escalation = { backoff = "1s", backoff_max = "5min", levels = 10, release = "5min", elevated = 2, critical = 4 }
         warmup = "30s"
     "#;
     // Years after 1970: only the time since the first line counts.
@@ -168,8 +168,8 @@ fn warm_up_begins_with_the_first_line_and_bands_multiply_the_backoff() {
     assert_eq!(field(&decisions, "reason"), reasons);
     assert_eq!(field(&decisions, "level"), [0, 0, 0, 1, 1, 2, 2, 3]);
     assert_eq!(field(&decisions, "band")[5..], ["normal", "critical", "critical"]);
-    // 1 s, doubled twice and multiplied by four; but the window has room only 10 s after its last entry.
-    assert_eq!(decisions[7]["retry_after_ms"], 16_000);
+    // The window has room 10 s after its last entry. That is doubled twice, and four times that is the block.
+    assert_eq!(decisions[7]["retry_after_ms"], 4 * 4 * 9_999);
 }
 
 #[test]

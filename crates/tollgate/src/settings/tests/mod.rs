@@ -3,6 +3,7 @@
 mod faults;
 mod meaning;
 mod mutations;
+mod websocket_recipe;
 
 use super::fault::Fault;
 use super::*;
